@@ -1,0 +1,101 @@
+"""Joining a learner, and joining it again: retries with jitter, fails fast on what cannot mend itself."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import socket
+import threading
+from dataclasses import dataclass
+
+import grpc
+
+from common.clocks import Deadline
+from common.codec import schema_from_pb
+from common.config import ActorConfig
+from common.data import ModelVersion, Schema
+from common.errors import LearnerUnreachableError
+from common.pb import crossborder_pb2 as pb
+from common.pb import crossborder_pb2_grpc as pb_grpc
+from common.rpc import CLIENT_OPTIONS, PROTOCOL_VERSION, Backoff, describe, typed_error, version_from_pb
+from common.settings import validate
+
+log = logging.getLogger(__name__)
+JOIN_SECONDS = 5.0
+
+
+@dataclass(frozen=True)
+class Joined:
+    """What the learner told us at Join."""
+
+    actor_id: int
+    run_id: str
+    seed: int
+    epsilon: float
+    schema: Schema
+    config: ActorConfig
+    last_seq: int
+    newest: ModelVersion
+
+
+class Connector:
+    """A channel to one learner and the handshake on it.
+
+    Args:
+        address: HOST:PORT.
+        incarnation: random and non-zero, one per actor process.
+        patience: seconds to keep trying.
+        cancelled: set from outside to give up.
+    """
+
+    def __init__(self, address: str, incarnation: int, patience: float, cancelled: threading.Event) -> None:
+        self._address, self.incarnation, self._patience = address, incarnation, patience
+        self._cancelled = cancelled
+        self._channel = grpc.insecure_channel(address, options=CLIENT_OPTIONS)
+        self.stub = pb_grpc.LearnerServiceStub(self._channel)
+
+    def join(self) -> Joined:
+        """Join, trying for ``patience`` seconds.
+
+        Raises:
+            LearnerUnreachableError: nobody answered.
+            CrossborderError: the learner refused for good.
+        """
+        deadline, backoff = Deadline(self._patience), Backoff()
+        request = pb.JoinRequest(
+            protocol_version=PROTOCOL_VERSION,
+            incarnation=self.incarnation,
+            host=socket.gethostname()[:255],
+            pid=os.getpid(),
+        )
+        told = False
+        while True:
+            try:
+                return _joined(self.stub.Join(request, timeout=JOIN_SECONDS))
+            except grpc.RpcError as error:
+                permanent = typed_error(error)
+                if permanent is not None:
+                    raise permanent from error
+                reason = describe(error)
+            if deadline.passed() or self._cancelled.wait(min(backoff.next_delay(), deadline.remaining())):
+                raise LearnerUnreachableError(f"{self._address}: no learner for {self._patience:g} s: {reason}")
+            if not told:
+                log.info("waiting for the learner at %s: %s", self._address, reason)
+                told = True
+
+    def close(self) -> None:
+        self._channel.close()
+
+
+def _joined(response: pb.JoinResponse) -> Joined:
+    return Joined(
+        actor_id=response.actor_id,
+        run_id=response.run_id,
+        seed=response.seed,
+        epsilon=response.epsilon,
+        schema=schema_from_pb(response.schema),
+        config=validate(ActorConfig, json.loads(response.config_json), "the learner's configuration"),
+        last_seq=response.last_seq,
+        newest=version_from_pb(response.newest),
+    )

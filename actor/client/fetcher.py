@@ -1,0 +1,120 @@
+"""Models in, off the sampling path: a thread fetches what acknowledgements announce; latest wins."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import threading
+from collections.abc import Iterable
+
+import grpc
+from safetensors.numpy import load
+
+from common.data import NO_MODEL, Model, ModelVersion
+from common.errors import LearnerUnreachableError
+from common.pb import crossborder_pb2 as pb
+from common.pb import crossborder_pb2_grpc as pb_grpc
+from common.rpc import Backoff, describe, version_from_pb, version_to_pb
+
+log = logging.getLogger(__name__)
+FETCH_SECONDS = 60.0
+
+
+class ModelFetcher:
+    """A ``ModelSource`` over ``GetModel``.
+
+    Args:
+        stub: of the learner.
+        stopped: ends the thread.
+    """
+
+    def __init__(self, stub: pb_grpc.LearnerServiceStub, stopped: threading.Event) -> None:
+        self._stub, self._stopped = stub, stopped
+        self._changed = threading.Condition()
+        self._announced = NO_MODEL
+        self._model: Model | None = None
+        self._thread = threading.Thread(target=self._run, name="models", daemon=True)
+        self._thread.start()
+
+    def announce(self, newest: ModelVersion) -> None:
+        """The learner has this version."""
+        if newest > self._announced:
+            with self._changed:
+                self._announced = newest
+                self._changed.notify_all()
+
+    def newer_than(self, version: ModelVersion) -> Model | None:
+        model = self._model
+        return model if model is not None and model.version > version else None
+
+    def first(self, seconds: float) -> Model:
+        """Wait for the first model.
+
+        Raises:
+            LearnerUnreachableError: none came in time.
+        """
+        with self._changed:
+            self._changed.wait_for(lambda: self._model is not None or self._stopped.is_set(), seconds)
+        if self._model is None:
+            raise LearnerUnreachableError(f"no model came within {seconds:g} s")
+        return self._model
+
+    def wake(self) -> None:
+        """Look at ``stopped`` again."""
+        with self._changed:
+            self._changed.notify_all()
+
+    def join(self, seconds: float) -> None:
+        self.wake()
+        self._thread.join(seconds)
+
+    def _have(self) -> ModelVersion:
+        return self._model.version if self._model is not None else NO_MODEL
+
+    def _run(self) -> None:
+        backoff = Backoff()
+        while not self._stopped.is_set():
+            with self._changed:
+                if not self._changed.wait_for(self._something_to_do, 1.0):
+                    continue
+            if self._stopped.is_set():
+                return
+            try:
+                model = self._fetch()
+            except (grpc.RpcError, ValueError) as error:
+                reason = describe(error) if isinstance(error, grpc.RpcError) else str(error)
+                log.warning("a model could not be fetched and is tried again: %s", reason)
+                self._stopped.wait(backoff.next_delay())
+                continue
+            backoff.reset()
+            if model is not None and model.version > self._have():
+                with self._changed:
+                    self._model = model
+                    self._changed.notify_all()
+
+    def _something_to_do(self) -> bool:
+        return self._announced > self._have() or self._stopped.is_set()
+
+    def _fetch(self) -> Model | None:
+        have = self._have()
+        request = pb.GetModelRequest(have=None if have == NO_MODEL else version_to_pb(have))
+        return assemble(self._stub.GetModel(request, timeout=FETCH_SECONDS))
+
+
+def assemble(chunks: Iterable[pb.GetModelResponse]) -> Model | None:
+    """A model from its chunks; None for *not modified*.
+
+    Raises:
+        ValueError: chunks are missing, out of order, or do not hash to what was announced.
+    """
+    data, total, digest, version = bytearray(), 0, b"", NO_MODEL
+    for chunk in chunks:
+        if chunk.not_modified:
+            return None
+        if chunk.offset != len(data):
+            raise ValueError(f"model: expected a chunk at offset {len(data)}, found one at {chunk.offset}")
+        data += chunk.data
+        total, digest, version = chunk.total_bytes, chunk.sha256, version_from_pb(chunk.version)
+    if len(data) != total or hashlib.sha256(data).digest() != digest:
+        raise ValueError(f"model {version}: expected {total} bytes with their hash, found {len(data)} other ones")
+    return Model(version, load(bytes(data)))

@@ -1,0 +1,173 @@
+"""Items out: one stream for the actor's life, opened again whenever it breaks; nothing is forgotten before it is
+acknowledged."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import grpc
+
+from actor.client.connector import Connector, Joined
+from actor.client.fetcher import ModelFetcher
+from actor.spool import Spool
+from actor.stat import ActorCounters
+from common.codec import encode
+from common.data import Items, ModelVersion
+from common.errors import CrossborderError
+from common.pb import crossborder_pb2 as pb
+from common.rpc import Backoff, NotJoinedError, StoppingError, describe, typed_error, version_from_pb, version_to_pb
+
+log = logging.getLogger(__name__)
+HEARTBEAT_SECONDS = 1.0
+SILENCE_SECONDS = 15.0
+"""The learner answers every heartbeat, also while it holds back; silent for so long, it is gone."""
+LAST_PUT_SECONDS = 5.0
+
+
+class RunChangedError(CrossborderError):
+    """Another run answers at the learner's address."""
+
+
+class Pusher:
+    """A ``BatchSink`` over ``PushItems``.
+
+    Args:
+        connector: joins again after a broken stream.
+        joined: the first handshake.
+        fetcher: hears of newer models.
+        counters: for reports.
+        stopped: set when the learner says stop or when it cannot go on.
+    """
+
+    def __init__(
+        self,
+        connector: Connector,
+        joined: Joined,
+        fetcher: ModelFetcher,
+        counters: ActorCounters,
+        stopped: threading.Event,
+    ) -> None:
+        self._connector, self._joined, self._fetcher = connector, joined, fetcher
+        self._counters, self._stopped = counters, stopped
+        self._spool: Spool[pb.PushItemsRequest] = Spool(joined.config.push.spool_bytes, joined.config.push.window)
+        self._heard = time.monotonic()
+        self._call: Any = None
+        self._left = False
+        self.failure: CrossborderError | None = None
+        self._thread = threading.Thread(target=self._run, name="pusher", daemon=True)
+        self._thread.start()
+
+    def send(self, items: Items, rows: int, behaviour: ModelVersion) -> None:
+        payload = encode(self._joined.schema, items, rows)
+        returns, lengths = self._counters.take_episodes()
+        report = self._report()
+        report.episode_returns.extend(returns)
+        report.episode_lengths.extend(lengths)
+        request = pb.PushItemsRequest(
+            incarnation=self._connector.incarnation,
+            seq=self._spool.next_seq(),
+            schema_hash=self._joined.schema.hash,
+            rows=rows,
+            payload=payload,
+            behaviour=version_to_pb(behaviour),
+            report=report,
+        )
+        while not self._spool.put(request, len(payload), LAST_PUT_SECONDS):
+            if self._stopped.is_set():
+                log.warning("%d items could not be handed over before the end", rows)
+                return
+
+    def finish(self, seconds: float) -> int:
+        """Send what is left, say goodbye, end the stream; the number of batches that were not acknowledged."""
+        self._spool.close()
+        self._thread.join(seconds)
+        if self._thread.is_alive():
+            self._left = True
+            self._cancel()
+            self._thread.join(1.0)
+        return len(self._spool)
+
+    def _cancel(self) -> None:
+        call = self._call
+        if call is not None:
+            call.cancel()
+
+    def _report(self, *, leaving: bool = False) -> pb.Report:
+        return pb.Report(env_steps=self._counters.env_steps, seconds=self._counters.seconds(), leaving=leaving)
+
+    def _heartbeat(self, *, leaving: bool = False) -> pb.PushItemsRequest:
+        return pb.PushItemsRequest(incarnation=self._connector.incarnation, report=self._report(leaving=leaving))
+
+    def _run(self) -> None:
+        try:
+            self._stream_until_left()
+        except CrossborderError as error:
+            self.failure = error
+        finally:
+            self._spool.disconnect()
+            self._stopped.set()
+            self._fetcher.wake()
+
+    def _stream_until_left(self) -> None:
+        backoff, last_seq = Backoff(), self._joined.last_seq
+        while not self._left:
+            try:
+                self._stream(last_seq, backoff)
+                continue
+            except grpc.RpcError as error:
+                typed = typed_error(error)
+                if isinstance(typed, StoppingError):
+                    return
+                if typed is not None and not isinstance(typed, NotJoinedError):
+                    raise typed from error
+                if self._left:
+                    return
+                log.warning("connection to the learner lost, %d batches kept: %s", len(self._spool), describe(error))
+            self._spool.disconnect()
+            self._stopped.wait(backoff.next_delay())
+            last_seq = self._join_again()
+
+    def _join_again(self) -> int:
+        joined = self._connector.join()
+        if joined.run_id != self._joined.run_id:
+            raise RunChangedError(f"run {self._joined.run_id} has become run {joined.run_id}")
+        self._joined.schema.require_equal(joined.schema, "this actor", "the learner")
+        self._fetcher.announce(joined.newest)
+        return joined.last_seq
+
+    def _stream(self, last_seq: int, backoff: Backoff) -> None:
+        """One connection's life; returns when the learner closed it in order."""
+        epoch = self._spool.connect(last_seq)
+        self._heard = time.monotonic()
+        self._call = self._connector.stub.PushItems(self._requests(epoch))
+        for response in self._call:
+            self._heard = time.monotonic()
+            backoff.reset()
+            self._spool.acknowledge(response.acked_seq)
+            self._fetcher.announce(version_from_pb(response.newest))
+            if response.stop:
+                self._stopped.set()
+
+    def _requests(self, epoch: int) -> Iterator[pb.PushItemsRequest]:
+        """What goes out on one connection, pulled by gRPC's own thread."""
+        yield self._heartbeat()
+        while True:
+            message = self._spool.next_unsent(epoch, HEARTBEAT_SECONDS)
+            if message is not None:
+                yield message
+            elif not self._spool.is_current(epoch):
+                return
+            elif self._spool.drained:
+                self._left = True
+                yield self._heartbeat(leaving=True)
+                return
+            elif time.monotonic() - self._heard > SILENCE_SECONDS:
+                log.warning("the learner has been silent for %g s", SILENCE_SECONDS)
+                self._cancel()
+                return
+            else:
+                yield self._heartbeat()

@@ -1,0 +1,64 @@
+"""Several actor workers on one host: started, watched, restarted, stopped (border's ActorManager)."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from functools import partial
+
+from actor.stat import ActorStat
+from common.child import Child, Supervisor
+from common.clocks import Deadline
+from common.errors import CrossborderError
+
+log = logging.getLogger(__name__)
+
+
+class ActorManager:
+    """Runs ``n_actors`` worker processes against one learner.
+
+    Args:
+        address: the learner's HOST:PORT.
+        n_actors: workers.
+        on_failure: called when a worker cannot be kept running.
+        patience: seconds a worker waits for its learner.
+    """
+
+    def __init__(
+        self, address: str, n_actors: int, on_failure: Callable[[CrossborderError], None], patience: float = 60.0
+    ) -> None:
+        self._boot = {"address": address, "patience": patience}
+        self._supervisors = [Supervisor(partial(self._start, i), on_failure) for i in range(n_actors)]
+
+    def _start(self, index: int) -> Child:
+        return Child(f"worker-{index}", "actor.worker", self._boot)
+
+    def wait(self) -> None:
+        """Wait until every worker has ended and is not started again."""
+        for supervisor in self._supervisors:
+            supervisor.wait()
+
+    def ask_to_stop(self) -> None:
+        """Have all workers end in order; ``wait`` returns when they have."""
+        for supervisor in self._supervisors:
+            supervisor.stop_watching()
+            supervisor.child.close_stdin()
+
+    def stop_and_join(self, seconds: float) -> list[ActorStat]:
+        """End all workers within ``seconds``; the statistics of those that ended in order."""
+        self.ask_to_stop()
+        deadline = Deadline(seconds)
+        stats = []
+        for supervisor in self._supervisors:
+            supervisor.child.end(deadline.remaining())
+            stats.extend(_stat_of(supervisor.child))
+        return stats
+
+
+def _stat_of(child: Child) -> list[ActorStat]:
+    """The statistics a worker left behind, if it did."""
+    while not child.events.empty():
+        event = child.events.get_nowait()
+        if "stat" in event:
+            return [ActorStat(**event["stat"])]
+    return []

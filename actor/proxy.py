@@ -1,0 +1,67 @@
+"""Items gathered into batches (border's ReplayBufferProxy)."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+from common.codec import check_items
+from common.config import PushConfig
+from common.data import NO_MODEL, Items, ModelVersion, Schema
+
+
+class BatchSink(Protocol):
+    """Where full batches go."""
+
+    def send(self, items: Items, rows: int, behaviour: ModelVersion) -> None:
+        """Take the first ``rows`` of ``items``, which are reused afterwards; waits while the learner holds back."""
+
+
+class ReplayBufferProxy:
+    """An ``ItemSink`` that hands over exactly ``n_buffer`` items at a time, in order.
+
+    A batch older than ``flush_seconds`` goes with the next item even if it is not full.
+
+    Args:
+        schema: agreed with the learner; every push is checked against it.
+        config: n_buffer and flush_seconds.
+        sink: takes the batches.
+        clock: seconds, monotonic.
+    """
+
+    def __init__(
+        self, schema: Schema, config: PushConfig, sink: BatchSink, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._schema, self._config, self._sink, self._clock = schema, config, sink, clock
+        self._buffer = schema.empty(config.n_buffer)
+        self._rows = 0
+        self._began = 0.0
+        self._behaviour = NO_MODEL
+        self.version = NO_MODEL
+        """The model that acts now; a batch is stamped with the one that chose its first action."""
+
+    def push(self, items: Items) -> None:
+        """Add items; hands over each batch that becomes full.
+
+        Raises:
+            SchemaMismatchError: the items do not have the agreed columns.
+        """
+        n_items = check_items(self._schema, items)
+        taken = 0
+        while taken < n_items:
+            if self._rows == 0:
+                self._began, self._behaviour = self._clock(), self.version
+            n = min(n_items - taken, self._config.n_buffer - self._rows)
+            for name, column in self._buffer.items():
+                column[self._rows : self._rows + n] = items[name][taken : taken + n]
+            self._rows += n
+            taken += n
+            if self._rows == self._config.n_buffer or self._clock() - self._began >= self._config.flush_seconds:
+                self.flush()
+
+    def flush(self) -> None:
+        """Hand over what there is."""
+        if self._rows:
+            rows, self._rows = self._rows, 0
+            self._sink.send(self._buffer, rows, self._behaviour)

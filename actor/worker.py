@@ -1,0 +1,153 @@
+"""One actor: join, build, sample until told to stop, hand over what is left (border's Actor)."""
+
+from __future__ import annotations
+
+import json
+import logging
+import secrets
+import sys
+import threading
+
+from actor.client.connector import Connector, Joined
+from actor.client.fetcher import ModelFetcher
+from actor.client.pusher import Pusher, RunChangedError
+from actor.proxy import ReplayBufferProxy
+from actor.sampler import Sampler
+from actor.stat import ActorCounters, ActorStat
+from common.config import split_address
+from common.envs import Env, build_env, spec_of
+from common.errors import ConfigError, CrossborderError, PluginError
+from common.interfaces import Agent, StepProcessor
+from common.log import setup_logging
+
+log = logging.getLogger(__name__)
+FIRST_MODEL_SECONDS = 60.0
+FINISH_SECONDS = 10.0
+
+
+class Actor:
+    """One actor in this process.
+
+    Args:
+        address: the learner's HOST:PORT.
+        patience: seconds to wait for a learner, at the start and after each broken connection.
+
+    Raises:
+        ConfigError: the address is not HOST:PORT.
+    """
+
+    def __init__(self, address: str, patience: float) -> None:
+        split_address(address)
+        self._stopped = threading.Event()
+        self._asked_to_stop = False
+        self._connector = Connector(address, secrets.randbits(63) + 1, patience, self._stopped)
+
+    def stop(self) -> None:
+        """End the actor in order; from any thread."""
+        self._asked_to_stop = True
+        self._stopped.set()
+
+    def run(self) -> ActorStat:
+        """Act until the learner or ``stop`` says so. A new run at the same address is joined afresh.
+
+        Raises:
+            CrossborderError: the learner cannot be reached or refuses, or a part cannot be built.
+        """
+        try:
+            while True:
+                try:
+                    return self._run_once(self._connector.join())
+                except RunChangedError as change:
+                    log.warning("starting over: %s", change)
+                    self._stopped.clear()
+                    if self._asked_to_stop:
+                        self._stopped.set()
+        finally:
+            self._connector.close()
+
+    def _run_once(self, joined: Joined) -> ActorStat:
+        env, agent, processor = build_parts(joined)
+        counters = ActorCounters()
+        fetcher = ModelFetcher(self._connector.stub, self._stopped)
+        fetcher.announce(joined.newest)
+        pusher = Pusher(self._connector, joined, fetcher, counters, self._stopped)
+        proxy = ReplayBufferProxy(joined.schema, joined.config.push, pusher)
+        try:
+            self._act(Sampler(env, processor, counters, joined.seed), agent, fetcher, proxy)
+        finally:
+            unacknowledged = pusher.finish(FINISH_SECONDS)
+            fetcher.join(1.0)
+            env.close()
+        if pusher.failure is not None:
+            raise pusher.failure
+        if unacknowledged:
+            log.warning("%d batches were not acknowledged before the end", unacknowledged)
+        return ActorStat(joined.actor_id, counters.env_steps, counters.seconds())
+
+    def _act(self, sampler: Sampler, agent: Agent, models: ModelFetcher, proxy: ReplayBufferProxy) -> None:
+        model = models.first(FIRST_MODEL_SECONDS)
+        agent.train()
+        while not self._stopped.is_set():
+            if model is not None:
+                agent.sync_model(model)
+                proxy.version = model.version
+            sampler.sample_and_push(agent, proxy)
+            model = models.newer_than(proxy.version)
+        proxy.flush()
+
+
+def build_parts(joined: Joined) -> tuple[Env, Agent, StepProcessor]:
+    """Build what the learner named, and see that its items are the ones agreed on.
+
+    Raises:
+        PluginError: a part cannot be built here.
+        SchemaMismatchError: this host's parts make other items than the learner's.
+    """
+    config = joined.config
+    try:
+        env = build_env(config.env)
+        spec = spec_of(env)
+        agent: Agent = config.agent.build(spec=spec, seed=joined.seed, epsilon=joined.epsilon)
+        processor: StepProcessor = config.step_processor.build()
+    except ConfigError as error:
+        raise PluginError(f"what the learner names cannot be built here: {error}") from error
+    processor.schema(spec).require_equal(joined.schema, "this actor", "the learner")
+    return env, agent, processor
+
+
+def run_actor(actor: Actor) -> ActorStat:
+    """Run an actor with torch on one thread, since an actor host runs many.
+
+    Raises:
+        CrossborderError: see ``Actor.run``.
+    """
+    import torch  # Only here: nothing else of the actor needs it before an agent is built.
+
+    torch.set_num_threads(1)
+    stat = actor.run()
+    log.info("actor %d took %d steps in %.1f s", stat.actor_id, stat.env_steps, stat.duration)
+    return stat
+
+
+def main() -> int:
+    """A child of ``ActorManager``: one JSON line on stdin, one on stdout at the end; ends when stdin closes."""
+    setup_logging(child=True)
+    boot = json.loads(sys.stdin.readline())
+
+    def stop_with_parent() -> None:
+        sys.stdin.read()
+        actor.stop()
+
+    try:
+        actor = Actor(boot["address"], boot["patience"])
+        threading.Thread(target=stop_with_parent, name="lifeline", daemon=True).start()
+        stat = run_actor(actor)
+    except CrossborderError as error:
+        sys.stdout.write(json.dumps({"error": str(error), "exit_code": error.exit_code}) + "\n")
+        return error.exit_code
+    sys.stdout.write(json.dumps({"stat": vars(stat)}) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

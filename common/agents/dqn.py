@@ -1,0 +1,136 @@
+"""DQN (Mnih et al. 2015), double by choice (arXiv:1509.06461)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+import gymnasium
+import numpy as np
+import torch
+from pydantic import Field, PositiveFloat, PositiveInt
+from torch import nn
+
+from common.agents.exploration import EpsilonGreedy
+from common.agents.losses import CriticLoss, critic_loss, double_q_value, greedy_value, td_target
+from common.agents.networks import Mlp
+from common.config import Unit
+from common.data import Array, Model, Record
+from common.errors import CheckpointError, ConfigError
+from common.interfaces import Agent, EnvSpec, ReplayBuffer
+from common.settings import Settings
+
+
+class DQNConfig(Settings):
+    """``agent.params`` of ``common.agents.dqn:DQN``."""
+
+    units: tuple[PositiveInt, ...] = Field((256, 256), description="Width of each hidden layer of the Q network.")
+    lr: PositiveFloat = Field(1e-3, description="Learning rate of Adam.")
+    batch_size: PositiveInt = Field(64, description="Items in one update.")
+    n_updates_per_opt: PositiveInt = Field(1, description="Updates in one opt step.")
+    discount_factor: Unit = Field(0.99, description="Gamma.")
+    double_dqn: bool = Field(True, description="Choose the next action with the online network.")
+    critic_loss: CriticLoss = Field("smooth_l1", description="smooth_l1 (Huber) or mse.")
+    tau: Annotated[float, Field(gt=0, le=1)] = Field(
+        1.0, description="Share of the online network moved into the target at an update of it; 1 copies."
+    )
+    soft_update_interval: PositiveInt = Field(250, description="Opt steps between updates of the target network.")
+    max_grad_norm: PositiveFloat | None = Field(10.0, description="Gradients are clipped to this norm; null does not.")
+    explorer: EpsilonGreedy = Field(EpsilonGreedy(), description="Exploration of the actors.")
+    device: str = Field("cpu", description="Where the learner trains: cpu, cuda, cuda:1.")
+
+
+class DQN(Agent):
+    """Q-learning over a discrete action space.
+
+    Args:
+        spec: what the environment looks like; its action space must be ``gymnasium.spaces.Discrete``.
+        seed: of the initial weights and of exploration.
+        epsilon: this actor's rung of the exploration ladder.
+        params: see ``DQNConfig``.
+
+    Raises:
+        ConfigError: the action space is not discrete.
+    """
+
+    Config = DQNConfig
+
+    def __init__(self, spec: EnvSpec, *, seed: int, epsilon: float = 0.0, **params: Any) -> None:
+        if not isinstance(spec.action_space, gymnasium.spaces.Discrete) or spec.observation_space.shape is None:
+            raise ConfigError(f"DQN: expected Box observations and a Discrete action space, found {spec}")
+        self.config = DQNConfig(**params)
+        self.device = torch.device(self.config.device)
+        self._n_actions = int(spec.action_space.n)
+        self._first_action = int(spec.action_space.start)
+        torch.manual_seed(seed)
+        self.qnet = Mlp(spec.observation_space.shape, self._n_actions, self.config.units).to(self.device)
+        self.qnet_tgt = Mlp(spec.observation_space.shape, self._n_actions, self.config.units).to(self.device)
+        self.qnet_tgt.load_state_dict(self.qnet.state_dict())
+        self._optimizer = torch.optim.Adam(self.qnet.parameters(), lr=self.config.lr)
+        self._n_opts = 0
+        self._rng = np.random.default_rng(seed)
+        self._final_epsilon = epsilon
+        self.epsilon = self.config.explorer.at(0, epsilon)
+
+    def sample(self, obs: Array) -> Array:
+        greedy = np.full(len(obs), True)
+        if self.is_train:
+            greedy = self._rng.random(len(obs)) >= self.epsilon
+        actions = self._rng.integers(self._n_actions, size=len(obs))
+        if greedy.any():
+            with torch.inference_mode():
+                values = self.qnet(torch.from_numpy(obs).to(self.device))  # [n, A]
+            actions = np.where(greedy, values.argmax(dim=1).cpu().numpy(), actions)
+        return actions + self._first_action
+
+    def opt(self, buffer: ReplayBuffer) -> Record | None:
+        if len(buffer) == 0:
+            return None
+        record: Record = {}
+        for _ in range(self.config.n_updates_per_opt):
+            record = self._update(buffer)
+        self._n_opts += 1
+        if self._n_opts % self.config.soft_update_interval == 0:
+            self._track()
+        return record
+
+    def _update(self, buffer: ReplayBuffer) -> Record:
+        batch = {k: torch.from_numpy(v).to(self.device) for k, v in buffer.batch(self.config.batch_size).items()}
+        with torch.no_grad():
+            q_next = self.qnet_tgt(batch["next_obs"])  # [B, A]
+            value = double_q_value(self.qnet(batch["next_obs"]), q_next) if self.config.double_dqn else greedy_value(q_next)
+            target = td_target(batch["reward"], batch["terminated"], value, self.config.discount_factor)  # [B]
+        action = batch["action"].long() - self._first_action  # [B]
+        prediction = self.qnet(batch["obs"]).gather(1, action[:, None]).squeeze(1)  # [B]
+        loss = critic_loss(self.config.critic_loss, prediction, target)
+        self._optimizer.zero_grad(set_to_none=True)
+        loss.backward()  # type: ignore[no-untyped-call]
+        record: Record = {"loss": loss.detach(), "pred_mean": prediction.detach().mean(), "tgt_mean": target.mean()}
+        if self.config.max_grad_norm is not None:
+            record["grad_norm"] = nn.utils.clip_grad_norm_(self.qnet.parameters(), self.config.max_grad_norm)
+        self._optimizer.step()
+        return record
+
+    @torch.no_grad()
+    def _track(self) -> None:
+        """Move the target network towards the online one; tau 1 copies."""
+        torch._foreach_lerp_(list(self.qnet_tgt.parameters()), list(self.qnet.parameters()), self.config.tau)
+
+    def model_info(self) -> Mapping[str, torch.Tensor]:
+        return {name: value.detach() for name, value in self.qnet.state_dict().items()}
+
+    def sync_model(self, model: Model) -> None:
+        self.qnet.load_state_dict({name: torch.from_numpy(value) for name, value in model.params.items()})
+        self.epsilon = self.config.explorer.at(model.version.opt_steps, self._final_epsilon)
+
+    def save_params(self) -> Mapping[str, torch.Tensor]:
+        nets = {"qnet": self.qnet, "qnet_tgt": self.qnet_tgt}
+        return {f"{net}.{name}": v for net, module in nets.items() for name, v in module.state_dict().items()}
+
+    def load_params(self, params: Mapping[str, torch.Tensor]) -> None:
+        for prefix, module in (("qnet.", self.qnet), ("qnet_tgt.", self.qnet_tgt)):
+            state = {name.removeprefix(prefix): v for name, v in params.items() if name.startswith(prefix)}
+            try:
+                module.load_state_dict(state)
+            except RuntimeError as error:
+                raise CheckpointError(f"DQN: the saved network does not fit this one: {error}") from error

@@ -1,0 +1,225 @@
+"""Child processes: started, heard, watched, restarted with a rate limit, and ended in time.
+
+A child gets one JSON line on stdin and ends itself when stdin closes, so none outlives its parent. On stdout it
+writes events, one JSON object a line; on stderr its log, which is passed on. It runs in a session of its own: Ctrl-C
+reaches the parent alone, which ends its children in order.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import queue
+import subprocess
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from common.clocks import Deadline
+from common.errors import ChildFailedError, CrossborderError, by_exit_code
+from common.log import relog
+
+log = logging.getLogger(__name__)
+Event = dict[str, Any]
+
+
+class Child:
+    """One running child process, ``python -m module``.
+
+    Args:
+        name: for logs.
+        module: what to run.
+        boot: what it needs to know, sent as one JSON line.
+        pass_fds: file descriptors it inherits.
+        env: environment variables on top of ours.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        module: str,
+        boot: Mapping[str, Any],
+        pass_fds: Sequence[int] = (),
+        env: Mapping[str, str] | None = None,
+    ) -> None:
+        self.name = name
+        self.events: queue.Queue[Event] = queue.Queue(maxsize=64)
+        self._reported: CrossborderError | None = None
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", module],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            pass_fds=pass_fds,
+            env={**os.environ, **(env or {})},
+            start_new_session=True,
+        )
+        assert self._process.stdin is not None
+        self._threads = [
+            threading.Thread(target=pump, name=f"{name}-{pump.__name__}", daemon=True)
+            for pump in (self._pump_stdout, self._pump_stderr)
+        ]
+        for thread in self._threads:
+            thread.start()
+        try:
+            self._process.stdin.write(json.dumps(boot) + "\n")
+            self._process.stdin.flush()
+        except BrokenPipeError:
+            log.warning("%s ended before it was told what to do", name)
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def _pump_stdout(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            try:
+                event = json.loads(line)
+                if "error" in event:
+                    self._reported = by_exit_code(event["exit_code"], event["error"])
+                else:
+                    self.events.put_nowait(event)
+            except (ValueError, queue.Full):
+                log.warning("%s said on stdout: %s", self.name, line.rstrip())
+
+    def _pump_stderr(self) -> None:
+        assert self._process.stderr is not None
+        level = logging.INFO
+        for line in self._process.stderr:
+            level = relog(self.name, line.rstrip(), level)
+
+    def next_event(self, seconds: float) -> Event:
+        """Wait for the child's next event.
+
+        Raises:
+            CrossborderError: it ended instead (see ``error``), or nothing came in time.
+        """
+        deadline = Deadline(seconds)
+        while not deadline.passed():
+            with contextlib.suppress(queue.Empty):
+                return self.events.get(timeout=0.1)
+            if self.poll() is not None and self.events.empty():
+                raise self.error()
+        raise ChildFailedError(f"{self.name} did not answer within {seconds:g} s")
+
+    def error(self) -> CrossborderError:
+        """Why the child ended: what it reported itself, or else its exit code."""
+        self._threads[0].join(timeout=1)
+        return self._reported or ChildFailedError(f"{self.name} ended with exit code {self.poll()}")
+
+    def poll(self) -> int | None:
+        """The exit code, or None while it runs."""
+        return self._process.poll()
+
+    def wait(self, seconds: float) -> int | None:
+        """Wait for its end; the exit code, or None if it still runs."""
+        try:
+            return self._process.wait(timeout=seconds)
+        except subprocess.TimeoutExpired:
+            return None
+
+    def close_stdin(self) -> None:
+        """Ask it to end itself."""
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.close()
+        except BrokenPipeError:
+            log.debug("%s had closed its stdin", self.name)
+
+    def end(self, seconds: float) -> int:
+        """Ask it to end itself, wait, kill what is left. The exit code."""
+        self.close_stdin()
+        if self.wait(seconds) is None:
+            log.warning("%s did not end within %g s and is killed", self.name, seconds)
+            self._process.kill()
+        code = self._process.wait(timeout=10)
+        for thread in self._threads:
+            thread.join(timeout=1)
+        return code
+
+
+class RestartPolicy:
+    """At most ``times`` restarts in ``seconds``."""
+
+    def __init__(self, times: int = 5, seconds: float = 60.0, clock: Callable[[], float] = time.monotonic) -> None:
+        self._times, self._seconds, self._clock = times, seconds, clock
+        self._recent: deque[float] = deque()
+
+    def allows(self) -> bool:
+        """Whether one more restart is allowed now; if so it is counted."""
+        now = self._clock()
+        while self._recent and now - self._recent[0] > self._seconds:
+            self._recent.popleft()
+        if len(self._recent) >= self._times:
+            return False
+        self._recent.append(now)
+        return True
+
+
+class Supervisor:
+    """Keeps one child running until ``stop``: watches it in a thread and starts it again when it dies.
+
+    Args:
+        start: starts the child; called again for each restart.
+        on_give_up: called with the reason when the child died too often or ended for a permanent reason.
+        finished: exit codes after which the child is not started again and nothing is wrong.
+        policy: how often to restart.
+    """
+
+    def __init__(
+        self,
+        start: Callable[[], Child],
+        on_give_up: Callable[[CrossborderError], None],
+        finished: frozenset[int] = frozenset({0}),
+        policy: RestartPolicy | None = None,
+    ) -> None:
+        self._start = start
+        self._on_give_up = on_give_up
+        self._finished = finished
+        self._policy = policy or RestartPolicy()
+        self._stopping = threading.Event()
+        self.restarts = 0
+        self.child = start()
+        self._thread = threading.Thread(target=self._watch, name=f"watch-{self.child.name}", daemon=True)
+        self._thread.start()
+
+    def _watch(self) -> None:
+        while not self._stopping.is_set():
+            code = self.child.wait(0.5)
+            if code is None or self._stopping.is_set():
+                continue
+            if code in self._finished:
+                return
+            if not self._restart(code):
+                return
+
+    def _restart(self, code: int) -> bool:
+        # A typed error (2 and up) would end the next start the same way; 1 and signals (negative) may not.
+        if code > 1 or not self._policy.allows():
+            self._on_give_up(self.child.error())
+            return False
+        log.warning("%s ended with exit code %d and is started again", self.child.name, code)
+        try:
+            self.child = self._start()
+        except CrossborderError as error:
+            self._on_give_up(error)
+            return False
+        self.restarts += 1
+        return True
+
+    def wait(self) -> None:
+        """Wait until the child is no longer watched: finished, given up or to be stopped."""
+        while self._thread.is_alive():
+            self._thread.join(timeout=1.0)
+
+    def stop_watching(self) -> None:
+        """From now on the child may end; it is not started again."""
+        self._stopping.set()
+        self._thread.join(timeout=5)

@@ -1,0 +1,30 @@
+"""Deadlines and rhythms, so that loops need no arithmetic of their own."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+
+class Deadline:
+    """A point in monotonic time that several waits share."""
+
+    def __init__(self, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._at = clock() + seconds
+
+    def remaining(self) -> float:
+        return max(0.0, self._at - self._clock())
+
+    def passed(self) -> bool:
+        return self._clock() >= self._at
+
+
+class Every:
+    """Due at each ``interval``-th step; 0 or None is never due."""
+
+    def __init__(self, interval: int | None) -> None:
+        self._interval = interval or 0
+
+    def due(self, step: int) -> bool:
+        return self._interval > 0 and step % self._interval == 0

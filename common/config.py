@@ -1,0 +1,266 @@
+"""One YAML file describes a run. Every field says in a sentence what it does.
+
+``ActorConfig`` is the part that travels to the actors in the answer to ``Join``.
+"""
+
+from __future__ import annotations
+
+import inspect
+import ipaddress
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import yaml
+from pydantic import AliasChoices, Field, PositiveFloat, PositiveInt, model_validator
+
+from common import plugins
+from common.errors import ConfigError
+from common.plugins import nearest
+from common.settings import Settings, validate
+
+Every = Annotated[int | None, Field(ge=0)]
+Unit = Annotated[float, Field(ge=0, le=1)]
+
+
+class PluginConfig(Settings):
+    """A part named by its place in Python code."""
+
+    target: str = Field(description="What to build, as module:attr.")
+    params: dict[str, Any] = Field(default_factory=dict, description="Keyword arguments it is built with.")
+
+    def build(self, **given: Any) -> Any:
+        """Call the target with ``params`` and what the system itself provides."""
+        return plugins.load(self.target)(**given, **self.params)
+
+    def check(self, where: str, given: frozenset[str]) -> None:
+        """See that the target can be loaded and takes these parameters.
+
+        A target with a ``Config`` (a ``Settings`` class) is checked by it, any other by its signature.
+
+        Raises:
+            PluginError: the target cannot be loaded.
+            ConfigError: a parameter is unknown, missing or has a wrong value.
+        """
+        target = plugins.load(self.target)
+        model = getattr(target, "Config", None)
+        if isinstance(model, type) and issubclass(model, Settings):
+            validate(model, self.params, f"{where}.params")
+            return
+        signature = inspect.signature(target).parameters
+        if any(p.kind is inspect.Parameter.VAR_KEYWORD for p in signature.values()):
+            return
+        known = set(signature) - given
+        for name in self.params:
+            if name not in known:
+                raise ConfigError(f"{where}.params.{name}: unknown parameter{nearest(name, known)}")
+        for name in sorted(known - set(self.params)):
+            if signature[name].default is inspect.Parameter.empty:
+                raise ConfigError(f"{where}.params.{name}: expected a value, found none")
+
+
+class PushConfig(Settings):
+    """How an actor hands over its items."""
+
+    n_buffer: PositiveInt = Field(100, description="Items in one batch (border's n_buffer).")
+    flush_seconds: PositiveFloat = Field(0.5, description="A batch is sent this long after its first item at latest.")
+    window: PositiveInt = Field(4, description="Unacknowledged batches after which a connected actor waits.")
+    spool_bytes: PositiveInt = Field(
+        64 << 20, description="Bytes an actor keeps while the learner is away; when full it waits."
+    )
+
+
+class ActorConfig(Settings):
+    """What an actor builds and does."""
+
+    env: PluginConfig = Field(description="The environment, a gymnasium.Env.")
+    agent: PluginConfig = Field(description="The agent, a common.interfaces.Agent.")
+    step_processor: PluginConfig = Field(
+        PluginConfig(target="common.processors:OneStep"), description="Turns environment steps into items."
+    )
+    push: PushConfig = Field(PushConfig(), description="How actors hand over their items.")
+
+
+class TrainerConfig(Settings):
+    """The learner loop. Intervals count opt steps; 0 or null switches off."""
+
+    max_opts: PositiveInt = Field(
+        description="Training ends after this many opt steps.",
+        validation_alias=AliasChoices("max_opts", "max_train_steps"),
+    )
+    max_seconds: PositiveFloat | None = Field(None, description="Training ends after this many seconds at latest.")
+    target_score: float | None = Field(
+        None, description="Training ends well when an evaluation scores at least this; not reaching it is a failure."
+    )
+    warmup_period: PositiveInt = Field(1, description="Items in the replay before the first opt step.")
+    eval_interval: Every = Field(1000, description="Evaluate every so many opt steps.")
+    record_interval: Every = Field(200, description="Record losses and rates every so many opt steps.")
+    save_interval: Every = Field(None, description="Save a checkpoint {opt_steps}/ every so many opt steps.")
+    sync_interval: Every = Field(100, description="Publish a model to the actors every so many opt steps.")
+    starvation_seconds: PositiveFloat | None = Field(
+        None, description="Fail when no item arrives for so long while the trainer waits for items; null waits forever."
+    )
+    torch_threads: PositiveInt = Field(1, description="Threads torch uses in the trainer.")
+
+
+class EvaluatorConfig(Settings):
+    """Greedy episodes on an environment of the learner's own."""
+
+    episodes: PositiveInt = Field(5, description="Episodes per evaluation; the score is their mean return.")
+    seed: int = Field(0, description="Episode i starts from reset(seed=seed + i).")
+
+
+class ReplayConfig(Settings):
+    """The replay memory and the ratio at which it is used."""
+
+    capacity: PositiveInt = Field(100_000, description="Items kept; the oldest is overwritten.")
+    samples_per_insert: PositiveFloat | None = Field(
+        None, description="Items drawn per item inserted, held on both sides; null lets both run free, as border does."
+    )
+    error_buffer: PositiveFloat | None = Field(
+        None, description="Drawn items by which the ratio may run ahead or behind; null takes a tenth of the warm-up's."
+    )
+
+
+class ExplorationConfig(Settings):
+    """The Ape-X ladder: actor i explores with base ** (1 + alpha * i / (rungs - 1)) (arXiv:1803.00933)."""
+
+    base: Unit = Field(0.05, description="Epsilon of actor 0, the most curious.")
+    alpha: Annotated[float, Field(ge=0)] = Field(0.0, description="How fast it falls from rung to rung; 0 is level.")
+    rungs: PositiveInt = Field(1, description="Rungs; actor ids beyond start again at rung 0.")
+
+    def epsilon(self, actor_id: int) -> float:
+        """Epsilon of one actor; with one rung it is ``base``."""
+        share = (actor_id % self.rungs) / (self.rungs - 1) if self.rungs > 1 else 0.0
+        return float(self.base ** (1 + self.alpha * share))
+
+
+class ServerConfig(Settings):
+    """The gRPC server on the learner host."""
+
+    listen: str = Field("127.0.0.1:50051", description="HOST:PORT for actors; port 0 takes a free one.")
+    insecure: bool = Field(False, description="Allow an address beyond loopback although nothing is encrypted.")
+    max_actors: Annotated[int, Field(ge=1, le=4096)] = Field(256, description="Actors at one time.")
+    max_rows: PositiveInt = Field(65_536, description="Rows in one batch, at most.")
+    max_message_bytes: Annotated[int, Field(ge=1024, le=256 << 20)] = Field(
+        16 << 20, description="Bytes of one message from an actor, at most."
+    )
+    lost_seconds: PositiveFloat = Field(30.0, description="An actor silent for so long is lost and its id free again.")
+    grace_seconds: PositiveFloat = Field(5.0, description="Time actors get at the end to hand over what they have.")
+
+
+class MetricsConfig(Settings):
+    """Prometheus endpoints of the learner host; port 0 takes a free one, null serves nothing."""
+
+    host: str = Field("127.0.0.1", description="Address to serve /metrics on.")
+    trainer_port: Annotated[int | None, Field(ge=0, le=65535)] = Field(9464, description="/metrics of the trainer.")
+    ingest_port: Annotated[int | None, Field(ge=0, le=65535)] = Field(9465, description="/metrics of ingest.")
+
+
+class RunConfig(ActorConfig):
+    """A whole run."""
+
+    name: str = Field("run", pattern=r"^[\w.-]+$", description="Name of the run, used for its directory.")
+    seed: int = Field(0, description="Seed of the run; actor i uses seed + i.")
+    run_dir: Path | None = Field(None, description="Where everything is written; null: runs/{name}-{date}-{time}.")
+    trainer: TrainerConfig = Field(description="The learner loop.")
+    evaluator: EvaluatorConfig = Field(EvaluatorConfig(), description="How the agent is scored.")
+    replay: ReplayConfig = Field(ReplayConfig(), description="The replay memory.")
+    exploration: ExplorationConfig = Field(ExplorationConfig(), description="Exploration over the actors.")
+    server: ServerConfig = Field(ServerConfig(), description="The gRPC server.")
+    metrics: MetricsConfig = Field(MetricsConfig(), description="Prometheus endpoints.")
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> RunConfig:
+        if self.trainer.warmup_period > self.replay.capacity:
+            raise ValueError(
+                f"trainer.warmup_period ({self.trainer.warmup_period}) is above replay.capacity "
+                f"({self.replay.capacity}): training would never start"
+            )
+        if self.trainer.target_score is not None and not self.trainer.eval_interval:
+            raise ValueError("trainer.target_score needs trainer.eval_interval: nothing would ever be scored")
+        if self.push.n_buffer > self.server.max_rows:
+            raise ValueError(f"push.n_buffer ({self.push.n_buffer}) is above server.max_rows ({self.server.max_rows})")
+        return self
+
+    def actor_part(self) -> ActorConfig:
+        """The part that actors get."""
+        return ActorConfig.model_validate(self.model_dump(include=set(ActorConfig.model_fields)))
+
+    def check(self) -> None:
+        """Check what cannot be seen from the values alone: plugins, their parameters, the address.
+
+        Raises:
+            ConfigError, PluginError: naming the place and what was expected.
+        """
+        self.env.check("env", frozenset())
+        self.agent.check("agent", frozenset({"spec", "seed", "epsilon"}))
+        self.step_processor.check("step_processor", frozenset())
+        host, _ = split_address(self.server.listen)
+        if not is_loopback(host) and not self.server.insecure:
+            raise ConfigError(
+                f"server.listen: '{self.server.listen}' is reachable from other hosts and nothing is encrypted yet; "
+                "say --insecure if that network is yours alone, or listen on 127.0.0.1"
+            )
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """Split HOST:PORT; IPv6 hosts stand in brackets.
+
+    Raises:
+        ConfigError: anything else.
+    """
+    host, colon, port = address.rpartition(":")
+    if not colon or not host or not port.isdigit() or int(port) > 65535:
+        raise ConfigError(f"address: expected HOST:PORT, found '{address}'")
+    return host.strip("[]"), int(port)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether nothing beyond this machine reaches ``host``."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _override(values: dict[str, Any], assignment: str) -> None:
+    """Apply one ``a.b=c`` to nested values; ``c`` is read as YAML."""
+    path, equals, text = assignment.partition("=")
+    if not equals or not path:
+        raise ConfigError(f"--set: expected KEY.KEY=VALUE, found '{assignment}'")
+    *parents, last = path.split(".")
+    for key in parents:
+        inner = values.setdefault(key, {})
+        if not isinstance(inner, dict):
+            raise ConfigError(f"--set {path}: '{key}' is a value, not a section")
+        values = inner
+    try:
+        values[last] = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ConfigError(f"--set {path}: expected a YAML value, found '{text}'") from error
+
+
+def load_config(path: Path, overrides: Sequence[str] = ()) -> RunConfig:
+    """Read a run's YAML file and apply ``a.b=c`` overrides.
+
+    Raises:
+        ConfigError: the file cannot be read, or one line for each wrong value.
+    """
+    try:
+        values = yaml.safe_load(path.read_text()) or {}
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: cannot be read: {error}") from error
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{path}: not valid YAML: {error}") from error
+    if not isinstance(values, dict):
+        raise ConfigError(f"{path}: expected a mapping, found {type(values).__name__}")
+    values.setdefault("name", path.stem)
+    for assignment in overrides:
+        _override(values, assignment)
+    return validate(RunConfig, values)
+
+
+def dump_config(config: RunConfig) -> str:
+    """The resolved configuration as YAML that ``load_config`` reads back."""
+    return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False)

@@ -1,0 +1,115 @@
+"""The data that travels: items, their schema, models and records.
+
+Everything is ``dict[str, np.ndarray]`` with a leading dimension, so that replay, codec and agents need no
+per-type code.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, NamedTuple, SupportsFloat
+
+import numpy as np
+
+from common.errors import ConfigError, SchemaMismatchError
+
+Array = np.ndarray[Any, np.dtype[Any]]
+Items = dict[str, Array]
+"""Named columns; every array is ``[n, *shape]`` with the same ``n``."""
+
+Record = dict[str, SupportsFloat]
+"""Named scalars of one optimisation step; a value may be a 0-d tensor, read only when it is recorded."""
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column of an item: ``dtype`` is numpy's little-endian name (``<f4``), ``shape`` has no leading dimension."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...] = ()
+
+    @staticmethod
+    def of(name: str, dtype: np.dtype[Any] | type, shape: tuple[int, ...] = ()) -> Column:
+        """A column of any numpy dtype with a fixed size.
+
+        Raises:
+            ConfigError: the dtype cannot travel (objects, text, structures).
+        """
+        found = np.dtype(dtype)
+        if found.kind not in "fiub":
+            raise ConfigError(f"column '{name}': expected a float, integer or bool dtype, found {found}")
+        return Column(name, found.newbyteorder("<").str, tuple(int(n) for n in shape))
+
+    @cached_property
+    def row_bytes(self) -> int:
+        return int(np.dtype(self.dtype).itemsize * np.prod(self.shape, dtype=np.int64))
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.dtype} {list(self.shape)}"
+
+
+@dataclass(frozen=True)
+class Schema:
+    """The columns of an item in wire order."""
+
+    columns: tuple[Column, ...]
+
+    def __post_init__(self) -> None:
+        names = [column.name for column in self.columns]
+        if not names or len(set(names)) != len(names):
+            raise ConfigError(f"schema: expected at least one column and distinct names, found {names}")
+
+    @cached_property
+    def row_bytes(self) -> int:
+        return sum(column.row_bytes for column in self.columns)
+
+    @cached_property
+    def hash(self) -> int:
+        """First 8 bytes of the SHA-256 of all columns, as the .proto defines it."""
+        text = "".join(f"{c.name}:{c.dtype}:{','.join(map(str, c.shape))};" for c in self.columns)
+        return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big")
+
+    def empty(self, rows: int) -> Items:
+        """Uninitialised items with the leading dimension ``rows``."""
+        return {c.name: np.empty((rows, *c.shape), c.dtype) for c in self.columns}
+
+    def require_equal(self, other: Schema, mine: str, theirs: str) -> None:
+        """Compare two schemas.
+
+        Raises:
+            SchemaMismatchError: naming the first column that differs.
+        """
+        for index in range(max(len(self.columns), len(other.columns))):
+            here = str(self.columns[index]) if index < len(self.columns) else "nothing"
+            there = str(other.columns[index]) if index < len(other.columns) else "nothing"
+            if here != there:
+                raise SchemaMismatchError(f"column {index}: {theirs} expects {there}, {mine} has {here}")
+
+    def to_json(self) -> list[dict[str, Any]]:
+        return [{"name": c.name, "dtype": c.dtype, "shape": list(c.shape)} for c in self.columns]
+
+    @staticmethod
+    def from_json(columns: list[dict[str, Any]]) -> Schema:
+        return Schema(tuple(Column(c["name"], c["dtype"], tuple(c["shape"])) for c in columns))
+
+
+class ModelVersion(NamedTuple):
+    """Ordered by incarnation, then steps; an actor adopts only strictly greater versions."""
+
+    incarnation: int
+    opt_steps: int
+
+
+NO_MODEL = ModelVersion(0, 0)
+
+
+@dataclass(frozen=True)
+class Model:
+    """What an actor needs to act: border's ``ModelInfo`` with its version."""
+
+    version: ModelVersion
+    params: Mapping[str, Array] = field(repr=False)

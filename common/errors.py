@@ -1,0 +1,83 @@
+"""Every error a user can meet, as one tree; each names what was expected and what was found.
+
+    CrossborderError                     exit code
+    ├── ConfigError                       2   a configuration, option or override is wrong
+    ├── PluginError                       3   a `module:attr` cannot be loaded or does not fit
+    ├── RunDirectoryError                 4   the run directory is taken, locked or not writable
+    ├── AddressError                      5   an address cannot be listened on
+    ├── LearnerUnreachableError           6   no learner answered in time
+    ├── ProtocolMismatchError             7   the two sides speak different protocol versions
+    ├── SchemaMismatchError               8   items do not have the agreed columns
+    ├── RefusedError                      9   the learner refused what the actor asked for or sent
+    ├── BudgetExhaustedError             10   training ended before the target score was reached
+    ├── ChildFailedError                 11   a child process keeps dying
+    ├── CheckpointError                  12   a model cannot be saved, read, or does not fit
+    └── StarvedError                     13   no items arrived for too long
+
+0 is success; 128 + n means ended by signal n (130 Ctrl-C, 143 SIGTERM) after an orderly shutdown.
+`docs/exit-codes.md` says how to resolve each.
+"""
+
+from __future__ import annotations
+
+
+class CrossborderError(Exception):
+    """Base of all errors raised on purpose; ``exit_code`` is what a command ends with."""
+
+    exit_code = 1
+
+
+class ConfigError(CrossborderError):
+    exit_code = 2
+
+
+class PluginError(CrossborderError):
+    exit_code = 3
+
+
+class RunDirectoryError(CrossborderError):
+    exit_code = 4
+
+
+class AddressError(CrossborderError):
+    exit_code = 5
+
+
+class LearnerUnreachableError(CrossborderError):
+    exit_code = 6
+
+
+class ProtocolMismatchError(CrossborderError):
+    exit_code = 7
+
+
+class SchemaMismatchError(CrossborderError):
+    exit_code = 8
+
+
+class RefusedError(CrossborderError):
+    exit_code = 9
+
+
+class BudgetExhaustedError(CrossborderError):
+    exit_code = 10
+
+
+class ChildFailedError(CrossborderError):
+    exit_code = 11
+
+
+class CheckpointError(CrossborderError):
+    exit_code = 12
+
+
+class StarvedError(CrossborderError):
+    exit_code = 13
+
+
+def by_exit_code(code: int, message: str) -> CrossborderError:
+    """The error that a process which ended with ``code`` reported as ``message``."""
+    for kind in CrossborderError.__subclasses__():
+        if kind.exit_code == code:
+            return kind(message)
+    return CrossborderError(message)

@@ -1,0 +1,157 @@
+"""The seams of the system, on one page. Whoever brings an own part implements one of these.
+
+    env ─Step→ StepProcessor ─Items→ ItemSink ══wire══▶ ReplayBuffer ─Items→ Agent.opt
+                                     Agent.sync_model ◀══wire══ ModelSource ◀─ Agent.model_info
+
+An environment is a ``gymnasium.Env``. Names and meanings follow border (taku-y/border).
+"""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from common.data import Array, Items, Model, ModelVersion, Record, Schema
+
+if TYPE_CHECKING:
+    import gymnasium
+    import torch
+
+
+@dataclass(frozen=True)
+class EnvSpec:
+    """What an agent may know of its environment before it is built."""
+
+    observation_space: gymnasium.Space[Any]
+    action_space: gymnasium.Space[Any]
+
+
+@dataclass(frozen=True)
+class Step:
+    """One environment step. ``next_obs`` is the true next observation, also at the end of an episode."""
+
+    obs: Array
+    action: Any
+    reward: float
+    next_obs: Array
+    terminated: bool
+    """The episode ended by its own rules: no future reward, do not bootstrap."""
+    truncated: bool
+    """The episode was cut off from outside: bootstrap from ``next_obs``."""
+
+
+class StepProcessor(Protocol):
+    """Turns steps into items: 0 to n items a step, never across an episode's boundary."""
+
+    def schema(self, spec: EnvSpec) -> Schema:
+        """The columns of the items that ``process`` yields."""
+
+    def reset(self) -> None:
+        """An episode begins: forget everything."""
+
+    def process(self, step: Step) -> Items | None:
+        """Items ready now, each ``[n, *shape]``, or None."""
+
+
+class ItemSink(Protocol):
+    """Where a sampler's items go. It cannot tell whether a network lies behind it."""
+
+    def push(self, items: Items) -> None:
+        """Take items; blocks while the other side holds back."""
+
+
+class ModelSource(Protocol):
+    """Where an actor's models come from."""
+
+    def newer_than(self, version: ModelVersion) -> Model | None:
+        """The newest model if it is strictly newer than ``version``. Never blocks."""
+
+
+class ReplayBuffer(Protocol):
+    """What an agent trains from."""
+
+    @property
+    def inserted(self) -> int:
+        """Items accepted so far."""
+
+    @property
+    def sampled(self) -> int:
+        """Items drawn so far."""
+
+    def __len__(self) -> int:
+        """Items that can be drawn now."""
+
+    def batch(self, size: int) -> Items:
+        """Draw items with replacement: every column ``[size, *shape]``, valid until the next call."""
+
+
+class Agent(abc.ABC):
+    """A policy and how it learns. Built as ``YourAgent(spec, seed=…, epsilon=…, **params)`` on both sides.
+
+    The learner calls ``opt`` and ``model_info``, an actor ``sample`` and ``sync_model``; ``train`` and ``eval``
+    switch exploration on and off, as in torch.
+    """
+
+    is_train = False
+
+    def train(self) -> None:
+        """Explore from now on."""
+        self.is_train = True
+
+    def eval(self) -> None:
+        """Act greedily from now on."""
+        self.is_train = False
+
+    @abc.abstractmethod
+    def sample(self, obs: Array) -> Array:
+        """Actions for observations ``[n, *shape]``, as ``[n, *action_shape]``."""
+
+    @abc.abstractmethod
+    def opt(self, buffer: ReplayBuffer) -> Record | None:
+        """One optimisation step. None: not yet possible (warm-up), nothing changed and nothing is counted."""
+
+    @abc.abstractmethod
+    def model_info(self) -> Mapping[str, torch.Tensor]:
+        """The live tensors that the policy needs, always the same names, shapes and storage."""
+
+    @abc.abstractmethod
+    def sync_model(self, model: Model) -> None:
+        """Adopt a published model; ``model.version.opt_steps`` drives schedules such as exploration."""
+
+    @abc.abstractmethod
+    def save_params(self) -> Mapping[str, torch.Tensor]:
+        """Everything worth keeping in a checkpoint, by name."""
+
+    @abc.abstractmethod
+    def load_params(self, params: Mapping[str, torch.Tensor]) -> None:
+        """Restore what ``save_params`` gave."""
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """The outcome of an evaluation: ``score`` decides about ``best/``, ``record`` is written down."""
+
+    score: float
+    record: Record
+
+
+class Evaluator(Protocol):
+    """Scores an agent; the caller has switched it to eval mode."""
+
+    def evaluate(self, agent: Agent) -> Evaluation:
+        """Run the agent and return its score."""
+
+
+class Recorder(Protocol):
+    """Where records go."""
+
+    def write(self, opt_steps: int, record: Mapping[str, float]) -> None:
+        """Take one record; keys are documented in docs/metrics.md."""
+
+    def flush(self) -> None:
+        """Make everything written so far durable."""
+
+    def close(self) -> None:
+        """Flush and release; nothing is written afterwards."""

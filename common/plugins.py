@@ -1,0 +1,40 @@
+"""People's own parts, named ``module:attr`` in the configuration."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import os
+import sys
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from common.errors import PluginError
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """A hint such as `` (did you mean 'capacity'?)``, or the list of what there is."""
+    names = sorted(known)
+    close = difflib.get_close_matches(name, names, n=1)
+    return f" (did you mean '{close[0]}'?)" if close else f" (known: {', '.join(names) or 'none'})"
+
+
+def load(target: str) -> Callable[..., Any]:
+    """Import the callable that ``module:attr`` names; the current directory is searched too.
+
+    Raises:
+        PluginError: naming the part of the target that could not be found.
+    """
+    module_name, colon, attr = target.partition(":")
+    if not (module_name and colon and attr):
+        raise PluginError(f"'{target}': expected module:attr, for example common.agents.dqn:DQN")
+    if os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())
+    try:
+        module = importlib.import_module(module_name)
+    except ImportError as error:
+        raise PluginError(f"'{target}': cannot import module '{module_name}': {error}") from error
+    found = getattr(module, attr, None)
+    if not callable(found):
+        raise PluginError(f"'{target}': module '{module_name}' has no callable '{attr}'{nearest(attr, vars(module))}")
+    return found  # type: ignore[no-any-return]

@@ -1,0 +1,112 @@
+"""What both ends of the wire share: limits, options, typed errors, backoff."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+
+import grpc
+
+from common.data import ModelVersion
+from common.errors import CrossborderError, ProtocolMismatchError, RefusedError, SchemaMismatchError
+from common.pb import crossborder_pb2 as pb
+
+PROTOCOL_VERSION = 1
+ERROR_KEY = "crossborder-error"
+CHUNK_BYTES = 1 << 20
+UNARY_BYTES = 4 << 20
+"""Models up to this size travel in one message; larger ones in chunks (one message was slower beyond 4 MiB)."""
+
+CLIENT_OPTIONS = (
+    # Without pings a client whose server changed its address stayed broken for over 45 s.
+    ("grpc.keepalive_time_ms", 5_000),
+    ("grpc.keepalive_timeout_ms", 5_000),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.max_pings_without_data", 0),
+    ("grpc.enable_retries", 0),
+    ("grpc.initial_reconnect_backoff_ms", 200),
+    ("grpc.min_reconnect_backoff_ms", 1_000),
+    ("grpc.max_reconnect_backoff_ms", 2_000),
+    ("grpc.max_receive_message_length", UNARY_BYTES + CHUNK_BYTES),
+)
+
+
+def server_options(max_message_bytes: int) -> list[tuple[str, int]]:
+    """Options of the learner's server; ping limits match ``CLIENT_OPTIONS``, a taken port is an error."""
+    return [
+        ("grpc.so_reuseport", 0),
+        ("grpc.max_receive_message_length", max_message_bytes),
+        ("grpc.keepalive_permit_without_calls", 1),
+        ("grpc.http2.min_ping_interval_without_data_ms", 1_000),
+        ("grpc.http2.min_recv_ping_interval_without_data_ms", 1_000),
+        ("grpc.http2.max_ping_strikes", 0),
+        ("grpc.keepalive_time_ms", 30_000),
+    ]
+
+
+class NotJoinedError(CrossborderError):
+    """The learner does not know this incarnation (it was restarted): join again."""
+
+
+class StoppingError(CrossborderError):
+    """The learner is shutting down."""
+
+
+_TYPED: dict[str, type[CrossborderError]] = {
+    "protocol_mismatch": ProtocolMismatchError,
+    "schema_mismatch": SchemaMismatchError,
+    "not_joined": NotJoinedError,
+    "bad_items": RefusedError,
+    "stopping": StoppingError,
+}
+_PERMANENT = {
+    grpc.StatusCode.INVALID_ARGUMENT,
+    grpc.StatusCode.UNAUTHENTICATED,
+    grpc.StatusCode.PERMISSION_DENIED,
+    grpc.StatusCode.UNIMPLEMENTED,
+    grpc.StatusCode.FAILED_PRECONDITION,
+}
+
+
+def typed_error(error: grpc.RpcError) -> CrossborderError | None:
+    """The error behind a failed call, or None if the call may simply be tried again."""
+    call = error if isinstance(error, grpc.Call) else None
+    if call is None:
+        return None
+    details = call.details() or call.code().name
+    for key, value in call.trailing_metadata() or ():
+        if key == ERROR_KEY and (kind := _TYPED.get(str(value))) is not None:
+            return kind(details)
+    return RefusedError(details) if call.code() in _PERMANENT else None
+
+
+def describe(error: grpc.RpcError) -> str:
+    """One line about a failed call."""
+    return f"{error.code().name}: {error.details()}" if isinstance(error, grpc.Call) else str(error)
+
+
+@dataclass
+class Backoff:
+    """Exponential with full jitter (AWS Architecture Blog, 'Exponential Backoff And Jitter')."""
+
+    first: float = 0.1
+    highest: float = 5.0
+    rng: random.Random = field(default_factory=random.Random)
+    _tries: int = 0
+
+    def next_delay(self) -> float:
+        """Seconds to wait before the next try."""
+        ceiling = min(self.highest, self.first * 2.0 ** min(self._tries, 32))
+        self._tries += 1
+        return self.rng.uniform(0, ceiling)
+
+    def reset(self) -> None:
+        self._tries = 0
+
+
+def version_to_pb(version: ModelVersion) -> pb.ModelVersion:
+    return pb.ModelVersion(incarnation=version.incarnation, opt_steps=version.opt_steps)
+
+
+def version_from_pb(message: pb.ModelVersion) -> ModelVersion:
+    return ModelVersion(message.incarnation, message.opt_steps)

@@ -1,0 +1,30 @@
+"""Ctrl-C and SIGTERM: the first asks for an orderly end, the second ends at once."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable
+from types import FrameType
+
+
+class StopSignals:
+    """Calls ``on_stop`` on the first signal; before one is set, and on the second, raises KeyboardInterrupt."""
+
+    def __init__(self) -> None:
+        self.received: int | None = None
+        self.on_stop: Callable[[], None] | None = None
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, self._handle)
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        first, self.received = self.received is None, number
+        if not first or self.on_stop is None:
+            raise KeyboardInterrupt
+        # In a thread: the interrupted code may hold the very lock that stopping needs.
+        threading.Thread(target=self.on_stop, name="stop").start()
+
+    @property
+    def exit_code(self) -> int:
+        """128 + the signal, as shells have it; 0 without one."""
+        return 128 + self.received if self.received else 0

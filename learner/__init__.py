@@ -1,0 +1,1 @@
+"""The learner host: trainer, ingest, replay, evaluation, records."""

@@ -1,0 +1,47 @@
+"""One row for each actor process the run has known, in shared memory: ingest writes, everybody reads."""
+
+from __future__ import annotations
+
+import enum
+from pathlib import Path
+
+import numpy as np
+
+from common.data import Array
+from learner.shared import map_file
+
+N_ROWS = 8192
+
+
+class ActorState(enum.IntEnum):
+    UNUSED = 0
+    AWAY = 1
+    """Joined, but no stream is open."""
+    ONLINE = 2
+    LEFT = 3
+    """Said goodbye."""
+    LOST = 4
+    """Silent for too long."""
+
+
+_ROW = np.dtype(
+    [
+        ("incarnation", "<u8"),
+        ("actor_id", "<i8"),
+        ("state", "<i8"),
+        ("pid", "<i8"),
+        ("host", "S64"),
+        ("items", "<i8"),
+        ("env_steps", "<i8"),
+        ("episodes", "<i8"),
+        ("last_return", "<f8"),
+        ("seconds", "<f8"),
+        ("last_seen", "<f8"),
+        ("behaviour_opt_steps", "<i8"),
+    ]
+)
+
+
+def map_actor_table(directory: Path, *, create: bool) -> Array:
+    """The table as a structured array ``[N_ROWS]``; ``last_seen`` is on the host's monotonic clock."""
+    return np.frombuffer(map_file(directory / "actors", _ROW.itemsize * N_ROWS, create=create), _ROW)

@@ -1,0 +1,38 @@
+"""The learning curve of a run, drawn from its ``metrics.csv``."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+import matplotlib
+
+matplotlib.use("Agg")
+from matplotlib.figure import Figure
+
+_NEEDED = ("seconds", "samples_total", "eval_reward", "eval_reward_min", "eval_reward_max")
+
+
+def draw_learning_curve(metrics: Path, picture: Path, title: str, target: float | None) -> bool:
+    """Draw evaluation return against wall-clock and against samples; False if nothing was evaluated."""
+    with metrics.open(newline="") as file:
+        rows = [row for row in csv.DictReader(file) if row["eval_reward"]]
+    if not rows:
+        return False
+    column = {key: [float(row[key]) for row in rows] for key in _NEEDED}
+    figure = Figure(figsize=(10, 4), layout="constrained")
+    axes = figure.subplots(1, 2, sharey=True)
+    for axis, key, label in zip(
+        axes, ("seconds", "samples_total"), ("wall-clock (s)", "samples (items)"), strict=True
+    ):
+        axis.fill_between(column[key], column["eval_reward_min"], column["eval_reward_max"], alpha=0.2, label="min-max")
+        axis.plot(column[key], column["eval_reward"], marker=".", label="mean return")
+        if target is not None:
+            axis.axhline(target, color="grey", linestyle="--", linewidth=1, label=f"target {target:g}")
+        axis.set_xlabel(label)
+        axis.grid(alpha=0.3)
+    axes[0].set_ylabel("evaluation return")
+    axes[1].legend(loc="lower right")
+    figure.suptitle(title)
+    figure.savefig(picture, dpi=120)
+    return True

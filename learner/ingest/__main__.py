@@ -1,0 +1,102 @@
+"""The ingest process: opens the shared memory, serves the wire, ends with its trainer.
+
+Start: boot line on stdin → shared files → metrics → server → one JSON line on stdout with the ports.
+End: ``stopping`` set and bell rung → actors told, their last items taken → exit 0; stdin closed → exit at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import sys
+
+import grpc
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+
+from common.config import split_address
+from common.errors import AddressError, CrossborderError
+from common.log import setup_logging
+from common.pb import crossborder_pb2 as pb
+from common.pb import crossborder_pb2_grpc as pb_grpc
+from common.rpc import server_options
+from common.settings import validate
+from learner.ingest.core import IngestBoot, IngestCore
+from learner.ingest.service import LearnerServicer
+from learner.metrics import IngestCollector, serve_metrics
+from learner.shared import Bell
+
+TICK_SECONDS = 0.2
+
+
+def _say(event: dict[str, object]) -> None:
+    """One event for the trainer."""
+    sys.stdout.write(json.dumps(event) + "\n")
+    sys.stdout.flush()
+
+
+async def _start_server(boot: IngestBoot, servicer: LearnerServicer) -> tuple[grpc.aio.Server, int]:
+    server = grpc.aio.server(options=server_options(boot.config.server.max_message_bytes))
+    pb_grpc.add_LearnerServiceServicer_to_server(servicer, server)
+    health_servicer = health.aio.HealthServicer()
+    health_pb2_grpc.add_HealthServicer_to_server(health_servicer, server)
+    name = pb.DESCRIPTOR.services_by_name["LearnerService"].full_name
+    reflection.enable_server_reflection((name, health.SERVICE_NAME, reflection.SERVICE_NAME), server)
+    try:
+        port = server.add_insecure_port(boot.listen)
+    except RuntimeError as error:
+        raise AddressError(f"{boot.listen}: cannot listen there; is another learner running?") from error
+    await server.start()
+    for service in ("", name):
+        await health_servicer.set(service, health_pb2.HealthCheckResponse.SERVING)
+    return server, port
+
+
+async def serve(boot: IngestBoot) -> None:
+    """Serve until the trainer says stop or is gone."""
+    loop = asyncio.get_running_loop()
+    core = IngestCore(boot)
+    bell = Bell(boot.bell_fds[1], -1)
+    servicer = LearnerServicer(core, bell)
+    trainer_gone, ended = asyncio.Event(), asyncio.Event()
+
+    def on_bell() -> None:
+        servicer.on_bell()
+        if core.control.stopping:
+            ended.set()
+
+    def on_stdin_closed() -> None:
+        loop.remove_reader(sys.stdin.fileno())
+        trainer_gone.set()
+        ended.set()
+
+    loop.add_reader(bell.read_fd, on_bell)
+    loop.add_reader(sys.stdin.fileno(), on_stdin_closed)
+    metrics_port = serve_metrics(IngestCollector(core), boot.config.metrics.host, boot.metrics_port)
+    server, port = await _start_server(boot, servicer)
+    host, _ = split_address(boot.listen)
+    _say({"address": f"{host}:{port}", "metrics_port": metrics_port})
+    while not ended.is_set():
+        core.tick()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(TICK_SECONDS):
+                await ended.wait()
+    if not trainer_gone.is_set():
+        await servicer.wind_up(boot.config.server.grace_seconds)
+    core.tick()
+    await server.stop(grace=0.2)
+
+
+def main() -> int:
+    setup_logging(child=True)
+    try:
+        asyncio.run(serve(validate(IngestBoot, json.loads(sys.stdin.readline()))))
+    except CrossborderError as error:
+        _say({"error": str(error), "exit_code": error.exit_code})
+        return error.exit_code
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

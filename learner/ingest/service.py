@@ -1,0 +1,208 @@
+"""The gRPC service: decodes, calls the core, maps errors. Nothing is decided here."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import AsyncIterator
+from typing import Any, NoReturn
+
+import grpc
+
+from common.data import NO_MODEL
+from common.errors import CrossborderError, ProtocolMismatchError, RefusedError, SchemaMismatchError
+from common.pb import crossborder_pb2 as pb
+from common.pb import crossborder_pb2_grpc as pb_grpc
+from common.rpc import (
+    CHUNK_BYTES,
+    ERROR_KEY,
+    UNARY_BYTES,
+    NotJoinedError,
+    StoppingError,
+    version_from_pb,
+    version_to_pb,
+)
+from learner.actor_table import ActorState
+from learner.ingest.core import IngestCore
+from learner.ingest.registry import TooManyActorsError
+from learner.models import Blob
+from learner.shared import Bell, fence
+
+log = logging.getLogger(__name__)
+Context = grpc.aio.ServicerContext[Any, Any]
+STILL_HERE_SECONDS = 1.0
+"""An actor whose acknowledgement is held back hears from us this often."""
+
+_STATUS: dict[type[CrossborderError], tuple[grpc.StatusCode, str]] = {
+    ProtocolMismatchError: (grpc.StatusCode.FAILED_PRECONDITION, "protocol_mismatch"),
+    NotJoinedError: (grpc.StatusCode.FAILED_PRECONDITION, "not_joined"),
+    SchemaMismatchError: (grpc.StatusCode.FAILED_PRECONDITION, "schema_mismatch"),
+    RefusedError: (grpc.StatusCode.INVALID_ARGUMENT, "bad_items"),
+    TooManyActorsError: (grpc.StatusCode.RESOURCE_EXHAUSTED, "too_many_actors"),
+    StoppingError: (grpc.StatusCode.UNAVAILABLE, "stopping"),
+}
+
+
+async def _abort(context: Context, error: CrossborderError) -> NoReturn:
+    code, name = _STATUS.get(type(error), (grpc.StatusCode.INTERNAL, "internal"))
+    log.warning("%s: %s", name, error)
+    await context.abort(code, str(error), ((ERROR_KEY, name),))
+    raise AssertionError("abort returned")
+
+
+class Stream:
+    """One actor's open stream; writes take turns, since ``stop`` may come between acknowledgements."""
+
+    def __init__(self, core: IngestCore, context: Context) -> None:
+        self._core = core
+        self._context = context
+        self._writing = asyncio.Lock()
+        self._acked = 0
+
+    async def send(self, acked_seq: int | None = None) -> None:
+        """Acknowledge up to ``acked_seq``, or repeat the last acknowledgement as a sign of life."""
+        async with self._writing:
+            self._acked = self._acked if acked_seq is None else acked_seq
+            await self._context.write(
+                pb.PushItemsResponse(
+                    acked_seq=self._acked,
+                    newest=version_to_pb(self._core.models.newest()),
+                    stop=bool(self._core.control.stopping),
+                )
+            )
+
+
+class LearnerServicer(pb_grpc.LearnerServiceServicer):
+    """``LearnerService`` over an ``IngestCore``.
+
+    Args:
+        core: decides.
+        bell: rung by the trainer when it stops or when held acknowledgements may go out.
+    """
+
+    def __init__(self, core: IngestCore, bell: Bell) -> None:
+        self._core = core
+        self._bell = bell
+        self._streams: set[Stream] = set()
+        self._rung = asyncio.Event()
+        self._drained = asyncio.Event()
+
+    def on_bell(self) -> None:
+        """The trainer rang: whoever waits looks again."""
+        self._bell.clear()
+        self._core.control.release_at = 0
+        self._rung.set()
+        self._rung = asyncio.Event()
+
+    async def Join(self, request: pb.JoinRequest, context: Context) -> pb.JoinResponse:  # noqa: N802
+        try:
+            response = self._core.join(request)
+        except CrossborderError as error:
+            await _abort(context, error)
+        log.info("actor %d joined from %s (pid %d)", response.actor_id, request.host, request.pid)
+        return response
+
+    async def GetModel(  # noqa: N802
+        self, request: pb.GetModelRequest, context: Context
+    ) -> AsyncIterator[pb.GetModelResponse]:
+        have = version_from_pb(request.have) if request.HasField("have") else NO_MODEL
+        try:
+            blob = self._core.model(have)
+        except CrossborderError as error:
+            await _abort(context, error)
+        if blob is None:
+            yield pb.GetModelResponse(version=version_to_pb(have), not_modified=True)
+            return
+        for chunk in _chunks(blob):
+            yield chunk
+
+    async def PushItems(  # noqa: N802
+        self, requests: AsyncIterator[pb.PushItemsRequest], context: Context
+    ) -> None:
+        stream = Stream(self._core, context)
+        row = None
+        self._streams.add(stream)
+        try:
+            while (request := await self._read(context)) is not None:
+                if row is None:
+                    row = self._core.row_of(request.incarnation)
+                    self._core.registry.set_state(row, ActorState.ONLINE)
+                acked = self._core.push(row, request)
+                await self._hold(stream)
+                await stream.send(acked)
+        except CrossborderError as error:
+            await _abort(context, error)
+        finally:
+            self._streams.discard(stream)
+            if row is not None:
+                self._close(row)
+            if not self._streams:
+                self._drained.set()
+
+    async def _read(self, context: Context) -> pb.PushItemsRequest | None:
+        """The next request; None at the end of the stream or when the actor was silent for too long."""
+        try:
+            async with asyncio.timeout(self._core.config.server.lost_seconds):
+                request = await context.read()
+        except TimeoutError:
+            log.warning("an actor was silent for %g s; its stream is closed", self._core.config.server.lost_seconds)
+            return None
+        return None if request is grpc.aio.EOF else request
+
+    def _close(self, row: int) -> None:
+        registry = self._core.registry
+        if registry.state(row) == ActorState.ONLINE:
+            registry.set_state(row, ActorState.AWAY)
+            log.warning("actor %d: stream closed without goodbye", registry.actor_id(row))
+        elif registry.state(row) == ActorState.LEFT:
+            log.info("actor %d left", registry.actor_id(row))
+
+    async def _hold(self, stream: Stream) -> None:
+        """Wait until the replay ratio lets the next acknowledgement out."""
+        control = self._core.control
+        release_at = self._core.release_at()
+        while release_at > control.sampled and not control.stopping:
+            rung = self._rung
+            control.release_at = min(control.release_at or release_at, release_at)
+            fence()  # The trainer must see the wish before we look at its counter for the last time.
+            if release_at <= control.sampled or control.stopping:
+                return
+            started = time.monotonic()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(STILL_HERE_SECONDS):
+                    await rung.wait()
+            control.actor_hold_seconds += time.monotonic() - started
+            if not rung.is_set():
+                await stream.send()
+
+    async def wind_up(self, seconds: float) -> None:
+        """Tell every actor to stop and wait until all have left, or until the time is over."""
+        for stream in list(self._streams):
+            try:
+                await stream.send()
+            except (grpc.aio.AbortError, asyncio.InvalidStateError, grpc.aio.UsageError) as error:
+                log.debug("a stream ended before it heard of the stop: %s", error)
+        self._drained = asyncio.Event()
+        if not self._streams:
+            return
+        try:
+            async with asyncio.timeout(seconds):
+                await self._drained.wait()
+        except TimeoutError:
+            log.warning("%d actors did not leave within %g s", len(self._streams), seconds)
+
+
+def _chunks(blob: Blob) -> list[pb.GetModelResponse]:
+    size = len(blob.data) if len(blob.data) <= UNARY_BYTES else CHUNK_BYTES
+    return [
+        pb.GetModelResponse(
+            version=version_to_pb(blob.version),
+            total_bytes=len(blob.data),
+            sha256=blob.sha256,
+            offset=offset,
+            data=blob.data[offset : offset + size],
+        )
+        for offset in range(0, len(blob.data), size)
+    ]

@@ -1,0 +1,90 @@
+"""The trainer's handle on its ingest process: start, supervise, wind up."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from common.child import Child, Supervisor
+from common.config import split_address
+from common.errors import CrossborderError
+from learner.shared import Bell, ControlBlock, fence
+
+log = logging.getLogger(__name__)
+READY_SECONDS = 30.0
+# glibc returns every large buffer to the kernel by default; keeping them gave 1.6-2.3x for messages of 1 MiB and more.
+_MALLOC = {"MALLOC_MMAP_THRESHOLD_": str(1 << 30), "MALLOC_TRIM_THRESHOLD_": str(2 << 30)}
+
+
+class IngestProcess:
+    """A running ingest process, restarted on the same ports and the same memory when it dies.
+
+    Args:
+        boot: see ``learner.ingest.core.IngestBoot``, without the bells.
+        control: shared with it.
+        on_failure: called when it cannot be kept running.
+
+    Raises:
+        AddressError: its address or its metrics port is taken.
+        CrossborderError: it did not come up.
+    """
+
+    def __init__(
+        self, boot: dict[str, Any], control: ControlBlock, on_failure: Callable[[CrossborderError], None]
+    ) -> None:
+        self._boot = boot
+        self._control = control
+        self.trainer_bell, self._ingest_bell = Bell.create(), Bell.create()
+        self._supervisor = Supervisor(self._start, on_failure, finished=frozenset())
+
+    def _start(self) -> Child:
+        fds = (self.trainer_bell.write_fd, self._ingest_bell.read_fd)
+        child = Child("ingest", "learner.ingest", {**self._boot, "bell_fds": fds}, pass_fds=fds, env=_MALLOC)
+        try:
+            ready = child.next_event(READY_SECONDS)
+        except CrossborderError:
+            child.end(1.0)
+            raise
+        # A restart must come back where actors and Prometheus look for it.
+        self._boot |= {"listen": ready["address"], "metrics_port": ready["metrics_port"]}
+        return child
+
+    @property
+    def address(self) -> str:
+        """HOST:PORT it listens on."""
+        return str(self._boot["listen"])
+
+    @property
+    def metrics_port(self) -> int | None:
+        port: int | None = self._boot["metrics_port"]
+        return port
+
+    @property
+    def local_address(self) -> str:
+        """HOST:PORT for actors on this host."""
+        host, port = split_address(self.address)
+        return f"127.0.0.1:{port}" if host in ("0.0.0.0", "::") else self.address
+
+    def release_held(self) -> None:
+        """Wake ingest if enough items have been drawn for acknowledgements it holds back."""
+        release_at = self._control.release_at
+        if release_at and self._control.sampled >= release_at:
+            self._ingest_bell.ring()
+
+    def announce_stop(self) -> None:
+        """Have every actor told to stop."""
+        self._control.stopping = 1
+        fence()
+        self._supervisor.stop_watching()
+        self._ingest_bell.ring()
+
+    def end(self, grace_seconds: float) -> None:
+        """Wait for it to wind up, at most ``grace_seconds`` and a little, then end it."""
+        self._supervisor.stop_watching()
+        child = self._supervisor.child
+        if self._control.stopping and child.wait(grace_seconds + 2.0) is None:
+            log.warning("ingest did not wind up in time")
+        child.end(2.0)
+        self.trainer_bell.close()
+        self._ingest_bell.close()

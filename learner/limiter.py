@@ -1,0 +1,52 @@
+"""The replay ratio, decided in one place without I/O and enforced on both sides.
+
+The arithmetic is Reverb's ``SampleToInsertRatio`` (arXiv:2102.04736, section 3.4): with
+``diff = inserted * samples_per_insert - sampled`` the trainer may draw while ``diff`` is above a floor and actors may
+insert while it is below a ceiling. Both are checked before the fact and the floor is below the ceiling, so one side
+can always go on.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from common.config import RunConfig
+
+
+@dataclass(frozen=True)
+class RatioLimiter:
+    """Decisions from two counters.
+
+    Args:
+        samples_per_insert: items drawn per item inserted; None lets both sides run free.
+        warmup: items inserted before the first draw.
+        error_buffer: by how many drawn items ``diff`` may be off; None takes a tenth of what the warm-up allows.
+    """
+
+    samples_per_insert: float | None
+    warmup: int
+    error_buffer: float | None = None
+
+    @classmethod
+    def of(cls, config: RunConfig) -> RatioLimiter:
+        """The limiter of a run, the same in the trainer and in ingest."""
+        return cls(config.replay.samples_per_insert, config.trainer.warmup_period, config.replay.error_buffer)
+
+    def _error(self) -> float:
+        if self.error_buffer is not None:
+            return self.error_buffer
+        return max(1.0, 0.1 * self.warmup * (self.samples_per_insert or 0.0))
+
+    def may_sample(self, inserted: int, sampled: int) -> bool:
+        """Whether the trainer may draw a batch now."""
+        if inserted < self.warmup:
+            return False
+        if self.samples_per_insert is None:
+            return True
+        return sampled <= (inserted - self.warmup) * self.samples_per_insert + self._error()
+
+    def release_at(self, inserted: int) -> int:
+        """The number of items drawn from which on inserting may go on; 0 for at once."""
+        if self.samples_per_insert is None or inserted <= self.warmup:
+            return 0
+        return max(0, int((inserted - self.warmup) * self.samples_per_insert - self._error()))

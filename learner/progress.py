@@ -1,0 +1,86 @@
+"""Live progress: bars and numbers in a terminal, a plain log line every few seconds elsewhere."""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+from collections.abc import Callable
+from contextlib import ExitStack
+from types import TracebackType
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from learner.status import Status
+
+log = logging.getLogger(__name__)
+LIVE_SECONDS, PLAIN_SECONDS = 0.5, 5.0
+
+
+class Progress:
+    """Shows ``snapshot()`` from a thread of its own while the context is open.
+
+    Args:
+        snapshot: one look at the run.
+        console: draw on it if it is a terminal; None logs plain lines.
+    """
+
+    def __init__(self, snapshot: Callable[[], Status], console: Console | None) -> None:
+        self._snapshot = snapshot
+        self._console = console
+        self._closed = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="progress", daemon=True)
+
+    def __enter__(self) -> Progress:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._closed.set()
+        self._thread.join(timeout=5)
+
+    def _run(self) -> None:
+        if self._console is None:
+            while not self._closed.wait(PLAIN_SECONDS):
+                log.info("%s", self._snapshot().line())
+            return
+        with ExitStack() as stack:
+            live = stack.enter_context(Live(console=self._console, auto_refresh=False))
+            while not self._closed.wait(LIVE_SECONDS):
+                live.update(draw(self._snapshot()), refresh=True)
+            live.update(draw(self._snapshot()), refresh=True)
+
+
+def draw(status: Status) -> Group:
+    """The live display."""
+    bars = Table.grid(padding=(0, 1))
+    bars.add_row(
+        Text(status.name, "bold"),
+        ProgressBar(status.max_opts, status.opt_steps, width=40),
+        f"{status.opt_steps:,} of {status.max_opts:,} opt steps",
+    )
+    if status.target_score is not None and math.isfinite(status.best_score):
+        newest = status.record.get("eval_reward", math.nan)
+        bars.add_row(
+            "score",
+            ProgressBar(max(status.target_score, 1e-9), max(0.0, status.best_score), width=40, complete_style="green"),
+            f"best {status.best_score:.1f} of {status.target_score:g}, newest {newest:.1f}",
+        )
+    record = status.record
+    wanted = f" of {status.samples_per_insert:g}" if status.samples_per_insert else ""
+    flow = (
+        f"{status.seconds:.0f} s · {record.get('opt_steps_per_sec', 0.0):.0f} opt/s · "
+        f"{record.get('samples_per_sec', 0.0):.0f} items/s · replay ratio {status.replay_ratio:.1f}{wanted} · "
+        f"replay {status.replay_size:,}"
+    )
+    fleet = (
+        f"{status.actors_online} actors · return {status.return_mean:.1f} · "
+        f"policy lag {status.policy_lag:.0f} opt steps · loss {record.get('loss', math.nan):.4g}"
+    )
+    return Group(bars, Text(flow, "cyan"), Text(fleet, "cyan"))

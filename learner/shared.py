@@ -1,0 +1,164 @@
+"""Memory that the trainer and its ingest process share: mapped files, single words, doorbells.
+
+Nothing is pickled or queued between the two; each word has one writer. Files live in the run directory, so they
+outlive both processes.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import select
+import threading
+from pathlib import Path
+from typing import Any
+
+from common.errors import RunDirectoryError
+
+_fence_lock = threading.Lock()
+
+
+def fence() -> None:
+    """Order all stores and loads before it against all after it, as other processes see them.
+
+    Python has no barrier of its own; releasing and acquiring a lock twice is one on x86 and on ARM.
+    """
+    with _fence_lock:
+        pass
+    with _fence_lock:
+        pass
+
+
+def map_file(path: Path, size: int, *, create: bool) -> mmap.mmap:
+    """Map a file shared and writable; a new one is allocated at once, so that a full disk is found out here.
+
+    Raises:
+        RunDirectoryError: it cannot be created, opened or has another size.
+    """
+    try:
+        fd = os.open(path, os.O_RDWR | (os.O_CREAT | os.O_EXCL if create else 0), 0o600)
+        try:
+            if create:
+                os.posix_fallocate(fd, 0, size)
+            elif os.fstat(fd).st_size != size:
+                raise RunDirectoryError(f"{path}: expected {size} bytes, found {os.fstat(fd).st_size}")
+            return mmap.mmap(fd, size)
+        finally:
+            os.close(fd)
+    except OSError as error:
+        raise RunDirectoryError(f"{path}: {size} bytes of shared memory: {error.strerror}") from error
+
+
+class Word:
+    """One 8-byte word of a ``Words`` block, read and written whole; ``kind`` is int (signed) or float."""
+
+    def __init__(self, index: int, kind: type[int] | type[float] = int) -> None:
+        self._index = index
+        self._view = "_ints" if kind is int else "_floats"
+
+    def __get__(self, block: Words, owner: type[Words]) -> Any:
+        return getattr(block, self._view)[self._index]
+
+    def __set__(self, block: Words, value: float) -> None:
+        getattr(block, self._view)[self._index] = value
+
+
+class Words:
+    """A block of words in a mapped buffer; subclasses name them."""
+
+    def __init__(self, buffer: mmap.mmap, offset: int, count: int) -> None:
+        raw = memoryview(buffer)[offset : offset + 8 * count]
+        self._ints = raw.cast("q")
+        self._floats = raw.cast("d")
+
+
+class ControlBlock(Words):
+    """What trainer and ingest tell each other."""
+
+    N_WORDS = 32
+    # Written by the trainer.
+    stopping = Word(0)
+    """1: training is over, announce it to the actors and wind up."""
+    sampled = Word(1)
+    """Items drawn from the replay."""
+    trainer_waits = Word(2)
+    """1: ring the trainer's bell when items have been committed."""
+    incarnation = Word(3)
+    """How many times the run has been started."""
+    trainer_wait_seconds = Word(4, float)
+    """Seconds the trainer has waited for items."""
+    # Written by ingest.
+    release_at = Word(8)
+    """Ring ingest's bell when ``sampled`` reaches this; 0: ingest does not wait."""
+    batches = Word(9)
+    """Batches stored."""
+    payload_bytes = Word(10)
+    """Bytes of payload stored."""
+    duplicates = Word(11)
+    """Batches acknowledged again and not stored."""
+    refusals = Word(12)
+    """Batches refused."""
+    fetches = Word(13)
+    """Models sent."""
+    not_modified = Word(14)
+    """Model requests answered with not modified."""
+    joins = Word(15)
+    """Successful joins."""
+    actors_online = Word(16)
+    """Actors with an open stream."""
+    env_steps = Word(17)
+    """Environment steps all actors have reported."""
+    episodes = Word(18)
+    """Episodes all actors have reported."""
+    return_mean = Word(19, float)
+    """Mean return of the last 100 episodes; 0 before the first."""
+    policy_lag = Word(20, float)
+    """Exponential mean of opt steps between the newest model and the one that acted."""
+    actor_hold_seconds = Word(21, float)
+    """Seconds for which acknowledgements have been held back to keep the replay ratio."""
+
+    @classmethod
+    def at(cls, directory: Path, *, create: bool = False) -> ControlBlock:
+        return cls(map_file(directory / "control", 8 * cls.N_WORDS, create=create), 0, cls.N_WORDS)
+
+
+class Bell:
+    """A pipe that wakes another process; ringing never blocks, waiting always has a deadline."""
+
+    def __init__(self, read_fd: int, write_fd: int) -> None:
+        self.read_fd = read_fd
+        self.write_fd = write_fd
+
+    @classmethod
+    def create(cls) -> Bell:
+        read_fd, write_fd = os.pipe()
+        os.set_blocking(read_fd, False)
+        os.set_blocking(write_fd, False)
+        return cls(read_fd, write_fd)
+
+    def ring(self) -> None:
+        try:
+            os.write(self.write_fd, b"!")
+        except BlockingIOError:
+            return  # The pipe is full of rings nobody heard yet: one more says nothing new.
+        except BrokenPipeError:
+            return  # The other side is gone; its supervisor deals with that.
+
+    def clear(self) -> None:
+        """Forget the rings heard so far."""
+        try:
+            while len(os.read(self.read_fd, 4096)) == 4096:
+                pass
+        except BlockingIOError:
+            return
+
+    def wait(self, seconds: float) -> bool:
+        """Wait for a ring; True if there was one."""
+        ready, _, _ = select.select([self.read_fd], [], [], seconds)
+        if ready:
+            self.clear()
+        return bool(ready)
+
+    def close(self) -> None:
+        os.close(self.read_fd)
+        os.close(self.write_fd)
