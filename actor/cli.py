@@ -6,7 +6,6 @@ import argparse
 import sys
 
 from actor.manager import ActorManager
-from actor.worker import Actor, run_actor
 from common.errors import ConfigError, CrossborderError
 from common.log import setup_logging
 from common.signals import StopSignals
@@ -26,13 +25,19 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--learner", required=True, metavar="HOST:PORT", help="where the learner server listens")
     made.add_argument("--num-actors", type=int, default=1, metavar="N", help="actors on this host (default: 1)")
     made.add_argument(
-        "--patience", type=float, default=120.0, metavar="SECONDS", help="how long to look for the learner (default: 120)"
+        "--patience",
+        type=float,
+        default=120.0,
+        metavar="SECONDS",
+        help="how long to look for the learner (default: 120)",
     )
     made.add_argument("--log-level", default="INFO", choices=["DEBUG", "INFO", "WARNING", "ERROR"])
     return made
 
 
 def _run_one(arguments: argparse.Namespace, signals: StopSignals) -> None:
+    from actor.worker import Actor, run_actor
+
     actor = Actor(arguments.learner, arguments.patience)
     signals.on_stop = actor.stop
     run_actor(actor)

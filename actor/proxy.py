@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
-from common.codec import check_items
 from common.config import PushConfig
 from common.data import NO_MODEL, Items, ModelVersion, Schema
 
@@ -47,7 +46,7 @@ class ReplayBufferProxy:
         Raises:
             SchemaMismatchError: the items do not have the agreed columns.
         """
-        n_items = check_items(self._schema, items)
+        n_items = self._schema.count(items)
         taken = 0
         while taken < n_items:
             if self._rows == 0:

@@ -8,6 +8,8 @@ import secrets
 import sys
 import threading
 
+import torch
+
 from actor.client.connector import Connector, Joined
 from actor.client.fetcher import ModelFetcher
 from actor.client.pusher import Pusher, RunChangedError
@@ -15,6 +17,7 @@ from actor.proxy import ReplayBufferProxy
 from actor.sampler import Sampler
 from actor.stat import ActorCounters, ActorStat
 from common.config import split_address
+from common.data import Model
 from common.envs import Env, build_env, spec_of
 from common.errors import ConfigError, CrossborderError, PluginError
 from common.interfaces import Agent, StepProcessor
@@ -85,7 +88,7 @@ class Actor:
         return ActorStat(joined.actor_id, counters.env_steps, counters.seconds())
 
     def _act(self, sampler: Sampler, agent: Agent, models: ModelFetcher, proxy: ReplayBufferProxy) -> None:
-        model = models.first(FIRST_MODEL_SECONDS)
+        model: Model | None = models.first(FIRST_MODEL_SECONDS)
         agent.train()
         while not self._stopped.is_set():
             if model is not None:
@@ -121,8 +124,6 @@ def run_actor(actor: Actor) -> ActorStat:
     Raises:
         CrossborderError: see ``Actor.run``.
     """
-    import torch  # Only here: nothing else of the actor needs it before an agent is built.
-
     torch.set_num_threads(1)
     stat = actor.run()
     log.info("actor %d took %d steps in %.1f s", stat.actor_id, stat.env_steps, stat.duration)

@@ -5,27 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from common.data import Array, Items, Schema
-from common.errors import RefusedError, SchemaMismatchError
+from common.errors import RefusedError
 from common.pb import crossborder_pb2 as pb
-
-
-def check_items(schema: Schema, items: Items) -> int:
-    """See that items fit the schema and return how many there are.
-
-    Raises:
-        SchemaMismatchError: naming the column, what was expected and what was found.
-    """
-    if items.keys() != {column.name for column in schema.columns}:
-        raise SchemaMismatchError(f"items: expected columns {[c.name for c in schema.columns]}, found {list(items)}")
-    rows = len(items[schema.columns[0].name])
-    for column in schema.columns:
-        found = items[column.name]
-        if found.shape != (rows, *column.shape) or found.dtype != np.dtype(column.dtype):
-            raise SchemaMismatchError(
-                f"column '{column.name}': expected {column.dtype} [{rows}, *{list(column.shape)}], "
-                f"found {found.dtype.str} {list(found.shape)}"
-            )
-    return rows
 
 
 def encode(schema: Schema, items: Items, rows: int) -> bytes:

@@ -77,6 +77,28 @@ class Schema:
         """Uninitialised items with the leading dimension ``rows``."""
         return {c.name: np.empty((rows, *c.shape), c.dtype) for c in self.columns}
 
+    def count(self, items: Items) -> int:
+        """The number of items, after seeing that they fit.
+
+        Raises:
+            SchemaMismatchError: naming the column, what was expected and what was found.
+        """
+        if items.keys() != self._names:
+            raise SchemaMismatchError(f"items: expected columns {[c.name for c in self.columns]}, found {list(items)}")
+        rows = len(items[self.columns[0].name])
+        for column in self.columns:
+            found = items[column.name]
+            if found.shape != (rows, *column.shape) or found.dtype != column.dtype:
+                raise SchemaMismatchError(
+                    f"column '{column.name}': expected {column.dtype} [{rows}, *{list(column.shape)}], "
+                    f"found {found.dtype.str} {list(found.shape)}"
+                )
+        return rows
+
+    @cached_property
+    def _names(self) -> frozenset[str]:
+        return frozenset(column.name for column in self.columns)
+
     def require_equal(self, other: Schema, mine: str, theirs: str) -> None:
         """Compare two schemas.
 

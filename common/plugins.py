@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import difflib
 import importlib
-import os
 import sys
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any
 
 from common.errors import PluginError
@@ -28,8 +28,9 @@ def load(target: str) -> Callable[..., Any]:
     module_name, colon, attr = target.partition(":")
     if not (module_name and colon and attr):
         raise PluginError(f"'{target}': expected module:attr, for example common.agents.dqn:DQN")
-    if os.getcwd() not in sys.path:
-        sys.path.append(os.getcwd())
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.append(here)
     try:
         module = importlib.import_module(module_name)
     except ImportError as error:

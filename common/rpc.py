@@ -70,19 +70,16 @@ _PERMANENT = {
 
 def typed_error(error: grpc.RpcError) -> CrossborderError | None:
     """The error behind a failed call, or None if the call may simply be tried again."""
-    call = error if isinstance(error, grpc.Call) else None
-    if call is None:
-        return None
-    details = call.details() or call.code().name
-    for key, value in call.trailing_metadata() or ():
-        if key == ERROR_KEY and (kind := _TYPED.get(str(value))) is not None:
+    details = error.details() or error.code().name
+    for entry in error.trailing_metadata() or ():
+        if entry.key == ERROR_KEY and (kind := _TYPED.get(str(entry.value))) is not None:
             return kind(details)
-    return RefusedError(details) if call.code() in _PERMANENT else None
+    return RefusedError(details) if error.code() in _PERMANENT else None
 
 
 def describe(error: grpc.RpcError) -> str:
     """One line about a failed call."""
-    return f"{error.code().name}: {error.details()}" if isinstance(error, grpc.Call) else str(error)
+    return f"{error.code().name}: {error.details()}"
 
 
 @dataclass

@@ -17,7 +17,7 @@ class StopSignals:
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, self._handle)
 
-    def _handle(self, number: int, frame: FrameType | None) -> None:
+    def _handle(self, number: int, _frame: FrameType | None) -> None:
         first, self.received = self.received is None, number
         if not first or self.on_stop is None:
             raise KeyboardInterrupt

@@ -14,6 +14,8 @@ N_ROWS = 8192
 
 
 class ActorState(enum.IntEnum):
+    """Where an actor process is in its life."""
+
     UNUSED = 0
     AWAY = 1
     """Joined, but no stream is open."""

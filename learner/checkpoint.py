@@ -48,7 +48,9 @@ class Checkpoints:
             for leftover in (part, old):
                 shutil.rmtree(leftover, ignore_errors=True)
             part.mkdir(parents=True)
-            save_file({k: v.detach().cpu().contiguous() for k, v in agent.save_params().items()}, part / "model.safetensors")
+            save_file(
+                {k: v.detach().cpu().contiguous() for k, v in agent.save_params().items()}, part / "model.safetensors"
+            )
             whole = {"run_id": self.run_id, **meta, "config": self.config.model_dump(mode="json")}
             (part / "meta.json").write_text(json.dumps(whole, indent=2) + "\n")
             for file in part.iterdir():

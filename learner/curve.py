@@ -22,9 +22,7 @@ def draw_learning_curve(metrics: Path, picture: Path, title: str, target: float 
     column = {key: [float(row[key]) for row in rows] for key in _NEEDED}
     figure = Figure(figsize=(10, 4), layout="constrained")
     axes = figure.subplots(1, 2, sharey=True)
-    for axis, key, label in zip(
-        axes, ("seconds", "samples_total"), ("wall-clock (s)", "samples (items)"), strict=True
-    ):
+    for axis, key, label in zip(axes, ("seconds", "samples_total"), ("wall-clock (s)", "samples (items)"), strict=True):
         axis.fill_between(column[key], column["eval_reward_min"], column["eval_reward_max"], alpha=0.2, label="min-max")
         axis.plot(column[key], column["eval_reward"], marker=".", label="mean return")
         if target is not None:

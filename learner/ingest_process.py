@@ -64,7 +64,7 @@ class IngestProcess:
     def local_address(self) -> str:
         """HOST:PORT for actors on this host."""
         host, port = split_address(self.address)
-        return f"127.0.0.1:{port}" if host in ("0.0.0.0", "::") else self.address
+        return f"127.0.0.1:{port}" if host in ("0.0.0.0", "::") else self.address  # noqa: S104 - compared, not bound
 
     def release_held(self) -> None:
         """Wake ingest if enough items have been drawn for acknowledgements it holds back."""

@@ -28,6 +28,7 @@ class Intake:
 
     def __init__(
         self,
+        *,
         buffer: ReplayBuffer,
         limiter: RatioLimiter,
         control: ControlBlock,

@@ -48,6 +48,7 @@ class Learner:
 
     def __init__(
         self,
+        *,
         agent: Agent,
         buffer: ReplayBuffer,
         evaluator: Evaluator,
@@ -168,5 +169,10 @@ class Learner:
 
     def _save_as(self, name: str, **meta: float) -> None:
         self._checkpoints.save(
-            name, self.agent, opt_steps=self.opt_steps, samples_total=self.buffer.inserted, seconds=self.seconds(), **meta
+            name,
+            self.agent,
+            opt_steps=self.opt_steps,
+            samples_total=self.buffer.inserted,
+            seconds=self.seconds(),
+            **meta,
         )

@@ -92,6 +92,6 @@ def serve_metrics(collector: Collector, host: str, port: int | None) -> int | No
         server, _ = prometheus_client.start_http_server(port, host, registry)
     except OSError as error:
         raise AddressError(
-            f"metrics: cannot listen on {host}:{port}: {error.strerror}; choose another metrics port, or 0 for a free one"
+            f"metrics: cannot listen on {host}:{port}: {error.strerror}; choose another port, or 0 for a free one"
         ) from error
     return int(server.server_port)

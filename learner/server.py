@@ -147,7 +147,9 @@ class LearnerServer:
         stack.callback(self.ingest.announce_stop)
         limiter = RatioLimiter.of(config)
         bell, starvation = self.ingest.trainer_bell, config.trainer.starvation_seconds
-        self.intake = Intake(self.buffer, limiter, self.control, bell, starvation)
+        self.intake = Intake(
+            buffer=self.buffer, limiter=limiter, control=self.control, bell=bell, starvation_seconds=starvation
+        )
         trainer_port = serve_metrics(TrainerCollector(self.status), config.metrics.host, config.metrics.trainer_port)
         endpoints = {
             "learner": self.ingest.address,

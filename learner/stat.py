@@ -20,7 +20,8 @@ class AsyncTrainStat:
     opt_per_sec: float
 
     def fmt(self) -> str:
-        return f"samples/sec, opt_steps/sec, duration\n{self.samples_per_sec:.1f}, {self.opt_per_sec:.1f}, {self.duration:.2f}\n"
+        row = f"{self.samples_per_sec:.1f}, {self.opt_per_sec:.1f}, {self.duration:.2f}"
+        return f"samples/sec, opt_steps/sec, duration\n{row}\n"
 
 
 @dataclass(frozen=True)

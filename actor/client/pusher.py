@@ -1,5 +1,4 @@
-"""Items out: one stream for the actor's life, opened again whenever it breaks; nothing is forgotten before it is
-acknowledged."""
+"""Items out: one stream for the actor's life, opened again whenever it breaks; kept until acknowledged."""
 
 from __future__ import annotations
 
@@ -56,7 +55,7 @@ class Pusher:
         self._spool: Spool[pb.PushItemsRequest] = Spool(joined.config.push.spool_bytes, joined.config.push.window)
         self._heard = time.monotonic()
         self._call: Any = None
-        self._left = False
+        self._left = threading.Event()
         self.failure: CrossborderError | None = None
         self._thread = threading.Thread(target=self._run, name="pusher", daemon=True)
         self._thread.start()
@@ -86,7 +85,7 @@ class Pusher:
         self._spool.close()
         self._thread.join(seconds)
         if self._thread.is_alive():
-            self._left = True
+            self._left.set()
             self._cancel()
             self._thread.join(1.0)
         return len(self._spool)
@@ -114,7 +113,7 @@ class Pusher:
 
     def _stream_until_left(self) -> None:
         backoff, last_seq = Backoff(), self._joined.last_seq
-        while not self._left:
+        while not self._left.is_set():
             try:
                 self._stream(last_seq, backoff)
                 continue
@@ -124,7 +123,7 @@ class Pusher:
                     return
                 if typed is not None and not isinstance(typed, NotJoinedError):
                     raise typed from error
-                if self._left:
+                if self._left.is_set():
                     return
                 log.warning("connection to the learner lost, %d batches kept: %s", len(self._spool), describe(error))
             self._spool.disconnect()
@@ -162,7 +161,7 @@ class Pusher:
             elif not self._spool.is_current(epoch):
                 return
             elif self._spool.drained:
-                self._left = True
+                self._left.set()
                 yield self._heartbeat(leaving=True)
                 return
             elif time.monotonic() - self._heard > SILENCE_SECONDS:

@@ -98,7 +98,9 @@ class DQN(Agent):
         batch = {k: torch.from_numpy(v).to(self.device) for k, v in buffer.batch(self.config.batch_size).items()}
         with torch.no_grad():
             q_next = self.qnet_tgt(batch["next_obs"])  # [B, A]
-            value = double_q_value(self.qnet(batch["next_obs"]), q_next) if self.config.double_dqn else greedy_value(q_next)
+            value = (
+                double_q_value(self.qnet(batch["next_obs"]), q_next) if self.config.double_dqn else greedy_value(q_next)
+            )
             target = td_target(batch["reward"], batch["terminated"], value, self.config.discount_factor)  # [B]
         action = batch["action"].long() - self._first_action  # [B]
         prediction = self.qnet(batch["obs"]).gather(1, action[:, None]).squeeze(1)  # [B]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 import torch
 from torch import nn
@@ -20,11 +21,7 @@ class Mlp(nn.Module):
     def __init__(self, in_shape: Sequence[int], out_dim: int, units: Sequence[int]) -> None:
         super().__init__()
         widths = [int(torch.Size(in_shape).numel()), *units]
-        hidden = [
-            layer
-            for i, o in zip(widths[:-1], widths[1:], strict=True)
-            for layer in (nn.Linear(i, o), nn.ReLU(inplace=True))
-        ]
+        hidden = [layer for i, o in pairwise(widths) for layer in (nn.Linear(i, o), nn.ReLU(inplace=True))]
         self.layers = nn.Sequential(nn.Flatten(), *hidden, nn.Linear(widths[-1], out_dim))
 
     def forward(self, obs: torch.Tensor) -> torch.Tensor:

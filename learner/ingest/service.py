@@ -118,8 +118,8 @@ class LearnerServicer(pb_grpc.LearnerServiceServicer):
         for chunk in _chunks(blob):
             yield chunk
 
-    async def PushItems(  # noqa: N802
-        self, requests: AsyncIterator[pb.PushItemsRequest], context: Context
+    async def PushItems(  # type: ignore[override]  # noqa: N802 - grpc.aio takes coroutines that read and write too
+        self, _: AsyncIterator[pb.PushItemsRequest], context: Context
     ) -> None:
         stream = Stream(self._core, context)
         row = None

@@ -1,0 +1,44 @@
+# `make demo` trains CartPole, `make test` passes the tests; both make what they need in .venv.
+PYTHON ?= python3.11
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+PROTO := common/pb/crossborder.proto
+
+.PHONY: demo test check lint proto proto-check bench clean
+
+# torch goes first, by itself: a later open requirement could fetch a CUDA build of several GB.
+$(READY): pyproject.toml
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check "torch>=2.4,<2.14"
+	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[dev]'
+	touch $@
+
+demo: $(READY)
+	$(BIN)/learner-server --config configs/cartpole.yaml --local-actors 2 --listen 127.0.0.1:0 \
+		--set metrics.trainer_port=0 --set metrics.ingest_port=0
+
+test: $(READY)
+	$(BIN)/pytest
+
+lint: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo
+
+proto: $(READY)
+	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m grpc_tools.protoc -Icommon/pb=protos/crossborder/v1 \
+		--python_out=. --grpc_python_out=. --mypy_out=quiet:. --mypy_grpc_out=quiet:. $(PROTO)
+
+# Generated code is committed; this fails when it is not what protos/ generates.
+proto-check: proto
+	git diff --exit-code -- common/pb
+
+check: lint proto-check test
+
+bench: $(READY)
+	$(BIN)/python -m benchmarks.ingest
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
