@@ -146,6 +146,9 @@ def main() -> int:
     except CrossborderError as error:
         sys.stdout.write(json.dumps({"error": str(error), "exit_code": error.exit_code}) + "\n")
         return error.exit_code
+    except Exception:
+        log.exception("the actor failed")
+        return 1
     sys.stdout.write(json.dumps({"stat": vars(stat)}) + "\n")
     return 0
 

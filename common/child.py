@@ -134,7 +134,7 @@ class Child:
             log.debug("%s had closed its stdin", self.name)
 
     def end(self, seconds: float) -> int:
-        """Ask it to end itself, wait, kill what is left. The exit code."""
+        """Ask it to end itself, wait, kill what is left, close its pipes. The exit code."""
         self.close_stdin()
         if self.wait(seconds) is None:
             log.warning("%s did not end within %g s and is killed", self.name, seconds)
@@ -142,6 +142,9 @@ class Child:
         code = self._process.wait(timeout=10)
         for thread in self._threads:
             thread.join(timeout=1)
+        for pipe in (self._process.stdout, self._process.stderr):
+            assert pipe is not None
+            pipe.close()
         return code
 
 
@@ -206,6 +209,7 @@ class Supervisor:
             self._on_give_up(self.child.error())
             return False
         log.warning("%s ended with exit code %d and is started again", self.child.name, code)
+        self.child.end(0)
         try:
             self.child = self._start()
         except CrossborderError as error:

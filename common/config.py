@@ -15,7 +15,7 @@ import yaml
 from pydantic import AliasChoices, Field, PositiveFloat, PositiveInt, model_validator
 
 from common import plugins
-from common.errors import ConfigError
+from common.errors import ConfigError, PluginError
 from common.plugins import nearest
 from common.settings import Settings, validate
 
@@ -34,21 +34,25 @@ class PluginConfig(Settings):
         return plugins.load(self.target)(**given, **self.params)
 
     def check(self, where: str, given: frozenset[str]) -> None:
-        """See that the target can be loaded and takes these parameters.
+        """See that the target can be loaded and takes these parameters and those in ``given``.
 
         A target with a ``Config`` (a ``Settings`` class) is checked by it, any other by its signature.
 
         Raises:
-            PluginError: the target cannot be loaded.
+            PluginError: the target cannot be loaded or does not take what the system gives it.
             ConfigError: a parameter is unknown, missing or has a wrong value.
         """
         target = plugins.load(self.target)
+        signature = inspect.signature(target).parameters
+        takes_any = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in signature.values())
+        missing = given - set(signature)
+        if missing and not takes_any:
+            raise PluginError(f"{where}: {self.target} must take {', '.join(sorted(missing))}, but does not")
         model = getattr(target, "Config", None)
         if isinstance(model, type) and issubclass(model, Settings):
             validate(model, self.params, f"{where}.params")
             return
-        signature = inspect.signature(target).parameters
-        if any(p.kind is inspect.Parameter.VAR_KEYWORD for p in signature.values()):
+        if takes_any:
             return
         known = set(signature) - given
         for name in self.params:
@@ -107,6 +111,7 @@ class EvaluatorConfig(Settings):
     """Greedy episodes on an environment of the learner's own."""
 
     episodes: PositiveInt = Field(5, description="Episodes per evaluation; the score is their mean return.")
+    max_steps: PositiveInt = Field(100_000, description="An episode that goes on for longer is cut off.")
     seed: int = Field(0, description="Episode i starts from reset(seed=seed + i).")
 
 

@@ -49,7 +49,9 @@ class NotJoinedError(CrossborderError):
 
 
 class StoppingError(CrossborderError):
-    """The learner is shutting down."""
+    """The learner is shutting down: nothing is wrong, and nothing is left to do."""
+
+    exit_code = 0
 
 
 _TYPED: dict[str, type[CrossborderError]] = {

@@ -31,10 +31,11 @@ class DefaultEvaluator:
 
     def _episode(self, agent: Agent, index: int) -> float:
         obs, _ = self._env.reset(seed=self._config.seed + index)
-        total, done = 0.0, False
-        while not done:
+        total = 0.0
+        for _ in range(self._config.max_steps):
             action = agent.sample(np.asarray(obs)[None])[0]
             obs, reward, terminated, truncated, _ = self._env.step(action)
             total += float(reward)
-            done = terminated or truncated
+            if terminated or truncated:
+                break
         return total

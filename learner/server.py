@@ -166,8 +166,9 @@ class LearnerServer:
     def fail(self, error: CrossborderError) -> None:
         """End training because a part of the system cannot go on."""
         log.error("%s", error)
-        self.failure = self.failure or error
-        self.learner.request_stop()
+        if self.learner.outcome is None:
+            self.failure = error
+            self.learner.request_stop()
 
     def train(self) -> Result:
         """Train until something ends it.

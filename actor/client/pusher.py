@@ -104,6 +104,8 @@ class Pusher:
     def _run(self) -> None:
         try:
             self._stream_until_left()
+        except StoppingError as farewell:
+            log.info("%s", farewell)
         except CrossborderError as error:
             self.failure = error
         finally:
@@ -119,12 +121,10 @@ class Pusher:
                 continue
             except grpc.RpcError as error:
                 typed = typed_error(error)
-                if isinstance(typed, StoppingError):
-                    return
                 if typed is not None and not isinstance(typed, NotJoinedError):
                     raise typed from error
-                if self._left.is_set():
-                    return
+                if self._stopped.is_set():
+                    return  # Whoever said stop will not be there to take more.
                 log.warning("connection to the learner lost, %d batches kept: %s", len(self._spool), describe(error))
             self._spool.disconnect()
             self._stopped.wait(backoff.next_delay())

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import logging
 import sys
 
 import grpc
@@ -27,6 +28,7 @@ from learner.ingest.service import LearnerServicer
 from learner.metrics import IngestCollector, serve_metrics
 from learner.shared import Bell
 
+log = logging.getLogger(__name__)
 TICK_SECONDS = 0.2
 
 
@@ -95,6 +97,9 @@ def main() -> int:
     except CrossborderError as error:
         _say({"error": str(error), "exit_code": error.exit_code})
         return error.exit_code
+    except Exception:
+        log.exception("ingest failed")
+        return 1
     return 0
 
 

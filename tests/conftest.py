@@ -1,0 +1,152 @@
+"""Shared fixtures: a configuration of counting parts, a learner host with real ingest, commands as processes."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from common.config import RunConfig
+from common.settings import validate
+from learner.server import LearnerServer
+
+ROOT = Path(__file__).parent.parent
+PATIENCE = 60.0
+MakeConfig = Callable[..., RunConfig]
+
+
+def counting_values(run_dir: Path) -> dict[str, Any]:
+    """A run of counting parts on free ports, as plain values."""
+    return {
+        "name": "counting",
+        "run_dir": str(run_dir),
+        "env": {"target": "tests.parts:CountingEnv"},
+        "agent": {"target": "tests.parts:CheckingAgent"},
+        "push": {"n_buffer": 10, "flush_seconds": 60.0},
+        "trainer": {"max_opts": 500, "eval_interval": 0, "record_interval": 100, "sync_interval": 10},
+        "replay": {"capacity": 1_000_000},
+        "server": {"listen": "127.0.0.1:0"},
+        "metrics": {"trainer_port": 0, "ingest_port": 0},
+    }
+
+
+def merged(values: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
+    """``values`` with the sections of ``changes`` laid over them."""
+    return {**values, **{k: {**values.get(k, {}), **v} if isinstance(v, dict) else v for k, v in changes.items()}}
+
+
+@pytest.fixture
+def make_config(tmp_path: Path) -> MakeConfig:
+    """Builds a counting run's configuration; keyword arguments are laid over its sections."""
+    return lambda **changes: validate(RunConfig, merged(counting_values(tmp_path / "run"), changes))
+
+
+@pytest.fixture
+def host(make_config: MakeConfig) -> Iterator[LearnerServer]:
+    """A learner host with a real ingest process and no actors; nobody trains."""
+    with LearnerServer(make_config(server={"grace_seconds": 0.5})) as server:
+        yield server
+
+
+class Command:
+    """A command of ours as a real process, its output kept in a file."""
+
+    def __init__(self, module: str, *arguments: str, log: Path, python_path: Path = ROOT) -> None:
+        self.log = log
+        with log.open("w") as output:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", module, *arguments],
+                cwd=ROOT,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, "PYTHONPATH": str(python_path)},
+            )
+
+    def output(self) -> str:
+        return self.log.read_text()
+
+    def wait(self, seconds: float = PATIENCE) -> int:
+        """The exit code."""
+        try:
+            return self.process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            pytest.fail(f"still running after {seconds} s:\n{self.output()}")
+
+    def signal(self, number: int) -> None:
+        self.process.send_signal(number)
+
+    def end(self) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Callable[..., Command]]:
+    """Starts ``python -m module arguments``; what still runs at the end of the test is killed."""
+    commands: list[Command] = []
+
+    def _start(module: str, *arguments: str, python_path: Path = ROOT) -> Command:
+        log = tmp_path / f"command-{len(commands)}.log"
+        commands.append(Command(module, *arguments, log=log, python_path=python_path))
+        return commands[-1]
+
+    yield _start
+    for command in commands:
+        command.end()
+
+
+@pytest.fixture
+def write_config(tmp_path: Path) -> Callable[..., Path]:
+    """Writes a counting run's YAML file; keyword arguments are laid over its sections."""
+
+    def _write(**changes: Any) -> Path:
+        path = tmp_path / "counting.yaml"
+        path.write_text(yaml.safe_dump(merged(counting_values(tmp_path / "run"), changes)))
+        return path
+
+    return _write
+
+
+def wait_for(condition: Callable[[], object], what: str, seconds: float = PATIENCE) -> None:
+    """Wait until ``condition()`` is true."""
+    end = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > end:
+            pytest.fail(f"{what}: not within {seconds} s")
+        time.sleep(0.02)
+
+
+def endpoints(run_dir: Path) -> dict[str, Any]:
+    """The addresses of a run that has come up."""
+    path = run_dir / "endpoints.json"
+    wait_for(path.exists, "endpoints.json")
+    loaded: dict[str, Any] = json.loads(path.read_text())
+    return loaded
+
+
+def children_of(pid: int) -> list[int]:
+    """Process ids of the direct children."""
+    tasks = Path(f"/proc/{pid}/task").glob("*/children")
+    return [int(word) for task in tasks for word in task.read_text().split()]
+
+
+def is_alive(pid: int) -> bool:
+    """Whether a process runs (a zombie does not)."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def kill(pid: int) -> None:
+    os.kill(pid, signal.SIGKILL)

@@ -1,0 +1,142 @@
+"""The commands as a person runs them: a server in one terminal, workers in others, before, during and after."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from learner.actor_table import map_actor_table
+from tests.conftest import Command, children_of, endpoints, is_alive, kill, wait_for
+
+Start = Callable[..., Command]
+WriteConfig = Callable[..., Path]
+ENDLESS = {"max_opts": 1_000_000_000, "eval_interval": 0, "record_interval": 100, "sync_interval": 10}
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def steps_by_actor(run_dir: Path) -> dict[int, int]:
+    """Environment steps per actor process, by its pid; none while the run has not come up."""
+    if not (run_dir / "endpoints.json").exists():
+        return {}
+    table = map_actor_table(run_dir / "shared", create=False)
+    return {int(row["pid"]): int(row["env_steps"]) for row in table if row["pid"]}
+
+
+def grows(run_dir: Path, pids: set[int]) -> None:
+    """Wait until each of these actors has taken more steps."""
+    before = steps_by_actor(run_dir)
+    wait_for(
+        lambda: all(steps_by_actor(run_dir).get(pid, 0) > before.get(pid, 0) for pid in pids), f"{pids} go on", 90.0
+    )
+
+
+def test_workers_come_and_go_and_ctrl_c_of_the_server_ends_all(
+    start: Start, write_config: WriteConfig, tmp_path: Path
+) -> None:
+    run_dir, address = tmp_path / "run", f"127.0.0.1:{free_port()}"
+    config = write_config(trainer=ENDLESS, replay={"capacity": 1_000_000, "samples_per_insert": 1.6})
+    early = start("actor.cli", "--learner", address)
+    wait_for(lambda: "waiting for the learner" in early.output(), "the early worker waits")
+    server = start("learner.cli", "--config", str(config), "--listen", address)
+    late = start("actor.cli", "--learner", address)
+    grows(run_dir, {early.process.pid, late.process.pid})
+    last = start("actor.cli", "--learner", address)
+    grows(run_dir, {last.process.pid})
+
+    kill(late.process.pid)
+    grows(run_dir, {early.process.pid, last.process.pid})
+
+    (ingest,) = children_of(server.process.pid)
+    server.signal(signal.SIGINT)
+    assert server.wait() == 130
+    assert early.wait() == 0
+    assert last.wait() == 0
+    assert not is_alive(ingest)
+    assert json.loads((run_dir / "final" / "meta.json").read_text())["opt_steps"] > 0
+    assert "it was asked to stop" in server.output()
+    for command in (server, early, last):
+        assert "Traceback" not in command.output()
+
+
+def test_a_worker_that_is_told_to_end_hands_over_what_it_has(
+    start: Start, write_config: WriteConfig, tmp_path: Path
+) -> None:
+    run_dir = tmp_path / "run"
+    server = start("learner.cli", "--config", str(write_config(trainer=ENDLESS, push={"n_buffer": 1000})))
+    worker = start("actor.cli", "--learner", endpoints(run_dir)["learner"])
+    wait_for(lambda: steps_by_actor(run_dir), "the worker joins")
+    grows(run_dir, {worker.process.pid})
+    worker.signal(signal.SIGTERM)
+    assert worker.wait() == 143
+    server.signal(signal.SIGTERM)
+    assert server.wait() == 143
+    table = map_actor_table(run_dir / "shared", create=False)
+    (row,) = [row for row in table if row["pid"]]
+    assert row["items"] == row["env_steps"] > 0
+
+
+def test_several_workers_of_one_command_are_restarted_and_end_with_the_learner(
+    start: Start, write_config: WriteConfig, tmp_path: Path
+) -> None:
+    run_dir = tmp_path / "run"
+    server = start("learner.cli", "--config", str(write_config(trainer=ENDLESS)))
+    manager = start("actor.cli", "--learner", endpoints(run_dir)["learner"], "--num-actors", "2")
+    wait_for(lambda: len(steps_by_actor(run_dir)) == 2, "both join")
+    first = set(steps_by_actor(run_dir))
+    kill(first.pop())
+    wait_for(lambda: len(steps_by_actor(run_dir)) == 3, "one is replaced")
+    server.signal(signal.SIGINT)
+    assert server.wait() == 130
+    assert manager.wait() == 0
+    assert manager.output().count("steps in") >= 2
+
+
+def test_when_the_trainer_is_killed_no_child_is_left(start: Start, write_config: WriteConfig, tmp_path: Path) -> None:
+    run_dir = tmp_path / "run"
+    server = start("learner.cli", "--config", str(write_config(trainer=ENDLESS)), "--local-actors", "1")
+    wait_for(lambda: steps_by_actor(run_dir), "the actor joins")
+    children = children_of(server.process.pid)
+    assert len(children) == 2
+    kill(server.process.pid)
+    wait_for(lambda: not any(is_alive(pid) for pid in children), "ingest and the actor end themselves")
+
+
+def test_an_actor_outlives_its_learner_and_joins_the_next_run_at_the_same_address(
+    start: Start, write_config: WriteConfig, tmp_path: Path
+) -> None:
+    address = f"127.0.0.1:{free_port()}"
+    first = start("learner.cli", "--config", str(write_config(trainer=ENDLESS)), "--listen", address)
+    worker = start("actor.cli", "--learner", address)
+    wait_for(lambda: steps_by_actor(tmp_path / "run"), "it joins")
+    kill(first.process.pid)
+    wait_for(lambda: "connection to the learner lost" in worker.output(), "it notices")
+    second_dir = tmp_path / "second"
+    second = start(
+        "learner.cli", "--config", str(write_config(trainer=ENDLESS)), "--listen", address, "--run-dir", str(second_dir)
+    )
+    endpoints(second_dir)
+    grows(second_dir, {worker.process.pid})
+    assert "starting over" in worker.output()
+    second.signal(signal.SIGINT)
+    assert (second.wait(), worker.wait()) == (130, 0)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_server_without_actors_ends_at_once_on_a_signal(
+    start: Start, write_config: WriteConfig, tmp_path: Path, number: int
+) -> None:
+    server = start("learner.cli", "--config", str(write_config()))
+    endpoints(tmp_path / "run")
+    server.signal(number)
+    assert server.wait() == 128 + number
+    assert (tmp_path / "run" / "final" / "model.safetensors").exists()

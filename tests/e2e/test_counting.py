@@ -1,0 +1,118 @@
+"""Nothing is lost, duplicated, reordered within an actor, or mixed between actors: counted, through real processes."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+
+from common.config import RunConfig
+from common.data import Items
+from common.envs import spec_of
+from common.processors import OneStep
+from learner.replay.memory import ReplayMemory
+from learner.server import LearnerServer, Result, train_async
+from tests.conftest import PATIENCE, MakeConfig, children_of, kill, wait_for
+from tests.parts import CountingEnv, expected_items
+
+CAPACITY = 1_000_000
+
+
+def stored_items(run_dir: Path) -> Items:
+    """Everything in the replay of a run that has ended."""
+    schema = OneStep().schema(spec_of(CountingEnv()))
+    memory = ReplayMemory(run_dir / "shared" / "replay", schema, CAPACITY, create=False)
+    assert memory.committed < CAPACITY, "nothing may have been overwritten"
+    return {name: column[: memory.committed] for name, column in memory.columns.items()}
+
+
+def assert_complete(items: Items, steps_by_tag: dict[int, int]) -> None:
+    """Each actor's items are exactly its first steps, in order, and there are no others."""
+    assert sorted(set(items["obs"][:, 0].astype(int))) == sorted(steps_by_tag)
+    for tag, steps in steps_by_tag.items():
+        mine = items["obs"][:, 0] == tag
+        for name, column in expected_items(tag, steps).items():
+            np.testing.assert_array_equal(items[name][mine], column, err_msg=f"actor {tag}, {name}")
+
+
+@contextmanager
+def train_in_thread(config: RunConfig, local_actors: int) -> Iterator[tuple[LearnerServer, list[Result]]]:
+    """A run that goes on while the test interferes; its result is there when the context has ended."""
+    results: list[Result] = []
+    with LearnerServer(config, local_actors) as server:
+        training = threading.Thread(target=lambda: results.append(server.train()))
+        training.start()
+        try:
+            yield server, results
+        finally:
+            server.learner.request_stop()
+            training.join(PATIENCE)
+
+
+def steps_of(result: Result) -> dict[int, int]:
+    return {stat.actor_id: stat.env_steps for stat in result.actors}
+
+
+def test_every_item_of_every_actor_arrives_once_and_in_order(make_config: MakeConfig) -> None:
+    config = make_config(replay={"capacity": CAPACITY, "samples_per_insert": 1.6}, trainer={"max_opts": 1_000_000})
+    with train_in_thread(config, local_actors=3) as (server, results):
+        wait_for(lambda: (server.actor_table["env_steps"] > 1000).sum() == 3, "every actor takes part")
+        server.learner.request_stop()
+    (result,) = results
+    steps = steps_of(result)
+    assert sorted(steps) == [0, 1, 2], "seeds, and so the environments' tags, are the actor ids"
+    assert sum(steps.values()) == result.samples_total
+    assert_complete(stored_items(result.run_dir), steps)
+
+
+def test_it_stays_complete_when_ingest_is_killed_again_and_again(make_config: MakeConfig) -> None:
+    config = make_config(
+        replay={"capacity": CAPACITY, "samples_per_insert": 1.6},
+        trainer={"max_opts": 1_000_000},
+        push={"n_buffer": 10, "spool_bytes": 100_000},
+    )
+    with train_in_thread(config, local_actors=2) as (server, results):
+        for kills in range(1, 4):
+            before = server.buffer.inserted
+            wait_for(lambda before=before: server.buffer.inserted > before + 500, "items flow")  # type: ignore[misc]
+            kill(server.ingest._supervisor.child.pid)
+            wait_for(lambda kills=kills: server.ingest._supervisor.restarts == kills, "the restart")  # type: ignore[misc]
+        before = server.buffer.inserted
+        wait_for(lambda: server.buffer.inserted > before + 500, "items flow again")
+        server.learner.request_stop()
+    (result,) = results
+    steps = steps_of(result)
+    assert sum(steps.values()) == result.samples_total
+    assert_complete(stored_items(result.run_dir), steps)
+
+
+def test_a_killed_actor_is_replaced_and_costs_the_others_nothing(make_config: MakeConfig, tmp_path: Path) -> None:
+    config = make_config(
+        replay={"capacity": CAPACITY, "samples_per_insert": 1.6},
+        trainer={"max_opts": 1_000_000},
+        env={"target": "tests.parts:DyingEnv", "params": {"marker": str(tmp_path / "died")}},
+    )
+    with train_in_thread(config, local_actors=2) as (server, results):
+        wait_for(lambda: (server.actor_table["env_steps"] > 200).sum() == 3, "two, and one in the dead one's place")
+        server.learner.request_stop()
+    (result,) = results
+    assert (tmp_path / "died").exists()
+    items = stored_items(result.run_dir)
+    for tag in {stat.actor_id for stat in result.actors}:
+        mine = items["obs"][items["obs"][:, 0] == tag]
+        lives = [s.env_steps for s in result.actors if s.actor_id == tag]
+        # Of the killed one only what it had handed over can be there: a prefix, without a hole.
+        starts = np.flatnonzero(mine[:, 1] == 1)
+        assert len(starts) == len(lives)
+        for life in np.split(mine, starts[1:]):
+            np.testing.assert_array_equal(life, expected_items(tag, len(life))["obs"])
+
+
+def test_no_process_is_left_when_training_has_ended(make_config: MakeConfig) -> None:
+
+    train_async(make_config(trainer={"max_opts": 50}), local_actors=2)
+    assert children_of(os.getpid()) == []

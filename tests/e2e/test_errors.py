@@ -1,0 +1,150 @@
+"""What goes wrong ends with one clear message, an exit code of its own, and no traceback."""
+
+from __future__ import annotations
+
+import re
+import socket
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import grpc
+import pytest
+import yaml
+
+from common.pb import crossborder_pb2 as pb
+from common.pb import crossborder_pb2_grpc as pb_grpc
+from common.rpc import ERROR_KEY
+from tests.conftest import Command, endpoints
+
+Start = Callable[..., Command]
+WriteConfig = Callable[..., Path]
+
+
+def assert_fails(command: Command, code: int, message: str) -> None:
+    assert command.wait() == code, command.output()
+    assert re.search(message, command.output()), command.output()
+    assert "Traceback" not in command.output()
+
+
+WRONG = {
+    "an unknown key": ({"replay": {"capacty": 5}}, 2, r"replay\.capacty: unknown key \(did you mean 'capacity'\?\)"),
+    "a wrong type": ({"seed": "many"}, 2, r"seed: .*found 'many'"),
+    "a missing module": ({"agent": {"target": "no_such:Agent"}}, 3, r"cannot import module 'no_such'"),
+    "a missing attribute": ({"agent": {"target": "tests.parts:ChekingAgent"}}, 3, r"did you mean 'CheckingAgent'"),
+    "an unknown parameter": ({"agent": {"params": {"batchsize": 3}}}, 2, r"did you mean 'batch_size'"),
+    "no agent at all": ({"agent": {"target": "tests.parts:CountingEnv"}}, 3, r"must take epsilon, seed, spec"),
+    "an unknown environment": (
+        {"env": {"target": "gymnasium:make", "params": {"id": "CartPoll-v1"}}},
+        3,
+        r"CartPoll",
+    ),
+    "an unencrypted public address": ({"server": {"listen": "0.0.0.0:0"}}, 2, r"--insecure"),
+    "a port that is none": ({"server": {"listen": "localhost"}}, 2, r"expected HOST:PORT, found 'localhost'"),
+    "a warm-up that never ends": ({"trainer": {"warmup_period": 2_000_000}}, 2, r"training would never start"),
+    "an agent for other actions": (
+        {
+            "env": {"target": "gymnasium:make", "params": {"id": "Pendulum-v1"}},
+            "agent": {"target": "common.agents.dqn:DQN"},
+        },
+        2,
+        r"DQN: expected .* a Discrete action space",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_a_wrong_configuration(start: Start, write_config: WriteConfig, what: str) -> None:
+    changes, code, message = WRONG[what]
+    assert_fails(start("learner.cli", "--config", str(write_config(**changes)), "--check"), code, message)
+
+
+def test_a_missing_configuration_file(start: Start, tmp_path: Path) -> None:
+    assert_fails(start("learner.cli", "--config", str(tmp_path / "no.yaml")), 2, "no.yaml: cannot be read")
+
+
+def test_a_good_configuration_passes_the_check_and_starts_nothing(
+    start: Start, write_config: WriteConfig, tmp_path: Path
+) -> None:
+    check = start("learner.cli", "--config", str(write_config()), "--check")
+    assert check.wait() == 0
+    assert "counting: good. Items: obs <f8 [3]" in check.output()
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_resolved_configuration_is_shown_with_its_overrides(start: Start, write_config: WriteConfig) -> None:
+    shown = start(
+        "learner.cli", "--config", str(write_config()), "--set", "seed=9", "--set", "push.window=3", "--show-config"
+    )
+    assert shown.wait() == 0
+    values = yaml.safe_load(shown.output())
+    assert (values["seed"], values["push"]["window"], values["push"]["n_buffer"]) == (9, 3, 10)
+
+
+def test_a_port_in_use(start: Start, write_config: WriteConfig) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        assert_fails(
+            start("learner.cli", "--config", str(write_config()), "--listen", address), 5, f"{address}: cannot"
+        )
+
+
+def test_a_run_directory_that_holds_a_run(start: Start, write_config: WriteConfig, tmp_path: Path) -> None:
+    (tmp_path / "run" / "shared").mkdir(parents=True)
+    assert_fails(start("learner.cli", "--config", str(write_config())), 4, "expected a new run directory, found a run")
+
+
+def test_a_budget_that_runs_out_before_the_target(start: Start, write_config: WriteConfig) -> None:
+    config = write_config(trainer={"max_opts": 20, "eval_interval": 10, "target_score": 1e9}, evaluator={"episodes": 1})
+    server = start("learner.cli", "--config", str(config), "--local-actors", "1")
+    assert_fails(server, 10, r"all opt steps were taken, but the target score 1e\+09 was not reached: best evaluation")
+
+
+def test_items_that_never_come(start: Start, write_config: WriteConfig) -> None:
+    config = write_config(trainer={"max_opts": 20, "starvation_seconds": 1.0})
+    assert_fails(start("learner.cli", "--config", str(config)), 13, "no item has arrived")
+
+
+def test_a_learner_that_cannot_be_reached(start: Start) -> None:
+    worker = start("actor.cli", "--learner", "127.0.0.1:1", "--patience", "1")
+    assert_fails(worker, 6, r"127\.0\.0\.1:1: no learner for 1 s: UNAVAILABLE")
+
+
+def test_an_actor_whose_parts_make_other_items_than_the_learners(
+    start: Start, write_config: WriteConfig, tmp_path: Path
+) -> None:
+    for host, size in (("learner", 3), ("actor", 4)):
+        (tmp_path / host).mkdir()
+        (tmp_path / host / "versioned.py").write_text(
+            "import gymnasium\nfrom tests.parts import CountingEnv\n\n"
+            f"class Env(CountingEnv):\n    observation_space = gymnasium.spaces.Box(0, 1, ({size},), 'float64')\n"
+        )
+    config = write_config(env={"target": "versioned:Env"})
+    start("learner.cli", "--config", str(config), python_path=tmp_path / "learner")
+    address = endpoints(tmp_path / "run")["learner"]
+    worker = start("actor.cli", "--learner", address, python_path=tmp_path / "actor")
+    assert_fails(worker, 8, r"column 0: the learner expects obs <f8 \[3\], this actor has obs <f8 \[4\]")
+
+
+class OlderLearner(pb_grpc.LearnerServiceServicer):
+    """A learner that speaks another version of the protocol."""
+
+    def Join(self, request: pb.JoinRequest, context: grpc.ServicerContext) -> pb.JoinResponse:  # noqa: N802
+        details = f"protocol version: the learner speaks 0, the actor {request.protocol_version}"
+        context.set_trailing_metadata(((ERROR_KEY, "protocol_mismatch"),))
+        context.abort(grpc.StatusCode.FAILED_PRECONDITION, details)
+        raise AssertionError("abort returned")
+
+
+def test_a_learner_of_another_protocol_version(start: Start) -> None:
+    server = grpc.server(ThreadPoolExecutor(1))
+    pb_grpc.add_LearnerServiceServicer_to_server(OlderLearner(), server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    try:
+        worker = start("actor.cli", "--learner", f"127.0.0.1:{port}")
+        assert_fails(worker, 7, "the learner speaks 0, the actor 1")
+    finally:
+        server.stop(0).wait(5)

@@ -1,0 +1,36 @@
+"""The examples a user starts from run as they are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from learner.checkpoint import load_agent
+from tests.conftest import ROOT, Command
+
+FREE_PORTS = ("--listen", "127.0.0.1:0", "--set", "metrics.trainer_port=0", "--set", "metrics.ingest_port=0")
+
+
+@pytest.mark.parametrize("config", ["examples/own_parts.yaml"])
+def test_an_example_trains_to_its_target(start: Callable[..., Command], tmp_path: Path, config: str) -> None:
+    run_dir = tmp_path / "run"
+    server = start("learner.cli", "--config", config, "--local-actors", "2", "--run-dir", str(run_dir), *FREE_PORTS)
+    assert server.wait() == 0, server.output()
+    assert "the target score was reached" in server.output()
+    assert load_agent(run_dir / "best")[2]["score"] >= 0.9
+
+
+def test_an_own_environment_and_an_own_agent_take_less_than_80_lines() -> None:
+    assert len((ROOT / "examples" / "own_parts.py").read_text().splitlines()) < 80
+
+
+def test_cartpole_is_learnt_from_two_actors(start: Callable[..., Command], tmp_path: Path) -> None:
+    """Far enough to show that it learns; `make demo` goes all the way."""
+    run_dir = tmp_path / "run"
+    arguments = ("--local-actors", "2", "--run-dir", str(run_dir), "--set", "trainer.target_score=120")
+    server = start("learner.cli", "--config", "configs/cartpole.yaml", *arguments, *FREE_PORTS)
+    assert server.wait(150) == 0, server.output()
+    for name in ("best/meta.json", "final/model.safetensors", "config.yaml", "metrics.csv", "learning_curve.png"):
+        assert (run_dir / name).stat().st_size > 0

@@ -1,0 +1,275 @@
+"""The wire, spoken by hand to a real ingest process over a real socket."""
+
+from __future__ import annotations
+
+import queue
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+
+import grpc
+import numpy as np
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+
+from actor.client.fetcher import assemble
+from common.codec import encode
+from common.data import Items, ModelVersion
+from common.pb import crossborder_pb2 as pb
+from common.pb import crossborder_pb2_grpc as pb_grpc
+from common.rpc import ERROR_KEY
+from learner.server import LearnerServer
+from tests.conftest import ROOT, MakeConfig, kill, wait_for
+
+SECONDS = 20.0
+
+
+class Talk:
+    """One PushItems stream, a request at a time."""
+
+    def __init__(self, stub: pb_grpc.LearnerServiceStub) -> None:
+        self._requests: queue.Queue[pb.PushItemsRequest | None] = queue.Queue()
+        self._responses = stub.PushItems(iter(self._requests.get, None), timeout=SECONDS)
+
+    def say(self, request: pb.PushItemsRequest) -> pb.PushItemsResponse:
+        self._requests.put(request)
+        return next(self._responses)
+
+    def end(self) -> None:
+        self._requests.put(None)
+        for _ in self._responses:
+            raise AssertionError("nothing more was asked")
+
+    def hear(self) -> pb.PushItemsResponse:
+        return next(self._responses)
+
+
+class Client:
+    """An actor written by hand."""
+
+    def __init__(self, server: LearnerServer, incarnation: int = 77) -> None:
+        self.server = server
+        self.incarnation = incarnation
+        self.channel = grpc.insecure_channel(server.ingest.address)
+        self.stub = pb_grpc.LearnerServiceStub(self.channel)
+        self.schema = server.buffer._memory.schema
+
+    def join(self, **changes: object) -> pb.JoinResponse:
+        request = {"protocol_version": 1, "incarnation": self.incarnation, "host": "here", "pid": 1, **changes}
+        return self.stub.Join(pb.JoinRequest(**request), timeout=SECONDS)  # type: ignore[arg-type]
+
+    def items(self, start: int, count: int) -> Items:
+        items = self.schema.empty(count)
+        for column in items.values():
+            column[:] = 0
+        items["reward"][:] = np.arange(start, start + count)
+        return items
+
+    def batch(self, seq: int, start: int = 0, count: int = 5, **changes: object) -> pb.PushItemsRequest:
+        request = {
+            "incarnation": self.incarnation,
+            "seq": seq,
+            "schema_hash": self.schema.hash,
+            "rows": count,
+            "payload": encode(self.schema, self.items(start, count), count),
+            **changes,
+        }
+        return pb.PushItemsRequest(**request)  # type: ignore[arg-type]
+
+    def stored(self) -> list[float]:
+        memory = self.server.buffer._memory
+        return [float(reward) for reward in memory.columns["reward"][: memory.committed]]
+
+
+@pytest.fixture
+def client(host: LearnerServer) -> Iterator[Client]:
+    made = Client(host)
+    yield made
+    made.channel.close()
+
+
+def refusal(error: pytest.ExceptionInfo[grpc.RpcError]) -> tuple[grpc.StatusCode, str, str]:
+    names = [str(entry.value) for entry in error.value.trailing_metadata() if entry.key == ERROR_KEY]
+    return error.value.code(), names[0], error.value.details() or ""
+
+
+def test_join_tells_everything_an_actor_needs(client: Client) -> None:
+    joined = client.join()
+    assert joined.actor_id == 0
+    assert joined.seed == 0
+    assert joined.epsilon == pytest.approx(0.05)
+    assert joined.last_seq == 0
+    assert (joined.newest.incarnation, joined.newest.opt_steps) == (1, 0)
+    assert joined.schema.hash == client.schema.hash
+    assert "tests.parts:CountingEnv" in joined.config_json
+    assert joined.limits.max_rows == 65_536
+    again = client.join()
+    assert (again.actor_id, again.run_id) == (0, joined.run_id)
+
+
+def test_a_batch_is_stored_when_it_is_acknowledged(client: Client) -> None:
+    client.join()
+    talk = Talk(client.stub)
+    assert talk.say(client.batch(1, start=0)).acked_seq == 1
+    assert client.stored() == [0, 1, 2, 3, 4]
+    assert talk.say(client.batch(2, start=5)).acked_seq == 2
+    assert client.stored() == list(range(10))
+    talk.end()
+
+
+def test_a_batch_sent_again_is_acknowledged_and_not_stored_again(client: Client) -> None:
+    client.join()
+    talk = Talk(client.stub)
+    for seq in (1, 2, 1, 2):
+        assert talk.say(client.batch(seq, start=seq * 5)).acked_seq == max(seq, 2 if client.stored()[5:] else seq)
+    assert client.stored() == [*range(5, 10), *range(10, 15)]
+    assert client.server.control.duplicates == 2
+
+
+def test_after_ingest_was_killed_everything_acknowledged_is_there_and_nothing_twice(client: Client) -> None:
+    client.join()
+    talk = Talk(client.stub)
+    talk.say(client.batch(1, start=0))
+    before = client.server.ingest._supervisor.child.pid
+    kill(before)
+    with pytest.raises(grpc.RpcError):
+        talk.hear()
+    wait_for(lambda: client.server.ingest._supervisor.restarts == 1, "the restart")
+    assert client.join().last_seq == 1
+    talk = Talk(client.stub)
+    assert talk.say(client.batch(1, start=0)).acked_seq == 1
+    assert talk.say(client.batch(2, start=5)).acked_seq == 2
+    assert client.stored() == list(range(10))
+
+
+BAD: dict[str, tuple[Callable[[Client], pb.PushItemsRequest], str, str]] = {
+    "a gap": (lambda c: c.batch(2), "bad_items", "actor 0: seq: expected 1, found 2"),
+    "another schema": (lambda c: c.batch(1, schema_hash=1), "schema_mismatch", "schema: expected"),
+    "no rows": (lambda c: c.batch(1, rows=0), "bad_items", "rows: expected 1 to 65536, found 0"),
+    "too many rows": (lambda c: c.batch(1, rows=65_537), "bad_items", "found 65537"),
+    "truncated bytes": (lambda c: c.batch(1, payload=b"123"), "bad_items", "payload: expected 310 bytes"),
+    "another count": (lambda c: c.batch(1, rows=4), "bad_items", "payload: expected 248 bytes for 4 rows, found 310"),
+    "not a number": (
+        lambda c: c.batch(1, payload=encode(c.schema, {**c.items(0, 5), "reward": np.full(5, np.nan, "<f4")}, 5)),
+        "bad_items",
+        "column 'reward': expected finite values, found nan in row 0",
+    ),
+    "lengths without returns": (
+        lambda c: c.batch(1, report=pb.Report(episode_lengths=[3])),
+        "bad_items",
+        "as many episode lengths as returns",
+    ),
+    "somebody who has not joined": (
+        lambda c: c.batch(1, incarnation=5),
+        "not_joined",
+        "0000000000000005 has not joined",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", BAD)
+def test_bad_items_are_refused_by_name_and_harm_nobody(client: Client, what: str) -> None:
+    make, name, message = BAD[what]
+    client.join()
+    other = Client(client.server, incarnation=78)
+    other.join()
+    talk = Talk(other.stub)
+    talk.say(other.batch(1, start=0))
+    with pytest.raises(grpc.RpcError) as error:
+        Talk(client.stub).say(make(client))
+    assert refusal(error)[1] == name
+    assert message in refusal(error)[2]
+    assert talk.say(other.batch(2, start=5)).acked_seq == 2
+    assert client.stored() == list(range(10))
+
+
+def test_another_protocol_version_is_refused_by_name(client: Client) -> None:
+    with pytest.raises(grpc.RpcError) as error:
+        client.join(protocol_version=2)
+    assert refusal(error)[:2] == (grpc.StatusCode.FAILED_PRECONDITION, "protocol_mismatch")
+    assert "the learner speaks 1, the actor 2" in refusal(error)[2]
+
+
+def test_when_all_ids_are_taken_joining_is_refused_for_now(make_config: MakeConfig) -> None:
+    with LearnerServer(make_config(server={"max_actors": 1})) as server:
+        Client(server, 1).join()
+        with pytest.raises(grpc.RpcError) as error:
+            Client(server, 2).join()
+    assert refusal(error)[:2] == (grpc.StatusCode.RESOURCE_EXHAUSTED, "too_many_actors")
+
+
+def test_the_newest_model_is_sent_and_what_an_actor_has_is_not_sent_again(client: Client) -> None:
+    model = assemble(client.stub.GetModel(pb.GetModelRequest(), timeout=SECONDS))
+    assert model is not None
+    assert model.version == ModelVersion(1, 0)
+    have = pb.ModelVersion(incarnation=1, opt_steps=0)
+    (answer,) = client.stub.GetModel(pb.GetModelRequest(have=have), timeout=SECONDS)
+    assert answer.not_modified
+    assert answer.data == b""
+
+
+def test_an_acknowledgement_announces_a_newer_model(client: Client) -> None:
+    client.join()
+    talk = Talk(client.stub)
+    assert talk.say(client.batch(1)).newest.opt_steps == 0
+    client.server.learner._publish(40)
+    assert talk.say(client.batch(2)).newest.opt_steps == 40
+
+
+def test_a_large_model_comes_in_chunks(make_config: MakeConfig) -> None:
+    units = {"target": "common.agents.dqn:DQN", "params": {"units": [1500, 1500]}}
+    with LearnerServer(make_config(agent=units)) as server:
+        chunks = list(Client(server).stub.GetModel(pb.GetModelRequest(), timeout=SECONDS))
+        model = assemble(iter(chunks))
+    assert len(chunks) == -(-chunks[0].total_bytes // (1 << 20)) > 4
+    assert model is not None
+    assert model.params["layers.3.weight"].shape == (1500, 1500)
+
+
+def test_stop_is_said_unasked_and_goodbye_ends_the_stream(client: Client) -> None:
+    client.join()
+    talk = Talk(client.stub)
+    talk.say(client.batch(1))
+    client.server.ingest.announce_stop()
+    assert talk.hear().stop
+    assert talk.say(client.batch(2, start=5)).acked_seq == 2
+    leaving = pb.PushItemsRequest(incarnation=client.incarnation, report=pb.Report(env_steps=9, leaving=True))
+    talk.say(leaving)
+    talk.end()
+    wait_for(lambda: client.server.ingest._supervisor.child.poll() == 0, "ingest winds up")
+    assert client.stored() == [*range(5), *range(5, 10)]
+
+
+def test_acknowledgements_are_held_back_to_keep_the_replay_ratio(make_config: MakeConfig) -> None:
+    ratio = {"samples_per_insert": 2.0, "error_buffer": 10.0}
+    with LearnerServer(make_config(replay=ratio)) as server:
+        client = Client(server)
+        client.join()
+        talk = Talk(client.stub)
+        assert talk.say(client.batch(1, count=5)).acked_seq == 1
+        still_here = talk.say(client.batch(2, count=5))
+        assert still_here.acked_seq == 1, "a sign of life, not the acknowledgement"
+        assert len(client.stored()) == 10, "held back, but stored"
+        server.control.sampled = 8
+        server.ingest.release_held()
+        acked = still_here
+        while acked.acked_seq < 2:
+            acked = talk.hear()
+        assert server.control.actor_hold_seconds > 0
+
+
+def test_health_is_serving_and_reflection_lists_the_service(client: Client) -> None:
+    health = health_pb2_grpc.HealthStub(client.channel)
+    name = "crossborder.v1.LearnerService"
+    for service in ("", name):
+        answer = health.Check(health_pb2.HealthCheckRequest(service=service), timeout=SECONDS)
+        assert answer.status == health_pb2.HealthCheckResponse.SERVING
+    asked = iter([reflection_pb2.ServerReflectionRequest(list_services="")])
+    (answer,) = reflection_pb2_grpc.ServerReflectionStub(client.channel).ServerReflectionInfo(asked, timeout=SECONDS)
+    assert name in [service.name for service in answer.list_services_response.service]
+
+
+def test_ingest_carries_no_torch() -> None:
+    code = "import sys, learner.ingest.__main__; sys.exit('torch' in sys.modules or 'gymnasium' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False).returncode == 0

@@ -1,0 +1,72 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from common.data import Column, Schema
+from learner.replay.memory import ReplayMemory, ReplayWriter
+from learner.replay.uniform import UniformReplay
+from tests.conftest import ROOT, wait_for
+
+SCHEMA = Schema((Column("n", "<i8"), Column("many", "<i8", (64,))))
+CAPACITY = 512
+
+
+def filled(directory: Path, count: int) -> ReplayMemory:
+    memory = ReplayMemory(directory / "replay", SCHEMA, CAPACITY, create=True)
+    writer = ReplayWriter(memory)
+    for seq, start in enumerate(range(0, count, 10), start=1):
+        n = np.arange(start, start + 10)
+        writer.append({"n": n, "many": np.repeat(n[:, None], 64, axis=1)}, 10, incarnation=1, seq=seq)
+    return memory
+
+
+def test_every_item_is_equally_likely(tmp_path: Path) -> None:
+    replay = UniformReplay(filled(tmp_path, 20), seed=0)
+    drawn = np.concatenate([replay.batch(100)["n"].copy() for _ in range(200)])
+    counts = np.bincount(drawn, minlength=20)
+    expected = len(drawn) / 20
+    assert float(((counts - expected) ** 2 / expected).sum()) < 43.8  # chi-square, 19 degrees, p = 0.001
+
+
+def test_only_items_that_are_still_there_are_drawn(tmp_path: Path) -> None:
+    replay = UniformReplay(filled(tmp_path, 2000), seed=0)
+    drawn = replay.batch(5000)["n"]
+    assert drawn.min() >= 2000 - CAPACITY
+    assert drawn.max() == 1999
+    assert len(replay) == CAPACITY
+    assert replay.inserted == 2000
+    assert replay.sampled == 5000
+
+
+def test_the_same_seed_draws_the_same_items(tmp_path: Path) -> None:
+    memory = filled(tmp_path, 100)
+    first, second, other = (UniformReplay(memory, seed).batch(50)["n"].tolist() for seed in (3, 3, 4))
+    assert first == second
+    assert first != other
+
+
+def test_drawing_from_nothing_is_an_error_not_a_crash(tmp_path: Path) -> None:
+    with pytest.raises(IndexError, match="nothing to draw from"):
+        UniformReplay(filled(tmp_path, 0), seed=0).batch(1)
+
+
+def test_no_torn_row_is_ever_drawn_while_another_process_overwrites(tmp_path: Path) -> None:
+    memory = ReplayMemory(tmp_path / "replay", SCHEMA, CAPACITY, create=True)
+    command = [sys.executable, "-m", "tests.learner.replay.writer", str(tmp_path / "replay")]
+    writer = subprocess.Popen(command, stdin=subprocess.PIPE, cwd=ROOT)
+    try:
+        wait_for(lambda: len(memory) > 256, "the first rows")
+        replay, before = UniformReplay(memory, seed=0), memory.committed
+        for _ in range(3000):
+            batch = replay.batch(256)
+            np.testing.assert_array_equal(batch["many"], np.repeat(batch["n"][:, None], 64, axis=1))
+        assert memory.committed > before + CAPACITY, "the writer went round, so rows were overwritten meanwhile"
+    finally:
+        assert writer.stdin is not None
+        writer.stdin.close()
+        assert writer.wait(10) == 0

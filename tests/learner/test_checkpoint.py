@@ -1,0 +1,76 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from common.config import ActorConfig, PluginConfig
+from common.envs import build_env, spec_of
+from common.errors import CheckpointError
+from common.interfaces import Agent
+from learner.checkpoint import Checkpoints, load_agent
+
+CONFIG = ActorConfig(
+    env=PluginConfig(target="gymnasium:make", params={"id": "CartPole-v1"}),
+    agent=PluginConfig(target="common.agents.dqn:DQN", params={"units": [8]}),
+)
+OBS = np.random.default_rng(0).normal(size=(100, 4)).astype(np.float32)
+
+
+def dqn(seed: int) -> Agent:
+    env = build_env(CONFIG.env)
+    agent: Agent = CONFIG.agent.build(spec=spec_of(env), seed=seed, epsilon=0.0)
+    return agent
+
+
+def test_a_saved_policy_is_loaded_without_the_configuration_and_acts_the_same(tmp_path: Path) -> None:
+    agent = dqn(seed=5)
+    Checkpoints(tmp_path, CONFIG, "run").save("best", agent, opt_steps=12, score=3.5)
+    loaded, config, meta = load_agent(tmp_path / "best")
+    np.testing.assert_array_equal(loaded.sample(OBS), agent.sample(OBS))
+    assert (dqn(seed=6).sample(OBS) != agent.sample(OBS)).any(), "another policy would act otherwise"
+    assert config == CONFIG
+    assert meta == {"run_id": "run", "opt_steps": 12, "score": 3.5}
+
+
+def test_saving_again_replaces_the_whole_checkpoint_and_leaves_nothing_behind(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path, CONFIG, "run")
+    checkpoints.save("best", dqn(seed=1), opt_steps=1)
+    checkpoints.save("best", dqn(seed=2), opt_steps=2)
+    loaded, _, meta = load_agent(tmp_path / "best")
+    assert meta["opt_steps"] == 2
+    np.testing.assert_array_equal(loaded.sample(OBS), dqn(seed=2).sample(OBS))
+    assert [p.name for p in tmp_path.iterdir()] == ["best"]
+
+
+def test_what_a_killed_save_left_behind_is_swept_away_by_the_next(tmp_path: Path) -> None:
+    (tmp_path / ".best.part").mkdir()
+    (tmp_path / ".best.part" / "model.safetensors").write_bytes(b"half")
+    Checkpoints(tmp_path, CONFIG, "run").save("best", dqn(seed=1))
+    assert [p.name for p in tmp_path.iterdir()] == ["best"]
+
+
+def test_a_place_that_cannot_be_written_is_an_error_with_its_cause(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(CheckpointError, match="cannot be saved: Not a directory"):
+        Checkpoints(tmp_path / "file", CONFIG, "run").save("best", dqn(seed=1))
+
+
+def test_a_damaged_or_missing_checkpoint_is_refused_with_its_place(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="no readable checkpoint"):
+        load_agent(tmp_path / "nothing")
+    Checkpoints(tmp_path, CONFIG, "run").save("best", dqn(seed=1))
+    (tmp_path / "best" / "model.safetensors").write_bytes(b"\x08\x00")
+    with pytest.raises(CheckpointError, match="no readable checkpoint"):
+        load_agent(tmp_path / "best")
+
+
+def test_a_network_of_another_shape_is_refused(tmp_path: Path) -> None:
+    Checkpoints(tmp_path, CONFIG, "run").save("best", dqn(seed=1))
+    meta = json.loads((tmp_path / "best" / "meta.json").read_text())
+    meta["config"]["agent"]["params"]["units"] = [9]
+    (tmp_path / "best" / "meta.json").write_text(json.dumps(meta))
+    with pytest.raises(CheckpointError, match="does not fit"):
+        load_agent(tmp_path / "best")

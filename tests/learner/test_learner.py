@@ -1,0 +1,256 @@
+"""The learner loop alone, with everything around it recorded. Border's invariants 1, 2, 3, 7, 8 and 9 are here."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from common.config import ActorConfig, PluginConfig, TrainerConfig
+from common.data import Array, Items, Model, Record
+from common.interfaces import Agent, Evaluation
+from learner.checkpoint import Checkpoints
+from learner.learner import Learner, Outcome
+
+
+class Diary:
+    """Everything around a learner, in one place: what happened in which order."""
+
+    def __init__(self, scores: list[float] | None = None) -> None:
+        self.events: list[str] = []
+        self.records: list[tuple[int, dict[str, float]]] = []
+        self.scores = scores or [1.0]
+        self.inserted = 0
+        self.sampled = 0
+        self.now = 0.0
+        self.agent = DiaryAgent(self)
+
+    def clock(self) -> float:
+        return self.now
+
+    def __len__(self) -> int:
+        return self.inserted
+
+    def batch(self, size: int) -> Items:
+        raise AssertionError("the diary's agent draws nothing")
+
+    def evaluate(self, agent: Agent) -> Evaluation:
+        assert not agent.is_train, "evaluation must be greedy"
+        self.events.append("evaluate")
+        self.now += 100.0
+        score = self.scores.pop(0) if len(self.scores) > 1 else self.scores[0]
+        return Evaluation(score, {"eval_reward": score})
+
+    def write(self, opt_steps: int, record: Mapping[str, float]) -> None:
+        self.events.append("record")
+        self.records.append((opt_steps, dict(record)))
+
+    def flush(self) -> None:
+        self.events.append("flush")
+
+    def close(self) -> None:
+        self.events.append("close")
+
+    def publish(self, opt_steps: int) -> None:
+        self.events.append(f"publish {opt_steps}")
+
+    def announce_stop(self) -> None:
+        self.events.append("stop")
+
+
+class DiaryAgent(Agent):
+    """Needs ``ready_at`` items, then counts its steps; a step takes half a second."""
+
+    ready_at = 0
+
+    def __init__(self, diary: Diary) -> None:
+        self._diary = diary
+        self.steps = 0
+
+    def sample(self, obs: Array) -> Array:
+        raise AssertionError("a learner does not act")
+
+    def opt(self, buffer: object) -> Record | None:
+        if self._diary.inserted < self.ready_at:
+            return None
+        assert self.is_train, "training must be in train mode"
+        self._diary.events.append("opt")
+        self._diary.now += 0.5
+        self.steps += 1
+        return {"loss": torch.tensor(float(self.steps))}
+
+    def model_info(self) -> Mapping[str, torch.Tensor]:
+        return {}
+
+    def sync_model(self, model: Model) -> None:
+        raise AssertionError("a learner adopts nothing")
+
+    def save_params(self) -> Mapping[str, torch.Tensor]:
+        return {"steps": torch.tensor(self.steps)}
+
+    def load_params(self, params: Mapping[str, torch.Tensor]) -> None:
+        self.steps = int(params["steps"])
+
+
+class LoggedCheckpoints(Checkpoints):
+    """Real checkpoints that also go into the diary."""
+
+    diary: Diary
+
+    def save(self, name: str, agent: Agent, **meta: Any) -> Path:
+        self.diary.events.append(f"save {name}")
+        return super().save(name, agent, **meta)
+
+
+def make(diary: Diary, directory: Path, **settings: Any) -> Learner:
+    nothing = PluginConfig(target="none:none")
+    checkpoints = LoggedCheckpoints(directory, ActorConfig(env=nothing, agent=nothing), "run")
+    object.__setattr__(checkpoints, "diary", diary)
+    intervals = {"eval_interval": 0, "record_interval": 0, "sync_interval": 0, **settings}
+    learner = Learner(
+        agent=diary.agent,
+        buffer=diary,
+        evaluator=diary,
+        recorder=diary,
+        checkpoints=checkpoints,
+        publish=diary.publish,
+        config=TrainerConfig(**{"max_opts": 1000, **intervals}),
+        clock=diary.clock,
+    )
+    learner.start()
+    return learner
+
+
+def run(learner: Learner, diary: Diary) -> None:
+    while learner.outcome is None:
+        learner.step()
+    learner.finish(diary.announce_stop)
+
+
+def test_invariant_1_an_opt_that_returns_none_counts_nothing_and_triggers_nothing(tmp_path: Path) -> None:
+    diary = Diary()
+    diary.agent.ready_at = 5
+    learner = make(diary, tmp_path, eval_interval=1, record_interval=1, save_interval=1, sync_interval=1)
+    diary.events.clear()
+    assert not learner.step()
+    assert diary.events == []
+    assert learner.opt_steps == 0
+    diary.inserted = 5
+    assert learner.step()
+    assert learner.opt_steps == 1
+
+
+def test_invariant_2_training_stops_after_exactly_max_opts_successful_opts(tmp_path: Path) -> None:
+    diary = Diary()
+    learner = make(diary, tmp_path, max_opts=7)
+    run(learner, diary)
+    assert diary.events.count("opt") == learner.opt_steps == 7
+    assert learner.outcome is Outcome.MAX_OPTS
+
+
+def test_invariant_3_everything_due_happens_in_borders_order(tmp_path: Path) -> None:
+    diary = Diary()
+    learner = make(diary, tmp_path, max_opts=4, eval_interval=2, record_interval=2, save_interval=2, sync_interval=1)
+    run(learner, diary)
+    assert diary.events == [
+        "publish 0",
+        *("opt", "publish 1"),
+        *("opt", "evaluate", "save best", "record", "save 2", "publish 2"),
+        *("opt", "publish 3"),
+        *("opt", "evaluate", "record", "save 4", "stop", "publish 4", "flush", "save final"),
+    ]
+
+
+def test_invariant_4_the_first_model_is_published_before_anything_else_and_has_step_zero(tmp_path: Path) -> None:
+    diary = Diary()
+    make(diary, tmp_path)
+    assert diary.events == ["publish 0"]
+
+
+def test_invariant_7_rates_are_over_the_window_and_it_starts_again_only_at_a_record(tmp_path: Path) -> None:
+    diary = Diary()
+    learner = make(diary, tmp_path, eval_interval=3, record_interval=4)
+    for step in range(8):
+        diary.inserted += 10 if step < 4 else 30
+        learner.step()
+    (_, at_3), (_, at_4), (_, at_6), (_, at_8) = diary.records
+    assert "samples_per_opt_steps" not in at_3
+    assert "samples_per_opt_steps" not in at_6
+    assert (at_4["samples_per_opt_steps"], at_8["samples_per_opt_steps"]) == (10.0, 30.0)
+    assert (at_4["samples_total"], at_8["samples_total"]) == (40.0, 160.0)
+    assert at_4["samples_per_sec"] == pytest.approx(40 / 102)
+    assert at_4["opt_steps_per_sec"] == pytest.approx(4 / 2), "an evaluation does not slow the loop down"
+
+
+def test_losses_are_means_over_all_steps_since_the_last_record(tmp_path: Path) -> None:
+    diary = Diary()
+    learner = make(diary, tmp_path, record_interval=4)
+    for _ in range(8):
+        learner.step()
+    assert [(step, record["loss"]) for step, record in diary.records] == [(4, 2.5), (8, 6.5)]
+
+
+def test_invariant_8_best_is_saved_on_a_strictly_greater_score_only(tmp_path: Path) -> None:
+    diary = Diary(scores=[1.0, 1.0, math.nan, 2.0, 1.5])
+    learner = make(diary, tmp_path, max_opts=5, eval_interval=1, save_interval=2)
+    run(learner, diary)
+    saves = [event for event in diary.events if event.startswith("save")]
+    assert saves == ["save best", "save 2", "save best", "save 4", "save final"]
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["2", "4", "best", "final"]
+    assert learner.best_score == 2.0
+
+
+def test_invariant_9_the_agent_is_back_in_train_mode_after_an_evaluation(tmp_path: Path) -> None:
+    diary = Diary()
+    learner = make(diary, tmp_path, eval_interval=1)
+    learner.step()
+    assert diary.events[-3:] == ["evaluate", "save best", "record"]
+    assert diary.agent.is_train
+
+
+def test_reaching_the_target_score_ends_training_at_once(tmp_path: Path) -> None:
+    diary = Diary(scores=[1.0, 9.0])
+    learner = make(diary, tmp_path, eval_interval=10, target_score=9.0)
+    run(learner, diary)
+    assert learner.outcome is Outcome.TARGET
+    assert learner.opt_steps == 20
+
+
+def test_training_ends_when_its_time_is_over_even_if_no_step_is_possible(tmp_path: Path) -> None:
+    diary = Diary()
+    diary.agent.ready_at = 1
+    learner = make(diary, tmp_path, max_seconds=10.0)
+    learner.step()
+    diary.now = 10.0
+    learner.check_time()
+    assert learner.outcome is Outcome.MAX_SECONDS
+
+
+def test_a_stop_request_keeps_the_first_reason(tmp_path: Path) -> None:
+    diary = Diary()
+    learner = make(diary, tmp_path, max_opts=1)
+    learner.step()
+    learner.request_stop()
+    assert learner.outcome is Outcome.MAX_OPTS
+
+
+def test_an_interval_of_zero_or_none_switches_off(tmp_path: Path) -> None:
+    diary = Diary()
+    learner = make(diary, tmp_path, max_opts=50, save_interval=None)
+    run(learner, diary)
+    assert set(diary.events) == {"publish 0", "opt", "stop", "publish 50", "flush", "save final"}
+
+
+def test_training_goes_on_when_a_checkpoint_cannot_be_saved(tmp_path: Path) -> None:
+    (tmp_path / "best").write_text("in the way")
+    (tmp_path / ".best.old").mkdir()
+    (tmp_path / "1").write_text("")
+    diary = Diary()
+    learner = make(diary, tmp_path / "file" / "nested", max_opts=2, save_interval=1)
+    (tmp_path / "file").write_text("not a directory")
+    assert learner.step()
+    assert learner.opt_steps == 1

@@ -1,0 +1,52 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from learner.limiter import RatioLimiter
+
+
+def test_nothing_is_drawn_before_the_warm_up() -> None:
+    for limiter in (RatioLimiter(None, warmup=100), RatioLimiter(8.0, warmup=100)):
+        assert not limiter.may_sample(inserted=99, sampled=0)
+        assert limiter.may_sample(inserted=100, sampled=0)
+
+
+def test_without_a_ratio_both_sides_run_free() -> None:
+    limiter = RatioLimiter(None, warmup=1)
+    assert limiter.may_sample(inserted=1, sampled=10**9)
+    assert limiter.release_at(inserted=10**9) == 0
+
+
+def test_the_trainer_may_run_ahead_by_the_error_buffer_and_no_more() -> None:
+    limiter = RatioLimiter(4.0, warmup=10, error_buffer=20)
+    assert limiter.may_sample(inserted=15, sampled=5 * 4 + 20)
+    assert not limiter.may_sample(inserted=15, sampled=5 * 4 + 21)
+
+
+def test_actors_may_run_ahead_by_the_error_buffer_and_no_more() -> None:
+    limiter = RatioLimiter(4.0, warmup=10, error_buffer=20)
+    assert limiter.release_at(inserted=15) == 0
+    assert limiter.release_at(inserted=115) == 105 * 4 - 20
+
+
+@pytest.mark.parametrize("batch", [1, 64, 1000])
+@pytest.mark.parametrize("insert", [1, 100, 5000])
+@given(spi=st.floats(0.01, 1000), error=st.one_of(st.none(), st.floats(0.001, 1e6)), warmup=st.integers(1, 5000))
+def test_one_side_can_always_go_on_and_the_ratio_is_kept(
+    batch: int, insert: int, spi: float, error: float | None, warmup: int
+) -> None:
+    limiter = RatioLimiter(spi, warmup, error)
+    inserted = sampled = 0
+    for _ in range(200):
+        sample, hold = limiter.may_sample(inserted, sampled), limiter.release_at(inserted) > sampled
+        assert sample or not hold, "both sides wait for each other"
+        if sample:
+            sampled += batch
+        if not hold:
+            inserted += insert
+    allowed = max(1.0, 0.1 * warmup * spi) if error is None else error
+    if inserted > warmup:
+        drift = abs((inserted - warmup) * spi - sampled)
+        assert drift <= allowed + 1 + batch + insert * spi

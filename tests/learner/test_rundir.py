@@ -1,0 +1,36 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from common.errors import RunDirectoryError
+from learner.rundir import RunDir
+
+
+def test_two_learners_cannot_use_one_run_directory(tmp_path: Path) -> None:
+    first = RunDir(tmp_path / "run")
+    with pytest.raises(RunDirectoryError, match="another learner is using"):
+        RunDir(tmp_path / "run")
+    first.close()
+
+
+def test_a_run_is_not_written_over(tmp_path: Path) -> None:
+    RunDir(tmp_path / "run").close()
+    with pytest.raises(RunDirectoryError, match="expected a new run directory, found a run"):
+        RunDir(tmp_path / "run")
+
+
+def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(RunDirectoryError, match="file/run: cannot be written: Not a directory"):
+        RunDir(tmp_path / "file" / "run")
+
+
+def test_only_its_owner_may_look_inside(tmp_path: Path) -> None:
+    run = RunDir(tmp_path / "run")
+    assert (tmp_path / "run").stat().st_mode & 0o077 == 0
+    run.write_json("endpoints.json", {"a": 1})
+    assert json.loads((tmp_path / "run" / "endpoints.json").read_text()) == {"a": 1}
+    run.close()

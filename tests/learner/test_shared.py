@@ -1,0 +1,56 @@
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from common.errors import RunDirectoryError
+from learner.shared import Bell, ControlBlock, map_file
+
+
+def test_words_written_through_one_mapping_are_read_through_another(tmp_path: Path) -> None:
+    written = ControlBlock.at(tmp_path, create=True)
+    read = ControlBlock.at(tmp_path)
+    written.sampled = 2**40 + 1
+    written.return_mean = -1.5
+    assert read.sampled == 2**40 + 1
+    assert read.return_mean == -1.5
+    assert read.stopping == 0
+
+
+def test_a_file_of_another_size_is_refused_with_both_sizes(tmp_path: Path) -> None:
+    (tmp_path / "f").write_bytes(b"12345678")
+    with pytest.raises(RunDirectoryError, match="expected 16 bytes, found 8"):
+        map_file(tmp_path / "f", 16, create=False)
+
+
+def test_an_existing_file_is_never_made_anew(tmp_path: Path) -> None:
+    (tmp_path / "f").write_bytes(b"precious")
+    with pytest.raises(RunDirectoryError):
+        map_file(tmp_path / "f", 8, create=True)
+    assert (tmp_path / "f").read_bytes() == b"precious"
+
+
+def test_a_new_file_is_allocated_at_once_so_that_a_full_disk_is_found_out_early(tmp_path: Path) -> None:
+    map_file(tmp_path / "f", 1 << 20, create=True)
+    assert (tmp_path / "f").stat().st_blocks * 512 >= 1 << 20
+    with pytest.raises(RunDirectoryError, match="bytes of shared memory"):
+        map_file(tmp_path / "g", 1 << 60, create=True)
+
+
+def test_a_bell_is_heard_once_and_ringing_it_often_never_blocks() -> None:
+    bell = Bell.create()
+    assert not bell.wait(0)
+    for _ in range(100_000):
+        bell.ring()
+    assert bell.wait(0)
+    assert not bell.wait(0)
+    bell.close()
+
+
+def test_a_bell_nobody_listens_to_any_more_does_not_stop_the_ringer() -> None:
+    bell = Bell.create()
+    os.close(bell.read_fd)
+    bell.ring()
+    os.close(bell.write_fd)

@@ -1,0 +1,129 @@
+"""Parts that prove things: an environment that counts, an agent that checks what it is given."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import torch
+
+from common.data import Array, Model, Record
+from common.interfaces import Agent, EnvSpec, ReplayBuffer
+
+EPISODE = 7
+
+
+class CountingEnv(gymnasium.Env[Array, Any]):
+    """Observations ``[tag, step, episode]`` that name their place in the life of one actor; never the same twice.
+
+    The tag is the seed of the first reset. Episodes have 7 steps and end in turn by termination and truncation.
+    """
+
+    observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (3,), np.float64)
+    action_space = gymnasium.spaces.Discrete(3)
+
+    def __init__(self) -> None:
+        self._tag, self._step, self._episode = -1, 0, -1
+
+    def _obs(self) -> Array:
+        return np.array([self._tag, self._step, self._episode], np.float64)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Array, dict[str, Any]]:
+        if seed is not None:
+            self._tag = seed
+        self._episode += 1
+        self._step += 1
+        return self._obs(), {}
+
+    def step(self, action: int) -> tuple[Array, float, bool, bool, dict[str, Any]]:
+        assert action == (self._step + self._episode) % 3, "the agent acted on another observation"
+        reward = float(self._step)
+        self._step += 1
+        done = (self._step - self._episode) % EPISODE == 0
+        return self._obs(), reward, done and self._episode % 2 == 0, done and self._episode % 2 == 1, {}
+
+
+class DyingEnv(CountingEnv):
+    """Kills its own process, as a segfault would, at step 300; once only, and then writes that it did."""
+
+    def __init__(self, marker: str) -> None:
+        super().__init__()
+        self._marker = Path(marker)
+
+    def step(self, action: int) -> tuple[Array, float, bool, bool, dict[str, Any]]:
+        if self._step == 300 and not self._marker.exists():
+            self._marker.write_text("dead")
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().step(action)
+
+
+def expected_items(tag: int, count: int) -> dict[str, Array]:
+    """The first ``count`` transitions of the actor whose environment was seeded with ``tag``."""
+    env, rows = CountingEnv(), []
+    obs, _ = env.reset(seed=tag)
+    for _ in range(count):
+        action = int(obs[1] + obs[2]) % 3
+        next_obs, reward, terminated, truncated, _ = env.step(action)
+        rows.append((obs, action, reward, next_obs, terminated, truncated))
+        obs = env.reset()[0] if terminated or truncated else next_obs
+    names = ("obs", "action", "reward", "next_obs", "terminated", "truncated")
+    columns = zip(*rows, strict=True) if rows else ([],) * len(names)
+    items = {name: np.array(column) for name, column in zip(names, columns, strict=True)}
+    return {**items, "reward": items["reward"].astype(np.float32)}
+
+
+def check_rows(items: Mapping[str, Array]) -> None:
+    """Every row is one whole transition of one actor."""
+    obs, next_obs = items["obs"], items["next_obs"]
+    np.testing.assert_array_equal(obs[:, 0], next_obs[:, 0])
+    np.testing.assert_array_equal(obs[:, 1] + 1, next_obs[:, 1])
+    np.testing.assert_array_equal(obs[:, 2], next_obs[:, 2])
+    np.testing.assert_array_equal(items["action"], (obs[:, 1] + obs[:, 2]) % 3)
+    np.testing.assert_array_equal(items["reward"], obs[:, 1].astype(np.float32))
+    done = (next_obs[:, 1] - next_obs[:, 2]) % EPISODE == 0
+    np.testing.assert_array_equal(items["terminated"], done & (obs[:, 2] % 2 == 0))
+    np.testing.assert_array_equal(items["truncated"], done & (obs[:, 2] % 2 == 1))
+
+
+class CheckingAgent(Agent):
+    """Acts as ``CountingEnv`` expects, and checks every row it is given to learn from.
+
+    Its model is one number, the opt steps; an actor that adopts an older one fails.
+    """
+
+    def __init__(self, spec: EnvSpec, *, seed: int, epsilon: float, batch_size: int = 32, ready_at: int = 1) -> None:
+        self.seed, self.epsilon = seed, epsilon
+        self._batch_size, self._ready_at = batch_size, ready_at
+        self._steps = torch.zeros(1)
+        self._version: tuple[int, int] = (0, -1)
+
+    def sample(self, obs: Array) -> Array:
+        assert self.is_train or self._version == (0, -1), "an actor must explore"
+        actions: Array = ((obs[:, 1] + obs[:, 2]) % 3).astype(np.int64)
+        return actions
+
+    def opt(self, buffer: ReplayBuffer) -> Record | None:
+        if len(buffer) < self._ready_at:
+            return None
+        check_rows(buffer.batch(self._batch_size))
+        self._steps += 1
+        return {"loss": 1 / float(self._steps)}
+
+    def model_info(self) -> Mapping[str, torch.Tensor]:
+        return {"steps": self._steps}
+
+    def sync_model(self, model: Model) -> None:
+        assert model.version > self._version, f"adopted {model.version} after {self._version}"
+        assert float(model.params["steps"][0]) == model.version.opt_steps, "the model is not the one of its version"
+        self._version = model.version
+
+    def save_params(self) -> Mapping[str, torch.Tensor]:
+        return {"steps": self._steps}
+
+    def load_params(self, params: Mapping[str, torch.Tensor]) -> None:
+        self._steps.copy_(params["steps"])
