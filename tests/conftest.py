@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -44,10 +45,15 @@ def merged(values: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
     return {**values, **{k: {**values.get(k, {}), **v} if isinstance(v, dict) else v for k, v in changes.items()}}
 
 
+def counting_config(run_dir: Path, **changes: Any) -> RunConfig:
+    """A counting run's configuration; keyword arguments are laid over its sections."""
+    return validate(RunConfig, merged(counting_values(run_dir), changes))
+
+
 @pytest.fixture
 def make_config(tmp_path: Path) -> MakeConfig:
-    """Builds a counting run's configuration; keyword arguments are laid over its sections."""
-    return lambda **changes: validate(RunConfig, merged(counting_values(tmp_path / "run"), changes))
+    """``counting_config`` in a directory of the test's own."""
+    return partial(counting_config, tmp_path / "run")
 
 
 @pytest.fixture

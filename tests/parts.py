@@ -103,7 +103,8 @@ class CheckingAgent(Agent):
         self._version: tuple[int, int] = (0, -1)
 
     def sample(self, obs: Array) -> Array:
-        assert self.is_train or self._version == (0, -1), "an actor must explore"
+        # An actor explores with a model it has adopted; the learner evaluates greedily and adopts none.
+        assert self.is_train == (self._version > (0, -1)), f"train {self.is_train}, model {self._version}"
         actions: Array = ((obs[:, 1] + obs[:, 2]) % 3).astype(np.int64)
         return actions
 

@@ -108,6 +108,12 @@ def test_join_tells_everything_an_actor_needs(client: Client) -> None:
     assert (again.actor_id, again.run_id) == (0, joined.run_id)
 
 
+def test_invariant_12_exploration_differs_per_actor_and_is_the_learners_to_say(make_config: MakeConfig) -> None:
+    with LearnerServer(make_config(exploration={"base": 0.4, "alpha": 7.0, "rungs": 3})) as server:
+        epsilons = [Client(server, incarnation).join().epsilon for incarnation in (1, 2, 3, 4)]
+    assert epsilons == pytest.approx([0.4, 0.4**4.5, 0.4**8, 0.4])
+
+
 def test_a_batch_is_stored_when_it_is_acknowledged(client: Client) -> None:
     client.join()
     talk = Talk(client.stub)

@@ -1,0 +1,85 @@
+"""Border's invariants that only a whole run can show; one run of three real actors serves them all.
+
+1, 2, 3, 4, 7, 8 and 9 are shown on the learner loop alone in tests/learner/test_learner.py, 10 also in
+test_evaluator.py, 12 in ingest/test_service.py, 14 in test_stat.py.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+
+from common.data import Array, Items
+from learner.server import Result
+from learner.shared import ControlBlock
+from tests.conftest import counting_config, wait_for
+from tests.e2e.test_counting import CAPACITY, assert_complete, steps_of, stored_items, train_in_thread
+from tests.parts import check_rows
+
+SEED, N_BUFFER = 100, 7
+
+
+@dataclass
+class Run:
+    result: Result
+    items: Items
+    control: ControlBlock
+    table: Array
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    config = counting_config(
+        tmp_path_factory.mktemp("invariants") / "run",
+        seed=SEED,
+        push={"n_buffer": N_BUFFER, "flush_seconds": 600.0},
+        trainer={"max_opts": 1_000_000, "eval_interval": 200},
+        replay={"capacity": CAPACITY, "samples_per_insert": 3.2},
+        evaluator={"episodes": 2},
+    )
+    with train_in_thread(config, local_actors=3) as (server, results):
+        wait_for(lambda: (server.actor_table["env_steps"] > 1000).sum() == 3, "every actor takes part")
+        server.learner.request_stop()
+    return Run(results[0], stored_items(results[0].run_dir), server.control, server.actor_table)
+
+
+def test_invariant_4_no_actor_steps_before_it_has_a_model(run: Run) -> None:
+    """The agent fails when it is asked to act without one; a failed actor would have been replaced."""
+    assert len(run.result.actors) == 3
+
+
+def test_invariant_5_actors_adopt_only_strictly_newer_models(run: Run) -> None:
+    """The agent fails when it is given another; here that there were newer ones to adopt."""
+    assert len(run.result.actors) == 3
+    assert run.control.fetches > 3
+    known = run.table[run.table["pid"] > 0]
+    assert (known["behaviour_opt_steps"] > 0).all()
+
+
+def test_invariant_6_samples_total_counts_the_items_accepted(run: Run) -> None:
+    assert run.result.samples_total == len(run.items["obs"]) == int(run.table["items"].sum())
+
+
+def test_invariant_9_actors_always_explore_and_evaluations_never_do(run: Run) -> None:
+    """The agent fails otherwise; here that both happened."""
+    assert len(run.result.actors) == 3
+    assert run.result.best_score > 0
+
+
+def test_invariant_10_actor_i_has_the_runs_seed_plus_i(run: Run) -> None:
+    tags = {SEED + actor: steps for actor, steps in steps_of(run.result).items()}
+    assert sorted(tags) == [SEED, SEED + 1, SEED + 2]
+    assert_complete(run.items, tags)
+
+
+def test_invariant_11_batches_carry_exactly_n_buffer_items_but_for_the_last(run: Run) -> None:
+    full_or_last = sum(-(-steps // N_BUFFER) for steps in steps_of(run.result).values())
+    assert run.control.batches == full_or_last
+
+
+def test_invariant_13_next_obs_is_the_terminal_one_and_no_transition_crosses_episodes(run: Run) -> None:
+    check_rows(run.items)
+    assert run.items["terminated"].sum() > 100
+    assert run.items["truncated"].sum() > 100
+    assert not (run.items["terminated"] & run.items["truncated"]).any()
