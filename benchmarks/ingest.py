@@ -1,0 +1,130 @@
+"""CartPole transitions per second into the replay, acknowledged, through the actor's own client, over loopback.
+
+Beside each figure the floor: bytes of the same size on a stream to a gRPC server that only acknowledges them.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import grpc
+import numpy as np
+
+from actor.client.connector import Connector
+from actor.client.fetcher import ModelFetcher
+from actor.client.pusher import Pusher
+from actor.proxy import ReplayBufferProxy
+from actor.stat import ActorCounters
+from benchmarks.floor import METHOD
+from benchmarks.report import median, report
+from common.config import load_config
+from common.data import Items, Schema
+from learner.server import LearnerServer
+
+SECONDS = 3.0
+WINDOW = 8
+FREE = ("server.listen=127.0.0.1:0", "metrics.trainer_port=null", "metrics.ingest_port=null")
+
+
+@contextmanager
+def ingest(batch: int) -> Iterator[LearnerServer]:
+    """A learner host that only takes items in, in batches of this many."""
+    with tempfile.TemporaryDirectory() as directory:
+        push = (f"push.n_buffer={batch}", f"push.window={WINDOW}", "push.flush_seconds=60")
+        ours = (*FREE, *push, "replay.samples_per_insert=null", f"run_dir={directory}/run")
+        with LearnerServer(load_config(Path("configs/cartpole.yaml"), ours)) as server:
+            yield server
+
+
+def push_rate(address: str, rows_per_push: int) -> float:
+    """Transitions per second from the first push to the last acknowledgement."""
+    stopped, counters = threading.Event(), ActorCounters()
+    connector = Connector(address, int(np.random.default_rng().integers(1, 2**63)), 10.0, stopped)
+    joined = connector.join()
+    fetcher = ModelFetcher(connector.stub, stopped)
+    pusher = Pusher(connector, joined, fetcher, counters, stopped)
+    proxy = ReplayBufferProxy(joined.schema, joined.config.push, pusher)
+    items = _items(joined.schema, rows_per_push)
+    started, pushes = time.perf_counter(), 0
+    while time.perf_counter() - started < SECONDS:
+        for _ in range(64):
+            proxy.push(items)
+        pushes += 64
+    proxy.flush()
+    unacknowledged = pusher.finish(10.0)
+    elapsed = time.perf_counter() - started
+    stopped.set()
+    fetcher.join(1.0)
+    connector.close()
+    if unacknowledged:
+        raise SystemExit(f"{unacknowledged} batches were not acknowledged")
+    return pushes * rows_per_push / elapsed
+
+
+def _items(schema: Schema, rows: int) -> Items:
+    items = schema.empty(rows)
+    for column in items.values():
+        column[:] = 0
+    return items
+
+
+def floor_rate(message_bytes: int) -> float:
+    """Messages per second to a server that only acknowledges, the same number in flight."""
+    server = subprocess.Popen(
+        [sys.executable, "-m", "benchmarks.floor"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert server.stdin is not None
+    assert server.stdout is not None
+    try:
+        channel = grpc.insecure_channel(f"127.0.0.1:{server.stdout.readline().strip()}")
+        free, payload, sent = threading.Semaphore(WINDOW), bytes(message_bytes), 0
+        end = time.perf_counter() + SECONDS
+
+        def messages() -> Iterator[bytes]:
+            nonlocal sent
+            while time.perf_counter() < end:
+                free.acquire(timeout=5)
+                sent += 1
+                yield payload
+
+        started = time.perf_counter()
+        push: grpc.StreamStreamMultiCallable[bytes, bytes] = channel.stream_stream(METHOD)
+        for _ in push(messages()):
+            free.release()
+        elapsed = time.perf_counter() - started
+        channel.close()
+        return sent / elapsed
+    finally:
+        server.stdin.close()
+        server.wait(10)
+
+
+def main() -> None:
+    rows = []
+    for batch, rows_per_push in ((64, 1), (64, 64), (256, 256)):
+        with ingest(batch) as server:
+            rate = median(lambda server=server, n=rows_per_push: push_rate(server.ingest.address, n))  # type: ignore[misc]
+            size = batch * server.buffer._memory.schema.row_bytes
+        floor = median(lambda size=size: floor_rate(size))  # type: ignore[misc]
+        rows.append(
+            {
+                "batch": batch,
+                "rows per push": rows_per_push,
+                "transitions/s": rate,
+                "messages/s": rate / batch,
+                "floor messages/s": floor,
+                "ratio": rate / batch / floor,
+            }
+        )
+    report("ingest", "acknowledged, exactly once, finite values checked, no TLS", rows)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,30 @@
+"""How benchmarks print: one table for people, one JSON line for machines."""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import sys
+from collections.abc import Callable, Mapping, Sequence
+
+RUNS = 3
+
+
+def median(measure: Callable[[], float]) -> float:
+    """The median of ``RUNS`` measurements, after one that does not count."""
+    measure()
+    return statistics.median(measure() for _ in range(RUNS))
+
+
+def report(name: str, guarantees: str, rows: Sequence[Mapping[str, object]]) -> None:
+    """Print the table and the JSON line."""
+    columns = list(rows[0])
+    cells = [[f"{row[c]:,.2f}" if isinstance(row[c], float) else str(row[c]) for c in columns] for row in rows]
+    widths = [max(len(line[i]) for line in [columns, *cells]) for i in range(len(columns))]
+    lines = [
+        "  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True)) for line in [columns, *cells]
+    ]
+    heading = f"{name} ({os.cpu_count()} cores, medians of {RUNS}, {guarantees})"
+    result = {"benchmark": name, "cores": os.cpu_count(), "runs": RUNS, "guarantees": guarantees, "rows": rows}
+    sys.stdout.write("\n".join([heading, *lines, json.dumps(result)]) + "\n")
