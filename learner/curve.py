@@ -30,7 +30,7 @@ def draw_learning_curve(metrics: Path, picture: Path, title: str, target: float 
         axis.set_xlabel(label)
         axis.grid(alpha=0.3)
     axes[0].set_ylabel("evaluation return")
-    axes[1].legend(loc="lower right")
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=3)
     figure.suptitle(title)
     figure.savefig(picture, dpi=120)
     return True

@@ -7,13 +7,13 @@ import socket
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any, NoReturn
 
 import grpc
 import pytest
 import yaml
 
 from common.pb import crossborder_pb2 as pb
-from common.pb import crossborder_pb2_grpc as pb_grpc
 from common.rpc import ERROR_KEY
 from tests.conftest import Command, endpoints
 
@@ -27,7 +27,7 @@ def assert_fails(command: Command, code: int, message: str) -> None:
     assert "Traceback" not in command.output()
 
 
-WRONG = {
+WRONG: dict[str, tuple[dict[str, Any], int, str]] = {
     "an unknown key": ({"replay": {"capacty": 5}}, 2, r"replay\.capacty: unknown key \(did you mean 'capacity'\?\)"),
     "a wrong type": ({"seed": "many"}, 2, r"seed: .*found 'many'"),
     "a missing module": ({"agent": {"target": "no_such:Agent"}}, 3, r"cannot import module 'no_such'"),
@@ -128,19 +128,22 @@ def test_an_actor_whose_parts_make_other_items_than_the_learners(
     assert_fails(worker, 8, r"column 0: the learner expects obs <f8 \[3\], this actor has obs <f8 \[4\]")
 
 
-class OlderLearner(pb_grpc.LearnerServiceServicer):
+class OlderLearner(grpc.GenericRpcHandler):
     """A learner that speaks another version of the protocol."""
 
-    def Join(self, request: pb.JoinRequest, context: grpc.ServicerContext) -> pb.JoinResponse:  # noqa: N802
-        details = f"protocol version: the learner speaks 0, the actor {request.protocol_version}"
+    def service(self, handler_call_details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler[Any, Any]:
+        assert handler_call_details.method == "/crossborder.v1.LearnerService/Join"
+        return grpc.unary_unary_rpc_method_handler(self.join, request_deserializer=pb.JoinRequest.FromString)
+
+    def join(self, request: pb.JoinRequest, context: grpc.ServicerContext) -> NoReturn:
         context.set_trailing_metadata(((ERROR_KEY, "protocol_mismatch"),))
+        details = f"protocol version: the learner speaks 0, the actor {request.protocol_version}"
         context.abort(grpc.StatusCode.FAILED_PRECONDITION, details)
-        raise AssertionError("abort returned")
 
 
 def test_a_learner_of_another_protocol_version(start: Start) -> None:
     server = grpc.server(ThreadPoolExecutor(1))
-    pb_grpc.add_LearnerServiceServicer_to_server(OlderLearner(), server)
+    server.add_generic_rpc_handlers((OlderLearner(),))
     port = server.add_insecure_port("127.0.0.1:0")
     server.start()
     try:

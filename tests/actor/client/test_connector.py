@@ -1,0 +1,112 @@
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from actor.client.connector import Connector
+from common.codec import schema_to_pb
+from common.config import RunConfig
+from common.data import NO_MODEL, Column, ModelVersion, Schema
+from common.envs import spec_of
+from common.errors import LearnerUnreachableError, RefusedError
+from common.pb import crossborder_pb2 as pb
+from common.processors import OneStep
+from learner.server import LearnerServer
+from tests.actor.client.conftest import ScriptedLearner, Serve
+from tests.conftest import PATIENCE, wait_for
+from tests.parts import CountingEnv
+
+SCHEMA = Schema((Column("n", "<i8"),))
+JOINED = pb.JoinResponse(
+    actor_id=3,
+    run_id="a run",
+    seed=-5,
+    epsilon=0.25,
+    schema=schema_to_pb(SCHEMA),
+    config_json='{"env": {"target": "a:b"}, "agent": {"target": "c:d"}, "push": {"n_buffer": 17}}',
+    last_seq=9,
+    newest=pb.ModelVersion(incarnation=2, opt_steps=30),
+)
+Connect = Callable[..., Connector]
+
+
+@pytest.fixture
+def connect() -> Iterator[Connect]:
+    """Makes connectors; they are closed at the end."""
+    made: list[Connector] = []
+
+    def _connect(
+        address: str, patience: float = PATIENCE, incarnation: int = 1, cancelled: threading.Event | None = None
+    ) -> Connector:
+        made.append(Connector(address, incarnation, patience, cancelled or threading.Event()))
+        return made[-1]
+
+    yield _connect
+    for connector in made:
+        connector.close()
+
+
+def test_what_the_learner_says_at_join_is_understood(serve: Serve, connect: Connect) -> None:
+    joined = connect(f"127.0.0.1:{serve(ScriptedLearner(JOINED, []))}").join()
+    assert (joined.actor_id, joined.run_id, joined.seed, joined.epsilon) == (3, "a run", -5, 0.25)
+    assert (joined.schema, joined.last_seq, joined.newest) == (SCHEMA, 9, ModelVersion(2, 30))
+    assert (joined.config.env.target, joined.config.agent.target, joined.config.push.n_buffer) == ("a:b", "c:d", 17)
+
+
+def test_a_real_learner_gives_what_its_configuration_says(host: LearnerServer, connect: Connect) -> None:
+    config: RunConfig = host.config
+    joined = connect(host.ingest.address).join()
+    assert joined.config == config.actor_part()
+    assert (joined.actor_id, joined.seed, joined.epsilon) == (0, config.seed, config.exploration.epsilon(0))
+    assert joined.last_seq == 0
+    assert joined.newest > NO_MODEL
+    assert joined.schema == OneStep().schema(spec_of(CountingEnv()))
+
+
+def test_joining_again_is_the_same_actor_and_another_incarnation_another(host: LearnerServer, connect: Connect) -> None:
+    first, other = connect(host.ingest.address, incarnation=11), connect(host.ingest.address, incarnation=12)
+    ids = [connector.join().actor_id for connector in (first, other, first)]
+    assert ids == [0, 1, 0]
+
+
+@pytest.mark.parametrize("patience", [0.0, 0.3])
+def test_a_learner_that_is_not_there_is_unreachable_within_the_patience(
+    free_port: int, connect: Connect, patience: float
+) -> None:
+    with pytest.raises(LearnerUnreachableError, match=rf":{free_port}: no learner for {patience:g} s: UNAVAILABLE"):
+        connect(f"127.0.0.1:{free_port}", patience).join()
+
+
+def test_a_learner_that_comes_late_is_found(
+    free_port: int, serve: Serve, connect: Connect, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    with ThreadPoolExecutor(1) as pool:
+        joining = pool.submit(connect(f"127.0.0.1:{free_port}").join)
+        wait_for(lambda: "waiting for the learner" in caplog.text, "the first try")
+        serve(ScriptedLearner(JOINED, []), free_port)
+        assert joining.result(PATIENCE).run_id == "a run"
+    assert caplog.text.count("waiting for the learner") == 1
+
+
+def test_whoever_is_told_to_stop_does_not_go_on_waiting(
+    free_port: int, connect: Connect, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    cancelled = threading.Event()
+    with ThreadPoolExecutor(1) as pool:
+        joining = pool.submit(connect(f"127.0.0.1:{free_port}", 100 * PATIENCE, cancelled=cancelled).join)
+        wait_for(lambda: "waiting for the learner" in caplog.text, "the first try")
+        assert not joining.done()
+        cancelled.set()
+        with pytest.raises(LearnerUnreachableError):
+            joining.result(PATIENCE)
+
+
+def test_a_refusal_for_good_is_not_tried_again(host: LearnerServer, connect: Connect) -> None:
+    with pytest.raises(RefusedError, match="incarnation: expected a random number, found 0"):
+        connect(host.ingest.address, 100 * PATIENCE, incarnation=0).join()

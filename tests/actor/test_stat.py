@@ -1,0 +1,54 @@
+from __future__ import annotations
+
+import pytest
+
+from actor.stat import ActorCounters
+
+
+class Clock:
+    now = 50.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_steps_are_counted_over_episodes() -> None:
+    counters = ActorCounters()
+    for done in (False, True, False):
+        counters.step(1.0, done)
+    assert counters.env_steps == 3
+
+
+def test_an_episode_has_the_sum_of_its_rewards_and_its_length() -> None:
+    counters = ActorCounters()
+    for reward, done in ((1.0, False), (2.5, True), (-4.0, True), (9.0, False)):
+        counters.step(reward, done)
+    assert counters.take_episodes() == ([3.5, -4.0], [2, 1])
+
+
+def test_episodes_are_taken_once_and_one_that_goes_on_is_kept_whole() -> None:
+    counters = ActorCounters()
+    counters.step(1.0, done=False)
+    assert counters.take_episodes() == ([], [])
+    counters.step(1.0, done=True)
+    assert counters.take_episodes() == ([2.0], [2])
+    assert counters.take_episodes() == ([], [])
+
+
+def test_what_was_taken_does_not_change_afterwards() -> None:
+    counters = ActorCounters()
+    counters.step(1.0, done=True)
+    taken = counters.take_episodes()
+    counters.step(2.0, done=True)
+    assert taken == ([1.0], [1])
+
+
+def test_time_runs_from_the_first_step() -> None:
+    clock = Clock()
+    counters = ActorCounters(clock)
+    clock.now = 60.0
+    assert counters.seconds() == 0.0
+    counters.step(0.0, done=False)
+    clock.now = 62.5
+    counters.step(0.0, done=False)
+    assert counters.seconds() == pytest.approx(2.5)

@@ -1,0 +1,308 @@
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+
+from common.agents.dqn import DQN
+from common.data import Array, Items, Model, ModelVersion
+from common.errors import CheckpointError, ConfigError
+from common.interfaces import EnvSpec
+
+FIRST, SECOND, END = np.eye(2, dtype=np.float32)[0], np.eye(2, dtype=np.float32)[1], np.zeros(2, np.float32)
+Row = tuple[Array, int, float, Array, bool, bool]
+"""obs, action, reward, next_obs, terminated, truncated."""
+
+TOY: list[Row] = [
+    (FIRST, 0, 0.0, SECOND, False, True),  # Cut off, but the better way goes on from there.
+    (FIRST, 1, 0.3, SECOND, True, False),
+    (SECOND, 0, 1.0, FIRST, True, False),
+    (SECOND, 1, 0.0, FIRST, True, False),
+]
+
+
+class Memory:
+    """A small ``ReplayBuffer`` of given rows."""
+
+    def __init__(self, rows: list[Row]) -> None:
+        names = ("obs", "action", "reward", "next_obs", "terminated", "truncated")
+        dtypes = (np.float32, np.int64, np.float32, np.float32, np.bool_, np.bool_)
+        columns = zip(*rows, strict=True) if rows else ([] for _ in names)
+        parts = zip(names, columns, dtypes, strict=True)
+        self._columns: Items = {name: np.array(column, dtype) for name, column, dtype in parts}
+        self._rng = np.random.default_rng(0)
+        self.inserted, self.sampled = len(rows), 0
+
+    def __len__(self) -> int:
+        return self.inserted
+
+    def batch(self, size: int) -> Items:
+        self.sampled += size
+        rows = self._rng.integers(self.inserted, size=size)
+        return {name: column[rows] for name, column in self._columns.items()}
+
+
+def spec(n_actions: int = 2, start: int = 0) -> EnvSpec:
+    return EnvSpec(gymnasium.spaces.Box(-1, 1, (2,), np.float32), gymnasium.spaces.Discrete(n_actions, start=start))
+
+
+def make(n_actions: int = 2, *, seed: int = 0, epsilon: float = 0.0, start: int = 0, **params: Any) -> DQN:
+    return DQN(spec(n_actions, start), seed=seed, epsilon=epsilon, **({"units": (8,)} | params))
+
+
+def tabular(online: list[list[float]], target: list[list[float]], **params: Any) -> DQN:
+    """Without hidden layers and with one-hot observations both networks are tables: state by state, its values."""
+    agent = make(units=(), batch_size=4, max_grad_norm=None, **params)
+    with torch.no_grad():
+        for net, table in ((agent.qnet, online), (agent.qnet_tgt, target)):
+            weight, bias = net.parameters()
+            weight.copy_(torch.tensor(table).T)
+            bias.zero_()
+    return agent
+
+
+def values(net: torch.nn.Module, obs: Array) -> Array:
+    with torch.inference_mode():
+        found: Array = net(torch.from_numpy(obs)).numpy()
+    return found
+
+
+def copies(net: torch.nn.Module) -> list[torch.Tensor]:
+    return [parameter.detach().clone() for parameter in net.parameters()]
+
+
+def same(a: list[torch.Tensor], b: list[torch.Tensor]) -> bool:
+    return all(torch.equal(x, y) for x, y in zip(a, b, strict=True))
+
+
+def observations(n: int) -> Array:
+    return np.random.default_rng(1).uniform(-10, 10, (n, 2)).astype(np.float32)
+
+
+def model_of(agent: DQN, opt_steps: int) -> Model:
+    params = {name: value.numpy().copy() for name, value in agent.model_info().items()}
+    return Model(ModelVersion(1, opt_steps), params)
+
+
+# Learning.
+
+
+@pytest.mark.parametrize("double_dqn", [True, False])
+@pytest.mark.parametrize("critic_loss", ["smooth_l1", "mse"])
+def test_it_learns_the_values_of_two_states(double_dqn: bool, critic_loss: str) -> None:
+    agent = make(
+        units=(16,),
+        lr=0.01,
+        batch_size=16,
+        discount_factor=0.9,
+        soft_update_interval=10,
+        double_dqn=double_dqn,
+        critic_loss=critic_loss,
+    )
+    memory = Memory(TOY)
+    for _ in range(400):
+        agent.opt(memory)
+    learned = values(agent.qnet, np.stack([FIRST, SECOND]))
+    np.testing.assert_allclose(learned, [[0.9, 0.3], [1.0, 0.0]], atol=0.05)
+    assert agent.sample(np.stack([FIRST, SECOND])).tolist() == [0, 0]
+
+
+@pytest.mark.parametrize(
+    ("terminated", "truncated", "double_dqn", "target"),
+    [
+        (False, False, True, 1 + 0.5 * 5),  # Online picks action 1 of SECOND, which the target network values at 5.
+        (False, False, False, 1 + 0.5 * 10),
+        (False, True, True, 1 + 0.5 * 5),
+        (True, False, True, 1.0),
+        (True, True, False, 1.0),
+    ],
+)
+def test_an_update_is_that_of_the_slow_formula(
+    terminated: bool, truncated: bool, double_dqn: bool, target: float
+) -> None:
+    agent = tabular(
+        online=[[3.0, 4.0], [1.0, 2.0]],
+        target=[[0.0, 0.0], [10.0, 5.0]],
+        discount_factor=0.5,
+        double_dqn=double_dqn,
+        critic_loss="mse",
+    )
+    record = agent.opt(Memory([(FIRST, 1, 1.0, SECOND, terminated, truncated)]))
+    assert record is not None
+    found = {name: float(value) for name, value in record.items()}
+    assert found == pytest.approx({"loss": (4.0 - target) ** 2, "pred_mean": 4.0, "tgt_mean": target})
+    after = values(agent.qnet, np.stack([FIRST]))[0]
+    assert after[0] == 3.0
+    assert (after[1] > 4.0) == (target > 4.0)
+
+
+def test_an_empty_memory_changes_nothing_and_counts_for_nothing() -> None:
+    agent, memory = make(soft_update_interval=1), Memory([])
+    before = copies(agent.qnet)
+    assert agent.opt(memory) is None
+    assert same(copies(agent.qnet), before)
+    assert memory.sampled == 0
+
+
+def test_an_opt_step_draws_one_batch_for_each_of_its_updates() -> None:
+    memory = Memory(TOY)
+    make(batch_size=5, n_updates_per_opt=3).opt(memory)
+    assert memory.sampled == 15
+
+
+def test_gradients_are_clipped_to_the_norm_asked_for() -> None:
+    rows = [(FIRST, 0, 100.0, END, True, False)]
+    agent = make(max_grad_norm=0.5, critic_loss="mse")
+    record = agent.opt(Memory(rows))
+    assert record is not None
+    assert float(record["grad_norm"]) > 0.5
+    gradients = [parameter.grad for parameter in agent.qnet.parameters() if parameter.grad is not None]
+    assert float(torch.cat([gradient.flatten() for gradient in gradients]).norm()) == pytest.approx(0.5, rel=1e-4)
+
+
+# The target network.
+
+
+def test_the_target_is_an_exact_copy_at_each_interval_and_stays_between() -> None:
+    agent, memory = make(soft_update_interval=3), Memory(TOY)
+    kept = copies(agent.qnet)
+    for step in range(1, 8):
+        agent.opt(memory)
+        if step % 3 == 0:
+            kept = copies(agent.qnet)
+        assert same(copies(agent.qnet_tgt), kept), f"after step {step}"
+        assert same(copies(agent.qnet), kept) == (step % 3 == 0)
+
+
+@pytest.mark.parametrize("tau", [0.25, 0.005])
+def test_tau_is_the_share_that_moves_into_the_target(tau: float) -> None:
+    agent, memory = make(soft_update_interval=1, tau=tau, lr=0.1), Memory(TOY)
+    for _ in range(3):
+        before = copies(agent.qnet_tgt)
+        agent.opt(memory)
+        slow = [(1 - tau) * old + tau * new for old, new in zip(before, copies(agent.qnet), strict=True)]
+        torch.testing.assert_close(copies(agent.qnet_tgt), slow)
+        assert not same(copies(agent.qnet_tgt), before)
+
+
+# Acting.
+
+
+def test_in_eval_mode_it_takes_the_action_of_highest_value() -> None:
+    agent, obs = make(4, epsilon=1.0), observations(200)
+    agent.eval()
+    actions = agent.sample(obs)
+    assert actions.tolist() == values(agent.qnet, obs).argmax(axis=1).tolist()
+    assert len(set(actions.tolist())) > 1
+    agent.train()
+    assert agent.sample(obs).tolist() != actions.tolist()
+
+
+def test_with_epsilon_1_every_action_is_as_likely() -> None:
+    agent = make(3, epsilon=1.0)
+    agent.train()
+    counts = np.bincount(agent.sample(observations(6000)))
+    assert counts.sum() == 6000
+    np.testing.assert_allclose(counts, 2000, rtol=0.06)
+
+
+def test_with_epsilon_a_half_half_of_the_actions_are_greedy_and_some_more_by_chance() -> None:
+    agent, obs = make(4, epsilon=0.5, explorer={"final_step": 0}), observations(6000)
+    greedy = agent.sample(obs)
+    agent.train()
+    assert (agent.sample(obs) == greedy).mean() == pytest.approx(0.5 + 0.5 / 4, abs=0.03)
+
+
+def test_with_epsilon_0_exploring_is_acting_greedily() -> None:
+    agent, obs = make(4, epsilon=0.0, explorer={"final_step": 0}), observations(200)
+    greedy = agent.sample(obs)
+    agent.train()
+    assert agent.sample(obs).tolist() == greedy.tolist()
+
+
+def test_the_seed_decides_on_weights_and_exploration() -> None:
+    agents = [make(3, seed=seed, epsilon=1.0) for seed in (1, 1, 2)]
+    for agent in agents:
+        agent.train()
+    first, again, other = (agent.sample(observations(50)).tolist() for agent in agents)
+    assert first == again != other
+    assert same(copies(agents[0].qnet), copies(agents[1].qnet))
+    assert not same(copies(agents[0].qnet), copies(agents[2].qnet))
+
+
+def test_actions_of_a_space_that_starts_at_5_are_offset_both_ways() -> None:
+    agent = tabular(online=[[1.0, 2.0], [4.0, 3.0]], target=[[0.0, 0.0], [0.0, 0.0]], start=5, epsilon=1.0)
+    assert agent.sample(np.stack([FIRST, SECOND])).tolist() == [6, 5]
+    agent.train()
+    assert set(agent.sample(observations(100)).tolist()) == {5, 6}
+    record = agent.opt(Memory([(FIRST, 6, 0.0, END, True, False)]))
+    assert record is not None
+    assert float(record["pred_mean"]) == 2.0
+
+
+@pytest.mark.parametrize("space", [gymnasium.spaces.Box(-1, 1, (2,)), gymnasium.spaces.MultiDiscrete([2, 2])])
+def test_an_action_space_that_is_not_discrete_is_refused(space: gymnasium.Space[Any]) -> None:
+    with pytest.raises(ConfigError, match="Discrete action space, found"):
+        DQN(EnvSpec(spec().observation_space, space), seed=0)
+
+
+# Models and checkpoints.
+
+
+def test_a_synced_model_is_adopted_and_drives_exploration() -> None:
+    source = make(seed=1)
+    agent = make(seed=2, epsilon=0.2, explorer={"start": 1.0, "final_step": 100})
+    assert agent.epsilon == 1.0
+    for opt_steps, epsilon in ((50, 0.6), (100, 0.2)):
+        source.opt(Memory(TOY))
+        agent.sync_model(model_of(source, opt_steps))
+        assert same(copies(agent.qnet), copies(source.qnet))
+        assert agent.epsilon == pytest.approx(epsilon)
+
+
+def test_an_adopted_model_is_not_changed_when_its_source_goes_on() -> None:
+    source, agent = make(seed=1), make(seed=2)
+    agent.sync_model(Model(ModelVersion(1, 0), {name: value.numpy() for name, value in source.model_info().items()}))
+    adopted = copies(agent.qnet)
+    source.opt(Memory(TOY))
+    assert same(copies(agent.qnet), adopted)
+    assert not same(copies(source.qnet), adopted)
+
+
+def test_what_it_publishes_are_always_the_same_live_tensors() -> None:
+    agent = make(soft_update_interval=1)
+
+    def places() -> dict[str, tuple[int, torch.Size]]:
+        return {name: (value.data_ptr(), value.shape) for name, value in agent.model_info().items()}
+
+    before, live = places(), agent.model_info()
+    agent.opt(Memory(TOY))
+    agent.load_params(make(seed=5).save_params())
+    assert places() == before
+    assert same(list(live.values()), copies(agent.qnet))
+
+
+def test_saved_parameters_are_restored_with_both_networks() -> None:
+    trained, fresh = make(seed=1, soft_update_interval=100), make(seed=2)
+    for _ in range(3):
+        trained.opt(Memory(TOY))
+    fresh.load_params(trained.save_params())
+    assert same(copies(fresh.qnet), copies(trained.qnet))
+    assert same(copies(fresh.qnet_tgt), copies(trained.qnet_tgt))
+    assert not same(copies(fresh.qnet), copies(fresh.qnet_tgt))
+
+
+@pytest.mark.parametrize("kept", ["qnet.", "qnet_tgt.", "nothing"])
+def test_parameters_that_lack_a_network_are_refused(kept: str) -> None:
+    params = {name: value for name, value in make().save_params().items() if name.startswith(kept)}
+    with pytest.raises(CheckpointError, match="the saved network does not fit this one"):
+        make().load_params(params)
+
+
+@pytest.mark.parametrize("other", [{"units": (9,)}, {"units": (8, 8)}, {"n_actions": 3}])
+def test_the_parameters_of_another_network_are_refused(other: dict[str, Any]) -> None:
+    with pytest.raises(CheckpointError, match="the saved network does not fit this one"):
+        make().load_params(make(**other).save_params())

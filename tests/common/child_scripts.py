@@ -1,0 +1,123 @@
+"""Small lives for children, told which one to lead by the ``life`` of their boot line."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import signal
+import sys
+import threading
+from typing import Any, Final
+
+MODULE: Final = "tests.common.child_scripts"
+
+
+def tell(**event: Any) -> None:
+    sys.stdout.write(json.dumps(event) + "\n")
+    sys.stdout.flush()
+
+
+def obedient(boot: dict[str, Any]) -> int:
+    """Says hello, and ends when its stdin closes."""
+    tell(pid=os.getpid(), boot=boot)
+    sys.stdin.read()
+    tell(goodbye=True)
+    return 0
+
+
+def stubborn(boot: dict[str, Any]) -> int:
+    """Says hello, and does not care about stdin."""
+    tell(pid=os.getpid())
+    threading.Event().wait()
+    return 0
+
+
+def reporting(boot: dict[str, Any]) -> int:
+    """Ends with an error of its own."""
+    tell(error=boot["error"], exit_code=boot["code"])
+    return int(boot["code"])
+
+
+def silent(boot: dict[str, Any]) -> int:
+    """Ends without a word."""
+    return int(boot["code"])
+
+
+def shot(boot: dict[str, Any]) -> int:
+    """Ends as a segfault would."""
+    os.kill(os.getpid(), signal.SIGKILL)
+    return 0
+
+
+def chatty(boot: dict[str, Any]) -> int:
+    """Prints what is no event before what is one."""
+    sys.stdout.write("A library greets you.\n")
+    tell(after="greeting")
+    sys.stdin.read()
+    return 0
+
+
+def logging_(boot: dict[str, Any]) -> int:
+    """Logs at several levels, and leaves a traceback."""
+    from common.log import setup_logging
+
+    setup_logging(child=True)
+    log = logging.getLogger("deep.inside")
+    log.info("all is well")
+    log.warning("not so well")
+    try:
+        raise RuntimeError("broken")
+    except RuntimeError:
+        log.exception("it broke")
+    log.info("well again")
+    return 0
+
+
+def environment(boot: dict[str, Any]) -> int:
+    """Tells one environment variable, and the session it runs in."""
+    tell(value=os.environ.get(boot["variable"]), session=os.getsid(0), pid=os.getpid())
+    sys.stdin.read()
+    return 0
+
+
+def descriptor(boot: dict[str, Any]) -> int:
+    """Writes to a file descriptor that it inherited."""
+    os.write(boot["fd"], b"x")
+    return 0
+
+
+def parent(boot: dict[str, Any]) -> int:
+    """Has a child of its own, and names it."""
+    from common.child import Child
+
+    child = Child("grandchild", MODULE, {"life": "obedient"})
+    tell(grandchild=child.next_event(30)["pid"])
+    threading.Event().wait()
+    return 0
+
+
+def signalled(boot: dict[str, Any]) -> int:
+    """Waits for signals; ``orderly`` says whether it knows how to stop, ``prompt`` whether it does so."""
+    from common.signals import StopSignals
+
+    signals, stopped = StopSignals(), threading.Event()
+
+    def on_stop() -> None:
+        tell(asked=True)
+        if boot["prompt"]:
+            stopped.set()
+
+    if boot["orderly"]:
+        signals.on_stop = on_stop
+    tell(exit_code_before=signals.exit_code)
+    try:
+        stopped.wait()
+    except KeyboardInterrupt:
+        tell(interrupted=True)
+    return signals.exit_code
+
+
+if __name__ == "__main__":
+    told = json.loads(sys.stdin.readline())
+    sys.exit(globals()[told["life"]](told))

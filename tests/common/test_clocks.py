@@ -1,0 +1,44 @@
+from __future__ import annotations
+
+import pytest
+
+from common.clocks import Deadline, Every
+
+
+class Clock:
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_a_deadline_counts_down_and_has_passed_at_its_point_in_time() -> None:
+    clock = Clock()
+    deadline = Deadline(5.0, clock)
+    assert (deadline.remaining(), deadline.passed()) == (5.0, False)
+    clock.now += 3.0
+    assert (deadline.remaining(), deadline.passed()) == (2.0, False)
+    clock.now += 2.0
+    assert (deadline.remaining(), deadline.passed()) == (0.0, True)
+
+
+def test_nothing_remains_after_a_deadline() -> None:
+    clock = Clock()
+    deadline = Deadline(5.0, clock)
+    clock.now += 50.0
+    assert deadline.remaining() == 0.0
+    assert deadline.passed()
+
+
+def test_a_deadline_without_time_has_passed_at_once() -> None:
+    assert Deadline(0.0, Clock()).passed()
+
+
+def test_every_third_step_is_due() -> None:
+    every = Every(3)
+    assert [step for step in range(1, 10) if every.due(step)] == [3, 6, 9]
+
+
+@pytest.mark.parametrize("interval", [0, None])
+def test_an_interval_of_nothing_is_never_due(interval: int | None) -> None:
+    assert not any(Every(interval).due(step) for step in range(10))

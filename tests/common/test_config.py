@@ -1,0 +1,360 @@
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+import yaml
+
+from common.agents.dqn import DQNConfig
+from common.agents.exploration import EpsilonGreedy
+from common.config import (
+    ActorConfig,
+    ExplorationConfig,
+    PluginConfig,
+    RunConfig,
+    dump_config,
+    is_loopback,
+    load_config,
+    split_address,
+)
+from common.errors import ConfigError, PluginError
+from common.settings import Settings, validate
+from tests.conftest import ROOT
+
+MINIMAL: dict[str, Any] = {
+    "env": {"target": "tests.parts:CountingEnv"},
+    "agent": {"target": "common.agents.dqn:DQN"},
+    "trainer": {"max_opts": 10},
+}
+Write = Callable[..., Path]
+
+
+def build(**changes: Any) -> RunConfig:
+    return validate(RunConfig, MINIMAL | changes)
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Write:
+    """Writes a run's YAML file."""
+
+    def _write(**changes: Any) -> Path:
+        path = tmp_path / "cart-pole.yaml"
+        path.write_text(yaml.safe_dump(MINIMAL | changes))
+        return path
+
+    return _write
+
+
+def settings_in(annotation: Any) -> Iterator[type[Settings]]:
+    """Every settings model that an annotation names, and theirs."""
+    if isinstance(annotation, type) and issubclass(annotation, Settings):
+        yield annotation
+        for field in annotation.model_fields.values():
+            yield from settings_in(field.annotation)
+    for inner in get_args(annotation):
+        yield from settings_in(inner)
+
+
+ALL_MODELS: list[type[Settings]] = list(dict.fromkeys([*settings_in(RunConfig), *settings_in(DQNConfig)]))
+ALL_FIELDS = [
+    pytest.param(field.description, id=f"{model.__name__}.{name}")
+    for model in ALL_MODELS
+    for name, field in model.model_fields.items()
+]
+
+
+def test_all_sections_are_walked() -> None:
+    assert {RunConfig, PluginConfig, ExplorationConfig, DQNConfig, EpsilonGreedy} < set(ALL_MODELS)
+    assert set(ActorConfig.model_fields) < set(RunConfig.model_fields)
+
+
+@pytest.mark.parametrize("description", ALL_FIELDS)
+def test_every_field_is_described_by_a_sentence(description: str | None) -> None:
+    assert description
+    assert description.strip(" .")
+    assert description.endswith(".")
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "configs").glob("*.yaml")), ids=lambda path: path.name)
+def test_every_configuration_that_is_shipped_is_good(path: Path) -> None:
+    config = load_config(path)
+    config.check()
+    assert config.name == path.stem
+
+
+# Values.
+
+
+def test_an_unknown_key_names_the_nearest(write: Write) -> None:
+    with pytest.raises(ConfigError, match=r"^replay\.capasity: unknown key \(did you mean 'capacity'\?\)$"):
+        load_config(write(replay={"capasity": 3}))
+
+
+def test_what_must_be_given_is_asked_for() -> None:
+    with pytest.raises(ConfigError) as caught:
+        validate(RunConfig, {"trainer": {}})
+    assert set(str(caught.value).splitlines()) == {
+        f"{place}: expected a value, found none" for place in ("env", "agent", "trainer.max_opts")
+    }
+
+
+def test_max_train_steps_is_another_name_for_max_opts() -> None:
+    assert build(trainer={"max_train_steps": 77}).trainer.max_opts == 77
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"trainer": {"max_opts": 1, "warmup_period": 11}, "replay": {"capacity": 10}},
+            r"trainer\.warmup_period \(11\) is above replay\.capacity \(10\): training would never start",
+        ),
+        (
+            {"trainer": {"max_opts": 1, "target_score": 9.0, "eval_interval": 0}},
+            r"trainer\.target_score needs trainer\.eval_interval",
+        ),
+        (
+            {"push": {"n_buffer": 11}, "server": {"max_rows": 10}},
+            r"push\.n_buffer \(11\) is above server\.max_rows \(10\)",
+        ),
+    ],
+)
+def test_values_that_do_not_go_together_are_refused(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        build(**changes)
+
+
+def test_values_that_just_go_together_are_taken() -> None:
+    trainer = {"max_opts": 1, "warmup_period": 10, "target_score": 9.0, "eval_interval": 1}
+    config = build(trainer=trainer, replay={"capacity": 10}, push={"n_buffer": 10}, server={"max_rows": 10})
+    assert config.trainer.warmup_period == config.replay.capacity == config.push.n_buffer == config.server.max_rows
+
+
+@pytest.mark.parametrize(
+    ("section", "key", "value"),
+    [
+        ("trainer", "eval_interval", -1),
+        ("replay", "capacity", 0),
+        ("replay", "samples_per_insert", 0),
+        ("exploration", "base", 1.5),
+        ("exploration", "rungs", 0),
+        ("push", "flush_seconds", 0),
+        ("server", "max_actors", 4097),
+        ("metrics", "trainer_port", 65536),
+    ],
+)
+def test_a_value_out_of_range_is_refused_with_its_place(section: str, key: str, value: float) -> None:
+    with pytest.raises(ConfigError, match=rf"^{section}\.{key}: .*, found {value}$"):
+        build(**{section: {**MINIMAL.get(section, {}), key: value}})
+
+
+# Files and overrides.
+
+
+def test_a_run_is_named_after_its_file_unless_it_says_otherwise(write: Write) -> None:
+    assert load_config(write()).name == "cart-pole"
+    assert load_config(write(name="other")).name == "other"
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"a: [1", "not valid YAML"),
+        (b"- 1\n- 2\n", "expected a mapping, found list"),
+        (b"\xff\xfe\x00a", "cannot be read"),
+        (b"", "env: expected a value, found none"),
+    ],
+)
+def test_a_file_that_holds_no_configuration_is_refused(tmp_path: Path, content: bytes, message: str) -> None:
+    path = tmp_path / "run.yaml"
+    path.write_bytes(content)
+    with pytest.raises(ConfigError, match=message):
+        load_config(path)
+
+
+def test_a_missing_file_is_refused_by_name(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"missing\.yaml: cannot be read: .*No such file"):
+        load_config(tmp_path / "missing.yaml")
+
+
+@pytest.mark.parametrize(
+    ("assignment", "changed"),
+    [
+        ("replay.capacity=5", {"replay": {"capacity": 5}}),
+        ("exploration.base=0.5", {"exploration": {"base": 0.5}}),
+        ("trainer.sync_interval=null", {"trainer": {"max_opts": 10, "sync_interval": None}}),
+        ("server.insecure=true", {"server": {"insecure": True}}),
+        ("env.params.units=[8, 4]", {"env": {**MINIMAL["env"], "params": {"units": [8, 4]}}}),
+        ("env.params.a.b.c=x=y", {"env": {**MINIMAL["env"], "params": {"a": {"b": {"c": "x=y"}}}}}),
+        ("replay={capacity: 6}", {"replay": {"capacity": 6}}),
+    ],
+)
+def test_an_override_is_read_as_yaml(write: Write, assignment: str, changed: dict[str, Any]) -> None:
+    config = load_config(write(), [assignment])
+    assert config == build(name="cart-pole", **changed)
+    assert config != build(name="cart-pole")
+
+
+def test_the_last_override_of_a_key_wins_and_its_neighbours_stay(write: Write) -> None:
+    path = write(replay={"capacity": 1000, "samples_per_insert": 2.0})
+    config = load_config(path, ["replay.capacity=7", "replay.capacity=8"])
+    assert (config.replay.capacity, config.replay.samples_per_insert) == (8, 2.0)
+
+
+@pytest.mark.parametrize(
+    ("assignment", "message"),
+    [
+        ("replay.capacity", r"^--set: expected KEY\.KEY=VALUE, found 'replay\.capacity'$"),
+        ("=3", r"^--set: expected KEY\.KEY=VALUE, found '=3'$"),
+        ("name.first=3", r"^--set name\.first: 'name' is a value, not a section$"),
+        ("replay.capacity=[1", r"^--set replay\.capacity: expected a YAML value, found '\[1'$"),
+        ("replay.capcity=1", r"^replay\.capcity: unknown key \(did you mean 'capacity'\?\)$"),
+        ("replay=3", r"^replay: .*, found 3$"),
+        ("name=", r"^name: .*, found None$"),
+    ],
+)
+def test_an_override_that_makes_no_sense_is_refused(write: Write, assignment: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        load_config(write(), [assignment])
+
+
+def test_what_is_dumped_is_read_back_the_same(tmp_path: Path) -> None:
+    config = build(
+        name="a.b-c",
+        seed=7,
+        run_dir="runs/x",
+        env={"target": "gymnasium:make", "params": {"id": "CartPole-v1", "nested": [1, {"a": None}]}},
+        trainer={"max_opts": 5, "max_seconds": 1.5, "target_score": -3.25, "save_interval": 2, "sync_interval": None},
+        exploration={"base": 0.4, "alpha": 7.0, "rungs": 8},
+        metrics={"trainer_port": None},
+    )
+    path = tmp_path / "resolved.yaml"
+    path.write_text(dump_config(config))
+    assert load_config(path) == config
+
+
+# Exploration.
+
+
+def test_the_ladder_is_that_of_ape_x() -> None:
+    ladder = ExplorationConfig(base=0.4, alpha=7.0, rungs=8)
+    expected = [0.4, 0.16, 0.064, 0.0256, 0.01024, 0.004096, 0.0016384, 0.00065536]
+    assert [ladder.epsilon(i) for i in range(8)] == pytest.approx(expected)
+
+
+def test_the_ladder_falls_by_the_same_factor_from_rung_to_rung() -> None:
+    ladder = ExplorationConfig(base=0.5, alpha=3.0, rungs=5)
+    logs = [math.log(ladder.epsilon(i)) for i in range(5)]
+    assert [b - a for a, b in pairwise(logs)] == pytest.approx([3 / 4 * math.log(0.5)] * 4)
+    assert ladder.epsilon(4) == pytest.approx(0.5**4)
+
+
+def test_actors_beyond_the_ladder_start_again_at_its_top() -> None:
+    ladder = ExplorationConfig(base=0.4, alpha=7.0, rungs=3)
+    assert [ladder.epsilon(i) for i in (3, 4, 5)] == [ladder.epsilon(i) for i in (0, 1, 2)]
+
+
+@pytest.mark.parametrize("ladder", [{"rungs": 1, "alpha": 7.0}, {"rungs": 4, "alpha": 0.0}])
+def test_a_ladder_with_one_rung_or_without_a_slope_is_level(ladder: dict[str, Any]) -> None:
+    assert {ExplorationConfig(base=0.3, **ladder).epsilon(i) for i in range(6)} == {0.3}
+
+
+# Plugins.
+
+
+@pytest.mark.parametrize(
+    ("target", "params", "given", "message"),
+    [
+        ("common.agents.dqn:DQN", {"lr_": 1}, (), r"agent\.params\.lr_: unknown key \(did you mean 'lr'\?\)"),
+        ("common.agents.dqn:DQN", {"tau": 2.0}, (), r"agent\.params\.tau: .*less than or equal to 1, found 2\.0"),
+        ("common.agents.dqn:DQN", {"explorer": {"strat": 1}}, (), r"agent\.params\.explorer\.strat: unknown key \(did"),
+        ("tests.parts:CheckingAgent", {"batch": 1}, ("spec", "seed", "epsilon"), r"batch: .*mean 'batch_size'"),
+        ("tests.parts:CheckingAgent", {"seed": 1}, ("spec", "seed", "epsilon"), r"seed: unknown parameter"),
+        ("tests.parts:DyingEnv", {}, (), r"agent\.params\.marker: expected a value, found none"),
+        ("tests.parts:CountingEnv", {"a": 1}, (), r"agent\.params\.a: unknown parameter \(known: none\)"),
+    ],
+)
+def test_parameters_are_checked_by_config_or_by_signature(
+    target: str, params: dict[str, Any], given: tuple[str, ...], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        PluginConfig(target=target, params=params).check("agent", frozenset(given))
+
+
+@pytest.mark.parametrize(
+    ("target", "params", "given"),
+    [
+        ("common.agents.dqn:DQN", {"lr": 0.1}, ("spec", "seed", "epsilon")),
+        ("tests.parts:CheckingAgent", {"batch_size": 1}, ("spec", "seed", "epsilon")),
+        ("tests.parts:DyingEnv", {"marker": "m"}, ()),
+        ("gymnasium:make", {"id": "CartPole-v1", "anything": 1}, ()),
+    ],
+)
+def test_good_parameters_pass(target: str, params: dict[str, Any], given: tuple[str, ...]) -> None:
+    config = PluginConfig(target=target, params=params)
+    config.check("agent", frozenset(given))
+    with pytest.raises(PluginError):
+        config.model_copy(update={"target": target + "x"}).check("agent", frozenset(given))
+
+
+def test_a_part_is_built_with_its_parameters_and_with_what_the_system_gives() -> None:
+    config = PluginConfig(target="builtins:dict", params={"a": 1})
+    assert config.build(b=2) == {"a": 1, "b": 2}
+
+
+# Actors' part and addresses.
+
+
+def test_actors_get_their_part_and_nothing_else() -> None:
+    config = build(push={"n_buffer": 7}, env={"target": "a:b", "params": {"x": [1, 2]}})
+    part = config.actor_part()
+    assert type(part) is ActorConfig
+    assert (part.env, part.agent, part.step_processor) == (config.env, config.agent, config.step_processor)
+    assert part.push.n_buffer == 7
+    assert set(json.loads(part.model_dump_json())) == {"env", "agent", "step_processor", "push"}
+
+
+def test_the_actors_part_survives_the_wire() -> None:
+    part = build(agent={"target": "a:b", "params": {"units": [1, 2], "deep": {"x": None}}}).actor_part()
+    assert validate(ActorConfig, json.loads(part.model_dump_json())) == part
+
+
+@pytest.mark.parametrize("listen", ["0.0.0.0:50051", "[::]:0", "192.168.1.5:1", "gpu-host:50051"])
+def test_listening_beyond_loopback_must_be_called_insecure(listen: str) -> None:
+    with pytest.raises(ConfigError, match=r"server\.listen: .* reachable from other hosts .* --insecure"):
+        build(server={"listen": listen}).check()
+    build(server={"listen": listen, "insecure": True}).check()
+
+
+@pytest.mark.parametrize("listen", ["127.0.0.1:0", "127.1.2.3:1", "[::1]:0", "localhost:50051"])
+def test_listening_on_loopback_needs_no_leave(listen: str) -> None:
+    config = build(server={"listen": listen})
+    config.check()
+    assert is_loopback(split_address(listen)[0])
+
+
+@pytest.mark.parametrize("part", ["env", "agent", "step_processor"])
+def test_the_check_of_a_run_tries_each_part(part: str) -> None:
+    with pytest.raises(PluginError, match="no_such_module"):
+        build(**{part: {"target": "no_such_module:Thing"}}).check()
+    with pytest.raises(ConfigError, match=rf"{part}\.params\.bogus: unknown"):
+        build(**{part: {"target": build().model_dump()[part]["target"], "params": {"bogus": 1}}}).check()
+
+
+@pytest.mark.parametrize(
+    ("address", "parts"),
+    [("gpu-host:50051", ("gpu-host", 50051)), ("127.0.0.1:0", ("127.0.0.1", 0)), ("[::1]:65535", ("::1", 65535))],
+)
+def test_an_address_is_a_host_and_a_port(address: str, parts: tuple[str, int]) -> None:
+    assert split_address(address) == parts
+
+
+@pytest.mark.parametrize("address", ["", "host", ":50051", "host:", "host:http", "host:-1", "host:65536", "host:1.5"])
+def test_anything_else_is_no_address(address: str) -> None:
+    with pytest.raises(ConfigError, match=rf"expected HOST:PORT, found '{address}'"):
+        split_address(address)

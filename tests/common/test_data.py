@@ -1,0 +1,106 @@
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+import numpy as np
+import pytest
+
+from common.data import NO_MODEL, Array, Column, ModelVersion, Schema
+from common.errors import ConfigError, SchemaMismatchError
+
+SCHEMA = Schema((Column("obs", "<f4", (2, 3)), Column("action", "<i8"), Column("done", "|b1")))
+
+
+def ones(rows: int, **changes: Array) -> dict[str, Array]:
+    return {c.name: np.ones((rows, *c.shape), c.dtype) for c in SCHEMA.columns} | changes
+
+
+@pytest.mark.parametrize(
+    ("dtype", "name"),
+    [(np.float32, "<f4"), (np.dtype(">f8"), "<f8"), (np.int64, "<i8"), (np.uint8, "|u1"), (np.bool_, "|b1")],
+)
+def test_a_column_is_named_by_its_little_endian_dtype(dtype: Any, name: str) -> None:
+    assert Column.of("x", dtype, (4,)) == Column("x", name, (4,))
+
+
+@pytest.mark.parametrize("dtype", ["O", "U5", "S5", "M8[s]", "c8", [("a", "i4")]])
+def test_a_dtype_that_cannot_travel_is_refused_with_the_name_of_its_column(dtype: Any) -> None:
+    with pytest.raises(ConfigError, match=r"column 'x': expected a float, integer or bool dtype, found "):
+        Column.of("x", np.dtype(dtype))
+
+
+def test_a_row_has_the_bytes_of_all_its_columns() -> None:
+    assert [column.row_bytes for column in SCHEMA.columns] == [24, 8, 1]
+    assert SCHEMA.row_bytes == 33
+
+
+def test_the_hash_is_the_one_that_the_proto_file_defines() -> None:
+    digest = hashlib.sha256(b"obs:<f4:2,3;action:<i8:;done:|b1:;").digest()
+    assert SCHEMA.hash == int.from_bytes(digest[:8], "big")
+
+
+@pytest.mark.parametrize("columns", [(), (Column("x", "<f4"), Column("x", "<f8"))])
+def test_a_schema_needs_columns_with_distinct_names(columns: tuple[Column, ...]) -> None:
+    with pytest.raises(ConfigError, match="at least one column and distinct names"):
+        Schema(columns)
+
+
+def test_empty_items_fit_their_schema() -> None:
+    assert SCHEMA.count(SCHEMA.empty(4)) == 4
+
+
+@pytest.mark.parametrize("rows", [0, 1, 5])
+def test_items_that_fit_are_counted(rows: int) -> None:
+    assert SCHEMA.count(ones(rows)) == rows
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"obs": np.ones((2, 3, 2), np.float32)},
+            r"'obs': expected <f4 \[2, \*\[2, 3\]\], found <f4 \[2, 3, 2\]",
+        ),
+        ({"action": np.ones(2, np.int32)}, r"column 'action': expected <i8 .*, found <i4 \[2\]"),
+        ({"action": np.ones(2, ">i8")}, r"column 'action': expected <i8 .*, found >i8 \[2\]"),
+        ({"done": np.ones(3, np.bool_)}, r"column 'done': expected \|b1 \[2, \*\[\]\], found \|b1 \[3\]"),
+        ({"extra": np.ones(2)}, r"expected columns \['obs', 'action', 'done'\], found .*'extra'"),
+    ],
+)
+def test_items_that_do_not_fit_are_refused_by_column_with_both_sides(changes: dict[str, Array], message: str) -> None:
+    with pytest.raises(SchemaMismatchError, match=message):
+        SCHEMA.count(ones(2, **changes))
+
+
+def test_a_missing_column_is_refused() -> None:
+    items = ones(2)
+    del items["done"]
+    with pytest.raises(SchemaMismatchError, match=r"found \['obs', 'action'\]"):
+        SCHEMA.count(items)
+
+
+def test_equal_schemas_pass_and_the_first_difference_is_named() -> None:
+    SCHEMA.require_equal(Schema(SCHEMA.columns), "this actor", "the learner")
+    other = Schema((SCHEMA.columns[0], Column("action", "<i4"), Column("done", "|u1")))
+    with pytest.raises(
+        SchemaMismatchError, match=r"column 1: the learner expects action <i4 .* this actor has action <i8"
+    ):
+        SCHEMA.require_equal(other, "this actor", "the learner")
+
+
+def test_a_column_too_many_on_either_side_is_named() -> None:
+    shorter = Schema(SCHEMA.columns[:2])
+    with pytest.raises(SchemaMismatchError, match=r"column 2: B expects nothing, A has done \|b1 \[\]"):
+        SCHEMA.require_equal(shorter, "A", "B")
+    with pytest.raises(SchemaMismatchError, match=r"column 2: B expects done \|b1 \[\], A has nothing"):
+        shorter.require_equal(SCHEMA, "A", "B")
+
+
+def test_a_schema_survives_json() -> None:
+    assert Schema.from_json(SCHEMA.to_json()) == SCHEMA
+
+
+def test_versions_are_ordered_by_incarnation_first() -> None:
+    versions = [ModelVersion(2, 0), ModelVersion(1, 900), NO_MODEL, ModelVersion(1, 5)]
+    assert sorted(versions) == [NO_MODEL, ModelVersion(1, 5), ModelVersion(1, 900), ModelVersion(2, 0)]

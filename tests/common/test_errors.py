@@ -1,0 +1,37 @@
+from __future__ import annotations
+
+import pytest
+
+from common import errors
+from common.errors import CrossborderError, by_exit_code
+
+KINDS = CrossborderError.__subclasses__()
+OURS = [kind for kind in KINDS if kind.__module__ == errors.__name__]
+
+
+def test_every_error_has_an_exit_code_of_its_own_that_shells_and_signals_do_not_use() -> None:
+    codes = [kind.exit_code for kind in OURS]
+    assert len(set(codes)) == len(codes)
+    assert all(1 < code < 126 for code in codes)
+
+
+@pytest.mark.parametrize("kind", OURS)
+def test_an_error_is_found_again_by_its_exit_code(kind: type[CrossborderError]) -> None:
+    found = by_exit_code(kind.exit_code, "what happened")
+    assert type(found) is kind
+    assert str(found) == "what happened"
+
+
+@pytest.mark.parametrize("code", [1, 99, -9])
+def test_an_unknown_exit_code_is_the_base_of_all_errors(code: int) -> None:
+    found = by_exit_code(code, "what happened")
+    assert isinstance(found, CrossborderError)
+    assert found.exit_code == 1
+    assert str(found) == "what happened"
+
+
+@pytest.mark.parametrize("kind", OURS)
+def test_the_table_of_the_module_lists_every_error_with_its_code(kind: type[CrossborderError]) -> None:
+    assert errors.__doc__ is not None
+    lines = [line.split() for line in errors.__doc__.splitlines() if kind.__name__ in line]
+    assert [line[2] for line in lines] == [str(kind.exit_code)]

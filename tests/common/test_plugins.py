@@ -1,0 +1,54 @@
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from common.errors import PluginError
+from common.plugins import load, nearest
+from common.processors import OneStep
+
+
+def test_a_callable_is_found_by_module_and_name() -> None:
+    assert load("common.processors:OneStep") is OneStep
+
+
+@pytest.mark.parametrize("target", ["", "common.processors", "common.processors:", ":OneStep"])
+def test_a_target_without_two_parts_is_refused_with_an_example(target: str) -> None:
+    with pytest.raises(PluginError, match=r"expected module:attr, for example common\.agents\.dqn:DQN"):
+        load(target)
+
+
+def test_a_module_that_cannot_be_imported_is_named_with_the_reason() -> None:
+    with pytest.raises(PluginError, match=r"cannot import module 'no\.such': No module named 'no'"):
+        load("no.such:Thing")
+
+
+def test_a_missing_attribute_names_the_nearest() -> None:
+    with pytest.raises(PluginError, match=r"has no callable 'OneStp' \(did you mean 'OneStep'\?\)"):
+        load("common.processors:OneStp")
+
+
+def test_something_that_cannot_be_called_is_refused() -> None:
+    with pytest.raises(PluginError, match="has no callable 'PROTOCOL_VERSION'"):
+        load("common.rpc:PROTOCOL_VERSION")
+
+
+def test_a_module_in_the_current_directory_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "my_own_part.py").write_text("def make():\n    return 42\n")
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.chdir(tmp_path)
+    assert load("my_own_part:make")() == 42
+
+
+@pytest.mark.parametrize(
+    ("name", "known", "hint"),
+    [
+        ("capcity", {"capacity", "seed"}, " (did you mean 'capacity'?)"),
+        ("zzz", {"b", "a"}, " (known: a, b)"),
+        ("zzz", set(), " (known: none)"),
+    ],
+)
+def test_a_wrong_name_is_answered_with_the_nearest_or_all_there_are(name: str, known: set[str], hint: str) -> None:
+    assert nearest(name, known) == hint

@@ -1,0 +1,74 @@
+from __future__ import annotations
+
+import pytest
+from pydantic import Field, PositiveInt, ValidationError
+
+from common.errors import ConfigError
+from common.settings import Settings, validate
+
+
+class Inner(Settings):
+    capacity: PositiveInt = Field(10, description="Items kept.")
+
+
+class Outer(Settings):
+    name: str = Field(description="A name.")
+    inner: Inner = Field(Inner(), description="A section.")
+    perhaps: Inner | None = Field(None, description="A section that may be missing.")
+
+
+def problems(values: object, where: str = "") -> list[str]:
+    with pytest.raises(ConfigError) as caught:
+        validate(Outer, values, where)
+    return str(caught.value).splitlines()
+
+
+def test_good_values_become_the_model() -> None:
+    found = validate(Outer, {"name": "x", "inner": {"capacity": 3}})
+    assert found == Outer(name="x", inner=Inner(capacity=3))
+
+
+def test_an_unknown_key_names_the_nearest() -> None:
+    assert problems({"name": "x", "iner": {}}) == ["iner: unknown key (did you mean 'inner'?)"]
+
+
+@pytest.mark.parametrize("section", ["inner", "perhaps"])
+def test_an_unknown_key_in_a_section_names_the_nearest_of_that_section(section: str) -> None:
+    expected = f"{section}.capcity: unknown key (did you mean 'capacity'?)"
+    assert problems({"name": "x", section: {"capcity": 3}}) == [expected]
+
+
+def test_an_unknown_key_like_nothing_lists_what_there_is() -> None:
+    assert problems({"name": "x", "zzz": 1}) == ["zzz: unknown key (known: inner, name, perhaps)"]
+
+
+def test_a_missing_value_and_a_wrong_one_are_told_apart_one_line_each() -> None:
+    missing, wrong = problems({"inner": {"capacity": -1}})
+    assert missing == "name: expected a value, found none"
+    assert wrong.startswith("inner.capacity: ")
+    assert wrong.endswith("greater than 0, found -1")
+
+
+def test_problems_are_placed_where_the_values_come_from() -> None:
+    assert problems({"name": "x", "iner": 1}, where="agent.params") == [
+        "agent.params.iner: unknown key (did you mean 'inner'?)"
+    ]
+
+
+def test_something_else_than_a_mapping_is_refused() -> None:
+    (line,) = problems([1, 2])
+    assert line.startswith("config: ")
+    assert line.endswith("found [1, 2]")
+
+
+def test_settings_cannot_be_changed() -> None:
+    with pytest.raises(ValidationError, match="frozen"):
+        setattr(Inner(), "capacity", 4)  # noqa: B010 - mypy knows it too
+
+
+def test_a_default_that_breaks_its_own_rule_is_found() -> None:
+    class Wrong(Settings):
+        size: PositiveInt = Field(0, description="A size.")
+
+    with pytest.raises(ConfigError, match=r"size: .*greater than 0, found 0"):
+        validate(Wrong, {})

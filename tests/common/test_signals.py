@@ -1,0 +1,37 @@
+from __future__ import annotations
+
+import os
+import signal
+
+import pytest
+
+from tests.common.conftest import Bear
+from tests.conftest import PATIENCE
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_the_first_signal_asks_for_an_orderly_end(bear: Bear, number: int, code: int) -> None:
+    child = bear("signalled", orderly=True, prompt=True)
+    assert child.next_event(PATIENCE) == {"exit_code_before": 0}
+    os.kill(child.pid, number)
+    assert child.next_event(PATIENCE) == {"asked": True}
+    assert child.wait(PATIENCE) == code
+
+
+def test_the_second_signal_ends_at_once(bear: Bear) -> None:
+    child = bear("signalled", orderly=True, prompt=False)
+    child.next_event(PATIENCE)
+    os.kill(child.pid, signal.SIGTERM)
+    assert child.next_event(PATIENCE) == {"asked": True}
+    assert child.poll() is None
+    os.kill(child.pid, signal.SIGINT)
+    assert child.next_event(PATIENCE) == {"interrupted": True}
+    assert child.wait(PATIENCE) == 130
+
+
+def test_a_signal_before_anything_can_be_stopped_ends_at_once(bear: Bear) -> None:
+    child = bear("signalled", orderly=False, prompt=False)
+    child.next_event(PATIENCE)
+    os.kill(child.pid, signal.SIGTERM)
+    assert child.next_event(PATIENCE) == {"interrupted": True}
+    assert child.wait(PATIENCE) == 143

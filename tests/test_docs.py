@@ -1,0 +1,45 @@
+"""The pages say what the code does: every metric, key and exit code is on its page, and no other."""
+
+from __future__ import annotations
+
+import re
+
+from common import errors
+from common.errors import CrossborderError
+from learner.metrics import IngestCollector, TrainerCollector
+from learner.recorder import KEYS
+from learner.server import LearnerServer
+from tests.conftest import ROOT
+from tests.learner.test_progress import STATUS
+
+METRICS_PAGE = (ROOT / "docs" / "metrics.md").read_text()
+
+
+def test_every_exported_metric_is_on_the_page_and_the_page_names_no_other(host: LearnerServer) -> None:
+    """The ingest collector only reads shared memory, so one in this process exports what the real one does."""
+    from learner.ingest.core import IngestBoot, IngestCore
+
+    boot = IngestBoot.model_validate({**host.ingest._boot, "bell_fds": (-1, -1)})
+    families = [*IngestCollector(IngestCore(boot)).collect(), *TrainerCollector(lambda: STATUS).collect()]
+    exported = {f"{family.name}_total" if family.type == "counter" else family.name for family in families}
+    assert set(re.findall(r"`(crossborder_[a-z_]+)[`{]", METRICS_PAGE)) == exported
+
+
+def test_every_recorded_key_is_on_the_page() -> None:
+    rows = "".join(line.split("|")[1] for line in METRICS_PAGE.splitlines() if line.startswith("| `"))
+    assert set(KEYS) <= set(re.findall(r"`(\w+)`", rows))
+
+
+def test_every_exit_code_is_on_its_page_and_in_the_tree() -> None:
+    page = (ROOT / "docs" / "exit-codes.md").read_text()
+    kinds = [kind for kind in CrossborderError.__subclasses__() if kind.__module__ == errors.__name__]
+    codes = [kind.exit_code for kind in kinds]
+    assert len(set(codes)) == len(codes), "each has a code of its own"
+    on_page = {int(code) for code in re.findall(r"^\| (\d+) \|", page, re.MULTILINE)}
+    assert on_page == {0, 1, *codes}
+    for kind in kinds:
+        assert re.search(rf"{kind.__name__} +{kind.exit_code} ", errors.__doc__ or "")
+
+
+def test_the_readme_shows_the_example_as_it_is() -> None:
+    assert (ROOT / "examples" / "own_parts.yaml").read_text() in (ROOT / "README.md").read_text()
