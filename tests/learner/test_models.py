@@ -9,11 +9,12 @@ import pytest
 import torch
 from safetensors.numpy import load
 
+from common.clocks import Deadline
 from common.data import NO_MODEL, ModelVersion
 from common.errors import ConfigError
 from learner.models import N_SLOTS, ModelSlots
 from learner.publisher import ModelPublisher
-from tests.conftest import ROOT
+from tests.conftest import PATIENCE, ROOT
 
 
 def publisher(directory: Path, tensors: dict[str, torch.Tensor]) -> tuple[ModelPublisher, ModelSlots]:
@@ -65,7 +66,7 @@ from learner.models import ModelSlots
 slots = ModelSlots(Path(sys.argv[1]), int(sys.argv[2]), create=False)
 last, seen = None, 0
 print("ready", flush=True)
-while last is None or last.opt_steps < 3000:
+while seen < 100:
     blob = slots.read()
     if blob is None:
         continue
@@ -74,7 +75,6 @@ while last is None or last.opt_steps < 3000:
     assert last is None or blob.version >= last, "went backwards"
     seen += last != blob.version
     last = blob.version
-print(seen)
 """
 
 
@@ -85,12 +85,14 @@ def test_a_reader_in_another_process_never_sees_a_torn_model_nor_an_older_one(tm
     reader = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
     assert reader.stdout is not None
     assert reader.stdout.readline() == "ready\n"
-    for step in range(1, 3001):
+    step, deadline = 0, Deadline(PATIENCE)
+    while reader.poll() is None and not deadline.passed():
+        step += 1
         weights.fill_(step)
         made.publish(opt_steps=step)
-    output, _ = reader.communicate(timeout=60)
-    assert reader.returncode == 0
-    assert int(output) > 10, "the reader kept up with too few models to show anything"
+    reader.stdout.close()
+    assert reader.wait(1) == 0
+    assert step >= 100
 
 
 def test_a_dtype_that_cannot_travel_is_refused_by_name(tmp_path: Path) -> None:

@@ -7,10 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from common.clocks import Deadline
 from common.data import Column, Schema
 from learner.replay.memory import ReplayMemory, ReplayWriter
 from learner.replay.uniform import UniformReplay
-from tests.conftest import ROOT, wait_for
+from tests.conftest import PATIENCE, ROOT, wait_for
 
 SCHEMA = Schema((Column("n", "<i8"), Column("many", "<i8", (64,))))
 CAPACITY = 512
@@ -62,10 +63,12 @@ def test_no_torn_row_is_ever_drawn_while_another_process_overwrites(tmp_path: Pa
     try:
         wait_for(lambda: len(memory) > 256, "the first rows")
         replay, before = UniformReplay(memory, seed=0), memory.committed
-        for _ in range(3000):
+        draws, deadline = 0, Deadline(PATIENCE)
+        while draws < 2000 or memory.committed < before + 100 * CAPACITY:  # Rows are overwritten meanwhile.
+            assert not deadline.passed(), f"{draws} draws, {memory.committed - before} rows"
+            draws += 1
             batch = replay.batch(256)
             np.testing.assert_array_equal(batch["many"], np.repeat(batch["n"][:, None], 64, axis=1))
-        assert memory.committed > before + CAPACITY, "the writer went round, so rows were overwritten meanwhile"
     finally:
         assert writer.stdin is not None
         writer.stdin.close()
