@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import logging
 import sys
 
 from actor.manager import ActorManager
@@ -10,12 +11,14 @@ from common.errors import ConfigError, CrossborderError
 from common.log import setup_logging
 from common.signals import StopSignals
 
+log = logging.getLogger(__name__)
 EXAMPLES = """examples:
   actor-worker --learner gpu-host:50051                  one actor in this process
   actor-worker --learner gpu-host:50051 --num-actors 8   eight, each a process of its own, restarted when they die
 
 Everything else comes from the learner. exit codes: docs/exit-codes.md"""
-STOP_SECONDS = 10.0
+STOP_SECONDS = 20.0
+"""More than a worker takes to hand over what it has."""
 
 
 def parser() -> argparse.ArgumentParser:
@@ -45,7 +48,12 @@ def _run_one(arguments: argparse.Namespace, signals: StopSignals) -> None:
 
 def _run_many(arguments: argparse.Namespace, signals: StopSignals) -> None:
     failures: list[CrossborderError] = []
-    manager = ActorManager(arguments.learner, arguments.num_actors, failures.append, arguments.patience)
+
+    def on_failure(error: CrossborderError) -> None:
+        log.error("a worker is not started again: %s", error)
+        failures.append(error)
+
+    manager = ActorManager(arguments.learner, arguments.num_actors, on_failure, arguments.patience)
     signals.on_stop = manager.ask_to_stop
     manager.wait()
     for stat in manager.stop_and_join(STOP_SECONDS):

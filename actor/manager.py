@@ -28,18 +28,24 @@ class ActorManager:
         self, address: str, n_actors: int, on_failure: Callable[[CrossborderError], None], patience: float = 60.0
     ) -> None:
         self._boot = {"address": address, "patience": patience}
-        self._supervisors = [Supervisor(partial(self._start, i), on_failure) for i in range(n_actors)]
+        self._supervisors: list[Supervisor] = []
+        try:
+            for i in range(n_actors):
+                self._supervisors.append(Supervisor(partial(self._start, i), on_failure))
+        except OSError:
+            self.stop_and_join(0)
+            raise
 
     def _start(self, index: int) -> Child:
         return Child(f"worker-{index}", "actor.worker", self._boot)
 
     def wait(self) -> None:
-        """Wait until every worker has ended and is not started again."""
+        """Wait until no worker is watched any more: each has ended for good or was asked to stop."""
         for supervisor in self._supervisors:
             supervisor.wait()
 
     def ask_to_stop(self) -> None:
-        """Have all workers end in order; ``wait`` returns when they have."""
+        """Have all workers end in order; ``stop_and_join`` waits for that."""
         for supervisor in self._supervisors:
             supervisor.stop_watching()
             supervisor.child.close_stdin()

@@ -18,7 +18,7 @@ class BatchSink(Protocol):
 
 
 class ReplayBufferProxy:
-    """An ``ItemSink`` that hands over exactly ``n_buffer`` items at a time, in order.
+    """An ``ItemSink`` that hands over ``n_buffer`` items at a time, in order.
 
     A batch older than ``flush_seconds`` goes with the next item even if it is not full.
 
@@ -56,8 +56,12 @@ class ReplayBufferProxy:
                 column[self._rows : self._rows + n] = items[name][taken : taken + n]
             self._rows += n
             taken += n
-            if self._rows == self._config.n_buffer or self._clock() - self._began >= self._config.flush_seconds:
+            if self._rows == self._config.n_buffer or self._is_old():
                 self.flush()
+
+    def _is_old(self) -> bool:
+        limit = self._config.flush_seconds
+        return limit is not None and self._clock() - self._began >= limit
 
     def flush(self) -> None:
         """Hand over what there is."""

@@ -33,7 +33,7 @@ class Sampler:
         obs = self._reset() if self._obs is None else self._obs
         action = agent.sample(obs[None])[0]
         next_obs, reward, terminated, truncated, _ = self._env.step(action)
-        next_obs = np.asarray(next_obs)
+        next_obs = np.array(next_obs)  # A copy: the environment may write its next observation into the same array.
         step = Step(obs, action, float(reward), next_obs, bool(terminated), bool(truncated))
         done = step.terminated or step.truncated
         self._obs = None if done else next_obs
@@ -46,4 +46,4 @@ class Sampler:
         obs, _ = self._env.reset(seed=self._seed)
         self._seed = None
         self._processor.reset()
-        return np.asarray(obs)
+        return np.array(obs)

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+
+from common.data import MAX_EPISODES
 
 
 @dataclass(frozen=True)
@@ -26,15 +29,17 @@ class ActorCounters:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._started: float | None = None
+        self._last = 0.0
         self.env_steps = 0
-        self._returns: list[float] = []
-        self._lengths: list[int] = []
+        self._returns: deque[float] = deque(maxlen=MAX_EPISODES)
+        self._lengths: deque[int] = deque(maxlen=MAX_EPISODES)
         self._return, self._length = 0.0, 0
 
     def step(self, reward: float, done: bool) -> None:
         """Count one environment step."""
+        self._last = self._clock()
         if self._started is None:
-            self._started = self._clock()
+            self._started = self._last
         self.env_steps += 1
         self._return += reward
         self._length += 1
@@ -44,10 +49,12 @@ class ActorCounters:
             self._return, self._length = 0.0, 0
 
     def seconds(self) -> float:
-        return 0.0 if self._started is None else self._clock() - self._started
+        """From the first step to the last."""
+        return 0.0 if self._started is None else self._last - self._started
 
     def take_episodes(self) -> tuple[list[float], list[int]]:
-        """Returns and lengths of the episodes that ended since the last call."""
-        taken = self._returns, self._lengths
-        self._returns, self._lengths = [], []
+        """Returns and lengths of the episodes that ended since the last call, the newest ``MAX_EPISODES``."""
+        taken = list(self._returns), list(self._lengths)
+        self._returns.clear()
+        self._lengths.clear()
         return taken

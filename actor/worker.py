@@ -16,8 +16,8 @@ from actor.client.pusher import Pusher, RunChangedError
 from actor.proxy import ReplayBufferProxy
 from actor.sampler import Sampler
 from actor.stat import ActorCounters, ActorStat
+from common.child import say, say_error
 from common.config import split_address
-from common.data import Model
 from common.envs import Env, build_env, spec_of
 from common.errors import ConfigError, CrossborderError, PluginError
 from common.interfaces import Agent, StepProcessor
@@ -88,7 +88,7 @@ class Actor:
         return ActorStat(joined.actor_id, counters.env_steps, counters.seconds())
 
     def _act(self, sampler: Sampler, agent: Agent, models: ModelFetcher, proxy: ReplayBufferProxy) -> None:
-        model: Model | None = models.first(FIRST_MODEL_SECONDS)
+        model = models.first(FIRST_MODEL_SECONDS)
         agent.train()
         while not self._stopped.is_set():
             if model is not None:
@@ -110,7 +110,7 @@ def build_parts(joined: Joined) -> tuple[Env, Agent, StepProcessor]:
     try:
         env = build_env(config.env)
         spec = spec_of(env)
-        agent: Agent = config.agent.build(spec=spec, seed=joined.seed, epsilon=joined.epsilon)
+        agent: Agent = config.agent.build(spec=spec, seed=joined.seed, epsilon=joined.epsilon, device="cpu")
         processor: StepProcessor = config.step_processor.build()
     except ConfigError as error:
         raise PluginError(f"what the learner names cannot be built here: {error}") from error
@@ -144,12 +144,11 @@ def main() -> int:
         threading.Thread(target=stop_with_parent, name="lifeline", daemon=True).start()
         stat = run_actor(actor)
     except CrossborderError as error:
-        sys.stdout.write(json.dumps({"error": str(error), "exit_code": error.exit_code}) + "\n")
-        return error.exit_code
+        return say_error(error)
     except Exception:
         log.exception("the actor failed")
         return 1
-    sys.stdout.write(json.dumps({"stat": vars(stat)}) + "\n")
+    say({"stat": vars(stat)})
     return 0
 
 

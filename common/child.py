@@ -1,8 +1,8 @@
 """Child processes: started, heard, watched, restarted with a rate limit, and ended in time.
 
 A child gets one JSON line on stdin and ends itself when stdin closes, so none outlives its parent. On stdout it
-writes events, one JSON object a line; on stderr its log, which is passed on. It runs in a session of its own: Ctrl-C
-reaches the parent alone, which ends its children in order.
+writes events (see ``say``), on stderr its log; what else it prints, people's own parts included, is logged. It runs in
+a session of its own: Ctrl-C reaches the parent alone, which ends its children in order, and theirs with them.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import json
 import logging
 import os
 import queue
+import signal
 import subprocess
 import sys
 import threading
@@ -21,11 +22,33 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from common.clocks import Deadline
-from common.errors import ChildFailedError, CrossborderError, by_exit_code
+from common.errors import ChildFailedError, CrossborderError, LearnerUnreachableError, by_exit_code
 from common.log import relog
 
 log = logging.getLogger(__name__)
 Event = dict[str, Any]
+_MARK = "crossborder-event"
+
+
+def say(event: Event) -> None:
+    """Tell the parent something, from within a child; keys other than ``error`` are between the two."""
+    sys.stdout.write(json.dumps({_MARK: event}) + "\n")
+    sys.stdout.flush()
+
+
+def say_error(error: CrossborderError) -> int:
+    """Tell the parent why this child ends; the exit code to end with."""
+    say({"error": str(error), "exit_code": error.exit_code})
+    return error.exit_code
+
+
+def _event_in(line: str) -> Event | None:
+    """The event that a line of stdout holds, or None for anything else somebody printed."""
+    try:
+        value = json.loads(line)
+    except ValueError:
+        return None
+    return value[_MARK] if isinstance(value, dict) and value.keys() == {_MARK} else None
 
 
 class Child:
@@ -56,6 +79,8 @@ class Child:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
+            encoding="utf-8",
+            errors="replace",
             pass_fds=pass_fds,
             env={**os.environ, **(env or {})},
             start_new_session=True,
@@ -80,14 +105,15 @@ class Child:
     def _pump_stdout(self) -> None:
         assert self._process.stdout is not None
         for line in self._process.stdout:
-            try:
-                event = json.loads(line)
-                if "error" in event:
-                    self._reported = by_exit_code(event["exit_code"], event["error"])
-                else:
-                    self.events.put_nowait(event)
-            except (ValueError, queue.Full):
-                log.warning("%s said on stdout: %s", self.name, line.rstrip())
+            event = _event_in(line)
+            if event is None:
+                logging.getLogger(self.name).info("%s", line.rstrip())
+            elif "error" in event:
+                self._reported = by_exit_code(event["exit_code"], event["error"])
+            elif self.events.full():
+                log.error("%s said too much, an event is dropped: %s", self.name, event)
+            else:
+                self.events.put_nowait(event)
 
     def _pump_stderr(self) -> None:
         assert self._process.stderr is not None
@@ -105,8 +131,10 @@ class Child:
         while not deadline.passed():
             with contextlib.suppress(queue.Empty):
                 return self.events.get(timeout=0.1)
-            if self.poll() is not None and self.events.empty():
-                raise self.error()
+            if self.poll() is not None:
+                self._threads[0].join(timeout=1)
+                if self.events.empty():
+                    raise self.error()
         raise ChildFailedError(f"{self.name} did not answer within {seconds:g} s")
 
     def error(self) -> CrossborderError:
@@ -140,11 +168,12 @@ class Child:
             log.warning("%s did not end within %g s and is killed", self.name, seconds)
             self._process.kill()
         code = self._process.wait(timeout=10)
-        for thread in self._threads:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.pid, signal.SIGKILL)  # What it had started itself, a simulator for example.
+        for thread, pipe in zip(self._threads, (self._process.stdout, self._process.stderr), strict=True):
             thread.join(timeout=1)
-        for pipe in (self._process.stdout, self._process.stderr):
-            assert pipe is not None
-            pipe.close()
+            if pipe is not None and not thread.is_alive():
+                pipe.close()
         return code
 
 
@@ -174,7 +203,12 @@ class Supervisor:
         on_give_up: called with the reason when the child died too often or ended for a permanent reason.
         finished: exit codes after which the child is not started again and nothing is wrong.
         policy: how often to restart.
+
+    A restart may help after a signal, after an unexpected exception and when the learner could not be reached. After
+    any other typed error the next start would end the same way.
     """
+
+    _WORTH_A_RESTART = (1, LearnerUnreachableError.exit_code)
 
     def __init__(
         self,
@@ -204,17 +238,24 @@ class Supervisor:
                 return
 
     def _restart(self, code: int) -> bool:
-        # A typed error (2 and up) would end the next start the same way; 1 and signals (negative) may not.
-        if code > 1 or not self._policy.allows():
+        worth_it = code <= 0 or code in self._WORTH_A_RESTART
+        if not worth_it or not self._policy.allows():
             self._on_give_up(self.child.error())
             return False
         log.warning("%s ended with exit code %d and is started again", self.child.name, code)
-        self.child.end(0)
         try:
-            self.child = self._start()
+            self.child.end(0)
+            child = self._start()
         except CrossborderError as error:
             self._on_give_up(error)
             return False
+        except (OSError, subprocess.SubprocessError) as error:
+            self._on_give_up(ChildFailedError(f"{self.child.name} cannot be started again: {error}"))
+            return False
+        if self._stopping.is_set():
+            child.end(0)  # Nobody waits for this one any more.
+            return False
+        self.child = child
         self.restarts += 1
         return True
 

@@ -11,14 +11,14 @@ from common.pb import crossborder_pb2 as pb
 
 def encode(schema: Schema, items: Items, rows: int) -> bytes:
     """The first ``rows`` items as one payload. The items must fit the schema."""
-    return b"".join(np.ascontiguousarray(items[c.name][:rows]).tobytes() for c in schema.columns)
+    return b"".join(items[c.name][:rows].tobytes() for c in schema.columns)
 
 
 def decode(schema: Schema, rows: int, payload: bytes) -> Items:
     """Read-only views of a payload's columns, each ``[rows, *shape]``.
 
     Raises:
-        RefusedError: the size is wrong, or a floating-point column holds NaN or infinity.
+        RefusedError: the size is wrong, a floating-point column holds NaN or infinity, or a boolean is neither 0 nor 1.
     """
     expected = rows * schema.row_bytes
     if len(payload) != expected:
@@ -33,6 +33,8 @@ def decode(schema: Schema, rows: int, payload: bytes) -> Items:
             raise RefusedError(
                 f"column '{column.name}': expected finite values, found {flat[bad]} in row {bad * rows // count}"
             )
+        if flat.dtype.kind == "b" and flat.view(np.uint8).max(initial=0) > 1:
+            raise RefusedError(f"column '{column.name}': expected booleans of 0 or 1, found another byte")
         items[column.name] = flat.reshape(rows, *column.shape)
         offset += rows * column.row_bytes
     return items

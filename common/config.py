@@ -7,19 +7,20 @@ from __future__ import annotations
 
 import inspect
 import ipaddress
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import yaml
-from pydantic import AliasChoices, Field, PositiveFloat, PositiveInt, model_validator
+from pydantic import AliasChoices, Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
 from common import plugins
 from common.errors import ConfigError, PluginError
 from common.plugins import nearest
 from common.settings import Settings, validate
 
-Every = Annotated[int | None, Field(ge=0)]
+Interval = Annotated[int | None, Field(ge=0)]
 Unit = Annotated[float, Field(ge=0, le=1)]
 
 
@@ -43,7 +44,10 @@ class PluginConfig(Settings):
             ConfigError: a parameter is unknown, missing or has a wrong value.
         """
         target = plugins.load(self.target)
-        signature = inspect.signature(target).parameters
+        try:
+            signature = inspect.signature(target).parameters
+        except ValueError:
+            return  # Some builtins have none to check.
         takes_any = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in signature.values())
         missing = given - set(signature)
         if missing and not takes_any:
@@ -52,11 +56,10 @@ class PluginConfig(Settings):
         if isinstance(model, type) and issubclass(model, Settings):
             validate(model, self.params, f"{where}.params")
             return
-        if takes_any:
-            return
-        known = set(signature) - given
+        by_name = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+        known = {name for name, parameter in signature.items() if parameter.kind in by_name} - given
         for name in self.params:
-            if name not in known:
+            if name not in known and not takes_any:
                 raise ConfigError(f"{where}.params.{name}: unknown parameter{nearest(name, known)}")
         for name in sorted(known - set(self.params)):
             if signature[name].default is inspect.Parameter.empty:
@@ -67,7 +70,9 @@ class PushConfig(Settings):
     """How an actor hands over its items."""
 
     n_buffer: PositiveInt = Field(100, description="Items in one batch (border's n_buffer).")
-    flush_seconds: PositiveFloat = Field(0.5, description="A batch is sent this long after its first item at latest.")
+    flush_seconds: PositiveFloat | None = Field(
+        0.5, description="A batch older than this goes with the next item even if not full; null sends full ones only."
+    )
     window: PositiveInt = Field(4, description="Unacknowledged batches after which a connected actor waits.")
     spool_bytes: PositiveInt = Field(
         64 << 20, description="Bytes an actor keeps while the learner is away; when full it waits."
@@ -97,13 +102,14 @@ class TrainerConfig(Settings):
         None, description="Training ends well when an evaluation scores at least this; not reaching it is a failure."
     )
     warmup_period: PositiveInt = Field(1, description="Items in the replay before the first opt step.")
-    eval_interval: Every = Field(1000, description="Evaluate every so many opt steps.")
-    record_interval: Every = Field(200, description="Record losses and rates every so many opt steps.")
-    save_interval: Every = Field(None, description="Save a checkpoint {opt_steps}/ every so many opt steps.")
-    sync_interval: Every = Field(100, description="Publish a model to the actors every so many opt steps.")
+    eval_interval: Interval = Field(1000, description="Evaluate every so many opt steps.")
+    record_interval: Interval = Field(200, description="Record losses and rates every so many opt steps.")
+    save_interval: Interval = Field(None, description="Save a checkpoint {opt_steps}/ every so many opt steps.")
+    sync_interval: Interval = Field(100, description="Publish a model to the actors every so many opt steps.")
     starvation_seconds: PositiveFloat | None = Field(
         None, description="Fail when no item arrives for so long while the trainer waits for items; null waits forever."
     )
+    device: str = Field("cpu", description="Where the learner trains: cpu, cuda, cuda:1; actors act on their CPU.")
     torch_threads: PositiveInt = Field(1, description="Threads torch uses in the trainer.")
 
 
@@ -112,7 +118,7 @@ class EvaluatorConfig(Settings):
 
     episodes: PositiveInt = Field(5, description="Episodes per evaluation; the score is their mean return.")
     max_steps: PositiveInt = Field(100_000, description="An episode that goes on for longer is cut off.")
-    seed: int = Field(0, description="Episode i starts from reset(seed=seed + i).")
+    seed: NonNegativeInt = Field(0, description="Episode i starts from reset(seed=seed + i).")
 
 
 class ReplayConfig(Settings):
@@ -150,7 +156,9 @@ class ServerConfig(Settings):
     max_message_bytes: Annotated[int, Field(ge=1024, le=256 << 20)] = Field(
         16 << 20, description="Bytes of one message from an actor, at most."
     )
-    lost_seconds: PositiveFloat = Field(30.0, description="An actor silent for so long is lost and its id free again.")
+    lost_seconds: Annotated[float, Field(ge=3)] = Field(
+        30.0, description="A stream silent for so long is closed; an actor away for so long is lost, its id free again."
+    )
     grace_seconds: PositiveFloat = Field(5.0, description="Time actors get at the end to hand over what they have.")
 
 
@@ -166,7 +174,7 @@ class RunConfig(ActorConfig):
     """A whole run."""
 
     name: str = Field("run", pattern=r"^[\w.-]+$", description="Name of the run, used for its directory.")
-    seed: int = Field(0, description="Seed of the run; actor i uses seed + i.")
+    seed: NonNegativeInt = Field(0, description="Seed of the run; actor i uses seed + i.")
     run_dir: Path | None = Field(None, description="Where everything is written; null: runs/{name}-{date}-{time}.")
     trainer: TrainerConfig = Field(description="The learner loop.")
     evaluator: EvaluatorConfig = Field(EvaluatorConfig(), description="How the agent is scored.")
@@ -184,8 +192,10 @@ class RunConfig(ActorConfig):
             )
         if self.trainer.target_score is not None and not self.trainer.eval_interval:
             raise ValueError("trainer.target_score needs trainer.eval_interval: nothing would ever be scored")
-        if self.push.n_buffer > self.server.max_rows:
-            raise ValueError(f"push.n_buffer ({self.push.n_buffer}) is above server.max_rows ({self.server.max_rows})")
+        half = self.replay.capacity // 2  # While a batch overwrites old items there must be others to draw.
+        for name, limit in (("server.max_rows", self.server.max_rows), ("half of replay.capacity", half)):
+            if self.push.n_buffer > limit:
+                raise ValueError(f"push.n_buffer ({self.push.n_buffer}) is above {name} ({limit})")
         return self
 
     def actor_part(self) -> ActorConfig:
@@ -199,7 +209,7 @@ class RunConfig(ActorConfig):
             ConfigError, PluginError: naming the place and what was expected.
         """
         self.env.check("env", frozenset())
-        self.agent.check("agent", frozenset({"spec", "seed", "epsilon"}))
+        self.agent.check("agent", frozenset({"spec", "seed", "epsilon", "device"}))
         self.step_processor.check("step_processor", frozenset())
         host, _ = split_address(self.server.listen)
         if not is_loopback(host) and not self.server.insecure:
@@ -215,10 +225,10 @@ def split_address(address: str) -> tuple[str, int]:
     Raises:
         ConfigError: anything else.
     """
-    host, colon, port = address.rpartition(":")
-    if not colon or not host or not port.isdigit() or int(port) > 65535:
-        raise ConfigError(f"address: expected HOST:PORT, found '{address}'")
-    return host.strip("[]"), int(port)
+    found = re.fullmatch(r"(?:\[([0-9A-Fa-f:.]+)\]|([^:\[\]\s]+)):([0-9]{1,5})", address)
+    if found is None or int(found[3]) > 65535:
+        raise ConfigError(f"address: expected HOST:PORT or [IPv6]:PORT, found '{address}'")
+    return found[1] or found[2], int(found[3])
 
 
 def is_loopback(host: str) -> bool:

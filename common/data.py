@@ -85,9 +85,12 @@ class Schema:
         """
         if items.keys() != self._names:
             raise SchemaMismatchError(f"items: expected columns {[c.name for c in self.columns]}, found {list(items)}")
-        rows = len(items[self.columns[0].name])
+        rows = -1
         for column in self.columns:
             found = items[column.name]
+            if not isinstance(found, np.ndarray) or not found.ndim:
+                raise SchemaMismatchError(f"column '{column.name}': expected an array with rows, found {found!r}")
+            rows = len(found) if rows < 0 else rows
             if found.shape != (rows, *column.shape) or found.dtype != column.dtype:
                 raise SchemaMismatchError(
                     f"column '{column.name}': expected {column.dtype} [{rows}, *{list(column.shape)}], "
@@ -127,6 +130,8 @@ class ModelVersion(NamedTuple):
 
 
 NO_MODEL = ModelVersion(0, 0)
+MAX_EPISODES = 4096
+"""Episodes in one report, at most."""
 
 
 @dataclass(frozen=True)

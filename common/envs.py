@@ -18,11 +18,11 @@ def build_env(config: PluginConfig) -> Env:
     """Build the environment that the configuration names.
 
     Raises:
-        PluginError: it is no gymnasium.Env, or gymnasium does not know it.
+        PluginError: it is no gymnasium.Env, gymnasium does not know it, or it takes other parameters.
     """
     try:
         env = config.build()
-    except gymnasium.error.Error as error:
+    except (gymnasium.error.Error, TypeError) as error:
         raise PluginError(f"env {config.target} {config.params}: {error}") from error
     if not isinstance(env, gymnasium.Env):
         raise PluginError(f"env {config.target}: expected a gymnasium.Env, found {type(env).__name__}")

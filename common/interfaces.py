@@ -88,7 +88,9 @@ class ReplayBuffer(Protocol):
 
 
 class Agent(abc.ABC):
-    """A policy and how it learns. Built as ``YourAgent(spec, seed=…, epsilon=…, **params)`` on both sides.
+    """A policy and how it learns. Built as ``YourAgent(spec=…, seed=…, epsilon=…, device=…, **params)`` on both sides.
+
+    The device is ``trainer.device`` on the learner and ``cpu`` on actors.
 
     The learner calls ``opt`` and ``model_info``, an actor ``sample`` and ``sync_model``; ``train`` and ``eval``
     switch exploration on and off, as in torch.
@@ -151,7 +153,7 @@ class Recorder(Protocol):
         """Take one record; keys are documented in docs/metrics.md."""
 
     def flush(self) -> None:
-        """Make everything written so far durable."""
+        """Let everybody see what was written so far."""
 
     def close(self) -> None:
-        """Flush and release; nothing is written afterwards."""
+        """Make everything durable and release it; nothing is written afterwards."""

@@ -26,7 +26,7 @@ def load(target: str) -> Callable[..., Any]:
         PluginError: naming the part of the target that could not be found.
     """
     module_name, colon, attr = target.partition(":")
-    if not (module_name and colon and attr):
+    if not (module_name and colon and attr) or module_name.startswith("."):
         raise PluginError(f"'{target}': expected module:attr, for example common.agents.dqn:DQN")
     here = str(Path.cwd())
     if here not in sys.path:

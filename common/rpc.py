@@ -54,12 +54,13 @@ class StoppingError(CrossborderError):
     exit_code = 0
 
 
-_TYPED: dict[str, type[CrossborderError]] = {
+_TYPED: dict[str | bytes, type[CrossborderError] | None] = {
     "protocol_mismatch": ProtocolMismatchError,
     "schema_mismatch": SchemaMismatchError,
     "not_joined": NotJoinedError,
     "bad_items": RefusedError,
     "stopping": StoppingError,
+    "too_many_actors": None,  # One may leave: try again.
 }
 _PERMANENT = {
     grpc.StatusCode.INVALID_ARGUMENT,
@@ -67,6 +68,7 @@ _PERMANENT = {
     grpc.StatusCode.PERMISSION_DENIED,
     grpc.StatusCode.UNIMPLEMENTED,
     grpc.StatusCode.FAILED_PRECONDITION,
+    grpc.StatusCode.RESOURCE_EXHAUSTED,  # gRPC's own limits: a message this large never gets through.
 }
 
 
@@ -74,8 +76,9 @@ def typed_error(error: grpc.RpcError) -> CrossborderError | None:
     """The error behind a failed call, or None if the call may simply be tried again."""
     details = error.details() or error.code().name
     for entry in error.trailing_metadata() or ():
-        if entry.key == ERROR_KEY and (kind := _TYPED.get(str(entry.value))) is not None:
-            return kind(details)
+        if entry.key == ERROR_KEY and entry.value in _TYPED:
+            kind = _TYPED[str(entry.value)]
+            return kind(details) if kind else None
     return RefusedError(details) if error.code() in _PERMANENT else None
 
 

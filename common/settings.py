@@ -15,7 +15,7 @@ SettingsT = TypeVar("SettingsT", bound="Settings")
 class Settings(BaseModel):
     """Immutable, knows no unknown keys; every field carries a sentence."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True, allow_inf_nan=False)
 
 
 def _model_in(annotation: Any) -> type[BaseModel] | None:

@@ -1,7 +1,8 @@
-"""Ctrl-C and SIGTERM: the first asks for an orderly end, the second ends at once."""
+"""Ctrl-C and SIGTERM: the first asks for an orderly end, the second ends at once (children notice and end too)."""
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 from collections.abc import Callable
@@ -9,7 +10,7 @@ from types import FrameType
 
 
 class StopSignals:
-    """Calls ``on_stop`` on the first signal; before one is set, and on the second, raises KeyboardInterrupt."""
+    """Calls ``on_stop`` on the first signal, or raises KeyboardInterrupt while there is none; the second exits."""
 
     def __init__(self) -> None:
         self.received: int | None = None
@@ -18,8 +19,10 @@ class StopSignals:
             signal.signal(number, self._handle)
 
     def _handle(self, number: int, _frame: FrameType | None) -> None:
-        first, self.received = self.received is None, number
-        if not first or self.on_stop is None:
+        if self.received is not None:
+            os._exit(128 + number)
+        self.received = number
+        if self.on_stop is None:
             raise KeyboardInterrupt
         # In a thread: the interrupted code may hold the very lock that stopping needs.
         threading.Thread(target=self.on_stop, name="stop").start()

@@ -37,7 +37,7 @@ class Corridor(gymnasium.Env[Array, Any]):
 class TabularQ(Agent):
     """Q-learning on a table; the table is the model that actors fetch."""
 
-    def __init__(self, spec: EnvSpec, *, seed: int, epsilon: float, learning_rate: float = 0.5) -> None:
+    def __init__(self, spec: EnvSpec, *, seed: int, epsilon: float, device: str, learning_rate: float = 0.5) -> None:
         high = int(spec.observation_space.high[0])  # type: ignore[attr-defined]
         self.table = torch.zeros(high + 1, spec.action_space.n)  # type: ignore[attr-defined]
         self._rng, self._epsilon, self._learning_rate = np.random.default_rng(seed), epsilon, learning_rate

@@ -38,15 +38,17 @@ class Checkpoints:
     run_id: str
 
     def save(self, name: str, agent: Agent, **meta: Any) -> Path:
-        """Write a checkpoint and put it in the place of one of the same name; a kill leaves one of the two.
+        """Write a checkpoint and put it in the place of one of the same name.
+
+        A kill leaves the new one or the one before, at worst under its old name, where ``load_agent`` finds it.
 
         Raises:
             CheckpointError: it cannot be written; what was there before is still there.
         """
-        target, part, old = (self.directory / n for n in (name, f".{name}.part", f".{name}.old"))
+        target, part, old = self.directory / name, self.directory / f".{name}.part", _old(self.directory / name)
         try:
-            for leftover in (part, old):
-                shutil.rmtree(leftover, ignore_errors=True)
+            _put_back(old, target)
+            shutil.rmtree(part, ignore_errors=True)
             part.mkdir(parents=True)
             save_file(
                 {k: v.detach().cpu().contiguous() for k, v in agent.save_params().items()}, part / "model.safetensors"
@@ -60,9 +62,23 @@ class Checkpoints:
             part.rename(target)
             _sync(self.directory)
             shutil.rmtree(old, ignore_errors=True)
-        except OSError as error:
-            raise CheckpointError(f"{target}: cannot be saved: {error.strerror}") from error
+        except (OSError, SafetensorError, RuntimeError) as error:
+            _put_back(old, target)
+            raise CheckpointError(f"{target}: cannot be saved: {error}") from error
         return target
+
+
+def _old(target: Path) -> Path:
+    """Where a checkpoint waits while another takes its place."""
+    return target.with_name(f".{target.name}.old")
+
+
+def _put_back(old: Path, target: Path) -> None:
+    """Undo the first half of an exchange that was cut off; sweep up after one that was not."""
+    if target.exists():
+        shutil.rmtree(old, ignore_errors=True)
+    elif old.exists():
+        old.rename(target)
 
 
 def _sync(path: Path) -> None:
@@ -79,6 +95,8 @@ def load_agent(directory: Path) -> tuple[Agent, ActorConfig, dict[str, Any]]:
     Raises:
         CheckpointError: the directory holds no readable checkpoint.
     """
+    if not directory.exists() and _old(directory).exists():
+        directory = _old(directory)
     try:
         meta = json.loads((directory / "meta.json").read_text())
         params = load_file(directory / "model.safetensors")
@@ -86,7 +104,7 @@ def load_agent(directory: Path) -> tuple[Agent, ActorConfig, dict[str, Any]]:
         raise CheckpointError(f"{directory}: no readable checkpoint: {error}") from error
     config = validate(ActorConfig, meta.pop("config"))
     env = build_env(config.env)
-    agent: Agent = config.agent.build(spec=spec_of(env), seed=0, epsilon=0.0)
+    agent: Agent = config.agent.build(spec=spec_of(env), seed=0, epsilon=0.0, device="cpu")
     env.close()
     agent.load_params(params)
     agent.eval()

@@ -36,7 +36,11 @@ class IngestProcess:
         self._boot = boot
         self._control = control
         self.trainer_bell, self._ingest_bell = Bell.create(), Bell.create()
-        self._supervisor = Supervisor(self._start, on_failure, finished=frozenset())
+        try:
+            self._supervisor = Supervisor(self._start, on_failure, finished=frozenset())
+        except BaseException:
+            self._close_bells()
+            raise
 
     def _start(self) -> Child:
         fds = (self.trainer_bell.write_fd, self._ingest_bell.read_fd)
@@ -64,7 +68,8 @@ class IngestProcess:
     def local_address(self) -> str:
         """HOST:PORT for actors on this host."""
         host, port = split_address(self.address)
-        return f"127.0.0.1:{port}" if host in ("0.0.0.0", "::") else self.address  # noqa: S104 - compared, not bound
+        everywhere = {"0.0.0.0": f"127.0.0.1:{port}", "::": f"[::1]:{port}"}  # noqa: S104 - compared, not bound
+        return everywhere.get(host, self.address)
 
     def release_held(self) -> None:
         """Wake ingest if enough items have been drawn for acknowledgements it holds back."""
@@ -86,5 +91,8 @@ class IngestProcess:
         if self._control.stopping and child.wait(grace_seconds + 2.0) is None:
             log.warning("ingest did not wind up in time")
         child.end(2.0)
+        self._close_bells()
+
+    def _close_bells(self) -> None:
         self.trainer_bell.close()
         self._ingest_bell.close()

@@ -145,7 +145,6 @@ class Learner:
         now, inserted = self._clock(), self.buffer.inserted
         seconds, samples = max(now - self._window_started, 1e-9), inserted - self._window_samples
         rates = {
-            "samples_total": float(inserted),
             # Evaluation is not the loop's speed; samples go on arriving meanwhile.
             "opt_steps_per_sec": self._window_opts / max(seconds - self._window_eval_seconds, 1e-9),
             "samples_per_sec": samples / seconds,
@@ -158,8 +157,12 @@ class Learner:
     def _write(self, record: dict[str, float]) -> None:
         record = {"seconds": self.seconds(), "samples_total": float(self.buffer.inserted), **record}
         record |= self._window.means()
+        bad = [key for key, value in record.items() if not math.isfinite(value)]
+        if bad:
+            log.error("opt step %d: not finite: %s", self.opt_steps, ", ".join(bad))
         self.last_record = {**self.last_record, **record}
         self._recorder.write(self.opt_steps, record)
+        self._recorder.flush()
 
     def _try_save(self, name: str, **meta: float) -> None:
         try:

@@ -76,22 +76,36 @@ class TrainerCollector(Collector):
         yield record
 
 
-def serve_metrics(collector: Collector, host: str, port: int | None) -> int | None:
-    """Serve /metrics in a thread of its own and return the port; ``port`` None serves nothing.
+class MetricsServer:
+    """Serves /metrics in a thread of its own until ``close``.
+
+    Args:
+        collector: what is served, beside the process's own figures.
+        host: address to listen on.
+        port: 0 takes a free one, None serves nothing.
 
     Raises:
         AddressError: the port is taken.
     """
-    if port is None:
-        return None
-    registry = prometheus_client.CollectorRegistry()
-    registry.register(collector)
-    prometheus_client.ProcessCollector(registry=registry)
-    prometheus_client.PlatformCollector(registry=registry)
-    try:
-        server, _ = prometheus_client.start_http_server(port, host, registry)
-    except OSError as error:
-        raise AddressError(
-            f"metrics: cannot listen on {host}:{port}: {error.strerror}; choose another port, or 0 for a free one"
-        ) from error
-    return int(server.server_port)
+
+    def __init__(self, collector: Collector, host: str, port: int | None) -> None:
+        self.port: int | None = None
+        if port is None:
+            return
+        registry = prometheus_client.CollectorRegistry()
+        registry.register(collector)
+        prometheus_client.ProcessCollector(registry=registry)
+        prometheus_client.PlatformCollector(registry=registry)
+        try:
+            self._server, self._thread = prometheus_client.start_http_server(port, host, registry)
+        except OSError as error:
+            raise AddressError(
+                f"metrics: cannot listen on {host}:{port}: {error.strerror}; choose another port, or 0 for a free one"
+            ) from error
+        self.port = int(self._server.server_port)
+
+    def close(self) -> None:
+        if self.port is not None:
+            self._server.shutdown()
+            self._server.server_close()
+            self._thread.join(timeout=5)

@@ -5,10 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from common.config import RunConfig
-from common.data import Schema
+from common.data import MAX_EPISODES, Schema
 from common.envs import Env, build_env, spec_of
-from common.errors import PluginError
+from common.errors import ConfigError, PluginError
 from common.interfaces import Agent, StepProcessor
+
+ENVELOPE_BYTES = 1024 + 12 * MAX_EPISODES
+"""What a batch's message holds beside its items, at most."""
 
 
 @dataclass(frozen=True)
@@ -28,8 +31,19 @@ def build_parts(config: RunConfig) -> Parts:
     """
     env = build_env(config.env)
     spec = spec_of(env)
-    agent = config.agent.build(spec=spec, seed=config.seed, epsilon=0.0)
+    agent = config.agent.build(spec=spec, seed=config.seed, epsilon=0.0, device=config.trainer.device)
     if not isinstance(agent, Agent):
         raise PluginError(f"agent.target: expected a common.interfaces.Agent, found {type(agent).__name__}")
     processor: StepProcessor = config.step_processor.build()
-    return Parts(env, agent, processor.schema(spec))
+    schema = processor.schema(spec)
+    _check_message_size(config, schema)
+    return Parts(env, agent, schema)
+
+
+def _check_message_size(config: RunConfig, schema: Schema) -> None:
+    needed = config.push.n_buffer * schema.row_bytes + ENVELOPE_BYTES
+    if needed > config.server.max_message_bytes:
+        raise ConfigError(
+            f"push.n_buffer: {config.push.n_buffer} items of {schema.row_bytes} bytes take messages of up to {needed} "
+            f"bytes, above server.max_message_bytes ({config.server.max_message_bytes})"
+        )

@@ -24,6 +24,9 @@ _NUMPY: Final = {
     "I32": "<i4",
     "I16": "<i2",
     "I8": "<i1",
+    "U64": "<u8",
+    "U32": "<u4",
+    "U16": "<u2",
     "U8": "|u1",
     "BOOL": "|b1",
 }
@@ -50,6 +53,7 @@ class ModelPublisher:
         self._sources = list(tensors.values())
         self._targets = [_tensor_views(data, blank, list(tensors)) for data in self.slots.data]
 
+    @torch.no_grad()
     def publish(self, opt_steps: int) -> None:
         """Make the tensors' present values the newest model."""
         number = self.slots.header.published + 1

@@ -1,4 +1,4 @@
-"""Where records go: a CSV file, memory for the scrape and the picture, several at once."""
+"""Where records go: a CSV file."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ import csv
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-
-from common.interfaces import Recorder
 
 KEYS = (
     "seconds",
@@ -52,33 +50,17 @@ class CsvRecorder:
         with self._path.open(newline="") as old:
             rows = list(csv.DictReader(old))
         self._columns.extend(new)
-        self._file = self._path.open("w", newline="")
+        part = self._path.with_name(f".{self._path.name}.part")
+        self._file = part.open("w", newline="")
         self._writer = self._start()
         self._writer.writerows(rows)
+        self._file.flush()
+        part.rename(self._path)
 
     def flush(self) -> None:
         self._file.flush()
-        os.fsync(self._file.fileno())
 
     def close(self) -> None:
         self.flush()
+        os.fsync(self._file.fileno())
         self._file.close()
-
-
-class Recorders:
-    """Several recorders as one."""
-
-    def __init__(self, recorders: Sequence[Recorder]) -> None:
-        self._recorders = recorders
-
-    def write(self, opt_steps: int, record: Mapping[str, float]) -> None:
-        for recorder in self._recorders:
-            recorder.write(opt_steps, record)
-
-    def flush(self) -> None:
-        for recorder in self._recorders:
-            recorder.flush()
-
-    def close(self) -> None:
-        for recorder in self._recorders:
-            recorder.close()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import secrets
 import time
 from pathlib import Path
 
@@ -12,7 +13,8 @@ from common.errors import RunDirectoryError
 
 
 def default_run_dir(name: str) -> Path:
-    return Path("runs") / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
+    """A new name under ``runs/``, also for two runs that begin in the same second."""
+    return Path("runs") / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
 
 
 class RunDir:
@@ -29,14 +31,21 @@ class RunDir:
             path.mkdir(parents=True, exist_ok=True, mode=0o700)
             self._lock = os.open(path / "lock", os.O_RDWR | os.O_CREAT, 0o600)
             try:
-                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise RunDirectoryError(f"{path}: another learner is using this run directory") from None
-            if self.shared.exists():
-                raise RunDirectoryError(f"{path}: expected a new run directory, found a run; name another run_dir")
-            self.shared.mkdir()
+                self._claim()
+            except BaseException:
+                os.close(self._lock)
+                raise
         except OSError as error:
             raise RunDirectoryError(f"{path}: cannot be written: {error.strerror}") from error
+
+    def _claim(self) -> None:
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise RunDirectoryError(f"{self.path}: another learner is using this run directory") from None
+        if self.shared.exists():
+            raise RunDirectoryError(f"{self.path}: expected a new run directory, found a run; name another run_dir")
+        self.shared.mkdir()
 
     def write_text(self, name: str, text: str) -> None:
         (self.path / name).write_text(text)

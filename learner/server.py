@@ -26,6 +26,7 @@ from pathlib import Path
 import torch
 
 from actor.manager import ActorManager
+from actor.stat import ActorStat
 from common.config import RunConfig, dump_config
 from common.data import Schema
 from common.errors import CrossborderError
@@ -37,7 +38,7 @@ from learner.ingest_process import IngestProcess
 from learner.intake import Intake
 from learner.learner import Learner, Outcome
 from learner.limiter import RatioLimiter
-from learner.metrics import TrainerCollector, serve_metrics
+from learner.metrics import MetricsServer, TrainerCollector
 from learner.parts import Parts, build_parts
 from learner.publisher import ModelPublisher
 from learner.recorder import CsvRecorder
@@ -45,7 +46,7 @@ from learner.replay.memory import ReplayMemory
 from learner.replay.uniform import UniformReplay
 from learner.rundir import RunDir, default_run_dir
 from learner.shared import ControlBlock
-from learner.stat import ActorStat, AsyncTrainStat, actor_stats
+from learner.stat import AsyncTrainStat, actor_stats
 from learner.status import Status
 
 log = logging.getLogger(__name__)
@@ -77,7 +78,7 @@ class LearnerServer:
 
     def __init__(self, config: RunConfig, local_actors: int = 0) -> None:
         self.config = config
-        self.failure: CrossborderError | None = None
+        self.failure: Exception | None = None
         self._n_local_actors = local_actors
         self._local_actors: ActorManager | None = None
         self._stack = ExitStack()
@@ -150,10 +151,11 @@ class LearnerServer:
         self.intake = Intake(
             buffer=self.buffer, limiter=limiter, control=self.control, bell=bell, starvation_seconds=starvation
         )
-        trainer_port = serve_metrics(TrainerCollector(self.status), config.metrics.host, config.metrics.trainer_port)
+        metrics = MetricsServer(TrainerCollector(self.status), config.metrics.host, config.metrics.trainer_port)
+        stack.callback(metrics.close)
         endpoints = {
             "learner": self.ingest.address,
-            "trainer_metrics_port": trainer_port,
+            "trainer_metrics_port": metrics.port,
             "ingest_metrics_port": self.ingest.metrics_port,
         }
         self.run_dir.write_json("endpoints.json", endpoints)
@@ -161,7 +163,7 @@ class LearnerServer:
 
     def _join_local_actors(self) -> None:
         if self._local_actors is not None:
-            self._local_actors.stop_and_join(self.config.server.grace_seconds)
+            self._local_actors.stop_and_join(self.config.server.grace_seconds + 5.0)
 
     def fail(self, error: CrossborderError) -> None:
         """End training because a part of the system cannot go on."""
@@ -171,24 +173,24 @@ class LearnerServer:
             self.learner.request_stop()
 
     def train(self) -> Result:
-        """Train until something ends it.
+        """Train until something ends it; whatever it is, ``final/`` is saved and everybody else ends in order.
 
         Raises:
             CrossborderError: a part failed, the trainer starved, or ``final/`` could not be saved.
+            Exception: what the agent or the evaluator raised.
         """
-        learner, intake = self.learner, self.intake
-        while learner.outcome is None:
-            if intake.may_sample() and learner.step():
-                self.control.sampled = self.buffer.sampled
-                self.ingest.release_held()
-            else:
-                intake.wait()
-                learner.check_time()
+        learner = self.learner
+        try:
+            self._loop()
+        except Exception as error:  # noqa: BLE001 - raised again below, after an orderly end
+            self.failure = error
+            learner.request_stop()
         seconds = learner.seconds()
         learner.finish(self.ingest.announce_stop)
         self._stack.close()
         if self.failure is not None:
             raise self.failure
+        assert learner.outcome is not None
         samples = self.buffer.inserted
         return Result(
             outcome=learner.outcome,
@@ -199,6 +201,15 @@ class LearnerServer:
             actors=actor_stats(self.actor_table),
             run_dir=self.run_dir.path,
         )
+
+    def _loop(self) -> None:
+        while self.learner.outcome is None:
+            if self.intake.may_sample() and self.learner.step():
+                self.control.sampled = self.buffer.sampled
+                self.ingest.release_held()
+            else:
+                self.intake.wait()
+                self.learner.check_time()
 
     def _draw_curve(self) -> None:
         path = self.run_dir.path

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from actor.stat import ActorStat
 from common.data import Array
 from learner.actor_table import ActorState
 
@@ -22,15 +23,6 @@ class AsyncTrainStat:
     def fmt(self) -> str:
         row = f"{self.samples_per_sec:.1f}, {self.opt_per_sec:.1f}, {self.duration:.2f}"
         return f"samples/sec, opt_steps/sec, duration\n{row}\n"
-
-
-@dataclass(frozen=True)
-class ActorStat:
-    """One actor process's summary."""
-
-    actor_id: int
-    env_steps: int
-    duration: float
 
 
 def actor_stats(table: Array) -> list[ActorStat]:

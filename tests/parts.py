@@ -96,7 +96,9 @@ class CheckingAgent(Agent):
     Its model is one number, the opt steps; an actor that adopts an older one fails.
     """
 
-    def __init__(self, spec: EnvSpec, *, seed: int, epsilon: float, batch_size: int = 32, ready_at: int = 1) -> None:
+    def __init__(
+        self, spec: EnvSpec, *, seed: int, epsilon: float, device: str, batch_size: int = 32, ready_at: int = 1
+    ) -> None:
         self.seed, self.epsilon = seed, epsilon
         self._batch_size, self._ready_at = batch_size, ready_at
         self._steps = torch.zeros(1)

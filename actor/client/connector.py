@@ -18,7 +18,7 @@ from common.data import ModelVersion, Schema
 from common.errors import LearnerUnreachableError
 from common.pb import crossborder_pb2 as pb
 from common.pb import crossborder_pb2_grpc as pb_grpc
-from common.rpc import CLIENT_OPTIONS, PROTOCOL_VERSION, Backoff, describe, typed_error, version_from_pb
+from common.rpc import CLIENT_OPTIONS, PROTOCOL_VERSION, Backoff, StoppingError, describe, typed_error, version_from_pb
 from common.settings import validate
 
 log = logging.getLogger(__name__)
@@ -60,6 +60,7 @@ class Connector:
 
         Raises:
             LearnerUnreachableError: nobody answered.
+            StoppingError: ``cancelled`` was set.
             CrossborderError: the learner refused for good.
         """
         deadline, backoff = Deadline(self._patience), Backoff()
@@ -72,13 +73,15 @@ class Connector:
         told = False
         while True:
             try:
-                return _joined(self.stub.Join(request, timeout=JOIN_SECONDS))
+                return _joined(self.stub.Join(request, timeout=min(JOIN_SECONDS, deadline.remaining() + 0.1)))
             except grpc.RpcError as error:
                 permanent = typed_error(error)
                 if permanent is not None:
                     raise permanent from error
                 reason = describe(error)
-            if deadline.passed() or self._cancelled.wait(min(backoff.next_delay(), deadline.remaining())):
+            if self._cancelled.wait(min(backoff.next_delay(), deadline.remaining())):
+                raise StoppingError(f"{self._address}: told to stop while looking for the learner")
+            if deadline.passed():
                 raise LearnerUnreachableError(f"{self._address}: no learner for {self._patience:g} s: {reason}")
             if not told:
                 log.info("waiting for the learner at %s: %s", self._address, reason)

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Iterable
 
 import grpc
+from safetensors import SafetensorError
 from safetensors.numpy import load
 
 from common.data import NO_MODEL, Model, ModelVersion
@@ -47,15 +48,15 @@ class ModelFetcher:
         model = self._model
         return model if model is not None and model.version > version else None
 
-    def first(self, seconds: float) -> Model:
-        """Wait for the first model.
+    def first(self, seconds: float) -> Model | None:
+        """Wait for the first model; None if the actor was stopped meanwhile.
 
         Raises:
             LearnerUnreachableError: none came in time.
         """
         with self._changed:
             self._changed.wait_for(lambda: self._model is not None or self._stopped.is_set(), seconds)
-        if self._model is None:
+        if self._model is None and not self._stopped.is_set():
             raise LearnerUnreachableError(f"no model came within {seconds:g} s")
         return self._model
 
@@ -117,4 +118,7 @@ def assemble(chunks: Iterable[pb.GetModelResponse]) -> Model | None:
         total, digest, version = chunk.total_bytes, chunk.sha256, version_from_pb(chunk.version)
     if len(data) != total or hashlib.sha256(data).digest() != digest:
         raise ValueError(f"model {version}: expected {total} bytes with their hash, found {len(data)} other ones")
-    return Model(version, load(bytes(data)))
+    try:
+        return Model(version, load(bytes(data)))
+    except (SafetensorError, KeyError) as error:
+        raise ValueError(f"model {version}: not a safetensors file with numpy's dtypes: {error}") from error

@@ -14,6 +14,7 @@ from actor.client.connector import Connector, Joined
 from actor.client.fetcher import ModelFetcher
 from actor.spool import Spool
 from actor.stat import ActorCounters
+from common.clocks import Deadline
 from common.codec import encode
 from common.data import Items, ModelVersion
 from common.errors import CrossborderError
@@ -75,10 +76,13 @@ class Pusher:
             behaviour=version_to_pb(behaviour),
             report=report,
         )
-        while not self._spool.put(request, len(payload), LAST_PUT_SECONDS):
+        last_chance = None
+        while not self._spool.put(request, len(payload), 0.5):
             if self._stopped.is_set():
-                log.warning("%d items could not be handed over before the end", rows)
-                return
+                last_chance = last_chance or Deadline(LAST_PUT_SECONDS)
+                if last_chance.passed():
+                    log.warning("%d items could not be handed over before the end", rows)
+                    return
 
     def finish(self, seconds: float) -> int:
         """Send what is left, say goodbye, end the stream; the number of batches that were not acknowledged."""

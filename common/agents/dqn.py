@@ -37,34 +37,35 @@ class DQNConfig(Settings):
     soft_update_interval: PositiveInt = Field(250, description="Opt steps between updates of the target network.")
     max_grad_norm: PositiveFloat | None = Field(10.0, description="Gradients are clipped to this norm; null does not.")
     explorer: EpsilonGreedy = Field(EpsilonGreedy(), description="Exploration of the actors.")
-    device: str = Field("cpu", description="Where the learner trains: cpu, cuda, cuda:1.")
 
 
 class DQN(Agent):
     """Q-learning over a discrete action space.
 
     Args:
-        spec: what the environment looks like; its action space must be ``gymnasium.spaces.Discrete``.
+        spec: ``gymnasium.spaces.Box`` observations of any shape and ``Discrete`` actions.
         seed: of the initial weights and of exploration.
         epsilon: this actor's rung of the exploration ladder.
+        device: where the networks live.
         params: see ``DQNConfig``.
 
     Raises:
-        ConfigError: the action space is not discrete.
+        ConfigError: the observation space is no Box, or the action space is not Discrete.
     """
 
     Config = DQNConfig
 
-    def __init__(self, spec: EnvSpec, *, seed: int, epsilon: float = 0.0, **params: Any) -> None:
-        if not isinstance(spec.action_space, gymnasium.spaces.Discrete) or spec.observation_space.shape is None:
+    def __init__(self, spec: EnvSpec, *, seed: int, epsilon: float = 0.0, device: str = "cpu", **params: Any) -> None:
+        observations, actions = spec.observation_space, spec.action_space
+        if not (isinstance(observations, gymnasium.spaces.Box) and isinstance(actions, gymnasium.spaces.Discrete)):
             raise ConfigError(f"DQN: expected Box observations and a Discrete action space, found {spec}")
         self.config = DQNConfig(**params)
-        self.device = torch.device(self.config.device)
-        self._n_actions = int(spec.action_space.n)
-        self._first_action = int(spec.action_space.start)
+        self.device = torch.device(device)
+        self._n_actions, self._first_action = int(actions.n), int(actions.start)
+        self._action_dtype = actions.dtype
         torch.manual_seed(seed)
-        self.qnet = Mlp(spec.observation_space.shape, self._n_actions, self.config.units).to(self.device)
-        self.qnet_tgt = Mlp(spec.observation_space.shape, self._n_actions, self.config.units).to(self.device)
+        self.qnet = Mlp(observations.shape, self._n_actions, self.config.units).to(self.device)
+        self.qnet_tgt = Mlp(observations.shape, self._n_actions, self.config.units).to(self.device)
         self.qnet_tgt.load_state_dict(self.qnet.state_dict())
         self._optimizer = torch.optim.Adam(self.qnet.parameters(), lr=self.config.lr)
         self._n_opts = 0
@@ -81,7 +82,7 @@ class DQN(Agent):
             with torch.inference_mode():
                 values = self.qnet(torch.from_numpy(obs).to(self.device))  # [n, A]
             actions = np.where(greedy, values.argmax(dim=1).cpu().numpy(), actions)
-        return actions + self._first_action
+        return (actions + self._first_action).astype(self._action_dtype)
 
     def opt(self, buffer: ReplayBuffer) -> Record | None:
         if len(buffer) == 0:

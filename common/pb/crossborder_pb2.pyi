@@ -15,11 +15,12 @@ After a broken connection: Join again with the same incarnation, then resend eve
 Errors are gRPC status codes; the trailing metadata key `crossborder-error` holds the machine-readable name:
   protocol_mismatch    FAILED_PRECONDITION  the two sides speak different versions of this file; permanent
   not_joined           FAILED_PRECONDITION  the learner does not know this incarnation: Join, then resend
-  schema_mismatch      FAILED_PRECONDITION  the batch was encoded for another schema; Join, then compare
+  schema_mismatch      FAILED_PRECONDITION  the batch was encoded for another schema; permanent
   bad_items            INVALID_ARGUMENT     a batch or its report breaks the rules stated here; permanent
   too_many_actors      RESOURCE_EXHAUSTED   every actor id is taken; retry later
   stopping             UNAVAILABLE          the learner is shutting down; do not come back
-UNAVAILABLE and DEADLINE_EXCEEDED without that key are transient: back off with jitter, then Join.
+UNAVAILABLE and DEADLINE_EXCEEDED without that key are transient: back off with jitter, then Join. So is the end of
+a stream that the actor has not ended. RESOURCE_EXHAUSTED without it is gRPC's own limit on messages; permanent.
 """
 
 from collections import abc as _abc
@@ -213,19 +214,23 @@ class Limits(_message.Message):
 
     MAX_ROWS_FIELD_NUMBER: _builtins.int
     MAX_MESSAGE_BYTES_FIELD_NUMBER: _builtins.int
+    SILENCE_SECONDS_FIELD_NUMBER: _builtins.int
     max_rows: _builtins.int
     """Rows in one batch, at most."""
     max_message_bytes: _builtins.int
     """Bytes of one serialized PushItemsRequest, at most."""
+    silence_seconds: _builtins.float
+    """A stream on which nothing comes for so long is closed."""
     def __init__(
         self,
         *,
         max_rows: _builtins.int = ...,
         max_message_bytes: _builtins.int = ...,
+        silence_seconds: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["max_message_bytes", b"max_message_bytes", "max_rows", b"max_rows"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["max_message_bytes", b"max_message_bytes", "max_rows", b"max_rows", "silence_seconds", b"silence_seconds"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -243,6 +248,7 @@ class PushItemsRequest(_message.Message):
     BEHAVIOUR_FIELD_NUMBER: _builtins.int
     REPORT_FIELD_NUMBER: _builtins.int
     incarnation: _builtins.int
+    """The same in every request of a stream."""
     seq: _builtins.int
     """1, 2, 3, … within the incarnation; a gap is refused, a repeat is acknowledged and not stored again.
     0: no items, only a report (a heartbeat).
@@ -253,7 +259,7 @@ class PushItemsRequest(_message.Message):
     """Items in the payload, at least 1 when seq is not 0."""
     payload: _builtins.bytes
     """For each column in schema order its `rows` items, C-contiguous, little-endian, without any padding.
-    Floating-point values must be finite.
+    Floating-point values must be finite, booleans 0 or 1.
     """
     @_builtins.property
     def behaviour(self) -> Global___ModelVersion:
@@ -294,13 +300,13 @@ class Report(_message.Message):
     env_steps: _builtins.int
     """Environment steps taken by this incarnation so far."""
     seconds: _builtins.float
-    """Seconds since the actor's first environment step."""
+    """Seconds from the actor's first environment step to its last so far."""
     leaving: _builtins.bool
     """The actor's last message: it has nothing left and will not come back."""
     @_builtins.property
     def episode_returns(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
         """Undiscounted returns and lengths (environment steps) of the episodes that ended since the report before,
-        oldest first, both of the same length; at most 4096.
+        oldest first, both of the same length; the newest 4096 at most. Ignored when seq is 0: episodes are counted once.
         """
 
     @_builtins.property
@@ -385,7 +391,7 @@ class GetModelResponse(_message.Message):
     OFFSET_FIELD_NUMBER: _builtins.int
     DATA_FIELD_NUMBER: _builtins.int
     not_modified: _builtins.bool
-    """`have` is the newest; nothing else is set."""
+    """`have` is the newest; of the other fields only `version` is set."""
     total_bytes: _builtins.int
     """Bytes of the whole model: a safetensors file with the tensors that the policy needs."""
     sha256: _builtins.bytes

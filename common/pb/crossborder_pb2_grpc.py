@@ -62,8 +62,11 @@ class LearnerServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def PushItems(self, request_iterator, context):
-        """Items in. Batches of one incarnation are stored in order of `seq`, each exactly once. A response may also
-        come unasked (a newer model, `stop`). The learner holds acknowledgements back to keep the replay ratio.
+        """Items in. Batches of one incarnation are stored in order of `seq`, each exactly once. Every request, heartbeats
+        included, is answered in order. To keep the replay ratio the learner may hold an answer back; it then repeats the
+        acknowledgement before it every second, so a silent learner is a lost one. `stop` too may come unasked.
+        An actor with nothing to push sends a heartbeat (seq 0) every second; a stream silent for
+        `Limits.silence_seconds` is closed.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -15,11 +15,12 @@ After a broken connection: Join again with the same incarnation, then resend eve
 Errors are gRPC status codes; the trailing metadata key `crossborder-error` holds the machine-readable name:
   protocol_mismatch    FAILED_PRECONDITION  the two sides speak different versions of this file; permanent
   not_joined           FAILED_PRECONDITION  the learner does not know this incarnation: Join, then resend
-  schema_mismatch      FAILED_PRECONDITION  the batch was encoded for another schema; Join, then compare
+  schema_mismatch      FAILED_PRECONDITION  the batch was encoded for another schema; permanent
   bad_items            INVALID_ARGUMENT     a batch or its report breaks the rules stated here; permanent
   too_many_actors      RESOURCE_EXHAUSTED   every actor id is taken; retry later
   stopping             UNAVAILABLE          the learner is shutting down; do not come back
-UNAVAILABLE and DEADLINE_EXCEEDED without that key are transient: back off with jitter, then Join.
+UNAVAILABLE and DEADLINE_EXCEEDED without that key are transient: back off with jitter, then Join. So is the end of
+a stream that the actor has not ended. RESOURCE_EXHAUSTED without it is gRPC's own limit on messages; permanent.
 """
 
 from collections import abc as _abc
@@ -53,8 +54,11 @@ class LearnerServiceStub:
     Join: _grpc.UnaryUnaryMultiCallable[_crossborder_pb2.JoinRequest, _crossborder_pb2.JoinResponse]
     """The handshake. Idempotent: the same incarnation gets the same actor id back."""
     PushItems: _grpc.StreamStreamMultiCallable[_crossborder_pb2.PushItemsRequest, _crossborder_pb2.PushItemsResponse]
-    """Items in. Batches of one incarnation are stored in order of `seq`, each exactly once. A response may also
-    come unasked (a newer model, `stop`). The learner holds acknowledgements back to keep the replay ratio.
+    """Items in. Batches of one incarnation are stored in order of `seq`, each exactly once. Every request, heartbeats
+    included, is answered in order. To keep the replay ratio the learner may hold an answer back; it then repeats the
+    acknowledgement before it every second, so a silent learner is a lost one. `stop` too may come unasked.
+    An actor with nothing to push sends a heartbeat (seq 0) every second; a stream silent for
+    `Limits.silence_seconds` is closed.
     """
     GetModel: _grpc.UnaryStreamMultiCallable[_crossborder_pb2.GetModelRequest, _crossborder_pb2.GetModelResponse]
     """Newest model out. One response with `not_modified` if `have` is the newest; otherwise the model in one
@@ -67,8 +71,11 @@ class LearnerServiceAsyncStub(LearnerServiceStub):
     Join: _aio.UnaryUnaryMultiCallable[_crossborder_pb2.JoinRequest, _crossborder_pb2.JoinResponse]  # type: ignore[assignment]
     """The handshake. Idempotent: the same incarnation gets the same actor id back."""
     PushItems: _aio.StreamStreamMultiCallable[_crossborder_pb2.PushItemsRequest, _crossborder_pb2.PushItemsResponse]  # type: ignore[assignment]
-    """Items in. Batches of one incarnation are stored in order of `seq`, each exactly once. A response may also
-    come unasked (a newer model, `stop`). The learner holds acknowledgements back to keep the replay ratio.
+    """Items in. Batches of one incarnation are stored in order of `seq`, each exactly once. Every request, heartbeats
+    included, is answered in order. To keep the replay ratio the learner may hold an answer back; it then repeats the
+    acknowledgement before it every second, so a silent learner is a lost one. `stop` too may come unasked.
+    An actor with nothing to push sends a heartbeat (seq 0) every second; a stream silent for
+    `Limits.silence_seconds` is closed.
     """
     GetModel: _aio.UnaryStreamMultiCallable[_crossborder_pb2.GetModelRequest, _crossborder_pb2.GetModelResponse]  # type: ignore[assignment]
     """Newest model out. One response with `not_modified` if `have` is the newest; otherwise the model in one
@@ -90,8 +97,11 @@ class LearnerServiceServicer(metaclass=_abc_1.ABCMeta):
         request_iterator: _MaybeAsyncIterator[_crossborder_pb2.PushItemsRequest],
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_crossborder_pb2.PushItemsResponse], _abc.AsyncIterator[_crossborder_pb2.PushItemsResponse]]:
-        """Items in. Batches of one incarnation are stored in order of `seq`, each exactly once. A response may also
-        come unasked (a newer model, `stop`). The learner holds acknowledgements back to keep the replay ratio.
+        """Items in. Batches of one incarnation are stored in order of `seq`, each exactly once. Every request, heartbeats
+        included, is answered in order. To keep the replay ratio the learner may hold an answer back; it then repeats the
+        acknowledgement before it every second, so a silent learner is a lost one. `stop` too may come unasked.
+        An actor with nothing to push sends a heartbeat (seq 0) every second; a stream silent for
+        `Limits.silence_seconds` is closed.
         """
 
     @_abc_1.abstractmethod

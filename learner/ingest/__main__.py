@@ -16,7 +16,7 @@ import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
-from common.config import split_address
+from common.child import say, say_error
 from common.errors import AddressError, CrossborderError
 from common.log import setup_logging
 from common.pb import crossborder_pb2 as pb
@@ -25,17 +25,11 @@ from common.rpc import server_options
 from common.settings import validate
 from learner.ingest.core import IngestBoot, IngestCore
 from learner.ingest.service import LearnerServicer
-from learner.metrics import IngestCollector, serve_metrics
+from learner.metrics import IngestCollector, MetricsServer
 from learner.shared import Bell
 
 log = logging.getLogger(__name__)
 TICK_SECONDS = 0.2
-
-
-def _say(event: dict[str, object]) -> None:
-    """One event for the trainer."""
-    sys.stdout.write(json.dumps(event) + "\n")
-    sys.stdout.flush()
 
 
 async def _start_server(boot: IngestBoot, servicer: LearnerServicer) -> tuple[grpc.aio.Server, int]:
@@ -75,10 +69,10 @@ async def serve(boot: IngestBoot) -> None:
 
     loop.add_reader(bell.read_fd, on_bell)
     loop.add_reader(sys.stdin.fileno(), on_stdin_closed)
-    metrics_port = serve_metrics(IngestCollector(core), boot.config.metrics.host, boot.metrics_port)
+    metrics = MetricsServer(IngestCollector(core), boot.config.metrics.host, boot.metrics_port)
     server, port = await _start_server(boot, servicer)
-    host, _ = split_address(boot.listen)
-    _say({"address": f"{host}:{port}", "metrics_port": metrics_port})
+    host, _, _ = boot.listen.rpartition(":")
+    say({"address": f"{host}:{port}", "metrics_port": metrics.port})
     while not ended.is_set():
         core.tick()
         with contextlib.suppress(TimeoutError):
@@ -95,8 +89,7 @@ def main() -> int:
     try:
         asyncio.run(serve(validate(IngestBoot, json.loads(sys.stdin.readline()))))
     except CrossborderError as error:
-        _say({"error": str(error), "exit_code": error.exit_code})
-        return error.exit_code
+        return say_error(error)
     except Exception:
         log.exception("ingest failed")
         return 1

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import Any
 
 from common.codec import decode, schema_to_pb
 from common.config import RunConfig
-from common.data import ModelVersion, Schema
+from common.data import MAX_EPISODES, ModelVersion, Schema
 from common.errors import ProtocolMismatchError, RefusedError, SchemaMismatchError
 from common.pb import crossborder_pb2 as pb
 from common.rpc import PROTOCOL_VERSION, NotJoinedError, StoppingError, version_from_pb, version_to_pb
@@ -19,7 +20,7 @@ from learner.models import Blob, ModelSlots
 from learner.replay.memory import ReplayMemory, ReplayWriter
 from learner.shared import Bell, ControlBlock
 
-MAX_EPISODES = 4096
+log = logging.getLogger(__name__)
 MAX_HOST = 255
 
 
@@ -59,6 +60,7 @@ class IngestCore:
         self.limits = pb.Limits(
             max_rows=min(config.server.max_rows, config.replay.capacity),
             max_message_bytes=config.server.max_message_bytes,
+            silence_seconds=config.server.lost_seconds,
         )
         self._writer = ReplayWriter(self.memory)
         self._trainer_bell = Bell(-1, boot.bell_fds[0])
@@ -116,21 +118,33 @@ class IngestCore:
         Raises:
             RefusedError, SchemaMismatchError: nothing was stored, naming actor, column, expected and found.
         """
-        last = self._writer.last_seq(request.incarnation)
         try:
-            if request.seq == 0:
-                self._note(row, request)
-            elif request.seq <= last:
-                self.control.duplicates += 1
-            else:
-                self._store(row, request, last)
-                last = request.seq
+            return self._take(row, request)
         except (RefusedError, SchemaMismatchError) as error:
             self.control.refusals += 1
             raise type(error)(f"actor {self.registry.actor_id(row)}: {error}") from error
+
+    def _take(self, row: int, request: pb.PushItemsRequest) -> int:
+        if self.registry.row_of(request.incarnation) != row:
+            raise RefusedError(f"incarnation: expected the one the stream began with, found {request.incarnation:016x}")
+        _check_report(request.report)
+        last = self._writer.last_seq(request.incarnation)
+        if request.seq == 0:
+            if request.rows or request.payload:
+                raise RefusedError(f"seq: expected 1 or more for a batch of {request.rows} rows, found 0")
+        elif request.seq <= last:
+            self.control.duplicates += 1
+            return last
+        else:
+            self._store(request, last)
+            self._note_batch(row, request)
+            last = request.seq
+        self.registry.seen(row, request.report.env_steps, request.report.seconds)
+        if request.report.leaving:
+            self.registry.set_state(row, ActorState.LEFT)
         return last
 
-    def _store(self, row: int, request: pb.PushItemsRequest, last: int) -> None:
+    def _store(self, request: pb.PushItemsRequest, last: int) -> None:
         if request.seq != last + 1:
             raise RefusedError(f"seq: expected {last + 1}, found {request.seq}")
         if request.schema_hash != self.schema.hash:
@@ -139,24 +153,16 @@ class IngestCore:
             raise RefusedError(f"rows: expected 1 to {self.limits.max_rows}, found {request.rows}")
         payload = request.payload  # One copy: every access of a bytes field makes another.
         items = decode(self.schema, request.rows, payload)
-        _check_report(request.report)
         self._writer.append(items, request.rows, request.incarnation, request.seq)
         self.control.batches += 1
         self.control.payload_bytes += len(payload)
-        self._note(row, request)
         if self.control.trainer_waits:
             self._trainer_bell.ring()
 
-    def _note(self, row: int, request: pb.PushItemsRequest) -> None:
-        report = request.report
-        _check_report(report)
-        self.registry.seen(row, report.env_steps, report.seconds)
-        if request.seq:
-            behaviour = version_from_pb(request.behaviour)
-            self.registry.stored(row, request.rows, behaviour.opt_steps, report.episode_returns)
-            self._note_lag(behaviour)
-        if report.leaving:
-            self.registry.set_state(row, ActorState.LEFT)
+    def _note_batch(self, row: int, request: pb.PushItemsRequest) -> None:
+        behaviour = version_from_pb(request.behaviour)
+        self.registry.stored(row, request.rows, behaviour.opt_steps, request.report.episode_returns)
+        self._note_lag(behaviour)
 
     def _note_lag(self, behaviour: ModelVersion) -> None:
         newest = self.models.newest()
@@ -165,8 +171,13 @@ class IngestCore:
             self.control.policy_lag += 0.05 * (lag - self.control.policy_lag)
 
     def release_at(self) -> int:
-        """Items the trainer must have drawn before the next acknowledgement may go out; 0 for at once."""
-        return 0 if self.control.stopping else self.limiter.release_at(self.memory.committed)
+        """Items the trainer must have drawn before the next acknowledgement may go out; 0 for at once.
+
+        Nobody is held back before the first draw: an agent may have a warm-up of its own.
+        """
+        if self.control.stopping or not self.control.sampled:
+            return 0
+        return self.limiter.release_at(self.memory.committed)
 
     def model(self, have: ModelVersion) -> Blob | None:
         """The newest model, or None if ``have`` is the newest. Serialised once a version, for all actors."""
@@ -176,14 +187,14 @@ class IngestCore:
             return None
         if self._blob is None or self._blob.version != newest:
             self._blob = self.models.read()
-        if self._blob is None:
-            raise StoppingError("no model has been published yet")
+        assert self._blob is not None, "the first model is published before ingest starts"
         self.control.fetches += 1
         return self._blob
 
     def tick(self) -> None:
         """Publish totals for the trainer and give up actors that were silent for too long; a few times a second."""
-        self.registry.expire()
+        for actor_id in self.registry.expire():
+            log.warning("actor %d is lost: away for %g s", actor_id, self.config.server.lost_seconds)
         self.control.actors_online = self.registry.count(ActorState.ONLINE)
         self.control.env_steps = self.registry.total("env_steps")
         self.control.episodes = self.registry.total("episodes")

@@ -86,6 +86,8 @@ class LearnerServicer(pb_grpc.LearnerServiceServicer):
         self._core = core
         self._bell = bell
         self._streams: set[Stream] = set()
+        self._newest: dict[int, Stream] = {}
+        """An actor's newest stream: one that broke may end after its successor has begun."""
         self._rung = asyncio.Event()
         self._drained = asyncio.Event()
 
@@ -128,6 +130,7 @@ class LearnerServicer(pb_grpc.LearnerServiceServicer):
             while (request := await self._read(context)) is not None:
                 if row is None:
                     row = self._core.row_of(request.incarnation)
+                    self._newest[row] = stream
                     self._core.registry.set_state(row, ActorState.ONLINE)
                 acked = self._core.push(row, request)
                 await self._hold(stream)
@@ -136,7 +139,8 @@ class LearnerServicer(pb_grpc.LearnerServiceServicer):
             await _abort(context, error)
         finally:
             self._streams.discard(stream)
-            if row is not None:
+            if row is not None and self._newest.get(row) is stream:
+                del self._newest[row]
                 self._close(row)
             if not self._streams:
                 self._drained.set()
@@ -179,17 +183,15 @@ class LearnerServicer(pb_grpc.LearnerServiceServicer):
 
     async def wind_up(self, seconds: float) -> None:
         """Tell every actor to stop and wait until all have left, or until the time is over."""
-        for stream in list(self._streams):
-            try:
-                await stream.send()
-            except (grpc.aio.AbortError, asyncio.InvalidStateError, grpc.aio.UsageError) as error:
-                log.debug("a stream ended before it heard of the stop: %s", error)
-        self._drained = asyncio.Event()
         if not self._streams:
             return
+        self._drained = asyncio.Event()
         try:
             async with asyncio.timeout(seconds):
-                await self._drained.wait()
+                # One that ends meanwhile need not hear of it.
+                await asyncio.gather(*(stream.send() for stream in self._streams), return_exceptions=True)
+                if self._streams:
+                    await self._drained.wait()
         except TimeoutError:
             log.warning("%d actors did not leave within %g s", len(self._streams), seconds)
 

@@ -74,7 +74,7 @@ def sample(
     """Take ``steps`` with a fresh sampler."""
     sink, counters = Kept(), ActorCounters()
     sampler = Sampler(env, processor or OneStep(), counters, seed)
-    agent = agent or CheckingAgent(spec_of(env), seed=seed, epsilon=0.0)
+    agent = agent or CheckingAgent(spec_of(env), seed=seed, epsilon=0.0, device="cpu")
     for _ in range(steps):
         sampler.sample_and_push(agent, sink)
     return sink, counters
@@ -171,3 +171,15 @@ def test_returns_and_lengths_are_those_of_the_episodes() -> None:
     assert len(returns) == 4
     assert returns == [float(rewards[episodes == episode].sum()) for episode in range(4)]
     assert lengths == [int((episodes == episode).sum()) for episode in range(4)]
+
+
+def test_an_environment_that_reuses_its_observation_array_does_no_harm() -> None:
+    class InPlace(CountingEnv):
+        kept = np.zeros(3)
+
+        def _obs(self) -> Array:
+            self.kept[:] = super()._obs()
+            return self.kept
+
+    sink, _ = sample(InPlace(), 20)
+    check_rows({name: sink.column(name) for name in sink.pushed[0]})

@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 
 from actor.stat import ActorCounters
+from common.data import MAX_EPISODES
 
 
 class Clock:
@@ -52,3 +53,13 @@ def test_time_runs_from_the_first_step() -> None:
     clock.now = 62.5
     counters.step(0.0, done=False)
     assert counters.seconds() == pytest.approx(2.5)
+
+
+def test_of_more_episodes_than_a_report_may_hold_the_newest_are_kept() -> None:
+    counters = ActorCounters()
+    for episode in range(MAX_EPISODES + 5):
+        counters.step(float(episode), done=True)
+    returns, lengths = counters.take_episodes()
+    assert len(returns) == len(lengths) == MAX_EPISODES
+    assert (returns[0], returns[-1]) == (5.0, MAX_EPISODES + 4.0)
+    assert counters.take_episodes() == ([], [])

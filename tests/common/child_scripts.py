@@ -6,16 +6,18 @@ import json
 import logging
 import os
 import signal
+import subprocess
 import sys
 import threading
 from typing import Any, Final
+
+from common.child import say
 
 MODULE: Final = "tests.common.child_scripts"
 
 
 def tell(**event: Any) -> None:
-    sys.stdout.write(json.dumps(event) + "\n")
-    sys.stdout.flush()
+    say(event)
 
 
 def obedient(boot: dict[str, Any]) -> int:
@@ -52,9 +54,19 @@ def shot(boot: dict[str, Any]) -> int:
 
 def chatty(boot: dict[str, Any]) -> int:
     """Prints what is no event before what is one."""
-    sys.stdout.write("A library greets you.\n")
+    sys.stdout.write(boot["line"] + "\n")
+    sys.stdout.flush()
+    sys.stdout.buffer.write(b"\xff no text\n")
     tell(after="greeting")
     sys.stdin.read()
+    return 0
+
+
+def simulating(boot: dict[str, Any]) -> int:
+    """Starts a helper of its own that inherits everything and does not end, and dies."""
+    helper = subprocess.Popen([sys.executable, "-c", "import signal; signal.pause()"])
+    tell(helper=helper.pid)
+    os.kill(os.getpid(), signal.SIGKILL)
     return 0
 
 

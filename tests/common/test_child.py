@@ -99,9 +99,21 @@ def test_the_log_of_a_child_is_passed_on_at_its_levels(bear: Bear, caplog: pytes
     assert lines[-1] == (logging.INFO, "deep.inside: well again")
 
 
-def test_what_is_no_event_is_logged_and_does_no_harm(bear: Bear, caplog: pytest.LogCaptureFixture) -> None:
-    assert bear("chatty").next_event(PATIENCE) == {"after": "greeting"}
-    assert "child-chatty said on stdout: A library greets you." in caplog.messages
+@pytest.mark.parametrize("line", ["A library greets you.", "3.5", "[1, 2]", '"error"', '{"error": "x"}', "null"])
+def test_what_is_no_event_is_logged_and_does_no_harm(bear: Bear, caplog: pytest.LogCaptureFixture, line: str) -> None:
+    caplog.set_level(logging.INFO, "child-chatty")
+    assert bear("chatty", line=line).next_event(PATIENCE) == {"after": "greeting"}
+    assert [r.getMessage() for r in caplog.records if r.name == "child-chatty"] == [
+        line,
+        "\N{REPLACEMENT CHARACTER} no text",
+    ]
+
+
+def test_what_a_dead_child_had_started_itself_ends_with_it(bear: Bear) -> None:
+    child = bear("simulating")
+    helper = child.next_event(PATIENCE)["helper"]
+    assert child.end(PATIENCE) == -signal.SIGKILL
+    wait_for(lambda: not is_alive(helper), "the helper's end")
 
 
 def test_a_child_has_our_environment_variables_and_those_given(bear: Bear, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -168,7 +180,7 @@ def test_a_child_that_ends_with_a_typed_error_is_not_started_again(bear: Bear) -
     assert [(type(error), str(error)) for error in failures] == [(ConfigError, "no such key")]
 
 
-@pytest.mark.parametrize(("life", "code"), [("silent", 1), ("shot", -signal.SIGKILL)])
+@pytest.mark.parametrize(("life", "code"), [("silent", 1), ("silent", 6), ("shot", -signal.SIGKILL)])
 def test_a_child_that_keeps_dying_is_given_up(bear: Bear, life: str, code: int) -> None:
     failures: list[CrossborderError] = []
     supervisor = supervise(lambda: bear(life, code=code), failures, times=2)

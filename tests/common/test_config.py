@@ -131,8 +131,10 @@ def test_values_that_do_not_go_together_are_refused(changes: dict[str, Any], mes
 
 def test_values_that_just_go_together_are_taken() -> None:
     trainer = {"max_opts": 1, "warmup_period": 10, "target_score": 9.0, "eval_interval": 1}
-    config = build(trainer=trainer, replay={"capacity": 10}, push={"n_buffer": 10}, server={"max_rows": 10})
-    assert config.trainer.warmup_period == config.replay.capacity == config.push.n_buffer == config.server.max_rows
+    config = build(trainer=trainer, replay={"capacity": 10}, push={"n_buffer": 5}, server={"max_rows": 5})
+    assert (
+        config.trainer.warmup_period == config.replay.capacity == 2 * config.push.n_buffer == 2 * config.server.max_rows
+    )
 
 
 @pytest.mark.parametrize(
@@ -146,6 +148,9 @@ def test_values_that_just_go_together_are_taken() -> None:
         ("push", "flush_seconds", 0),
         ("server", "max_actors", 4097),
         ("metrics", "trainer_port", 65536),
+        ("push", "flush_seconds", math.inf),
+        ("evaluator", "seed", -1),
+        ("server", "lost_seconds", 1.0),
     ],
 )
 def test_a_value_out_of_range_is_refused_with_its_place(section: str, key: str, value: float) -> None:
@@ -185,13 +190,13 @@ def test_a_missing_file_is_refused_by_name(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("assignment", "changed"),
     [
-        ("replay.capacity=5", {"replay": {"capacity": 5}}),
+        ("replay.capacity=500", {"replay": {"capacity": 500}}),
         ("exploration.base=0.5", {"exploration": {"base": 0.5}}),
         ("trainer.sync_interval=null", {"trainer": {"max_opts": 10, "sync_interval": None}}),
         ("server.insecure=true", {"server": {"insecure": True}}),
         ("env.params.units=[8, 4]", {"env": {**MINIMAL["env"], "params": {"units": [8, 4]}}}),
         ("env.params.a.b.c=x=y", {"env": {**MINIMAL["env"], "params": {"a": {"b": {"c": "x=y"}}}}}),
-        ("replay={capacity: 6}", {"replay": {"capacity": 6}}),
+        ("replay={capacity: 600}", {"replay": {"capacity": 600}}),
     ],
 )
 def test_an_override_is_read_as_yaml(write: Write, assignment: str, changed: dict[str, Any]) -> None:
@@ -202,8 +207,8 @@ def test_an_override_is_read_as_yaml(write: Write, assignment: str, changed: dic
 
 def test_the_last_override_of_a_key_wins_and_its_neighbours_stay(write: Write) -> None:
     path = write(replay={"capacity": 1000, "samples_per_insert": 2.0})
-    config = load_config(path, ["replay.capacity=7", "replay.capacity=8"])
-    assert (config.replay.capacity, config.replay.samples_per_insert) == (8, 2.0)
+    config = load_config(path, ["replay.capacity=700", "replay.capacity=800"])
+    assert (config.replay.capacity, config.replay.samples_per_insert) == (800, 2.0)
 
 
 @pytest.mark.parametrize(
@@ -273,9 +278,15 @@ def test_a_ladder_with_one_rung_or_without_a_slope_is_level(ladder: dict[str, An
         ("common.agents.dqn:DQN", {"lr_": 1}, (), r"agent\.params\.lr_: unknown key \(did you mean 'lr'\?\)"),
         ("common.agents.dqn:DQN", {"tau": 2.0}, (), r"agent\.params\.tau: .*less than or equal to 1, found 2\.0"),
         ("common.agents.dqn:DQN", {"explorer": {"strat": 1}}, (), r"agent\.params\.explorer\.strat: unknown key \(did"),
-        ("tests.parts:CheckingAgent", {"batch": 1}, ("spec", "seed", "epsilon"), r"batch: .*mean 'batch_size'"),
-        ("tests.parts:CheckingAgent", {"seed": 1}, ("spec", "seed", "epsilon"), r"seed: unknown parameter"),
+        (
+            "tests.parts:CheckingAgent",
+            {"batch": 1},
+            ("spec", "seed", "epsilon", "device"),
+            r"batch: .*mean 'batch_size'",
+        ),
+        ("tests.parts:CheckingAgent", {"seed": 1}, ("spec", "seed", "epsilon", "device"), r"seed: unknown parameter"),
         ("tests.parts:DyingEnv", {}, (), r"agent\.params\.marker: expected a value, found none"),
+        ("gymnasium:make", {}, (), r"agent\.params\.id: expected a value, found none"),
         ("tests.parts:CountingEnv", {"a": 1}, (), r"agent\.params\.a: unknown parameter \(known: none\)"),
     ],
 )
@@ -289,10 +300,11 @@ def test_parameters_are_checked_by_config_or_by_signature(
 @pytest.mark.parametrize(
     ("target", "params", "given"),
     [
-        ("common.agents.dqn:DQN", {"lr": 0.1}, ("spec", "seed", "epsilon")),
-        ("tests.parts:CheckingAgent", {"batch_size": 1}, ("spec", "seed", "epsilon")),
+        ("common.agents.dqn:DQN", {"lr": 0.1}, ("spec", "seed", "epsilon", "device")),
+        ("tests.parts:CheckingAgent", {"batch_size": 1}, ("spec", "seed", "epsilon", "device")),
         ("tests.parts:DyingEnv", {"marker": "m"}, ()),
         ("gymnasium:make", {"id": "CartPole-v1", "anything": 1}, ()),
+        ("types:SimpleNamespace", {"anything": 1}, ()),
     ],
 )
 def test_good_parameters_pass(target: str, params: dict[str, Any], given: tuple[str, ...]) -> None:
@@ -354,7 +366,20 @@ def test_an_address_is_a_host_and_a_port(address: str, parts: tuple[str, int]) -
     assert split_address(address) == parts
 
 
-@pytest.mark.parametrize("address", ["", "host", ":50051", "host:", "host:http", "host:-1", "host:65536", "host:1.5"])
+@pytest.mark.parametrize(
+    "address",
+    ["", "host", ":1", "host:", "host:http", "host:-1", "host:65536", "host:1.5", "host:²", "::1", "::1:50051"],
+)
 def test_anything_else_is_no_address(address: str) -> None:
-    with pytest.raises(ConfigError, match=rf"expected HOST:PORT, found '{address}'"):
+    with pytest.raises(ConfigError, match=rf"expected HOST:PORT or \[IPv6\]:PORT, found '{address}'"):
         split_address(address)
+
+
+def test_a_part_that_cannot_take_what_the_system_gives_is_refused() -> None:
+    with pytest.raises(PluginError, match=r"agent: tests\.parts:CountingEnv must take seed, spec, but does not"):
+        PluginConfig(target="tests.parts:CountingEnv").check("agent", frozenset({"spec", "seed"}))
+
+
+def test_a_negative_seed_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"^seed: .*greater than or equal to 0, found -1$"):
+        build(seed=-1)

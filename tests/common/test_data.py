@@ -104,3 +104,9 @@ def test_a_schema_survives_json() -> None:
 def test_versions_are_ordered_by_incarnation_first() -> None:
     versions = [ModelVersion(2, 0), ModelVersion(1, 900), NO_MODEL, ModelVersion(1, 5)]
     assert sorted(versions) == [NO_MODEL, ModelVersion(1, 5), ModelVersion(1, 900), ModelVersion(2, 0)]
+
+
+@pytest.mark.parametrize("value", [np.float32(1), [1.0]])
+def test_items_that_are_no_arrays_are_refused_by_column(value: Any) -> None:
+    with pytest.raises(SchemaMismatchError, match="column 'x': expected an array with rows"):
+        Schema((Column("x", "<f4"),)).count({"x": value})

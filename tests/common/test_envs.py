@@ -61,3 +61,9 @@ def test_a_space_has_a_column(space: gymnasium.Space[Any], column: Column) -> No
 def test_a_space_without_one_dtype_and_shape_is_refused_by_name(space: gymnasium.Space[Any]) -> None:
     with pytest.raises(ConfigError, match=r"^(obs|column 'obs'): expected"):
         column_of("obs", space)
+
+
+@pytest.mark.parametrize("params", [{}, {"id": "CartPole-v1", "nonsense": 3}])
+def test_parameters_an_environment_does_not_take_are_a_plugin_error(params: dict[str, Any]) -> None:
+    with pytest.raises(PluginError, match="gymnasium:make"):
+        build_env(PluginConfig(target="gymnasium:make", params=params))

@@ -52,3 +52,8 @@ def test_a_module_in_the_current_directory_is_found(tmp_path: Path, monkeypatch:
 )
 def test_a_wrong_name_is_answered_with_the_nearest_or_all_there_are(name: str, known: set[str], hint: str) -> None:
     assert nearest(name, known) == hint
+
+
+def test_a_relative_module_is_refused() -> None:
+    with pytest.raises(PluginError, match="expected module:attr"):
+        load(".foo:bar")

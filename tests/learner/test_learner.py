@@ -159,9 +159,9 @@ def test_invariant_3_everything_due_happens_in_borders_order(tmp_path: Path) -> 
     assert diary.events == [
         "publish 0",
         *("opt", "publish 1"),
-        *("opt", "evaluate", "save best", "record", "save 2", "publish 2"),
+        *("opt", "evaluate", "save best", "record", "flush", "save 2", "publish 2"),
         *("opt", "publish 3"),
-        *("opt", "evaluate", "record", "save 4", "stop", "publish 4", "flush", "save final"),
+        *("opt", "evaluate", "record", "flush", "save 4", "stop", "publish 4", "flush", "save final"),
     ]
 
 
@@ -208,7 +208,7 @@ def test_invariant_9_the_agent_is_back_in_train_mode_after_an_evaluation(tmp_pat
     diary = Diary()
     learner = make(diary, tmp_path, eval_interval=1)
     learner.step()
-    assert diary.events[-3:] == ["evaluate", "save best", "record"]
+    assert diary.events[-4:] == ["evaluate", "save best", "record", "flush"]
     assert diary.agent.is_train
 
 

@@ -9,7 +9,7 @@ from prometheus_client.registry import Collector
 
 from common.codec import encode
 from common.errors import AddressError
-from learner.metrics import serve_metrics
+from learner.metrics import MetricsServer
 from learner.server import LearnerServer
 from tests.conftest import MakeConfig, endpoints
 from tests.learner.ingest.test_service import Client, Talk
@@ -56,11 +56,17 @@ class Nothing(Collector):
         return []
 
 
-def test_a_metrics_port_that_is_taken_is_named() -> None:
-    port = serve_metrics(Nothing(), "127.0.0.1", 0)
-    with pytest.raises(AddressError, match=f"cannot listen on 127.0.0.1:{port}"):
-        serve_metrics(Nothing(), "127.0.0.1", port)
+def test_a_metrics_port_that_is_taken_is_named_and_free_again_after_close() -> None:
+    first = MetricsServer(Nothing(), "127.0.0.1", 0)
+    with pytest.raises(AddressError, match=f"cannot listen on 127.0.0.1:{first.port}"):
+        MetricsServer(Nothing(), "127.0.0.1", first.port)
+    first.close()
+    again = MetricsServer(Nothing(), "127.0.0.1", first.port)
+    assert again.port == first.port
+    again.close()
 
 
 def test_no_port_serves_nothing() -> None:
-    assert serve_metrics(Nothing(), "127.0.0.1", None) is None
+    server = MetricsServer(Nothing(), "127.0.0.1", None)
+    assert server.port is None
+    server.close()

@@ -2,8 +2,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from actor.stat import ActorStat
 from learner.actor_table import ActorState, map_actor_table
-from learner.stat import ActorStat, AsyncTrainStat, actor_stats, actor_stats_fmt
+from learner.stat import AsyncTrainStat, actor_stats, actor_stats_fmt
 
 
 def test_invariant_14_both_summaries_have_borders_csv_formats() -> None:

@@ -15,6 +15,7 @@ from common.envs import spec_of
 from common.errors import LearnerUnreachableError, RefusedError
 from common.pb import crossborder_pb2 as pb
 from common.processors import OneStep
+from common.rpc import StoppingError
 from learner.server import LearnerServer
 from tests.actor.client.conftest import ScriptedLearner, Serve
 from tests.conftest import PATIENCE, wait_for
@@ -103,7 +104,7 @@ def test_whoever_is_told_to_stop_does_not_go_on_waiting(
         wait_for(lambda: "waiting for the learner" in caplog.text, "the first try")
         assert not joining.done()
         cancelled.set()
-        with pytest.raises(LearnerUnreachableError):
+        with pytest.raises(StoppingError, match="told to stop"):
             joining.result(PATIENCE)
 
 

@@ -306,3 +306,15 @@ def test_parameters_that_lack_a_network_are_refused(kept: str) -> None:
 def test_the_parameters_of_another_network_are_refused(other: dict[str, Any]) -> None:
     with pytest.raises(CheckpointError, match="the saved network does not fit this one"):
         make().load_params(make(**other).save_params())
+
+
+def test_observations_that_are_no_box_are_refused() -> None:
+    with pytest.raises(ConfigError, match="expected Box observations"):
+        DQN(EnvSpec(gymnasium.spaces.Discrete(16), gymnasium.spaces.Discrete(4)), seed=0)
+
+
+@pytest.mark.parametrize("dtype", [np.int32, np.int64])
+def test_actions_have_the_dtype_of_their_space(dtype: type) -> None:
+    box = gymnasium.spaces.Box(-1, 1, (2,), np.float32)
+    agent = DQN(EnvSpec(box, gymnasium.spaces.Discrete(2, dtype=dtype)), seed=0)
+    assert agent.sample(np.zeros((3, 2), np.float32)).dtype == dtype

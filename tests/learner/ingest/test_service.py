@@ -19,6 +19,7 @@ from common.data import Items, ModelVersion
 from common.pb import crossborder_pb2 as pb
 from common.pb import crossborder_pb2_grpc as pb_grpc
 from common.rpc import ERROR_KEY
+from learner.actor_table import ActorState
 from learner.server import LearnerServer
 from tests.conftest import ROOT, MakeConfig, kill, wait_for
 
@@ -152,6 +153,16 @@ def test_after_ingest_was_killed_everything_acknowledged_is_there_and_nothing_tw
 BAD: dict[str, tuple[Callable[[Client], pb.PushItemsRequest], str, str]] = {
     "a gap": (lambda c: c.batch(2), "bad_items", "actor 0: seq: expected 1, found 2"),
     "another schema": (lambda c: c.batch(1, schema_hash=1), "schema_mismatch", "schema: expected"),
+    "a batch without a seq": (
+        lambda c: c.batch(0),
+        "bad_items",
+        "seq: expected 1 or more for a batch of 5 rows, found 0",
+    ),
+    "no boolean": (
+        lambda c: c.batch(1, payload=encode(c.schema, c.items(0, 5), 5)[:-1] + b"\x02"),
+        "bad_items",
+        "column 'truncated': expected booleans of 0 or 1",
+    ),
     "no rows": (lambda c: c.batch(1, rows=0), "bad_items", "rows: expected 1 to 65536, found 0"),
     "too many rows": (lambda c: c.batch(1, rows=65_537), "bad_items", "found 65537"),
     "truncated bytes": (lambda c: c.batch(1, payload=b"123"), "bad_items", "payload: expected 310 bytes"),
@@ -188,6 +199,16 @@ def test_bad_items_are_refused_by_name_and_harm_nobody(client: Client, what: str
     assert message in refusal(error)[2]
     assert talk.say(other.batch(2, start=5)).acked_seq == 2
     assert client.stored() == list(range(10))
+
+
+def test_a_stream_is_one_actors(client: Client) -> None:
+    client.join()
+    Client(client.server, incarnation=78).join()
+    talk = Talk(client.stub)
+    talk.say(client.batch(1))
+    with pytest.raises(grpc.RpcError) as error:
+        talk.say(client.batch(1, incarnation=78))
+    assert "incarnation: expected the one the stream began with" in refusal(error)[2]
 
 
 def test_another_protocol_version_is_refused_by_name(client: Client) -> None:
@@ -254,6 +275,7 @@ def test_acknowledgements_are_held_back_to_keep_the_replay_ratio(make_config: Ma
         client.join()
         talk = Talk(client.stub)
         assert talk.say(client.batch(1, count=5)).acked_seq == 1
+        server.control.sampled = 1
         still_here = talk.say(client.batch(2, count=5))
         assert still_here.acked_seq == 1, "a sign of life, not the acknowledgement"
         assert len(client.stored()) == 10, "held back, but stored"
@@ -263,6 +285,29 @@ def test_acknowledgements_are_held_back_to_keep_the_replay_ratio(make_config: Ma
         while acked.acked_seq < 2:
             acked = talk.hear()
         assert server.control.actor_hold_seconds > 0
+
+
+def test_nobody_is_held_back_before_the_first_draw(make_config: MakeConfig) -> None:
+    """The agent may have a warm-up of its own, of which the replay ratio knows nothing."""
+    with LearnerServer(make_config(replay={"samples_per_insert": 2.0, "error_buffer": 1.0})) as server:
+        client = Client(server)
+        client.join()
+        talk = Talk(client.stub)
+        assert [talk.say(client.batch(seq, count=50)).acked_seq for seq in range(1, 20)] == list(range(1, 20))
+        talk.end()
+
+
+def test_an_old_stream_that_ends_late_does_not_take_the_actor_offline(client: Client) -> None:
+    client.join()
+    old, new = Talk(client.stub), Talk(client.stub)
+    old.say(client.batch(1))
+    new.say(client.batch(2, start=5))
+    old.end()
+    wait_for(lambda: client.server.control.actors_online == 1, "the new stream counts")
+    assert new.say(client.batch(3, start=10)).acked_seq == 3
+    assert client.server.actor_table["state"][0] == ActorState.ONLINE
+    new.end()
+    wait_for(lambda: client.server.control.actors_online == 0, "its end counts")
 
 
 def test_health_is_serving_and_reflection_lists_the_service(client: Client) -> None:
