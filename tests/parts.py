@@ -48,6 +48,14 @@ class CountingEnv(gymnasium.Env[Array, Any]):
         return self._obs(), reward, done and self._episode % 2 == 0, done and self._episode % 2 == 1, {}
 
 
+class NanEnv(CountingEnv):
+    """Its fifth reward is not a number."""
+
+    def step(self, action: int) -> tuple[Array, float, bool, bool, dict[str, Any]]:
+        obs, reward, terminated, truncated, info = super().step(action)
+        return obs, np.nan if reward == 5 else reward, terminated, truncated, info
+
+
 class DyingEnv(CountingEnv):
     """Kills its own process, as a segfault would, at step 300; once only, and then writes that it did."""
 
@@ -130,3 +138,12 @@ class CheckingAgent(Agent):
 
     def load_params(self, params: Mapping[str, torch.Tensor]) -> None:
         self._steps.copy_(params["steps"])
+
+
+class FailingAgent(CheckingAgent):
+    """Fails at its fourth opt step, as a user's agent might."""
+
+    def opt(self, buffer: ReplayBuffer) -> Record | None:
+        if self._steps == 3:
+            raise ZeroDivisionError("the user's own mistake")
+        return super().opt(buffer)

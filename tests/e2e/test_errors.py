@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import socket
 from collections.abc import Callable
@@ -33,14 +34,19 @@ WRONG: dict[str, tuple[dict[str, Any], int, str]] = {
     "a missing module": ({"agent": {"target": "no_such:Agent"}}, 3, r"cannot import module 'no_such'"),
     "a missing attribute": ({"agent": {"target": "tests.parts:ChekingAgent"}}, 3, r"did you mean 'CheckingAgent'"),
     "an unknown parameter": ({"agent": {"params": {"batchsize": 3}}}, 2, r"did you mean 'batch_size'"),
-    "no agent at all": ({"agent": {"target": "tests.parts:CountingEnv"}}, 3, r"must take epsilon, seed, spec"),
+    "no agent at all": ({"agent": {"target": "tests.parts:CountingEnv"}}, 3, r"must take device, epsilon, seed, spec"),
     "an unknown environment": (
         {"env": {"target": "gymnasium:make", "params": {"id": "CartPoll-v1"}}},
         3,
         r"CartPoll",
     ),
     "an unencrypted public address": ({"server": {"listen": "0.0.0.0:0"}}, 2, r"--insecure"),
-    "a port that is none": ({"server": {"listen": "localhost"}}, 2, r"expected HOST:PORT, found 'localhost'"),
+    "a port that is none": ({"server": {"listen": "localhost"}}, 2, r"expected HOST:PORT or .*, found 'localhost'"),
+    "batches larger than a message": (
+        {"push": {"n_buffer": 5000}, "server": {"max_message_bytes": 100_000}},
+        2,
+        r"push\.n_buffer: 5000 items of 62 bytes take messages of up to \d+ bytes, above server\.max_message_bytes",
+    ),
     "a warm-up that never ends": ({"trainer": {"warmup_period": 2_000_000}}, 2, r"training would never start"),
     "an agent for other actions": (
         {
@@ -102,9 +108,27 @@ def test_a_budget_that_runs_out_before_the_target(start: Start, write_config: Wr
     assert_fails(server, 10, r"all opt steps were taken, but the target score 1e\+09 was not reached: best evaluation")
 
 
-def test_items_that_never_come(start: Start, write_config: WriteConfig) -> None:
+def test_items_that_never_come(start: Start, write_config: WriteConfig, tmp_path: Path) -> None:
     config = write_config(trainer={"max_opts": 20, "starvation_seconds": 1.0})
     assert_fails(start("learner.cli", "--config", str(config)), 13, "no item has arrived")
+    assert (tmp_path / "run" / "final" / "meta.json").exists()
+
+
+def test_an_exception_in_a_users_agent_shows_its_traceback_and_what_was_learnt_is_saved(
+    start: Start, write_config: WriteConfig, tmp_path: Path
+) -> None:
+    config = write_config(agent={"target": "tests.parts:FailingAgent"})
+    server = start("learner.cli", "--config", str(config), "--local-actors", "1")
+    assert server.wait() == 1
+    assert "ZeroDivisionError: the user's own mistake" in server.output()
+    assert json.loads((tmp_path / "run" / "final" / "meta.json").read_text())["opt_steps"] == 3
+
+
+def test_actors_whose_items_are_refused_end_the_run_with_the_reason(start: Start, write_config: WriteConfig) -> None:
+    server = start(
+        "learner.cli", "--config", str(write_config(env={"target": "tests.parts:NanEnv"})), "--local-actors", "1"
+    )
+    assert_fails(server, 9, r"actor 0: column 'reward': expected finite values, found nan in row 4")
 
 
 def test_a_learner_that_cannot_be_reached(start: Start) -> None:
