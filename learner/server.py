@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import logging
 import secrets
-from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,7 +28,7 @@ from actor.manager import ActorManager
 from actor.stat import ActorStat
 from common.config import RunConfig, dump_config
 from common.data import Schema
-from common.errors import CrossborderError
+from common.errors import CheckpointError, CrossborderError
 from learner.actor_table import map_actor_table
 from learner.checkpoint import Checkpoints
 from learner.curve import draw_learning_curve
@@ -186,7 +185,10 @@ class LearnerServer:
             self.failure = error
             learner.request_stop()
         seconds = learner.seconds()
-        learner.finish(self.ingest.announce_stop)
+        try:
+            learner.finish(self.ingest.announce_stop)
+        except CheckpointError as error:
+            self.failure = self.failure or error
         self._stack.close()
         if self.failure is not None:
             raise self.failure
@@ -238,21 +240,16 @@ class LearnerServer:
         )
 
 
-def train_async(
-    config: RunConfig, local_actors: int = 0, on_ready: Callable[[LearnerServer], None] | None = None
-) -> Result:
+def train_async(config: RunConfig, local_actors: int = 0) -> Result:
     """Train with actors over gRPC; border's ``train_async``, and it returns its statistics.
 
     Args:
         config: the run.
         local_actors: actor workers to run on this host; others may join at any time.
-        on_ready: called once everything is up.
 
     Raises:
         CrossborderError: see ``LearnerServer``.
     """
     config.check()
     with LearnerServer(config, local_actors) as server:
-        if on_ready is not None:
-            on_ready(server)
         return server.train()

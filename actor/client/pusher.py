@@ -56,7 +56,9 @@ class Pusher:
         self._spool: Spool[pb.PushItemsRequest] = Spool(joined.config.push.spool_bytes, joined.config.push.window)
         self._heard = time.monotonic()
         self._call: Any = None
-        self._left = threading.Event()
+        self._leaving = False
+        self._told_to_stop = False
+        self._given_up = threading.Event()
         self.failure: CrossborderError | None = None
         self._thread = threading.Thread(target=self._run, name="pusher", daemon=True)
         self._thread.start()
@@ -89,7 +91,7 @@ class Pusher:
         self._spool.close()
         self._thread.join(seconds)
         if self._thread.is_alive():
-            self._left.set()
+            self._given_up.set()
             self._cancel()
             self._thread.join(1.0)
         return len(self._spool)
@@ -119,17 +121,11 @@ class Pusher:
 
     def _stream_until_left(self) -> None:
         backoff, last_seq = Backoff(), self._joined.last_seq
-        while not self._left.is_set():
-            try:
-                self._stream(last_seq, backoff)
-                continue
-            except grpc.RpcError as error:
-                typed = typed_error(error)
-                if typed is not None and not isinstance(typed, NotJoinedError):
-                    raise typed from error
-                if self._stopped.is_set():
-                    return  # Whoever said stop will not be there to take more.
-                log.warning("connection to the learner lost, %d batches kept: %s", len(self._spool), describe(error))
+        while True:
+            broken = self._stream(last_seq, backoff)
+            if self._given_up.is_set() or self._told_to_stop or (self._leaving and broken is None):
+                return
+            log.warning("connection to the learner lost, %d batches kept: %s", len(self._spool), broken or "closed")
             self._spool.disconnect()
             self._stopped.wait(backoff.next_delay())
             last_seq = self._join_again()
@@ -142,18 +138,33 @@ class Pusher:
         self._fetcher.announce(joined.newest)
         return joined.last_seq
 
-    def _stream(self, last_seq: int, backoff: Backoff) -> None:
-        """One connection's life; returns when the learner closed it in order."""
+    def _stream(self, last_seq: int, backoff: Backoff) -> str | None:
+        """One connection's life: why it broke, or None if it ended in order.
+
+        Raises:
+            CrossborderError: the learner refused for good.
+        """
         epoch = self._spool.connect(last_seq)
         self._heard = time.monotonic()
         self._call = self._connector.stub.PushItems(self._requests(epoch))
-        for response in self._call:
-            self._heard = time.monotonic()
-            backoff.reset()
-            self._spool.acknowledge(response.acked_seq)
-            self._fetcher.announce(version_from_pb(response.newest))
-            if response.stop:
-                self._stopped.set()
+        try:
+            for response in self._call:
+                self._hear(response, backoff)
+        except grpc.RpcError as error:
+            typed = typed_error(error)
+            if typed is not None and not isinstance(typed, NotJoinedError):
+                raise typed from error
+            return describe(error)
+        return None
+
+    def _hear(self, response: pb.PushItemsResponse, backoff: Backoff) -> None:
+        self._heard = time.monotonic()
+        backoff.reset()
+        self._spool.acknowledge(response.acked_seq)
+        self._fetcher.announce(version_from_pb(response.newest))
+        if response.stop:
+            self._told_to_stop = True
+            self._stopped.set()
 
     def _requests(self, epoch: int) -> Iterator[pb.PushItemsRequest]:
         """What goes out on one connection, pulled by gRPC's own thread."""
@@ -165,7 +176,7 @@ class Pusher:
             elif not self._spool.is_current(epoch):
                 return
             elif self._spool.drained:
-                self._left.set()
+                self._leaving = True
                 yield self._heartbeat(leaving=True)
                 return
             elif time.monotonic() - self._heard > SILENCE_SECONDS:

@@ -1,0 +1,145 @@
+"""The pusher against a learner that breaks the connection by script, over real gRPC."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import NoReturn
+
+import grpc
+import numpy as np
+import pytest
+
+from actor.client.connector import Connector
+from actor.client.fetcher import ModelFetcher
+from actor.client.pusher import Pusher, RunChangedError
+from actor.stat import ActorCounters
+from common.codec import decode, schema_to_pb
+from common.data import NO_MODEL, Column, Schema
+from common.errors import RefusedError, SchemaMismatchError
+from common.pb import crossborder_pb2 as pb
+from common.rpc import ERROR_KEY
+from tests.actor.client.conftest import ScriptedLearner, Serve
+from tests.conftest import PATIENCE, wait_for
+
+SCHEMA = Schema((Column("n", "<i8"),))
+CONFIG = '{"env": {"target": "a:b"}, "agent": {"target": "c:d"}, "push": {"window": 2}}'
+
+
+@dataclass
+class BreakingLearner(ScriptedLearner):
+    """Stores like the real one. ``breaks[k]`` says how stream k ends: after so many batches, and how.
+
+    Ways: "closed" in order, "lost" as by the network, "unacknowledged" the same after storing one more, any other is
+    an error key. A stream beyond the script ends when the actor leaves.
+    """
+
+    breaks: list[tuple[int, str]] = field(default_factory=list)
+    run_ids: list[str] = field(default_factory=list)
+    stop_at: int = 10**9
+    stored: list[int] = field(default_factory=list)
+    last_seq: int = 0
+    streams: int = 0
+    goodbyes: int = 0
+
+    def Join(self, request: pb.JoinRequest, context: grpc.ServicerContext) -> pb.JoinResponse:  # noqa: N802
+        run_id = self.run_ids.pop(0) if self.run_ids else "run"
+        return pb.JoinResponse(run_id=run_id, schema=schema_to_pb(SCHEMA), config_json=CONFIG, last_seq=self.last_seq)
+
+    def PushItems(  # noqa: N802
+        self, requests: Iterator[pb.PushItemsRequest], context: grpc.ServicerContext
+    ) -> Iterator[pb.PushItemsResponse]:
+        after, way = self.breaks[self.streams] if self.streams < len(self.breaks) else (10**9, "")
+        self.streams += 1
+        batches = 0
+        for request in requests:
+            if request.seq and batches >= after:
+                if way == "unacknowledged":
+                    self._store(request)
+                if way == "closed":
+                    return
+                _break(context, way)
+            batches += bool(request.seq)
+            self._store(request)
+            self.goodbyes += request.report.leaving
+            yield pb.PushItemsResponse(acked_seq=self.last_seq, stop=len(self.stored) >= self.stop_at)
+
+    def _store(self, request: pb.PushItemsRequest) -> None:
+        if request.seq > self.last_seq:
+            assert request.seq == self.last_seq + 1
+            self.last_seq = request.seq
+            self.stored.extend(decode(SCHEMA, request.rows, request.payload)["n"].tolist())
+
+
+def _break(context: grpc.ServicerContext, way: str) -> NoReturn:
+    key, code = (way, grpc.StatusCode.FAILED_PRECONDITION)
+    if way in ("lost", "unacknowledged"):
+        context.abort(grpc.StatusCode.UNAVAILABLE, "the network is gone")
+    context.set_trailing_metadata(((ERROR_KEY, key),))
+    context.abort(code, f"scripted {way}")
+    raise AssertionError("abort returned")
+
+
+@dataclass
+class Outcome:
+    unacknowledged: int
+    failure: Exception | None
+    stopped: bool
+
+
+def push(serve: Serve, learner: BreakingLearner, batches: int) -> Outcome:
+    """Push batches of one item, 0, 1, 2, …, and say goodbye."""
+    stopped = threading.Event()
+    connector = Connector(f"127.0.0.1:{serve(learner)}", 5, PATIENCE, stopped)
+    joined = connector.join()
+    fetcher = ModelFetcher(connector.stub, stopped)
+    pusher = Pusher(connector, joined, fetcher, ActorCounters(), stopped)
+    for n in range(batches):
+        if stopped.is_set():
+            break
+        pusher.send({"n": np.array([n])}, 1, NO_MODEL)
+    wait_for(lambda: not len(pusher._spool) or stopped.is_set(), "everything is acknowledged")
+    was_stopped = stopped.is_set()
+    outcome = Outcome(pusher.finish(PATIENCE), pusher.failure, was_stopped)
+    stopped.set()
+    fetcher.join(5)
+    connector.close()
+    return outcome
+
+
+WAYS = ["closed", "lost", "unacknowledged", "not_joined"]
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_whatever_breaks_everything_arrives_once_and_in_order(serve: Serve, way: str) -> None:
+    learner = BreakingLearner(breaks=[(0, way), (3, way), (1, way)])
+    outcome = push(serve, learner, 20)
+    assert learner.stored == list(range(20))
+    assert outcome == Outcome(0, None, stopped=False)
+    assert (learner.streams, learner.goodbyes) == (4, 1)
+
+
+def test_when_the_learner_says_stop_the_actor_hears_it(serve: Serve) -> None:
+    learner = BreakingLearner(stop_at=5)
+    outcome = push(serve, learner, 10_000)
+    assert outcome.stopped
+    assert outcome.failure is None
+    assert learner.stored == list(range(len(learner.stored)))
+    assert learner.goodbyes == 1
+
+
+@pytest.mark.parametrize(("way", "kind"), [("bad_items", RefusedError), ("schema_mismatch", SchemaMismatchError)])
+def test_a_refusal_for_good_ends_the_actor_with_it(serve: Serve, way: str, kind: type[Exception]) -> None:
+    learner = BreakingLearner(breaks=[(2, way)])
+    outcome = push(serve, learner, 10_000)
+    assert type(outcome.failure) is kind
+    assert str(outcome.failure) == f"scripted {way}"
+    assert learner.streams == 1
+
+
+def test_another_run_at_the_same_address_is_noticed(serve: Serve) -> None:
+    learner = BreakingLearner(breaks=[(2, "lost")], run_ids=["run", "another"])
+    outcome = push(serve, learner, 10_000)
+    assert type(outcome.failure) is RunChangedError
+    assert learner.stored == [0, 1]
