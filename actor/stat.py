@@ -34,6 +34,7 @@ class ActorCounters:
         self._returns: deque[float] = deque(maxlen=MAX_EPISODES)
         self._lengths: deque[int] = deque(maxlen=MAX_EPISODES)
         self._return, self._length = 0.0, 0
+        self._recent: deque[float] = deque(maxlen=100)
 
     def step(self, reward: float, done: bool) -> None:
         """Count one environment step."""
@@ -45,12 +46,17 @@ class ActorCounters:
         self._length += 1
         if done:
             self._returns.append(self._return)
+            self._recent.append(self._return)
             self._lengths.append(self._length)
             self._return, self._length = 0.0, 0
 
     def seconds(self) -> float:
         """From the first step to the last."""
         return 0.0 if self._started is None else self._last - self._started
+
+    def return_mean(self) -> float:
+        """Mean return of the last 100 episodes; 0 before the first."""
+        return sum(self._recent) / len(self._recent) if self._recent else 0.0
 
     def take_episodes(self) -> tuple[list[float], list[int]]:
         """Returns and lengths of the episodes that ended since the last call, the newest ``MAX_EPISODES``."""

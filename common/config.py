@@ -106,6 +106,9 @@ class TrainerConfig(Settings):
     record_interval: Interval = Field(200, description="Record losses and rates every so many opt steps.")
     save_interval: Interval = Field(None, description="Save a checkpoint {opt_steps}/ every so many opt steps.")
     sync_interval: Interval = Field(100, description="Publish a model to the actors every so many opt steps.")
+    opt_interval: PositiveInt = Field(
+        1, description="Environment steps per opt step, in turns and without replay.samples_per_insert only."
+    )
     starvation_seconds: PositiveFloat | None = Field(
         None, description="Fail when no item arrives for so long while the trainer waits for items; null waits forever."
     )

@@ -23,15 +23,15 @@ class Parts:
     schema: Schema
 
 
-def build_parts(config: RunConfig) -> Parts:
-    """Build everything that the configuration names.
+def build_parts(config: RunConfig, epsilon: float = 0.0) -> Parts:
+    """Build everything that the configuration names; ``epsilon`` is the agent's, where it acts itself.
 
     Raises:
         CrossborderError: a part cannot be built or does not fit.
     """
     env = build_env(config.env)
     spec = spec_of(env)
-    agent = config.agent.build(spec=spec, seed=config.seed, epsilon=0.0, device=config.trainer.device)
+    agent = config.agent.build(spec=spec, seed=config.seed, epsilon=epsilon, device=config.trainer.device)
     if not isinstance(agent, Agent):
         raise PluginError(f"agent.target: expected a common.interfaces.Agent, found {type(agent).__name__}")
     processor: StepProcessor = config.step_processor.build()

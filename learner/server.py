@@ -17,51 +17,32 @@ Shutdown, whatever ended training:
 from __future__ import annotations
 
 import logging
-import secrets
 from contextlib import ExitStack
 from dataclasses import dataclass
-from pathlib import Path
-
-import torch
 
 from actor.manager import ActorManager
 from actor.stat import ActorStat
-from common.config import RunConfig, dump_config
-from common.data import Schema
+from common.config import RunConfig
 from common.errors import CheckpointError, CrossborderError
 from learner.actor_table import map_actor_table
-from learner.checkpoint import Checkpoints
-from learner.curve import draw_learning_curve
-from learner.evaluator import DefaultEvaluator
 from learner.ingest_process import IngestProcess
 from learner.intake import Intake
-from learner.learner import Learner, Outcome
 from learner.limiter import RatioLimiter
 from learner.metrics import MetricsServer, TrainerCollector
-from learner.parts import Parts, build_parts
 from learner.publisher import ModelPublisher
-from learner.recorder import CsvRecorder
-from learner.replay.memory import ReplayMemory
-from learner.replay.uniform import UniformReplay
-from learner.rundir import RunDir, default_run_dir
+from learner.run import Result, Run
 from learner.shared import ControlBlock
-from learner.stat import AsyncTrainStat, actor_stats
+from learner.stat import actor_stats
 from learner.status import Status
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Result:
-    """What a run came to."""
+class AsyncResult(Result):
+    """What a run with actors came to."""
 
-    outcome: Outcome
-    best_score: float
-    opt_steps: int
-    samples_total: int
-    trainer: AsyncTrainStat
     actors: list[ActorStat]
-    run_dir: Path
 
 
 class LearnerServer:
@@ -92,52 +73,30 @@ class LearnerServer:
         self._stack.close()
 
     def _start(self, stack: ExitStack) -> None:
-        config = self.config
-        self.run_dir = RunDir(config.run_dir or default_run_dir(config.name))
-        stack.callback(self.run_dir.close)
-        self.run_dir.write_text("config.yaml", dump_config(config))
-        torch.set_num_threads(config.trainer.torch_threads)
-        parts = build_parts(config)
-        stack.callback(parts.env.close)
-        run_id = secrets.token_hex(8)
-        publisher = self._make_shared(parts)
-        self._make_learner(parts, publisher, run_id, stack)
+        self._run = Run(self.config, 0.0, stack)
+        self.buffer = self._run.buffer
+        publisher = self._make_shared()
+        self.learner = self._run.make_learner(publisher.publish, stack)
         self.learner.start()
         stack.callback(self._join_local_actors)
-        self._start_ingest(parts.schema, publisher.blob_bytes, run_id, stack)
+        self._start_ingest(publisher.blob_bytes, stack)
         if self._n_local_actors:
             self._local_actors = ActorManager(self.ingest.local_address, self._n_local_actors, self.fail)
 
-    def _make_shared(self, parts: Parts) -> ModelPublisher:
-        shared = self.run_dir.shared
+    def _make_shared(self) -> ModelPublisher:
+        shared = self._run.dir.shared
         self.control = ControlBlock.at(shared, create=True)
         self.control.incarnation = 1
         self.actor_table = map_actor_table(shared, create=True)
-        memory = ReplayMemory(shared / "replay", parts.schema, self.config.replay.capacity, create=True)
-        self.buffer = UniformReplay(memory, self.config.seed)
-        return ModelPublisher(shared / "models", parts.agent.model_info(), self.control.incarnation)
+        return ModelPublisher(shared / "models", self._run.parts.agent.model_info(), self.control.incarnation)
 
-    def _make_learner(self, parts: Parts, publisher: ModelPublisher, run_id: str, stack: ExitStack) -> None:
-        recorder = CsvRecorder(self.run_dir.path / "metrics.csv")
-        stack.callback(self._draw_curve)
-        stack.callback(recorder.close)
-        self.learner = Learner(
-            agent=parts.agent,
-            buffer=self.buffer,
-            evaluator=DefaultEvaluator(parts.env, self.config.evaluator),
-            recorder=recorder,
-            checkpoints=Checkpoints(self.run_dir.path, self.config.actor_part(), run_id),
-            publish=publisher.publish,
-            config=self.config.trainer,
-        )
-
-    def _start_ingest(self, schema: Schema, model_bytes: int, run_id: str, stack: ExitStack) -> None:
+    def _start_ingest(self, model_bytes: int, stack: ExitStack) -> None:
         config = self.config
         boot = {
             "config": config.model_dump(mode="json"),
-            "directory": str(self.run_dir.shared),
-            "run_id": run_id,
-            "columns": schema.to_json(),
+            "directory": str(self._run.dir.shared),
+            "run_id": self._run.id,
+            "columns": self._run.parts.schema.to_json(),
             "model_bytes": model_bytes,
             "listen": config.server.listen,
             "metrics_port": config.metrics.ingest_port,
@@ -157,8 +116,8 @@ class LearnerServer:
             "trainer_metrics_port": metrics.port,
             "ingest_metrics_port": self.ingest.metrics_port,
         }
-        self.run_dir.write_json("endpoints.json", endpoints)
-        log.info("listening on %s; run directory %s", self.ingest.address, self.run_dir.path)
+        self._run.dir.write_json("endpoints.json", endpoints)
+        log.info("listening on %s; run directory %s", self.ingest.address, self._run.dir.path)
 
     def _join_local_actors(self) -> None:
         if self._local_actors is not None:
@@ -171,7 +130,7 @@ class LearnerServer:
             self.failure = error
             self.learner.request_stop()
 
-    def train(self) -> Result:
+    def train(self) -> AsyncResult:
         """Train until something ends it; whatever it is, ``final/`` is saved and everybody else ends in order.
 
         Raises:
@@ -192,17 +151,8 @@ class LearnerServer:
         self._stack.close()
         if self.failure is not None:
             raise self.failure
-        assert learner.outcome is not None
-        samples = self.buffer.inserted
-        return Result(
-            outcome=learner.outcome,
-            best_score=learner.best_score,
-            opt_steps=learner.opt_steps,
-            samples_total=samples,
-            trainer=AsyncTrainStat(samples / seconds, seconds, learner.opt_steps / seconds),
-            actors=actor_stats(self.actor_table),
-            run_dir=self.run_dir.path,
-        )
+        result = self._run.result(learner, seconds)
+        return AsyncResult(**vars(result), actors=actor_stats(self.actor_table))
 
     def _loop(self) -> None:
         while self.learner.outcome is None:
@@ -213,34 +163,19 @@ class LearnerServer:
                 self.intake.wait()
                 self.learner.check_time()
 
-    def _draw_curve(self) -> None:
-        path = self.run_dir.path
-        draw_learning_curve(
-            path / "metrics.csv", path / "learning_curve.png", self.config.name, self.config.trainer.target_score
-        )
-
     def status(self) -> Status:
         """One look at the run, from any thread."""
-        return Status(
-            name=self.config.name,
-            seconds=self.learner.seconds(),
-            opt_steps=self.learner.opt_steps,
-            max_opts=self.config.trainer.max_opts,
-            best_score=self.learner.best_score,
-            target_score=self.config.trainer.target_score,
-            inserted=self.buffer.inserted,
-            sampled=self.buffer.sampled,
-            replay_size=len(self.buffer),
-            samples_per_insert=self.config.replay.samples_per_insert,
+        return Status.of(
+            self.config,
+            self.learner,
             trainer_wait_seconds=self.control.trainer_wait_seconds,
             actors_online=self.control.actors_online,
             return_mean=self.control.return_mean,
             policy_lag=self.control.policy_lag,
-            record=self.learner.last_record,
         )
 
 
-def train_async(config: RunConfig, local_actors: int = 0) -> Result:
+def train_async(config: RunConfig, local_actors: int = 0) -> AsyncResult:
     """Train with actors over gRPC; border's ``train_async``, and it returns its statistics.
 
     Args:

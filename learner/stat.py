@@ -14,7 +14,7 @@ from learner.actor_table import ActorState
 
 @dataclass(frozen=True)
 class AsyncTrainStat:
-    """The trainer's summary; the time counts from the first published model."""
+    """The trainer's summary, in turns too; the time counts from the first published model."""
 
     samples_per_sec: float
     duration: float

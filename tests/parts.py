@@ -105,16 +105,25 @@ class CheckingAgent(Agent):
     """
 
     def __init__(
-        self, spec: EnvSpec, *, seed: int, epsilon: float, device: str, batch_size: int = 32, ready_at: int = 1
+        self,
+        spec: EnvSpec,
+        *,
+        seed: int,
+        epsilon: float,
+        device: str,
+        batch_size: int = 32,
+        ready_at: int = 1,
+        in_turns: bool = False,
     ) -> None:
         self.seed, self.epsilon = seed, epsilon
-        self._batch_size, self._ready_at = batch_size, ready_at
+        self._batch_size, self._ready_at, self._in_turns = batch_size, ready_at, in_turns
         self._steps = torch.zeros(1)
         self._version: tuple[int, int] = (0, -1)
 
     def sample(self, obs: Array) -> Array:
-        # An actor explores with a model it has adopted; the learner evaluates greedily and adopts none.
-        assert self.is_train == (self._version > (0, -1)), f"train {self.is_train}, model {self._version}"
+        # An actor explores with a model it has adopted; a learner adopts none, and acts in evaluations only.
+        adopted = self._version > (0, -1)
+        assert self._in_turns or self.is_train == adopted, f"train {self.is_train}, model {self._version}"
         actions: Array = ((obs[:, 1] + obs[:, 2]) % 3).astype(np.int64)
         return actions
 

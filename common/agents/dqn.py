@@ -91,6 +91,7 @@ class DQN(Agent):
         for _ in range(self.config.n_updates_per_opt):
             record = self._update(buffer)
         self._n_opts += 1
+        self.epsilon = self.config.explorer.at(self._n_opts, self._final_epsilon)
         if self._n_opts % self.config.soft_update_interval == 0:
             self._track()
         return record

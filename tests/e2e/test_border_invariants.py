@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import pytest
 
 from common.data import Array, Items
-from learner.server import Result
+from learner.server import AsyncResult
 from learner.shared import ControlBlock
 from tests.conftest import counting_config, wait_for
 from tests.e2e.test_counting import CAPACITY, assert_complete, steps_of, stored_items, train_in_thread
@@ -22,7 +22,7 @@ SEED, N_BUFFER = 100, 7
 
 @dataclass
 class Run:
-    result: Result
+    result: AsyncResult
     items: Items
     control: ControlBlock
     table: Array

@@ -15,7 +15,7 @@ from common.data import Items
 from common.envs import spec_of
 from common.processors import OneStep
 from learner.replay.memory import ReplayMemory
-from learner.server import LearnerServer, Result, train_async
+from learner.server import AsyncResult, LearnerServer, train_async
 from tests.conftest import PATIENCE, MakeConfig, children_of, kill, wait_for
 from tests.parts import CountingEnv, expected_items
 
@@ -40,9 +40,9 @@ def assert_complete(items: Items, steps_by_tag: dict[int, int]) -> None:
 
 
 @contextmanager
-def train_in_thread(config: RunConfig, local_actors: int) -> Iterator[tuple[LearnerServer, list[Result]]]:
+def train_in_thread(config: RunConfig, local_actors: int) -> Iterator[tuple[LearnerServer, list[AsyncResult]]]:
     """A run that goes on while the test interferes; its result is there when the context has ended."""
-    results: list[Result] = []
+    results: list[AsyncResult] = []
     with LearnerServer(config, local_actors) as server:
         training = threading.Thread(target=lambda: results.append(server.train()))
         training.start()
@@ -53,7 +53,7 @@ def train_in_thread(config: RunConfig, local_actors: int) -> Iterator[tuple[Lear
             training.join(PATIENCE)
 
 
-def steps_of(result: Result) -> dict[int, int]:
+def steps_of(result: AsyncResult) -> dict[int, int]:
     return {stat.actor_id: stat.env_steps for stat in result.actors}
 
 

@@ -1,0 +1,97 @@
+"""What both ways to train have in common: the run directory, people's parts, the replay, the learner loop."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from common.config import RunConfig, dump_config
+from learner.checkpoint import Checkpoints
+from learner.curve import draw_learning_curve
+from learner.evaluator import DefaultEvaluator
+from learner.learner import Learner, Outcome
+from learner.parts import Parts, build_parts
+from learner.recorder import CsvRecorder
+from learner.replay.memory import ReplayMemory
+from learner.replay.uniform import UniformReplay
+from learner.rundir import RunDir, default_run_dir
+from learner.stat import AsyncTrainStat
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a run came to."""
+
+    outcome: Outcome
+    best_score: float
+    opt_steps: int
+    samples_total: int
+    seconds: float
+    run_dir: Path
+
+    @property
+    def trainer(self) -> AsyncTrainStat:
+        """The trainer's summary."""
+        return AsyncTrainStat(self.samples_total / self.seconds, self.seconds, self.opt_steps / self.seconds)
+
+
+class Run:
+    """An opened run. Everything it opens is closed by ``stack``.
+
+    Args:
+        config: checked already.
+        epsilon: exploration of the learner's own agent; 0 where only actors act.
+        stack: closes what was opened, last first.
+
+    Raises:
+        CrossborderError: the directory or a part cannot be made.
+    """
+
+    def __init__(self, config: RunConfig, epsilon: float, stack: ExitStack) -> None:
+        self.config = config
+        self.id = secrets.token_hex(8)
+        self.dir = RunDir(config.run_dir or default_run_dir(config.name))
+        stack.callback(self.dir.close)
+        self.dir.write_text("config.yaml", dump_config(config))
+        torch.set_num_threads(config.trainer.torch_threads)
+        self.parts: Parts = build_parts(config, epsilon)
+        stack.callback(self.parts.env.close)
+        self.memory = ReplayMemory(self.dir.shared / "replay", self.parts.schema, config.replay.capacity, create=True)
+        self.buffer = UniformReplay(self.memory, config.seed)
+
+    def make_learner(self, publish: Callable[[int], None], stack: ExitStack) -> Learner:
+        """The learner loop of this run, with its recorder, evaluator and checkpoints."""
+        path = self.dir.path
+        recorder = CsvRecorder(path / "metrics.csv")
+        stack.callback(self._draw_curve)
+        stack.callback(recorder.close)
+        return Learner(
+            agent=self.parts.agent,
+            buffer=self.buffer,
+            evaluator=DefaultEvaluator(self.parts.env, self.config.evaluator),
+            recorder=recorder,
+            checkpoints=Checkpoints(path, self.config.actor_part(), self.id),
+            publish=publish,
+            config=self.config.trainer,
+        )
+
+    def _draw_curve(self) -> None:
+        path, target = self.dir.path, self.config.trainer.target_score
+        draw_learning_curve(path / "metrics.csv", path / "learning_curve.png", self.config.name, target)
+
+    def result(self, learner: Learner, seconds: float) -> Result:
+        """The outcome of a learner that has finished after so many seconds."""
+        assert learner.outcome is not None
+        return Result(
+            outcome=learner.outcome,
+            best_score=learner.best_score,
+            opt_steps=learner.opt_steps,
+            samples_total=self.buffer.inserted,
+            seconds=seconds,
+            run_dir=self.dir.path,
+        )

@@ -1,0 +1,37 @@
+"""``sync-train``: trains in turns, in one process and without a network: the baseline, and where one debugs."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from rich.console import Console
+
+from common.config import RunConfig
+from common.signals import StopSignals
+from learner.command import make_parser, run_command, tell_result
+
+EXAMPLES = """\
+  sync-train --config configs/cartpole.yaml                the same configuration as learner-server
+  sync-train --config configs/cartpole.yaml --set seed=3   the same seed gives the same curve every time
+"""
+
+
+def _train(config: RunConfig, _: argparse.Namespace, console: Console | None, signals: StopSignals) -> None:
+    from learner.progress import Progress
+    from learner.trainer import Trainer
+
+    with Trainer(config) as trainer:
+        signals.on_stop = trainer.learner.request_stop
+        with Progress(trainer.status, console):
+            result = trainer.train()
+    tell_result(config, result, result.trainer.fmt())
+
+
+def main(argv: list[str] | None = None) -> int:
+    """The command; its exit code."""
+    return run_command(make_parser("sync-train", __doc__, EXAMPLES), argv, _train)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,131 @@
+"""Training in turns, in one process and without a network: border's synchronous ``Trainer``.
+
+Sampler and learner alternate; both are the ones of asynchronous training, and so is the configuration. With one seed
+the same curve comes out every time.
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+
+from actor.sampler import Sampler
+from actor.stat import ActorCounters
+from common.config import RunConfig
+from common.data import Items
+from common.envs import build_env
+from common.interfaces import StepProcessor
+from learner.learner import Learner
+from learner.limiter import RatioLimiter
+from learner.replay.memory import ReplayMemory, ReplayWriter
+from learner.run import Result, Run
+from learner.status import Status
+
+
+class LocalSink:
+    """An ``ItemSink`` that writes into the replay of its own process."""
+
+    def __init__(self, memory: ReplayMemory) -> None:
+        self._schema = memory.schema
+        self._writer = ReplayWriter(memory)
+        self._seq = 0
+
+    def push(self, items: Items) -> None:
+        self._seq += 1
+        self._writer.append(items, self._schema.count(items), incarnation=1, seq=self._seq)
+
+
+class Trainer:
+    """One environment and one agent that acts and learns in turns. Use once, as a context manager.
+
+    After each environment step come as many opt steps as ``replay.samples_per_insert`` asks for, exactly; without a
+    ratio one opt step each ``trainer.opt_interval`` environment steps.
+
+    Args:
+        config: checked already.
+
+    Raises:
+        CrossborderError: something could not be built or opened.
+    """
+
+    def __init__(self, config: RunConfig) -> None:
+        self.config = config
+        self._stack = ExitStack()
+        self._counters = ActorCounters()
+        self._limiter = RatioLimiter(config.replay.samples_per_insert, config.trainer.warmup_period, error_buffer=0.0)
+
+    def __enter__(self) -> Trainer:
+        with self._stack as stack:
+            self._run = Run(self.config, self.config.exploration.epsilon(0), stack)
+            self.learner: Learner = self._run.make_learner(_nobody, stack)
+            env = build_env(self.config.env)
+            stack.callback(env.close)
+            processor: StepProcessor = self.config.step_processor.build()
+            self._sampler = Sampler(env, processor, self._counters, self.config.seed)
+            self._sink = LocalSink(self._run.memory)
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._stack.close()
+
+    def train(self) -> Result:
+        """Train until something ends it; ``final/`` is saved whatever it is.
+
+        Raises:
+            CheckpointError: ``final/`` could not be saved.
+            Exception: what the environment, the agent or the evaluator raised.
+        """
+        learner = self.learner
+        learner.start()
+        try:
+            while learner.outcome is None:
+                self._sampler.sample_and_push(learner.agent, self._sink)
+                self._learn()
+                learner.check_time()
+        finally:
+            seconds = learner.seconds()
+            learner.finish(_nobody_to_stop)
+        self._stack.close()
+        return self._run.result(learner, seconds)
+
+    def _learn(self) -> None:
+        """The opt steps that are due after an environment step."""
+        learner, buffer = self.learner, self._run.buffer
+        if self.config.replay.samples_per_insert is None:
+            due = self._counters.env_steps % self.config.trainer.opt_interval == 0
+            if due and self._limiter.may_sample(buffer.inserted, buffer.sampled):
+                learner.step()
+            return
+        while learner.outcome is None and self._limiter.may_sample(buffer.inserted, buffer.sampled):
+            if not learner.step():
+                return
+
+    def status(self) -> Status:
+        """One look at the run, from any thread."""
+        return Status.of(
+            self.config,
+            self.learner,
+            trainer_wait_seconds=0.0,
+            actors_online=1,
+            return_mean=self._counters.return_mean(),
+            policy_lag=0.0,
+        )
+
+
+def _nobody(_: int) -> None:
+    """In turns there is nobody to publish to: actor and learner are one agent."""
+
+
+def _nobody_to_stop() -> None:
+    """In turns nobody has to be told to stop."""
+
+
+def train_in_turns(config: RunConfig) -> Result:
+    """Train in one process without a network.
+
+    Raises:
+        CrossborderError: see ``Trainer``.
+    """
+    config.check()
+    with Trainer(config) as trainer:
+        return trainer.train()

@@ -1,0 +1,95 @@
+"""Training in turns: the same parts, one process, and the same curve every time."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from common.config import RunConfig
+from common.envs import spec_of
+from common.processors import OneStep
+from common.settings import validate
+from learner.learner import Outcome
+from learner.replay.memory import ReplayMemory
+from learner.run import Result
+from learner.trainer import train_in_turns
+from tests.conftest import Command, MakeConfig
+from tests.parts import CountingEnv, expected_items
+
+IN_TURNS = {"target": "tests.parts:CheckingAgent", "params": {"in_turns": True}}
+SCHEMA = OneStep().schema(spec_of(CountingEnv()))
+
+
+def cartpole(run_dir: Path, seed: int, **trainer: Any) -> RunConfig:
+    """A short CartPole run that draws on every source of chance there is."""
+    return validate(
+        RunConfig,
+        {
+            "run_dir": str(run_dir),
+            "seed": seed,
+            "env": {"target": "gymnasium:make", "params": {"id": "CartPole-v1"}},
+            "agent": {"target": "common.agents.dqn:DQN", "params": {"units": [16], "explorer": {"final_step": 50}}},
+            "exploration": {"base": 0.2},
+            "replay": {"capacity": 1000, "samples_per_insert": 16},
+            "trainer": {"max_opts": 200, "warmup_period": 50, "eval_interval": 50, "record_interval": 20, **trainer},
+            "evaluator": {"episodes": 2},
+        },
+    )
+
+
+def rows(result: Result) -> list[dict[str, str]]:
+    """What was recorded, without the times."""
+    with (result.run_dir / "metrics.csv").open(newline="") as file:
+        return [{k: v for k, v in row.items() if "sec" not in k} for row in csv.DictReader(file)]
+
+
+def test_the_same_seed_gives_the_same_curve_twice_and_another_seed_another(tmp_path: Path) -> None:
+    first, again, other = (
+        rows(train_in_turns(cartpole(tmp_path / name, seed))) for name, seed in (("a", 3), ("b", 3), ("c", 4))
+    )
+    assert len(first) == 10 + 2  # Every 20 steps, and at the evaluations that do not fall on one of them.
+    assert first == again
+    assert first != other
+
+
+def test_the_replay_ratio_is_exact(tmp_path: Path) -> None:
+    result = train_in_turns(cartpole(tmp_path / "run", 0))
+    drawn_after_warmup = 200 * 64
+    assert result.samples_total == pytest.approx(50 + drawn_after_warmup / 16, abs=4)
+    assert result.outcome is Outcome.MAX_OPTS
+
+
+def test_without_a_ratio_there_is_an_opt_step_each_opt_interval_env_steps(make_config: MakeConfig) -> None:
+    config = make_config(agent=IN_TURNS, trainer={"max_opts": 30, "opt_interval": 4, "warmup_period": 10})
+    assert train_in_turns(config).samples_total == 8 + 30 * 4
+
+
+def test_every_item_is_stored_once_and_in_order(make_config: MakeConfig) -> None:
+    config = make_config(seed=5, agent=IN_TURNS, trainer={"max_opts": 500, "opt_interval": 1})
+    result = train_in_turns(config)
+    memory = ReplayMemory(result.run_dir / "shared" / "replay", SCHEMA, config.replay.capacity, create=False)
+    assert memory.committed == result.samples_total == 500
+    for name, column in expected_items(5, 500).items():
+        np.testing.assert_array_equal(memory.columns[name][:500], column)
+
+
+def test_an_exception_ends_training_and_what_was_learnt_is_saved(make_config: MakeConfig) -> None:
+    config = make_config(agent={"target": "tests.parts:FailingAgent", "params": {"in_turns": True}})
+    with pytest.raises(ZeroDivisionError):
+        train_in_turns(config)
+    assert config.run_dir is not None
+    assert (config.run_dir / "final" / "meta.json").exists()
+
+
+def test_sync_train_is_a_command_with_a_summary(start: Callable[..., Command], tmp_path: Path) -> None:
+    arguments = ("--run-dir", str(tmp_path / "run"), "--set", "trainer.target_score=60")
+    command = start("learner.sync_cli", "--config", "configs/cartpole.yaml", *arguments)
+    assert command.wait() == 0, command.output()
+    assert "the target score was reached" in command.output()
+    assert "samples/sec, opt_steps/sec, duration" in command.output()
+    assert (tmp_path / "run" / "learning_curve.png").exists()
