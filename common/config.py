@@ -119,6 +119,11 @@ class TrainerConfig(Settings):
 class EvaluatorConfig(Settings):
     """Greedy episodes on an environment of the learner's own."""
 
+    target: str = Field(
+        "learner.evaluator:DefaultEvaluator",
+        description="What scores the agent, as module:attr; built with env, config (this section) and params.",
+    )
+    params: dict[str, Any] = Field(default_factory=dict, description="Further keyword arguments it is built with.")
     episodes: PositiveInt = Field(5, description="Episodes per evaluation; the score is their mean return.")
     max_steps: PositiveInt = Field(100_000, description="An episode that goes on for longer is cut off.")
     seed: NonNegativeInt = Field(0, description="Episode i starts from reset(seed=seed + i).")
@@ -181,6 +186,9 @@ class RunConfig(ActorConfig):
     run_dir: Path | None = Field(None, description="Where everything is written; null: runs/{name}-{date}-{time}.")
     trainer: TrainerConfig = Field(description="The learner loop.")
     evaluator: EvaluatorConfig = Field(EvaluatorConfig(), description="How the agent is scored.")
+    recorders: tuple[PluginConfig, ...] = Field(
+        (), description="Where records go beside metrics.csv and Prometheus; each is built with run_dir and its params."
+    )
     replay: ReplayConfig = Field(ReplayConfig(), description="The replay memory.")
     exploration: ExplorationConfig = Field(ExplorationConfig(), description="Exploration over the actors.")
     server: ServerConfig = Field(ServerConfig(), description="The gRPC server.")
@@ -214,6 +222,10 @@ class RunConfig(ActorConfig):
         self.env.check("env", frozenset())
         self.agent.check("agent", frozenset({"spec", "seed", "epsilon", "device"}))
         self.step_processor.check("step_processor", frozenset())
+        evaluator = PluginConfig(target=self.evaluator.target, params=self.evaluator.params)
+        evaluator.check("evaluator", frozenset({"env", "config"}))
+        for index, recorder in enumerate(self.recorders):
+            recorder.check(f"recorders.{index}", frozenset({"run_dir"}))
         host, _ = split_address(self.server.listen)
         if not is_loopback(host) and not self.server.insecure:
             raise ConfigError(

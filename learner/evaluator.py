@@ -4,9 +4,16 @@ from __future__ import annotations
 
 import numpy as np
 
+from common import plugins
 from common.config import EvaluatorConfig
 from common.envs import Env
-from common.interfaces import Agent, Evaluation
+from common.interfaces import Agent, Evaluation, Evaluator
+
+
+def build_evaluator(env: Env, config: EvaluatorConfig) -> Evaluator:
+    """The evaluator that the configuration names."""
+    evaluator: Evaluator = plugins.load(config.target)(env=env, config=config, **config.params)
+    return evaluator
 
 
 class DefaultEvaluator:

@@ -11,7 +11,7 @@ import enum
 import logging
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from common.clocks import Every
 from common.config import TrainerConfig
@@ -39,7 +39,7 @@ class Learner:
         agent: learns.
         buffer: it learns from.
         evaluator: scores it.
-        recorder: takes records.
+        recorders: take records.
         checkpoints: takes saves.
         publish: makes the agent's present policy the newest model of this opt step.
         config: intervals and limits.
@@ -52,7 +52,7 @@ class Learner:
         agent: Agent,
         buffer: ReplayBuffer,
         evaluator: Evaluator,
-        recorder: Recorder,
+        recorders: Sequence[Recorder],
         checkpoints: Checkpoints,
         publish: Callable[[int], None],
         config: TrainerConfig,
@@ -64,7 +64,7 @@ class Learner:
         self.best_score = -math.inf
         self.last_record: dict[str, float] = {}
         self.outcome: Outcome | None = None
-        self._evaluator, self._recorder, self._checkpoints, self._publish = evaluator, recorder, checkpoints, publish
+        self._evaluator, self._recorders, self._checkpoints, self._publish = evaluator, recorders, checkpoints, publish
         self._config = config
         self._clock = clock
         self._eval, self._record = Every(config.eval_interval), Every(config.record_interval)
@@ -122,7 +122,8 @@ class Learner:
         """
         announce_stop()
         self._publish(self.opt_steps)
-        self._recorder.flush()
+        for recorder in self._recorders:
+            recorder.flush()
         self._save_as("final")
 
     def _evaluate(self) -> dict[str, float]:
@@ -161,8 +162,9 @@ class Learner:
         if bad:
             log.error("opt step %d: not finite: %s", self.opt_steps, ", ".join(bad))
         self.last_record = {**self.last_record, **record}
-        self._recorder.write(self.opt_steps, record)
-        self._recorder.flush()
+        for recorder in self._recorders:
+            recorder.write(self.opt_steps, record)
+            recorder.flush()
 
     def _try_save(self, name: str, **meta: float) -> None:
         try:

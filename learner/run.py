@@ -11,9 +11,10 @@ from pathlib import Path
 import torch
 
 from common.config import RunConfig, dump_config
+from common.interfaces import Recorder
 from learner.checkpoint import Checkpoints
 from learner.curve import draw_learning_curve
-from learner.evaluator import DefaultEvaluator
+from learner.evaluator import build_evaluator
 from learner.learner import Learner, Outcome
 from learner.parts import Parts, build_parts
 from learner.recorder import CsvRecorder
@@ -67,14 +68,17 @@ class Run:
     def make_learner(self, publish: Callable[[int], None], stack: ExitStack) -> Learner:
         """The learner loop of this run, with its recorder, evaluator and checkpoints."""
         path = self.dir.path
-        recorder = CsvRecorder(path / "metrics.csv")
         stack.callback(self._draw_curve)
-        stack.callback(recorder.close)
+        recorders: list[Recorder] = [CsvRecorder(path / "metrics.csv")]
+        stack.callback(recorders[0].close)
+        for config in self.config.recorders:
+            recorders.append(config.build(run_dir=path))
+            stack.callback(recorders[-1].close)
         return Learner(
             agent=self.parts.agent,
             buffer=self.buffer,
-            evaluator=DefaultEvaluator(self.parts.env, self.config.evaluator),
-            recorder=recorder,
+            evaluator=build_evaluator(self.parts.env, self.config.evaluator),
+            recorders=recorders,
             checkpoints=Checkpoints(path, self.config.actor_part(), self.id),
             publish=publish,
             config=self.config.trainer,

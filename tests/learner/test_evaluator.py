@@ -9,8 +9,8 @@ import torch
 
 from common.config import EvaluatorConfig
 from common.data import Array, Model, Record
-from common.interfaces import Agent, ReplayBuffer
-from learner.evaluator import DefaultEvaluator
+from common.interfaces import Agent, Evaluation, ReplayBuffer
+from learner.evaluator import DefaultEvaluator, build_evaluator
 
 
 class SeedEnv(gymnasium.Env[Array, Any]):
@@ -75,3 +75,19 @@ def test_the_score_is_the_mean_undiscounted_return() -> None:
         "eval_reward_min": 3.0,
         "eval_reward_max": 9.0,
     }
+
+
+class Longest:
+    """A user's evaluator: scores by the longest of so many episodes."""
+
+    def __init__(self, env: SeedEnv, config: EvaluatorConfig, bonus: float) -> None:
+        self._inner, self._bonus = DefaultEvaluator(env, config), bonus
+
+    def evaluate(self, agent: Agent) -> Evaluation:
+        evaluation = self._inner.evaluate(agent)
+        return Evaluation(float(evaluation.record["eval_reward_max"]) + self._bonus, evaluation.record)
+
+
+def test_an_own_evaluator_is_named_in_the_configuration() -> None:
+    config = EvaluatorConfig(target=f"{__name__}:Longest", params={"bonus": 0.5}, episodes=3, seed=1)
+    assert build_evaluator(SeedEnv(), config).evaluate(Idle()).score == 9.5

@@ -115,7 +115,7 @@ def make(diary: Diary, directory: Path, **settings: Any) -> Learner:
         agent=diary.agent,
         buffer=diary,
         evaluator=diary,
-        recorder=diary,
+        recorders=[diary],
         checkpoints=checkpoints,
         publish=diary.publish,
         config=TrainerConfig(**{"max_opts": 1000, **intervals}),

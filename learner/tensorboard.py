@@ -1,0 +1,29 @@
+"""Records as TensorBoard scalars, for those who have it open anyway: ``pip install 'crossborder[tensorboard]'``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from torch.utils.tensorboard.writer import SummaryWriter
+
+
+class TensorBoardRecorder:
+    """A ``Recorder`` that writes every key as a scalar over ``opt_steps``.
+
+    Args:
+        run_dir: of the run; the event files go to ``tensorboard/`` in it.
+    """
+
+    def __init__(self, run_dir: Path) -> None:
+        self._writer = SummaryWriter(str(run_dir / "tensorboard"))
+
+    def write(self, opt_steps: int, record: Mapping[str, float]) -> None:
+        for key, value in record.items():
+            self._writer.add_scalar(key, value, opt_steps)
+
+    def flush(self) -> None:
+        self._writer.flush()
+
+    def close(self) -> None:
+        self._writer.close()

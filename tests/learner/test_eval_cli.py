@@ -1,0 +1,30 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from learner import eval_cli
+from learner.checkpoint import Checkpoints
+from tests.learner.test_checkpoint import CONFIG, dqn
+
+
+def test_a_saved_policy_is_scored_without_its_configuration(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Checkpoints(tmp_path, CONFIG, "run").save("best", dqn(seed=1), opt_steps=12)
+    assert eval_cli.main(["--run", str(tmp_path), "--episodes", "3", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["opt_steps"] == 12
+    assert 1 <= found["eval_reward_min"] <= found["eval_reward"] <= found["eval_reward_max"] <= 500
+    assert eval_cli.main(["--run", str(tmp_path), "--episodes", "3", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == found, "the same seeds, the same score"
+
+
+def test_a_run_without_that_checkpoint_is_a_clear_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert eval_cli.main(["--run", str(tmp_path)]) == 12
+    assert "best: no readable checkpoint" in capsys.readouterr().err
+
+
+def test_a_number_of_episodes_that_is_none_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert eval_cli.main(["--run", str(tmp_path), "--episodes", "0"]) == 2
+    assert "episodes: Input should be greater than 0" in capsys.readouterr().err
