@@ -52,5 +52,7 @@ def test_a_bell_is_heard_once_and_ringing_it_often_never_blocks() -> None:
 def test_a_bell_nobody_listens_to_any_more_does_not_stop_the_ringer() -> None:
     bell = Bell.create()
     os.close(bell.read_fd)
-    bell.ring()
+    with pytest.raises(BrokenPipeError):
+        os.write(bell.write_fd, b"?")
+    bell.ring()  # What os.write raised a line above would fail the test.
     os.close(bell.write_fd)
