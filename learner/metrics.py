@@ -6,55 +6,23 @@ Each process has its own registry and endpoint. docs/metrics.md says what each m
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING
 
 import prometheus_client
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from common.errors import AddressError
-from learner.actor_table import ActorState
 from learner.status import Status
 
-if TYPE_CHECKING:
-    from learner.ingest.core import IngestCore
 
-
-def _counter(name: str, text: str, value: float) -> Metric:
+def counter(name: str, text: str, value: float) -> Metric:
+    """A counter as it stands; the name ends in ``_total``."""
     return CounterMetricFamily(name, text, value=value)
 
 
-def _gauge(name: str, text: str, value: float) -> Metric:
+def gauge(name: str, text: str, value: float) -> Metric:
+    """A gauge as it stands."""
     return GaugeMetricFamily(name, text, value=value)
-
-
-class IngestCollector(Collector):
-    """What ingest knows: items in, models out, actors."""
-
-    def __init__(self, core: IngestCore) -> None:
-        self._core = core
-
-    def collect(self) -> Iterable[Metric]:
-        control, memory, registry = self._core.control, self._core.memory, self._core.registry
-        yield _counter("crossborder_items_total", "Items stored in the replay.", memory.committed)
-        yield _counter("crossborder_batches_total", "Batches stored in the replay.", control.batches)
-        yield _counter("crossborder_payload_bytes_total", "Bytes of items stored.", control.payload_bytes)
-        yield _counter("crossborder_duplicate_batches_total", "Batches sent again and not stored.", control.duplicates)
-        yield _counter("crossborder_refused_batches_total", "Batches refused.", control.refusals)
-        yield _counter(
-            "crossborder_ack_hold_seconds_total", "Held back to keep the replay ratio.", control.actor_hold_seconds
-        )
-        yield _counter("crossborder_model_fetches_total", "Models sent to actors.", control.fetches)
-        yield _counter("crossborder_model_not_modified_total", "Model requests with nothing new.", control.not_modified)
-        yield _counter("crossborder_joins_total", "Joins accepted.", control.joins)
-        yield _counter("crossborder_env_steps_total", "Environment steps reported by actors.", control.env_steps)
-        yield _counter("crossborder_episodes_total", "Episodes reported by actors.", control.episodes)
-        yield _gauge("crossborder_episode_return_mean", "Mean return of 100 episodes.", control.return_mean)
-        yield _gauge("crossborder_policy_lag_opt_steps", "Newest model minus the one that acted.", control.policy_lag)
-        actors = GaugeMetricFamily("crossborder_actors", "Actors by state.", labels=["state"])
-        for state in (ActorState.ONLINE, ActorState.AWAY, ActorState.LEFT, ActorState.LOST):
-            actors.add_metric([state.name.lower()], registry.count(state))
-        yield actors
 
 
 class TrainerCollector(Collector):
@@ -65,11 +33,11 @@ class TrainerCollector(Collector):
 
     def collect(self) -> Iterable[Metric]:
         status = self._status()
-        yield _counter("crossborder_opt_steps_total", "Optimisation steps.", status.opt_steps)
-        yield _counter("crossborder_samples_drawn_total", "Items drawn from the replay.", status.sampled)
-        yield _gauge("crossborder_replay_size_items", "Items that can be drawn.", status.replay_size)
-        yield _counter("crossborder_trainer_wait_seconds_total", "Waited for items.", status.trainer_wait_seconds)
-        yield _gauge("crossborder_best_score", "Highest evaluation score.", status.best_score)
+        yield counter("crossborder_opt_steps_total", "Optimisation steps.", status.opt_steps)
+        yield counter("crossborder_samples_drawn_total", "Items drawn from the replay.", status.sampled)
+        yield gauge("crossborder_replay_size_items", "Items that can be drawn.", status.replay_size)
+        yield counter("crossborder_trainer_wait_seconds_total", "Waited for items.", status.trainer_wait_seconds)
+        yield gauge("crossborder_best_score", "Highest evaluation score.", status.best_score)
         record = GaugeMetricFamily("crossborder_record", "The newest value of each recorded key.", labels=["key"])
         for key, value in status.record.items():
             record.add_metric([key], value)

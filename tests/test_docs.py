@@ -6,7 +6,8 @@ import re
 
 from common import errors
 from common.errors import CrossborderError
-from learner.metrics import IngestCollector, TrainerCollector
+from learner.ingest.metrics import IngestCollector
+from learner.metrics import TrainerCollector
 from learner.recorder import KEYS
 from learner.server import LearnerServer
 from tests.conftest import ROOT

@@ -24,8 +24,9 @@ from common.pb import crossborder_pb2_grpc as pb_grpc
 from common.rpc import server_options
 from common.settings import validate
 from learner.ingest.core import IngestBoot, IngestCore
+from learner.ingest.metrics import IngestCollector
 from learner.ingest.service import LearnerServicer
-from learner.metrics import IngestCollector, MetricsServer
+from learner.metrics import MetricsServer
 from learner.shared import Bell
 
 log = logging.getLogger(__name__)
