@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Sequence
+
 import numpy as np
 
-from common.data import Column, Items, Schema
+from common.data import Array, Column, Items, Schema
 from common.envs import column_of
+from common.errors import ConfigError
 from common.interfaces import EnvSpec, Step
 
 
@@ -36,3 +40,65 @@ class OneStep:
             "terminated": np.array((step.terminated,)),
             "truncated": np.array((step.truncated,)),
         }
+
+
+class NStep:
+    """Transitions over ``n`` steps: the rewards folded into one, and how much what follows is worth.
+
+    The columns are those of ``OneStep`` with ``reward = r_0 + gamma r_1 + … + gamma^(k-1) r_(k-1)``, the ``next_obs``,
+    ``terminated`` and ``truncated`` of the last of these k steps, and ``discount = gamma^k`` (float32), the factor of
+    the value of ``next_obs``. k is n; only the last n - 1 items of an episode fold the fewer steps that are left, so
+    every step gives one item. Multi-step learning as in Rainbow, arXiv:1710.02298.
+
+    Args:
+        n: steps in one transition, at least 1.
+        discount_factor: gamma, between 0 and 1; an agent that reads ``discount`` does not use its own.
+
+    Raises:
+        ConfigError: a value is out of range.
+    """
+
+    def __init__(self, n: int = 3, discount_factor: float = 0.99) -> None:
+        if n < 1 or not 0 <= discount_factor <= 1:
+            raise ConfigError(f"NStep: expected n >= 1 and 0 <= discount_factor <= 1, found {n} and {discount_factor}")
+        self._n, self._gamma = n, discount_factor
+        self._steps: deque[Step] = deque()
+
+    def schema(self, spec: EnvSpec) -> Schema:
+        return Schema((*OneStep().schema(spec).columns, Column.of("discount", np.float32)))
+
+    def reset(self) -> None:
+        self._steps.clear()
+
+    def process(self, step: Step) -> Items | None:
+        self._steps.append(step)
+        done = step.terminated or step.truncated
+        if not done and len(self._steps) < self._n:
+            return None
+        items = self._items(list(self._steps), len(self._steps) if done else 1)
+        if done:
+            self._steps.clear()
+        else:
+            self._steps.popleft()
+        return items
+
+    def _items(self, steps: Sequence[Step], count: int) -> Items:
+        """The items that begin at the first ``count`` steps; all of them end at the last step."""
+        last = steps[-1]
+        return {
+            "obs": np.stack([step.obs for step in steps[:count]]),
+            "action": np.stack([np.asarray(step.action) for step in steps[:count]]),
+            "reward": self._returns([step.reward for step in steps])[:count],
+            "next_obs": np.stack([last.next_obs] * count),
+            "terminated": np.full(count, last.terminated),
+            "truncated": np.full(count, last.truncated),
+            "discount": np.array([self._gamma ** (len(steps) - i) for i in range(count)], np.float32),
+        }
+
+    def _returns(self, rewards: Sequence[float]) -> Array:
+        """The discounted sum of the rewards from each step on, ``[n]`` float32."""
+        sums, total = [], 0.0
+        for reward in reversed(rewards):
+            total = reward + self._gamma * total
+            sums.append(total)
+        return np.array(sums[::-1], np.float32)

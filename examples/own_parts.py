@@ -48,6 +48,8 @@ class TabularQ(Agent):
         return np.where(explore, self._rng.integers(2, size=len(obs)), greedy)
 
     def opt(self, buffer: ReplayBuffer) -> Record | None:
+        if len(buffer) == 0:
+            return None
         batch = {name: torch.from_numpy(column) for name, column in buffer.batch(32).items()}
         at, action = batch["obs"][:, 0], batch["action"]
         future = self.table[batch["next_obs"][:, 0]].amax(dim=1) * ~batch["terminated"]

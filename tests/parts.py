@@ -18,10 +18,16 @@ from common.interfaces import Agent, EnvSpec, ReplayBuffer
 EPISODE = 7
 
 
+def counting_action(obs: Array) -> int:
+    """What ``CountingEnv`` expects to be answered."""
+    return int(obs[1] + obs[2]) % 3
+
+
 class CountingEnv(gymnasium.Env[Array, Any]):
     """Observations ``[tag, step, episode]`` that name their place in the life of one actor; never the same twice.
 
-    The tag is the seed of the first reset. Episodes have 7 steps and end in turn by termination and truncation.
+    The tag is the seed of a reset, which begins another life. Episodes have 7 steps and end in turn by termination and
+    truncation.
     """
 
     observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (3,), np.float64)
@@ -35,13 +41,13 @@ class CountingEnv(gymnasium.Env[Array, Any]):
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Array, dict[str, Any]]:
         if seed is not None:
-            self._tag = seed
+            self._tag, self._step, self._episode = seed, 0, -1
         self._episode += 1
         self._step += 1
         return self._obs(), {}
 
     def step(self, action: int) -> tuple[Array, float, bool, bool, dict[str, Any]]:
-        assert action == (self._step + self._episode) % 3, "the agent acted on another observation"
+        assert action == counting_action(self._obs()), "the agent acted on another observation"
         reward = float(self._step)
         self._step += 1
         done = (self._step - self._episode) % EPISODE == 0
@@ -75,7 +81,7 @@ def expected_items(tag: int, count: int) -> dict[str, Array]:
     env, rows = CountingEnv(), []
     obs, _ = env.reset(seed=tag)
     for _ in range(count):
-        action = int(obs[1] + obs[2]) % 3
+        action = counting_action(obs)
         next_obs, reward, terminated, truncated, _ = env.step(action)
         rows.append((obs, action, reward, next_obs, terminated, truncated))
         obs = env.reset()[0] if terminated or truncated else next_obs

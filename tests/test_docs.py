@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
+
+import pytest
 
 from common import errors
 from common.errors import CrossborderError
@@ -13,6 +16,7 @@ from learner.server import LearnerServer
 from tests.conftest import ROOT
 from tests.learner.test_progress import STATUS
 
+README = (ROOT / "README.md").read_text()
 METRICS_PAGE = (ROOT / "docs" / "metrics.md").read_text()
 
 
@@ -43,4 +47,14 @@ def test_every_exit_code_is_on_its_page_and_in_the_tree() -> None:
 
 
 def test_the_readme_shows_the_example_as_it_is() -> None:
-    assert (ROOT / "examples" / "own_parts.yaml").read_text() in (ROOT / "README.md").read_text()
+    assert (ROOT / "examples" / "own_parts.yaml").read_text() in README
+
+
+def test_the_readme_shows_a_test_of_own_parts_that_is_one_of_ours() -> None:
+    (shown,) = re.findall(r"^def test_my_parts_fit.*?(?=```)", README, re.MULTILINE | re.DOTALL)
+    assert shown in (ROOT / "tests" / "test_conformance.py").read_text()
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("*.py")), ids=lambda path: path.stem)
+def test_the_readme_names_every_example(path: Path) -> None:
+    assert f"(examples/{path.name})" in README

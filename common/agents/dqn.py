@@ -8,13 +8,13 @@ from typing import Annotated, Any
 import gymnasium
 import numpy as np
 import torch
-from pydantic import Field, PositiveFloat, PositiveInt
+from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 from torch import nn
 
 from common.agents.exploration import EpsilonGreedy
 from common.agents.losses import CriticLoss, critic_loss, double_q_value, greedy_value, td_target
-from common.agents.networks import Mlp
-from common.config import Unit
+from common.agents.networks import Mlp, build_network
+from common.config import PluginConfig, Unit
 from common.data import Array, Model, Record
 from common.errors import CheckpointError, ConfigError
 from common.interfaces import Agent, EnvSpec, ReplayBuffer
@@ -25,10 +25,13 @@ class DQNConfig(Settings):
     """``agent.params`` of ``common.agents.dqn:DQN``."""
 
     units: tuple[PositiveInt, ...] = Field((256, 256), description="Width of each hidden layer of the Q network.")
+    network: PluginConfig | None = Field(
+        None, description="The user's own Q network, called with in_shape, out_dim and params; null makes one of units."
+    )
     lr: PositiveFloat = Field(1e-3, description="Learning rate of Adam.")
     batch_size: PositiveInt = Field(64, description="Items in one update.")
     n_updates_per_opt: PositiveInt = Field(1, description="Updates in one opt step.")
-    discount_factor: Unit = Field(0.99, description="Gamma.")
+    discount_factor: Unit = Field(0.99, description="Gamma, unless items bring a discount column.")
     double_dqn: bool = Field(True, description="Choose the next action with the online network.")
     critic_loss: CriticLoss = Field("smooth_l1", description="smooth_l1 (Huber) or mse.")
     tau: Annotated[float, Field(gt=0, le=1)] = Field(
@@ -38,9 +41,18 @@ class DQNConfig(Settings):
     max_grad_norm: PositiveFloat | None = Field(10.0, description="Gradients are clipped to this norm; null does not.")
     explorer: EpsilonGreedy = Field(EpsilonGreedy(), description="Exploration of the actors.")
 
+    @model_validator(mode="after")
+    def _one_network(self) -> DQNConfig:
+        if self.network is not None and "units" in self.model_fields_set:
+            raise ValueError("give units or network, not both: a network takes its widths as network.params")
+        return self
+
 
 class DQN(Agent):
     """Q-learning over a discrete action space.
+
+    It learns from the columns of ``common.processors.OneStep``. A column ``discount``, as ``NStep`` makes it, takes the
+    place of ``discount_factor``: target = reward + discount * V(next_obs).
 
     Args:
         spec: ``gymnasium.spaces.Box`` observations of any shape and ``Discrete`` actions.
@@ -51,6 +63,7 @@ class DQN(Agent):
 
     Raises:
         ConfigError: the observation space is no Box, or the action space is not Discrete.
+        PluginError: the user's own network cannot be built or gives something else than one value an action.
     """
 
     Config = DQNConfig
@@ -64,14 +77,18 @@ class DQN(Agent):
         self._n_actions, self._first_action = int(actions.n), int(actions.start)
         self._action_dtype = actions.dtype
         torch.manual_seed(seed)
-        self.qnet = Mlp(observations.shape, self._n_actions, self.config.units).to(self.device)
-        self.qnet_tgt = Mlp(observations.shape, self._n_actions, self.config.units).to(self.device)
+        self.qnet, self.qnet_tgt = (self._network(observations).to(self.device) for _ in range(2))
         self.qnet_tgt.load_state_dict(self.qnet.state_dict())
         self._optimizer = torch.optim.Adam(self.qnet.parameters(), lr=self.config.lr)
         self._n_opts = 0
         self._rng = np.random.default_rng(seed)
         self._final_epsilon = epsilon
         self.epsilon = self.config.explorer.at(0, epsilon)
+
+    def _network(self, observations: gymnasium.spaces.Box) -> nn.Module:
+        if self.config.network is None:
+            return Mlp(observations.shape, self._n_actions, self.config.units)
+        return build_network(self.config.network, observations, self._n_actions)
 
     def sample(self, obs: Array) -> Array:
         greedy = np.full(len(obs), True)
@@ -103,7 +120,8 @@ class DQN(Agent):
             value = (
                 double_q_value(self.qnet(batch["next_obs"]), q_next) if self.config.double_dqn else greedy_value(q_next)
             )
-            target = td_target(batch["reward"], batch["terminated"], value, self.config.discount_factor)  # [B]
+            discount = batch.get("discount", self.config.discount_factor)  # [B], or one for all
+            target = td_target(batch["reward"], batch["terminated"], value, discount)  # [B]
         action = batch["action"].long() - self._first_action  # [B]
         prediction = self.qnet(batch["obs"]).gather(1, action[:, None]).squeeze(1)  # [B]
         loss = critic_loss(self.config.critic_loss, prediction, target)

@@ -14,11 +14,13 @@ def td_target(
     reward: torch.Tensor,  # [B]
     terminated: torch.Tensor,  # [B] bool
     next_value: torch.Tensor,  # [B]
-    discount: float,
+    discount: float | torch.Tensor,  # or [B]
 ) -> torch.Tensor:
-    """One-step target ``r + discount * V(s')``, without bootstrap only where the episode *terminated*.
+    """Target ``r + discount * V(s')``, without bootstrap only where the episode *terminated*.
 
-    A truncated episode is cut off from outside and bootstraps (Pardo et al., arXiv:1712.00378).
+    With one discount for all it is the one-step target; rewards folded over k steps come with gamma^k of their own
+    (``common.processors.NStep``). A truncated episode is cut off from outside and bootstraps (Pardo et al.,
+    arXiv:1712.00378).
     """
     return reward + discount * next_value * (~terminated).to(reward.dtype)  # [B]
 

@@ -1,12 +1,19 @@
-"""Networks; a user's own is any ``torch.nn.Module`` factory named ``module:attr``."""
+"""Networks; a user's own is any callable ``module:attr`` that returns a ``torch.nn.Module``."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
+from typing import Any
 
+import gymnasium
+import numpy as np
 import torch
 from torch import nn
+
+from common.config import PluginConfig
+from common.data import Array
+from common.errors import PluginError
 
 
 class Mlp(nn.Module):
@@ -27,3 +34,29 @@ class Mlp(nn.Module):
     def forward(self, obs: torch.Tensor) -> torch.Tensor:
         """``[B, *in_shape]`` to ``[B, out_dim]``."""
         return self.layers(obs.float())  # type: ignore[no-any-return]
+
+
+def build_network(network: PluginConfig, observations: gymnasium.Space[Any], out_dim: int) -> nn.Module:
+    """Build a user's network by ``target(in_shape=…, out_dim=…, **params)`` and see that it is one.
+
+    It turns observations ``[B, *in_shape]``, in the dtype of their space, into floats ``[B, out_dim]``. It is kept in
+    torch's eval mode, so that acting and learning see the same function: dropout does nothing in it.
+
+    Raises:
+        PluginError: the target cannot be loaded, does not take these arguments, or is no such network.
+        ConfigError: a parameter is unknown or missing.
+    """
+    where = "agent.params.network"
+    network.check(where, frozenset({"in_shape", "out_dim"}))
+    built = network.build(in_shape=observations.shape, out_dim=out_dim)
+    if not isinstance(built, nn.Module):
+        raise PluginError(f"{where}: expected a torch.nn.Module, found {type(built).__name__}")
+    blank: Array = np.zeros((2, *(observations.shape or ())), observations.dtype)
+    with torch.no_grad():
+        outputs = built.eval()(torch.from_numpy(blank))
+    if tuple(outputs.shape) != (2, out_dim) or not outputs.is_floating_point():
+        raise PluginError(
+            f"{where}: {network.target} must turn observations [2, *{list(blank.shape[1:])}] into floats "
+            f"[2, {out_dim}], found {outputs.dtype} {list(outputs.shape)}"
+        )
+    return built

@@ -80,7 +80,9 @@ def test_every_field_is_described_by_a_sentence(description: str | None) -> None
     assert description.endswith(".")
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "configs").glob("*.yaml")), ids=lambda path: path.name)
+@pytest.mark.parametrize(
+    "path", sorted([*ROOT.glob("configs/*.yaml"), *ROOT.glob("examples/*.yaml")]), ids=lambda path: path.name
+)
 def test_every_configuration_that_is_shipped_is_good(path: Path) -> None:
     config = load_config(path)
     config.check()

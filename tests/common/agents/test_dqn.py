@@ -7,10 +7,14 @@ import numpy as np
 import pytest
 import torch
 
-from common.agents.dqn import DQN
-from common.data import Array, Items, Model, ModelVersion
-from common.errors import CheckpointError, ConfigError
+from common.agents.dqn import DQN, DQNConfig
+from common.agents.networks import Mlp
+from common.data import Array, Model, ModelVersion
+from common.errors import CheckpointError, ConfigError, PluginError
 from common.interfaces import EnvSpec
+from common.settings import validate
+from common.testing import ItemMemory
+from examples.own_network import Dueling
 
 FIRST, SECOND, END = np.eye(2, dtype=np.float32)[0], np.eye(2, dtype=np.float32)[1], np.zeros(2, np.float32)
 Row = tuple[Array, int, float, Array, bool, bool]
@@ -24,25 +28,13 @@ TOY: list[Row] = [
 ]
 
 
-class Memory:
-    """A small ``ReplayBuffer`` of given rows."""
-
-    def __init__(self, rows: list[Row]) -> None:
-        names = ("obs", "action", "reward", "next_obs", "terminated", "truncated")
-        dtypes = (np.float32, np.int64, np.float32, np.float32, np.bool_, np.bool_)
-        columns = zip(*rows, strict=True) if rows else ([] for _ in names)
-        parts = zip(names, columns, dtypes, strict=True)
-        self._columns: Items = {name: np.array(column, dtype) for name, column, dtype in parts}
-        self._rng = np.random.default_rng(0)
-        self.inserted, self.sampled = len(rows), 0
-
-    def __len__(self) -> int:
-        return self.inserted
-
-    def batch(self, size: int) -> Items:
-        self.sampled += size
-        rows = self._rng.integers(self.inserted, size=size)
-        return {name: column[rows] for name, column in self._columns.items()}
+def holding(rows: list[Row], **more: Array) -> ItemMemory:
+    """A memory of rows, with ``more`` columns."""
+    names = ("obs", "action", "reward", "next_obs", "terminated", "truncated")
+    dtypes = (np.float32, np.int64, np.float32, np.float32, np.bool_, np.bool_)
+    columns = zip(*rows, strict=True) if rows else ([] for _ in names)
+    parts = zip(names, columns, dtypes, strict=True)
+    return ItemMemory({name: np.array(column, dtype) for name, column, dtype in parts} | more)
 
 
 def spec(n_actions: int = 2, start: int = 0) -> EnvSpec:
@@ -102,7 +94,7 @@ def test_it_learns_the_values_of_two_states(double_dqn: bool, critic_loss: str) 
         double_dqn=double_dqn,
         critic_loss=critic_loss,
     )
-    memory = Memory(TOY)
+    memory = holding(TOY)
     for _ in range(400):
         agent.opt(memory)
     learned = values(agent.qnet, np.stack([FIRST, SECOND]))
@@ -130,7 +122,7 @@ def test_an_update_is_that_of_the_slow_formula(
         double_dqn=double_dqn,
         critic_loss="mse",
     )
-    record = agent.opt(Memory([(FIRST, 1, 1.0, SECOND, terminated, truncated)]))
+    record = agent.opt(holding([(FIRST, 1, 1.0, SECOND, terminated, truncated)]))
     assert record is not None
     found = {name: float(value) for name, value in record.items()}
     assert found == pytest.approx({"loss": (4.0 - target) ** 2, "pred_mean": 4.0, "tgt_mean": target})
@@ -139,8 +131,17 @@ def test_an_update_is_that_of_the_slow_formula(
     assert (after[1] > 4.0) == (target > 4.0)
 
 
+@pytest.mark.parametrize(("terminated", "target"), [(False, 1 + 0.25 * 5), (True, 1.0)])
+def test_a_discount_column_takes_the_place_of_the_discount_factor(terminated: bool, target: float) -> None:
+    agent = tabular(online=[[3.0, 4.0], [1.0, 2.0]], target=[[0.0, 0.0], [10.0, 5.0]], discount_factor=0.5)
+    memory = holding([(FIRST, 1, 1.0, SECOND, terminated, False)], discount=np.array([0.25], np.float32))
+    record = agent.opt(memory)
+    assert record is not None
+    assert float(record["tgt_mean"]) == target
+
+
 def test_an_empty_memory_changes_nothing_and_counts_for_nothing() -> None:
-    agent, memory = make(soft_update_interval=1), Memory([])
+    agent, memory = make(soft_update_interval=1), holding([])
     before = copies(agent.qnet)
     assert agent.opt(memory) is None
     assert same(copies(agent.qnet), before)
@@ -148,7 +149,7 @@ def test_an_empty_memory_changes_nothing_and_counts_for_nothing() -> None:
 
 
 def test_an_opt_step_draws_one_batch_for_each_of_its_updates() -> None:
-    memory = Memory(TOY)
+    memory = holding(TOY)
     make(batch_size=5, n_updates_per_opt=3).opt(memory)
     assert memory.sampled == 15
 
@@ -156,7 +157,7 @@ def test_an_opt_step_draws_one_batch_for_each_of_its_updates() -> None:
 def test_gradients_are_clipped_to_the_norm_asked_for() -> None:
     rows = [(FIRST, 0, 100.0, END, True, False)]
     agent = make(max_grad_norm=0.5, critic_loss="mse")
-    record = agent.opt(Memory(rows))
+    record = agent.opt(holding(rows))
     assert record is not None
     assert float(record["grad_norm"]) > 0.5
     gradients = [parameter.grad for parameter in agent.qnet.parameters() if parameter.grad is not None]
@@ -167,7 +168,7 @@ def test_gradients_are_clipped_to_the_norm_asked_for() -> None:
 
 
 def test_the_target_is_an_exact_copy_at_each_interval_and_stays_between() -> None:
-    agent, memory = make(soft_update_interval=3), Memory(TOY)
+    agent, memory = make(soft_update_interval=3), holding(TOY)
     kept = copies(agent.qnet)
     for step in range(1, 8):
         agent.opt(memory)
@@ -179,7 +180,7 @@ def test_the_target_is_an_exact_copy_at_each_interval_and_stays_between() -> Non
 
 @pytest.mark.parametrize("tau", [0.25, 0.005])
 def test_tau_is_the_share_that_moves_into_the_target(tau: float) -> None:
-    agent, memory = make(soft_update_interval=1, tau=tau, lr=0.1), Memory(TOY)
+    agent, memory = make(soft_update_interval=1, tau=tau, lr=0.1), holding(TOY)
     for _ in range(3):
         before = copies(agent.qnet_tgt)
         agent.opt(memory)
@@ -238,7 +239,7 @@ def test_actions_of_a_space_that_starts_at_5_are_offset_both_ways() -> None:
     assert agent.sample(np.stack([FIRST, SECOND])).tolist() == [6, 5]
     agent.train()
     assert set(agent.sample(observations(100)).tolist()) == {5, 6}
-    record = agent.opt(Memory([(FIRST, 6, 0.0, END, True, False)]))
+    record = agent.opt(holding([(FIRST, 6, 0.0, END, True, False)]))
     assert record is not None
     assert float(record["pred_mean"]) == 2.0
 
@@ -257,7 +258,7 @@ def test_a_synced_model_is_adopted_and_drives_exploration() -> None:
     agent = make(seed=2, epsilon=0.2, explorer={"start": 1.0, "final_step": 100})
     assert agent.epsilon == 1.0
     for opt_steps, epsilon in ((50, 0.6), (100, 0.2)):
-        source.opt(Memory(TOY))
+        source.opt(holding(TOY))
         agent.sync_model(model_of(source, opt_steps))
         assert same(copies(agent.qnet), copies(source.qnet))
         assert agent.epsilon == pytest.approx(epsilon)
@@ -267,7 +268,7 @@ def test_an_adopted_model_is_not_changed_when_its_source_goes_on() -> None:
     source, agent = make(seed=1), make(seed=2)
     agent.sync_model(Model(ModelVersion(1, 0), {name: value.numpy() for name, value in source.model_info().items()}))
     adopted = copies(agent.qnet)
-    source.opt(Memory(TOY))
+    source.opt(holding(TOY))
     assert same(copies(agent.qnet), adopted)
     assert not same(copies(source.qnet), adopted)
 
@@ -279,7 +280,7 @@ def test_what_it_publishes_are_always_the_same_live_tensors() -> None:
         return {name: (value.data_ptr(), value.shape) for name, value in agent.model_info().items()}
 
     before, live = places(), agent.model_info()
-    agent.opt(Memory(TOY))
+    agent.opt(holding(TOY))
     agent.load_params(make(seed=5).save_params())
     assert places() == before
     assert same(list(live.values()), copies(agent.qnet))
@@ -288,7 +289,7 @@ def test_what_it_publishes_are_always_the_same_live_tensors() -> None:
 def test_saved_parameters_are_restored_with_both_networks() -> None:
     trained, fresh = make(seed=1, soft_update_interval=100), make(seed=2)
     for _ in range(3):
-        trained.opt(Memory(TOY))
+        trained.opt(holding(TOY))
     fresh.load_params(trained.save_params())
     assert same(copies(fresh.qnet), copies(trained.qnet))
     assert same(copies(fresh.qnet_tgt), copies(trained.qnet_tgt))
@@ -318,3 +319,36 @@ def test_actions_have_the_dtype_of_their_space(dtype: type) -> None:
     box = gymnasium.spaces.Box(-1, 1, (2,), np.float32)
     agent = DQN(EnvSpec(box, gymnasium.spaces.Discrete(2, dtype=dtype)), seed=0)
     assert agent.sample(np.zeros((3, 2), np.float32)).dtype == dtype
+
+
+# A user's own network.
+
+
+DUELING = {"target": "examples.own_network:Dueling", "params": {"width": 8}}
+
+
+def test_a_users_own_network_takes_the_place_of_both_networks_and_learns() -> None:
+    agent = DQN(spec(), seed=0, network=DUELING, lr=0.01, batch_size=16, discount_factor=0.9, soft_update_interval=10)
+    assert isinstance(agent.qnet, Dueling)
+    assert isinstance(agent.qnet_tgt, Dueling)
+    assert agent.qnet.value.in_features == 8
+    for _ in range(400):
+        agent.opt(holding(TOY))
+    learned = values(agent.qnet, np.stack([FIRST, SECOND]))
+    np.testing.assert_allclose(learned, [[0.9, 0.3], [1.0, 0.0]], atol=0.05)
+
+
+def test_without_one_the_network_is_made_of_units() -> None:
+    assert isinstance(make(network=None).qnet, Mlp)
+
+
+def test_a_network_that_cannot_be_found_or_takes_no_such_parameter_is_refused() -> None:
+    with pytest.raises(PluginError, match="has no callable 'Duelling'"):
+        DQN(spec(), seed=0, network={"target": "examples.own_network:Duelling"})
+    with pytest.raises(ConfigError, match=r"agent\.params\.network\.params\.widht: unknown parameter .*'width'"):
+        DQN(spec(), seed=0, network={**DUELING, "params": {"widht": 8}})
+
+
+def test_units_and_a_network_of_ones_own_do_not_go_together() -> None:
+    with pytest.raises(ConfigError, match="give units or network, not both"):
+        validate(DQNConfig, {"units": [8], "network": DUELING})

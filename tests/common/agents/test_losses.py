@@ -31,6 +31,13 @@ def test_termination_does_not_bootstrap_and_anything_else_does() -> None:
     assert found.tolist() == [1.0, 6.0]
 
 
+def test_each_item_may_have_a_discount_of_its_own() -> None:
+    found = td_target(
+        tensor(1.0, 1.0, 1.0), torch.tensor([False, False, True]), tensor(8.0, 8.0, 8.0), tensor(0.5, 0.25, 0.5)
+    )
+    assert found.tolist() == [5.0, 3.0, 1.0]
+
+
 def test_the_greedy_value_is_the_highest_of_each_row() -> None:
     assert greedy_value(torch.tensor([[1.0, 3.0, 2.0], [-5.0, -7.0, -6.0]])).tolist() == [3.0, -5.0]
 

@@ -1,11 +1,16 @@
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+import gymnasium
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
-from common.agents.networks import Mlp
+from common.agents.networks import Mlp, build_network
+from common.config import PluginConfig
+from common.errors import PluginError
 
 
 @pytest.mark.parametrize("in_shape", [(3,), (2, 4), (1, 2, 3)])
@@ -40,3 +45,48 @@ def test_the_observations_are_left_as_they_were() -> None:
     obs = torch.full((2, 3), -1.0)
     Mlp((3,), 2, (4,))(obs)
     assert torch.equal(obs, torch.full((2, 3), -1.0))
+
+
+# A user's own network.
+
+SPACE = gymnasium.spaces.Box(0, 255, (2, 3), np.uint8)
+
+
+def tower(in_shape: Sequence[int], out_dim: int, rate: float = 0.5) -> nn.Module:
+    return nn.Sequential(Mlp(in_shape, out_dim, (4,)), nn.Dropout(rate))
+
+
+def actions_first(in_shape: Sequence[int], out_dim: int) -> nn.Module:
+    return nn.Sequential(Mlp(in_shape, out_dim, ()), nn.Unflatten(1, (out_dim, 1)))
+
+
+def no_network(in_shape: Sequence[int], out_dim: int) -> str:
+    return f"{in_shape} {out_dim}"
+
+
+def own(name: str) -> PluginConfig:
+    return PluginConfig(target=f"{__name__}:{name}")
+
+
+def test_a_users_network_is_built_for_its_spaces_and_computes_the_same_every_time() -> None:
+    net = build_network(own("tower"), SPACE, 4)
+    obs = torch.randint(256, (5, 2, 3), dtype=torch.uint8)
+    assert net(obs).shape == (5, 4)
+    assert torch.equal(net(obs), net(obs))
+
+
+def test_a_network_with_other_outputs_is_refused() -> None:
+    with pytest.raises(
+        PluginError, match=r"actions_first must turn observations \[2, \*\[2, 3\]\] into floats \[2, 4\]"
+    ):
+        build_network(own("actions_first"), SPACE, 4)
+
+
+def test_something_that_is_no_network_is_refused() -> None:
+    with pytest.raises(PluginError, match=r"agent\.params\.network: expected a torch\.nn\.Module, found str"):
+        build_network(own("no_network"), SPACE, 4)
+
+
+def test_a_network_that_does_not_take_the_shapes_is_refused() -> None:
+    with pytest.raises(PluginError, match="must take in_shape, out_dim, but does not"):
+        build_network(PluginConfig(target="torch.nn:Linear"), SPACE, 4)

@@ -1,0 +1,28 @@
+"""Checks for people's own parts: a few lines of a test each, and a failure says what to do about it.
+
+    def test_my_agent_fits() -> None:
+        env = MyEnv()
+        check_env(env)
+        check_agent(MyAgent, env)
+
+Each check raises AssertionError; what a part itself raises comes through. Nothing here knows a network.
+"""
+
+from common.testing.agents import check_agent
+from common.testing.envs import check_env
+from common.testing.learning import check_evaluator, check_recorder, check_replay_buffer
+from common.testing.play import ItemMemory, Policy, items_of, play
+from common.testing.processors import check_step_processor
+
+__all__ = [
+    "ItemMemory",
+    "Policy",
+    "check_agent",
+    "check_env",
+    "check_evaluator",
+    "check_recorder",
+    "check_replay_buffer",
+    "check_step_processor",
+    "items_of",
+    "play",
+]

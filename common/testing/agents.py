@@ -1,0 +1,221 @@
+"""The conformance of an agent, in the order of its two lives: the learner's, an actor's, and out of a checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import gymnasium
+import numpy as np
+import safetensors.numpy
+import safetensors.torch
+import torch
+
+from common.data import Array, Model, ModelVersion
+from common.envs import Env, spec_of
+from common.interfaces import Agent, EnvSpec, StepProcessor
+from common.processors import OneStep
+from common.testing.play import ItemMemory, Policy, check_record, explained, items_of, play
+
+OPTS = 20
+"""Optimisation steps that are taken."""
+MIXES = 10
+"""Models with mixed-up parameters that are tried."""
+MakeAgent = Callable[..., Agent]
+
+
+def check_agent(
+    make: MakeAgent,
+    env: Env,
+    *,
+    processor: StepProcessor | None = None,
+    steps: int = 500,
+    policy: Policy | None = None,
+) -> None:
+    """See that an agent acts, learns, publishes, adopts and saves as the system expects.
+
+    Args:
+        make: called as ``make(spec=…, seed=…, epsilon=…, device="cpu")``: the class, or a ``functools.partial`` with
+            parameters of its own.
+        env: what it acts in.
+        processor: makes the items it learns from; ``OneStep`` if not given.
+        steps: how far the environment is played for items, at least as many as the agent needs to begin.
+        policy: how to act where random actions are not allowed.
+
+    Raises:
+        AssertionError: naming what does not fit and what to do.
+    """
+    spec = spec_of(env)
+    episodes = play(env, steps, policy=policy)
+    obs: Array = np.stack([step.obs for episode in episodes for step in episode][:64])
+    memory = ItemMemory(items_of(processor or OneStep(), episodes))
+    learner = _make(make, spec, seed=0)
+    _check_seed(learner, _make(make, spec, seed=0))
+    _check_acting(learner, obs, spec.action_space, train=False)
+    _check_modes(learner, obs)
+    _check_opt(learner, memory)
+    actor = _make(make, spec, seed=1)
+    _check_sync(actor, learner, obs)
+    _check_acting(actor, obs, spec.action_space, train=True)
+    _check_saving(_make(make, spec, seed=2), learner, obs, memory)
+
+
+def _make(make: MakeAgent, spec: EnvSpec, seed: int) -> Agent:
+    with explained("the agent must be built by keywords: spec=…, seed=…, epsilon=…, device=…"):
+        agent = make(spec=spec, seed=seed, epsilon=1.0, device="cpu")
+    assert isinstance(agent, Agent), f"expected a common.interfaces.Agent, found {type(agent).__name__}: derive from it"
+    return agent
+
+
+def _check_seed(one: Agent, other: Agent) -> None:
+    differs = _difference(one.model_info(), other.model_info())
+    assert differs is None, (
+        f"two agents of the same seed start with another '{differs}': draw it from the seed, as after "
+        "torch.manual_seed(seed)"
+    )
+
+
+def _switch(agent: Agent, *, train: bool) -> None:
+    """As torch's modules do it: ``train`` explores, ``eval`` does not."""
+    agent.train() if train else agent.eval()
+    name = "train" if train else "eval"
+    assert agent.is_train is train, f"{name}() did not make is_train {train}: call super().{name}() in your own"
+
+
+def _check_acting(agent: Agent, obs: Array, space: gymnasium.Space[Any], *, train: bool) -> None:
+    """Actions fit their space."""
+    _switch(agent, train=train)
+    for n in (1, len(obs)):
+        given = obs[:n].copy()
+        actions = agent.sample(given)
+        assert np.array_equal(given, obs[:n]), "sample() changed the observations it was given: copy them first"
+        _check_actions(actions, n, space)
+
+
+def _check_modes(agent: Agent, obs: Array) -> None:
+    """Without exploration, actions depend on nothing but the observation; ends in train mode."""
+    actions = agent.sample(obs)
+    assert _alike(actions, agent.sample(obs)), "sample() is not deterministic after eval(): act greedily there"
+    _switch(agent, train=True)
+    agent.sample(obs)
+    _switch(agent, train=False)
+    assert _alike(actions, agent.sample(obs)), "train() and eval() do not switch back: other actions after both"
+    singly = np.concatenate([agent.sample(obs[i : i + 1]) for i in range(len(obs))])
+    assert _alike(actions, singly), (
+        f"sample() of {len(obs)} observations gave other actions than one by one: no row may depend on the others"
+    )
+    _switch(agent, train=True)
+
+
+def _check_actions(actions: Array, n: int, space: gymnasium.Space[Any]) -> None:
+    assert isinstance(actions, np.ndarray), f"sample() returned {type(actions).__name__}: return a numpy array"
+    assert actions.dtype == space.dtype, (
+        f"sample() returned {actions.dtype} actions, the action space wants {space.dtype}: use .astype(space.dtype)"
+    )
+    shape = (n, *(space.shape or ()))
+    assert actions.shape == shape, (
+        f"sample() of {n} observations returned {list(actions.shape)}, expected {list(shape)}: one action a row"
+    )
+    for action in actions:
+        assert space.contains(action), f"sample() returned {action}, which is not in the action space {space}"
+
+
+def _check_opt(agent: Agent, memory: ItemMemory) -> None:
+    empty = ItemMemory({name: column[:0] for name, column in memory.batch(1).items()})
+    live = agent.model_info()
+    before, places = _copies(live), _places(live)
+    with explained("opt() on an empty buffer must return None, but it failed"):
+        record = agent.opt(empty)
+    assert record is None, f"opt() on an empty buffer must return None, found {record}"
+    assert _difference(before, agent.model_info()) is None, "opt() returned None and changed the model all the same"
+    for _ in range(OPTS):
+        record = agent.opt(memory)
+        assert record is not None, (
+            f"opt() returned None with {len(memory)} items: if the agent needs more to begin, play more steps="
+        )
+        check_record(record, "opt()")
+    assert _places(agent.model_info()) == places, (
+        "model_info() gave other tensors after opt(): it must return live tensors, always of the same names, shapes "
+        "and storage; change them in place (copy_, add_)"
+    )
+    assert _difference(before, live) is not None, (
+        f"model_info() is the same after {OPTS} calls of opt(): it must return the live tensors, not copies, and opt() "
+        "must change them"
+    )
+
+
+def _check_sync(actor: Agent, learner: Agent, obs: Array) -> None:
+    tensors = _copies(learner.model_info())
+    _adopt(actor, tensors, opt_steps=0)
+    differs = _difference(tensors, actor.model_info())
+    assert differs is None, f"sync_model() did not adopt '{differs}': afterwards model_info() must hold the model"
+    for agent in (actor, learner):
+        _switch(agent, train=False)
+    advice = "sync_model() did not change what sample() does"
+    actions = actor.sample(obs)
+    assert _alike(actions, learner.sample(obs)), (
+        f"{advice}: an actor with the learner's model must act as the learner does; is all of it in model_info()?"
+    )
+    rng, changed = np.random.default_rng(0), False
+    for opt_steps in range(1, MIXES + 1):
+        _adopt(actor, {name: _mixed(value, rng) for name, value in tensors.items()}, opt_steps)
+        changed = changed or not _alike(actions, actor.sample(obs))
+    assert changed, f"{advice}: {MIXES} other models, the same actions; does it act from a copy made earlier?"
+    _adopt(actor, tensors, MIXES + 1)
+
+
+def _adopt(actor: Agent, tensors: Mapping[str, torch.Tensor], opt_steps: int) -> None:
+    """As the network does it."""
+    with explained("model_info() must hold tensors that safetensors and numpy can represent"):
+        data = safetensors.numpy.save({name: value.cpu().numpy() for name, value in tensors.items()})
+        params = safetensors.numpy.load(data)
+    with explained("sync_model() failed on the tensors of model_info()"):
+        actor.sync_model(Model(ModelVersion(1, opt_steps), params))
+
+
+def _mixed(tensor: torch.Tensor, rng: np.random.Generator) -> torch.Tensor:
+    """The same elements in another order."""
+    return tensor.flatten()[torch.from_numpy(rng.permutation(tensor.numel()))].reshape(tensor.shape)
+
+
+def _check_saving(restored: Agent, saved: Agent, obs: Array, memory: ItemMemory) -> None:
+    params = {name: value.detach().cpu().contiguous() for name, value in saved.save_params().items()}
+    with explained("save_params() gave what safetensors cannot save; of tensors that share storage save one or clone"):
+        data = safetensors.torch.save(params)
+    live = restored.model_info()
+    places = _places(live)
+    with explained("load_params() failed on what save_params() gave"):
+        restored.load_params(safetensors.torch.load(data))
+    advice = "save_params() and load_params() do not round-trip"
+    differs = _difference(params, restored.save_params())
+    assert differs is None, f"{advice}: '{differs}' is not what was saved"
+    for agent in (restored, saved):
+        _switch(agent, train=False)
+    assert _alike(restored.sample(obs), saved.sample(obs)), f"{advice}: the restored agent acts differently"
+    assert _places(restored.model_info()) == places, (
+        "model_info() gave other tensors after load_params(): load into the live ones (copy_, load_state_dict)"
+    )
+    _switch(restored, train=True)
+    assert restored.opt(memory) is not None, f"{advice}: the restored agent cannot go on learning, opt() returned None"
+
+
+def _alike(one: Array, other: Array) -> bool:
+    """Equal, up to rounding where actions are floats: a batch may be summed in another order."""
+    return one.shape == other.shape and np.allclose(one, other, rtol=1e-4, atol=1e-5)
+
+
+def _copies(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    return {name: value.detach().clone() for name, value in tensors.items()}
+
+
+def _places(tensors: Mapping[str, torch.Tensor]) -> dict[str, tuple[int, torch.Size, torch.dtype]]:
+    """Where the tensors are; whoever compares must keep the first ones alive, or memory is used again."""
+    return {name: (value.data_ptr(), value.shape, value.dtype) for name, value in tensors.items()}
+
+
+def _difference(one: Mapping[str, torch.Tensor], other: Mapping[str, torch.Tensor]) -> str | None:
+    """The first name whose tensor is missing or different."""
+    for name in sorted({*one, *other}):
+        if name not in one or name not in other or not torch.equal(one[name], other[name]):
+            return name
+    return None

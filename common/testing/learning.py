@@ -1,0 +1,126 @@
+"""The conformance of what the learner brings: replay buffer, evaluator, recorder."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+
+from common.data import Items
+from common.interfaces import Agent, Evaluation, Evaluator, Recorder, ReplayBuffer
+from common.testing.play import check_record, explained
+
+RECORDS: tuple[tuple[int, Mapping[str, float]], ...] = (
+    (1, {"loss": 0.5}),
+    (2, {"loss": 0.25, "eval_reward": -3.0}),
+    (2**40, {"brand_new": 1e-9}),
+)
+"""Records as a learner writes them: keys come and go."""
+
+
+def check_replay_buffer(buffer: ReplayBuffer, items: Items, *, size: int = 256) -> None:
+    """See that a buffer gives back what was put in, whole and counted.
+
+    Args:
+        buffer: holds ``items``, or those that are left of them.
+        items: all that was inserted, ``[n, *shape]``, with at least two different rows; n as ``inserted`` counts.
+        size: of the largest batch.
+
+    Raises:
+        AssertionError: naming what does not fit and what to do.
+    """
+    count = len(next(iter(items.values())))
+    assert buffer.inserted == count, f"inserted is {buffer.inserted} after {count} items: count every item, forever"
+    assert 0 < len(buffer) <= count, f"len() is {len(buffer)} after {count} items: the number that can be drawn now"
+    known = {_row(items, i, items) for i in range(count)}
+    drawn: set[bytes] = set()
+    for n in (1, size, 2 * len(buffer)):
+        before = buffer.sampled
+        with explained(f"batch({n}) failed with {len(buffer)} items: draw with replacement"):
+            batch = buffer.batch(n)
+        _check_batch(batch, items, n)
+        assert buffer.sampled == before + n, (
+            f"sampled grew by {buffer.sampled - before} at batch({n}): count every draw"
+        )
+        drawn |= {_row(batch, i, items) for i in range(n)}
+        assert drawn <= known, "batch() gave a row that was never inserted: take all columns of a row from one item"
+    assert buffer.inserted == count, "inserted changed while items were drawn: it counts what comes in"
+    assert len(drawn) > 1, f"batch() gave the same row {size + 2 * len(buffer)} times: draw at random"
+
+
+def _row(items: Items, index: int, names: Items) -> bytes:
+    return b"".join(items[name][index].tobytes() for name in names)
+
+
+def _check_batch(batch: Items, items: Items, n: int) -> None:
+    missing = sorted(items.keys() - batch.keys())
+    assert not missing, f"batch() lacks the columns {', '.join(missing)}"
+    for name, column in batch.items():
+        shape = (n, *(items[name].shape if name in items else column.shape)[1:])
+        assert column.shape == shape, f"batch({n}) gave '{name}' as {list(column.shape)}, expected {list(shape)}"
+        dtype = items[name].dtype if name in items else column.dtype
+        assert column.dtype == dtype, f"batch() gave '{name}' as {column.dtype}, inserted was {dtype}"
+
+
+def check_evaluator(evaluator: Evaluator, agent: Agent, *, repeatable: bool = True) -> None:
+    """See that an evaluator gives a score and leaves the agent as it was.
+
+    Args:
+        evaluator: runs the agent, more than once.
+        agent: fits the evaluator's environment.
+        repeatable: the same agent scores the same again, so that scores can be compared over a run.
+
+    Raises:
+        AssertionError: naming what does not fit and what to do.
+    """
+    agent.eval()
+    before = {name: value.detach().clone() for name, value in agent.model_info().items()}
+    first = evaluator.evaluate(agent)
+    assert isinstance(first, Evaluation), f"evaluate() gave {type(first).__name__}: return Evaluation(score, record)"
+    check_record({"score": first.score}, "evaluate()")
+    check_record(first.record, "evaluate()")
+    assert not agent.is_train, "evaluate() left the agent in train mode: the learner switches, an evaluator need not"
+    for name, value in agent.model_info().items():
+        assert value.equal(before[name]), f"evaluate() left '{name}' of the agent changed: an evaluation must not train"
+    if repeatable:
+        again = evaluator.evaluate(agent).score
+        assert math.isclose(first.score, again), (
+            f"evaluate() scored the same agent {first.score} and then {again}: start the episodes from the same seeds "
+            "every time, or say repeatable=False"
+        )
+
+
+def check_recorder(
+    recorder: Recorder, read: Callable[[], Sequence[tuple[int, Mapping[str, float]]]] | None = None
+) -> None:
+    """See that a recorder takes what a learner writes, and closes it.
+
+    Args:
+        recorder: newly made; closed at the end.
+        read: gives what others can see of the records: opt steps, and the values by key.
+
+    Raises:
+        AssertionError: naming what does not fit and what to do.
+    """
+    for opt_steps, record in RECORDS:
+        given = dict(record)
+        with explained(f"write({opt_steps}, {given}) failed: keys come and go, opt_steps takes 64 bits"):
+            recorder.write(opt_steps, given)
+        assert given == record, "write() changed the record it was given: the learner goes on using it"
+        recorder.flush()
+        _check_readable(read, RECORDS[: RECORDS.index((opt_steps, record)) + 1], "flush()")
+    with explained("write() failed on a value that is not finite: a loss may become one, and must be seen"):
+        recorder.write(2**40 + 1, {"loss": math.inf})
+    recorder.close()
+    _check_readable(read, (*RECORDS, (2**40 + 1, {"loss": math.inf})), "close()")
+
+
+def _check_readable(
+    read: Callable[[], Sequence[tuple[int, Mapping[str, float]]]] | None,
+    written: Sequence[tuple[int, Mapping[str, float]]],
+    when: str,
+) -> None:
+    if read is None:
+        return
+    found = [(opt_steps, dict(record)) for opt_steps, record in read()]
+    expected = [(opt_steps, dict(record)) for opt_steps, record in written]
+    assert found == expected, f"after {when} others can read {found}, expected {expected}"

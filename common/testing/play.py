@@ -1,0 +1,98 @@
+"""What the checks share: an environment played for some steps, items in memory, errors with an explanation."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, SupportsFloat
+
+import numpy as np
+
+from common.data import Array, Items
+from common.envs import Env
+from common.interfaces import Step, StepProcessor
+
+Policy = Callable[[Array], Any]
+"""An action for one observation ``[*shape]``."""
+
+
+class ItemMemory:
+    """A ``ReplayBuffer`` of given items in this process's memory.
+
+    Args:
+        items: columns ``[n, *shape]``; n may be 0.
+        seed: of the draws.
+    """
+
+    def __init__(self, items: Items, seed: int = 0) -> None:
+        self._items = items
+        self._rng = np.random.default_rng(seed)
+        self.inserted, self.sampled = len(next(iter(items.values()))), 0
+
+    def __len__(self) -> int:
+        return self.inserted
+
+    def batch(self, size: int) -> Items:
+        """Draw ``size`` items with replacement.
+
+        Raises:
+            IndexError: there is nothing to draw from.
+        """
+        if not self.inserted:
+            raise IndexError("nothing to draw from")
+        rows = self._rng.integers(self.inserted, size=size)
+        self.sampled += size
+        return {name: column[rows] for name, column in self._items.items()}
+
+
+def play(env: Env, steps: int, *, seed: int = 0, policy: Policy | None = None) -> list[list[Step]]:
+    """Play for ``steps`` steps, as an actor does, and return the steps of each episode; the last may have no end.
+
+    Args:
+        env: reset with the seed first and without one later.
+        steps: at least 1.
+        seed: of the environment, and of the random actions taken without a policy.
+        policy: how to act; without one actions are drawn from the action space.
+    """
+    space = env.action_space
+    space.seed(seed)
+    episodes: list[list[Step]] = [[]]
+    obs: Array = np.array(env.reset(seed=seed)[0])
+    for _ in range(steps):
+        if episodes[-1] and (episodes[-1][-1].terminated or episodes[-1][-1].truncated):
+            episodes.append([])
+            obs = np.array(env.reset()[0])
+        action = np.asarray(policy(obs) if policy else space.sample(), space.dtype)[()]
+        found, reward, terminated, truncated, _ = env.step(action)
+        next_obs = np.array(found)
+        episodes[-1].append(Step(obs, action, float(reward), next_obs, bool(terminated), bool(truncated)))
+        obs = next_obs
+    return episodes
+
+
+def items_of(processor: StepProcessor, episodes: Sequence[Sequence[Step]]) -> Items:
+    """All that a processor makes of some episodes, column by column; without any columns if it gives no item."""
+    parts: list[Items] = []
+    for episode in episodes:
+        processor.reset()
+        parts.extend(items for step in episode if (items := processor.process(step)) is not None)
+    return {name: np.concatenate([items[name] for items in parts]) for name in parts[0]} if parts else {}
+
+
+@contextmanager
+def explained(what: str) -> Iterator[None]:
+    """Say what an error means."""
+    try:
+        yield
+    except Exception as error:
+        raise AssertionError(f"{what} ({type(error).__name__}: {error})") from error
+
+
+def check_record(record: Mapping[str, SupportsFloat], where: str) -> None:
+    """The values of a record are finite numbers."""
+    assert isinstance(record, Mapping), f"{where} gave {type(record).__name__}, expected a dict of names and numbers"
+    for name, value in record.items():
+        with explained(f"{where} gave a record whose '{name}' is no number: every value must take float()"):
+            number = float(value)
+        assert math.isfinite(number), f"{where} gave a record whose '{name}' is {number}: every value must be finite"

@@ -1,0 +1,92 @@
+"""The conformance of a step processor."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+
+import numpy as np
+
+from common.data import Items, Schema
+from common.envs import Env, spec_of
+from common.errors import SchemaMismatchError
+from common.interfaces import Step, StepProcessor
+from common.testing.play import Policy, explained, items_of, play
+
+LENGTHS = (1, 2, 3, 5, 8, 13)
+"""Steps of the episodes that are tried in turn: shorter and longer than what a processor may look back."""
+
+
+def check_step_processor(processor: StepProcessor, env: Env, *, steps: int = 300, policy: Policy | None = None) -> None:
+    """See that a processor's items fit its schema and stay within their episodes.
+
+    Args:
+        processor: newly made; copied with ``copy.deepcopy``. It must give the same items for the same steps.
+        env: what the steps are taken from.
+        steps: how far it is played.
+        policy: how to act where random actions are not allowed.
+
+    Raises:
+        AssertionError: naming what does not fit and what to do.
+    """
+    spec, fresh = spec_of(env), copy.deepcopy(processor)
+    with explained("schema() failed: it must return a common.data.Schema for any spec the processor can work with"):
+        schema = processor.schema(spec)
+    assert isinstance(schema, Schema), f"schema() gave {type(schema).__name__}: return a common.data.Schema"
+    assert processor.schema(spec) == schema, "schema() twice gave different columns: it must depend on the spec alone"
+    episodes = play(env, steps, policy=policy)
+    given = 0
+    for episode in episodes:
+        processor.reset()
+        for step in episode:
+            items = processor.process(step)
+            given += 0 if items is None else _count(schema, items)
+    assert given, (
+        f"process() gave no item in {steps} steps: return those that are ready, at the end of an episode at last"
+    )
+    _check_episodes(processor, fresh, _cut([step for episode in episodes for step in episode]))
+
+
+def _count(schema: Schema, items: Items) -> int:
+    """The number of items, after seeing that they fit and can travel."""
+    assert isinstance(items, dict), f"process() gave {type(items).__name__}: return a dict of columns, or None"
+    names = {column.name for column in schema.columns}
+    more, less = sorted(items.keys() - names), sorted(names - items.keys())
+    assert not more, f"process() gave columns that schema() does not name: {', '.join(more)}"
+    assert not less, f"process() lacks columns that schema() names: {', '.join(less)}"
+    try:
+        count = schema.count(items)
+    except SchemaMismatchError as error:
+        raise AssertionError(
+            f"process() gave items that do not fit schema(): {error}; every column is [n, *shape] with the same n"
+        ) from error
+    for name, column in items.items():
+        finite = column.dtype.kind != "f" or np.isfinite(column).all()
+        assert finite, f"process() gave '{name}' values that are not finite: the learner refuses them"
+    return count
+
+
+def _cut(steps: list[Step]) -> list[list[Step]]:
+    """Episodes of ``LENGTHS`` that end in turn by termination, by truncation, and by a reset out of the blue."""
+    episodes, start = [], 0
+    for i in range(3 * len(LENGTHS)):
+        length = LENGTHS[i % len(LENGTHS)]
+        rows = [replace(steps[(start + n) % len(steps)], terminated=False, truncated=False) for n in range(length)]
+        rows = [replace(step, reward=step.reward + i) for step in rows]  # No two episodes are alike.
+        rows[-1] = replace(rows[-1], terminated=i % 3 == 0, truncated=i % 3 == 1)
+        episodes.append(rows)
+        start += length
+    return episodes
+
+
+def _check_episodes(processor: StepProcessor, fresh: StepProcessor, episodes: list[list[Step]]) -> None:
+    """Each episode gives the same items after others as it does to a fresh processor."""
+    for episode in episodes:
+        alone, after_others = items_of(copy.deepcopy(fresh), [episode]), items_of(processor, [episode])
+        same = alone.keys() == after_others.keys() and all(
+            np.array_equal(alone[name], after_others[name]) for name in alone
+        )
+        assert same, (
+            f"an item crosses an episode boundary: an episode of {len(episode)} steps gave other items after another "
+            "episode than by itself; reset() must forget everything"
+        )

@@ -1,0 +1,108 @@
+"""Our own parts, and those of the examples, against the kit that we give to others."""
+
+from __future__ import annotations
+
+import csv
+from functools import partial
+from pathlib import Path
+
+import gymnasium
+import pytest
+
+from common.agents.dqn import DQN
+from common.config import EvaluatorConfig
+from common.envs import Env, spec_of
+from common.interfaces import Agent, StepProcessor
+from common.processors import NStep, OneStep
+from common.testing import (
+    check_agent,
+    check_env,
+    check_evaluator,
+    check_recorder,
+    check_replay_buffer,
+    check_step_processor,
+    items_of,
+    play,
+)
+from common.testing.agents import MakeAgent
+from examples.own_parts import Corridor, TabularQ
+from examples.own_processor import ScaledReward
+from learner.evaluator import DefaultEvaluator
+from learner.recorder import CsvRecorder
+from learner.replay.memory import ReplayMemory, ReplayWriter
+from learner.replay.uniform import UniformReplay
+from tests.parts import CountingEnv, counting_action
+
+PROCESSORS: list[StepProcessor] = [OneStep(), NStep(1), NStep(3), NStep(20), ScaledReward()]
+DUELING = {"target": "examples.own_network:Dueling", "params": {"width": 16}}
+AGENTS: dict[str, MakeAgent] = {
+    "plain": partial(DQN, units=(16,), batch_size=16),
+    "single": partial(DQN, units=(16,), batch_size=16, double_dqn=False, tau=0.1, soft_update_interval=1),
+    "own network": partial(DQN, network=DUELING, batch_size=16),
+}
+
+
+def cart_pole() -> Env:
+    return gymnasium.make("CartPole-v1")
+
+
+def test_environments() -> None:
+    check_env(cart_pole())
+    check_env(Corridor(length=3))
+    check_env(CountingEnv(), policy=counting_action)
+
+
+@pytest.mark.parametrize("name", ["Pendulum-v1", "MountainCar-v0", "FrozenLake-v1"])
+@pytest.mark.parametrize("processor", [OneStep(), NStep()], ids=["OneStep", "NStep"])
+def test_environments_of_gymnasium_with_other_spaces(name: str, processor: StepProcessor) -> None:
+    env = gymnasium.make(name)
+    check_env(env)
+    check_step_processor(processor, env)
+
+
+@pytest.mark.parametrize("processor", PROCESSORS, ids=lambda processor: type(processor).__name__)
+def test_step_processors(processor: StepProcessor) -> None:
+    check_step_processor(processor, cart_pole())
+    check_step_processor(processor, CountingEnv(), policy=counting_action)
+
+
+@pytest.mark.parametrize("agent", AGENTS)
+@pytest.mark.parametrize("processor", [OneStep(), NStep()], ids=["OneStep", "NStep"])
+def test_dqn(agent: str, processor: StepProcessor) -> None:
+    check_agent(AGENTS[agent], cart_pole(), processor=processor)
+
+
+def test_my_parts_fit() -> None:
+    env = Corridor(length=10)
+    check_env(env)
+    check_step_processor(ScaledReward(), env)
+    check_agent(TabularQ, env)
+
+
+@pytest.mark.parametrize("capacity", [1000, 100])
+def test_replay(tmp_path: Path, capacity: int) -> None:
+    env, processor = cart_pole(), NStep()
+    items = items_of(processor, play(env, 300))
+    memory = ReplayMemory(tmp_path / "replay", processor.schema(spec_of(env)), capacity, create=True)
+    writer, count = ReplayWriter(memory), len(items["reward"])
+    for seq, start in enumerate(range(0, count, 10), start=1):
+        batch = {name: column[start : start + 10] for name, column in items.items()}
+        writer.append(batch, len(batch["reward"]), incarnation=1, seq=seq)
+    check_replay_buffer(UniformReplay(memory, seed=0), items)
+
+
+def test_evaluator() -> None:
+    env = cart_pole()
+    agent: Agent = DQN(spec_of(env), seed=0)
+    check_evaluator(DefaultEvaluator(env, EvaluatorConfig(episodes=3)), agent)
+
+
+def test_recorder(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.csv"
+
+    def read() -> list[tuple[int, dict[str, float]]]:
+        with path.open(newline="") as file:
+            rows = [{key: value for key, value in row.items() if value} for row in csv.DictReader(file)]
+        return [(int(row.pop("opt_steps")), {key: float(value) for key, value in row.items()}) for row in rows]
+
+    check_recorder(CsvRecorder(path), read)
