@@ -122,8 +122,8 @@ def signalled(boot: dict[str, Any]) -> int:
 
     if boot["orderly"]:
         signals.on_stop = on_stop
-    tell(exit_code_before=signals.exit_code)
     try:
+        tell(exit_code_before=signals.exit_code)
         stopped.wait()
     except KeyboardInterrupt:
         tell(interrupted=True)
