@@ -8,41 +8,18 @@ import pytest
 import torch
 
 from common.agents.dqn import DQN
-from common.data import Array, Items, Model, ModelVersion
+from common.data import Array, Model, ModelVersion
 from common.errors import CheckpointError, ConfigError
 from common.interfaces import EnvSpec
+from tests.common.agents.parts import Memory, Row, copies, same
 
 FIRST, SECOND, END = np.eye(2, dtype=np.float32)[0], np.eye(2, dtype=np.float32)[1], np.zeros(2, np.float32)
-Row = tuple[Array, int, float, Array, bool, bool]
-"""obs, action, reward, next_obs, terminated, truncated."""
-
 TOY: list[Row] = [
     (FIRST, 0, 0.0, SECOND, False, True),  # Cut off, but the better way goes on from there.
     (FIRST, 1, 0.3, SECOND, True, False),
     (SECOND, 0, 1.0, FIRST, True, False),
     (SECOND, 1, 0.0, FIRST, True, False),
 ]
-
-
-class Memory:
-    """A small ``ReplayBuffer`` of given rows."""
-
-    def __init__(self, rows: list[Row]) -> None:
-        names = ("obs", "action", "reward", "next_obs", "terminated", "truncated")
-        dtypes = (np.float32, np.int64, np.float32, np.float32, np.bool_, np.bool_)
-        columns = zip(*rows, strict=True) if rows else ([] for _ in names)
-        parts = zip(names, columns, dtypes, strict=True)
-        self._columns: Items = {name: np.array(column, dtype) for name, column, dtype in parts}
-        self._rng = np.random.default_rng(0)
-        self.inserted, self.sampled = len(rows), 0
-
-    def __len__(self) -> int:
-        return self.inserted
-
-    def batch(self, size: int) -> Items:
-        self.sampled += size
-        rows = self._rng.integers(self.inserted, size=size)
-        return {name: column[rows] for name, column in self._columns.items()}
 
 
 def spec(n_actions: int = 2, start: int = 0) -> EnvSpec:
@@ -68,14 +45,6 @@ def values(net: torch.nn.Module, obs: Array) -> Array:
     with torch.inference_mode():
         found: Array = net(torch.from_numpy(obs)).numpy()
     return found
-
-
-def copies(net: torch.nn.Module) -> list[torch.Tensor]:
-    return [parameter.detach().clone() for parameter in net.parameters()]
-
-
-def same(a: list[torch.Tensor], b: list[torch.Tensor]) -> bool:
-    return all(torch.equal(x, y) for x, y in zip(a, b, strict=True))
 
 
 def observations(n: int) -> Array:
