@@ -79,8 +79,9 @@ def draw(status: Status) -> Group:
         f"{record.get('samples_per_sec', 0.0):.0f} items/s · replay ratio {status.replay_ratio:.1f}{wanted} · "
         f"replay {status.replay_size:,}"
     )
+    loss = record.get("loss", record.get("loss_critic", math.nan))
     fleet = (
         f"{status.actors_online} actors · return {status.return_mean:.1f} · "
-        f"policy lag {status.policy_lag:.0f} opt steps · loss {record.get('loss', math.nan):.4g}"
+        f"policy lag {status.policy_lag:.0f} opt steps · loss {loss:.4g}"
     )
     return Group(bars, Text(flow, "cyan"), Text(fleet, "cyan"))

@@ -13,12 +13,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import pytest
 import yaml
 
 from common.config import RunConfig
 from common.settings import validate
 from learner.server import LearnerServer
+
+hypothesis.settings.register_profile("untimed", deadline=None)  # No assertion on elapsed time.
+hypothesis.settings.load_profile("untimed")
 
 ROOT = Path(__file__).parent.parent
 PATIENCE = 60.0

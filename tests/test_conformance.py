@@ -10,6 +10,8 @@ import gymnasium
 import pytest
 
 from common.agents.dqn import DQN
+from common.agents.sac import SAC
+from common.agents.td3 import TD3
 from common.config import EvaluatorConfig
 from common.envs import Env, spec_of
 from common.interfaces import Agent, StepProcessor
@@ -70,6 +72,13 @@ def test_step_processors(processor: StepProcessor) -> None:
 @pytest.mark.parametrize("processor", [OneStep(), NStep()], ids=["OneStep", "NStep"])
 def test_dqn(agent: str, processor: StepProcessor) -> None:
     check_agent(AGENTS[agent], cart_pole(), processor=processor)
+
+
+@pytest.mark.parametrize("kind", [SAC, TD3])
+@pytest.mark.parametrize("processor", [OneStep(), NStep()], ids=["OneStep", "NStep"])
+def test_continuous_agents(kind: type[SAC | TD3], processor: StepProcessor) -> None:
+    make = partial(kind, units=(16,), batch_size=16)
+    check_agent(make, gymnasium.make("Pendulum-v1"), processor=processor)
 
 
 def test_my_parts_fit() -> None:

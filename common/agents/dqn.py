@@ -14,9 +14,10 @@ from torch import nn
 from common.agents.exploration import EpsilonGreedy
 from common.agents.losses import CriticLoss, critic_loss, double_q_value, greedy_value, td_target
 from common.agents.networks import Mlp, build_network
+from common.agents.training import descend, restore, saved, to_tensors, track
 from common.config import PluginConfig, Unit
 from common.data import Array, Model, Record
-from common.errors import CheckpointError, ConfigError
+from common.errors import ConfigError
 from common.interfaces import Agent, EnvSpec, ReplayBuffer
 from common.settings import Settings
 
@@ -79,6 +80,7 @@ class DQN(Agent):
         torch.manual_seed(seed)
         self.qnet, self.qnet_tgt = (self._network(observations).to(self.device) for _ in range(2))
         self.qnet_tgt.load_state_dict(self.qnet.state_dict())
+        self._nets = {"qnet": self.qnet, "qnet_tgt": self.qnet_tgt}
         self._optimizer = torch.optim.Adam(self.qnet.parameters(), lr=self.config.lr)
         self._n_opts = 0
         self._rng = np.random.default_rng(seed)
@@ -110,11 +112,11 @@ class DQN(Agent):
         self._n_opts += 1
         self.epsilon = self.config.explorer.at(self._n_opts, self._final_epsilon)
         if self._n_opts % self.config.soft_update_interval == 0:
-            self._track()
+            track(self.qnet_tgt, self.qnet, self.config.tau)
         return record
 
     def _update(self, buffer: ReplayBuffer) -> Record:
-        batch = {k: torch.from_numpy(v).to(self.device) for k, v in buffer.batch(self.config.batch_size).items()}
+        batch = to_tensors(buffer.batch(self.config.batch_size), self.device)
         with torch.no_grad():
             q_next = self.qnet_tgt(batch["next_obs"])  # [B, A]
             value = (
@@ -125,18 +127,9 @@ class DQN(Agent):
         action = batch["action"].long() - self._first_action  # [B]
         prediction = self.qnet(batch["obs"]).gather(1, action[:, None]).squeeze(1)  # [B]
         loss = critic_loss(self.config.critic_loss, prediction, target)
-        self._optimizer.zero_grad(set_to_none=True)
-        loss.backward()  # type: ignore[no-untyped-call]
         record: Record = {"loss": loss.detach(), "pred_mean": prediction.detach().mean(), "tgt_mean": target.mean()}
-        if self.config.max_grad_norm is not None:
-            record["grad_norm"] = nn.utils.clip_grad_norm_(self.qnet.parameters(), self.config.max_grad_norm)
-        self._optimizer.step()
-        return record
-
-    @torch.no_grad()
-    def _track(self) -> None:
-        """Move the target network towards the online one; tau 1 copies."""
-        torch._foreach_lerp_(list(self.qnet_tgt.parameters()), list(self.qnet.parameters()), self.config.tau)
+        grad_norm = descend(loss, self._optimizer, self.config.max_grad_norm)
+        return record if grad_norm is None else {**record, "grad_norm": grad_norm}
 
     def model_info(self) -> Mapping[str, torch.Tensor]:
         return {name: value.detach() for name, value in self.qnet.state_dict().items()}
@@ -146,13 +139,7 @@ class DQN(Agent):
         self.epsilon = self.config.explorer.at(model.version.opt_steps, self._final_epsilon)
 
     def save_params(self) -> Mapping[str, torch.Tensor]:
-        nets = {"qnet": self.qnet, "qnet_tgt": self.qnet_tgt}
-        return {f"{net}.{name}": v for net, module in nets.items() for name, v in module.state_dict().items()}
+        return saved(self._nets)
 
     def load_params(self, params: Mapping[str, torch.Tensor]) -> None:
-        for prefix, module in (("qnet.", self.qnet), ("qnet_tgt.", self.qnet_tgt)):
-            state = {name.removeprefix(prefix): v for name, v in params.items() if name.startswith(prefix)}
-            try:
-                module.load_state_dict(state)
-            except RuntimeError as error:
-                raise CheckpointError(f"DQN: the saved network does not fit this one: {error}") from error
+        restore("DQN", self._nets, params)

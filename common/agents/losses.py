@@ -1,7 +1,8 @@
-"""Losses and targets as pure functions. Shapes: B batch, A actions."""
+"""Losses and targets as pure functions. Shapes: B batch, A actions or their dimensions, N critics."""
 
 from __future__ import annotations
 
+import math
 from typing import Literal
 
 import torch
@@ -36,6 +37,65 @@ def double_q_value(q_online: torch.Tensor, q_target: torch.Tensor) -> torch.Tens
 
 
 def critic_loss(kind: CriticLoss, prediction: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-    """Mean loss over ``[B]``: Huber with delta 1, or the squared error (not halved, as torch and border have it)."""
+    """Mean loss over all values, ``[B]`` or ``[N, B]``.
+
+    Huber with delta 1, or the squared error (not halved, as torch and border have it).
+    """
     loss = functional.smooth_l1_loss if kind == "smooth_l1" else functional.mse_loss
     return loss(prediction, target)
+
+
+def least_value(q_target: torch.Tensor) -> torch.Tensor:
+    """``min_i Q_i(s', a')``, ``[N, B]`` to ``[B]`` (clipped double Q-learning, arXiv:1802.09477)."""
+    return q_target.amin(dim=0)
+
+
+def smoothed(action: torch.Tensor, noise: torch.Tensor, clip: float) -> torch.Tensor:
+    """Target policy smoothing: clipped noise on actions, both ``[B, A]``, within ``[-1, 1]`` (arXiv:1802.09477)."""
+    return (action + noise.clamp(-clip, clip)).clamp(-1, 1)
+
+
+def policy_loss(q: torch.Tensor) -> torch.Tensor:
+    """The deterministic policy's loss: minus the first critic's mean, ``[N, B]`` (arXiv:1802.09477)."""
+    return -q[0].mean()
+
+
+def squashed_gaussian(
+    mean: torch.Tensor,  # [B, A]
+    log_std: torch.Tensor,  # [B, A]
+    noise: torch.Tensor,  # [B, A] standard normal
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Actions ``tanh(mean + std * noise)`` ``[B, A]`` and their log-probabilities ``[B]`` (arXiv:1801.01290, C).
+
+    ``log(1 - tanh(x)^2)`` is written as ``2 (log 2 - x - softplus(-2x))``, which stays finite where tanh is 1.
+    """
+    raw = mean + log_std.exp() * noise
+    gaussian = -0.5 * noise.square() - log_std - 0.5 * math.log(2 * math.pi)
+    squash = 2 * (math.log(2) - raw - functional.softplus(-2 * raw))
+    return raw.tanh(), (gaussian - squash).sum(dim=1)
+
+
+def soft_value(
+    q_target: torch.Tensor,  # [N, B]
+    log_prob: torch.Tensor,  # [B]
+    ent_coef: torch.Tensor,  # []
+) -> torch.Tensor:
+    """``min_i Q_i(s', a') - ent_coef * log pi(a'|s')``, ``[B]`` (arXiv:1812.05905, 3)."""
+    return least_value(q_target) - ent_coef * log_prob
+
+
+def soft_policy_loss(
+    q: torch.Tensor,  # [N, B]
+    log_prob: torch.Tensor,  # [B]
+    ent_coef: torch.Tensor,  # []
+) -> torch.Tensor:
+    """Mean of ``ent_coef * log pi(a|s) - min_i Q_i(s, a)`` (arXiv:1812.05905, 7): minus the soft value."""
+    return -soft_value(q, log_prob, ent_coef).mean()
+
+
+def ent_coef_loss(log_ent_coef: torch.Tensor, log_prob: torch.Tensor, target_entropy: float) -> torch.Tensor:
+    """Falls with the coefficient while the entropy ``-log_prob`` ``[B]`` is below its target (arXiv:1812.05905, 18).
+
+    The coefficient stands as its logarithm, as in the authors' code: its pull does not fade as it gets small.
+    """
+    return -log_ent_coef * (log_prob + target_entropy).mean()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
@@ -60,3 +61,41 @@ def build_network(network: PluginConfig, observations: gymnasium.Space[Any], out
             f"[2, {out_dim}], found {outputs.dtype} {list(outputs.shape)}"
         )
     return built
+
+
+class Critics(nn.Module):
+    """Independent action values ``Q_i(s, a)``, each an ``Mlp`` over the observation and the action.
+
+    Args:
+        n: number of critics.
+        obs_shape: shape of one observation.
+        action_dim: size of one action.
+        units: width of each hidden layer.
+    """
+
+    def __init__(self, n: int, obs_shape: Sequence[int], action_dim: int, units: Sequence[int]) -> None:
+        super().__init__()
+        inputs = torch.Size(obs_shape).numel() + action_dim
+        self.nets = nn.ModuleList(Mlp((inputs,), 1, units) for _ in range(n))
+
+    def forward(self, obs: torch.Tensor, action: torch.Tensor) -> torch.Tensor:
+        """``[B, *obs_shape]`` and ``[B, A]`` to ``[N, B]``."""
+        inputs = torch.cat((obs.flatten(1).float(), action), dim=1)
+        return torch.stack([net(inputs).squeeze(1) for net in self.nets])
+
+
+class EntropyCoef(nn.Module):
+    """SAC's entropy coefficient, kept as its logarithm so that it stays positive.
+
+    Args:
+        initial: its first value.
+        learned: whether it may change.
+    """
+
+    def __init__(self, initial: float, *, learned: bool) -> None:
+        super().__init__()
+        self.log = nn.Parameter(torch.tensor(math.log(initial)), requires_grad=learned)
+
+    def forward(self) -> torch.Tensor:
+        """The coefficient, a scalar."""
+        return self.log.exp()

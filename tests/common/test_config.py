@@ -12,6 +12,8 @@ import yaml
 
 from common.agents.dqn import DQNConfig
 from common.agents.exploration import EpsilonGreedy
+from common.agents.sac import SACConfig
+from common.agents.td3 import TD3Config
 from common.config import (
     ActorConfig,
     ExplorationConfig,
@@ -60,7 +62,8 @@ def settings_in(annotation: Any) -> Iterator[type[Settings]]:
         yield from settings_in(inner)
 
 
-ALL_MODELS: list[type[Settings]] = list(dict.fromkeys([*settings_in(RunConfig), *settings_in(DQNConfig)]))
+ROOTS: list[type[Settings]] = [RunConfig, DQNConfig, SACConfig, TD3Config]
+ALL_MODELS: list[type[Settings]] = list(dict.fromkeys(model for root in ROOTS for model in settings_in(root)))
 ALL_FIELDS = [
     pytest.param(field.description, id=f"{model.__name__}.{name}")
     for model in ALL_MODELS
@@ -69,7 +72,7 @@ ALL_FIELDS = [
 
 
 def test_all_sections_are_walked() -> None:
-    assert {RunConfig, PluginConfig, ExplorationConfig, DQNConfig, EpsilonGreedy} < set(ALL_MODELS)
+    assert {*ROOTS, PluginConfig, ExplorationConfig, EpsilonGreedy} < set(ALL_MODELS)
     assert set(ActorConfig.model_fields) < set(RunConfig.model_fields)
 
 

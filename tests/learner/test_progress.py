@@ -58,6 +58,12 @@ def test_a_run_that_has_only_begun_can_be_shown() -> None:
     assert "ratio 0.0" in begun.line()
 
 
+@pytest.mark.parametrize("key", ["loss", "loss_critic"])
+def test_the_live_display_shows_the_loss_under_the_name_that_the_agent_gives_it(key: str) -> None:
+    status = Status(**{**vars(STATUS), "record": {key: 0.0625, "loss_actor": 7.0}})
+    assert "loss 0.0625" in text_of(status)
+
+
 def test_without_a_terminal_it_logs_plain_lines(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -13,28 +13,16 @@ from common.data import Array, Model, ModelVersion
 from common.errors import CheckpointError, ConfigError, PluginError
 from common.interfaces import EnvSpec
 from common.settings import validate
-from common.testing import ItemMemory
 from examples.own_network import Dueling
+from tests.common.agents.parts import Row, copies, holding, same
 
 FIRST, SECOND, END = np.eye(2, dtype=np.float32)[0], np.eye(2, dtype=np.float32)[1], np.zeros(2, np.float32)
-Row = tuple[Array, int, float, Array, bool, bool]
-"""obs, action, reward, next_obs, terminated, truncated."""
-
 TOY: list[Row] = [
     (FIRST, 0, 0.0, SECOND, False, True),  # Cut off, but the better way goes on from there.
     (FIRST, 1, 0.3, SECOND, True, False),
     (SECOND, 0, 1.0, FIRST, True, False),
     (SECOND, 1, 0.0, FIRST, True, False),
 ]
-
-
-def holding(rows: list[Row], **more: Array) -> ItemMemory:
-    """A memory of rows, with ``more`` columns."""
-    names = ("obs", "action", "reward", "next_obs", "terminated", "truncated")
-    dtypes = (np.float32, np.int64, np.float32, np.float32, np.bool_, np.bool_)
-    columns = zip(*rows, strict=True) if rows else ([] for _ in names)
-    parts = zip(names, columns, dtypes, strict=True)
-    return ItemMemory({name: np.array(column, dtype) for name, column, dtype in parts} | more)
 
 
 def spec(n_actions: int = 2, start: int = 0) -> EnvSpec:
@@ -60,14 +48,6 @@ def values(net: torch.nn.Module, obs: Array) -> Array:
     with torch.inference_mode():
         found: Array = net(torch.from_numpy(obs)).numpy()
     return found
-
-
-def copies(net: torch.nn.Module) -> list[torch.Tensor]:
-    return [parameter.detach().clone() for parameter in net.parameters()]
-
-
-def same(a: list[torch.Tensor], b: list[torch.Tensor]) -> bool:
-    return all(torch.equal(x, y) for x, y in zip(a, b, strict=True))
 
 
 def observations(n: int) -> Array:

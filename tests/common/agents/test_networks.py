@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from common.agents.networks import Mlp, build_network
+from common.agents.networks import Critics, EntropyCoef, Mlp, build_network
 from common.config import PluginConfig
 from common.errors import PluginError
 
@@ -90,3 +90,27 @@ def test_something_that_is_no_network_is_refused() -> None:
 def test_a_network_that_does_not_take_the_shapes_is_refused() -> None:
     with pytest.raises(PluginError, match="must take in_shape, out_dim, but does not"):
         build_network(PluginConfig(target="torch.nn:Linear"), SPACE, 4)
+
+
+# Critics.
+
+
+@pytest.mark.parametrize("obs_shape", [(3,), (2, 4)])
+def test_each_critic_is_a_network_of_its_own_over_observation_and_action(obs_shape: tuple[int, ...]) -> None:
+    critics = Critics(3, obs_shape, 2, (8,))
+    obs, action = torch.rand(5, *obs_shape), torch.rand(5, 2)
+    found = critics(obs, action)
+    assert found.shape == (3, 5)
+    for net, values in zip(critics.nets, found, strict=True):
+        torch.testing.assert_close(values, net(torch.cat((obs.flatten(1), action), 1))[:, 0])
+    assert not torch.equal(found[0], found[1])
+    assert not torch.equal(found, critics(obs, action + 1))
+    assert not torch.equal(found, critics(obs + 1, action))
+
+
+@pytest.mark.parametrize("learned", [True, False])
+def test_the_entropy_coefficient_begins_at_its_first_value_and_is_learned_if_it_may(learned: bool) -> None:
+    coefficient = EntropyCoef(0.2, learned=learned)
+    assert coefficient().item() == pytest.approx(0.2)
+    assert coefficient().requires_grad == learned
+    assert set(coefficient.state_dict()) == {"log"}

@@ -1,0 +1,50 @@
+"""Continuous actions: networks act in ``[-1, 1]``, environments within the bounds of their action space."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+import torch
+
+from common.data import Array
+from common.errors import ConfigError
+
+
+class ActionScale:
+    """The affine map between ``[-1, 1]`` and a Box action space, both ways.
+
+    Items hold actions as the environment takes them; critics and losses see them in ``[-1, 1]`` only, so that entropies
+    and noise mean the same for every environment.
+
+    Args:
+        agent: who asks, for the message.
+        space: actions of any shape.
+        device: where the agent's tensors live.
+
+    Raises:
+        ConfigError: the space is no Box of floats, or a dimension has no finite bounds or no width.
+    """
+
+    def __init__(self, agent: str, space: gymnasium.Space[Any], device: torch.device) -> None:
+        if not (isinstance(space, gymnasium.spaces.Box) and np.issubdtype(space.dtype, np.floating)):
+            raise ConfigError(f"{agent}: expected a Box action space of floats, found {space}")
+        if not (np.isfinite(space.low) & np.isfinite(space.high) & (space.low < space.high)).all():
+            raise ConfigError(f"{agent}: expected an action space with finite bounds, low below high, found {space}")
+        self._space = space
+        self.size = int(np.prod(space.shape, dtype=np.int64))
+        self._low, self._width = space.low, space.high - space.low
+        self._low_flat, self._width_flat = (
+            torch.from_numpy(bound.reshape(1, -1)).to(device, torch.float32) for bound in (self._low, self._width)
+        )
+
+    def to_env(self, unit: torch.Tensor) -> Array:
+        """Actions ``[n, A]`` in ``[-1, 1]`` as the environment takes them: ``[n, *action_shape]``, in bounds."""
+        share = (unit.cpu().numpy().reshape(-1, *self._space.shape) + 1) / 2
+        actions: Array = self._low + share * self._width
+        return actions.clip(self._low, self._space.high).astype(self._space.dtype)  # Rounding may leave the bounds.
+
+    def from_env(self, actions: torch.Tensor) -> torch.Tensor:
+        """The environment's actions ``[B, *action_shape]`` as ``[B, A]`` in ``[-1, 1]``."""
+        return (actions.reshape(-1, self.size).float() - self._low_flat) / self._width_flat * 2 - 1

@@ -1,0 +1,133 @@
+"""What agents with a continuous policy and n critics share: SAC and TD3."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Mapping
+from copy import deepcopy
+from typing import Annotated
+
+import gymnasium
+import torch
+from pydantic import Field, PositiveFloat, PositiveInt
+from torch import nn
+
+from common.agents.actions import ActionScale
+from common.agents.losses import CriticLoss, critic_loss, td_target
+from common.agents.networks import Critics, Mlp
+from common.agents.training import descend, restore, saved, to_tensors
+from common.config import Unit
+from common.data import Array, Model, Record
+from common.errors import ConfigError
+from common.interfaces import Agent, EnvSpec, ReplayBuffer
+from common.settings import Settings
+
+
+class ActorCriticConfig(Settings):
+    """What SAC and TD3 have in common."""
+
+    units: tuple[PositiveInt, ...] = Field((256, 256), description="Width of each hidden layer, actor and critics.")
+    lr: PositiveFloat = Field(3e-4, description="Learning rate of Adam, actor and critics.")
+    batch_size: PositiveInt = Field(256, description="Items in one update.")
+    n_updates_per_opt: PositiveInt = Field(1, description="Updates in one opt step, each with a batch of its own.")
+    discount_factor: Unit = Field(0.99, description="Gamma, unless items bring a discount column.")
+    n_critics: PositiveInt = Field(2, description="Critics; the least of their targets counts.")
+    critic_loss: CriticLoss = Field("mse", description="smooth_l1 (Huber) or mse.")
+    tau: Annotated[float, Field(gt=0, le=1)] = Field(
+        0.005, description="Share of the online networks moved into the targets at an update of them; 1 copies."
+    )
+    reward_scale: PositiveFloat = Field(1.0, description="Rewards are multiplied by this before they are learned from.")
+    max_grad_norm: PositiveFloat | None = Field(None, description="Gradients are clipped to this norm; null does not.")
+
+
+class ActorCritic(Agent):
+    """An actor, n critics and their targets; how to act, to value and to improve the actor is the subclass's.
+
+    The actor gives ``[-1, 1]``, rescaled to the bounds of the action space where it meets the environment.
+
+    Args:
+        spec: ``gymnasium.spaces.Box`` observations and actions of any shape, actions with finite bounds.
+        config: the agent's settings.
+        seed: of the initial weights and of all noise.
+        device: where the networks live.
+        outputs: of the actor, for each dimension of an action.
+
+    Raises:
+        ConfigError: the observation space is no Box, or the action space no Box of floats with finite bounds.
+    """
+
+    config: ActorCriticConfig
+
+    def __init__(self, spec: EnvSpec, config: ActorCriticConfig, *, seed: int, device: str, outputs: int) -> None:
+        name, observations = type(self).__name__, spec.observation_space
+        if not isinstance(observations, gymnasium.spaces.Box):
+            raise ConfigError(f"{name}: expected Box observations, found {observations}")
+        self.config = config
+        self.device = torch.device(device)
+        self.action_scale = ActionScale(name, spec.action_space, self.device)
+        n_dims = self.action_scale.size
+        torch.manual_seed(seed)
+        self.actor = Mlp(observations.shape, outputs * n_dims, config.units).to(self.device)
+        self.critics = Critics(config.n_critics, observations.shape, n_dims, config.units).to(self.device)
+        self.critics_tgt = deepcopy(self.critics)
+        self._nets: dict[str, nn.Module] = {
+            "actor": self.actor,
+            "critics": self.critics,
+            "critics_tgt": self.critics_tgt,
+        }
+        self._actor_optimizer = torch.optim.Adam(self.actor.parameters(), lr=config.lr)
+        self._critics_optimizer = torch.optim.Adam(self.critics.parameters(), lr=config.lr)
+        self._generator = torch.Generator(self.device).manual_seed(seed)
+
+    @abc.abstractmethod
+    def _act(self, obs: torch.Tensor) -> torch.Tensor:
+        """Actions ``[n, A]`` in ``[-1, 1]`` for observations ``[n, *shape]``, exploring in train mode."""
+
+    @abc.abstractmethod
+    def _next_value(self, next_obs: torch.Tensor) -> torch.Tensor:
+        """What the next observations ``[B, *shape]`` are worth by the target networks, ``[B]``."""
+
+    @abc.abstractmethod
+    def _improve_actor(self, obs: torch.Tensor) -> Record:
+        """Learn to act better at ``obs`` ``[B, *shape]``, and move the targets; called after the critics' update."""
+
+    def sample(self, obs: Array) -> Array:
+        with torch.inference_mode():
+            return self.action_scale.to_env(self._act(torch.from_numpy(obs).to(self.device)))
+
+    def opt(self, buffer: ReplayBuffer) -> Record | None:
+        if len(buffer) == 0:
+            return None
+        record: Record = {}
+        for _ in range(self.config.n_updates_per_opt):
+            batch = to_tensors(buffer.batch(self.config.batch_size), self.device)
+            record |= self._improve_critics(batch)
+            record |= self._improve_actor(batch["obs"])
+        return record
+
+    def _improve_critics(self, batch: Mapping[str, torch.Tensor]) -> Record:
+        config = self.config
+        with torch.no_grad():
+            reward, value = batch["reward"] * config.reward_scale, self._next_value(batch["next_obs"])
+            discount = batch.get("discount", config.discount_factor)  # [B], or one for all
+            target = td_target(reward, batch["terminated"], value, discount)  # [B]
+        q = self.critics(batch["obs"], self.action_scale.from_env(batch["action"]))  # [N, B]
+        loss = critic_loss(config.critic_loss, q, target.expand_as(q))
+        descend(loss, self._critics_optimizer, config.max_grad_norm)
+        return {"loss_critic": loss.detach(), "q_mean": q.detach().mean()}
+
+    def _noise(self, like: torch.Tensor) -> torch.Tensor:
+        """Standard normal noise of the shape of ``like``, from this agent's own generator."""
+        return torch.randn(like.shape, generator=self._generator, device=self.device)
+
+    def model_info(self) -> Mapping[str, torch.Tensor]:
+        return {name: value.detach() for name, value in self.actor.state_dict().items()}
+
+    def sync_model(self, model: Model) -> None:
+        self.actor.load_state_dict({name: torch.from_numpy(value) for name, value in model.params.items()})
+
+    def save_params(self) -> Mapping[str, torch.Tensor]:
+        return saved(self._nets)
+
+    def load_params(self, params: Mapping[str, torch.Tensor]) -> None:
+        restore(type(self).__name__, self._nets, params)

@@ -1,0 +1,99 @@
+"""Soft actor-critic (arXiv:1801.01290) with an entropy coefficient that adjusts itself (arXiv:1812.05905)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from pydantic import Field, PositiveFloat, model_validator
+
+from common.agents.actor_critic import ActorCritic, ActorCriticConfig
+from common.agents.losses import ent_coef_loss, soft_policy_loss, soft_value, squashed_gaussian
+from common.agents.networks import EntropyCoef
+from common.agents.training import descend, track
+from common.data import Record
+from common.interfaces import EnvSpec
+
+
+class SACConfig(ActorCriticConfig):
+    """``agent.params`` of ``common.agents.sac:SAC``."""
+
+    ent_coef: PositiveFloat = Field(1.0, description="Entropy coefficient; where it is automatic its first value.")
+    auto_ent_coef: bool = Field(True, description="Adjust the entropy coefficient so that target_entropy is held.")
+    target_entropy: float | None = Field(
+        None, description="Entropy to hold, in nats of actions in [-1, 1]; null takes minus their dimensions."
+    )
+    ent_coef_lr: PositiveFloat | None = Field(
+        None, description="Learning rate of the entropy coefficient; null takes lr."
+    )
+    min_lstd: float = Field(-20.0, description="Least logarithm of the policy's standard deviation.")
+    max_lstd: float = Field(2.0, description="Greatest logarithm of the policy's standard deviation.")
+
+    @model_validator(mode="after")
+    def _check(self) -> SACConfig:
+        if self.min_lstd > self.max_lstd:
+            raise ValueError(f"min_lstd ({self.min_lstd}) is above max_lstd ({self.max_lstd})")
+        return self
+
+
+class SAC(ActorCritic):
+    """A Gaussian policy squashed by tanh that is paid for its entropy.
+
+    Args:
+        spec: ``gymnasium.spaces.Box`` observations and actions of any shape, actions with finite bounds.
+        seed: of the initial weights and of all noise.
+        epsilon: not used; the policy explores by itself, each actor with a seed of its own.
+        device: where the networks live.
+        params: see ``SACConfig``.
+
+    Raises:
+        ConfigError: the observation space is no Box, or the action space no Box of floats with finite bounds.
+    """
+
+    Config = SACConfig
+    config: SACConfig
+
+    def __init__(
+        self,
+        spec: EnvSpec,
+        *,
+        seed: int,
+        epsilon: float = 0.0,  # noqa: ARG002 - every agent is given one
+        device: str = "cpu",
+        **params: Any,
+    ) -> None:
+        config = SACConfig(**params)
+        super().__init__(spec, config, seed=seed, device=device, outputs=2)
+        given = config.target_entropy
+        self.target_entropy = -float(self.action_scale.size) if given is None else given
+        self.ent_coef = EntropyCoef(config.ent_coef, learned=config.auto_ent_coef).to(self.device)
+        self._nets["ent_coef"] = self.ent_coef
+        self._ent_coef_optimizer = torch.optim.Adam(self.ent_coef.parameters(), lr=config.ent_coef_lr or config.lr)
+
+    def _policy(self, obs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Mean and log standard deviation before tanh, both ``[n, A]``."""
+        mean, log_std = self.actor(obs).chunk(2, dim=1)
+        return mean, log_std.clamp(self.config.min_lstd, self.config.max_lstd)
+
+    def _draw(self, obs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Actions ``[n, A]`` of the policy and their log-probabilities ``[n]``."""
+        mean, log_std = self._policy(obs)
+        return squashed_gaussian(mean, log_std, self._noise(mean))
+
+    def _act(self, obs: torch.Tensor) -> torch.Tensor:
+        return self._draw(obs)[0] if self.is_train else self._policy(obs)[0].tanh()
+
+    def _next_value(self, next_obs: torch.Tensor) -> torch.Tensor:
+        action, log_prob = self._draw(next_obs)
+        return soft_value(self.critics_tgt(next_obs, action), log_prob, self.ent_coef())
+
+    def _improve_actor(self, obs: torch.Tensor) -> Record:
+        ent_coef = self.ent_coef().detach()
+        action, log_prob = self._draw(obs)
+        loss = soft_policy_loss(self.critics(obs, action), log_prob, ent_coef)
+        descend(loss, self._actor_optimizer, self.config.max_grad_norm)
+        log_prob = log_prob.detach()
+        if self.config.auto_ent_coef:
+            descend(ent_coef_loss(self.ent_coef.log, log_prob, self.target_entropy), self._ent_coef_optimizer)
+        track(self.critics_tgt, self.critics, self.config.tau)
+        return {"loss_actor": loss.detach(), "ent_coef": ent_coef, "entropy": -log_prob.mean()}

@@ -1,0 +1,63 @@
+"""What every agent does to its networks: descend, track, keep and restore."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import nn
+
+from common.data import Items
+from common.errors import CheckpointError
+
+
+def to_tensors(items: Items, device: torch.device) -> dict[str, torch.Tensor]:
+    """Columns ``[B, *shape]`` as tensors on ``device``."""
+    return {name: torch.from_numpy(column).to(device) for name, column in items.items()}
+
+
+def descend(
+    loss: torch.Tensor, optimizer: torch.optim.Optimizer, max_grad_norm: float | None = None
+) -> torch.Tensor | None:
+    """One step down ``loss``, in the parameters of ``optimizer`` alone; other networks in its graph are left alone.
+
+    Returns:
+        The norm of the gradients before they were clipped to ``max_grad_norm``; None where they are not.
+    """
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    optimizer.zero_grad(set_to_none=True)
+    loss.backward(inputs=parameters)  # type: ignore[no-untyped-call]
+    norm = None if max_grad_norm is None else nn.utils.clip_grad_norm_(parameters, max_grad_norm)
+    optimizer.step()
+    return norm
+
+
+@torch.no_grad()
+def track(target: nn.Module, online: nn.Module, tau: float) -> None:
+    """Move ``target`` by the share ``tau`` towards ``online`` (Polyak averaging); 1 copies."""
+    torch._foreach_lerp_(list(target.parameters()), list(online.parameters()), tau)
+
+
+def saved(nets: Mapping[str, nn.Module]) -> dict[str, torch.Tensor]:
+    """Every network's state in one mapping, as ``NET.PARAMETER``."""
+    return {f"{net}.{name}": value for net, module in nets.items() for name, value in module.state_dict().items()}
+
+
+def restore(agent: str, nets: Mapping[str, nn.Module], params: Mapping[str, torch.Tensor]) -> None:
+    """Load what ``saved`` gave.
+
+    Args:
+        agent: who asks, for the message.
+        nets: the networks by name.
+        params: their parameters.
+
+    Raises:
+        CheckpointError: a network is missing or has another shape.
+    """
+    for net, module in nets.items():
+        prefix = f"{net}."
+        state = {name.removeprefix(prefix): v for name, v in params.items() if name.startswith(prefix)}
+        try:
+            module.load_state_dict(state)
+        except RuntimeError as error:
+            raise CheckpointError(f"{agent}: the saved network does not fit this one: {error}") from error

@@ -1,0 +1,132 @@
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from gymnasium.spaces import Box
+
+from common.agents.sac import SAC, SACConfig
+from common.data import Array
+from common.errors import ConfigError
+from common.interfaces import EnvSpec
+from common.settings import validate
+from common.testing import ItemMemory
+from tests.common.agents.parts import fix_outputs, holding
+
+SPEC = EnvSpec(Box(-1, 1, (2,), np.float32), Box(-1, 1, (1,), np.float32))
+ZERO = np.zeros(2, np.float32)
+
+
+def make(**params: Any) -> SAC:
+    defaults: dict[str, Any] = {"units": (), "batch_size": 8, "lr": 0.01}
+    return SAC(SPEC, seed=0, **(defaults | params))
+
+
+def memory() -> ItemMemory:
+    return holding([(ZERO, (0.5,), 1.0, ZERO, False, False)], np.float32)
+
+
+def drawn(agent: SAC, mean: float, log_std: float, n: int = 20_000) -> Array:
+    """What the policy draws before tanh where the actor's outputs are these."""
+    fix_outputs(agent.actor, mean, log_std)
+    agent.train()
+    return np.arctanh(agent.sample(np.zeros((n, 2), np.float32)).astype(np.float64))[:, 0]
+
+
+# The policy.
+
+
+@pytest.mark.parametrize("log_std", [-3.0, -2.0, -1.0])
+def test_the_actors_second_output_is_the_logarithm_of_the_standard_deviation(log_std: float) -> None:
+    raw = drawn(make(), 0.3, log_std)
+    assert raw.mean() == pytest.approx(0.3, abs=0.02)
+    assert raw.std() == pytest.approx(math.exp(log_std), rel=0.03)
+
+
+@pytest.mark.parametrize(("asked", "held"), [(-9.0, -4.0), (5.0, -1.0), (-2.0, -2.0)])
+def test_the_standard_deviation_is_kept_within_its_limits(asked: float, held: float) -> None:
+    agent = make(min_lstd=-4.0, max_lstd=-1.0)
+    assert drawn(agent, 0.0, asked).std() == pytest.approx(math.exp(held), rel=0.03)
+
+
+def test_the_next_value_is_paid_for_the_entropy_of_the_policy() -> None:
+    agent = make(ent_coef=2.0, auto_ent_coef=False)
+    fix_outputs(agent.actor, 0.3, -0.5)
+    for net, value in zip(agent.critics_tgt.nets, (5.0, 3.0), strict=True):
+        fix_outputs(net, value)
+    normal = torch.distributions.Normal(torch.tensor([0.3]), torch.tensor([math.exp(-0.5)]))
+    policy = torch.distributions.TransformedDistribution(normal, torch.distributions.TanhTransform(cache_size=1))
+    torch.manual_seed(0)
+    samples = policy.sample(torch.Size((50_000,)))  # type: ignore[no-untyped-call]
+    entropy = -policy.log_prob(samples).mean()  # type: ignore[no-untyped-call]
+    found = agent._next_value(torch.zeros(50_000, 2)).mean()
+    assert found.item() == pytest.approx(3.0 + 2.0 * float(entropy), abs=0.04)
+
+
+def test_a_rewarded_entropy_widens_the_policy_and_an_unrewarded_does_not() -> None:
+    """Critics know nothing, so that the actor follows the entropy alone."""
+    agent = make(ent_coef=1.0, auto_ent_coef=False)
+    for net in agent.critics.nets:
+        fix_outputs(net, 0.0)
+    fix_outputs(agent.actor, 0.0, -3.0)
+    obs = torch.zeros(64, 2)
+    entropies = [float(agent._improve_actor(obs)["entropy"]) for _ in range(100)]
+    assert entropies[-1] > entropies[0] + 0.5
+
+
+# The entropy coefficient.
+
+
+@pytest.mark.parametrize(("target_entropy", "direction"), [(5.0, 1), (-50.0, -1)])
+def test_the_coefficient_rises_below_the_target_entropy_and_falls_above(target_entropy: float, direction: int) -> None:
+    agent = make(target_entropy=target_entropy, ent_coef=0.5)
+    found = []
+    for _ in range(10):
+        record = agent.opt(memory())
+        assert record is not None
+        found.append(float(record["ent_coef"]))
+    assert found[0] == pytest.approx(0.5)
+    assert (np.diff(found) * direction > 0).all()
+    assert min(found) > 0
+
+
+def test_a_fixed_coefficient_stays() -> None:
+    agent = make(target_entropy=5.0, ent_coef=0.5, auto_ent_coef=False)
+    for _ in range(5):
+        agent.opt(memory())
+    assert agent.ent_coef().item() == pytest.approx(0.5)
+
+
+def test_the_coefficients_learning_rate_is_its_own_if_given() -> None:
+    """Adam's first step is as long as the learning rate."""
+    moved = []
+    for own in ({}, {"ent_coef_lr": 0.1}):
+        agent = make(lr=0.01, **own)
+        agent.opt(memory())
+        moved.append(abs(agent.ent_coef.log.item()))
+    assert moved == pytest.approx([0.01, 0.1], rel=1e-3)
+
+
+@pytest.mark.parametrize("shape", [(1,), (3,), (2, 2)])
+def test_the_target_entropy_is_minus_the_dimensions_of_an_action(shape: tuple[int, ...]) -> None:
+    spec = EnvSpec(SPEC.observation_space, Box(-1, 1, shape))
+    assert SAC(spec, seed=0).target_entropy == -math.prod(shape)
+    assert SAC(spec, seed=0, target_entropy=0.0).target_entropy == 0.0
+
+
+# The rest.
+
+
+def test_it_records_what_the_page_describes() -> None:
+    record = make().opt(memory())
+    assert record is not None
+    assert set(record) == {"loss_critic", "loss_actor", "q_mean", "ent_coef", "entropy"}
+    assert all(math.isfinite(value) for value in record.values())
+
+
+def test_limits_the_wrong_way_round_are_refused() -> None:
+    with pytest.raises(ConfigError, match=r"min_lstd \(3\.0\) is above max_lstd \(2\.0\)"):
+        validate(SACConfig, {"min_lstd": 3.0}, "agent.params")
