@@ -67,9 +67,11 @@ def draw(status: Status) -> Group:
     )
     if status.target_score is not None and math.isfinite(status.best_score):
         newest = status.record.get("eval_reward", math.nan)
+        # A bar needs a way from zero; a target such as -200 has none.
+        drawn = ProgressBar(status.target_score, max(0.0, status.best_score), width=40, complete_style="green")
         bars.add_row(
             "score",
-            ProgressBar(max(status.target_score, 1e-9), max(0.0, status.best_score), width=40, complete_style="green"),
+            drawn if status.target_score > 0 else "",
             f"best {status.best_score:.1f} of {status.target_score:g}, newest {newest:.1f}",
         )
     record = status.record
