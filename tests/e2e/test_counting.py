@@ -14,6 +14,7 @@ from common.config import RunConfig
 from common.data import Items
 from common.envs import spec_of
 from common.processors import OneStep
+from learner.actor_table import ActorState
 from learner.replay.memory import ReplayMemory
 from learner.server import AsyncResult, LearnerServer, train_async
 from tests.conftest import PATIENCE, MakeConfig, children_of, kill, wait_for
@@ -98,22 +99,25 @@ def test_a_killed_actor_is_replaced_and_costs_the_others_nothing(make_config: Ma
         env={"target": "tests.parts:DyingEnv", "params": {"marker": str(tmp_path / "died")}},
     )
     with train_in_thread(config, local_actors=2) as (server, results):
-        wait_for(lambda: (server.actor_table["env_steps"] > 200).sum() == 3, "two, and one in the dead one's place")
+        table = server.actor_table
+        wait_for(lambda: (table["env_steps"][table["state"] == ActorState.ONLINE] > 400).sum() == 2, "both go on")
         server.learner.request_stop()
     (result,) = results
     assert (tmp_path / "died").exists()
+    known = table[table["pid"] > 0]
+    assert len(known) == 3, "two, and the one in the dead one's place"
+    survivors = known[known["state"] == ActorState.LEFT]
+    assert len(survivors) == 2
+    assert (survivors["items"] == survivors["env_steps"]).all()
     items = stored_items(result.run_dir)
-    for tag in {stat.actor_id for stat in result.actors}:
+    for tag in set(known["actor_id"].tolist()):
+        # One life or two; of the one that was killed there is a prefix without a hole, or nothing.
         mine = items["obs"][items["obs"][:, 0] == tag]
-        lives = [s.env_steps for s in result.actors if s.actor_id == tag]
-        # Of the killed one only what it had handed over can be there: a prefix, without a hole.
         starts = np.flatnonzero(mine[:, 1] == 1)
-        assert len(starts) == len(lives)
-        for life in np.split(mine, starts[1:]):
+        for life in np.split(mine, starts)[1:]:
             np.testing.assert_array_equal(life, expected_items(tag, len(life))["obs"])
 
 
 def test_no_process_is_left_when_training_has_ended(make_config: MakeConfig) -> None:
-
     train_async(make_config(trainer={"max_opts": 50}), local_actors=2)
     assert children_of(os.getpid()) == []
