@@ -46,8 +46,9 @@ def test_every_exit_code_is_on_its_page_and_in_the_tree() -> None:
         assert re.search(rf"{kind.__name__} +{kind.exit_code} ", errors.__doc__ or "")
 
 
-def test_the_readme_shows_the_example_as_it_is() -> None:
-    assert (ROOT / "examples" / "own_parts.yaml").read_text() in README
+@pytest.mark.parametrize("name", ["own_parts.py", "own_parts.yaml"])
+def test_the_readme_shows_the_example_as_it_is(name: str) -> None:
+    assert (ROOT / "examples" / name).read_text() in README
 
 
 def test_the_readme_shows_a_test_of_own_parts_that_is_one_of_ours() -> None:
