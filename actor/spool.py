@@ -123,11 +123,6 @@ class Spool(Generic[MessageT]):
         with self._changed:
             return epoch == self._epoch
 
-    def wait_empty(self, seconds: float) -> bool:
-        """Wait until everything is acknowledged."""
-        with self._changed:
-            return self._changed.wait_for(lambda: not self._entries, seconds)
-
     def __len__(self) -> int:
         """Messages not acknowledged yet."""
         with self._changed:

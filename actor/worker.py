@@ -18,10 +18,10 @@ from actor.sampler import Sampler
 from actor.stat import ActorCounters, ActorStat
 from common.child import say, say_error
 from common.config import split_address
-from common.envs import Env, build_env, spec_of
 from common.errors import ConfigError, CrossborderError, PluginError
-from common.interfaces import Agent, StepProcessor
+from common.interfaces import Agent
 from common.log import setup_logging
+from common.parts import Parts, build_parts
 
 log = logging.getLogger(__name__)
 FIRST_MODEL_SECONDS = 60.0
@@ -69,18 +69,18 @@ class Actor:
             self._connector.close()
 
     def _run_once(self, joined: Joined) -> ActorStat:
-        env, agent, processor = build_parts(joined)
+        parts = build_agreed_parts(joined)
         counters = ActorCounters()
         fetcher = ModelFetcher(self._connector.stub, self._stopped)
         fetcher.announce(joined.newest)
         pusher = Pusher(self._connector, joined, fetcher, counters, self._stopped)
         proxy = ReplayBufferProxy(joined.schema, joined.config.push, pusher)
         try:
-            self._act(Sampler(env, processor, counters, joined.seed), agent, fetcher, proxy)
+            self._act(Sampler(parts.env, parts.processor, counters, joined.seed), parts.agent, fetcher, proxy)
         finally:
             unacknowledged = pusher.finish(FINISH_SECONDS)
             fetcher.join(1.0)
-            env.close()
+            parts.env.close()
         if pusher.failure is not None:
             raise pusher.failure
         if unacknowledged:
@@ -99,23 +99,19 @@ class Actor:
         proxy.flush()
 
 
-def build_parts(joined: Joined) -> tuple[Env, Agent, StepProcessor]:
+def build_agreed_parts(joined: Joined) -> Parts:
     """Build what the learner named, and see that its items are the ones agreed on.
 
     Raises:
         PluginError: a part cannot be built here.
         SchemaMismatchError: this host's parts make other items than the learner's.
     """
-    config = joined.config
     try:
-        env = build_env(config.env)
-        spec = spec_of(env)
-        agent: Agent = config.agent.build(spec=spec, seed=joined.seed, epsilon=joined.epsilon, device="cpu")
-        processor: StepProcessor = config.step_processor.build()
+        parts = build_parts(joined.config, seed=joined.seed, epsilon=joined.epsilon)
     except ConfigError as error:
         raise PluginError(f"what the learner names cannot be built here: {error}") from error
-    processor.schema(spec).require_equal(joined.schema, "this actor", "the learner")
-    return env, agent, processor
+    parts.schema.require_equal(joined.schema, "this actor", "the learner")
+    return parts
 
 
 def run_actor(actor: Actor) -> ActorStat:

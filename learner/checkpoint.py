@@ -17,9 +17,9 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from common.config import ActorConfig
-from common.envs import build_env, spec_of
 from common.errors import CheckpointError
 from common.interfaces import Agent
+from common.parts import build_parts
 from common.settings import validate
 
 
@@ -103,9 +103,8 @@ def load_agent(directory: Path) -> tuple[Agent, ActorConfig, dict[str, Any]]:
     except (OSError, ValueError, SafetensorError) as error:
         raise CheckpointError(f"{directory}: no readable checkpoint: {error}") from error
     config = validate(ActorConfig, meta.pop("config"))
-    env = build_env(config.env)
-    agent: Agent = config.agent.build(spec=spec_of(env), seed=0, epsilon=0.0, device="cpu")
-    env.close()
-    agent.load_params(params)
-    agent.eval()
-    return agent, config, meta
+    parts = build_parts(config, seed=0)
+    parts.env.close()
+    parts.agent.load_params(params)
+    parts.agent.eval()
+    return parts.agent, config, meta

@@ -73,6 +73,7 @@ class IngestProcess:
 
     def release_held(self) -> None:
         """Wake ingest if enough items have been drawn for acknowledgements it holds back."""
+        fence()  # Ingest must see ``sampled`` before we look whether it waits for it.
         release_at = self._control.release_at
         if release_at and self._control.sampled >= release_at:
             self._ingest_bell.ring()

@@ -1,43 +1,25 @@
-"""What the learner builds from people's own parts."""
+"""People's own parts as the learner needs them."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from common.config import RunConfig
 from common.data import MAX_EPISODES, Schema
-from common.envs import Env, build_env, spec_of
-from common.errors import ConfigError, PluginError
-from common.interfaces import Agent, StepProcessor
+from common.errors import ConfigError
+from common.parts import Parts, build_parts
 
 ENVELOPE_BYTES = 1024 + 12 * MAX_EPISODES
 """What a batch's message holds beside its items, at most."""
 
 
-@dataclass(frozen=True)
-class Parts:
-    """An environment to evaluate on, the agent that learns, and what items look like."""
-
-    env: Env
-    agent: Agent
-    schema: Schema
-
-
-def build_parts(config: RunConfig, epsilon: float = 0.0) -> Parts:
-    """Build everything that the configuration names; ``epsilon`` is the agent's, where it acts itself.
+def build_learner_parts(config: RunConfig, epsilon: float = 0.0) -> Parts:
+    """Build the learner's parts; ``epsilon`` is its agent's, where it acts itself.
 
     Raises:
-        CrossborderError: a part cannot be built or does not fit.
+        CrossborderError: a part cannot be built, or a batch of its items is larger than a message may be.
     """
-    env = build_env(config.env)
-    spec = spec_of(env)
-    agent = config.agent.build(spec=spec, seed=config.seed, epsilon=epsilon, device=config.trainer.device)
-    if not isinstance(agent, Agent):
-        raise PluginError(f"agent.target: expected a common.interfaces.Agent, found {type(agent).__name__}")
-    processor: StepProcessor = config.step_processor.build()
-    schema = processor.schema(spec)
-    _check_message_size(config, schema)
-    return Parts(env, agent, schema)
+    parts = build_parts(config, seed=config.seed, epsilon=epsilon, device=config.trainer.device)
+    _check_message_size(config, parts.schema)
+    return parts
 
 
 def _check_message_size(config: RunConfig, schema: Schema) -> None:

@@ -16,7 +16,7 @@ from learner.checkpoint import Checkpoints
 from learner.curve import draw_learning_curve
 from learner.evaluator import build_evaluator
 from learner.learner import Learner, Outcome
-from learner.parts import Parts, build_parts
+from learner.parts import build_learner_parts
 from learner.recorder import CsvRecorder
 from learner.replay.memory import ReplayMemory
 from learner.replay.uniform import UniformReplay
@@ -60,7 +60,7 @@ class Run:
         stack.callback(self.dir.close)
         self.dir.write_text("config.yaml", dump_config(config))
         torch.set_num_threads(config.trainer.torch_threads)
-        self.parts: Parts = build_parts(config, epsilon)
+        self.parts = build_learner_parts(config, epsilon)
         stack.callback(self.parts.env.close)
         self.memory = ReplayMemory(self.dir.shared / "replay", self.parts.schema, config.replay.capacity, create=True)
         self.buffer = UniformReplay(self.memory, config.seed)

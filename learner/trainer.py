@@ -13,7 +13,6 @@ from actor.stat import ActorCounters
 from common.config import RunConfig
 from common.data import Items
 from common.envs import build_env
-from common.interfaces import StepProcessor
 from learner.learner import Learner
 from learner.limiter import RatioLimiter
 from learner.replay.memory import ReplayMemory, ReplayWriter
@@ -59,8 +58,7 @@ class Trainer:
             self.learner: Learner = self._run.make_learner(_nobody, stack)
             env = build_env(self.config.env)
             stack.callback(env.close)
-            processor: StepProcessor = self.config.step_processor.build()
-            self._sampler = Sampler(env, processor, self._counters, self.config.seed)
+            self._sampler = Sampler(env, self._run.parts.processor, self._counters, self.config.seed)
             self._sink = LocalSink(self._run.memory)
             self._stack = stack.pop_all()
         return self

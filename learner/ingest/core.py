@@ -18,7 +18,7 @@ from learner.ingest.registry import Registry
 from learner.limiter import RatioLimiter
 from learner.models import Blob, ModelSlots
 from learner.replay.memory import ReplayMemory, ReplayWriter
-from learner.shared import Bell, ControlBlock
+from learner.shared import Bell, ControlBlock, fence
 
 log = logging.getLogger(__name__)
 MAX_HOST = 255
@@ -156,6 +156,7 @@ class IngestCore:
         self._writer.append(items, request.rows, request.incarnation, request.seq)
         self.control.batches += 1
         self.control.payload_bytes += len(payload)
+        fence()  # The trainer must see the items before we look whether it waits for them.
         if self.control.trainer_waits:
             self._trainer_bell.ring()
 

@@ -109,7 +109,7 @@ class Exchange(RuleBasedStateMachine):
             self.arrive()
         assert len(self.stored) == len(self.put_sizes)
         self.spool.acknowledge(len(self.stored))
-        assert self.spool.wait_empty(0)
+        assert len(self.spool) == 0
 
 
 def test_what_is_put_is_delivered_in_order_exactly_once_whatever_the_network_does() -> None:
@@ -205,7 +205,7 @@ def test_a_closed_spool_still_gives_out_what_it_has_and_then_is_drained() -> Non
     before = spool.drained
     assert spool.next_unsent(epoch, 0) == "b"
     assert (before, spool.drained) == (False, True)
-    assert not spool.wait_empty(0)
+    assert len(spool) == 2
 
 
 def test_a_spool_that_is_open_is_never_drained() -> None:
@@ -222,12 +222,3 @@ def test_a_broken_connection_makes_what_was_sent_unsent_again() -> None:
     again = spool.connect(1)
     assert (before, spool.drained) == (True, False)
     assert spool.next_unsent(again, 0) == "b"
-
-
-def test_whoever_waits_for_an_empty_spool_is_woken_by_the_last_acknowledgement(in_thread: InThread) -> None:
-    spool = make("a", "b")
-    empty = in_thread(spool.wait_empty, FOREVER)
-    spool.acknowledge(1)
-    assert not spool.wait_empty(0)
-    spool.acknowledge(2)
-    assert empty.result(PATIENCE)
