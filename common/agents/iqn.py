@@ -22,7 +22,7 @@ class IQNConfig(QAgentConfig):
 
     feature_dim: PositiveInt = Field(256, description="Features of an observation, and width of the layer above them.")
     embed_dim: PositiveInt = Field(64, description="Cosines that a quantile's level is embedded in.")
-    n_quantiles: PositiveInt = Field(8, description="Levels drawn for a prediction (N); the paper's agent draws 64.")
+    n_quantiles: PositiveInt = Field(8, description="Levels drawn for a prediction (N).")
     n_quantiles_tgt: PositiveInt = Field(8, description="Levels drawn for a target (N'); the paper's agent draws 64.")
     n_quantiles_act: PositiveInt = Field(32, description="Evenly spaced levels whose mean is an action's value (K).")
     kappa: PositiveFloat = Field(1.0, description="Errors above this count linearly in the quantile Huber loss.")
