@@ -38,7 +38,10 @@ def test_records_become_metrics_over_opt_steps_and_the_configuration_parameters(
     assert (params["trainer.max_opts"], params["agent.params.in_turns"], params["seed"]) == ("300", "True", "0")
 
 
-def test_two_runs_share_a_tracking_store_and_an_experiment(make_config: MakeConfig, tmp_path: Path) -> None:
+def test_two_runs_share_a_tracking_store_and_an_experiment(
+    make_config: MakeConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")  # In place of a server.
     uri = (tmp_path / "store").as_uri()
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
