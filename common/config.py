@@ -89,6 +89,9 @@ class ActorConfig(Settings):
         PluginConfig(target="common.processors:OneStep"), description="Turns environment steps into items."
     )
     push: PushConfig = Field(PushConfig(), description="How actors hand over their items.")
+    envs_per_actor: PositiveInt = Field(
+        1, description="Environments that one actor steps in turn; its agent acts in all of them at once."
+    )
 
 
 class TrainerConfig(Settings):

@@ -328,12 +328,12 @@ def test_a_part_is_built_with_its_parameters_and_with_what_the_system_gives() ->
 
 
 def test_actors_get_their_part_and_nothing_else() -> None:
-    config = build(push={"n_buffer": 7}, env={"target": "a:b", "params": {"x": [1, 2]}})
+    config = build(push={"n_buffer": 7}, envs_per_actor=3, env={"target": "a:b", "params": {"x": [1, 2]}})
     part = config.actor_part()
     assert type(part) is ActorConfig
     assert (part.env, part.agent, part.step_processor) == (config.env, config.agent, config.step_processor)
-    assert part.push.n_buffer == 7
-    assert set(json.loads(part.model_dump_json())) == {"env", "agent", "step_processor", "push"}
+    assert (part.push.n_buffer, part.envs_per_actor) == (7, 3)
+    assert set(json.loads(part.model_dump_json())) == {"env", "agent", "step_processor", "push", "envs_per_actor"}
 
 
 def test_the_actors_part_survives_the_wire() -> None:

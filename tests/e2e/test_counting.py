@@ -18,7 +18,7 @@ from learner.actor_table import ActorState
 from learner.replay.memory import ReplayMemory
 from learner.server import AsyncResult, LearnerServer, train_async
 from tests.conftest import PATIENCE, MakeConfig, children_of, kill, wait_for
-from tests.parts import CountingEnv, expected_items
+from tests.parts import CountingEnv, assert_complete, expected_items
 
 CAPACITY = 1_000_000
 
@@ -29,15 +29,6 @@ def stored_items(run_dir: Path) -> Items:
     memory = ReplayMemory(run_dir / "shared" / "replay", schema, CAPACITY, create=False)
     assert memory.committed < CAPACITY, "nothing may have been overwritten"
     return {name: column[: memory.committed] for name, column in memory.columns.items()}
-
-
-def assert_complete(items: Items, steps_by_tag: dict[int, int]) -> None:
-    """Each actor's items are exactly its first steps, in order, and there are no others."""
-    assert sorted(set(items["obs"][:, 0].astype(int))) == sorted(steps_by_tag)
-    for tag, steps in steps_by_tag.items():
-        mine = items["obs"][:, 0] == tag
-        for name, column in expected_items(tag, steps).items():
-            np.testing.assert_array_equal(items[name][mine], column, err_msg=f"actor {tag}, {name}")
 
 
 @contextmanager
