@@ -190,7 +190,10 @@ class RunConfig(ActorConfig):
     """A whole run."""
 
     name: str = Field("run", pattern=r"^[\w.-]+$", description="Name of the run, used for its directory.")
-    seed: NonNegativeInt = Field(0, description="Seed of the run; actor i uses seed + i.")
+    seed: NonNegativeInt = Field(
+        0,
+        description="Seed of the run; environment j of the k-th actor to join has seed + k * envs_per_actor + j.",
+    )
     run_dir: Path | None = Field(None, description="Where everything is written; null: runs/{name}-{date}-{time}.")
     trainer: TrainerConfig = Field(description="The learner loop.")
     evaluator: EvaluatorConfig = Field(EvaluatorConfig(), description="How the agent is scored.")

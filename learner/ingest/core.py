@@ -85,11 +85,12 @@ class IngestCore:
         if self.control.stopping:
             raise StoppingError("the learner is shutting down")
         actor_id = self.registry.join(request.incarnation, request.host, request.pid)
+        row = self.row_of(request.incarnation)  # Its own for good, so it does not replay episodes of another process.
         self.control.joins += 1
         return pb.JoinResponse(
             actor_id=actor_id,
             run_id=self.run_id,
-            seed=self.config.seed + actor_id,
+            seed=self.config.seed + row * self.config.envs_per_actor,
             epsilon=self.config.exploration.epsilon(actor_id),
             schema=schema_to_pb(self.schema),
             config_json=self._actor_config,

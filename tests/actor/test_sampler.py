@@ -215,15 +215,14 @@ def test_each_of_several_environments_lives_as_it_would_alone(processor: Callabl
 
 def test_one_inference_acts_in_all_environments() -> None:
     class Watching(CheckingAgent):
-        asked: list[list[float]] = []
-
         def sample(self, obs: Array) -> Array:
-            self.asked.append(obs[:, 0].tolist())
+            asked.append(obs[:, 0].tolist())
             return super().sample(obs)
 
+    asked: list[list[float]] = []
     agent = Watching(spec_of(CountingEnv()), seed=0, epsilon=0.0, device="cpu")
     sample([CountingEnv() for _ in range(3)], 4, agent=agent, seed=20)
-    assert agent.asked == [[20, 21, 22]] * 4
+    assert asked == [[20, 21, 22]] * 4
 
 
 def test_environment_j_is_seeded_with_the_actors_seed_plus_j_and_once_only() -> None:

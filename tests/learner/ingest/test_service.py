@@ -115,6 +115,16 @@ def test_invariant_12_exploration_differs_per_actor_and_is_the_learners_to_say(m
     assert epsilons == pytest.approx([0.4, 0.4**4.5, 0.4**8, 0.4])
 
 
+def test_every_actor_process_has_seeds_of_its_own_also_in_the_place_of_another(make_config: MakeConfig) -> None:
+    with LearnerServer(make_config(seed=50, envs_per_actor=4)) as server:
+        gone, other, late = (Client(server, incarnation) for incarnation in (1, 2, 3))
+        assert (gone.join().seed, other.join().seed, gone.join().seed) == (50, 54, 50)
+        talk = Talk(gone.stub)
+        talk.say(gone.batch(0, rows=0, payload=b"", report=pb.Report(leaving=True)))
+        joined = late.join()
+    assert (joined.actor_id, joined.seed) == (0, 58)
+
+
 def test_a_batch_is_stored_when_it_is_acknowledged(client: Client) -> None:
     client.join()
     talk = Talk(client.stub)
