@@ -16,8 +16,8 @@ from actor.client.pusher import Pusher, RunChangedError
 from actor.proxy import ReplayBufferProxy
 from actor.sampler import Sampler
 from actor.stat import ActorCounters, ActorStat
+from common.address import split_address
 from common.child import say, say_error
-from common.config import split_address
 from common.errors import ConfigError, CrossborderError, PluginError
 from common.interfaces import Agent
 from common.log import setup_logging

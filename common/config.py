@@ -6,8 +6,6 @@
 from __future__ import annotations
 
 import inspect
-import ipaddress
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -16,6 +14,7 @@ import yaml
 from pydantic import AliasChoices, Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
 from common import plugins
+from common.address import is_loopback, split_address
 from common.errors import ConfigError, PluginError
 from common.plugins import nearest
 from common.settings import Settings, validate
@@ -243,26 +242,6 @@ class RunConfig(ActorConfig):
                 f"server.listen: '{self.server.listen}' is reachable from other hosts and nothing is encrypted yet; "
                 "say --insecure if that network is yours alone, or listen on 127.0.0.1"
             )
-
-
-def split_address(address: str) -> tuple[str, int]:
-    """Split HOST:PORT; IPv6 hosts stand in brackets.
-
-    Raises:
-        ConfigError: anything else.
-    """
-    found = re.fullmatch(r"(?:\[([0-9A-Fa-f:.]+)\]|([^:\[\]\s]+)):([0-9]{1,5})", address)
-    if found is None or int(found[3]) > 65535:
-        raise ConfigError(f"address: expected HOST:PORT or [IPv6]:PORT, found '{address}'")
-    return found[1] or found[2], int(found[3])
-
-
-def is_loopback(host: str) -> bool:
-    """Whether nothing beyond this machine reaches ``host``."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def _override(values: dict[str, Any], assignment: str) -> None:

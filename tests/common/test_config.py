@@ -10,6 +10,7 @@ from typing import Any, get_args
 import pytest
 import yaml
 
+from common.address import is_loopback, split_address
 from common.agents.dqn import DQNConfig
 from common.agents.exploration import EpsilonGreedy
 from common.agents.sac import SACConfig
@@ -20,9 +21,7 @@ from common.config import (
     PluginConfig,
     RunConfig,
     dump_config,
-    is_loopback,
     load_config,
-    split_address,
 )
 from common.errors import ConfigError, PluginError
 from common.settings import Settings, validate
@@ -361,23 +360,6 @@ def test_the_check_of_a_run_tries_each_part(part: str) -> None:
         build(**{part: {"target": "no_such_module:Thing"}}).check()
     with pytest.raises(ConfigError, match=rf"{part}\.params\.bogus: unknown"):
         build(**{part: {"target": build().model_dump()[part]["target"], "params": {"bogus": 1}}}).check()
-
-
-@pytest.mark.parametrize(
-    ("address", "parts"),
-    [("gpu-host:50051", ("gpu-host", 50051)), ("127.0.0.1:0", ("127.0.0.1", 0)), ("[::1]:65535", ("::1", 65535))],
-)
-def test_an_address_is_a_host_and_a_port(address: str, parts: tuple[str, int]) -> None:
-    assert split_address(address) == parts
-
-
-@pytest.mark.parametrize(
-    "address",
-    ["", "host", ":1", "host:", "host:http", "host:-1", "host:65536", "host:1.5", "host:²", "::1", "::1:50051"],
-)
-def test_anything_else_is_no_address(address: str) -> None:
-    with pytest.raises(ConfigError, match=rf"expected HOST:PORT or \[IPv6\]:PORT, found '{address}'"):
-        split_address(address)
 
 
 def test_a_part_that_cannot_take_what_the_system_gives_is_refused() -> None:
