@@ -126,6 +126,10 @@ def test_max_train_steps_is_another_name_for_max_opts() -> None:
             {"push": {"n_buffer": 11}, "server": {"max_rows": 10}},
             r"push\.n_buffer \(11\) is above server\.max_rows \(10\)",
         ),
+        (
+            {"server": {"max_actors": 2}, "agent_overrides": {1: {}, 2: {}}},
+            r"agent_overrides: expected ids below server\.max_actors \(2\), found \[2\]",
+        ),
     ],
 )
 def test_values_that_do_not_go_together_are_refused(changes: dict[str, Any], message: str) -> None:
@@ -241,6 +245,7 @@ def test_what_is_dumped_is_read_back_the_same(tmp_path: Path) -> None:
         trainer={"max_opts": 5, "max_seconds": 1.5, "target_score": -3.25, "save_interval": 2, "sync_interval": None},
         exploration={"base": 0.4, "alpha": 7.0, "rungs": 8},
         metrics={"trainer_port": None},
+        agent_overrides={1: {"explorer": {"final_step": 5}}},
     )
     path = tmp_path / "resolved.yaml"
     path.write_text(dump_config(config))
@@ -338,6 +343,38 @@ def test_actors_get_their_part_and_nothing_else() -> None:
 def test_the_actors_part_survives_the_wire() -> None:
     part = build(agent={"target": "a:b", "params": {"units": [1, 2], "deep": {"x": None}}}).actor_part()
     assert validate(ActorConfig, json.loads(part.model_dump_json())) == part
+
+
+def test_an_actors_own_parameters_are_laid_over_those_of_all() -> None:
+    agent = {"target": "common.agents.dqn:DQN", "params": {"lr": 0.1, "explorer": {"start": 0.9, "final_step": 100}}}
+    config = build(agent=agent, agent_overrides={1: {"explorer": {"final_step": 5}}, "3": {"lr": 0.2}})
+    assert config.part_of(1).agent.params == {"lr": 0.1, "explorer": {"start": 0.9, "final_step": 5}}
+    assert config.part_of(3).agent.params == {**agent["params"], "lr": 0.2}  # type: ignore[dict-item]
+    assert config.part_of(0) == config.part_of(2) == config.actor_part()
+    assert validate(ActorConfig, json.loads(config.part_of(1).model_dump_json())) == config.part_of(1)
+
+
+def test_an_actors_own_parameters_are_shown_and_overridden_like_all_others(write: Write) -> None:
+    path = write(agent_overrides={1: {"lr": 0.1, "tau": 0.5}})
+    config = load_config(path, ["agent_overrides.1.lr=0.2", "agent_overrides.2.lr=0.3"])
+    assert config.agent_overrides == {1: {"lr": 0.2, "tau": 0.5}, 2: {"lr": 0.3}}
+    assert "lr: 0.3" in dump_config(config)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        ({1: {"lr": 0.1}, 3: {"lr_": 1}}, r"^agent_overrides\.3\.lr_: unknown key \(did you mean 'lr'\?\)$"),
+        ({2: {"explorer": {"start": 7}}}, r"^agent_overrides\.2\.explorer\.start: .*, found 7$"),
+        ({-1: {}}, r"^agent_overrides\.-1.*: .*greater than or equal to 0, found -1$"),
+        ({"first": {}}, r"^agent_overrides\.first.*: .*valid integer.*, found 'first'$"),
+    ],
+)
+def test_what_an_actors_agent_cannot_take_is_refused_with_the_actors_id(
+    overrides: dict[Any, Any], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        build(agent_overrides=overrides).check()
 
 
 @pytest.mark.parametrize("listen", ["0.0.0.0:50051", "[::]:0", "192.168.1.5:1", "gpu-host:50051"])
