@@ -40,8 +40,25 @@ class ActorCriticConfig(Settings):
     max_grad_norm: PositiveFloat | None = Field(None, description="Gradients are clipped to this norm; null does not.")
 
 
+class GreedyActor(nn.Module):
+    """A policy that takes tanh of the first ``A`` of an actor's outputs: SAC's means, all that TD3 has.
+
+    Args:
+        actor: observations ``[n, *shape]`` to ``[n, outputs]``.
+        scale: of the actions.
+    """
+
+    def __init__(self, actor: nn.Module, scale: ActionScale) -> None:
+        super().__init__()
+        self.actor, self._scale = actor, scale
+
+    def forward(self, obs: torch.Tensor) -> torch.Tensor:
+        """``[n, *shape]`` to actions ``[n, *action_shape]`` as the environment takes them."""
+        return self._scale.to_env(self.actor(obs)[:, : self._scale.size].tanh())
+
+
 class ActorCritic(Agent):
-    """An actor, n critics and their targets; how to act, to value and to improve the actor is the subclass's.
+    """An actor, n critics and their targets; how to explore, to value and to improve the actor is the subclass's.
 
     The actor gives ``[-1, 1]``, rescaled to the bounds of the action space where it meets the environment.
 
@@ -68,6 +85,7 @@ class ActorCritic(Agent):
         n_dims = self.action_scale.size
         torch.manual_seed(seed)
         self.actor = Mlp(observations.shape, outputs * n_dims, config.units).to(self.device)
+        self._greedy = GreedyActor(self.actor, self.action_scale)
         self.critics = Critics(config.n_critics, observations.shape, n_dims, config.units).to(self.device)
         self.critics_tgt = deepcopy(self.critics)
         self._nets: dict[str, nn.Module] = {
@@ -80,8 +98,8 @@ class ActorCritic(Agent):
         self._generator = torch.Generator(self.device).manual_seed(seed)
 
     @abc.abstractmethod
-    def _act(self, obs: torch.Tensor) -> torch.Tensor:
-        """Actions ``[n, A]`` in ``[-1, 1]`` for observations ``[n, *shape]``, exploring in train mode."""
+    def _explore(self, obs: torch.Tensor) -> torch.Tensor:
+        """Actions ``[n, A]`` in ``[-1, 1]`` that explore, for observations ``[n, *shape]``."""
 
     @abc.abstractmethod
     def _next_value(self, next_obs: torch.Tensor) -> torch.Tensor:
@@ -93,7 +111,9 @@ class ActorCritic(Agent):
 
     def sample(self, obs: Array) -> Array:
         with torch.inference_mode():
-            return self.action_scale.to_env(self._act(torch.from_numpy(obs).to(self.device)))
+            given = torch.from_numpy(obs).to(self.device)
+            actions = self.action_scale.to_env(self._explore(given)) if self.is_train else self._greedy(given)
+            return actions.cpu().numpy()
 
     def opt(self, buffer: ReplayBuffer) -> Record | None:
         if len(buffer) == 0:
@@ -131,3 +151,6 @@ class ActorCritic(Agent):
 
     def load_params(self, params: Mapping[str, torch.Tensor]) -> None:
         restore(type(self).__name__, self._nets, params)
+
+    def policy(self) -> nn.Module:
+        return self._greedy

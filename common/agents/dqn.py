@@ -13,7 +13,7 @@ from torch import nn
 
 from common.agents.exploration import EpsilonGreedy
 from common.agents.losses import CriticLoss, critic_loss, double_q_value, greedy_value, td_target
-from common.agents.networks import Mlp, build_network
+from common.agents.networks import GreedyQ, Mlp, build_network
 from common.agents.training import descend, restore, saved, to_tensors, track
 from common.config import PluginConfig, Unit
 from common.data import Array, Model, Record
@@ -76,11 +76,12 @@ class DQN(Agent):
         self.config = DQNConfig(**params)
         self.device = torch.device(device)
         self._n_actions, self._first_action = int(actions.n), int(actions.start)
-        self._action_dtype = actions.dtype
+        self._actions = (np.arange(actions.n) + actions.start).astype(actions.dtype)
         torch.manual_seed(seed)
         self.qnet, self.qnet_tgt = (self._network(observations).to(self.device) for _ in range(2))
         self.qnet_tgt.load_state_dict(self.qnet.state_dict())
         self._nets = {"qnet": self.qnet, "qnet_tgt": self.qnet_tgt}
+        self._greedy = GreedyQ(self.qnet, torch.from_numpy(self._actions)).to(self.device)
         self._optimizer = torch.optim.Adam(self.qnet.parameters(), lr=self.config.lr)
         self._n_opts = 0
         self._rng = np.random.default_rng(seed)
@@ -93,15 +94,13 @@ class DQN(Agent):
         return build_network(self.config.network, observations, self._n_actions)
 
     def sample(self, obs: Array) -> Array:
-        greedy = np.full(len(obs), True)
-        if self.is_train:
-            greedy = self._rng.random(len(obs)) >= self.epsilon
-        actions = self._rng.integers(self._n_actions, size=len(obs))
+        greedy = self._rng.random(len(obs)) >= self.epsilon if self.is_train else np.full(len(obs), True)
+        actions: Array = self._actions[self._rng.integers(self._n_actions, size=len(obs))]
         if greedy.any():
             with torch.inference_mode():
-                values = self.qnet(torch.from_numpy(obs).to(self.device))  # [n, A]
-            actions = np.where(greedy, values.argmax(dim=1).cpu().numpy(), actions)
-        return (actions + self._first_action).astype(self._action_dtype)
+                best = self._greedy(torch.from_numpy(obs).to(self.device)).cpu().numpy()
+            actions[greedy] = best[greedy]
+        return actions
 
     def opt(self, buffer: ReplayBuffer) -> Record | None:
         if len(buffer) == 0:
@@ -143,3 +142,6 @@ class DQN(Agent):
 
     def load_params(self, params: Mapping[str, torch.Tensor]) -> None:
         restore("DQN", self._nets, params)
+
+    def policy(self) -> nn.Module:
+        return self._greedy

@@ -63,6 +63,26 @@ def build_network(network: PluginConfig, observations: gymnasium.Space[Any], out
     return built
 
 
+class GreedyQ(nn.Module):
+    """The policy that takes the action of the highest value.
+
+    Args:
+        qnet: observations ``[n, *shape]`` to values ``[n, A]``.
+        actions: what the environment takes for each of them, ``[A, *action_shape]``.
+    """
+
+    actions: torch.Tensor
+
+    def __init__(self, qnet: nn.Module, actions: torch.Tensor) -> None:
+        super().__init__()
+        self.qnet = qnet
+        self.register_buffer("actions", actions)
+
+    def forward(self, obs: torch.Tensor) -> torch.Tensor:
+        """``[n, *shape]`` to actions ``[n, *action_shape]`` as the environment takes them."""
+        return self.actions[self.qnet(obs).argmax(dim=1)]
+
+
 class Critics(nn.Module):
     """Independent action values ``Q_i(s, a)``, each an ``Mlp`` over the observation and the action.
 
