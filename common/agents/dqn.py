@@ -81,7 +81,6 @@ class DQN(Agent):
         self.qnet, self.qnet_tgt = (self._network(observations).to(self.device) for _ in range(2))
         self.qnet_tgt.load_state_dict(self.qnet.state_dict())
         self._nets = {"qnet": self.qnet, "qnet_tgt": self.qnet_tgt}
-        self._greedy = GreedyQ(self.qnet, torch.from_numpy(self._actions)).to(self.device)
         self._optimizer = torch.optim.Adam(self.qnet.parameters(), lr=self.config.lr)
         self._n_opts = 0
         self._rng = np.random.default_rng(seed)
@@ -94,12 +93,15 @@ class DQN(Agent):
         return build_network(self.config.network, observations, self._n_actions)
 
     def sample(self, obs: Array) -> Array:
-        greedy = self._rng.random(len(obs)) >= self.epsilon if self.is_train else np.full(len(obs), True)
-        actions: Array = self._actions[self._rng.integers(self._n_actions, size=len(obs))]
+        greedy = np.full(len(obs), True)
+        if self.is_train:
+            greedy = self._rng.random(len(obs)) >= self.epsilon
+        index = self._rng.integers(self._n_actions, size=len(obs))
         if greedy.any():
             with torch.inference_mode():
-                best = self._greedy(torch.from_numpy(obs).to(self.device)).cpu().numpy()
-            actions[greedy] = best[greedy]
+                values = self.qnet(torch.from_numpy(obs).to(self.device))  # [n, A]
+            index = np.where(greedy, values.argmax(dim=1).cpu().numpy(), index)
+        actions: Array = self._actions[index]
         return actions
 
     def opt(self, buffer: ReplayBuffer) -> Record | None:
@@ -144,4 +146,4 @@ class DQN(Agent):
         restore("DQN", self._nets, params)
 
     def policy(self) -> nn.Module:
-        return self._greedy
+        return GreedyQ(self.qnet, torch.from_numpy(self._actions)).to(self.device)
