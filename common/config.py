@@ -10,7 +10,7 @@ import ipaddress
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import yaml
 from pydantic import AliasChoices, Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
@@ -22,6 +22,7 @@ from common.settings import Settings, validate
 
 Interval = Annotated[int | None, Field(ge=0)]
 Unit = Annotated[float, Field(ge=0, le=1)]
+Precision = Literal["float32", "bfloat16"]
 
 
 class PluginConfig(Settings):
@@ -113,6 +114,10 @@ class TrainerConfig(Settings):
         None, description="Fail when no item arrives for so long while the trainer waits for items; null waits forever."
     )
     device: str = Field("cpu", description="Where the learner trains: cpu, cuda, cuda:1; actors act on their CPU.")
+    precision: Precision = Field(
+        "float32",
+        description="bfloat16 computes the products of opt in it (torch.autocast); parameters and acting stay float32.",
+    )
     torch_threads: PositiveInt = Field(1, description="Threads torch uses in the trainer.")
 
 

@@ -12,6 +12,7 @@ import logging
 import math
 import time
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 
 from common.clocks import Every
 from common.config import TrainerConfig
@@ -43,6 +44,7 @@ class Learner:
         checkpoints: takes saves.
         publish: makes the agent's present policy the newest model of this opt step.
         config: intervals and limits.
+        computing: what each ``opt`` runs in, such as a precision.
         clock: seconds, monotonic.
     """
 
@@ -56,6 +58,7 @@ class Learner:
         checkpoints: Checkpoints,
         publish: Callable[[int], None],
         config: TrainerConfig,
+        computing: AbstractContextManager[object] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.agent = agent
@@ -66,6 +69,7 @@ class Learner:
         self.outcome: Outcome | None = None
         self._evaluator, self._recorders, self._checkpoints, self._publish = evaluator, recorders, checkpoints, publish
         self._config = config
+        self._computing = computing or nullcontext()
         self._clock = clock
         self._eval, self._record = Every(config.eval_interval), Every(config.record_interval)
         self._save, self._sync = Every(config.save_interval), Every(config.sync_interval)
@@ -89,7 +93,8 @@ class Learner:
 
     def step(self) -> bool:
         """One optimisation step and all that is due after it; False if the agent was not ready (warm-up)."""
-        losses = self.agent.opt(self.buffer)
+        with self._computing:
+            losses = self.agent.opt(self.buffer)
         if losses is None:
             return False
         self.opt_steps += 1

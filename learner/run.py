@@ -17,6 +17,7 @@ from learner.curve import draw_learning_curve
 from learner.evaluator import build_evaluator
 from learner.learner import Learner, Outcome
 from learner.parts import build_learner_parts
+from learner.precision import computing_in
 from learner.recorder import CsvRecorder
 from learner.replay.memory import ReplayMemory
 from learner.replay.uniform import UniformReplay
@@ -82,6 +83,7 @@ class Run:
             checkpoints=Checkpoints(path, self.config.actor_part(), self.id),
             publish=publish,
             config=self.config.trainer,
+            computing=computing_in(self.config.trainer.precision, self.config.trainer.device),
         )
 
     def _draw_curve(self) -> None:

@@ -14,9 +14,10 @@ from torch import nn
 
 from common.agents.actions import ActionScale
 from common.agents.losses import CriticLoss, critic_loss, td_target
-from common.agents.networks import Critics, Mlp
+from common.agents.networks import Critics, Mlp, build_encoder
+from common.agents.policies import GreedyActor
 from common.agents.training import descend, restore, saved, to_tensors
-from common.config import Unit
+from common.config import PluginConfig, Unit
 from common.data import Array, Model, Record
 from common.errors import ConfigError
 from common.interfaces import Agent, EnvSpec, ReplayBuffer
@@ -27,6 +28,12 @@ class ActorCriticConfig(Settings):
     """What SAC and TD3 have in common."""
 
     units: tuple[PositiveInt, ...] = Field((256, 256), description="Width of each hidden layer, actor and critics.")
+    network: PluginConfig | None = Field(
+        None,
+        description="A network below those layers, called with in_shape, out_dim=feature_dim and params, one for the "
+        "actor and one for all critics; null flattens observations.",
+    )
+    feature_dim: PositiveInt = Field(50, description="Outputs of the network, where there is one.")
     lr: PositiveFloat = Field(3e-4, description="Learning rate of Adam, actor and critics.")
     batch_size: PositiveInt = Field(256, description="Items in one update.")
     n_updates_per_opt: PositiveInt = Field(1, description="Updates in one opt step, each with a batch of its own.")
@@ -38,23 +45,6 @@ class ActorCriticConfig(Settings):
     )
     reward_scale: PositiveFloat = Field(1.0, description="Rewards are multiplied by this before they are learned from.")
     max_grad_norm: PositiveFloat | None = Field(None, description="Gradients are clipped to this norm; null does not.")
-
-
-class GreedyActor(nn.Module):
-    """A policy that takes tanh of the first ``A`` of an actor's outputs: SAC's means, all that TD3 has.
-
-    Args:
-        actor: observations ``[n, *shape]`` to ``[n, outputs]``.
-        scale: of the actions.
-    """
-
-    def __init__(self, actor: nn.Module, scale: ActionScale) -> None:
-        super().__init__()
-        self.actor, self._scale = actor, scale
-
-    def forward(self, obs: torch.Tensor) -> torch.Tensor:
-        """``[n, *shape]`` to actions ``[n, *action_shape]`` as the environment takes them."""
-        return self._scale.to_env(self.actor(obs)[:, : self._scale.size].tanh())
 
 
 class ActorCritic(Agent):
@@ -71,6 +61,7 @@ class ActorCritic(Agent):
 
     Raises:
         ConfigError: the observation space is no Box, or the action space no Box of floats with finite bounds.
+        PluginError: the user's own network cannot be built or gives something else than its features.
     """
 
     config: ActorCriticConfig
@@ -84,10 +75,12 @@ class ActorCritic(Agent):
         self.action_scale = ActionScale(name, spec.action_space, self.device)
         n_dims = self.action_scale.size
         torch.manual_seed(seed)
-        self.actor = Mlp(observations.shape, outputs * n_dims, config.units).to(self.device)
-        self._greedy = GreedyActor(self.actor, self.action_scale)
-        self.critics = Critics(config.n_critics, observations.shape, n_dims, config.units).to(self.device)
+        encoder, n_features = build_encoder(config.network, observations, config.feature_dim)
+        self.actor = nn.Sequential(encoder, Mlp((n_features,), outputs * n_dims, config.units)).to(self.device)
+        encoder, n_features = build_encoder(config.network, observations, config.feature_dim)
+        self.critics = Critics(config.n_critics, encoder, n_features, n_dims, config.units).to(self.device)
         self.critics_tgt = deepcopy(self.critics)
+        self._greedy = GreedyActor(self.actor, self.action_scale)
         self._nets: dict[str, nn.Module] = {
             "actor": self.actor,
             "critics": self.critics,

@@ -13,6 +13,7 @@ import torch
 from gymnasium.spaces import Box, Discrete
 
 from common.agents.dqn import DQN
+from common.agents.iqn import IQN
 from common.agents.sac import SAC
 from common.agents.td3 import TD3
 from common.data import Array
@@ -24,12 +25,15 @@ from learner.export import export_policy
 FLOATS, BYTES, DOUBLES = Box(-3, 3, (4,), np.float32), Box(0, 255, (2, 3), np.uint8), Box(-3, 3, (2, 3), np.float64)
 UNEVEN = Box(np.array([-2, 0], np.float32), np.array([2, 10], np.float32))
 DUELING = {"target": "examples.own_network:Dueling", "params": {"width": 16}}
+NATURE = {"target": "common.agents.networks:NatureCnn", "params": {"hidden": 8}}
 AGENTS: dict[str, tuple[MakeAgent, EnvSpec]] = {
     "DQN": (DQN, EnvSpec(FLOATS, Discrete(5))),
     "DQN that counts from 3, on bytes": (DQN, EnvSpec(BYTES, Discrete(5, start=3, dtype=np.int32))),
     "DQN with an own network": (partial(DQN, network=DUELING), EnvSpec(FLOATS, Discrete(5))),
+    "IQN": (partial(IQN, units=(32,), feature_dim=16), EnvSpec(FLOATS, Discrete(5))),
     "SAC": (SAC, EnvSpec(FLOATS, UNEVEN)),
     "SAC with doubles": (SAC, EnvSpec(DOUBLES, Box(-1, 5, (2, 2), np.float64))),
+    "SAC on images": (partial(SAC, units=(16,), network=NATURE), EnvSpec(Box(0, 255, (4, 84, 84), np.uint8), UNEVEN)),
     "TD3": (TD3, EnvSpec(FLOATS, UNEVEN)),
 }
 
@@ -44,7 +48,10 @@ def test_onnxruntime_acts_as_the_agent_does_for_one_and_for_many(tmp_path: Path,
     make, spec = AGENTS[name]
     agent: Agent = make(spec=spec, seed=7, epsilon=0.5, device="cpu")
     agent.eval()
-    session = exported(agent.policy(), spec, tmp_path / "policy.onnx")
+    policy = agent.policy()
+    for bias in (parameter for parameter in policy.parameters() if parameter.ndim == 1):
+        bias.detach().zero_()  # They would decide alone in a policy that has learnt nothing.
+    session = exported(policy, spec, tmp_path / "policy.onnx")
     spec.observation_space.seed(0)
     obs: Array = np.stack([spec.observation_space.sample() for _ in range(256)])
     (many,) = session.run(["action"], {"obs": obs})
