@@ -129,6 +129,14 @@ class EvaluatorConfig(Settings):
         description="What scores the agent, as module:attr; built with env, config (this section) and params.",
     )
     params: dict[str, Any] = Field(default_factory=dict, description="Further keyword arguments it is built with.")
+    process: Literal["inline", "child"] = Field(
+        "inline",
+        description="inline: training waits for an evaluation, as in border; child: a process of its own scores a "
+        "candidate on the CPU while training goes on.",
+    )
+    finish_seconds: PositiveFloat = Field(
+        60.0, description="An evaluation of the child that still runs when training ends gets so long to finish."
+    )
     episodes: PositiveInt = Field(5, description="Episodes per evaluation; the score is their mean return.")
     max_steps: PositiveInt = Field(100_000, description="An episode that goes on for longer is cut off.")
     seed: NonNegativeInt = Field(0, description="Episode i starts from reset(seed=seed + i).")
