@@ -11,6 +11,7 @@ import torch
 from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 from torch import nn
 
+from common.agents.actions import ActionIndex
 from common.agents.exploration import EpsilonGreedy
 from common.agents.losses import CriticLoss, critic_loss, double_q_value, greedy_value, td_target
 from common.agents.networks import Mlp, build_network
@@ -50,33 +51,33 @@ class DQNConfig(Settings):
 
 
 class DQN(Agent):
-    """Q-learning over a discrete action space.
+    """Q-learning over a discrete action space, with one value for each action or combination of actions.
 
     It learns from the columns of ``common.processors.OneStep``. A column ``discount``, as ``NStep`` makes it, takes the
     place of ``discount_factor``: target = reward + discount * V(next_obs).
 
     Args:
-        spec: ``gymnasium.spaces.Box`` observations of any shape and ``Discrete`` actions.
+        spec: ``gymnasium.spaces.Box`` observations of any shape, ``Discrete`` or ``MultiDiscrete`` actions.
         seed: of the initial weights and of exploration.
         epsilon: this actor's rung of the exploration ladder.
         device: where the networks live.
         params: see ``DQNConfig``.
 
     Raises:
-        ConfigError: the observation space is no Box, or the action space is not Discrete.
+        ConfigError: the observation space is no Box, or the action space neither Discrete nor MultiDiscrete, or it has
+            too many joint actions.
         PluginError: the user's own network cannot be built or gives something else than one value an action.
     """
 
     Config = DQNConfig
 
     def __init__(self, spec: EnvSpec, *, seed: int, epsilon: float = 0.0, device: str = "cpu", **params: Any) -> None:
-        observations, actions = spec.observation_space, spec.action_space
-        if not (isinstance(observations, gymnasium.spaces.Box) and isinstance(actions, gymnasium.spaces.Discrete)):
-            raise ConfigError(f"DQN: expected Box observations and a Discrete action space, found {spec}")
+        observations = spec.observation_space
+        if not isinstance(observations, gymnasium.spaces.Box):
+            raise ConfigError(f"DQN: expected Box observations, found {observations}")
         self.config = DQNConfig(**params)
         self.device = torch.device(device)
-        self._n_actions, self._first_action = int(actions.n), int(actions.start)
-        self._action_dtype = actions.dtype
+        self.actions = ActionIndex("DQN", spec.action_space, self.device)
         torch.manual_seed(seed)
         self.qnet, self.qnet_tgt = (self._network(observations).to(self.device) for _ in range(2))
         self.qnet_tgt.load_state_dict(self.qnet.state_dict())
@@ -89,19 +90,19 @@ class DQN(Agent):
 
     def _network(self, observations: gymnasium.spaces.Box) -> nn.Module:
         if self.config.network is None:
-            return Mlp(observations.shape, self._n_actions, self.config.units)
-        return build_network(self.config.network, observations, self._n_actions)
+            return Mlp(observations.shape, self.actions.size, self.config.units)
+        return build_network(self.config.network, observations, self.actions.size)
 
     def sample(self, obs: Array) -> Array:
         greedy = np.full(len(obs), True)
         if self.is_train:
             greedy = self._rng.random(len(obs)) >= self.epsilon
-        actions = self._rng.integers(self._n_actions, size=len(obs))
+        actions = self._rng.integers(self.actions.size, size=len(obs))
         if greedy.any():
             with torch.inference_mode():
                 values = self.qnet(torch.from_numpy(obs).to(self.device))  # [n, A]
             actions = np.where(greedy, values.argmax(dim=1).cpu().numpy(), actions)
-        return (actions + self._first_action).astype(self._action_dtype)
+        return self.actions.to_env(actions)
 
     def opt(self, buffer: ReplayBuffer) -> Record | None:
         if len(buffer) == 0:
@@ -124,7 +125,7 @@ class DQN(Agent):
             )
             discount = batch.get("discount", self.config.discount_factor)  # [B], or one for all
             target = td_target(batch["reward"], batch["terminated"], value, discount)  # [B]
-        action = batch["action"].long() - self._first_action  # [B]
+        action = self.actions.from_env(batch["action"])  # [B]
         prediction = self.qnet(batch["obs"]).gather(1, action[:, None]).squeeze(1)  # [B]
         loss = critic_loss(self.config.critic_loss, prediction, target)
         record: Record = {"loss": loss.detach(), "pred_mean": prediction.detach().mean(), "tgt_mean": target.mean()}
