@@ -30,14 +30,14 @@ class CountingEnv(gymnasium.Env[Array, Any]):
     truncation.
     """
 
-    observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (3,), np.float64)
+    observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (3,), np.float32)
     action_space = gymnasium.spaces.Discrete(3)
 
     def __init__(self) -> None:
         self._tag, self._step, self._episode = -1, 0, -1
 
     def _obs(self) -> Array:
-        return np.array([self._tag, self._step, self._episode], np.float64)
+        return np.array([self._tag, self._step, self._episode], np.float32)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Array, dict[str, Any]]:
         if seed is not None:
