@@ -40,7 +40,7 @@ def _evaluate(arguments: argparse.Namespace) -> dict[str, object]:
 
     config = validate(EvaluatorConfig, {"episodes": arguments.episodes, "seed": arguments.seed})
     agent, parts, meta = load_agent(arguments.run / arguments.checkpoint)
-    env = build_env(parts.env)
+    env = build_env(parts.env.for_evaluation())
     record = DefaultEvaluator(env, config).evaluate(agent).record
     env.close()
     scores = {key: float(value) for key, value in record.items()}

@@ -16,7 +16,7 @@ from learner.checkpoint import Checkpoints
 from learner.curve import draw_learning_curve
 from learner.evaluator import build_evaluator
 from learner.learner import Learner, Outcome
-from learner.parts import build_learner_parts
+from learner.parts import build_eval_env, build_learner_parts
 from learner.recorder import CsvRecorder
 from learner.replay.memory import ReplayMemory
 from learner.replay.uniform import UniformReplay
@@ -62,6 +62,8 @@ class Run:
         torch.set_num_threads(config.trainer.torch_threads)
         self.parts = build_learner_parts(config, epsilon)
         stack.callback(self.parts.env.close)
+        self._eval_env = build_eval_env(config.env, self.parts.env)
+        stack.callback(self._eval_env.close)
         self.memory = ReplayMemory(self.dir.shared / "replay", self.parts.schema, config.replay.capacity, create=True)
         self.buffer = UniformReplay(self.memory, config.seed)
 
@@ -77,7 +79,7 @@ class Run:
         return Learner(
             agent=self.parts.agent,
             buffer=self.buffer,
-            evaluator=build_evaluator(self.parts.env, self.config.evaluator),
+            evaluator=build_evaluator(self._eval_env, self.config.evaluator),
             recorders=recorders,
             checkpoints=Checkpoints(path, self.config.actor_part(), self.id),
             publish=publish,

@@ -12,7 +12,6 @@ from actor.sampler import Sampler
 from actor.stat import ActorCounters
 from common.config import RunConfig
 from common.data import Items
-from common.envs import build_env
 from learner.learner import Learner
 from learner.limiter import RatioLimiter
 from learner.replay.memory import ReplayMemory, ReplayWriter
@@ -56,9 +55,8 @@ class Trainer:
         with self._stack as stack:
             self._run = Run(self.config, self.config.exploration.epsilon(0), stack)
             self.learner: Learner = self._run.make_learner(_nobody, stack)
-            env = build_env(self.config.env)
-            stack.callback(env.close)
-            self._sampler = Sampler(env, self._run.parts.processor, self._counters, self.config.seed)
+            parts = self._run.parts
+            self._sampler = Sampler(parts.env, parts.processor, self._counters, self.config.seed)
             self._sink = LocalSink(self._run.memory)
             self._stack = stack.pop_all()
         return self

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from common.config import ActorConfig, PluginConfig
+from common.config import ActorConfig, EnvConfig, PluginConfig
 from common.envs import build_env, spec_of
 from common.errors import CheckpointError
 from common.interfaces import Agent
@@ -16,7 +16,7 @@ from learner.checkpoint import Checkpoints, load_agent
 from tests.learner.test_evaluator import Idle
 
 CONFIG = ActorConfig(
-    env=PluginConfig(target="gymnasium:make", params={"id": "CartPole-v1"}),
+    env=EnvConfig(target="gymnasium:make", params={"id": "CartPole-v1"}),
     agent=PluginConfig(target="common.agents.dqn:DQN", params={"units": [8]}),
 )
 OBS = np.random.default_rng(0).normal(size=(100, 4)).astype(np.float32)
