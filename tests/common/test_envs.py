@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -103,10 +105,17 @@ for id in sys.argv[1:]:
 """
 
 
-def test_environments_of_box2d_and_mujoco_are_built_and_stepped() -> None:
+def test_environments_of_box2d_and_mujoco_are_built_and_stepped(tmp_path: Path) -> None:
     """In a process of its own: Box2D's extension does not survive being imported where warnings are errors."""
     ids = ("LunarLander-v3", "HalfCheetah-v5", "Hopper-v5")
-    done = subprocess.run([sys.executable, "-c", SMOKE, *ids], cwd=ROOT, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(
+        [sys.executable, "-c", SMOKE, *ids],
+        cwd=tmp_path,  # MuJoCo writes its log there.
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
     assert done.returncode == 0, done.stderr
 
 
