@@ -46,15 +46,15 @@ def make(
     game = gymnasium.make(id, frameskip=1, repeat_action_probability=repeat_action_probability, **params)
     env: Env = AtariPreprocessing(game, terminal_on_life_loss=train and terminal_on_life_loss)
     if train:
-        env = TransformReward(env, np.sign)
+        env = TransformReward(env, lambda reward: float(np.sign(float(reward))))
     return FrameStackObservation(env, STACK)
 
 
 def _register() -> None:
     """Make the games known to gymnasium, and the emulator silent."""
     try:
-        import ale_py
-        import cv2  # noqa: F401
+        import ale_py  # noqa: PLC0415 - of an extra
+        import cv2  # noqa: F401, PLC0415
     except ImportError as error:
         raise PluginError(f"Atari games need more: pip install 'crossborder[atari]' ({error})") from error
     ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)

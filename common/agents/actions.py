@@ -71,9 +71,9 @@ class ActionIndex:
 
     def __init__(self, agent: str, space: gymnasium.Space[Any], device: torch.device) -> None:
         if isinstance(space, gymnasium.spaces.Discrete):
-            sizes, starts = [int(space.n)], np.array([space.start])
+            sizes, starts = [int(space.n)], np.array(space.start)
         elif isinstance(space, gymnasium.spaces.MultiDiscrete):
-            sizes, starts = [int(n) for n in space.nvec.flat], space.start.reshape(-1)
+            sizes, starts = [int(n) for n in space.nvec.flat], space.start
             if math.prod(sizes) > MAX_JOINT_ACTIONS:
                 raise ConfigError(
                     f"{agent}: expected at most {MAX_JOINT_ACTIONS} joint actions, found {math.prod(sizes)} in {space}"
@@ -81,10 +81,11 @@ class ActionIndex:
         else:
             raise ConfigError(f"{agent}: expected a Discrete or MultiDiscrete action space, found {space}")
         self.size = math.prod(sizes)
-        components = np.stack(np.unravel_index(np.arange(self.size), sizes), axis=1) + starts  # [n, k]
-        self.table: Array = components.reshape(self.size, *space.shape).astype(space.dtype)
+        components = np.stack(np.unravel_index(np.arange(self.size), sizes), axis=1)  # [n, k]
+        self.table: Array = (components.reshape(self.size, *starts.shape) + starts).astype(space.dtype)
         strides = [math.prod(sizes[i + 1 :]) for i in range(len(sizes))]
-        self._starts, self._strides = torch.tensor(starts, device=device), torch.tensor(strides, device=device)  # [k]
+        self._starts = torch.from_numpy(starts.reshape(-1)).to(device)  # [k]
+        self._strides = torch.tensor(strides, device=device)  # [k]
 
     def to_env(self, index: Array) -> Array:
         """The actions of numbers ``[n]`` as the environment takes them: ``[n, *action_shape]``."""

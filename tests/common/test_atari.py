@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import sys
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import pytest
+from gymnasium.spaces import Box
 
 from common.atari import make
 from common.config import PluginConfig
@@ -20,7 +22,9 @@ PONG, SEAQUEST = "ALE/Pong-v5", "ALE/Seaquest-v5"
 def play(env: Env, seed: int, steps: int) -> tuple[list[Array], list[float]]:
     """Observations and rewards of at most so many random steps of one episode."""
     env.action_space.seed(seed)
-    frames, rewards, done = [env.reset(seed=seed)[0]], [], False
+    frames: list[Array] = [env.reset(seed=seed)[0]]
+    rewards: list[float] = []
+    done = False
     while not done and len(rewards) < steps:
         obs, reward, terminated, truncated, _ = env.step(env.action_space.sample())
         frames.append(np.array(obs))
@@ -33,9 +37,9 @@ def play(env: Env, seed: int, steps: int) -> tuple[list[Array], list[float]]:
 def test_an_observation_is_the_last_four_frames_with_the_newest_last() -> None:
     env = build_env(PluginConfig(target="common.atari:make", params={"id": PONG}))
     frames, _ = play(env, seed=0, steps=30)
-    assert (env.observation_space.shape, env.observation_space.dtype) == ((4, 84, 84), np.uint8)
+    assert env.observation_space == Box(0, 255, (4, 84, 84), np.uint8)
     assert {(frame.shape, frame.dtype.str) for frame in frames} == {((4, 84, 84), "|u1")}
-    for before, after in zip(frames, frames[1:], strict=False):
+    for before, after in pairwise(frames):
         np.testing.assert_array_equal(before[1:], after[:-1])
     assert any((frame[3] != frame[2]).any() for frame in frames), "the newest is new"
 

@@ -46,35 +46,6 @@ class Paying(gymnasium.Env[Array, Any]):
         return self.reset()[0], self._pay, True, False, {}
 
 
-class Goals(gymnasium.Env[dict[str, Array], Any]):
-    """From the middle of five places two steps to the goal at either end; a step costs 1, the last nothing."""
-
-    action_space = gymnasium.spaces.Discrete(2)
-    observation_space = gymnasium.spaces.Dict(
-        {
-            name: gymnasium.spaces.Box(-2, 2, (1,), np.float64)
-            for name in ("observation", "achieved_goal", "desired_goal")
-        }
-    )
-
-    def _obs(self) -> dict[str, Array]:
-        at, goal = np.array([self._at], np.float64), np.array([self._goal], np.float64)
-        return {"observation": at, "achieved_goal": at, "desired_goal": goal}
-
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[dict[str, Array], dict[str, Any]]:
-        super().reset(seed=seed)
-        self._at, self._steps, self._goal = 0, 0, int(self.np_random.choice([-2, 2]))
-        return self._obs(), {}
-
-    def step(self, action: int) -> tuple[dict[str, Array], float, bool, bool, dict[str, Any]]:
-        self._at = int(np.clip(self._at + (1 if action else -1), -2, 2))
-        self._steps += 1
-        there = self._at == self._goal
-        return self._obs(), 0.0 if there else -1.0, there, self._steps == 10, {}
-
-
 def cartpole(run_dir: Path, seed: int, **trainer: Any) -> RunConfig:
     """A short CartPole run that draws on every source of chance there is."""
     return validate(
@@ -155,7 +126,7 @@ def test_an_environment_of_evaluations_with_other_spaces_is_refused(
 def test_goals_in_dict_observations_are_learnt_to_be_reached(tmp_path: Path) -> None:
     values = {
         "run_dir": str(tmp_path / "run"),
-        "env": {"target": f"{__name__}:Goals"},
+        "env": {"target": "tests.parts:Goals"},
         "agent": {
             "target": "common.agents.dqn:DQN",
             "params": {"units": [32], "lr": 0.01, "soft_update_interval": 20, "discount_factor": 0.9},
