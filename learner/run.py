@@ -66,7 +66,13 @@ class Run:
         torch.set_num_threads(config.trainer.torch_threads)
         self.parts = build_learner_parts(config, epsilon)
         stack.callback(self.parts.env.close)
-        self.memory = ReplayMemory(self.dir.shared / "replay", self.parts.schema, config.replay.capacity, create=True)
+        self.memory = ReplayMemory(
+            self.dir.shared / "replay",
+            self.parts.schema,
+            config.replay.capacity,
+            create=True,
+            frame_capacity=config.replay.frame_capacity,
+        )
         self.buffer = UniformReplay(self.memory, config.seed)
 
     def make_learner(self, publish: Callable[[int], None], stack: ExitStack) -> Learner:
