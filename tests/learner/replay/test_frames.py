@@ -68,13 +68,14 @@ def test_no_batch_is_given_up_before_its_frames_are_overwritten(
 ) -> None:
     memory = open_memory(tmp_path_factory.mktemp("replay"), create=True, capacity=1000, frames=96)
     writer = ReplayWriter(memory)
-    starts, ends = [], []
+    starts: list[tuple[int, int]] = []
+    frames_end = 0
     for seq, size in enumerate(sizes, start=1):
         packed = Packer(SCHEMA).pack(batch(memory, size), size)
-        starts.append((memory.committed, sum(ends)))
-        ends.append(len(packed.frames))
+        starts.append((memory.committed, frames_end))
+        frames_end += len(packed.frames)
         writer.append_packed(packed, incarnation=1, seq=seq)
-        assert memory.first() == next(row for row, frame in starts if frame >= sum(ends) - 96)
+        assert memory.first() == next(row for row, frame in starts if frame >= frames_end - 96)
 
 
 def test_one_step_after_another_is_stored_with_one_frame_each(tmp_path: Path) -> None:
