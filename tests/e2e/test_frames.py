@@ -38,10 +38,11 @@ def test_every_stack_of_every_actor_arrives_also_when_ingest_is_killed(make_conf
         push={"n_buffer": 10, "spool_bytes": 200_000},
     )
     with train_in_thread(config, local_actors=2) as (server, results):
-        wait_for(lambda: server.buffer.inserted > 300, "items flow")
+        table = server.actor_table
+        wait_for(lambda: (table["items"] > 100).sum() == 2, "items of both flow")
         kill(server.ingest._supervisor.child.pid)
-        goal = server.buffer.inserted + 500
-        wait_for(lambda: server.buffer.inserted > goal, "items flow again")
+        goal = table["items"][:2] + 300
+        wait_for(lambda: bool((table["items"][:2] > goal).all()), "items of both flow again")
         server.learner.request_stop()
     (result,) = results
     items, n_frames = stored_items(result.run_dir)
