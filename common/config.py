@@ -173,6 +173,14 @@ class ReplayConfig(Settings):
     error_buffer: PositiveFloat | None = Field(
         None, description="Drawn items by which the ratio may run ahead or behind; null takes a tenth of the warm-up's."
     )
+    frames_per_item: PositiveFloat = Field(
+        1.25, description="Frames kept per item, if observations are stacks of them."
+    )
+
+    @property
+    def frame_capacity(self) -> int:
+        """Frames kept."""
+        return int(self.frames_per_item * self.capacity)
 
 
 class ExplorationConfig(Settings):

@@ -69,7 +69,13 @@ class Run:
         stack.callback(self.parts.close)
         self._eval_env = build_eval_env(config.env, self.parts.env)
         stack.callback(self._eval_env.close)
-        self.memory = ReplayMemory(self.dir.shared / "replay", self.parts.schema, config.replay.capacity, create=True)
+        self.memory = ReplayMemory(
+            self.dir.shared / "replay",
+            self.parts.schema,
+            config.replay.capacity,
+            create=True,
+            frame_capacity=config.replay.frame_capacity,
+        )
         self.buffer = UniformReplay(self.memory, config.seed)
 
     def make_learner(self, publish: Callable[[int], None], stack: ExitStack) -> Learner:

@@ -42,19 +42,29 @@ class ReplayReader:
         if out is None:
             out = self._out[size] = self.memory.schema.empty(size)
         indices = draw(size)
-        slots = indices % self.memory.capacity
-        for name, column in self.memory.columns.items():
-            # out= with mode="clip" writes in place: 102 µs where fancy indexing took 786 (Atari, batch 32).
-            np.take(column, slots, axis=0, out=out[name], mode="clip")
+        self._gather(indices, out)
         self._redraw_overwritten(draw, indices, out)
         return indices, out
+
+    def _gather(self, indices: Array, out: Items) -> None:
+        memory = self.memory
+        slots = indices % memory.capacity
+        for column in memory.schema.columns:
+            stored = memory.columns[column.name]
+            if column.frames and memory.frames is not None:
+                memory.frames.take(slots, stored[slots], out[column.name])
+            else:
+                # out= with mode="clip" writes in place: 102 µs where fancy indexing took 786 (Atari, batch 32).
+                np.take(stored, slots, axis=0, out=out[column.name], mode="clip")
 
     def _redraw_overwritten(self, draw: Callable[[int], Array], indices: Array, out: Items) -> None:
         fence()
         stale = np.flatnonzero(indices < self.memory.first())
         while len(stale):
             indices[stale] = fresh = draw(len(stale))
-            for name, column in self.memory.columns.items():
-                out[name][stale] = column[fresh % self.memory.capacity]
+            whole = self.memory.schema.empty(len(stale))
+            self._gather(fresh, whole)
+            for name, column in whole.items():
+                out[name][stale] = column
             fence()
             stale = stale[fresh < self.memory.first()]
