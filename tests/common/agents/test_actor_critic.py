@@ -118,7 +118,7 @@ def test_the_actors_loss_changes_no_critic(kind: Kind) -> None:
     agent = make(kind)
     before = copies(agent.critics)
     for _ in range(2):
-        agent._improve_actor(torch.from_numpy(observations(4)))
+        agent._improve_actor({"obs": torch.from_numpy(observations(4))})
     assert same(copies(agent.critics), before)
     assert all(parameter.grad is None for parameter in agent.critics.parameters())
 
