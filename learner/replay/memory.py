@@ -12,8 +12,9 @@ again: rows overwritten meanwhile are drawn again.
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -41,13 +42,14 @@ class ReplayMemory:
         schema: columns of an item.
         capacity: items kept.
         create: make new files; otherwise open existing ones.
+        writable: otherwise they are opened for reading only.
 
     Raises:
         RunDirectoryError: the files cannot be made or opened, or have another layout.
         SchemaMismatchError: the files hold other columns.
     """
 
-    def __init__(self, directory: Path, schema: Schema, capacity: int, *, create: bool) -> None:
+    def __init__(self, directory: Path, schema: Schema, capacity: int, *, create: bool, writable: bool = True) -> None:
         self.schema = schema
         self.capacity = capacity
         layout = {"version": LAYOUT_VERSION, "capacity": capacity, "schema": schema.to_json()}
@@ -56,15 +58,27 @@ class ReplayMemory:
             (directory / "layout.json").write_text(json.dumps(layout))
         else:
             _check_layout(directory, layout)
-        header = map_file(directory / "header", 8 * _Header.N_WORDS, create=create)
+        mapped = partial(map_file, create=create, writable=writable)
+        header = mapped(directory / "header", 8 * _Header.N_WORDS)
         self.header = _Header(header, 0, _Header.N_WORDS)
-        cursors = map_file(directory / "cursors", _CURSOR.itemsize * (N_CURSORS + 1), create=create)
+        cursors = mapped(directory / "cursors", _CURSOR.itemsize * (N_CURSORS + 1))
         table = np.frombuffer(cursors, _CURSOR)
         self.journal, self.cursors = table[:1], table[1:]
         self.columns: Items = {}
         for c in schema.columns:
-            file = map_file(directory / f"column-{c.name}", capacity * c.row_bytes, create=create)
+            file = mapped(directory / f"column-{c.name}", capacity * c.row_bytes)
             self.columns[c.name] = np.frombuffer(file, c.dtype).reshape(capacity, *c.shape)
+
+    @classmethod
+    def saved(cls, directory: Path) -> ReplayMemory:
+        """Open the files as they are, for reading only.
+
+        Raises:
+            RunDirectoryError: the files cannot be opened, or have another layout.
+        """
+        layout = _read_layout(directory)
+        schema = Schema.from_json(layout["schema"])
+        return cls(directory, schema, layout["capacity"], create=False, writable=False)
 
     @property
     def committed(self) -> int:
@@ -79,14 +93,19 @@ class ReplayMemory:
         return max(0, int(self.header.reserved) - self.capacity)
 
 
-def _check_layout(directory: Path, expected: dict[str, object]) -> None:
+def _read_layout(directory: Path) -> dict[str, Any]:
     try:
-        found = json.loads((directory / "layout.json").read_text())
+        found: dict[str, Any] = json.loads((directory / "layout.json").read_text())
     except (OSError, ValueError) as error:
         raise RunDirectoryError(f"{directory}: no readable replay memory: {error}") from error
-    if found["version"] != expected["version"]:
-        raise RunDirectoryError(f"{directory}: expected layout {expected['version']}, found {found['version']}")
-    here, there = Schema.from_json(expected["schema"]), Schema.from_json(found["schema"])  # type: ignore[arg-type]
+    if found["version"] != LAYOUT_VERSION:
+        raise RunDirectoryError(f"{directory}: expected layout {LAYOUT_VERSION}, found {found['version']}")
+    return found
+
+
+def _check_layout(directory: Path, expected: dict[str, Any]) -> None:
+    found = _read_layout(directory)
+    here, there = Schema.from_json(expected["schema"]), Schema.from_json(found["schema"])
     here.require_equal(there, "this run", f"replay in {directory}")
     if found["capacity"] != expected["capacity"]:
         raise SchemaMismatchError(f"{directory}: expected capacity {expected['capacity']}, found {found['capacity']}")
