@@ -39,7 +39,9 @@ class Dataset(Protocol):
 
 
 class SavedReplay:
-    """The items in the replay of an earlier run, those that are whole. Columns alone tell what made them.
+    """The items in the replay of an earlier run, those that are whole.
+
+    Their columns must be this run's; that its step processor has the settings of theirs is for the user to see to.
 
     Args:
         directory: of the run. Nobody may be writing there.

@@ -48,12 +48,18 @@ class MinariEpisodes:
 
     def items(self, parts: Parts) -> Iterator[Items]:
         self._check_spaces(parts.env)
-        for episode in self._dataset.iterate_episodes():
+        for episode in self._episodes():
             parts.processor.reset()
             steps = self._steps(episode, parts.env)
             ready = [items for step in steps if (items := parts.processor.process(step)) is not None]
             if ready:
                 yield {name: np.concatenate([items[name] for items in ready]) for name in ready[0]}
+
+    def _episodes(self) -> Iterator[Any]:
+        try:
+            yield from self._dataset.iterate_episodes()
+        except (OSError, ValueError, KeyError) as error:
+            raise DatasetError(f"dataset {self.name}: cannot be read: {error}") from error
 
     def _check_spaces(self, env: Env) -> None:
         observations, actions = self._dataset.observation_space, self._dataset.action_space

@@ -12,7 +12,7 @@ import numpy as np
 from rich.console import Console
 
 from common.config import RunConfig
-from common.data import Array, Items
+from common.data import Items
 from common.errors import DatasetError
 from learner.dataset import Dataset, open_dataset
 from learner.learner import Learner
@@ -124,13 +124,11 @@ def _require_room(memory: ReplayMemory, rows: int, dataset: Dataset) -> None:
 def _require_finite(items: Items, dataset: str, first: int) -> None:
     """See that items, numbered from ``first``, can be learnt from."""
     for name, column in items.items():
-        flat: Array = column.reshape(len(column), -1)
-        bad = np.argwhere(~np.isfinite(flat)) if column.dtype.kind == "f" else ()
+        bad = np.argwhere(~np.isfinite(column))
         if len(bad):
-            row, place = (int(i) for i in bad[0])
+            found, item = column[tuple(bad[0])], first + int(bad[0][0])
             raise DatasetError(
-                f"dataset {dataset}: column '{name}': expected finite values, found {flat[row, place]} in item "
-                f"{first + row}"
+                f"dataset {dataset}: column '{name}': expected finite values, found {found} in item {item}"
             )
 
 
