@@ -25,7 +25,7 @@ from learner.replay.memory import ReplayMemory, ReplayWriter
 from learner.run import Result
 from learner.rundir import RunDir
 from learner.trainer import train_in_turns
-from tests.conftest import Command, MakeConfig, counting_config
+from tests.conftest import ROOT, Command, MakeConfig, counting_config
 from tests.learner.recordings import record
 from tests.parts import CountingEnv, expected_items
 
@@ -229,3 +229,25 @@ def test_offline_train_is_a_command_with_a_summary(
     wrong = start("learner.offline_cli", "--config", config, "--dataset", str(tmp_path), "--run-dir", "unused")
     assert wrong.wait() == 14
     assert "offline-train: dataset: expected minari:ID" in wrong.output()
+
+
+# The configuration that is shipped.
+
+
+@pytest.mark.parametrize("agent", ["iql:IQL", "awac:AWAC"])
+def test_the_configuration_that_is_shipped_learns_from_the_replay_of_a_sac_run(tmp_path: Path, agent: str) -> None:
+    """In a few steps; the file says what all of them come to."""
+    few = ["trainer.max_opts=60", "trainer.eval_interval=60", "trainer.record_interval=20", "evaluator.episodes=1"]
+    sac = load_config(
+        ROOT / "configs" / "pendulum.yaml",
+        [*few, f"run_dir={tmp_path / 'sac'}", "trainer.target_score=null", "agent.params.units=[16]"],
+    )
+    offline = load_config(
+        ROOT / "configs" / "pendulum_offline.yaml",
+        [*few, f"run_dir={tmp_path / 'offline'}", f"agent.target=common.agents.{agent}"],
+    )
+    found = rows(train_offline(offline, str(train_in_turns(sac).run_dir)))
+    assert [int(row["opt_steps"]) for row in found] == [20, 40, 60]
+    imitation = [float(row["log_prob"]) for row in found]
+    assert imitation[-1] > imitation[0], "the policy comes nearer to the actions of the dataset"
+    assert float(found[-1]["eval_reward"]) < 0
