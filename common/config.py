@@ -10,7 +10,7 @@ import ipaddress
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import yaml
 from pydantic import AliasChoices, Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
@@ -22,6 +22,7 @@ from common.settings import Settings, validate
 
 Interval = Annotated[int | None, Field(ge=0)]
 Unit = Annotated[float, Field(ge=0, le=1)]
+Precision = Literal["float32", "bfloat16"]
 
 
 class PluginConfig(Settings):
@@ -113,6 +114,10 @@ class TrainerConfig(Settings):
         None, description="Fail when no item arrives for so long while the trainer waits for items; null waits forever."
     )
     device: str = Field("cpu", description="Where the learner trains: cpu, cuda, cuda:1; actors act on their CPU.")
+    precision: Precision = Field(
+        "float32",
+        description="bfloat16 computes the products of opt in it (torch.autocast); parameters and acting stay float32.",
+    )
     torch_threads: PositiveInt = Field(1, description="Threads torch uses in the trainer.")
 
 
@@ -124,6 +129,14 @@ class EvaluatorConfig(Settings):
         description="What scores the agent, as module:attr; built with env, config (this section) and params.",
     )
     params: dict[str, Any] = Field(default_factory=dict, description="Further keyword arguments it is built with.")
+    process: Literal["inline", "child"] = Field(
+        "inline",
+        description="inline: training waits for an evaluation, as in border; child: a process of its own scores a "
+        "candidate on the CPU while training goes on.",
+    )
+    finish_seconds: PositiveFloat = Field(
+        60.0, description="An evaluation of the child that still runs when training ends gets so long to finish."
+    )
     episodes: PositiveInt = Field(5, description="Episodes per evaluation; the score is their mean return.")
     max_steps: PositiveInt = Field(100_000, description="An episode that goes on for longer is cut off.")
     seed: NonNegativeInt = Field(0, description="Episode i starts from reset(seed=seed + i).")

@@ -140,7 +140,10 @@ class Evaluation:
 
 
 class Evaluator(Protocol):
-    """Scores an agent; the caller has switched it to eval mode."""
+    """Scores an agent; the caller has switched it to eval mode.
+
+    When nobody waits for the score any more, the environment that it was built with ends it by a ``BaseException``.
+    """
 
     def evaluate(self, agent: Agent) -> Evaluation:
         """Run the agent and return its score."""
@@ -150,7 +153,7 @@ class Recorder(Protocol):
     """Where records go."""
 
     def write(self, opt_steps: int, record: Mapping[str, float]) -> None:
-        """Take one record; keys are documented in docs/metrics.md."""
+        """Take one record; keys are documented in docs/metrics.md. A score that comes late has its own, lower step."""
 
     def flush(self) -> None:
         """Let everybody see what was written so far."""

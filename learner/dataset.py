@@ -95,4 +95,4 @@ def _open_minari(source: str) -> Dataset:
 
         return MinariEpisodes(source)
     except ImportError as error:
-        raise PluginError(f"dataset {source}: {error}; pip install 'crossborder[offline]'") from error
+        raise PluginError(f"dataset {source}: {error}") from error

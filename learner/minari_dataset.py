@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import gymnasium
-import minari  # type: ignore[import-untyped]
 import numpy as np
 from gymnasium.spaces import flatten, flatten_space
 from gymnasium.vector.utils import batch_space, iterate
@@ -18,6 +17,11 @@ from common.errors import DatasetError, SchemaMismatchError
 from common.interfaces import Step
 from common.parts import Parts
 from learner.dataset import MINARI
+
+try:
+    import minari  # type: ignore[import-untyped]
+except ImportError as error:
+    raise ImportError(f"{error}; pip install 'crossborder[offline]'") from error
 
 Space = gymnasium.Space[Any]
 

@@ -75,7 +75,7 @@ class OfflineTrainer:
 
         Raises:
             DatasetError: the agent needs more items than there are.
-            CheckpointError: ``final/`` could not be saved.
+            CrossborderError: the evaluator's process failed, or ``final/`` could not be saved.
             Exception: what the agent or the evaluator raised.
         """
         learner = self.learner
@@ -84,8 +84,11 @@ class OfflineTrainer:
             while learner.outcome is None:
                 if not learner.step():
                     raise DatasetError(f"dataset {self._source}: its {len(learner.buffer)} items are too few to begin")
+                learner.tick()
         finally:
             seconds = learner.seconds()
+            if learner.outcome is None:
+                learner.request_stop()  # Something was raised.
             learner.finish(_nobody_to_stop)
         self._stack.close()
         return self._run.result(learner, seconds)

@@ -70,7 +70,7 @@ class Trainer:
         """Train until something ends it; ``final/`` is saved whatever it is.
 
         Raises:
-            CheckpointError: ``final/`` could not be saved.
+            CrossborderError: the evaluator's process failed, or ``final/`` could not be saved.
             Exception: what the environment, the agent or the evaluator raised.
         """
         learner = self.learner
@@ -79,9 +79,11 @@ class Trainer:
             while learner.outcome is None:
                 self._sampler.sample_and_push(learner.agent, self._sink)
                 self._learn()
-                learner.check_time()
+                learner.tick()
         finally:
             seconds = learner.seconds()
+            if learner.outcome is None:
+                learner.request_stop()  # Something was raised.
             learner.finish(_nobody_to_stop)
         self._stack.close()
         return self._run.result(learner, seconds)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,7 +15,9 @@ import numpy as np
 import torch
 
 from common.data import Array, Model, Record
-from common.interfaces import Agent, EnvSpec, ReplayBuffer
+from common.envs import Env
+from common.errors import CheckpointError, PluginError
+from common.interfaces import Agent, EnvSpec, Evaluation, ReplayBuffer
 
 EPISODE = 7
 
@@ -162,3 +166,59 @@ class FailingAgent(CheckingAgent):
         if self._steps == 3:
             raise ZeroDivisionError("the user's own mistake")
         return super().opt(buffer)
+
+
+class StepsEvaluator:
+    """Scores ``CheckingAgent`` by the opt steps it has learnt for, so that a score names its model.
+
+    Args:
+        env: not used.
+        config: not used.
+        begun: made at the beginning of each evaluation.
+        gate: an evaluation waits until there is this file.
+    """
+
+    def __init__(self, env: object, config: object, begun: str | None = None, gate: str | None = None) -> None:
+        self._begun, self._gate = begun, gate
+
+    def evaluate(self, agent: Agent) -> Evaluation:
+        if self._begun:
+            Path(self._begun).touch()
+        while self._gate and not Path(self._gate).exists():
+            time.sleep(0.01)
+        score = float(agent.save_params()["steps"][0])
+        return Evaluation(score, {"eval_reward": score, "eval_reward_min": score, "eval_reward_max": score})
+
+
+class BuiltOnceEvaluator(StepsEvaluator):
+    """Can be built once only: there it makes a file."""
+
+    def __init__(self, env: object, config: object, marker: str) -> None:
+        super().__init__(env, config)
+        if Path(marker).exists():
+            raise PluginError("the user's simulator is gone")
+        Path(marker).touch()
+
+
+class EndlessEvaluator:
+    """Goes on for ever, whatever goes wrong; makes a file when it begins."""
+
+    def __init__(self, env: Env, config: object, begun: str) -> None:
+        self._env, self._begun = env, Path(begun)
+
+    def evaluate(self, agent: Agent) -> Evaluation:
+        self._begun.touch()
+        while True:
+            with contextlib.suppress(Exception):
+                obs, _ = self._env.reset(seed=0)
+                self._env.step(agent.sample(obs[None])[0])
+
+
+class FailingEvaluator:
+    """Fails, as a user's evaluator might."""
+
+    def __init__(self, env: object, config: object, typed: bool = False) -> None:
+        self._typed = typed
+
+    def evaluate(self, agent: Agent) -> Evaluation:
+        raise CheckpointError("the user's own reference is missing") if self._typed else ZeroDivisionError("a mistake")

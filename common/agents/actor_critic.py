@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from copy import deepcopy
 from typing import Annotated, Any, ClassVar
 
@@ -14,9 +14,9 @@ from torch import nn
 
 from common.agents.actions import ActionScale
 from common.agents.losses import CriticLoss, critic_loss, td_target
-from common.agents.networks import Critics
+from common.agents.networks import Critics, Mlp, build_encoder
 from common.agents.training import descend, restore, saved, to_tensors
-from common.config import Unit
+from common.config import PluginConfig, Unit
 from common.data import Array, Model, Record
 from common.errors import ConfigError
 from common.interfaces import Agent, EnvSpec, ReplayBuffer
@@ -27,6 +27,12 @@ class ActorCriticConfig(Settings):
     """What the settings of all of them have in common."""
 
     units: tuple[PositiveInt, ...] = Field((256, 256), description="Width of each hidden layer, actor and critics.")
+    network: PluginConfig | None = Field(
+        None,
+        description="A network below those layers, called with in_shape, out_dim=feature_dim and params, one for the "
+        "actor and one for all critics; null flattens observations.",
+    )
+    feature_dim: PositiveInt = Field(50, description="Outputs of the network, where there is one.")
     lr: PositiveFloat = Field(3e-4, description="Learning rate of Adam, actor and critics.")
     batch_size: PositiveInt = Field(256, description="Items in one update.")
     n_updates_per_opt: PositiveInt = Field(1, description="Updates in one opt step, each with a batch of its own.")
@@ -54,6 +60,7 @@ class ActorCritic(Agent):
 
     Raises:
         ConfigError: the observation space is no Box, or the action space no Box of floats with finite bounds.
+        PluginError: the user's own network cannot be built or gives something else than its features.
     """
 
     Config: ClassVar[type[ActorCriticConfig]]
@@ -72,12 +79,14 @@ class ActorCritic(Agent):
         if not isinstance(observations, gymnasium.spaces.Box):
             raise ConfigError(f"{name}: expected Box observations, found {observations}")
         self.config = config = self.Config(**params)
+        self._observations = observations
         self.device = torch.device(device)
         self.action_scale = ActionScale(name, spec.action_space, self.device)
         n_dims = self.action_scale.size
         torch.manual_seed(seed)
-        self.actor = self._make_actor(observations.shape, n_dims).to(self.device)
-        self.critics = Critics(config.n_critics, observations.shape, n_dims, config.units).to(self.device)
+        self.actor = self._make_actor(n_dims).to(self.device)
+        encoder, n_features = build_encoder(config.network, observations, config.feature_dim)
+        self.critics = Critics(config.n_critics, encoder, n_features, n_dims, config.units).to(self.device)
         self.critics_tgt = deepcopy(self.critics)
         self._nets: dict[str, nn.Module] = {
             "actor": self.actor,
@@ -89,8 +98,14 @@ class ActorCritic(Agent):
         self._generator = torch.Generator(self.device).manual_seed(seed)
 
     @abc.abstractmethod
-    def _make_actor(self, obs_shape: Sequence[int], n_dims: int) -> nn.Module:
-        """The actor's network for actions of ``n_dims`` dimensions."""
+    def _make_actor(self, n_dims: int) -> nn.Module:
+        """The actor, for actions of ``n_dims`` dimensions."""
+
+    def _make_network(self, outputs: int) -> nn.Sequential:
+        """A network of its own from observations ``[B, *shape]`` to ``[B, outputs]``, as the settings ask for it."""
+        config = self.config
+        encoder, n_features = build_encoder(config.network, self._observations, config.feature_dim)
+        return nn.Sequential(encoder, Mlp((n_features,), outputs, config.units))
 
     @abc.abstractmethod
     def _act(self, obs: torch.Tensor) -> torch.Tensor:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import torch
 from pydantic import Field, PositiveFloat
@@ -36,8 +36,8 @@ class AdvantageWeighted(ActorCritic):
     def _advantage(self, obs: torch.Tensor, action: torch.Tensor) -> torch.Tensor:
         """How much better actions ``[B, A]`` are than the policy, ``[B]``."""
 
-    def _make_actor(self, obs_shape: Sequence[int], n_dims: int) -> GaussianPolicy:
-        return GaussianPolicy(obs_shape, n_dims, self.config.units, self.config)
+    def _make_actor(self, n_dims: int) -> GaussianPolicy:
+        return GaussianPolicy(self._make_network(n_dims), n_dims, self.config)
 
     def _act(self, obs: torch.Tensor) -> torch.Tensor:
         return self.actor.draw(obs, self._generator) if self.is_train else self.actor.greedy(obs)

@@ -10,6 +10,7 @@ import torch
 from pydantic import Field, PositiveFloat, PositiveInt
 
 from common.agents.actions import ActionScale
+from common.agents.networks import Mlp
 from common.agents.policies import CategoricalPolicy, GaussianConfig, GaussianPolicy
 from common.agents.training import descend, restore, saved, to_tensors
 from common.data import Array, Model, Record
@@ -62,10 +63,11 @@ class BC(Agent):
         self.actions: ActionNumber | ActionScale
         if isinstance(actions, gymnasium.spaces.Discrete):
             self.actions = ActionNumber(actions)
-            self.policy = CategoricalPolicy(observations.shape, int(actions.n), config.units)
+            self.policy = CategoricalPolicy(Mlp(observations.shape, int(actions.n), config.units))
         else:
             self.actions = ActionScale("BC", actions, self.device)
-            self.policy = GaussianPolicy(observations.shape, self.actions.size, config.units, config)
+            n_dims = self.actions.size
+            self.policy = GaussianPolicy(Mlp(observations.shape, n_dims, config.units), n_dims, config)
         self._nets = {"policy": self.policy.to(self.device)}
         self._optimizer = torch.optim.Adam(self.policy.parameters(), lr=config.lr)
         self._generator = torch.Generator(self.device).manual_seed(seed)

@@ -11,7 +11,6 @@ from pydantic import Field
 from common.agents.advantage_weighted import AdvantageWeighted, AdvantageWeightedConfig
 from common.agents.losses import least_value
 from common.agents.losses_offline import expectile_loss
-from common.agents.networks import Mlp
 from common.agents.training import descend
 from common.data import Record
 from common.interfaces import EnvSpec
@@ -36,7 +35,7 @@ class IQL(AdvantageWeighted):
 
     def __init__(self, spec: EnvSpec, **given: Any) -> None:
         super().__init__(spec, **given)
-        self.value = Mlp(spec.observation_space.shape or (), 1, self.config.units).to(self.device)
+        self.value = self._make_network(1).to(self.device)
         self._nets["value"] = self.value
         self._value_optimizer = torch.optim.Adam(self.value.parameters(), lr=self.config.lr)
 

@@ -1,4 +1,4 @@
-"""Losses and targets as pure functions. Shapes: B batch, A actions or their dimensions, N critics."""
+"""Losses and targets as pure functions. Shapes: B batch, A actions or their dimensions, N critics or quantiles."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ CriticLoss = Literal["smooth_l1", "mse"]
 def td_target(
     reward: torch.Tensor,  # [B]
     terminated: torch.Tensor,  # [B] bool
-    next_value: torch.Tensor,  # [B]
+    next_value: torch.Tensor,  # [B] or [N, B]
     discount: float | torch.Tensor,  # or [B]
 ) -> torch.Tensor:
     """Target ``r + discount * V(s')``, without bootstrap only where the episode *terminated*.
@@ -23,7 +23,7 @@ def td_target(
     (``common.processors.NStep``). A truncated episode is cut off from outside and bootstraps (Pardo et al.,
     arXiv:1712.00378).
     """
-    return reward + discount * next_value * (~terminated).to(reward.dtype)  # [B]
+    return reward + discount * next_value * (~terminated).to(reward.dtype)  # As next_value.
 
 
 def greedy_value(q_target: torch.Tensor) -> torch.Tensor:
@@ -43,6 +43,22 @@ def critic_loss(kind: CriticLoss, prediction: torch.Tensor, target: torch.Tensor
     """
     loss = functional.smooth_l1_loss if kind == "smooth_l1" else functional.mse_loss
     return loss(prediction, target)
+
+
+def quantile_huber_loss(
+    prediction: torch.Tensor,  # [N, B]
+    target: torch.Tensor,  # [N', B]
+    levels: torch.Tensor,  # [N, B], of the predicted quantiles, in [0, 1]
+    kappa: float,
+) -> torch.Tensor:
+    """Loss of each item, ``[B]``: sum over predictions of the mean over targets (arXiv:1806.06923, 3).
+
+    ``|level - 1[error < 0]| * huber(error) / kappa`` of ``error = target - prediction``, of every pair.
+    """
+    error = target[:, None] - prediction  # [N', N, B]
+    huber = functional.huber_loss(error, torch.zeros_like(error), reduction="none", delta=kappa)
+    weight = (levels - (error < 0).to(levels.dtype)).abs()
+    return (weight * huber / kappa).mean(dim=0).sum(dim=0)
 
 
 def least_value(q_target: torch.Tensor) -> torch.Tensor:

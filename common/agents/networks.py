@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -14,7 +15,19 @@ from torch import nn
 
 from common.config import PluginConfig
 from common.data import Array
-from common.errors import PluginError
+from common.errors import ConfigError, PluginError
+
+
+class Head(nn.Linear):
+    """A network's last layer: float32 outputs also under autocast, where 100 and 100.5 are neighbours."""
+
+    def forward(self, features: torch.Tensor) -> torch.Tensor:
+        """``[..., in_features]`` to ``[..., out_features]``."""
+        device = features.device.type
+        if not torch.is_autocast_enabled(device):
+            return super().forward(features)
+        with torch.autocast(device, enabled=False):
+            return super().forward(features.float())
 
 
 class Mlp(nn.Module):
@@ -30,11 +43,111 @@ class Mlp(nn.Module):
         super().__init__()
         widths = [int(torch.Size(in_shape).numel()), *units]
         hidden = [layer for i, o in pairwise(widths) for layer in (nn.Linear(i, o), nn.ReLU(inplace=True))]
-        self.layers = nn.Sequential(nn.Flatten(), *hidden, nn.Linear(widths[-1], out_dim))
+        self.layers = nn.Sequential(nn.Flatten(), *hidden, Head(widths[-1], out_dim))
 
     def forward(self, obs: torch.Tensor) -> torch.Tensor:
         """``[B, *in_shape]`` to ``[B, out_dim]``."""
         return self.layers(obs.float())  # type: ignore[no-any-return]
+
+
+class Cnn(nn.Module):
+    """Convolutions over images of bytes, a hidden layer, outputs.
+
+    Args:
+        convs: makes, of C, the layers that turn images ``[B, C, H, W]`` into maps.
+        in_shape: ``[C, H, W]``.
+        out_dim: number of outputs.
+        hidden: width of the hidden layer.
+
+    Raises:
+        ConfigError: ``in_shape`` has not three dimensions, or is too small for the convolutions.
+    """
+
+    def __init__(self, convs: Callable[[int], nn.Module], in_shape: Sequence[int], out_dim: int, hidden: int) -> None:
+        super().__init__()
+        name, found = type(self).__name__, list(in_shape)
+        if len(found) != 3:
+            raise ConfigError(f"{name}: expected images [C, H, W], found observations {found}")
+        maps = convs(found[0])
+        try:
+            n_features = maps(torch.zeros(1, *found)).numel()
+        except RuntimeError as error:
+            raise ConfigError(f"{name}: expected larger images [C, H, W], found {found}: {error}") from error
+        dense = nn.Linear(n_features, hidden)
+        self.layers = nn.Sequential(maps, nn.Flatten(), dense, nn.ReLU(inplace=True), Head(hidden, out_dim))
+
+    def forward(self, obs: torch.Tensor) -> torch.Tensor:
+        """``[B, C, H, W]`` in 0 to 255 to ``[B, out_dim]``."""
+        images = obs.float() / 255
+        # Channels last, ImpalaCnn learns 1.8 times as fast on a CPU core (NatureCnn 1.05 times).
+        return self.layers(images.contiguous(memory_format=torch.channels_last))  # type: ignore[no-any-return]
+
+
+class NatureCnn(Cnn):
+    """The network of DQN on Atari (Mnih et al. 2015), for images of at least 36 x 36 bytes.
+
+    Args:
+        in_shape: ``[C, H, W]``.
+        out_dim: number of outputs.
+        hidden: width of the hidden layer.
+
+    Raises:
+        ConfigError: ``in_shape`` is no such shape.
+    """
+
+    def __init__(self, in_shape: Sequence[int], out_dim: int, hidden: int = 512) -> None:
+        super().__init__(_nature_convs, in_shape, out_dim, hidden)
+
+
+def _nature_convs(n_channels: int) -> nn.Module:
+    first = nn.Conv2d(n_channels, 32, 8, stride=4), nn.ReLU(inplace=True)
+    second = nn.Conv2d(32, 64, 4, stride=2), nn.ReLU(inplace=True)
+    third = nn.Conv2d(64, 64, 3), nn.ReLU(inplace=True)
+    return nn.Sequential(*first, *second, *third)
+
+
+class ImpalaCnn(Cnn):
+    """The deep network of IMPALA (arXiv:1802.01561, figure 3) without its LSTM, for images of bytes of any size.
+
+    Args:
+        in_shape: ``[C, H, W]``.
+        out_dim: number of outputs.
+        sections: channels of each section, which halves height and width.
+        hidden: width of the hidden layer.
+
+    Raises:
+        ConfigError: ``in_shape`` is no such shape.
+    """
+
+    def __init__(
+        self, in_shape: Sequence[int], out_dim: int, sections: Sequence[int] = (16, 32, 32), hidden: int = 256
+    ) -> None:
+        super().__init__(partial(_impala_convs, sections=sections), in_shape, out_dim, hidden)
+
+
+def _impala_convs(n_channels: int, sections: Sequence[int]) -> nn.Module:
+    layers: list[nn.Module] = []
+    for n_in, n_out in pairwise((n_channels, *sections)):
+        layers += [nn.Conv2d(n_in, n_out, 3, padding=1), nn.MaxPool2d(3, stride=2, padding=1)]
+        layers += [Residual(n_out), Residual(n_out)]
+    return nn.Sequential(*layers, nn.ReLU(inplace=True))
+
+
+class Residual(nn.Module):
+    """Two convolutions, added to what went in (He et al., arXiv:1603.05027).
+
+    Args:
+        channels: of the maps.
+    """
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        first, second = (nn.Conv2d(channels, channels, 3, padding=1) for _ in range(2))
+        self.layers = nn.Sequential(nn.ReLU(), first, nn.ReLU(inplace=True), second)
+
+    def forward(self, maps: torch.Tensor) -> torch.Tensor:
+        """``[B, C, H, W]`` to the same shape."""
+        return maps + self.layers(maps)  # type: ignore[no-any-return]
 
 
 def build_network(network: PluginConfig, observations: gymnasium.Space[Any], out_dim: int) -> nn.Module:
@@ -63,24 +176,42 @@ def build_network(network: PluginConfig, observations: gymnasium.Space[Any], out
     return built
 
 
+def build_encoder(
+    network: PluginConfig | None, observations: gymnasium.spaces.Box, feature_dim: int
+) -> tuple[nn.Module, int]:
+    """What turns observations ``[B, *shape]`` into features ``[B, F]``, and F.
+
+    A network has ``feature_dim`` outputs, of which features are the positive parts; without one, observations are
+    flattened.
+
+    Raises:
+        PluginError, ConfigError: see ``build_network``.
+    """
+    if network is None:
+        return nn.Flatten(), math.prod(observations.shape)
+    net = build_network(network, observations, feature_dim)
+    return nn.Sequential(net, nn.ReLU()), feature_dim
+
+
 class Critics(nn.Module):
-    """Independent action values ``Q_i(s, a)``, each an ``Mlp`` over the observation and the action.
+    """Independent action values ``Q_i(s, a)``, each an ``Mlp`` over features of the observation and the action.
 
     Args:
         n: number of critics.
-        obs_shape: shape of one observation.
+        encoder: turns observations ``[B, *shape]`` into features ``[B, F]``, for all critics.
+        n_features: F.
         action_dim: size of one action.
         units: width of each hidden layer.
     """
 
-    def __init__(self, n: int, obs_shape: Sequence[int], action_dim: int, units: Sequence[int]) -> None:
+    def __init__(self, n: int, encoder: nn.Module, n_features: int, action_dim: int, units: Sequence[int]) -> None:
         super().__init__()
-        inputs = torch.Size(obs_shape).numel() + action_dim
-        self.nets = nn.ModuleList(Mlp((inputs,), 1, units) for _ in range(n))
+        self.encoder = encoder
+        self.nets = nn.ModuleList(Mlp((n_features + action_dim,), 1, units) for _ in range(n))
 
     def forward(self, obs: torch.Tensor, action: torch.Tensor) -> torch.Tensor:
-        """``[B, *obs_shape]`` and ``[B, A]`` to ``[N, B]``."""
-        inputs = torch.cat((obs.flatten(1).float(), action), dim=1)
+        """``[B, *shape]`` and ``[B, A]`` to ``[N, B]``."""
+        inputs = torch.cat((self.encoder(obs).float(), action), dim=1)
         return torch.stack([net(inputs).squeeze(1) for net in self.nets])
 
 

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 import torch
 from pydantic import Field, model_validator
 from torch import nn
 
-from common.agents.networks import Mlp
 from common.settings import Settings
 
 
@@ -27,30 +25,29 @@ class GaussianConfig(Settings):
 
 
 class GaussianPolicy(nn.Module):
-    """A Gaussian around tanh of an ``Mlp``; its standard deviation is learnt, the same for all observations.
+    """A Gaussian around tanh of a network; its standard deviation is learnt, the same for all observations.
 
     Unsquashed, as the authors of AWAC and IQL have it: a squashed one has no finite likelihood at -1 and 1, where
     actions in data often are. Drawn actions are clipped to ``[-1, 1]``.
 
     Args:
-        obs_shape: shape of one observation.
-        n_dims: dimensions of an action.
-        units: width of each hidden layer.
+        mean: turns observations ``[B, *shape]`` into means before tanh ``[B, A]``.
+        n_dims: dimensions of an action, A.
         limits: of the standard deviation.
     """
 
-    def __init__(self, obs_shape: Sequence[int], n_dims: int, units: Sequence[int], limits: GaussianConfig) -> None:
+    def __init__(self, mean: nn.Module, n_dims: int, limits: GaussianConfig) -> None:
         super().__init__()
-        self.mean = Mlp(obs_shape, n_dims, units)
+        self.mean = mean
         self.lstd = nn.Parameter(torch.zeros(n_dims))
         self._limits = limits.min_lstd, limits.max_lstd
 
     def greedy(self, obs: torch.Tensor) -> torch.Tensor:
-        """The likeliest actions: ``[B, *obs_shape]`` to ``[B, A]`` in ``[-1, 1]``."""
+        """The likeliest actions: ``[B, *shape]`` to ``[B, A]`` in ``[-1, 1]``."""
         return self.mean(obs).tanh()  # type: ignore[no-any-return]
 
     def draw(self, obs: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-        """Random actions: ``[B, *obs_shape]`` to ``[B, A]`` in ``[-1, 1]``."""
+        """Random actions: ``[B, *shape]`` to ``[B, A]`` in ``[-1, 1]``."""
         mean = self.greedy(obs)
         noise = torch.randn(mean.shape, generator=generator, device=mean.device)
         return (mean + self._lstd().exp() * noise).clamp(-1, 1)
@@ -66,24 +63,22 @@ class GaussianPolicy(nn.Module):
 
 
 class CategoricalPolicy(nn.Module):
-    """Softmax over the outputs of an ``Mlp``.
+    """Softmax over the outputs of a network.
 
     Args:
-        obs_shape: shape of one observation.
-        n_actions: number of actions.
-        units: width of each hidden layer.
+        logits: turns observations ``[B, *shape]`` into ``[B, A]``.
     """
 
-    def __init__(self, obs_shape: Sequence[int], n_actions: int, units: Sequence[int]) -> None:
+    def __init__(self, logits: nn.Module) -> None:
         super().__init__()
-        self.logits = Mlp(obs_shape, n_actions, units)
+        self.logits = logits
 
     def greedy(self, obs: torch.Tensor) -> torch.Tensor:
-        """The likeliest actions: ``[B, *obs_shape]`` to ``[B]``, counted from 0."""
+        """The likeliest actions: ``[B, *shape]`` to ``[B]``, counted from 0."""
         return self.logits(obs).argmax(dim=1)  # type: ignore[no-any-return]
 
     def draw(self, obs: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-        """Random actions: ``[B, *obs_shape]`` to ``[B]``, counted from 0."""
+        """Random actions: ``[B, *shape]`` to ``[B]``, counted from 0."""
         return torch.multinomial(self.logits(obs).softmax(dim=1), 1, generator=generator).squeeze(1)
 
     def log_prob(self, obs: torch.Tensor, action: torch.Tensor) -> torch.Tensor:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from pydantic import Field, PositiveFloat, model_validator
+from torch import nn
 
 from common.agents.actor_critic import ActorCritic, ActorCriticConfig
 from common.agents.losses import ent_coef_loss, soft_policy_loss, soft_value, squashed_gaussian
-from common.agents.networks import EntropyCoef, Mlp
+from common.agents.networks import EntropyCoef
 from common.agents.training import descend, track
 from common.data import Record
 from common.interfaces import EnvSpec
@@ -55,8 +56,8 @@ class SAC(ActorCritic):
         self._nets["ent_coef"] = self.ent_coef
         self._ent_coef_optimizer = torch.optim.Adam(self.ent_coef.parameters(), lr=config.ent_coef_lr or config.lr)
 
-    def _make_actor(self, obs_shape: Sequence[int], n_dims: int) -> Mlp:
-        return Mlp(obs_shape, 2 * n_dims, self.config.units)
+    def _make_actor(self, n_dims: int) -> nn.Module:
+        return self._make_network(2 * n_dims)
 
     def _policy(self, obs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Mean and log standard deviation before tanh, both ``[n, A]``."""

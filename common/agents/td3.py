@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from copy import deepcopy
 from typing import Annotated, Any
 
 import torch
 from pydantic import Field, PositiveInt
+from torch import nn
 
 from common.agents.actor_critic import ActorCritic, ActorCriticConfig
 from common.agents.losses import least_value, policy_loss, smoothed
-from common.agents.networks import Mlp
 from common.agents.training import descend, track
 from common.data import Record
 from common.interfaces import EnvSpec
@@ -43,8 +43,8 @@ class TD3(ActorCritic):
         self._nets["actor_tgt"] = self.actor_tgt
         self._n_updates = 0
 
-    def _make_actor(self, obs_shape: Sequence[int], n_dims: int) -> Mlp:
-        return Mlp(obs_shape, n_dims, self.config.units)
+    def _make_actor(self, n_dims: int) -> nn.Module:
+        return self._make_network(n_dims)
 
     def _act(self, obs: torch.Tensor) -> torch.Tensor:
         action: torch.Tensor = self.actor(obs).tanh()

@@ -13,6 +13,7 @@ from gymnasium.spaces import Box
 from common.agents.actor_critic import ActorCritic
 from common.agents.awac import AWAC
 from common.agents.iql import IQL
+from common.agents.networks import NatureCnn
 from common.agents.policies import GaussianPolicy
 from common.agents.sac import SAC
 from common.agents.td3 import TD3
@@ -250,6 +251,36 @@ def test_observations_and_actions_of_any_shape_are_taken(kind: Kind) -> None:
     assert actions.dtype == np.float64
     rows = [(obs, actions[0], 1.0, obs, False, False)]
     assert agent.opt(holding(rows, np.float64)) is not None
+
+
+# A network for the observations.
+
+PIXELS = EnvSpec(Box(0, 255, (1, 36, 36), np.uint8), ACTIONS)
+NATURE = {"target": "common.agents.networks:NatureCnn", "params": {"hidden": 8}}
+
+
+@EACH
+def test_it_learns_from_images_with_a_network_below_its_layers(kind: Kind) -> None:
+    agent = make(kind, PIXELS, network=NATURE, feature_dim=6)
+    obs = np.random.default_rng(0).integers(256, size=(36, 36), dtype=np.uint8)[None]
+    column = obs[None].repeat(4, axis=0)
+    items = holding([row(action=(1, 2))] * 4, np.float32)
+    pixels = ItemMemory(items.batch(4) | {"obs": column, "next_obs": column})
+    nets = (agent.actor, agent.critics)
+    before = [copies(net) for net in nets]
+    for _ in range(2):
+        assert agent.opt(pixels) is not None
+    assert PIXELS.action_space.contains(agent.sample(obs[None])[0])
+    for old, net in zip(before, nets, strict=True):
+        assert sum(isinstance(module, NatureCnn) for module in net.modules()) == 1
+        unchanged = [torch.equal(x, y) for x, y in zip(old, copies(net), strict=True)]
+        assert not any(unchanged)
+
+
+@EACH
+def test_a_network_that_does_not_take_the_observations_is_refused(kind: Kind) -> None:
+    with pytest.raises(ConfigError, match=r"^NatureCnn: expected images"):
+        make(kind, network=NATURE)
 
 
 # Models and checkpoints.

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import gymnasium
@@ -7,10 +8,20 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional
 
-from common.agents.networks import Critics, EntropyCoef, Mlp, build_network
+from common.agents.networks import (
+    Critics,
+    EntropyCoef,
+    Head,
+    ImpalaCnn,
+    Mlp,
+    NatureCnn,
+    build_encoder,
+    build_network,
+)
 from common.config import PluginConfig
-from common.errors import PluginError
+from common.errors import ConfigError, PluginError
 
 
 @pytest.mark.parametrize("in_shape", [(3,), (2, 4), (1, 2, 3)])
@@ -45,6 +56,86 @@ def test_the_observations_are_left_as_they_were() -> None:
     obs = torch.full((2, 3), -1.0)
     Mlp((3,), 2, (4,))(obs)
     assert torch.equal(obs, torch.full((2, 3), -1.0))
+
+
+def test_outputs_are_float32_also_where_hidden_layers_are_not() -> None:
+    net, obs = Mlp((3,), 2, (64,)), torch.rand(5, 3)
+    exact = net(obs)
+    with torch.autocast("cpu", torch.bfloat16):
+        hidden, found = net.layers[:-1](obs), net(obs)
+    assert hidden.dtype == torch.bfloat16
+    assert found.dtype == torch.float32
+    assert not torch.equal(found, found.bfloat16().float())
+    torch.testing.assert_close(found, exact, atol=0.02, rtol=0)
+
+
+def test_the_last_layer_is_an_ordinary_one_outside_of_autocast() -> None:
+    head, features = Head(3, 2), torch.rand(5, 3)
+    assert torch.equal(head(features), functional.linear(features, head.weight, head.bias))
+    assert set(head.state_dict()) == {"weight", "bias"}
+
+
+# Networks for images.
+
+
+def images(*shape: int) -> torch.Tensor:
+    return torch.from_numpy(np.random.default_rng(0).integers(256, size=shape, dtype=np.uint8))
+
+
+def test_nature_cnn_computes_what_the_paper_says() -> None:
+    net, obs = NatureCnn((4, 84, 84), 6), images(3, 4, 84, 84)
+    *convs, w4, b4, w5, b5 = net.parameters()
+    maps = obs.float() / 255
+    for weight, bias, stride in zip(convs[::2], convs[1::2], (4, 2, 1), strict=True):
+        maps = functional.conv2d(maps, weight, bias, stride).relu()
+    assert maps.shape == (3, 64, 7, 7)
+    slow = functional.linear(functional.linear(maps.flatten(1), w4, b4).relu(), w5, b5)
+    torch.testing.assert_close(net(obs), slow)
+    assert sum(parameter.numel() for parameter in net.parameters()) == 1_687_206
+
+
+def test_impala_cnn_computes_what_the_paper_says() -> None:
+    net, obs = ImpalaCnn((4, 84, 84), 6), images(2, 4, 84, 84)
+    *convs, w4, b4, w5, b5 = net.parameters()
+    pairs = iter(list(zip(convs[::2], convs[1::2], strict=True)))
+
+    def conv(maps: torch.Tensor) -> torch.Tensor:
+        return functional.conv2d(maps, *next(pairs), padding=1)
+
+    maps = obs.float() / 255
+    for _ in range(3):
+        maps = functional.max_pool2d(conv(maps), 3, 2, 1)
+        for _ in range(2):
+            maps = maps + conv(conv(maps.relu()).relu())
+    assert maps.shape == (2, 32, 11, 11)
+    slow = functional.linear(functional.linear(maps.relu().flatten(1), w4, b4).relu(), w5, b5)
+    torch.testing.assert_close(net(obs), slow)
+
+
+@pytest.mark.parametrize(
+    ("kind", "in_shape", "params"),
+    [
+        (NatureCnn, (1, 36, 36), {"hidden": 8}),
+        (NatureCnn, (3, 40, 64), {}),
+        (ImpalaCnn, (3, 9, 5), {"sections": (4, 8), "hidden": 8}),
+    ],
+)
+def test_images_of_other_sizes_and_widths_are_taken(
+    kind: type[nn.Module], in_shape: tuple[int, ...], params: dict[str, object]
+) -> None:
+    assert kind(in_shape, 5, **params)(images(2, *in_shape)).shape == (2, 5)
+
+
+@pytest.mark.parametrize(
+    ("in_shape", "message"),
+    [
+        ((84, 84), r"^NatureCnn: expected images \[C, H, W\], found observations \[84, 84\]$"),
+        ((4, 20, 20), r"^NatureCnn: expected larger images \[C, H, W\], found \[4, 20, 20\]"),
+    ],
+)
+def test_observations_that_are_no_images_are_refused(in_shape: tuple[int, ...], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        NatureCnn(in_shape, 6)
 
 
 # A user's own network.
@@ -97,7 +188,7 @@ def test_a_network_that_does_not_take_the_shapes_is_refused() -> None:
 
 @pytest.mark.parametrize("obs_shape", [(3,), (2, 4)])
 def test_each_critic_is_a_network_of_its_own_over_observation_and_action(obs_shape: tuple[int, ...]) -> None:
-    critics = Critics(3, obs_shape, 2, (8,))
+    critics = Critics(3, nn.Flatten(), math.prod(obs_shape), 2, (8,))
     obs, action = torch.rand(5, *obs_shape), torch.rand(5, 2)
     found = critics(obs, action)
     assert found.shape == (3, 5)
@@ -106,6 +197,24 @@ def test_each_critic_is_a_network_of_its_own_over_observation_and_action(obs_sha
     assert not torch.equal(found[0], found[1])
     assert not torch.equal(found, critics(obs, action + 1))
     assert not torch.equal(found, critics(obs + 1, action))
+
+
+def test_critics_share_the_network_that_makes_their_features() -> None:
+    encoder, n_features = build_encoder(own("tower"), SPACE, 4)
+    critics, obs, action = Critics(2, encoder, n_features, 3, ()), images(5, 2, 3), torch.rand(5, 3)
+    features = encoder(obs)
+    assert features.shape == (5, n_features) == (5, 4)
+    assert features.min() >= 0
+    inputs = torch.cat((features, action), 1)
+    torch.testing.assert_close(critics(obs, action)[1], critics.nets[1](inputs)[:, 0])
+    critics(obs, action)[0].sum().backward()
+    assert all(parameter.grad is not None for parameter in encoder.parameters())
+
+
+def test_without_a_network_the_features_are_the_observation() -> None:
+    encoder, n_features = build_encoder(None, SPACE, 4)
+    assert n_features == 6
+    assert torch.equal(encoder(images(5, 2, 3)), images(5, 6))
 
 
 @pytest.mark.parametrize("learned", [True, False])

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch.distributions import Categorical, Normal
 
+from common.agents.networks import Mlp
 from common.agents.policies import CategoricalPolicy, GaussianConfig, GaussianPolicy
 from common.errors import ConfigError
 from common.settings import validate
@@ -18,7 +19,7 @@ def generator() -> torch.Generator:
 
 def gaussian(*means: float, lstd: float = 0.0, **limits: float) -> GaussianPolicy:
     """A policy with these means before tanh, whatever it observes."""
-    policy = GaussianPolicy((3,), len(means), (), GaussianConfig(**limits))
+    policy = GaussianPolicy(Mlp((3,), len(means), ()), len(means), GaussianConfig(**limits))
     fix_outputs(policy.mean, *means)
     policy.lstd.data.fill_(lstd)
     return policy
@@ -64,7 +65,7 @@ def test_limits_the_wrong_way_round_are_refused() -> None:
 
 @torch.no_grad()
 def test_a_categorical_policy_draws_and_scores_by_its_logits_and_is_greedy_by_the_highest() -> None:
-    policy, obs = CategoricalPolicy((3,), 3, ()), torch.zeros(30_000, 3)
+    policy, obs = CategoricalPolicy(Mlp((3,), 3, ())), torch.zeros(30_000, 3)
     fix_outputs(policy.logits, 0.0, 1.0, -1.0)
     shares = Categorical(logits=torch.tensor([0.0, 1.0, -1.0])).probs
     drawn = policy.draw(obs, generator())

@@ -1,0 +1,59 @@
+"""Train with stable-baselines3, for comparison; runs where that package is installed and imports nothing of ours."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from typing import Any
+
+import gymnasium
+import numpy as np
+import stable_baselines3
+import torch
+from stable_baselines3.common.callbacks import BaseCallback
+
+
+def evaluate(model: Any, env: gymnasium.Env[Any, Any], episodes: int) -> float:
+    """Mean return of greedy episodes; episode i starts from ``reset(seed=1000 + i)``."""
+    returns = []
+    for i in range(episodes):
+        obs, _ = env.reset(seed=1000 + i)
+        total, done = 0.0, False
+        while not done:
+            action, _ = model.predict(obs, deterministic=True)
+            obs, reward, terminated, truncated, _ = env.step(action)
+            total += float(reward)
+            done = terminated or truncated
+        returns.append(total)
+    return float(np.mean(returns))
+
+
+class Score(BaseCallback):  # type: ignore[misc] # without the package it has no type
+    """Scores the policy each time another share of the budget is spent."""
+
+    def __init__(self, env: gymnasium.Env[Any, Any], job: dict[str, Any]) -> None:
+        super().__init__()
+        self._env, self._episodes, self._interval = env, job["episodes"], job["env_steps"] // job["evaluations"]
+        self.curve: list[list[float]] = []
+
+    def _on_step(self) -> bool:
+        if self.num_timesteps % self._interval == 0:
+            self.curve.append([self.num_timesteps, round(evaluate(self.model, self._env, self._episodes), 2)])
+        return True
+
+
+def main() -> None:
+    job = json.loads(sys.argv[1])
+    torch.set_num_threads(1)
+    settings = dict(job["settings"])
+    algorithm = getattr(stable_baselines3, settings.pop("algorithm"))
+    model = algorithm("MlpPolicy", gymnasium.make(**job["env"]), seed=job["seed"], device="cpu", **settings)
+    score, started = Score(gymnasium.make(**job["env"]), job), time.perf_counter()
+    model.learn(job["env_steps"], callback=score)
+    seconds = round(time.perf_counter() - started, 1)
+    sys.stdout.write(json.dumps({"opt_steps": model._n_updates, "seconds": seconds, "curve": score.curve}) + "\n")
+
+
+if __name__ == "__main__":
+    main()

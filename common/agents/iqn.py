@@ -1,0 +1,119 @@
+"""IQN: implicit quantile networks for distributional reinforcement learning (arXiv:1806.06923)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import gymnasium
+import torch
+from pydantic import Field, PositiveFloat, PositiveInt
+from torch import nn
+
+from common.agents.losses import quantile_huber_loss, td_target
+from common.agents.networks import Head
+from common.agents.q_agent import QAgent, QAgentConfig
+from common.interfaces import EnvSpec
+
+
+class IQNConfig(QAgentConfig):
+    """``agent.params`` of ``common.agents.iqn:IQN``; ``units`` or ``network`` make the features of an observation."""
+
+    feature_dim: PositiveInt = Field(256, description="Features of an observation, and width of the layer above them.")
+    embed_dim: PositiveInt = Field(64, description="Cosines that a quantile's level is embedded in.")
+    n_quantiles: PositiveInt = Field(8, description="Levels drawn for a prediction (N).")
+    n_quantiles_tgt: PositiveInt = Field(8, description="Levels drawn for a target (N'); the paper's agent draws 64.")
+    n_quantiles_act: PositiveInt = Field(32, description="Evenly spaced levels whose mean is an action's value (K).")
+    kappa: PositiveFloat = Field(1.0, description="Errors above this count linearly in the quantile Huber loss.")
+
+
+class QuantileNet(nn.Module):
+    """Quantiles of the return of each action: ``Z_tau(s, a) = f(psi(s) * phi(tau))_a`` (arXiv:1806.06923, 3.1).
+
+    ``f`` has one hidden layer. Features come out of a whole network; the paper takes a convolution's outputs, and with
+    them multiplies N-fold the widest layer of all.
+
+    Args:
+        network: observations ``[B, *shape]`` to ``[B, feature_dim]``; psi is its positive part.
+        feature_dim: width of psi, phi and the hidden layer.
+        n_actions: A.
+        embed_dim: number of cosines.
+        n_levels: K, evenly spaced levels whose mean quantile is an action's value.
+    """
+
+    levels: torch.Tensor  # [K, 1]
+    frequencies: torch.Tensor  # [E]
+
+    def __init__(self, network: nn.Module, feature_dim: int, n_actions: int, embed_dim: int, n_levels: int) -> None:
+        super().__init__()
+        self.psi = nn.Sequential(network, nn.ReLU())
+        self.phi = nn.Sequential(nn.Linear(embed_dim, feature_dim), nn.ReLU(inplace=True))
+        hidden = nn.Linear(feature_dim, feature_dim)
+        self.f = nn.Sequential(hidden, nn.ReLU(inplace=True), Head(feature_dim, n_actions))
+        levels = (torch.arange(n_levels)[:, None] + 0.5) / n_levels
+        self.register_buffer("levels", levels, persistent=False)
+        self.register_buffer("frequencies", math.pi * torch.arange(embed_dim), persistent=False)
+
+    def forward(self, obs: torch.Tensor) -> torch.Tensor:
+        """Action values: ``[B, *shape]`` to ``[B, A]``."""
+        return self.quantiles(obs, self.levels).mean(dim=0)
+
+    def quantiles(self, obs: torch.Tensor, levels: torch.Tensor) -> torch.Tensor:
+        """Quantiles ``[N, B, A]`` at ``levels`` in [0, 1], ``[N, B]``, or ``[N, 1]`` for all observations alike."""
+        embedding = self.phi((levels[..., None] * self.frequencies).cos())  # [N, B or 1, F]
+        return self.f(self.psi(obs) * embedding)  # type: ignore[no-any-return]
+
+
+class IQN(QAgent):
+    """Q-learning of the whole distribution of returns; it acts by its mean.
+
+    Args:
+        spec: ``gymnasium.spaces.Box`` observations of any shape and ``Discrete`` actions.
+        seed: of the initial weights, of exploration and of the levels that are drawn.
+        epsilon: this actor's rung of the exploration ladder.
+        device: where the networks live.
+        params: see ``IQNConfig``.
+
+    Raises:
+        ConfigError: the observation space is no Box, or the action space is not Discrete.
+        PluginError: the user's own network cannot be built or gives something else than ``feature_dim`` outputs.
+    """
+
+    Config = IQNConfig
+    config: IQNConfig
+    qnet: QuantileNet
+    qnet_tgt: QuantileNet
+
+    def __init__(self, spec: EnvSpec, *, seed: int, epsilon: float = 0.0, device: str = "cpu", **params: Any) -> None:
+        super().__init__(spec, IQNConfig(**params), seed=seed, epsilon=epsilon, device=device)
+        self._generator = torch.Generator(self.device).manual_seed(seed)
+
+    def _qnet(self, observations: gymnasium.spaces.Box) -> QuantileNet:
+        config = self.config
+        network = self._network(observations, config.feature_dim)
+        return QuantileNet(network, config.feature_dim, self._n_actions, config.embed_dim, config.n_quantiles_act)
+
+    def _loss(self, batch: Mapping[str, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        target, action = self._target(batch), self._action_index(batch)  # [N', B], [B]
+        levels = self._draw_levels(self.config.n_quantiles, len(action))  # [N, B]
+        prediction = _of_action(self.qnet.quantiles(batch["obs"], levels), action)  # [N, B]
+        loss = quantile_huber_loss(prediction, target, levels, self.config.kappa).mean()
+        return loss, prediction.mean(dim=0), target.mean(dim=0)
+
+    @torch.no_grad()
+    def _target(self, batch: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        chooser = self.qnet if self.config.double_dqn else self.qnet_tgt
+        action = chooser(batch["next_obs"]).argmax(dim=1)  # [B]
+        levels = self._draw_levels(self.config.n_quantiles_tgt, len(action))  # [N', B]
+        returns = _of_action(self.qnet_tgt.quantiles(batch["next_obs"], levels), action)  # [N', B]
+        discount = batch.get("discount", self.config.discount_factor)  # [B], or one for all
+        return td_target(batch["reward"], batch["terminated"], returns, discount)
+
+    def _draw_levels(self, n: int, batch_size: int) -> torch.Tensor:
+        return torch.rand((n, batch_size), generator=self._generator, device=self.device)
+
+
+def _of_action(quantiles: torch.Tensor, action: torch.Tensor) -> torch.Tensor:
+    """The quantiles of the actions ``[B]``: ``[N, B, A]`` to ``[N, B]``."""
+    return quantiles.gather(2, action.expand(len(quantiles), -1)[..., None]).squeeze(2)
