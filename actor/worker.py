@@ -16,8 +16,8 @@ from actor.client.pusher import Pusher, RunChangedError
 from actor.proxy import ReplayBufferProxy
 from actor.sampler import Sampler
 from actor.stat import ActorCounters, ActorStat
+from common.address import split_address
 from common.child import say, say_error
-from common.config import split_address
 from common.errors import ConfigError, CrossborderError, PluginError
 from common.interfaces import Agent
 from common.log import setup_logging
@@ -76,11 +76,12 @@ class Actor:
         pusher = Pusher(self._connector, joined, fetcher, counters, self._stopped)
         proxy = ReplayBufferProxy(joined.schema, joined.config.push, pusher)
         try:
-            self._act(Sampler(parts.env, parts.processor, counters, joined.seed), parts.agent, fetcher, proxy)
+            self._act(Sampler(parts.lanes, counters, joined.seed), parts.agent, fetcher, proxy)
         finally:
             unacknowledged = pusher.finish(FINISH_SECONDS)
             fetcher.join(1.0)
-            parts.env.close()
+            for lane in parts.lanes:
+                lane.env.close()
         if pusher.failure is not None:
             raise pusher.failure
         if unacknowledged:
@@ -107,7 +108,9 @@ def build_agreed_parts(joined: Joined) -> Parts:
         SchemaMismatchError: this host's parts make other items than the learner's.
     """
     try:
-        parts = build_parts(joined.config, seed=joined.seed, epsilon=joined.epsilon)
+        parts = build_parts(
+            joined.config, seed=joined.seed, epsilon=joined.epsilon, n_envs=joined.config.envs_per_actor
+        )
     except ConfigError as error:
         raise PluginError(f"what the learner names cannot be built here: {error}") from error
     parts.schema.require_equal(joined.schema, "this actor", "the learner")

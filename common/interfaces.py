@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from common.data import Array, Items, Model, ModelVersion, Record, Schema
+from common.errors import PluginError
 
 if TYPE_CHECKING:
     import gymnasium
@@ -129,6 +130,16 @@ class Agent(abc.ABC):
     @abc.abstractmethod
     def load_params(self, params: Mapping[str, torch.Tensor]) -> None:
         """Restore what ``save_params`` gave."""
+
+    def policy(self) -> torch.nn.Module:
+        """The greedy policy: observations ``[n, *shape]`` to the actions ``sample`` gives in eval mode, as tensors.
+
+        Its weights are the agent's own. Only export needs it; an agent may do without.
+
+        Raises:
+            PluginError: it does not.
+        """
+        raise PluginError(f"{type(self).__name__} offers no policy(): return its greedy policy as a torch.nn.Module")
 
 
 @dataclass(frozen=True)

@@ -51,11 +51,12 @@ class MinariEpisodes:
         return int(self._dataset.total_steps)
 
     def items(self, parts: Parts) -> Iterator[Items]:
-        self._check_spaces(parts.env)
+        env, processor = parts.lanes[0].env, parts.lanes[0].processor
+        self._check_spaces(env)
         for episode in self._episodes():
-            parts.processor.reset()
-            steps = self._steps(episode, parts.env)
-            ready = [items for step in steps if (items := parts.processor.process(step)) is not None]
+            processor.reset()
+            steps = self._steps(episode, env)
+            ready = [items for step in steps if (items := processor.process(step)) is not None]
             if ready:
                 yield {name: np.concatenate([items[name] for items in ready]) for name in ready[0]}
 

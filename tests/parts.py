@@ -28,7 +28,7 @@ def counting_action(obs: Array) -> int:
 
 
 class CountingEnv(gymnasium.Env[Array, Any]):
-    """Observations ``[tag, step, episode]`` that name their place in the life of one actor; never the same twice.
+    """Observations ``[tag, step, episode]`` that name their place in the life of one environment; never the same twice.
 
     The tag is the seed of a reset, which begins another life. Episodes have 7 steps and end in turn by termination and
     truncation.
@@ -81,7 +81,7 @@ class DyingEnv(CountingEnv):
 
 
 def expected_items(tag: int, count: int) -> dict[str, Array]:
-    """The first ``count`` transitions of the actor whose environment was seeded with ``tag``."""
+    """The first ``count`` transitions of the environment that was seeded with ``tag``."""
     env, rows = CountingEnv(), []
     obs, _ = env.reset(seed=tag)
     for _ in range(count):
@@ -96,7 +96,7 @@ def expected_items(tag: int, count: int) -> dict[str, Array]:
 
 
 def check_rows(items: Mapping[str, Array]) -> None:
-    """Every row is one whole transition of one actor."""
+    """Every row is one whole transition of one environment."""
     obs, next_obs = items["obs"], items["next_obs"]
     np.testing.assert_array_equal(obs[:, 0], next_obs[:, 0])
     np.testing.assert_array_equal(obs[:, 1] + 1, next_obs[:, 1])
@@ -106,6 +106,15 @@ def check_rows(items: Mapping[str, Array]) -> None:
     done = (next_obs[:, 1] - next_obs[:, 2]) % EPISODE == 0
     np.testing.assert_array_equal(items["terminated"], done & (obs[:, 2] % 2 == 0))
     np.testing.assert_array_equal(items["truncated"], done & (obs[:, 2] % 2 == 1))
+
+
+def assert_complete(items: Mapping[str, Array], steps_by_tag: dict[int, int]) -> None:
+    """Each environment's items are exactly its first steps, in order, and there are no others."""
+    assert sorted(set(items["obs"][:, 0].astype(int))) == sorted(steps_by_tag)
+    for tag, steps in steps_by_tag.items():
+        mine = items["obs"][:, 0] == tag
+        for name, column in expected_items(tag, steps).items():
+            np.testing.assert_array_equal(items[name][mine], column, err_msg=f"environment {tag}, {name}")
 
 
 class CheckingAgent(Agent):

@@ -10,7 +10,7 @@ from pydantic import Field, PositiveFloat
 
 from common.agents.actor_critic import ActorCritic, ActorCriticConfig
 from common.agents.losses_offline import exp_weight, softmax_weight, weighted_imitation_loss
-from common.agents.policies import GaussianConfig, GaussianPolicy
+from common.agents.stochastic import GaussianConfig, GaussianPolicy
 from common.agents.training import descend, track
 from common.data import Record
 
@@ -39,8 +39,8 @@ class AdvantageWeighted(ActorCritic):
     def _make_actor(self, n_dims: int) -> GaussianPolicy:
         return GaussianPolicy(self._make_network(n_dims), n_dims, self.config)
 
-    def _act(self, obs: torch.Tensor) -> torch.Tensor:
-        return self.actor.draw(obs, self._generator) if self.is_train else self.actor.greedy(obs)
+    def _explore(self, obs: torch.Tensor) -> torch.Tensor:
+        return self.actor.draw(obs, self._generator)
 
     def _improve_actor(self, batch: Mapping[str, torch.Tensor]) -> Record:
         config, obs, action = self.config, batch["obs"], batch["action"]

@@ -6,12 +6,15 @@ from collections.abc import Mapping
 from typing import Any
 
 import gymnasium
+import numpy as np
 import torch
 from pydantic import Field, PositiveFloat, PositiveInt
+from torch import nn
 
 from common.agents.actions import ActionScale
 from common.agents.networks import Mlp
-from common.agents.policies import CategoricalPolicy, GaussianConfig, GaussianPolicy
+from common.agents.policies import GreedyActor, GreedyQ
+from common.agents.stochastic import CategoricalPolicy, GaussianConfig, GaussianPolicy
 from common.agents.training import descend, restore, saved, to_tensors
 from common.data import Array, Model, Record
 from common.errors import ConfigError
@@ -59,38 +62,47 @@ class BC(Agent):
         self.config = config = BCConfig(**params)
         self.device = torch.device(device)
         torch.manual_seed(seed)
-        self.policy: CategoricalPolicy | GaussianPolicy
+        self._build(observations, actions)
+        self._optimizer = torch.optim.Adam(self.imitator.parameters(), lr=config.lr)
+        self._generator = torch.Generator(self.device).manual_seed(seed)
+
+    def _build(self, observations: gymnasium.spaces.Box, actions: gymnasium.Space[Any]) -> None:
+        units = self.config.units
+        self.imitator: CategoricalPolicy | GaussianPolicy
         self.actions: ActionNumber | ActionScale
         if isinstance(actions, gymnasium.spaces.Discrete):
-            self.actions = ActionNumber(actions)
-            self.policy = CategoricalPolicy(Mlp(observations.shape, int(actions.n), config.units))
+            self.actions = ActionNumber(actions, self.device)
+            self.imitator = CategoricalPolicy(Mlp(observations.shape, int(actions.n), units)).to(self.device)
+            self._greedy: nn.Module = GreedyQ(self.imitator, self.actions.table)
         else:
             self.actions = ActionScale("BC", actions, self.device)
-            n_dims = self.actions.size
-            self.policy = GaussianPolicy(Mlp(observations.shape, n_dims, config.units), n_dims, config)
-        self._nets = {"policy": self.policy.to(self.device)}
-        self._optimizer = torch.optim.Adam(self.policy.parameters(), lr=config.lr)
-        self._generator = torch.Generator(self.device).manual_seed(seed)
+            mean = Mlp(observations.shape, self.actions.size, units)
+            self.imitator = GaussianPolicy(mean, self.actions.size, self.config).to(self.device)
+            self._greedy = GreedyActor(self.imitator, self.actions)
+        self._nets = {"policy": self.imitator}
 
     def sample(self, obs: Array) -> Array:
         with torch.inference_mode():
             given = torch.from_numpy(obs).to(self.device)
-            chosen = self.policy.draw(given, self._generator) if self.is_train else self.policy.greedy(given)
-            return self.actions.to_env(chosen)
+            actions = self._explore(given) if self.is_train else self._greedy(given)
+            return actions.cpu().numpy()
+
+    def _explore(self, obs: torch.Tensor) -> torch.Tensor:
+        return self.actions.to_env(self.imitator.draw(obs, self._generator))
 
     def opt(self, buffer: ReplayBuffer) -> Record | None:
         if len(buffer) == 0:
             return None
         batch = to_tensors(buffer.batch(self.config.batch_size), self.device)
-        loss = -self.policy.log_prob(batch["obs"], self.actions.from_env(batch["action"])).mean()
+        loss = -self.imitator.log_prob(batch["obs"], self.actions.from_env(batch["action"])).mean()
         descend(loss, self._optimizer, self.config.max_grad_norm)
         return {"loss": loss.detach()}
 
     def model_info(self) -> Mapping[str, torch.Tensor]:
-        return {name: value.detach() for name, value in self.policy.state_dict().items()}
+        return {name: value.detach() for name, value in self.imitator.state_dict().items()}
 
     def sync_model(self, model: Model) -> None:
-        self.policy.load_state_dict({name: torch.from_numpy(value) for name, value in model.params.items()})
+        self.imitator.load_state_dict({name: torch.from_numpy(value) for name, value in model.params.items()})
 
     def save_params(self) -> Mapping[str, torch.Tensor]:
         return saved(self._nets)
@@ -98,16 +110,25 @@ class BC(Agent):
     def load_params(self, params: Mapping[str, torch.Tensor]) -> None:
         restore("BC", self._nets, params)
 
+    def policy(self) -> nn.Module:
+        return self._greedy
+
 
 class ActionNumber:
-    """Discrete actions as the network counts them, from 0, and as the environment does."""
+    """Discrete actions as the network counts them, from 0, and as the environment does.
 
-    def __init__(self, space: gymnasium.spaces.Discrete) -> None:
-        self._start, self._dtype = int(space.start), space.dtype
+    Args:
+        space: of the actions.
+        device: where the agent's tensors live.
+    """
 
-    def to_env(self, number: torch.Tensor) -> Array:
+    def __init__(self, space: gymnasium.spaces.Discrete, device: torch.device) -> None:
+        self._start = int(space.start)
+        self.table = torch.from_numpy((np.arange(space.n) + space.start).astype(space.dtype)).to(device)
+
+    def to_env(self, number: torch.Tensor) -> torch.Tensor:
         """Actions ``[n]`` as the environment takes them."""
-        return (number.cpu().numpy() + self._start).astype(self._dtype)
+        return self.table[number]
 
     def from_env(self, actions: torch.Tensor) -> torch.Tensor:
         """The numbers ``[B]`` int64 of the environment's actions."""

@@ -1,86 +1,45 @@
-"""Stochastic policies that can say how likely an action is. Shapes: B batch, A actions or their dimensions."""
+"""Greedy policies: modules from observations to actions as the environment takes them, to act by and to export."""
 
 from __future__ import annotations
 
-import math
-
 import torch
-from pydantic import Field, model_validator
 from torch import nn
 
-from common.settings import Settings
+from common.agents.actions import ActionScale
 
 
-class GaussianConfig(Settings):
-    """Limits of a Gaussian policy's standard deviation, which is one for all observations."""
-
-    min_lstd: float = Field(-5.0, description="Least logarithm of the policy's standard deviation, Box actions.")
-    max_lstd: float = Field(2.0, description="Greatest logarithm of the policy's standard deviation, Box actions.")
-
-    @model_validator(mode="after")
-    def _limits_in_order(self) -> GaussianConfig:
-        if self.min_lstd > self.max_lstd:
-            raise ValueError(f"min_lstd ({self.min_lstd}) is above max_lstd ({self.max_lstd})")
-        return self
-
-
-class GaussianPolicy(nn.Module):
-    """A Gaussian around tanh of a network; its standard deviation is learnt, the same for all observations.
-
-    Unsquashed, as the authors of AWAC and IQL have it: a squashed one has no finite likelihood at -1 and 1, where
-    actions in data often are. Drawn actions are clipped to ``[-1, 1]``.
+class GreedyQ(nn.Module):
+    """Takes the action of the highest value.
 
     Args:
-        mean: turns observations ``[B, *shape]`` into means before tanh ``[B, A]``.
-        n_dims: dimensions of an action, A.
-        limits: of the standard deviation.
+        qnet: observations ``[n, *shape]`` to values ``[n, A]``.
+        actions: what the environment takes for each of them, ``[A, *action_shape]``.
     """
 
-    def __init__(self, mean: nn.Module, n_dims: int, limits: GaussianConfig) -> None:
+    actions: torch.Tensor
+
+    def __init__(self, qnet: nn.Module, actions: torch.Tensor) -> None:
         super().__init__()
-        self.mean = mean
-        self.lstd = nn.Parameter(torch.zeros(n_dims))
-        self._limits = limits.min_lstd, limits.max_lstd
+        self.qnet = qnet
+        self.register_buffer("actions", actions)
 
-    def greedy(self, obs: torch.Tensor) -> torch.Tensor:
-        """The likeliest actions: ``[B, *shape]`` to ``[B, A]`` in ``[-1, 1]``."""
-        return self.mean(obs).tanh()  # type: ignore[no-any-return]
-
-    def draw(self, obs: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-        """Random actions: ``[B, *shape]`` to ``[B, A]`` in ``[-1, 1]``."""
-        mean = self.greedy(obs)
-        noise = torch.randn(mean.shape, generator=generator, device=mean.device)
-        return (mean + self._lstd().exp() * noise).clamp(-1, 1)
-
-    def log_prob(self, obs: torch.Tensor, action: torch.Tensor) -> torch.Tensor:
-        """Logarithm of the density of actions ``[B, A]``, ``[B]``."""
-        lstd = self._lstd()
-        z = (action - self.greedy(obs)) / lstd.exp()
-        return (-0.5 * z.square() - lstd - 0.5 * math.log(2 * math.pi)).sum(dim=1)
-
-    def _lstd(self) -> torch.Tensor:
-        return self.lstd.clamp(*self._limits)
+    def forward(self, obs: torch.Tensor) -> torch.Tensor:
+        """``[n, *shape]`` to ``[n, *action_shape]``."""
+        return self.actions[self.qnet(obs).argmax(dim=1)]
 
 
-class CategoricalPolicy(nn.Module):
-    """Softmax over the outputs of a network.
+class GreedyActor(nn.Module):
+    """Takes tanh of the first ``A`` of an actor's outputs: the means of a Gaussian policy, or all it has.
 
     Args:
-        logits: turns observations ``[B, *shape]`` into ``[B, A]``.
+        actor: observations ``[n, *shape]`` to ``[n, outputs]``.
+        scale: of the actions.
     """
 
-    def __init__(self, logits: nn.Module) -> None:
+    def __init__(self, actor: nn.Module, scale: ActionScale) -> None:
         super().__init__()
-        self.logits = logits
+        self.actor, self._scale = actor, scale
 
-    def greedy(self, obs: torch.Tensor) -> torch.Tensor:
-        """The likeliest actions: ``[B, *shape]`` to ``[B]``, counted from 0."""
-        return self.logits(obs).argmax(dim=1)  # type: ignore[no-any-return]
-
-    def draw(self, obs: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-        """Random actions: ``[B, *shape]`` to ``[B]``, counted from 0."""
-        return torch.multinomial(self.logits(obs).softmax(dim=1), 1, generator=generator).squeeze(1)
-
-    def log_prob(self, obs: torch.Tensor, action: torch.Tensor) -> torch.Tensor:
-        """Logarithm of the probability of actions ``[B]``, ``[B]``."""
-        return self.logits(obs).log_softmax(dim=1).gather(1, action[:, None]).squeeze(1)  # type: ignore[no-any-return]
+    def forward(self, obs: torch.Tensor) -> torch.Tensor:
+        """``[n, *shape]`` to ``[n, *action_shape]``."""
+        return self._scale.to_env(self.actor(obs)[:, : self._scale.size].tanh())

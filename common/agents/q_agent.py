@@ -14,6 +14,7 @@ from torch import nn
 
 from common.agents.exploration import EpsilonGreedy
 from common.agents.networks import Mlp, build_network
+from common.agents.policies import GreedyQ
 from common.agents.training import descend, restore, saved, to_tensors, track
 from common.config import PluginConfig, Unit
 from common.data import Array, Model, Record
@@ -76,7 +77,7 @@ class QAgent(Agent):
         self.config = config
         self.device = torch.device(device)
         self._n_actions, self._first_action = int(actions.n), int(actions.start)
-        self._action_dtype = actions.dtype
+        self._actions = (np.arange(actions.n) + actions.start).astype(actions.dtype)
         torch.manual_seed(seed)
         self.qnet, self.qnet_tgt = (self._qnet(observations).to(self.device) for _ in range(2))
         self.qnet_tgt.load_state_dict(self.qnet.state_dict())
@@ -105,12 +106,13 @@ class QAgent(Agent):
         greedy = np.full(len(obs), True)
         if self.is_train:
             greedy = self._rng.random(len(obs)) >= self.epsilon
-        actions = self._rng.integers(self._n_actions, size=len(obs))
+        index = self._rng.integers(self._n_actions, size=len(obs))
         if greedy.any():
             with torch.inference_mode():
                 values = self.qnet(torch.from_numpy(obs).to(self.device))  # [n, A]
-            actions = np.where(greedy, values.argmax(dim=1).cpu().numpy(), actions)
-        return (actions + self._first_action).astype(self._action_dtype)
+            index = np.where(greedy, values.argmax(dim=1).cpu().numpy(), index)
+        actions: Array = self._actions[index]
+        return actions
 
     def opt(self, buffer: ReplayBuffer) -> Record | None:
         if len(buffer) == 0:
@@ -147,3 +149,6 @@ class QAgent(Agent):
 
     def load_params(self, params: Mapping[str, torch.Tensor]) -> None:
         restore(type(self).__name__, self._nets, params)
+
+    def policy(self) -> nn.Module:
+        return GreedyQ(self.qnet, torch.from_numpy(self._actions)).to(self.device)

@@ -367,6 +367,18 @@ BROKEN_AGENTS: dict[str, Broken] = {
         {"sample": lambda self, obs: np.full(len(obs), int(self.seed))},
         "sync_model() did not change what sample() does: an actor with the learner's model must act",
     ),
+    "a policy that is none": (
+        {"policy": lambda self: self.table},
+        "policy() returned Tensor: return a torch.nn.Module",
+    ),
+    "a policy of other arguments": (
+        {"policy": lambda self: torch.nn.Bilinear(1, 1, 1)},
+        "policy() failed on a tensor of observations (TypeError",
+    ),
+    "another policy": (
+        {"policy": lambda self: torch.nn.Identity()},
+        "policy() gave other actions than sample() after eval(): let sample() call it",
+    ),
     "saved views": ({"save_params": saved_views}, "of tensors that share storage save one or clone"),
     "nothing restored": (
         {"load_params": lambda self, params: None},

@@ -12,6 +12,7 @@ from common.config import ActorConfig, PluginConfig
 from common.envs import build_env, spec_of
 from common.errors import CheckpointError
 from common.interfaces import Agent
+from examples.own_parts import Corridor, TabularQ
 from learner.checkpoint import Checkpoints, load_agent, load_params
 from tests.learner.test_evaluator import Idle
 
@@ -26,6 +27,15 @@ def dqn(seed: int) -> Agent:
     env = build_env(CONFIG.env)
     agent: Agent = CONFIG.agent.build(spec=spec_of(env), seed=seed, epsilon=0.0)
     return agent
+
+
+def save_own_parts(directory: Path) -> None:
+    """A checkpoint ``best`` of a user's parts, which do what they must and nothing beyond."""
+    own = ActorConfig(
+        env=PluginConfig(target="examples.own_parts:Corridor"), agent=PluginConfig(target="examples.own_parts:TabularQ")
+    )
+    agent = TabularQ(spec_of(Corridor()), seed=0, epsilon=0.0, device="cpu")
+    Checkpoints(directory, own, "run").save("best", agent, opt_steps=1)
 
 
 def test_a_saved_policy_is_loaded_without_the_configuration_and_acts_the_same(tmp_path: Path) -> None:

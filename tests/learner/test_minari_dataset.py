@@ -13,7 +13,7 @@ from common.data import Array, Items
 from common.envs import Env, spec_of
 from common.errors import DatasetError, SchemaMismatchError
 from common.interfaces import StepProcessor
-from common.parts import Parts
+from common.parts import Lane, Parts
 from common.processors import NStep, OneStep
 from common.testing import items_of, play
 from learner.minari_dataset import MinariEpisodes
@@ -46,7 +46,8 @@ class GoalEnv(gymnasium.Env[Any, Any]):
 
 def parts(env: Env, processor: StepProcessor) -> Parts:
     spec = spec_of(env)
-    return Parts(env, CheckingAgent(spec, seed=0, epsilon=0.0, device="cpu"), processor, processor.schema(spec))
+    agent = CheckingAgent(spec, seed=0, epsilon=0.0, device="cpu")
+    return Parts((Lane(env, processor),), agent, processor.schema(spec))
 
 
 def loaded(env: Env, processor: StepProcessor | None = None, source: str = SOURCE) -> Items:

@@ -68,7 +68,7 @@ def test_in_train_mode_it_draws_from_what_it_has_learnt() -> None:
 def test_the_loss_is_minus_the_mean_log_probability() -> None:
     agent = make(CHOICES, batch_size=1, lr=1e-9)
     with torch.no_grad():
-        for parameter in agent.policy.parameters():
+        for parameter in agent.imitator.parameters():
             parameter.zero_()
     record = agent.opt(shown(np.full(256, 6)))
     assert record is not None
@@ -78,9 +78,9 @@ def test_the_loss_is_minus_the_mean_log_probability() -> None:
 @pytest.mark.parametrize("spec", [CHOICES, LEVERS])
 def test_an_empty_memory_changes_nothing(spec: EnvSpec) -> None:
     agent = make(spec)
-    before = copies(agent.policy)
+    before = copies(agent.imitator)
     assert agent.opt(holding([])) is None
-    assert same(copies(agent.policy), before)
+    assert same(copies(agent.imitator), before)
 
 
 @pytest.mark.parametrize(
