@@ -48,7 +48,7 @@ class OfflineTrainer:
     def __enter__(self) -> OfflineTrainer:
         with self._stack as stack, open_dataset(self._source) as dataset:
             self.config = _with_room(self.config, len(dataset))
-            self._run = Run(self.config, 0.0, stack)
+            self._run = Run(self.config, stack)
             self.learner: Learner = self._run.make_learner(_nobody, stack)
             self._load(dataset)
             self._stack = stack.pop_all()

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import gymnasium
-import numpy as np
 import torch
 from pydantic import Field, PositiveFloat, PositiveInt
 from torch import nn
 
-from common.agents.actions import ActionScale
+from common.agents.actions import ActionIndex, ActionScale
 from common.agents.networks import Mlp
 from common.agents.policies import GreedyActor, GreedyQ
 from common.agents.stochastic import CategoricalPolicy, GaussianConfig, GaussianPolicy
@@ -19,6 +18,8 @@ from common.agents.training import descend, restore, saved, to_tensors
 from common.data import Array, Model, Record
 from common.errors import ConfigError
 from common.interfaces import Agent, EnvSpec, ReplayBuffer
+
+Mapped = Callable[[torch.Tensor], torch.Tensor]
 
 
 class BCConfig(GaussianConfig):
@@ -31,11 +32,11 @@ class BCConfig(GaussianConfig):
 
 
 class BC(Agent):
-    """Maximum likelihood of the actions: cross entropy where they are Discrete, a Gaussian around tanh where Box.
+    """Maximum likelihood of the actions: cross entropy where they are discrete, a Gaussian around tanh where not.
 
     Args:
-        spec: ``gymnasium.spaces.Box`` observations of any shape; ``Discrete`` actions, or ``Box`` ones of any shape
-            with finite bounds.
+        spec: ``gymnasium.spaces.Box`` observations of any shape; ``Discrete`` or ``MultiDiscrete`` actions, or
+            ``Box`` ones of any shape with finite bounds.
         seed: of the initial weights and of all draws.
         epsilon: not used; in train mode actions are drawn from the policy.
         device: where the network lives.
@@ -67,34 +68,34 @@ class BC(Agent):
         self._generator = torch.Generator(self.device).manual_seed(seed)
 
     def _build(self, observations: gymnasium.spaces.Box, actions: gymnasium.Space[Any]) -> None:
-        units = self.config.units
+        """The network, the greedy policy, and the way from the environment's actions to the network's and back."""
         self.imitator: CategoricalPolicy | GaussianPolicy
-        self.actions: ActionNumber | ActionScale
-        if isinstance(actions, gymnasium.spaces.Discrete):
-            self.actions = ActionNumber(actions, self.device)
-            self.imitator = CategoricalPolicy(Mlp(observations.shape, int(actions.n), units)).to(self.device)
-            self._greedy: nn.Module = GreedyQ(self.imitator, self.actions.table)
+        if isinstance(actions, gymnasium.spaces.Box):
+            scale = ActionScale("BC", actions, self.device)
+            mean = Mlp(observations.shape, scale.size, self.config.units)
+            self.imitator = GaussianPolicy(mean, scale.size, self.config).to(self.device)
+            self._greedy: nn.Module = GreedyActor(self.imitator, scale)
+            self._from_env: Mapped = scale.from_env
+            self._to_env: Mapped = scale.to_env
         else:
-            self.actions = ActionScale("BC", actions, self.device)
-            mean = Mlp(observations.shape, self.actions.size, units)
-            self.imitator = GaussianPolicy(mean, self.actions.size, self.config).to(self.device)
-            self._greedy = GreedyActor(self.imitator, self.actions)
+            index = ActionIndex("BC", actions, self.device)
+            table = torch.from_numpy(index.table).to(self.device)
+            self.imitator = CategoricalPolicy(Mlp(observations.shape, index.size, self.config.units)).to(self.device)
+            self._greedy = GreedyQ(self.imitator, table)
+            self._from_env, self._to_env = index.from_env, table.__getitem__
         self._nets = {"policy": self.imitator}
 
     def sample(self, obs: Array) -> Array:
         with torch.inference_mode():
             given = torch.from_numpy(obs).to(self.device)
-            actions = self._explore(given) if self.is_train else self._greedy(given)
+            actions = self._to_env(self.imitator.draw(given, self._generator)) if self.is_train else self._greedy(given)
             return actions.cpu().numpy()
-
-    def _explore(self, obs: torch.Tensor) -> torch.Tensor:
-        return self.actions.to_env(self.imitator.draw(obs, self._generator))
 
     def opt(self, buffer: ReplayBuffer) -> Record | None:
         if len(buffer) == 0:
             return None
         batch = to_tensors(buffer.batch(self.config.batch_size), self.device)
-        loss = -self.imitator.log_prob(batch["obs"], self.actions.from_env(batch["action"])).mean()
+        loss = -self.imitator.log_prob(batch["obs"], self._from_env(batch["action"])).mean()
         descend(loss, self._optimizer, self.config.max_grad_norm)
         return {"loss": loss.detach()}
 
@@ -112,24 +113,3 @@ class BC(Agent):
 
     def policy(self) -> nn.Module:
         return self._greedy
-
-
-class ActionNumber:
-    """Discrete actions as the network counts them, from 0, and as the environment does.
-
-    Args:
-        space: of the actions.
-        device: where the agent's tensors live.
-    """
-
-    def __init__(self, space: gymnasium.spaces.Discrete, device: torch.device) -> None:
-        self._start = int(space.start)
-        self.table = torch.from_numpy((np.arange(space.n) + space.start).astype(space.dtype)).to(device)
-
-    def to_env(self, number: torch.Tensor) -> torch.Tensor:
-        """Actions ``[n]`` as the environment takes them."""
-        return self.table[number]
-
-    def from_env(self, actions: torch.Tensor) -> torch.Tensor:
-        """The numbers ``[B]`` int64 of the environment's actions."""
-        return actions.long() - self._start
