@@ -127,6 +127,10 @@ class TrainerConfig(Settings):
     eval_interval: Interval = Field(1000, description="Evaluate every so many opt steps.")
     record_interval: Interval = Field(200, description="Record losses and rates every so many opt steps.")
     save_interval: Interval = Field(None, description="Save a checkpoint {opt_steps}/ every so many opt steps.")
+    checkpoint_seconds: PositiveFloat | None = Field(
+        60.0, description="Keep what --resume goes on from every so many seconds; null: only when training ends."
+    )
+    keep_checkpoints: PositiveInt = Field(3, description="Checkpoints that --resume can go on from are so many.")
     sync_interval: Interval = Field(100, description="Publish a model to the actors every so many opt steps.")
     opt_interval: PositiveInt = Field(
         1, description="Environment steps per opt step, in turns and without replay.samples_per_insert only."

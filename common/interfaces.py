@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from common.data import Array, Items, Model, ModelVersion, Record, Schema
@@ -88,6 +88,16 @@ class ReplayBuffer(Protocol):
         """Draw items with replacement: every column ``[size, *shape]``, valid until the next call."""
 
 
+@dataclass(frozen=True)
+class TrainingState:
+    """What an agent needs to go on learning as if it had never been interrupted."""
+
+    tensors: Mapping[str, torch.Tensor]
+    """By name, live or not: whoever keeps them copies them."""
+    values: Mapping[str, Any] = field(default_factory=dict)
+    """Whatever JSON can hold, such as counters and the states of random generators."""
+
+
 class Agent(abc.ABC):
     """A policy and how it learns. Built as ``YourAgent(spec=…, seed=…, epsilon=…, device=…, **params)`` on both sides.
 
@@ -130,6 +140,18 @@ class Agent(abc.ABC):
     @abc.abstractmethod
     def load_params(self, params: Mapping[str, torch.Tensor]) -> None:
         """Restore what ``save_params`` gave."""
+
+    def training_state(self) -> TrainingState:
+        """What ``--resume`` goes on from. An agent that does not override it begins with new optimisers and draws."""
+        return TrainingState(self.save_params())
+
+    def load_training_state(self, state: TrainingState) -> None:
+        """Restore what ``training_state`` gave, into the tensors that ``model_info`` names.
+
+        Raises:
+            CheckpointError: it is the state of another network.
+        """
+        self.load_params(state.tensors)
 
     def policy(self) -> torch.nn.Module:
         """The greedy policy: observations ``[n, *shape]`` to the actions ``sample`` gives in eval mode, as tensors.

@@ -7,7 +7,7 @@ so a policy can be loaded without the run's configuration.
 from __future__ import annotations
 
 import json
-import os
+import math
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +22,7 @@ from common.errors import CheckpointError
 from common.interfaces import Agent
 from common.parts import build_parts
 from common.settings import validate
+from learner.durable import old_of, put_in_place
 
 
 @dataclass(frozen=True)
@@ -72,22 +73,21 @@ class Checkpoints:
         Raises:
             CheckpointError: it cannot be kept; what was there before is still there.
         """
-        target, old = self.directory / name, _old(self.directory / name)
+        target = self.directory / name
         try:
-            _put_back(old, target)
             if meta:
                 _write_meta(draft, {**_read_meta(draft), **meta})
-            for file in draft.iterdir():
-                _sync(file)
-            if target.exists():
-                target.rename(old)
-            draft.rename(target)
-            _sync(self.directory)
-            shutil.rmtree(old, ignore_errors=True)
+            put_in_place(draft, target)
         except (OSError, ValueError) as error:
-            _put_back(old, target)
             raise CheckpointError(f"{target}: cannot be saved: {error}") from error
         return target
+
+    def best_score(self) -> float:
+        """The score of ``best/``; minus infinity if there is none that can be read."""
+        try:
+            return float(load_params(self.directory / "best")[1]["score"])
+        except (CheckpointError, LookupError, TypeError, ValueError):
+            return -math.inf
 
     def discard(self, name: str) -> None:
         """Remove a checkpoint or a draft, if there is one."""
@@ -101,27 +101,6 @@ def _write_meta(directory: Path, meta: dict[str, Any]) -> None:
 def _read_meta(directory: Path) -> dict[str, Any]:
     meta: dict[str, Any] = json.loads((directory / "meta.json").read_text())
     return meta
-
-
-def _old(target: Path) -> Path:
-    """Where a checkpoint waits while another takes its place."""
-    return target.with_name(f".{target.name}.old")
-
-
-def _put_back(old: Path, target: Path) -> None:
-    """Undo the first half of an exchange that was cut off; sweep up after one that was not."""
-    if target.exists():
-        shutil.rmtree(old, ignore_errors=True)
-    elif old.exists():
-        old.rename(target)
-
-
-def _sync(path: Path) -> None:
-    fd = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
 
 
 def load_params(directory: Path) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
@@ -142,8 +121,8 @@ def load_agent(directory: Path) -> tuple[Agent, ActorConfig, dict[str, Any]]:
     Raises:
         CheckpointError: the directory holds no readable checkpoint.
     """
-    if not directory.exists() and _old(directory).exists():
-        directory = _old(directory)
+    if not directory.exists() and old_of(directory).exists():
+        directory = old_of(directory)
     params, meta = load_params(directory)
     config = validate(ActorConfig, meta.pop("config"))
     parts = build_parts(config, seed=0)

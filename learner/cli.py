@@ -9,13 +9,14 @@ from rich.console import Console
 
 from common.config import RunConfig
 from common.signals import StopSignals
-from learner.command import add_override, make_parser, run_command, tell_result
+from learner.command import add_override, add_resume, make_parser, run_command, tell_result
 
 EXAMPLES = """\
   learner-server --config configs/cartpole.yaml                     then start actor-worker, here or elsewhere
   learner-server --config configs/cartpole.yaml --local-actors 2    with two actors on this host
   learner-server --config configs/cartpole.yaml --set seed=3 --set agent.params.lr=0.001
   learner-server --config configs/cartpole.yaml --listen 0.0.0.0:50051 --insecure
+  learner-server --resume runs/cartpole-20250101-120000-1a2b       go on after a crash, Ctrl-C or with more steps
 """
 
 
@@ -30,6 +31,7 @@ def parser() -> argparse.ArgumentParser:
         const="server.insecure=true",
         help="allow an address beyond loopback, unencrypted",
     )
+    add_resume(made)
     made.add_argument("--local-actors", type=_count, default=0, metavar="N", help="actors on this host (default: 0)")
     return made
 
@@ -45,7 +47,7 @@ def _train(config: RunConfig, arguments: argparse.Namespace, console: Console | 
     from learner.server import LearnerServer
     from learner.stat import actor_stats_fmt
 
-    with LearnerServer(config, arguments.local_actors) as server:
+    with LearnerServer(config, arguments.local_actors, resume=bool(arguments.resume)) as server:
         signals.on_stop = server.learner.request_stop
         with Progress(server.status, console):
             result = server.train()

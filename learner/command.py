@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from common.config import RunConfig, dump_config, load_config
-from common.errors import BudgetExhaustedError, CrossborderError
+from common.errors import BudgetExhaustedError, ConfigError, CrossborderError
 from common.log import setup_logging
 from common.signals import StopSignals
 
@@ -30,7 +30,7 @@ def make_parser(name: str, description: str | None, examples: str) -> argparse.A
         epilog=f"examples:\n{examples}\nexit codes: docs/exit-codes.md",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--config", required=True, type=Path, metavar="FILE", help="the run's YAML file")
+    parser.add_argument("--config", type=Path, metavar="FILE", help="the run's YAML file")
     parser.add_argument(
         "--set", action="append", default=[], metavar="KEY.KEY=VALUE", dest="overrides", help="override one value"
     )
@@ -39,6 +39,33 @@ def make_parser(name: str, description: str | None, examples: str) -> argparse.A
     parser.add_argument("--check", action="store_true", help="build everything once, then exit")
     parser.add_argument("--log-level", default="INFO", choices=["DEBUG", "INFO", "WARNING", "ERROR"])
     return parser
+
+
+def add_resume(parser: argparse.ArgumentParser) -> None:
+    """The option to go on with a run."""
+    parser.add_argument(
+        "--resume",
+        nargs="?",
+        const=True,
+        metavar="DIR",
+        help="go on with the run in DIR as it was configured; without DIR with the one in run_dir, or begin it there",
+    )
+
+
+def _load(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> RunConfig:
+    """The configuration that the options name."""
+    resume = getattr(arguments, "resume", None)
+    if isinstance(resume, str):
+        if arguments.config is not None:
+            parser.error("--resume DIR goes on as DIR/config.yaml says: leave out --config, or DIR")
+        directory = Path(resume)
+        return load_config(directory / "config.yaml", [*arguments.overrides, f"run_dir={json.dumps(resume)}"])
+    if arguments.config is None:
+        parser.error("the following arguments are required: --config")
+    config = load_config(arguments.config, arguments.overrides)
+    if resume and config.run_dir is None:
+        raise ConfigError("--resume: expected a run directory, found none: say --resume DIR or --run-dir DIR")
+    return config
 
 
 def add_override(parser: argparse.ArgumentParser, option: str, key: str, metavar: str, text: str) -> None:
@@ -60,7 +87,7 @@ def run_command(parser: argparse.ArgumentParser, argv: list[str] | None, train: 
     setup_logging(arguments.log_level, console=console)
     signals = StopSignals()
     try:
-        config = load_config(arguments.config, arguments.overrides)
+        config = _load(parser, arguments)
         config.check()
         if arguments.show_config:
             sys.stdout.write(dump_config(config))

@@ -21,6 +21,7 @@ from common.config import TrainerConfig
 from common.errors import CheckpointError
 from common.interfaces import Agent, Recorder, ReplayBuffer
 from learner.checkpoint import Checkpoints
+from learner.checkpointer import Checkpointer
 from learner.scoring import Moment, Scored, Scoring
 from learner.window import RecordWindow
 
@@ -56,6 +57,7 @@ class Learner:
         checkpoints: takes saves.
         publish: makes the agent's present policy the newest model of this opt step.
         config: intervals and limits.
+        checkpointer: keeps the state of training; None keeps none.
         computing: what each ``opt`` runs in, such as a precision.
         clock: seconds, monotonic.
     """
@@ -70,6 +72,7 @@ class Learner:
         checkpoints: Checkpoints,
         publish: Callable[[int], None],
         config: TrainerConfig,
+        checkpointer: Checkpointer | None = None,
         computing: AbstractContextManager[object] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -81,24 +84,31 @@ class Learner:
         self.last_record: dict[str, float] = {}
         self.outcome: Outcome | None = None
         self._recorders, self._checkpoints, self._publish = recorders, checkpoints, publish
-        self._config = config
+        self._config, self._checkpointer = config, checkpointer
         self._computing = computing or nullcontext()
         self._clock = clock
         self._eval, self._record = Every(config.eval_interval), Every(config.record_interval)
         self._save, self._sync = Every(config.save_interval), Every(config.sync_interval)
         self._window = RecordWindow()
+        self._seconds_before = 0.0
         self._started = self._window_started = clock()
         self._window_opts, self._window_samples, self._window_eval_seconds = 0, 0, 0.0
+
+    def resume(self, moment: Moment, best_score: float) -> None:
+        """Go on from a moment of training, before ``start``."""
+        self.opt_steps, self._seconds_before, self.best_score = moment.opt_steps, moment.seconds, best_score
 
     def start(self) -> None:
         """Publish the first model and start the clocks; nothing is sampled before."""
         self.agent.train()
         self._publish(self.opt_steps)
-        self._started = self._window_started = self._clock()
+        self._window_started = self._clock()
+        self._started = self._window_started - self._seconds_before
+        self._check_budget()
         self._window_samples = self.buffer.inserted  # What was there before did not arrive in this window.
 
     def seconds(self) -> float:
-        """Since ``start``."""
+        """Since ``start``, and those of the run's earlier lives."""
         return self._clock() - self._started
 
     def request_stop(self) -> None:
@@ -124,29 +134,31 @@ class Learner:
         if self._save.due(self.opt_steps):
             with _tolerated():
                 self._save_as(str(self.opt_steps))
-        if self.opt_steps >= self._config.max_opts:
-            self.outcome = self.outcome or Outcome.MAX_OPTS
-        self.check_time()
+        self._check_budget()
         if self.outcome is None and self._sync.due(self.opt_steps):
             self._publish(self.opt_steps)
         return True
 
     def tick(self) -> None:
-        """Between two steps: credit what was scored meanwhile, and end training if its time is over.
+        """Between two steps: credit what was scored meanwhile, keep the state, end training if its time is over.
 
         Raises:
             CrossborderError: the evaluator failed.
         """
         self._collect(wait=False)
-        self.check_time()
+        if self._checkpointer is not None:
+            self._checkpointer.tick(self._moment(), self.best_score)
+        self._check_budget()
 
-    def check_time(self) -> None:
-        """End training if its time is over."""
+    def _check_budget(self) -> None:
+        """End training if its steps are taken or its time is over."""
+        if self.opt_steps >= self._config.max_opts:
+            self.outcome = self.outcome or Outcome.MAX_OPTS
         if self._config.max_seconds is not None and self.seconds() >= self._config.max_seconds:
             self.outcome = self.outcome or Outcome.MAX_SECONDS
 
     def finish(self, announce_stop: Callable[[], None]) -> None:
-        """The end of training: announce it, publish a last model, flush, save ``final/``, await the last score.
+        """End training: announce it, publish a last model, flush, save ``final/``, await the last score; keep all.
 
         Raises:
             CheckpointError: ``final/`` could not be saved.
@@ -158,6 +170,8 @@ class Learner:
             recorder.flush()
         self._save_as("final")
         self._collect(wait=True)
+        if self._checkpointer is not None:
+            self._checkpointer.finish(self._moment(), self.best_score)
 
     def _moment(self) -> Moment:
         return Moment(self.opt_steps, self.buffer.inserted, self.seconds())

@@ -45,6 +45,11 @@ class RatioLimiter:
             return True
         return sampled <= (inserted - self.warmup) * self.samples_per_insert + self._error()
 
+    def draws_between(self, before: int, after: int) -> int:
+        """Items to draw for those inserted while ``inserted`` went from ``before`` to ``after``."""
+        counted = max(after, self.warmup) - max(before, self.warmup)
+        return round(counted * (self.samples_per_insert or 0.0))
+
     def release_at(self, inserted: int) -> int:
         """The number of items drawn from which on inserting may go on; 0 for at once."""
         if self.samples_per_insert is None or inserted <= self.warmup:

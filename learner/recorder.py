@@ -26,18 +26,33 @@ class CsvRecorder:
 
     Args:
         path: the file.
+        resume_at: a run goes on at this opt step: rows up to here stay, later ones never happened; None begins anew.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, resume_at: int | None = None) -> None:
         self._path = path
         self._columns = ["opt_steps", *KEYS]
-        self._file = path.open("w", newline="")
-        self._writer = self._start()
+        rows: list[dict[str, str]] = []
+        if resume_at is not None and path.exists():
+            rows = [row for row in self._read() if _is_until(row, resume_at)]
+        self._rewrite(rows)
 
-    def _start(self) -> csv.DictWriter[str]:
-        writer = csv.DictWriter(self._file, self._columns, restval="")
-        writer.writeheader()
-        return writer
+    def _read(self) -> list[dict[str, str]]:
+        """All rows of the file; its columns become ours."""
+        with self._path.open(newline="") as file:
+            reader = csv.DictReader(file)
+            self._columns = list(reader.fieldnames or self._columns)
+            return list(reader)
+
+    def _rewrite(self, rows: Sequence[Mapping[str, str]]) -> None:
+        """Put a file with these rows in the place of the present one, and go on writing there."""
+        part = self._path.with_name(f".{self._path.name}.part")
+        self._file = part.open("w", newline="")
+        self._writer = csv.DictWriter(self._file, self._columns, restval="")
+        self._writer.writeheader()
+        self._writer.writerows(rows)
+        self._file.flush()
+        part.rename(self._path)
 
     def write(self, opt_steps: int, record: Mapping[str, float]) -> None:
         new = [key for key in record if key not in self._columns]
@@ -47,15 +62,9 @@ class CsvRecorder:
 
     def _widen(self, new: Sequence[str]) -> None:
         self._file.close()
-        with self._path.open(newline="") as old:
-            rows = list(csv.DictReader(old))
+        rows = self._read()
         self._columns.extend(new)
-        part = self._path.with_name(f".{self._path.name}.part")
-        self._file = part.open("w", newline="")
-        self._writer = self._start()
-        self._writer.writerows(rows)
-        self._file.flush()
-        part.rename(self._path)
+        self._rewrite(rows)
 
     def flush(self) -> None:
         self._file.flush()
@@ -64,3 +73,8 @@ class CsvRecorder:
         self.flush()
         os.fsync(self._file.fileno())
         self._file.close()
+
+
+def _is_until(row: Mapping[str, str | None], opt_steps: int) -> bool:
+    """Whether a row is whole (a kill may have cut the last one off) and of no later step."""
+    return None not in row.values() and int(row["opt_steps"] or 0) <= opt_steps

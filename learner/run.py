@@ -2,30 +2,38 @@
 
 from __future__ import annotations
 
-import secrets
+import hashlib
+import logging
+import math
 import threading
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
 
-from common.config import RunConfig, dump_config
+from common.config import RunConfig, dump_config, load_config
+from common.errors import ConfigError
 from common.interfaces import Recorder
 from learner.checkpoint import Checkpoints
+from learner.checkpointer import Checkpointer
 from learner.curve import draw_learning_curve
 from learner.evaluator import build_evaluator
 from learner.evaluator_process import EvaluatorProcess
 from learner.learner import Learner, Outcome
+from learner.limiter import RatioLimiter
 from learner.parts import build_eval_env, build_learner_parts
 from learner.precision import computing_in
 from learner.recorder import CsvRecorder
 from learner.replay.memory import ReplayMemory
 from learner.replay.uniform import UniformReplay
 from learner.rundir import RunDir, default_run_dir
-from learner.scoring import AbandonableEnv, InlineScoring, Scoring
+from learner.scoring import AbandonableEnv, InlineScoring, Moment, Scoring
 from learner.stat import AsyncTrainStat
+from learner.training_state import StateFiles
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -53,17 +61,22 @@ class Run:
         stack: closes what was opened, last first.
         epsilon: exploration of the learner's own agent; 0 where only actors act.
         n_envs: environments it acts in itself; where only actors act, one to build the agent for.
+        resume: go on with the run in ``run_dir``, if there is one.
 
     Raises:
-        CrossborderError: the directory or a part cannot be made.
+        CrossborderError: the directory or a part cannot be made, or what is there does not fit the configuration.
     """
 
-    def __init__(self, config: RunConfig, stack: ExitStack, *, epsilon: float = 0.0, n_envs: int = 1) -> None:
+    def __init__(
+        self, config: RunConfig, stack: ExitStack, *, epsilon: float = 0.0, n_envs: int = 1, resume: bool = False
+    ) -> None:
         self.config = config
-        self.id = secrets.token_hex(8)
-        self.dir = RunDir(config.run_dir or default_run_dir(config.name))
+        self.dir = RunDir(config.run_dir or default_run_dir(config.name), resume=resume)
         stack.callback(self.dir.close)
-        self.dir.write_text("config.yaml", dump_config(config))
+        if self.dir.is_resumed:
+            require_same_agent(self.dir.path / "config.yaml", config)
+        else:
+            self.dir.write_text("config.yaml", dump_config(config))
         torch.set_num_threads(config.trainer.torch_threads)
         self.parts = build_learner_parts(config, epsilon=epsilon, n_envs=n_envs)
         stack.callback(self.parts.close)
@@ -73,31 +86,61 @@ class Run:
             self.dir.shared / "replay",
             self.parts.schema,
             config.replay.capacity,
-            create=True,
+            create=not self.dir.is_resumed,
             frame_capacity=config.replay.frame_capacity,
         )
         self.buffer = UniformReplay(self.memory, config.seed)
 
     def make_learner(self, publish: Callable[[int], None], stack: ExitStack) -> Learner:
         """The learner loop of this run, with its recorders, evaluator and checkpoints."""
-        path = self.dir.path
-        checkpoints = Checkpoints(path, self.config.actor_part(), self.id)
+        path, trainer = self.dir.path, self.config.trainer
+        checkpoints = Checkpoints(path, self.config.actor_part(), self.dir.identity.run_id)
+        checkpointer = Checkpointer(
+            self._state_files(), self.parts.agent, self.buffer, trainer.device, seconds=trainer.checkpoint_seconds
+        )
+        moment, best_score = self._go_on(checkpointer, checkpoints)
         stack.callback(self._draw_curve)
-        recorders: list[Recorder] = [CsvRecorder(path / "metrics.csv")]
+        recorders: list[Recorder] = [CsvRecorder(path / "metrics.csv", moment.opt_steps)]
         stack.callback(recorders[0].close)
         for config in self.config.recorders:
             recorders.append(config.build(run_dir=path))
             stack.callback(recorders[-1].close)
-        return Learner(
+        learner = Learner(
             agent=self.parts.agent,
             buffer=self.buffer,
             scoring=self._make_scoring(checkpoints, stack),
             recorders=recorders,
             checkpoints=checkpoints,
             publish=publish,
-            config=self.config.trainer,
-            computing=computing_in(self.config.trainer.precision, self.config.trainer.device),
+            config=trainer,
+            checkpointer=checkpointer,
+            computing=computing_in(trainer.precision, trainer.device),
         )
+        learner.resume(moment, best_score)
+        self.dir.begin()
+        return learner
+
+    def _state_files(self) -> StateFiles:
+        run = {
+            **asdict(self.dir.identity),
+            "config_sha256": hashlib.sha256(dump_config(self.config).encode()).hexdigest(),
+        }
+        return StateFiles(self.dir.path / "checkpoints", run, self.config.trainer.keep_checkpoints)
+
+    def _go_on(self, checkpointer: Checkpointer, checkpoints: Checkpoints) -> tuple[Moment, float]:
+        """The moment to begin at and the best score before it; what an earlier life kept is restored."""
+        beginning = Moment(0, 0, 0.0), -math.inf
+        if not self.dir.is_resumed:
+            return beginning
+        moment, best_score = checkpointer.restore() or beginning
+        inserted = self.memory.committed
+        # Items that came after the checkpoint count as drawn, or the trainer would run and actors wait to catch up.
+        self.buffer.skip(RatioLimiter.of(self.config).draws_between(moment.samples_total, inserted))
+        self.dir.write_text("config.yaml", dump_config(self.config))
+        log.info(
+            "resumed at opt step %d with %d items, start %d", moment.opt_steps, inserted, self.dir.identity.incarnation
+        )
+        return moment, max(best_score, checkpoints.best_score())
 
     def _make_scoring(self, checkpoints: Checkpoints, stack: ExitStack) -> Scoring:
         if self.config.evaluator.process == "child":
@@ -123,3 +166,14 @@ class Run:
             seconds=seconds,
             run_dir=self.dir.path,
         )
+
+
+def require_same_agent(path: Path, config: RunConfig) -> None:
+    """See that a run goes on with the agent it began with; that its tensors and items fit is seen where they are read.
+
+    Raises:
+        ConfigError: it would not, or the file of the run's configuration cannot be read.
+    """
+    before = load_config(path).agent.target
+    if config.agent.target != before:
+        raise ConfigError(f"agent.target: expected {before}, with which the run began, found {config.agent.target}")

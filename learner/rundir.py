@@ -9,9 +9,11 @@ import secrets
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from common.errors import RunDirectoryError
+from learner.durable import replace_text
 
 
 def default_run_dir(name: str) -> Path:
@@ -44,21 +46,36 @@ def _lock(fd: int, kind: int, path: Path) -> None:
         raise RunDirectoryError(f"{path}: another learner is using this run directory") from None
 
 
+@dataclass(frozen=True)
+class RunIdentity:
+    """Which run it is, and how many times it has been started: 1, 2, 3."""
+
+    run_id: str
+    incarnation: int
+
+
 class RunDir:
-    """A fresh directory with private permissions.
+    """A fresh directory with private permissions, or that of a run that is to go on.
+
+    Args:
+        path: where it is.
+        resume: go on with the run in it, if there is one.
 
     Raises:
-        RunDirectoryError: it cannot be made, holds a run already, or another learner uses it.
+        RunDirectoryError: it cannot be made, another learner uses it, it holds a run although none is to be resumed, or
+            one that cannot be.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, resume: bool = False) -> None:
         self.path = path
         self.shared = path / "shared"
+        self.identity = RunIdentity(secrets.token_hex(8), 1)
         try:
             path.mkdir(parents=True, exist_ok=True, mode=0o700)
             self._lock = os.open(path / "lock", os.O_RDWR | os.O_CREAT, 0o600)
             try:
-                self._claim()
+                _lock(self._lock, fcntl.LOCK_EX, self.path)
+                self._resume() if resume and self.shared.exists() else self._claim()
             except BaseException:
                 os.close(self._lock)
                 raise
@@ -66,10 +83,30 @@ class RunDir:
             raise RunDirectoryError(f"{path}: cannot be written: {error.strerror}") from error
 
     def _claim(self) -> None:
-        _lock(self._lock, fcntl.LOCK_EX, self.path)
         if self.shared.exists():
-            raise RunDirectoryError(f"{self.path}: expected a new run directory, found a run; name another run_dir")
+            raise RunDirectoryError(
+                f"{self.path}: expected a new run directory, found a run; "
+                "go on with it (--resume) or name another run_dir"
+            )
         self.shared.mkdir()
+
+    def _resume(self) -> None:
+        try:
+            found = json.loads((self.path / "run.json").read_text())
+            self.identity = RunIdentity(found["run_id"], found["incarnation"] + 1)
+        except (OSError, ValueError, LookupError, TypeError) as error:
+            raise RunDirectoryError(
+                f"{self.path}: its run did not come as far as to be resumed ({error}): remove it, or name another"
+            ) from error
+        (self.path / "endpoints.json").unlink(missing_ok=True)
+
+    @property
+    def is_resumed(self) -> bool:
+        return self.identity.incarnation > 1
+
+    def begin(self) -> None:
+        """From here on the run can be resumed, and no later start of it will have this incarnation."""
+        replace_text(self.path / "run.json", json.dumps(asdict(self.identity), indent=2) + "\n")
 
     def write_text(self, name: str, text: str) -> None:
         (self.path / name).write_text(text)

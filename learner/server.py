@@ -51,13 +51,15 @@ class LearnerServer:
     Args:
         config: checked already.
         local_actors: actor workers to run on this host.
+        resume: go on with the run in ``run_dir``, if there is one.
 
     Raises:
         CrossborderError: something could not be built, opened or listened on; what had begun is ended.
     """
 
-    def __init__(self, config: RunConfig, local_actors: int = 0) -> None:
+    def __init__(self, config: RunConfig, local_actors: int = 0, *, resume: bool = False) -> None:
         self.config = config
+        self._resume = resume
         self.failure: Exception | None = None
         self._n_local_actors = local_actors
         self._local_actors: ActorManager | None = None
@@ -73,7 +75,7 @@ class LearnerServer:
         self._stack.close()
 
     def _start(self, stack: ExitStack) -> None:
-        self._run = Run(self.config, stack)
+        self._run = Run(self.config, stack, resume=self._resume)
         self.buffer = self._run.buffer
         publisher = self._make_shared()
         self.learner = self._run.make_learner(publisher.publish, stack)
@@ -84,10 +86,11 @@ class LearnerServer:
             self._local_actors = ActorManager(self.ingest.local_address, self._n_local_actors, self.fail)
 
     def _make_shared(self) -> ModelPublisher:
-        shared = self._run.dir.shared
-        self.control = ControlBlock.at(shared, create=True)
-        self.control.incarnation = 1
-        self.actor_table = map_actor_table(shared, create=True)
+        shared, is_new = self._run.dir.shared, not self._run.dir.is_resumed
+        self.control = ControlBlock.at(shared, create=is_new)
+        self.control.start(self._run.dir.identity.incarnation, self.buffer.sampled)
+        self.actor_table = map_actor_table(shared, create=is_new)
+        (shared / "models").unlink(missing_ok=True)  # Nobody reads those of an earlier life.
         return ModelPublisher(shared / "models", self._run.parts.agent.model_info(), self.control.incarnation)
 
     def _start_ingest(self, model_bytes: int, stack: ExitStack) -> None:
@@ -95,7 +98,7 @@ class LearnerServer:
         boot = {
             "config": config.model_dump(mode="json"),
             "directory": str(self._run.dir.shared),
-            "run_id": self._run.id,
+            "run_id": self._run.dir.identity.run_id,
             "columns": self._run.parts.schema.to_json(),
             "model_bytes": model_bytes,
             "listen": config.server.listen,
@@ -175,16 +178,17 @@ class LearnerServer:
         )
 
 
-def train_async(config: RunConfig, local_actors: int = 0) -> AsyncResult:
+def train_async(config: RunConfig, local_actors: int = 0, *, resume: bool = False) -> AsyncResult:
     """Train with actors over gRPC; border's ``train_async``, and it returns its statistics.
 
     Args:
         config: the run.
         local_actors: actor workers to run on this host; others may join at any time.
+        resume: go on with the run in ``run_dir``, if there is one.
 
     Raises:
         CrossborderError: see ``LearnerServer``.
     """
     config.check()
-    with LearnerServer(config, local_actors) as server:
+    with LearnerServer(config, local_actors, resume=resume) as server:
         return server.train()

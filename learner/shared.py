@@ -6,6 +6,7 @@ outlive both processes.
 
 from __future__ import annotations
 
+import fcntl
 import mmap
 import os
 import select
@@ -48,6 +49,14 @@ def map_file(path: Path, size: int, *, create: bool, writable: bool = True) -> m
             os.close(fd)
     except OSError as error:
         raise RunDirectoryError(f"{path}: {size} bytes of shared memory: {error.strerror}") from error
+
+
+def hold_alone(directory: Path) -> None:
+    """Be the only process that holds ``directory``, until this one ends; waits for the one before to end.
+
+    A killed trainer's ingest lives on for a moment: whoever resumes the run must not write beside it.
+    """
+    fcntl.flock(os.open(directory, os.O_RDONLY), fcntl.LOCK_EX)
 
 
 class Word:
@@ -117,6 +126,11 @@ class ControlBlock(Words):
     """Exponential mean of opt steps between the newest model and the one that acted."""
     actor_hold_seconds = Word(21, float)
     """Seconds for which acknowledgements have been held back to keep the replay ratio."""
+
+    def start(self, incarnation: int, sampled: int) -> None:
+        """A trainer begins: what the one before wished for is forgotten."""
+        self.incarnation, self.sampled = incarnation, sampled
+        self.stopping = self.trainer_waits = self.release_at = self.actors_online = 0
 
     @classmethod
     def at(cls, directory: Path, *, create: bool = False) -> ControlBlock:

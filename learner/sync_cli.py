@@ -9,19 +9,20 @@ from rich.console import Console
 
 from common.config import RunConfig
 from common.signals import StopSignals
-from learner.command import make_parser, run_command, tell_result
+from learner.command import add_resume, make_parser, run_command, tell_result
 
 EXAMPLES = """\
   sync-train --config configs/cartpole.yaml                the same configuration as learner-server
   sync-train --config configs/cartpole.yaml --set seed=3   the same seed gives the same curve every time
+  sync-train --resume runs/cartpole-20250101-120000-1a2b   go on with a run
 """
 
 
-def _train(config: RunConfig, _: argparse.Namespace, console: Console | None, signals: StopSignals) -> None:
+def _train(config: RunConfig, arguments: argparse.Namespace, console: Console | None, signals: StopSignals) -> None:
     from learner.progress import Progress
     from learner.trainer import Trainer
 
-    with Trainer(config) as trainer:
+    with Trainer(config, resume=bool(arguments.resume)) as trainer:
         signals.on_stop = trainer.learner.request_stop
         with Progress(trainer.status, console):
             result = trainer.train()
@@ -30,7 +31,9 @@ def _train(config: RunConfig, _: argparse.Namespace, console: Console | None, si
 
 def main(argv: list[str] | None = None) -> int:
     """The command; its exit code."""
-    return run_command(make_parser("sync-train", __doc__, EXAMPLES), argv, _train)
+    parser = make_parser("sync-train", __doc__, EXAMPLES)
+    add_resume(parser)
+    return run_command(parser, argv, _train)
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable
 from contextlib import ExitStack
+from typing import Final
 
 from actor.sampler import Sampler
 from actor.stat import ActorCounters
@@ -21,6 +22,9 @@ from learner.replay.memory import ReplayMemory, ReplayWriter
 from learner.run import Result, Run
 from learner.status import Status
 
+_OWN: Final = 1
+"""The incarnation of items that a process makes for itself."""
+
 
 class LocalSink:
     """An ``ItemSink`` that writes into the replay of its own process."""
@@ -28,11 +32,11 @@ class LocalSink:
     def __init__(self, memory: ReplayMemory) -> None:
         self._schema = memory.schema
         self._writer = ReplayWriter(memory)
-        self._seq = 0
+        self._seq = self._writer.last_seq(_OWN)
 
     def push(self, items: Items) -> None:
         self._seq += 1
-        self._writer.append(items, self._schema.count(items), incarnation=1, seq=self._seq)
+        self._writer.append(items, self._schema.count(items), incarnation=_OWN, seq=self._seq)
 
 
 class Trainer:
@@ -43,13 +47,15 @@ class Trainer:
 
     Args:
         config: checked already.
+        resume: go on with the run in ``run_dir``, if there is one; its environments begin new episodes.
 
     Raises:
         CrossborderError: something could not be built or opened.
     """
 
-    def __init__(self, config: RunConfig) -> None:
+    def __init__(self, config: RunConfig, *, resume: bool = False) -> None:
         self.config = config
+        self._resume = resume
         self._stack = ExitStack()
         self._counters = ActorCounters()
         self._opt = Every(config.trainer.opt_interval)
@@ -58,9 +64,11 @@ class Trainer:
     def __enter__(self) -> Trainer:
         with self._stack as stack:
             epsilon, n_envs = self.config.exploration.epsilon(0), self.config.envs_per_actor
-            self._run = Run(self.config, stack, epsilon=epsilon, n_envs=n_envs)
+            self._run = Run(self.config, stack, epsilon=epsilon, n_envs=n_envs, resume=self._resume)
             self.learner: Learner = self._run.make_learner(_nobody, stack)
-            self._sampler = Sampler(self._run.parts.lanes, self._counters, self.config.seed)
+            lives_before = self._run.dir.identity.incarnation - 1  # Each has played episodes of its own.
+            seed = self.config.seed + lives_before * n_envs
+            self._sampler = Sampler(self._run.parts.lanes, self._counters, seed)
             self._sink = LocalSink(self._run.memory)
             self._stack = stack.pop_all()
         return self
@@ -122,12 +130,12 @@ def _nobody_to_stop() -> None:
     """In turns nobody has to be told to stop."""
 
 
-def train_in_turns(config: RunConfig) -> Result:
-    """Train in one process without a network.
+def train_in_turns(config: RunConfig, *, resume: bool = False) -> Result:
+    """Train in one process without a network; with ``resume`` go on with the run in ``run_dir``, if there is one.
 
     Raises:
         CrossborderError: see ``Trainer``.
     """
     config.check()
-    with Trainer(config) as trainer:
+    with Trainer(config, resume=resume) as trainer:
         return trainer.train()

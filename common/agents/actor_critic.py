@@ -14,13 +14,14 @@ from torch import nn
 
 from common.agents.actions import ActionScale
 from common.agents.losses import CriticLoss, critic_loss, td_target
+from common.agents.network_agent import NetworkAgent
 from common.agents.networks import Critics, Mlp, build_encoder
 from common.agents.policies import GreedyActor
-from common.agents.training import descend, restore, saved, to_tensors
+from common.agents.training import descend, to_tensors
 from common.config import PluginConfig, Unit
 from common.data import Array, Model, Record
 from common.errors import ConfigError
-from common.interfaces import Agent, EnvSpec, ReplayBuffer
+from common.interfaces import EnvSpec, ReplayBuffer
 from common.settings import Settings
 
 
@@ -47,7 +48,7 @@ class ActorCriticConfig(Settings):
     max_grad_norm: PositiveFloat | None = Field(None, description="Gradients are clipped to this norm; null does not.")
 
 
-class ActorCritic(Agent):
+class ActorCritic(NetworkAgent):
     """An actor, n critics and their targets; how to explore, to value and to improve the actor is the subclass's.
 
     The actor gives ``[-1, 1]``, rescaled to the bounds of the action space where it meets the environment.
@@ -158,12 +159,6 @@ class ActorCritic(Agent):
 
     def sync_model(self, model: Model) -> None:
         self.actor.load_state_dict({name: torch.from_numpy(value) for name, value in model.params.items()})
-
-    def save_params(self) -> Mapping[str, torch.Tensor]:
-        return saved(self._nets)
-
-    def load_params(self, params: Mapping[str, torch.Tensor]) -> None:
-        restore(type(self).__name__, self._nets, params)
 
     def policy(self) -> nn.Module:
         return self._greedy

@@ -11,13 +11,14 @@ from pydantic import Field, PositiveFloat, PositiveInt
 from torch import nn
 
 from common.agents.actions import ActionIndex, ActionScale
+from common.agents.network_agent import NetworkAgent
 from common.agents.networks import Mlp
 from common.agents.policies import GreedyActor, GreedyQ
 from common.agents.stochastic import CategoricalPolicy, GaussianConfig, GaussianPolicy
-from common.agents.training import descend, restore, saved, to_tensors
+from common.agents.training import descend, to_tensors
 from common.data import Array, Model, Record
 from common.errors import ConfigError
-from common.interfaces import Agent, EnvSpec, ReplayBuffer
+from common.interfaces import EnvSpec, ReplayBuffer
 
 Mapped = Callable[[torch.Tensor], torch.Tensor]
 
@@ -31,7 +32,7 @@ class BCConfig(GaussianConfig):
     max_grad_norm: PositiveFloat | None = Field(None, description="Gradients are clipped to this norm; null does not.")
 
 
-class BC(Agent):
+class BC(NetworkAgent):
     """Maximum likelihood of the actions: cross entropy where they are discrete, a Gaussian around tanh where not.
 
     Args:
@@ -104,12 +105,6 @@ class BC(Agent):
 
     def sync_model(self, model: Model) -> None:
         self.imitator.load_state_dict({name: torch.from_numpy(value) for name, value in model.params.items()})
-
-    def save_params(self) -> Mapping[str, torch.Tensor]:
-        return saved(self._nets)
-
-    def load_params(self, params: Mapping[str, torch.Tensor]) -> None:
-        restore("BC", self._nets, params)
 
     def policy(self) -> nn.Module:
         return self._greedy

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Mapping
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import gymnasium
 import numpy as np
@@ -14,13 +14,14 @@ from torch import nn
 
 from common.agents.actions import ActionIndex
 from common.agents.exploration import EpsilonGreedy
+from common.agents.network_agent import NetworkAgent
 from common.agents.networks import Mlp, build_network
 from common.agents.policies import GreedyQ
-from common.agents.training import descend, restore, saved, to_tensors, track
+from common.agents.training import descend, to_tensors, track
 from common.config import PluginConfig, Unit
 from common.data import Array, Model, Record
 from common.errors import ConfigError
-from common.interfaces import Agent, EnvSpec, ReplayBuffer
+from common.interfaces import EnvSpec, ReplayBuffer, TrainingState
 from common.settings import Settings
 
 
@@ -50,7 +51,7 @@ class QAgentConfig(Settings):
         return self
 
 
-class QAgent(Agent):
+class QAgent(NetworkAgent):
     """A network of action values and its target; what the network is and how it learns is the subclass's.
 
     It learns from the columns of ``common.processors.OneStep``. A column ``discount``, as ``NStep`` makes it, takes the
@@ -69,6 +70,7 @@ class QAgent(Agent):
     """
 
     config: QAgentConfig
+    _counters: ClassVar = ("_n_opts",)
 
     def __init__(self, spec: EnvSpec, config: QAgentConfig, *, seed: int, epsilon: float, device: str) -> None:
         name, observations = type(self).__name__, spec.observation_space
@@ -138,11 +140,9 @@ class QAgent(Agent):
         self.qnet.load_state_dict({name: torch.from_numpy(value) for name, value in model.params.items()})
         self.epsilon = self.config.explorer.at(model.version.opt_steps, self._final_epsilon)
 
-    def save_params(self) -> Mapping[str, torch.Tensor]:
-        return saved(self._nets)
-
-    def load_params(self, params: Mapping[str, torch.Tensor]) -> None:
-        restore(type(self).__name__, self._nets, params)
+    def load_training_state(self, state: TrainingState) -> None:
+        super().load_training_state(state)
+        self.epsilon = self.config.explorer.at(self._n_opts, self._final_epsilon)
 
     def policy(self) -> nn.Module:
         return GreedyQ(self.qnet, torch.from_numpy(self.actions.table)).to(self.device)

@@ -36,6 +36,7 @@ class TD3(ActorCritic):
 
     Config = TD3Config
     config: TD3Config
+    _counters = ("_n_updates",)
 
     def __init__(self, spec: EnvSpec, **given: Any) -> None:
         super().__init__(spec, **given)

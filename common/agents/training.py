@@ -61,3 +61,27 @@ def restore(agent: str, nets: Mapping[str, nn.Module], params: Mapping[str, torc
             module.load_state_dict(state)
         except RuntimeError as error:
             raise CheckpointError(f"{agent}: the saved network does not fit this one: {error}") from error
+
+
+def optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, torch.Tensor]:
+    """What an optimiser has gathered, such as Adam's moments, as ``PARAMETER.KEY``; parameters are numbered."""
+    state = optimizer.state_dict()["state"]
+    return {f"{index}.{key}": value for index, entries in state.items() for key, value in entries.items()}
+
+
+def restore_optimizer(optimizer: torch.optim.Optimizer, tensors: Mapping[str, torch.Tensor], prefix: str) -> None:
+    """Load what ``optimizer_tensors`` gave, found under ``prefix``; learning rates stay as they are configured now.
+
+    Raises:
+        ValueError: a tensor has another shape than the parameter it belongs to.
+    """
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    state: dict[int, dict[str, torch.Tensor]] = {}
+    for name, value in tensors.items():
+        if name.startswith(prefix):
+            index, _, key = name.removeprefix(prefix).partition(".")
+            shape = parameters[int(index)].shape
+            if value.dim() and value.shape != shape:
+                raise ValueError(f"{name}: expected {list(shape)}, found {list(value.shape)}")
+            state.setdefault(int(index), {})[key] = value.clone()
+    optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})

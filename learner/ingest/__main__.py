@@ -27,7 +27,7 @@ from learner.ingest.core import IngestBoot, IngestCore
 from learner.ingest.metrics import IngestCollector
 from learner.ingest.service import LearnerServicer
 from learner.metrics import MetricsServer
-from learner.shared import Bell
+from learner.shared import Bell, hold_alone
 
 log = logging.getLogger(__name__)
 TICK_SECONDS = 0.2
@@ -52,6 +52,7 @@ async def _start_server(boot: IngestBoot, servicer: LearnerServicer) -> tuple[gr
 
 async def serve(boot: IngestBoot) -> None:
     """Serve until the trainer says stop or is gone."""
+    hold_alone(boot.directory)
     loop = asyncio.get_running_loop()
     core = IngestCore(boot)
     bell = Bell(boot.bell_fds[1], -1)

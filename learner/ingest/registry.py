@@ -40,9 +40,8 @@ class Registry:
         self._lost_seconds = lost_seconds
         self._clock = clock
         self._rows = {int(row["incarnation"]): i for i, row in enumerate(table) if row["state"] != ActorState.UNUSED}
-        for row in self._rows.values():
-            if table["state"][row] == ActorState.ONLINE:
-                table["state"][row] = ActorState.AWAY
+        back = np.isin(table["state"], _HOLDS_ID)  # Those who were here get the time to come back.
+        table["state"][back], table["last_seen"][back] = ActorState.AWAY, clock()
         self._returns: deque[float] = deque(maxlen=100)
 
     def join(self, incarnation: int, host: str, pid: int) -> int:

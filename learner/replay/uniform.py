@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import numpy as np
 
 from common.data import Array, Items
@@ -43,6 +46,19 @@ class UniformReplay:
         _, items = self._reader.take(self._draw, size)
         self._sampled += size
         return items
+
+    def state(self) -> dict[str, Any]:
+        """What draws depend on beside the items, as JSON can hold it."""
+        return {"sampled": self._sampled, "rng": self._rng.bit_generator.state}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on as ``state`` says."""
+        self._sampled = state["sampled"]
+        self._rng.bit_generator.state = state["rng"]
+
+    def skip(self, n: int) -> None:
+        """Count ``n`` items as drawn."""
+        self._sampled += n
 
     def _draw(self, size: int) -> Array:
         return self._rng.integers(*self._reader.bounds(), size)

@@ -293,7 +293,7 @@ def test_training_ends_when_its_time_is_over_even_if_no_step_is_possible(tmp_pat
     learner = make(diary, tmp_path, max_seconds=10.0)
     learner.step()
     diary.now = 10.0
-    learner.check_time()
+    learner.tick()
     assert learner.outcome is Outcome.MAX_SECONDS
 
 

@@ -18,7 +18,7 @@ def test_two_learners_cannot_use_one_run_directory(tmp_path: Path) -> None:
 
 def test_a_run_is_not_written_over(tmp_path: Path) -> None:
     RunDir(tmp_path / "run").close()
-    with pytest.raises(RunDirectoryError, match="expected a new run directory, found a run"):
+    with pytest.raises(RunDirectoryError, match="expected a new run directory, found a run; go on with it"):
         RunDir(tmp_path / "run")
 
 

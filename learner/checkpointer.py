@@ -1,0 +1,137 @@
+"""Keeping the state of training, so that a run can be resumed: copied by the trainer, written by a thread beside it."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import Final
+
+import torch
+
+from common.clocks import Deadline
+from common.errors import CheckpointError
+from common.interfaces import Agent, TrainingState
+from learner.replay.uniform import UniformReplay
+from learner.scoring import Moment
+from learner.training_state import StateFiles, StateOfRun
+
+log = logging.getLogger(__name__)
+WRITE_SECONDS: Final = 60.0
+"""The last state gets so long to be written."""
+_AGENT: Final = "agent."
+
+
+class Checkpointer:
+    """Training waits while a state is copied, not while it is written; the replay is never copied, it lies in files.
+
+    One state is written at a time; another that is due meanwhile is taken when that is done.
+
+    Args:
+        files: take the states.
+        agent: learns.
+        buffer: it learns from.
+        device: it learns on.
+        seconds: between two states; None takes the last one only.
+        clock: seconds, monotonic.
+    """
+
+    def __init__(
+        self,
+        files: StateFiles,
+        agent: Agent,
+        buffer: UniformReplay,
+        device: str,
+        *,
+        seconds: float | None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._files, self._agent, self._buffer, self._device = files, agent, buffer, torch.device(device)
+        self._seconds, self._clock = math.inf if seconds is None else seconds, clock
+        self._next = Deadline(self._seconds, clock)
+        self._writing: threading.Thread | None = None
+        self._newest = 0
+        if type(agent).training_state is Agent.training_state:
+            log.info("%s has no training_state(): --resume restores its save_params() only", type(agent).__name__)
+
+    def tick(self, moment: Moment, best_score: float) -> None:
+        """Between two opt steps: take a state if one is due."""
+        if self._next.passed() and not self._is_writing():
+            self._next = Deadline(self._seconds, self._clock)
+            self._take(moment, best_score)
+
+    def finish(self, moment: Moment, best_score: float) -> None:
+        """Take the last state and wait until it is written."""
+        self._wait()
+        self._take(moment, best_score)
+        self._wait()
+
+    def _take(self, moment: Moment, best_score: float) -> None:
+        if moment.opt_steps > self._newest and not self._is_writing():
+            self._newest = moment.opt_steps
+            state = self.copy(moment, best_score)
+            self._writing = threading.Thread(target=self._write, args=(state,), name="checkpoint", daemon=True)
+            self._writing.start()
+
+    def copy(self, moment: Moment, best_score: float) -> StateOfRun:
+        """The state as it is now, on the CPU: all of a checkpoint that training waits for."""
+        agent, score = self._agent.training_state(), best_score if math.isfinite(best_score) else None
+        tensors = {f"{_AGENT}{name}": tensor for name, tensor in agent.tensors.items()} | self._torch_states()
+        values = {
+            "agent": agent.values,
+            "buffer": self._buffer.state(),
+            "learner": {"moment": asdict(moment), "best_score": score},
+        }
+        copied = {name: tensor.detach().to("cpu", copy=True) for name, tensor in tensors.items()}
+        return StateOfRun(moment.opt_steps, score, copied, json.dumps(values))
+
+    def restore(self) -> tuple[Moment, float] | None:
+        """Restore agent, buffer and torch from the newest state; its moment and best score, None if there is none.
+
+        Raises:
+            CheckpointError: no state is whole, or it is that of another agent.
+        """
+        saved = self._files.newest()
+        if saved is None:
+            return None
+        tensors, values = saved
+        agent = {k.removeprefix(_AGENT): v for k, v in tensors.items() if k.startswith(_AGENT)}
+        self._agent.load_training_state(TrainingState(agent, values["agent"]))
+        self._buffer.restore(values["buffer"])
+        for name, state in tensors.items():
+            self._set_torch_state(name, state)
+        moment, score = Moment(**values["learner"]["moment"]), values["learner"]["best_score"]
+        self._newest = moment.opt_steps
+        return moment, -math.inf if score is None else score
+
+    def _torch_states(self) -> dict[str, torch.Tensor]:
+        """Torch's own random generators, from which a user's network may draw."""
+        states = {"torch.cpu": torch.get_rng_state()}
+        if self._device.type == "cuda":
+            states["torch.cuda"] = torch.cuda.get_rng_state(self._device)
+        return states
+
+    def _set_torch_state(self, name: str, state: torch.Tensor) -> None:
+        if name == "torch.cpu":
+            torch.set_rng_state(state)
+        elif name == "torch.cuda" and self._device.type == "cuda":
+            torch.cuda.set_rng_state(state, self._device)
+
+    def _is_writing(self) -> bool:
+        return self._writing is not None and self._writing.is_alive()
+
+    def _wait(self) -> None:
+        if self._writing is not None:
+            self._writing.join(WRITE_SECONDS)
+            if self._writing.is_alive():
+                log.error("a checkpoint is not written after %g s", WRITE_SECONDS)
+
+    def _write(self, state: StateOfRun) -> None:
+        try:
+            self._files.write(state)
+        except CheckpointError as error:
+            log.error("training goes on without this checkpoint: %s", error)

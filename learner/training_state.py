@@ -1,0 +1,113 @@
+"""States of training on disk, ``checkpoints/{opt_steps}/``: with the replay all that a resumed run needs.
+
+    manifest.json       format, run, incarnation, opt steps, score, configuration's hash, SHA-256 of the other two
+    state.json          counters and random generators
+    state.safetensors   networks, targets, optimisers
+
+Each is complete or not there; one that a disk has damaged is found out by its hashes, and the one before it is taken.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+
+from common.errors import CheckpointError
+from learner.durable import put_in_place
+
+log = logging.getLogger(__name__)
+FORMAT: Final = 1
+
+
+@dataclass(frozen=True)
+class StateOfRun:
+    """A run between two opt steps. ``values`` is JSON: a text cannot change while it waits to be written."""
+
+    opt_steps: int
+    score: float | None
+    """The best so far."""
+    tensors: Mapping[str, torch.Tensor]
+    values: str
+
+
+class StateFiles:
+    """The states of one run.
+
+    Args:
+        directory: where they are.
+        run: what every manifest says of the run; ``run_id`` is compared when one is read.
+        keep: so many, the newest.
+    """
+
+    def __init__(self, directory: Path, run: Mapping[str, Any], keep: int) -> None:
+        self.directory, self._run, self._keep = directory, run, keep
+
+    def write(self, state: StateOfRun) -> None:
+        """Write a state that lasts, and remove those beyond ``keep``.
+
+        Raises:
+            CheckpointError: it cannot be written; those before are still there.
+        """
+        name = str(state.opt_steps)
+        draft = self.directory / f".{name}.part"
+        try:
+            shutil.rmtree(draft, ignore_errors=True)
+            draft.mkdir(parents=True)
+            save_file({k: v.contiguous() for k, v in state.tensors.items()}, draft / "state.safetensors")
+            (draft / "state.json").write_text(state.values)
+            files = {path.name: _sha256(path) for path in sorted(draft.iterdir())}
+            manifest = {"format": FORMAT, **self._run, "opt_steps": state.opt_steps, "score": state.score}
+            (draft / "manifest.json").write_text(json.dumps({**manifest, "sha256": files}, indent=2) + "\n")
+            put_in_place(draft, self.directory / name)
+            for path in self._newest_first()[self._keep :]:
+                shutil.rmtree(path)
+        except (OSError, SafetensorError, RuntimeError) as error:
+            raise CheckpointError(f"{draft}: cannot be saved: {error}") from error
+
+    def newest(self) -> tuple[Mapping[str, torch.Tensor], dict[str, Any]] | None:
+        """Tensors and values of the newest state that is whole; None if there are none at all.
+
+        Raises:
+            CheckpointError: none of them is whole.
+        """
+        found = self._newest_first()
+        for path in found:
+            try:
+                return self._read(path)
+            except CheckpointError as error:
+                log.error("refused, the one before it is tried: %s", error)
+        if found:
+            raise CheckpointError(f"{self.directory}: none of {len(found)} checkpoints can be used, see above")
+        return None
+
+    def _newest_first(self) -> list[Path]:
+        return sorted((path for path in self.directory.glob("[0-9]*")), key=lambda path: -int(path.name))
+
+    def _read(self, path: Path) -> tuple[Mapping[str, torch.Tensor], dict[str, Any]]:
+        try:
+            manifest = json.loads((path / "manifest.json").read_text())
+            expected = {"format": FORMAT, "run_id": self._run["run_id"], "opt_steps": int(path.name)}
+            for key, value in expected.items():
+                if manifest[key] != value:
+                    raise CheckpointError(f"{path}: {key}: expected {value}, found {manifest[key]}")
+            for name in ("state.json", "state.safetensors"):
+                if _sha256(path / name) != manifest["sha256"][name]:
+                    raise CheckpointError(f"{path}: {name} is damaged: its SHA-256 is not the manifest's")
+            return load_file(path / "state.safetensors"), json.loads((path / "state.json").read_text())
+        except (OSError, LookupError, TypeError, ValueError, SafetensorError) as error:
+            raise CheckpointError(f"{path}: no readable checkpoint: {error!r}") from error
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
