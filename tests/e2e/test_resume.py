@@ -1,0 +1,67 @@
+"""The learner host dies, the actors live; ``--resume`` and all goes on, with every acknowledged item there once."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+from learner.actor_table import map_actor_table
+from tests.conftest import Command, children_of, is_alive, kill, wait_for
+from tests.e2e.test_by_hand import ENDLESS, free_port, grows
+from tests.e2e.test_counting import CAPACITY, stored_items
+from tests.parts import assert_complete
+
+
+def resumed_at(server: Command) -> int:
+    """The opt step at which a server that has come up went on."""
+    found = re.search(r"resumed at opt step (\d+) ", server.output())
+    assert found, server.output()
+    return int(found[1])
+
+
+def kept(run_dir: Path) -> int:
+    """The newest opt step to resume from; 0 if there is none."""
+    return max((int(path.name) for path in (run_dir / "checkpoints").glob("[0-9]*")), default=0)
+
+
+def test_killed_twice_and_resumed_nothing_acknowledged_is_lost_or_doubled_and_the_actors_never_restart(
+    start: Callable[..., Command], write_config: Callable[..., Path], tmp_path: Path
+) -> None:
+    run_dir, address = tmp_path / "run", f"127.0.0.1:{free_port()}"
+    trainer = {**ENDLESS, "checkpoint_seconds": 0.1, "record_interval": 10}
+    ratio = {"capacity": CAPACITY, "samples_per_insert": 1.6}
+    config = write_config(trainer=trainer, replay=ratio, push={"n_buffer": 10, "spool_bytes": 50_000})
+    server = start("learner.cli", "--config", str(config), "--listen", address)
+    actors = [start("actor.cli", "--learner", address) for _ in range(2)]
+    pids = {actor.process.pid for actor in actors}
+    steps = [0]
+    for whole_tree in (False, True):
+        grows(run_dir, pids)
+        wait_for(lambda: kept(run_dir) > steps[-1] + 20, "a checkpoint further on")
+        children = children_of(server.process.pid)
+        for pid in [*(children if whole_tree else []), server.process.pid]:
+            kill(pid)
+        server.wait()
+        server = start("learner.cli", "--resume", str(run_dir))
+        grows(run_dir, pids)
+        assert not any(map(is_alive, children)), "the new ingest waited for the one before"
+        steps.append(resumed_at(server))
+    wait_for(lambda: kept(run_dir) > steps[-1], "it goes on keeping states")
+    server.signal(signal.SIGTERM)
+    assert server.wait() == 128 + signal.SIGTERM, server.output()
+    assert [actor.wait() for actor in actors] == [0, 0], actors[0].output() + actors[1].output()
+
+    table = map_actor_table(run_dir / "shared", create=False)
+    known = table[table["pid"] > 0]
+    assert set(known["pid"].tolist()) == pids, "nobody had to be started again"
+    assert_complete(stored_items(run_dir), {tag: int(row["env_steps"]) for tag, row in enumerate(known)})
+    assert steps == sorted(set(steps)), "opt steps go on from the checkpoint"
+    with (run_dir / "metrics.csv").open(newline="") as file:
+        axis = [int(row["opt_steps"]) for row in csv.DictReader(file)]
+    assert axis == list(range(10, axis[-1] + 1, 10)), "no row is missing and none is there twice"
+    assert json.loads((run_dir / "run.json").read_text())["incarnation"] == 3
+    assert kept(run_dir) == json.loads((run_dir / "final" / "meta.json").read_text())["opt_steps"]

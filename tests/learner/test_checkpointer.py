@@ -1,0 +1,120 @@
+"""The state is copied between two opt steps and written beside training, however long that takes."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import threading
+from pathlib import Path
+
+import pytest
+import torch
+
+from common.envs import spec_of
+from common.errors import CheckpointError
+from common.processors import OneStep
+from common.testing import items_of, play
+from examples.own_parts import Corridor, TabularQ
+from learner.checkpointer import Checkpointer
+from learner.replay.memory import ReplayMemory, ReplayWriter
+from learner.replay.uniform import UniformReplay
+from learner.scoring import Moment
+from learner.training_state import StateFiles, StateOfRun
+from tests.conftest import PATIENCE
+
+
+class GatedFiles(StateFiles):
+    """A disk that is as slow as the test wants."""
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__(directory, {"run_id": "run"}, keep=9)
+        self.begun, self.gate = threading.Event(), threading.Event()
+
+    def write(self, state: StateOfRun) -> None:
+        self.begun.set()
+        assert self.gate.wait(PATIENCE)
+        super().write(state)
+
+
+class FullFiles(StateFiles):
+    """A disk without room."""
+
+    def write(self, state: StateOfRun) -> None:
+        raise CheckpointError("no space left on device")
+
+
+class Scene:
+    """An agent that learns from a few items, and a clock that the test sets."""
+
+    def __init__(self, directory: Path, files: StateFiles, seconds: float | None = 10.0) -> None:
+        env = Corridor()
+        schema, items = OneStep().schema(spec_of(env)), items_of(OneStep(), play(env, 64))
+        memory = ReplayMemory(directory / "replay", schema, 100, create=not (directory / "replay").exists())
+        if not memory.committed:
+            ReplayWriter(memory).append(items, schema.count(items), incarnation=1, seq=1)
+        self.agent = TabularQ(spec_of(env), seed=0, epsilon=0.0, device="cpu")
+        self.buffer = UniformReplay(memory, seed=0)
+        self.now, self.opt_steps = 0.0, 0
+        self.checkpointer = Checkpointer(files, self.agent, self.buffer, "cpu", seconds=seconds, clock=lambda: self.now)
+
+    def step(self, at: float) -> None:
+        """An opt step that ends at this time, and what comes after it."""
+        self.now = at
+        self.agent.opt(self.buffer)
+        self.opt_steps += 1
+        self.checkpointer.tick(Moment(self.opt_steps, self.buffer.inserted, self.now), -math.inf)
+
+    def finish(self) -> None:
+        self.checkpointer.finish(Moment(self.opt_steps, self.buffer.inserted, self.now), 2.5)
+
+
+def test_training_goes_on_while_a_state_is_written_and_the_state_stays_as_it_was(tmp_path: Path) -> None:
+    files = GatedFiles(tmp_path / "checkpoints")
+    scene = Scene(tmp_path, files)
+    scene.step(at=9.0)
+    assert not files.begun.is_set(), "not due yet"
+    scene.step(at=10.0)
+    assert files.begun.wait(PATIENCE)
+    table, drawn = scene.agent.table.clone(), scene.buffer.sampled
+    for at in (30.0, 50.0):
+        scene.step(at)  # Nothing is on disk yet.
+    assert not torch.equal(table, scene.agent.table)
+    assert not list((tmp_path / "checkpoints").glob("[0-9]*"))
+    files.gate.set()
+    scene.finish()
+    assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == ["2", "4"], "one at a time"
+    values = json.loads((tmp_path / "checkpoints" / "2" / "state.json").read_text())
+    assert values["buffer"]["sampled"] == drawn
+    (tmp_path / "checkpoints" / "4").rename(tmp_path / "4")
+    again = Scene(tmp_path, files)
+    assert again.checkpointer.restore() == (Moment(2, 64, 10.0), -math.inf)
+    assert torch.equal(again.agent.table, table)
+
+
+def test_a_restored_buffer_draws_what_would_have_been_drawn(tmp_path: Path) -> None:
+    files = StateFiles(tmp_path / "checkpoints", {"run_id": "run"}, keep=1)
+    scene = Scene(tmp_path, files, seconds=None)
+    scene.step(at=1e9)
+    scene.finish()
+    expected, torch_expected = scene.buffer.batch(16)["obs"].tolist(), torch.rand(4).tolist()
+    again = Scene(tmp_path, files)
+    assert again.checkpointer.restore() == (Moment(1, 64, 1e9), 2.5)
+    assert torch.rand(4).tolist() == torch_expected
+    assert again.buffer.batch(16)["obs"].tolist() == expected
+    assert again.buffer.sampled == scene.buffer.sampled
+
+
+def test_a_full_disk_does_not_end_training(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    scene = Scene(tmp_path, FullFiles(tmp_path / "checkpoints", {"run_id": "run"}, keep=1))
+    scene.step(at=10.0)
+    scene.finish()
+    assert "training goes on without this checkpoint: no space left on device" in caplog.messages
+
+
+def test_an_agent_without_a_training_state_of_its_own_is_told_of(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.INFO):
+        Scene(tmp_path, StateFiles(tmp_path / "checkpoints", {"run_id": "run"}, keep=1))
+    assert "TabularQ has no training_state(): --resume restores its save_params() only" in caplog.messages
