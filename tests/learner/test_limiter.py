@@ -50,3 +50,14 @@ def test_one_side_can_always_go_on_and_the_ratio_is_kept(
     if inserted > warmup:
         drift = abs((inserted - warmup) * spi - sampled)
         assert drift <= allowed + 1 + batch + insert * spi
+
+
+@pytest.mark.parametrize(("warmup", "before", "after"), [(0, 10, 25), (20, 30, 50), (20, 5, 50), (50, 5, 10)])
+def test_items_that_came_while_nobody_drew_leave_the_balance_as_it_was(warmup: int, before: int, after: int) -> None:
+    limiter = RatioLimiter(4.0, warmup, error_buffer=0.0)
+    sampled = limiter.release_at(before)
+    assert sampled + limiter.draws_between(before, after) == limiter.release_at(after)
+
+
+def test_without_a_ratio_nothing_is_owed() -> None:
+    assert RatioLimiter(None, 0).draws_between(10, 1000) == 0

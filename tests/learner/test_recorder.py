@@ -37,3 +37,20 @@ def test_what_was_flushed_can_be_read_while_the_run_goes_on(tmp_path: Path) -> N
     recorder.flush()
     assert len(read(tmp_path / "m.csv")) == 1
     recorder.close()
+
+
+def test_a_resumed_run_goes_on_below_the_rows_up_to_its_checkpoint(tmp_path: Path) -> None:
+    recorder = CsvRecorder(tmp_path / "m.csv")
+    for opt_steps in (10, 20, 30):
+        recorder.write(opt_steps, {"loss": opt_steps / 10})
+    recorder.close()
+    with (tmp_path / "m.csv").open("a") as file:
+        file.write("15,")  # A kill may cut a row off anywhere.
+    resumed = CsvRecorder(tmp_path / "m.csv", resume_at=20)
+    resumed.write(25, {"loss": 2.5, "new": 1.0})
+    resumed.close()
+    assert [(row["opt_steps"], row["loss"]) for row in read(tmp_path / "m.csv")] == [
+        ("10", "1.0"),
+        ("20", "2.0"),
+        ("25", "2.5"),
+    ]

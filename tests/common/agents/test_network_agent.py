@@ -1,4 +1,4 @@
-"""An agent that was saved and restored learns on as if nothing had happened: same batches, same parameters, bit by bit."""
+"""A restored agent learns on as if nothing had happened: same batches, same parameters, bit by bit."""
 
 from __future__ import annotations
 
