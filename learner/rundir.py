@@ -1,4 +1,4 @@
-"""The run directory: made for one run, locked while a learner uses it."""
+"""The run directory: made for one run, locked while a learner uses it, taken up again when the run is resumed."""
 
 from __future__ import annotations
 

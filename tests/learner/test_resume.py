@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import csv
 import json
+import logging
+import re
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from common.config import RunConfig
 from common.errors import CheckpointError, ConfigError, CrossborderError, RunDirectoryError, SchemaMismatchError
@@ -15,10 +19,13 @@ from common.settings import validate
 from learner.checkpoint import load_params
 from learner.learner import Outcome
 from learner.replay.memory import ReplayMemory
-from learner.server import LearnerServer
+from learner.sync_cli import main
 from learner.trainer import train_in_turns
-from tests.conftest import MakeConfig, merged
+from tests.conftest import merged
 from tests.learner.test_trainer import cartpole
+
+BATCH, RATIO = 64, 16
+"""Of ``cartpole``."""
 
 
 def changed(config: RunConfig, **changes: Any) -> RunConfig:
@@ -31,12 +38,19 @@ def axis(run_dir: Path) -> list[int]:
         return [int(row["opt_steps"]) for row in csv.DictReader(file)]
 
 
+@pytest.fixture(scope="module")
+def once(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The directory of a short run that has taken all its 200 opt steps."""
+    run_dir = tmp_path_factory.mktemp("once") / "run"
+    train_in_turns(changed(cartpole(run_dir, seed=3), trainer={"checkpoint_seconds": 0.01}))
+    return run_dir
+
+
 @pytest.fixture
-def ended(tmp_path: Path) -> RunConfig:
-    """A short run that has taken all its 200 opt steps."""
-    config = cartpole(tmp_path / "run", seed=3)
-    train_in_turns(config)
-    return config
+def ended(once: Path, tmp_path: Path) -> RunConfig:
+    """The configuration of such a run of the test's own."""
+    shutil.copytree(once, tmp_path / "run")
+    return cartpole(tmp_path / "run", seed=3)
 
 
 def test_a_run_goes_on_where_it_ended_when_it_may_take_more_steps(ended: RunConfig, tmp_path: Path) -> None:
@@ -50,8 +64,7 @@ def test_a_run_goes_on_where_it_ended_when_it_may_take_more_steps(ended: RunConf
     steps = axis(tmp_path / "run")
     assert steps == sorted(set(steps))
     assert steps[-1] == 300
-    batch, ratio = 64, 16
-    assert abs((result.samples_total - before) * ratio - 100 * batch) <= 2 * batch, "the ratio is held, without a burst"
+    assert abs((result.samples_total - before) * RATIO - 100 * BATCH) <= 2 * BATCH
     assert "max_opts: 300" in (tmp_path / "run" / "config.yaml").read_text()
 
 
@@ -68,6 +81,22 @@ def test_a_best_that_is_newer_than_the_checkpoint_is_not_given_up_for_less(ended
     assert load_params(tmp_path / "run" / "best")[1]["score"] == 1e6
 
 
+def test_after_a_damaged_checkpoint_the_steps_since_the_one_before_are_taken_anew_and_without_a_burst(
+    ended: RunConfig, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    before = ReplayMemory.saved(tmp_path / "run" / "shared" / "replay").committed
+    (tmp_path / "run" / "checkpoints" / "200" / "state.safetensors").write_bytes(b"torn")
+    with caplog.at_level(logging.INFO):
+        result = train_in_turns(changed(ended, trainer={"max_opts": 300}), resume=True)
+    assert "checkpoints/200: state.safetensors is damaged" in caplog.text
+    found = re.search(r"resumed at opt step (\d+)", caplog.text)
+    assert found
+    steps = 300 - int(found[1])
+    assert steps > 100
+    assert abs((result.samples_total - before) * RATIO - steps * BATCH) <= 2 * BATCH
+    assert axis(tmp_path / "run") == sorted(set(axis(tmp_path / "run")))
+
+
 def test_resuming_where_there_is_no_run_begins_one(tmp_path: Path) -> None:
     config = changed(cartpole(tmp_path / "run", seed=3), trainer={"max_opts": 20})
     assert train_in_turns(config, resume=True).opt_steps == 20
@@ -75,9 +104,7 @@ def test_resuming_where_there_is_no_run_begins_one(tmp_path: Path) -> None:
 
 def test_a_run_that_died_before_its_first_checkpoint_keeps_its_items(ended: RunConfig, tmp_path: Path) -> None:
     before = ReplayMemory.saved(tmp_path / "run" / "shared" / "replay").committed
-    for name in ("manifest.json", "state.json", "state.safetensors"):
-        (tmp_path / "run" / "checkpoints" / "200" / name).unlink()
-    (tmp_path / "run" / "checkpoints" / "200").rmdir()
+    shutil.rmtree(tmp_path / "run" / "checkpoints")
     result = train_in_turns(changed(ended, trainer={"max_opts": 20}), resume=True)
     assert result.opt_steps == 20
     assert result.samples_total >= before
@@ -102,16 +129,36 @@ def test_what_does_not_fit_is_refused_by_name_and_the_run_stays_as_it_was(
     assert train_in_turns(changed(ended, trainer={"max_opts": 210}), resume=True).opt_steps == 210
 
 
-def test_versions_never_go_backwards(make_config: MakeConfig, tmp_path: Path) -> None:
-    config = make_config(server={"grace_seconds": 0.5})
-    newest = []
-    for resume in (False, True, True):
-        with LearnerServer(config, resume=resume) as server:
-            newest.append((server.control.incarnation, server.learner.opt_steps))
-    assert newest == [(1, 0), (2, 0), (3, 0)]
-
-
 def test_a_directory_whose_run_never_began_is_not_resumed(tmp_path: Path) -> None:
     (tmp_path / "run" / "shared").mkdir(parents=True)
     with pytest.raises(RunDirectoryError, match="did not come as far as to be resumed"):
         train_in_turns(cartpole(tmp_path / "run", seed=3), resume=True)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "the following arguments are required: --config"),
+        (["--config", "a.yaml", "--resume", "run"], "leave out --config, or DIR"),
+    ],
+)
+def test_a_run_is_resumed_by_its_own_configuration(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        main(arguments)
+    assert message in capsys.readouterr().err
+
+
+def test_resume_without_a_directory_needs_one_in_the_configuration(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--config", "configs/cartpole.yaml", "--resume"]) == ConfigError.exit_code
+    assert "--resume: expected a run directory, found none" in capsys.readouterr().err
+
+
+def test_the_runs_own_configuration_is_taken_with_what_is_laid_over_it(
+    ended: RunConfig, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["--resume", str(tmp_path / "run"), "--set", "trainer.max_opts=300", "--show-config"]) == 0
+    shown = yaml.safe_load(capsys.readouterr().out)
+    assert shown["run_dir"] == str(tmp_path / "run")
+    assert (shown["seed"], shown["trainer"]["max_opts"]) == (3, 300)

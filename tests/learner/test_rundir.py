@@ -51,3 +51,23 @@ def test_only_its_owner_may_look_inside(tmp_path: Path) -> None:
     run.write_json("endpoints.json", {"a": 1})
     assert json.loads((tmp_path / "run" / "endpoints.json").read_text()) == {"a": 1}
     run.close()
+
+
+def test_a_resumed_run_is_the_same_run_started_once_more(tmp_path: Path) -> None:
+    lives = []
+    for _ in range(3):  # The first finds no run and begins one.
+        run = RunDir(tmp_path / "run", resume=True)
+        run.begin()
+        lives.append(run.identity)
+        run.close()
+    assert len({life.run_id for life in lives}) == 1
+    assert [life.incarnation for life in lives] == [1, 2, 3]
+
+
+def test_nobody_finds_the_addresses_of_an_earlier_life(tmp_path: Path) -> None:
+    run = RunDir(tmp_path / "run")
+    run.begin()
+    run.write_json("endpoints.json", {"learner": "gone"})
+    run.close()
+    RunDir(tmp_path / "run", resume=True).close()
+    assert not (tmp_path / "run" / "endpoints.json").exists()

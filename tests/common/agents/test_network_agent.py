@@ -6,6 +6,7 @@ import copy
 import json
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -27,7 +28,7 @@ from common.testing import items_of, play
 from common.testing.agents import MakeAgent
 from common.testing.play import ItemMemory
 
-SMALL = {"units": (8,), "batch_size": 8}
+SMALL: dict[str, Any] = {"units": (8,), "batch_size": 8}
 AGENTS: dict[str, tuple[MakeAgent, str]] = {
     "DQN": (partial(DQN, **SMALL, soft_update_interval=7, explorer={"final_step": 100}), "CartPole-v1"),
     "IQN": (partial(IQN, **SMALL, feature_dim=8), "CartPole-v1"),

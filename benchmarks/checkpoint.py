@@ -1,0 +1,93 @@
+"""What a checkpoint costs training: the copy of its state, beside one opt step of the same agent.
+
+The floor is one copy of the same bytes; the rest is Python walking over networks and optimisers. Writing goes on in a
+thread: ``while one is written`` is an opt step's time meanwhile, over that of one alone.
+"""
+
+from __future__ import annotations
+
+import math
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import gymnasium
+import torch
+
+from benchmarks.report import median, report
+from common.agents.dqn import DQN
+from common.agents.sac import SAC
+from common.envs import spec_of
+from common.processors import OneStep
+from common.testing import items_of, play
+from common.testing.agents import MakeAgent
+from learner.checkpointer import Checkpointer
+from learner.replay.memory import ReplayMemory, ReplayWriter
+from learner.replay.uniform import UniformReplay
+from learner.scoring import Moment
+from learner.training_state import StateFiles
+
+TIMES = 50
+AGENTS: dict[str, tuple[MakeAgent, str]] = {
+    "DQN 2x256": (DQN, "CartPole-v1"),
+    "DQN 2x1024": (partial(DQN, units=(1024, 1024), batch_size=256), "CartPole-v1"),
+    "SAC 2x256": (SAC, "Pendulum-v1"),
+}
+
+
+def millis(work: Callable[[], object]) -> float:
+    """Milliseconds of one call, over many."""
+    started = time.perf_counter()
+    for _ in range(TIMES):
+        work()
+    return (time.perf_counter() - started) / TIMES * 1e3
+
+
+def measure(make: MakeAgent, env_id: str, directory: Path) -> dict[str, object]:
+    env = gymnasium.make(env_id)
+    schema, items = OneStep().schema(spec_of(env)), items_of(OneStep(), play(env, 1000))
+    memory = ReplayMemory(directory / "replay", schema, 1000, create=True)
+    ReplayWriter(memory).append(items, 1000, incarnation=1, seq=1)
+    agent, buffer = make(spec=spec_of(env), seed=0, epsilon=0.0, device="cpu"), UniformReplay(memory, seed=0)
+    agent.opt(buffer)
+    files = StateFiles(directory / "checkpoints", {"run_id": "benchmark"}, keep=1)
+    checkpointer, moment = Checkpointer(files, agent, buffer, "cpu", seconds=None), Moment(1, 1000, 0.0)
+    state = checkpointer.copy(moment, -math.inf)
+    opt = median(lambda: millis(lambda: agent.opt(buffer)))
+    copy = median(lambda: millis(lambda: checkpointer.copy(moment, -math.inf)))
+    floor = median(lambda: millis(lambda: [tensor.clone() for tensor in state.tensors.values()]))
+    ended = threading.Event()
+
+    def write() -> None:
+        while not ended.is_set():
+            files.write(state)
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    meanwhile = median(lambda: millis(lambda: agent.opt(buffer)))
+    ended.set()
+    writer.join(60.0)
+    return {
+        "MB": sum(tensor.nbytes for tensor in state.tensors.values()) / 1e6,
+        "opt ms": opt,
+        "copy ms": copy,
+        "floor ms": floor,
+        "copy / opt": copy / opt,
+        "while one is written": meanwhile / opt,
+    }
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    rows = []
+    for name, (make, env_id) in AGENTS.items():
+        with tempfile.TemporaryDirectory() as directory:
+            rows.append({"agent": name, **measure(make, env_id, Path(directory))})
+    report("checkpoint", "the copy is all that training waits for", rows)
+
+
+if __name__ == "__main__":
+    main()
