@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -13,7 +14,7 @@ import torch
 
 from common.data import Array, Model, ModelVersion
 from common.envs import Env, box_observations, spec_of
-from common.interfaces import Agent, EnvSpec, StepProcessor
+from common.interfaces import Agent, EnvSpec, StepProcessor, TrainingState
 from common.processors import OneStep
 from common.testing.play import ItemMemory, Policy, check_record, explained, items_of, play
 
@@ -60,6 +61,7 @@ def check_agent(
     _check_acting(actor, obs, spec.action_space, train=True)
     _check_policy(learner, obs)
     _check_saving(_make(make, spec, seed=2), learner, obs, memory)
+    _check_resuming(_make(make, spec, seed=3), learner)
 
 
 def _make(make: MakeAgent, spec: EnvSpec, seed: int) -> Agent:
@@ -214,6 +216,25 @@ def _check_saving(restored: Agent, saved: Agent, obs: Array, memory: ItemMemory)
     )
     _switch(restored, train=True)
     assert restored.opt(memory) is not None, f"{advice}: the restored agent cannot go on learning, opt() returned None"
+
+
+def _check_resuming(resumed: Agent, saved: Agent) -> None:
+    """The state of training goes through a file; an agent need not have more of it than ``save_params``."""
+    state = saved.training_state()
+    with explained("training_state() gave what cannot be saved: its tensors must suit safetensors, its values JSON"):
+        data = safetensors.torch.save({name: value.detach().cpu().clone() for name, value in state.tensors.items()})
+        values = json.dumps(state.values)
+    live = resumed.model_info()
+    places = _places(live)
+    with explained("load_training_state() failed on what training_state() gave"):
+        resumed.load_training_state(TrainingState(safetensors.torch.load(data), json.loads(values)))
+    found, advice = resumed.training_state(), "training_state() and load_training_state() do not round-trip"
+    differs = _difference(state.tensors, found.tensors)
+    assert differs is None, f"{advice}: '{differs}' is not what was saved"
+    assert json.dumps(found.values) == values, f"{advice}: expected {values}, found {found.values}"
+    assert _places(resumed.model_info()) == places, (
+        "model_info() gave other tensors after load_training_state(): load into the live ones (copy_, load_state_dict)"
+    )
 
 
 def _alike(one: Array, other: Array) -> bool:

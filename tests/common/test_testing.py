@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from common.data import Array, Column, Items, Model, Record, Schema
-from common.interfaces import Agent, EnvSpec, Evaluation, Evaluator, Recorder, ReplayBuffer, Step
+from common.interfaces import Agent, EnvSpec, Evaluation, Evaluator, Recorder, ReplayBuffer, Step, TrainingState
 from common.processors import NStep, OneStep
 from common.testing import (
     ItemMemory,
@@ -393,6 +393,14 @@ BROKEN_AGENTS: dict[str, Broken] = {
         "save_params() and load_params() do not round-trip: the restored agent acts differently",
     ),
     "tensors that loading replaces": ({"load_params": load_by_replacing}, "model_info() gave other tensors after load"),
+    "a state that JSON cannot hold": (
+        {"training_state": lambda self: TrainingState(self.save_params(), {"rng": self._rng})},
+        "training_state() gave what cannot be saved",
+    ),
+    "a state that is not restored": (
+        {"training_state": lambda self: TrainingState(self.save_params(), {"seed": self.seed})},
+        'do not round-trip: expected {"seed": 0}, found',
+    ),
     "nothing learnt once restored": (
         {"opt": lambda self, buffer: None if self.seed == 2 else TabularQ.opt(self, buffer)},
         "the restored agent cannot go on learning",

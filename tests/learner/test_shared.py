@@ -1,12 +1,15 @@
 from __future__ import annotations
 
+import fcntl
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from common.errors import RunDirectoryError
-from learner.shared import Bell, ControlBlock, map_file
+from learner.shared import Bell, ControlBlock, hold_alone, map_file
 
 
 def test_words_written_through_one_mapping_are_read_through_another(tmp_path: Path) -> None:
@@ -56,3 +59,23 @@ def test_a_bell_nobody_listens_to_any_more_does_not_stop_the_ringer() -> None:
         os.write(bell.write_fd, b"?")
     bell.ring()  # What os.write raised a line above would fail the test.
     os.close(bell.write_fd)
+
+
+def test_a_directory_is_held_by_one_process_until_it_ends_however_it_ends(tmp_path: Path) -> None:
+    script = (
+        "import sys, pathlib, learner.shared as shared\n"
+        "shared.hold_alone(pathlib.Path(sys.argv[1]))\n"
+        "print('held', flush=True)\n"
+        "input()"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", script, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "held\n"
+        fd = os.open(tmp_path, os.O_RDONLY)
+        with pytest.raises(BlockingIOError):
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.close(fd)
+        holder.kill()
+        hold_alone(tmp_path)
