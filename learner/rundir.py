@@ -109,7 +109,8 @@ class RunDir:
         replace_text(self.path / "run.json", json.dumps(asdict(self.identity), indent=2) + "\n")
 
     def write_text(self, name: str, text: str) -> None:
-        (self.path / name).write_text(text)
+        """Written whole or not at all."""
+        replace_text(self.path / name, text)
 
     def write_json(self, name: str, value: object) -> None:
         """Written whole or not at all: somebody may be waiting for the file."""

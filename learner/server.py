@@ -1,14 +1,15 @@
 """The learner host: wiring, start-up and shutdown (border's ``train_async``, over real processes).
 
 Start-up, each step only after the one before:
-    1. run directory made and locked, resolved configuration written
+    1. run directory made, or found to resume, and locked; resolved configuration written
     2. environments, agent and item schema built; the evaluator's process started, if it has one
-    3. shared memory made: control block, replay, model slots; the first model published
+    3. shared memory made or opened: control block, replay, model slots; state restored; the first model published
     4. ingest started and listening; /metrics served; ``endpoints.json`` written
     5. local actors started
     6. training
 Shutdown, whatever ended training:
-    1. stop announced to the actors; last model published; recorders flushed; ``final/`` saved; last score awaited
+    1. stop announced to the actors; last model published; recorders flushed; ``final/`` saved; last score awaited;
+       state kept
     2. ingest takes what actors still have (at most ``server.grace_seconds``) and ends
     3. local actors end, then the evaluator's process
     4. recorders and the picture closed; summary; the lock given back
