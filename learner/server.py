@@ -22,7 +22,8 @@ from dataclasses import dataclass
 
 from actor.manager import ActorManager
 from actor.stat import ActorStat
-from common.config import RunConfig
+from actor.trust import Trust
+from common.config import RunConfig, ServerConfig
 from common.errors import CrossborderError
 from learner.actor_table import map_actor_table
 from learner.ingest_process import IngestProcess
@@ -81,7 +82,8 @@ class LearnerServer:
         stack.callback(self._join_local_actors)
         self._start_ingest(publisher.blob_bytes, stack)
         if self._n_local_actors:
-            self._local_actors = ActorManager(self.ingest.local_address, self._n_local_actors, self.fail)
+            trust = local_trust(self.config.server)
+            self._local_actors = ActorManager(self.ingest.local_address, self._n_local_actors, self.fail, trust)
 
     def _make_shared(self) -> ModelPublisher:
         shared = self._run.dir.shared
@@ -173,6 +175,14 @@ class LearnerServer:
             return_mean=self.control.return_mean,
             policy_lag=self.control.policy_lag,
         )
+
+
+def local_trust(config: ServerConfig) -> Trust:
+    """What actors on this host need: they know the server's certificate itself, and show it where one is asked for."""
+    if config.tls is None:
+        return Trust()
+    own = {"certificate": config.tls.certificate, "key": config.tls.key} if config.tls.client_ca else {}
+    return Trust(ca=config.tls.certificate, token_file=config.actor_token_file, **own)
 
 
 def train_async(config: RunConfig, local_actors: int = 0) -> AsyncResult:

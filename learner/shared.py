@@ -117,6 +117,8 @@ class ControlBlock(Words):
     """Exponential mean of opt steps between the newest model and the one that acted."""
     actor_hold_seconds = Word(21, float)
     """Seconds for which acknowledgements have been held back to keep the replay ratio."""
+    unauthenticated = Word(28)
+    """Calls without a valid token."""
 
     @classmethod
     def at(cls, directory: Path, *, create: bool = False) -> ControlBlock:

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 
 import grpc
 
+from actor.client.channel import open_channel
+from actor.trust import Trust
 from common.clocks import Deadline
 from common.codec import schema_from_pb
 from common.config import ActorConfig
@@ -18,7 +20,7 @@ from common.data import ModelVersion, Schema
 from common.errors import LearnerUnreachableError
 from common.pb import crossborder_pb2 as pb
 from common.pb import crossborder_pb2_grpc as pb_grpc
-from common.rpc import CLIENT_OPTIONS, PROTOCOL_VERSION, Backoff, StoppingError, describe, typed_error, version_from_pb
+from common.rpc import PROTOCOL_VERSION, Backoff, StoppingError, describe, typed_error, version_from_pb
 from common.settings import validate
 
 log = logging.getLogger(__name__)
@@ -47,12 +49,18 @@ class Connector:
         incarnation: random and non-zero, one per actor process.
         patience: seconds to keep trying.
         cancelled: set from outside to give up.
+        trust: how to check it and what to prove; by default only fit for a learner on this host.
+
+    Raises:
+        ConfigError: a file of ``trust`` cannot be read, or its settings contradict each other.
     """
 
-    def __init__(self, address: str, incarnation: int, patience: float, cancelled: threading.Event) -> None:
+    def __init__(
+        self, address: str, incarnation: int, patience: float, cancelled: threading.Event, trust: Trust | None = None
+    ) -> None:
         self._address, self.incarnation, self._patience = address, incarnation, patience
         self._cancelled = cancelled
-        self._channel = grpc.insecure_channel(address, options=CLIENT_OPTIONS)
+        self._channel = open_channel(address, trust or Trust())
         self.stub = pb_grpc.LearnerServiceStub(self._channel)
 
     def join(self) -> Joined:
@@ -61,6 +69,7 @@ class Connector:
         Raises:
             LearnerUnreachableError: nobody answered.
             StoppingError: ``cancelled`` was set.
+            AuthenticationError: the two do not trust each other.
             CrossborderError: the learner refused for good.
         """
         deadline, backoff = Deadline(self._patience), Backoff()

@@ -200,6 +200,10 @@ class IngestCore:
         self.control.fetches += 1
         return self._blob
 
+    def count_unauthenticated(self) -> None:
+        """A call had no valid token."""
+        self.control.unauthenticated += 1
+
     def tick(self) -> None:
         """Publish totals for the trainer and give up actors that were silent for too long; a few times a second."""
         for actor_id in self.registry.expire():

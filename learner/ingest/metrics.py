@@ -31,6 +31,7 @@ class IngestCollector(Collector):
         yield counter("crossborder_model_fetches_total", "Models sent to actors.", control.fetches)
         yield counter("crossborder_model_not_modified_total", "Model requests with nothing new.", control.not_modified)
         yield counter("crossborder_joins_total", "Joins accepted.", control.joins)
+        yield counter("crossborder_unauthenticated_calls_total", "Without a valid token.", control.unauthenticated)
         yield counter("crossborder_env_steps_total", "Environment steps reported by actors.", control.env_steps)
         yield counter("crossborder_episodes_total", "Episodes reported by actors.", control.episodes)
         yield gauge("crossborder_episode_return_mean", "Mean return of 100 episodes.", control.return_mean)
