@@ -9,6 +9,7 @@ from common.address import split_address
 from common.rpc import CLIENT_OPTIONS, authorization
 from common.tls import read_authorities, read_pair
 from common.tokens import Tokens
+from common.watched import Watched
 
 
 class TokenPlugin(grpc.AuthMetadataPlugin):
@@ -22,20 +23,31 @@ class TokenPlugin(grpc.AuthMetadataPlugin):
         callback((authorization(self._tokens.first()),), None)
 
 
-def open_channel(address: str, trust: Trust) -> grpc.Channel:
-    """A channel to HOST:PORT; connects when it is first used.
+def watch_credentials(address: str, trust: Trust) -> Watched[grpc.ChannelCredentials | None]:
+    """What a channel to HOST:PORT needs, as the files of ``trust`` stand; None for plaintext.
 
     Raises:
         ConfigError: settings contradict each other, or a file cannot be read.
     """
     host, _ = split_address(address)
     if not trust.uses_tls(host):
-        return grpc.insecure_channel(address, options=CLIENT_OPTIONS)
+        return Watched([], lambda: None)
+    tokens = trust.tokens()
+    files = [path for path in (trust.ca, trust.certificate, trust.key) if path]
+    return Watched(files, lambda: _encrypted(trust, tokens))
+
+
+def _encrypted(trust: Trust, tokens: Tokens | None) -> grpc.ChannelCredentials:
     authorities = read_authorities(trust.ca) if trust.ca else None
     key, chain = read_pair(trust.certificate, trust.key) if trust.certificate and trust.key else (None, None)
-    credentials = grpc.ssl_channel_credentials(authorities, key, chain)
-    tokens = trust.tokens()
-    if tokens is not None:
-        per_call = grpc.metadata_call_credentials(TokenPlugin(tokens))
-        credentials = grpc.composite_channel_credentials(credentials, per_call)
+    encrypted = grpc.ssl_channel_credentials(authorities, key, chain)
+    if tokens is None:
+        return encrypted
+    return grpc.composite_channel_credentials(encrypted, grpc.metadata_call_credentials(TokenPlugin(tokens)))
+
+
+def open_channel(address: str, credentials: grpc.ChannelCredentials | None) -> grpc.Channel:
+    """A channel to HOST:PORT; connects when it is first used."""
+    if credentials is None:
+        return grpc.insecure_channel(address, options=CLIENT_OPTIONS)
     return grpc.secure_channel(address, credentials, options=CLIENT_OPTIONS)

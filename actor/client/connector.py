@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import grpc
 
-from actor.client.channel import open_channel
+from actor.client.channel import open_channel, watch_credentials
 from actor.trust import Trust
 from common.clocks import Deadline
 from common.codec import schema_from_pb
@@ -60,11 +60,16 @@ class Connector:
     ) -> None:
         self._address, self.incarnation, self._patience = address, incarnation, patience
         self._cancelled = cancelled
-        self._channel = open_channel(address, trust or Trust())
+        self._credentials = watch_credentials(address, trust or Trust())
+        self._open()
+
+    def _open(self) -> None:
+        self._opened_with = self._credentials.get()
+        self._channel = open_channel(self._address, self._opened_with)
         self.stub = pb_grpc.LearnerServiceStub(self._channel)
 
     def join(self) -> Joined:
-        """Join, trying for ``patience`` seconds.
+        """Join, trying for ``patience`` seconds; with another channel and ``stub`` if certificates have changed.
 
         Raises:
             LearnerUnreachableError: nobody answered.
@@ -72,6 +77,9 @@ class Connector:
             AuthenticationError: the two do not trust each other.
             CrossborderError: the learner refused for good.
         """
+        if self._credentials.get() is not self._opened_with:
+            self.close()
+            self._open()
         deadline, backoff = Deadline(self._patience), Backoff()
         request = pb.JoinRequest(
             protocol_version=PROTOCOL_VERSION,
@@ -91,13 +99,20 @@ class Connector:
             if self._cancelled.wait(min(backoff.next_delay(), deadline.remaining())):
                 raise StoppingError(f"{self._address}: told to stop while looking for the learner")
             if deadline.passed():
-                raise LearnerUnreachableError(f"{self._address}: no learner for {self._patience:g} s: {reason}")
+                raise LearnerUnreachableError(
+                    f"{self._address}: no learner for {self._patience:g} s: {reason}{_hint(reason)}"
+                )
             if not told:
                 log.info("waiting for the learner at %s: %s", self._address, reason)
                 told = True
 
     def close(self) -> None:
         self._channel.close()
+
+
+def _hint(reason: str) -> str:
+    """A learner that misses something of ours in the handshake closes the connection and does not say why."""
+    return "; does it expect TLS (--ca) or a certificate (--certificate, --key)?" if "Socket closed" in reason else ""
 
 
 def _joined(response: pb.JoinResponse) -> Joined:

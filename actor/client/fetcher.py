@@ -25,12 +25,12 @@ class ModelFetcher:
     """A ``ModelSource`` over ``GetModel``.
 
     Args:
-        stub: of the learner.
+        stub: of the learner; another one may be given later.
         stopped: ends the thread; set when the learner no longer trusts this actor.
     """
 
     def __init__(self, stub: pb_grpc.LearnerServiceStub, stopped: threading.Event) -> None:
-        self._stub, self._stopped = stub, stopped
+        self.stub, self._stopped = stub, stopped
         self._changed = threading.Condition()
         self._announced = NO_MODEL
         self._model: Model | None = None
@@ -111,7 +111,7 @@ class ModelFetcher:
     def _fetch(self) -> Model | None:
         have = self._have()
         request = pb.GetModelRequest(have=None if have == NO_MODEL else version_to_pb(have))
-        return assemble(self._stub.GetModel(request, timeout=FETCH_SECONDS))
+        return assemble(self.stub.GetModel(request, timeout=FETCH_SECONDS))
 
 
 def assemble(chunks: Iterable[pb.GetModelResponse]) -> Model | None:

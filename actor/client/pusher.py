@@ -136,6 +136,7 @@ class Pusher:
         if joined.run_id != self._joined.run_id:
             raise RunChangedError(f"run {self._joined.run_id} has become run {joined.run_id}")
         self._joined.schema.require_equal(joined.schema, "this actor", "the learner")
+        self._fetcher.stub = self._connector.stub
         self._fetcher.announce(joined.newest)
         return joined.last_seq
 
