@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +12,6 @@ from actor.trust import Trust
 from learner.certs import Signed, load_authority, make_files, sign
 from learner.server import LearnerServer
 from tests.conftest import PATIENCE, counting_config
-
-Join = Callable[..., str]
 
 
 class Secured:
