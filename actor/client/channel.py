@@ -33,8 +33,8 @@ def watch_credentials(address: str, trust: Trust) -> Watched[grpc.ChannelCredent
     if not trust.uses_tls(host):
         return Watched([], lambda: None)
     tokens = trust.tokens()
-    files = [path for path in (trust.ca, trust.certificate, trust.key) if path]
-    return Watched(files, lambda: _encrypted(trust, tokens))
+    files = {path: None for path in (trust.ca, trust.certificate, trust.key) if path}
+    return Watched([*files], lambda: _encrypted(trust, tokens))
 
 
 def _encrypted(trust: Trust, tokens: Tokens | None) -> grpc.ChannelCredentials:

@@ -68,8 +68,14 @@ class Connector:
         self._channel = open_channel(self._address, self._opened_with)
         self.stub = pb_grpc.LearnerServiceStub(self._channel)
 
+    def refresh(self) -> None:
+        """Open another channel, and with it another ``stub``, if certificates have changed."""
+        if self._credentials.get() is not self._opened_with:
+            self.close()
+            self._open()
+
     def join(self) -> Joined:
-        """Join, trying for ``patience`` seconds; with another channel and ``stub`` if certificates have changed.
+        """Join, trying for ``patience`` seconds.
 
         Raises:
             LearnerUnreachableError: nobody answered.
@@ -77,9 +83,6 @@ class Connector:
             AuthenticationError: the two do not trust each other.
             CrossborderError: the learner refused for good.
         """
-        if self._credentials.get() is not self._opened_with:
-            self.close()
-            self._open()
         deadline, backoff = Deadline(self._patience), Backoff()
         request = pb.JoinRequest(
             protocol_version=PROTOCOL_VERSION,

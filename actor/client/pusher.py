@@ -132,11 +132,12 @@ class Pusher:
             last_seq = self._join_again()
 
     def _join_again(self) -> int:
+        self._connector.refresh()
+        self._fetcher.stub = self._connector.stub
         joined = self._connector.join()
         if joined.run_id != self._joined.run_id:
             raise RunChangedError(f"run {self._joined.run_id} has become run {joined.run_id}")
         self._joined.schema.require_equal(joined.schema, "this actor", "the learner")
-        self._fetcher.stub = self._connector.stub
         self._fetcher.announce(joined.newest)
         return joined.last_seq
 

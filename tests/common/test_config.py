@@ -25,6 +25,7 @@ from common.config import (
 )
 from common.errors import ConfigError, PluginError
 from common.settings import Settings, validate
+from learner.certs import make_files
 from tests.conftest import ROOT
 
 MINIMAL: dict[str, Any] = {
@@ -394,8 +395,8 @@ def test_what_an_actors_agent_cannot_take_is_refused_with_the_actors_id(
 
 
 @pytest.mark.parametrize("listen", ["0.0.0.0:50051", "[::]:0", "192.168.1.5:1", "gpu-host:50051"])
-def test_listening_beyond_loopback_must_be_called_insecure(listen: str) -> None:
-    with pytest.raises(ConfigError, match=r"server\.listen: .* reachable from other hosts .* --insecure"):
+def test_listening_beyond_loopback_takes_tls_and_tokens_or_must_be_called_insecure(listen: str) -> None:
+    with pytest.raises(ConfigError, match=r"server\.listen: .* reachable from other hosts; .* or --insecure"):
         build(server={"listen": listen}).check()
     build(server={"listen": listen, "insecure": True}).check()
 
@@ -423,3 +424,48 @@ def test_a_part_that_cannot_take_what_the_system_gives_is_refused() -> None:
 def test_a_negative_seed_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"^seed: .*greater than or equal to 0, found -1$"):
         build(seed=-1)
+
+
+@pytest.fixture
+def secured(tmp_path: Path) -> dict[str, Any]:
+    """The server section of a run that other hosts may reach."""
+    make_files(tmp_path, ["gpu-host"], 1, renew=False)
+    return {
+        "listen": "0.0.0.0:0",
+        "tls": {"certificate": tmp_path / "server.pem", "key": tmp_path / "server.key"},
+        "actor_token_file": tmp_path / "actor.token",
+    }
+
+
+def test_tls_and_tokens_let_a_learner_listen_anywhere(secured: dict[str, Any]) -> None:
+    build(server=secured).check()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"insecure": True}, r"--insecure\): expected neither server\.tls nor tokens beside it"),
+        ({"tls": None}, r"server\.tls: .* tokens, which are sent over TLS only"),
+        ({"tls": None, "insecure": True}, r"--insecure\): expected neither"),
+        ({"actor_token_file": None}, r"server\.listen: .* expected server\.tls and server\.actor_token_file"),
+        ({"actor_token_file": "no.token"}, r"token file no\.token: cannot be read"),
+        ({"tls": {"certificate": "no.pem", "key": "no.key"}}, r"private key no\.key: cannot be read"),
+    ],
+)
+def test_what_would_let_in_somebody_by_mistake_is_refused(
+    secured: dict[str, Any], changes: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        build(server={**secured, **changes}).check()
+
+
+def test_admins_tokens_alone_would_lock_actors_out(secured: dict[str, Any]) -> None:
+    swapped = {**secured, "admin_token_file": secured["actor_token_file"], "actor_token_file": None}
+    with pytest.raises(ConfigError, match=r"server\.actor_token_file: expected tokens of actors beside"):
+        build(server=swapped).check()
+
+
+def test_a_certificate_with_the_key_of_another_is_refused(secured: dict[str, Any], tmp_path: Path) -> None:
+    secured["tls"]["key"] = tmp_path / "actor.key"
+    with pytest.raises(ConfigError, match=r"server\.pem: expected PEM with its unencrypted key in .*actor\.key"):
+        build(server=secured).check()
