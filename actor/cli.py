@@ -75,22 +75,22 @@ def _trust(arguments: argparse.Namespace) -> Trust:
     return trust
 
 
-def _run_one(arguments: argparse.Namespace, signals: StopSignals) -> None:
+def _run_one(arguments: argparse.Namespace, trust: Trust, signals: StopSignals) -> None:
     from actor.worker import Actor, run_actor
 
-    actor = Actor(arguments.learner, arguments.patience, _trust(arguments))
+    actor = Actor(arguments.learner, arguments.patience, trust)
     signals.on_stop = actor.stop
     run_actor(actor)
 
 
-def _run_many(arguments: argparse.Namespace, signals: StopSignals) -> None:
+def _run_many(arguments: argparse.Namespace, trust: Trust, signals: StopSignals) -> None:
     failures: list[CrossborderError] = []
 
     def on_failure(error: CrossborderError) -> None:
         log.error("a worker is not started again: %s", error)
         failures.append(error)
 
-    manager = ActorManager(arguments.learner, arguments.num_actors, on_failure, _trust(arguments), arguments.patience)
+    manager = ActorManager(arguments.learner, arguments.num_actors, on_failure, trust, arguments.patience)
     signals.on_stop = manager.ask_to_stop
     manager.wait()
     for stat in manager.stop_and_join(STOP_SECONDS):
@@ -106,7 +106,8 @@ def main(argv: list[str] | None = None) -> int:
     try:
         if arguments.num_actors < 1:
             raise ConfigError(f"--num-actors: expected at least 1, found {arguments.num_actors}")
-        (_run_one if arguments.num_actors == 1 else _run_many)(arguments, signals)
+        run = _run_one if arguments.num_actors == 1 else _run_many
+        run(arguments, _trust(arguments), signals)
     except CrossborderError as error:
         if signals.received is None:
             sys.stderr.write(f"actor-worker: {error}\n")

@@ -1,17 +1,18 @@
 from __future__ import annotations
 
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from actor.cli import main
+from actor.client.channel import watch_credentials
 from actor.trust import Trust
+from actor.worker import Actor
 from common.config import ActorConfig
-from common.errors import PluginError
+from common.errors import ConfigError, PluginError
 from common.settings import validate
-
-HERE, ELSEWHERE = "127.0.0.1:1", "gpu-host.invalid:1"
+from learner.server import LearnerServer
+from tests.conftest import PATIENCE, ROOT, Command
 
 
 @pytest.mark.parametrize(
@@ -31,27 +32,29 @@ def test_tls_is_spoken_to_other_hosts_and_wherever_a_file_is_given(
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("trust", "message"),
     [
-        (["--insecure", "--ca", "ca.pem"], "--insecure: expected none of ca beside it"),
-        (["--insecure", "--token-file", "t"], "--insecure: expected none of token_file beside it"),
-        (["--certificate", "c.pem"], "--certificate and --key: expected both or neither"),
-        (["--ca", "no.pem"], "CA file no.pem: cannot be read"),
-        (["--token-file", "no.token"], "token file no.token: cannot be read"),
-        (["--certificate", "no.pem", "--key", "no.key"], "private key no.key: cannot be read"),
+        ({"insecure": True, "ca": "ca.pem"}, "--insecure: expected none of ca beside it"),
+        ({"insecure": True, "token_file": "t"}, "--insecure: expected none of token_file beside it"),
+        ({"certificate": "c.pem"}, "--certificate and --key: expected both or neither"),
+        ({"ca": "no.pem"}, "CA file no.pem: cannot be read"),
+        ({"token_file": "no.token"}, "token file no.token: cannot be read"),
+        ({"certificate": "no.pem", "key": "no.key"}, "private key no.key: cannot be read"),
+        ({"ca": "pyproject.toml"}, "CA file pyproject.toml: expected certificates in PEM"),
     ],
 )
-def test_options_that_contradict_each_other_or_name_no_file_are_refused(
-    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+def test_what_contradicts_itself_or_names_no_file_of_the_kind_is_refused(
+    trust: dict[str, Any], message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert main(["--learner", ELSEWHERE, *arguments]) == 2
-    assert message in capsys.readouterr().err
+    monkeypatch.chdir(ROOT)
+    with pytest.raises(ConfigError, match=message):
+        watch_credentials("gpu-host:1", Trust(**trust))
 
 
-def test_a_file_that_holds_no_certificate_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "ca.pem").write_text("nothing")
-    assert main(["--learner", HERE, "--ca", str(tmp_path / "ca.pem")]) == 2
-    assert "expected certificates in PEM" in capsys.readouterr().err
+def test_the_command_refuses_contradicting_options(start: Callable[..., Command]) -> None:
+    worker = start("actor.cli", "--learner", "gpu-host.invalid:1", "--insecure", "--ca", "ca.pem")
+    assert worker.wait() == 2
+    assert "actor-worker: --insecure: expected none of ca beside it" in worker.output()
 
 
 def config(**changes: Any) -> ActorConfig:
@@ -83,3 +86,8 @@ def test_what_is_allowed_may_be_named(allow: tuple[str, ...]) -> None:
 def test_whatever_else_is_named_at_any_depth_is_refused(changes: dict[str, Any], named: str) -> None:
     with pytest.raises(PluginError, match=f"'{named}', which --allow gymnasium mine {COMMON} does not cover"):
         Trust(allow=("gymnasium", "mine", COMMON)).check_names(config(**changes))
+
+
+def test_an_actor_ends_before_it_imports_what_is_not_allowed(host: LearnerServer) -> None:
+    with pytest.raises(PluginError, match="the learner names 'tests.parts:CountingEnv', which --allow common"):
+        Actor(host.ingest.address, PATIENCE, Trust(allow=("common",))).run()

@@ -16,6 +16,7 @@ from common.pb import crossborder_pb2 as pb
 from common.pb import crossborder_pb2_grpc as pb_grpc
 from common.rpc import authorization
 from common.tokens import ACTOR_VARIABLE, read_tokens
+from tests.conftest import Command
 from tests.security.conftest import Secured, join, write
 
 SECONDS = 20.0
@@ -63,6 +64,18 @@ def test_no_call_is_answered_without_a_token_and_the_refusal_says_nothing(channe
 def test_an_actor_with_a_wrong_token_ends_at_once(secured: Secured, tmp_path: Path) -> None:
     with pytest.raises(AuthenticationError, match="the learner refused this actor's token"):
         join(secured.address, secured.trust(token_file=write(tmp_path / "wrong.token", NEW)))
+
+
+def test_a_worker_whose_token_is_refused_ends_with_an_exit_code_of_its_own(
+    secured: Secured, start: Callable[..., Command], tmp_path: Path
+) -> None:
+    wrong = write(tmp_path / "wrong.token", NEW)
+    worker = start(
+        "actor.cli", "--learner", secured.address, "--ca", secured.path("ca.pem"), "--token-file", str(wrong)
+    )
+    assert worker.wait() == 15
+    assert "actor-worker: the learner refused this actor's token" in worker.output()
+    assert "Traceback" not in worker.output()
 
 
 def test_an_actor_without_a_token_ends_at_once(secured: Secured) -> None:
