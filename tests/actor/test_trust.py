@@ -89,5 +89,5 @@ def test_whatever_else_is_named_at_any_depth_is_refused(changes: dict[str, Any],
 
 
 def test_an_actor_ends_before_it_imports_what_is_not_allowed(host: LearnerServer) -> None:
-    with pytest.raises(PluginError, match="the learner names 'tests.parts:CountingEnv', which --allow common"):
+    with pytest.raises(PluginError, match=r"the learner names 'tests\.parts:CountingEnv', which --allow common"):
         Actor(host.ingest.address, PATIENCE, Trust(allow=("common",))).run()
