@@ -39,6 +39,8 @@ check: lint proto-check test
 
 bench: $(READY)
 	$(BIN)/python -m benchmarks.ingest
+	$(BIN)/python -m benchmarks.acting
+	$(BIN)/python -m benchmarks.frames
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
