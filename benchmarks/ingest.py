@@ -111,7 +111,7 @@ def main() -> None:
     for batch, rows_per_push in ((64, 1), (64, 64), (256, 256)):
         with ingest(batch) as server:
             rate = median(lambda server=server, n=rows_per_push: push_rate(server.ingest.address, n))  # type: ignore[misc]
-            size = batch * server.buffer._memory.schema.row_bytes
+            size = batch * server._run.memory.schema.row_bytes
         floor = median(lambda size=size: floor_rate(size))  # type: ignore[misc]
         rows.append(
             {

@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 
 from common.config import RunConfig, dump_config
-from common.interfaces import Recorder
+from common.interfaces import Recorder, ReplayBuffer
 from learner.checkpoint import Checkpoints
 from learner.curve import draw_learning_curve
 from learner.evaluator import build_evaluator
@@ -20,6 +20,7 @@ from learner.parts import build_learner_parts
 from learner.precision import computing_in
 from learner.recorder import CsvRecorder
 from learner.replay.memory import ReplayMemory
+from learner.replay.prioritized import PrioritizedReplay
 from learner.replay.uniform import UniformReplay
 from learner.rundir import RunDir, default_run_dir
 from learner.stat import AsyncTrainStat
@@ -64,7 +65,13 @@ class Run:
         self.parts = build_learner_parts(config, epsilon)
         stack.callback(self.parts.env.close)
         self.memory = ReplayMemory(self.dir.shared / "replay", self.parts.schema, config.replay.capacity, create=True)
-        self.buffer = UniformReplay(self.memory, config.seed)
+        self.buffer = self._make_buffer()
+
+    def _make_buffer(self) -> ReplayBuffer:
+        prioritized = self.config.replay.prioritized
+        if prioritized is None:
+            return UniformReplay(self.memory, self.config.seed)
+        return PrioritizedReplay(self.memory, prioritized, self.config.seed)
 
     def make_learner(self, publish: Callable[[int], None], stack: ExitStack) -> Learner:
         """The learner loop of this run, with its recorder, evaluator and checkpoints."""
