@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from common.config import ActorConfig
-from common.data import Schema
+from common.data import PRIORITY, Schema
 from common.envs import Env, build_env, spec_of
 from common.errors import PluginError
 from common.interfaces import Agent, StepProcessor
@@ -39,4 +39,9 @@ def build_parts(config: ActorConfig, *, seed: int, epsilon: float = 0.0, device:
     if not isinstance(agent, Agent):
         raise PluginError(f"agent.target: expected a common.interfaces.Agent, found {type(agent).__name__}")
     processor: StepProcessor = config.step_processor.build()
-    return Parts(env, agent, processor, processor.schema(spec))
+    schema = processor.schema(spec)
+    if config.push.initial_priorities:
+        if type(agent).td_error is Agent.td_error:
+            raise PluginError(f"push.initial_priorities: {config.agent.target} has no td_error(items)")
+        schema = schema.plus(PRIORITY)
+    return Parts(env, agent, processor, schema)

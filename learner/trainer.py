@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 
+from actor.priority import PrioritizedItems
 from actor.sampler import Sampler
 from actor.stat import ActorCounters
 from common.config import RunConfig
 from common.data import Items
 from common.envs import build_env
+from common.interfaces import ItemSink
 from learner.learner import Learner
 from learner.limiter import RatioLimiter
 from learner.replay.memory import ReplayMemory, ReplayWriter
@@ -59,7 +61,9 @@ class Trainer:
             env = build_env(self.config.env)
             stack.callback(env.close)
             self._sampler = Sampler(env, self._run.parts.processor, self._counters, self.config.seed)
-            self._sink = LocalSink(self._run.memory)
+            sink = LocalSink(self._run.memory)
+            first_priorities = self.config.push.initial_priorities
+            self._sink: ItemSink = PrioritizedItems(sink, self._run.parts.agent) if first_priorities else sink
             self._stack = stack.pop_all()
         return self
 
