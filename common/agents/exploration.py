@@ -33,7 +33,8 @@ class EpsilonGreedy(Settings):
         """Actions ``[n]`` for values ``[n, A]``."""
         n, n_actions = values.shape
         explores = rng.random(n) < self.at(opt_steps, rung)
-        return np.where(explores, rng.integers(n_actions, size=n), values.argmax(axis=1))
+        actions: Array = np.where(explores, rng.integers(n_actions, size=n), values.argmax(axis=1))
+        return actions
 
 
 class Softmax(Settings):
@@ -50,8 +51,8 @@ class Softmax(Settings):
         rng: np.random.Generator,
     ) -> Array:
         """Actions ``[n]`` for values ``[n, A]``, drawn as the maximum of values and Gumbel noise."""
-        noisy: Array = values / self.temperature + rng.gumbel(size=values.shape)
-        return noisy.argmax(axis=1)
+        actions: Array = (values / self.temperature + rng.gumbel(size=values.shape)).argmax(axis=1)
+        return actions
 
 
 Explorer = Annotated[EpsilonGreedy | Softmax, Field(discriminator="kind")]

@@ -133,7 +133,8 @@ class PrioritizedReplay:
         least = priority.min()
         if self._minima is not None:
             least = min(least, self._minima.least())
-        return ((least / priority) ** self.beta()).astype(np.float32)
+        weights: Array = (least / priority) ** self.beta()
+        return weights.astype(np.float32)
 
 
 def _check_names(schema: Schema) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from common.config import RunConfig
-from common.data import Items
+from common.data import Items, Schema
 from common.envs import spec_of
 from common.processors import OneStep
 from learner.actor_table import ActorState
@@ -23,9 +23,11 @@ from tests.parts import CountingEnv, expected_items
 CAPACITY = 1_000_000
 
 
-def stored_items(run_dir: Path) -> Items:
+SCHEMA = OneStep().schema(spec_of(CountingEnv()))
+
+
+def stored_items(run_dir: Path, schema: Schema = SCHEMA) -> Items:
     """Everything in the replay of a run that has ended."""
-    schema = OneStep().schema(spec_of(CountingEnv()))
     memory = ReplayMemory(run_dir / "shared" / "replay", schema, CAPACITY, create=False)
     assert memory.committed < CAPACITY, "nothing may have been overwritten"
     return {name: column[: memory.committed] for name, column in memory.columns.items()}

@@ -57,6 +57,16 @@ def test_the_same_seed_gives_the_same_curve_twice_and_another_seed_another(tmp_p
     assert first != other
 
 
+def test_so_it_is_with_everything_that_draws_by_priority(tmp_path: Path) -> None:
+    def train(name: str, **replay: Any) -> list[dict[str, str]]:
+        config = cartpole(tmp_path / name, seed=3, max_opts=100)
+        changes = {"replay": {**config.replay.model_dump(), **replay}, "push": {"initial_priorities": bool(replay)}}
+        return rows(train_in_turns(validate(RunConfig, {**config.model_dump(), **changes})))
+
+    first, again, uniform = train("a", prioritized={}), train("b", prioritized={}), train("c")
+    assert first == again != uniform
+
+
 def test_the_replay_ratio_is_exact(tmp_path: Path) -> None:
     result = train_in_turns(cartpole(tmp_path / "run", 0))
     drawn_after_warmup = 200 * 64

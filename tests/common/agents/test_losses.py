@@ -117,8 +117,8 @@ def test_a_weight_is_that_of_an_item_for_every_critic() -> None:
 def test_weights_of_1_are_as_none(rows: list[tuple[float, float]]) -> None:
     prediction, target = (tensor(*column) for column in zip(*rows, strict=True))
     for kind in ("mse", "smooth_l1"):
-        weighted = critic_loss(kind, prediction, target, torch.ones(len(rows)))  # type: ignore[arg-type]
-        torch.testing.assert_close(weighted, critic_loss(kind, prediction, target))  # type: ignore[arg-type]
+        weighted = critic_loss(kind, prediction, target, torch.ones(len(rows)))
+        torch.testing.assert_close(weighted, critic_loss(kind, prediction, target))
 
 
 # Continuous actions.

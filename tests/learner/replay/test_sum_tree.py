@@ -23,7 +23,8 @@ def filled(size: int, values: Array) -> SumTree:
 
 def slow_find(values: Array, shares: Array) -> Array:
     """What the tree is for, in one line over all slots."""
-    return np.cumsum(values).searchsorted(shares * values.sum(), side="right")
+    slots: Array = np.cumsum(values).searchsorted(shares * values.sum(), side="right")
+    return slots
 
 
 @pytest.mark.parametrize("size", SIZES)
