@@ -190,6 +190,12 @@ def test_weights_scale_the_loss_of_each_item_and_errors_are_told(double_dqn: boo
     assert memory.told == [([70, 71], [abs(error) for error in errors])]
 
 
+def test_a_uniform_buffer_is_told_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    memory = holding(TOY)
+    monkeypatch.delattr(type(memory), "update_priority")
+    assert make().opt(memory) is not None
+
+
 def test_each_update_tells_the_errors_of_its_own_batch() -> None:
     memory = WeightedMemory(items_of(TOY), [1.0] * 4)
     make(n_updates_per_opt=3, lr=0.1).opt(memory)
