@@ -2,48 +2,63 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import numpy as np
 
 from actor.stat import ActorCounters
-from common.data import Array
-from common.envs import Env
-from common.interfaces import Agent, ItemSink, Step, StepProcessor
+from common.data import Array, Items
+from common.errors import PluginError
+from common.interfaces import Agent, ItemSink, Step
+from common.parts import Lane
 
 
 class Sampler:
-    """Steps one environment with an agent and pushes the items (border's SyncSampler).
+    """Steps environments in turn, an agent acting in all of them at once, and pushes the items (border's SyncSampler).
 
-    The sampler resets the environment itself, so ``next_obs`` at the end of an episode is always the true final
+    The sampler resets each environment itself, so ``next_obs`` at the end of an episode is always the true final
     observation, also where the environment carries gymnasium's Autoreset wrapper.
 
     Args:
-        env: one environment, not vectorised.
-        processor: turns steps into items.
+        lanes: environments of one kind, none of them vectorised, each with a step processor of its own.
         counters: counts steps and episodes.
-        seed: of the first reset; later resets go on from there.
+        seed: environment j is first reset with ``seed + j``; later resets go on from there.
     """
 
-    def __init__(self, env: Env, processor: StepProcessor, counters: ActorCounters, seed: int) -> None:
-        self._env, self._processor, self._counters = env, processor, counters
-        self._seed: int | None = seed
-        self._obs: Array | None = None
+    def __init__(self, lanes: Sequence[Lane], counters: ActorCounters, seed: int) -> None:
+        self._lanes, self._counters = lanes, counters
+        self._seeds: list[int | None] = [seed + j for j in range(len(lanes))]
+        self._obs: list[Array | None] = [None] * len(lanes)
 
     def sample_and_push(self, agent: Agent, sink: ItemSink) -> None:
-        """Take one environment step and push what the step processor makes of it."""
-        obs = self._reset() if self._obs is None else self._obs
-        action = agent.sample(obs[None])[0]
-        next_obs, reward, terminated, truncated, _ = self._env.step(action)
+        """Take one step in every environment and push what the step processors make of it.
+
+        Raises:
+            PluginError: the agent gave another number of actions than it was given observations.
+        """
+        obs = [self._reset(j) if begun is None else begun for j, begun in enumerate(self._obs)]
+        actions = agent.sample(np.array(obs))
+        if len(actions) != len(obs):
+            raise PluginError(f"agent.sample: expected actions for {len(obs)} observations, found {len(actions)}")
+        for j, action in enumerate(actions):
+            items = self._step(j, obs[j], action)
+            if items is not None:
+                sink.push(items)
+
+    def _step(self, j: int, obs: Array, action: Any) -> Items | None:
+        lane = self._lanes[j]
+        next_obs, reward, terminated, truncated, _ = lane.env.step(action)
         next_obs = np.array(next_obs)  # A copy: the environment may write its next observation into the same array.
         step = Step(obs, action, float(reward), next_obs, bool(terminated), bool(truncated))
         done = step.terminated or step.truncated
-        self._obs = None if done else next_obs
-        self._counters.step(step.reward, done)
-        items = self._processor.process(step)
-        if items is not None:
-            sink.push(items)
+        self._obs[j] = None if done else next_obs
+        self._counters.step(j, step.reward, done)
+        return lane.processor.process(step)
 
-    def _reset(self) -> Array:
-        obs, _ = self._env.reset(seed=self._seed)
-        self._seed = None
-        self._processor.reset()
+    def _reset(self, j: int) -> Array:
+        lane, seed = self._lanes[j], self._seeds[j]
+        self._seeds[j] = None
+        obs, _ = lane.env.reset(seed=seed)
+        lane.processor.reset()
         return np.array(obs)

@@ -20,7 +20,7 @@ class ActorStat:
 
 
 class ActorCounters:
-    """Counts steps and episodes as they happen.
+    """Counts steps and episodes as they happen, over all environments of one actor.
 
     Args:
         clock: seconds, monotonic.
@@ -33,22 +33,22 @@ class ActorCounters:
         self.env_steps = 0
         self._returns: deque[float] = deque(maxlen=MAX_EPISODES)
         self._lengths: deque[int] = deque(maxlen=MAX_EPISODES)
-        self._return, self._length = 0.0, 0
+        self._open: dict[int, tuple[float, int]] = {}  # Return and length so far, by environment.
         self._recent: deque[float] = deque(maxlen=100)
 
-    def step(self, reward: float, done: bool) -> None:
-        """Count one environment step."""
+    def step(self, env: int, reward: float, done: bool) -> None:
+        """Count one step of environment number ``env``; with ``done`` it ends that environment's episode."""
         self._last = self._clock()
         if self._started is None:
             self._started = self._last
         self.env_steps += 1
-        self._return += reward
-        self._length += 1
+        total, length = self._open.get(env, (0.0, 0))
+        total, length = total + reward, length + 1
+        self._open[env] = (0.0, 0) if done else (total, length)
         if done:
-            self._returns.append(self._return)
-            self._recent.append(self._return)
-            self._lengths.append(self._length)
-            self._return, self._length = 0.0, 0
+            self._returns.append(total)
+            self._recent.append(total)
+            self._lengths.append(length)
 
     def seconds(self) -> float:
         """From the first step to the last."""

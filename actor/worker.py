@@ -17,8 +17,8 @@ from actor.priority import PrioritizedBatches
 from actor.proxy import BatchSink, ReplayBufferProxy
 from actor.sampler import Sampler
 from actor.stat import ActorCounters, ActorStat
+from common.address import split_address
 from common.child import say, say_error
-from common.config import split_address
 from common.data import PRIORITY
 from common.errors import ConfigError, CrossborderError, PluginError
 from common.interfaces import Agent
@@ -78,11 +78,12 @@ class Actor:
         pusher = Pusher(self._connector, joined, fetcher, counters, self._stopped)
         proxy = make_proxy(joined, parts.agent, pusher)
         try:
-            self._act(Sampler(parts.env, parts.processor, counters, joined.seed), parts.agent, fetcher, proxy)
+            self._act(Sampler(parts.lanes, counters, joined.seed), parts.agent, fetcher, proxy)
         finally:
             unacknowledged = pusher.finish(FINISH_SECONDS)
             fetcher.join(1.0)
-            parts.env.close()
+            for lane in parts.lanes:
+                lane.env.close()
         if pusher.failure is not None:
             raise pusher.failure
         if unacknowledged:
@@ -117,7 +118,9 @@ def build_agreed_parts(joined: Joined) -> Parts:
         SchemaMismatchError: this host's parts make other items than the learner's.
     """
     try:
-        parts = build_parts(joined.config, seed=joined.seed, epsilon=joined.epsilon)
+        parts = build_parts(
+            joined.config, seed=joined.seed, epsilon=joined.epsilon, n_envs=joined.config.envs_per_actor
+        )
     except ConfigError as error:
         raise PluginError(f"what the learner names cannot be built here: {error}") from error
     parts.schema.require_equal(joined.schema, "this actor", "the learner")

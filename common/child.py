@@ -1,8 +1,9 @@
 """Child processes: started, heard, watched, restarted with a rate limit, and ended in time.
 
-A child gets one JSON line on stdin and ends itself when stdin closes, so none outlives its parent. On stdout it
-writes events (see ``say``), on stderr its log; what else it prints, people's own parts included, is logged. It runs in
-a session of its own: Ctrl-C reaches the parent alone, which ends its children in order, and theirs with them.
+A child gets JSON lines on stdin, the first at its start, and ends itself when stdin closes, so none outlives its
+parent. On stdout it writes events (see ``say``), on stderr its log; what else it prints, people's own parts included,
+is logged. It runs in a session of its own: Ctrl-C reaches the parent alone, which ends its children in order, and
+theirs with them.
 """
 
 from __future__ import annotations
@@ -92,15 +93,21 @@ class Child:
         ]
         for thread in self._threads:
             thread.start()
-        try:
-            self._process.stdin.write(json.dumps(boot) + "\n")
-            self._process.stdin.flush()
-        except BrokenPipeError:
-            log.warning("%s ended before it was told what to do", name)
+        self.tell(boot)
 
     @property
     def pid(self) -> int:
         return self._process.pid
+
+    def tell(self, what: Mapping[str, Any]) -> None:
+        """Send one JSON line; a child that has ended does not hear it."""
+        assert self._process.stdin is not None
+        line = json.dumps(what) + "\n"
+        try:
+            self._process.stdin.write(line)
+            self._process.stdin.flush()
+        except (BrokenPipeError, ValueError):  # ValueError: the pipe is closed on our side.
+            log.warning("%s ended before it was told what to do", self.name)
 
     def _pump_stdout(self) -> None:
         assert self._process.stdout is not None

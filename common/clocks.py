@@ -28,3 +28,7 @@ class Every:
 
     def due(self, step: int) -> bool:
         return self._interval > 0 and step % self._interval == 0
+
+    def count(self, before: int, now: int) -> int:
+        """How many of the steps after ``before``, up to and including ``now``, are due."""
+        return now // self._interval - before // self._interval if self._interval else 0

@@ -6,8 +6,6 @@
 from __future__ import annotations
 
 import inspect
-import ipaddress
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -16,7 +14,9 @@ import yaml
 from pydantic import AliasChoices, Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
 from common import plugins
+from common.address import is_loopback, split_address
 from common.errors import ConfigError, PluginError
+from common.nested import assign, laid_over
 from common.plugins import nearest
 from common.settings import Settings, validate
 
@@ -35,15 +35,21 @@ class PluginConfig(Settings):
         """Call the target with ``params`` and what the system itself provides."""
         return plugins.load(self.target)(**given, **self.params)
 
-    def check(self, where: str, given: frozenset[str]) -> None:
+    def check(self, where: str, given: frozenset[str], params_at: str | None = None) -> None:
         """See that the target can be loaded and takes these parameters and those in ``given``.
 
         A target with a ``Config`` (a ``Settings`` class) is checked by it, any other by its signature.
+
+        Args:
+            where: place of the target in the configuration.
+            given: names of what the system itself provides.
+            params_at: place of the parameters, if it is not ``{where}.params``.
 
         Raises:
             PluginError: the target cannot be loaded or does not take what the system gives it.
             ConfigError: a parameter is unknown, missing or has a wrong value.
         """
+        params_at = params_at or f"{where}.params"
         target = plugins.load(self.target)
         try:
             signature = inspect.signature(target).parameters
@@ -55,16 +61,16 @@ class PluginConfig(Settings):
             raise PluginError(f"{where}: {self.target} must take {', '.join(sorted(missing))}, but does not")
         model = getattr(target, "Config", None)
         if isinstance(model, type) and issubclass(model, Settings):
-            validate(model, self.params, f"{where}.params")
+            validate(model, self.params, params_at)
             return
         by_name = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
         known = {name for name, parameter in signature.items() if parameter.kind in by_name} - given
         for name in self.params:
             if name not in known and not takes_any:
-                raise ConfigError(f"{where}.params.{name}: unknown parameter{nearest(name, known)}")
+                raise ConfigError(f"{params_at}.{name}: unknown parameter{nearest(name, known)}")
         for name in sorted(known - set(self.params)):
             if signature[name].default is inspect.Parameter.empty:
-                raise ConfigError(f"{where}.params.{name}: expected a value, found none")
+                raise ConfigError(f"{params_at}.{name}: expected a value, found none")
 
 
 class PushConfig(Settings):
@@ -92,6 +98,9 @@ class ActorConfig(Settings):
         PluginConfig(target="common.processors:OneStep"), description="Turns environment steps into items."
     )
     push: PushConfig = Field(PushConfig(), description="How actors hand over their items.")
+    envs_per_actor: PositiveInt = Field(
+        1, description="Environments that one actor steps in turn; its agent acts in all of them at once."
+    )
 
 
 class TrainerConfig(Settings):
@@ -132,6 +141,14 @@ class EvaluatorConfig(Settings):
         description="What scores the agent, as module:attr; built with env, config (this section) and params.",
     )
     params: dict[str, Any] = Field(default_factory=dict, description="Further keyword arguments it is built with.")
+    process: Literal["inline", "child"] = Field(
+        "inline",
+        description="inline: training waits for an evaluation, as in border; child: a process of its own scores a "
+        "candidate on the CPU while training goes on.",
+    )
+    finish_seconds: PositiveFloat = Field(
+        60.0, description="An evaluation of the child that still runs when training ends gets so long to finish."
+    )
     episodes: PositiveInt = Field(5, description="Episodes per evaluation; the score is their mean return.")
     max_steps: PositiveInt = Field(100_000, description="An episode that goes on for longer is cut off.")
     seed: NonNegativeInt = Field(0, description="Episode i starts from reset(seed=seed + i).")
@@ -205,7 +222,10 @@ class RunConfig(ActorConfig):
     """A whole run."""
 
     name: str = Field("run", pattern=r"^[\w.-]+$", description="Name of the run, used for its directory.")
-    seed: NonNegativeInt = Field(0, description="Seed of the run; actor i uses seed + i.")
+    seed: NonNegativeInt = Field(
+        0,
+        description="Seed of the run; environment j of the k-th actor to join has seed + k * envs_per_actor + j.",
+    )
     run_dir: Path | None = Field(None, description="Where everything is written; null: runs/{name}-{date}-{time}.")
     trainer: TrainerConfig = Field(description="The learner loop.")
     evaluator: EvaluatorConfig = Field(EvaluatorConfig(), description="How the agent is scored.")
@@ -214,6 +234,10 @@ class RunConfig(ActorConfig):
     )
     replay: ReplayConfig = Field(ReplayConfig(), description="The replay memory.")
     exploration: ExplorationConfig = Field(ExplorationConfig(), description="Exploration over the actors.")
+    agent_overrides: dict[NonNegativeInt, dict[str, Any]] = Field(
+        default_factory=dict,
+        description="By actor id, what is laid over agent.params for that actor; not for what shapes the model.",
+    )
     server: ServerConfig = Field(ServerConfig(), description="The gRPC server.")
     metrics: MetricsConfig = Field(MetricsConfig(), description="Prometheus endpoints.")
 
@@ -232,11 +256,22 @@ class RunConfig(ActorConfig):
         for name, limit in (("server.max_rows", self.server.max_rows), ("half of replay.capacity", half)):
             if self.push.n_buffer > limit:
                 raise ValueError(f"push.n_buffer ({self.push.n_buffer}) is above {name} ({limit})")
+        beyond = [actor_id for actor_id in self.agent_overrides if actor_id >= self.server.max_actors]
+        if beyond:
+            raise ValueError(
+                f"agent_overrides: expected ids below server.max_actors ({self.server.max_actors}), found {beyond}"
+            )
         return self
 
     def actor_part(self) -> ActorConfig:
         """The part that actors get."""
         return ActorConfig.model_validate(self.model_dump(include=set(ActorConfig.model_fields)))
+
+    def part_of(self, actor_id: int) -> ActorConfig:
+        """The part that this actor gets, with its own parameters laid over ``agent.params``."""
+        part, changes = self.actor_part(), self.agent_overrides.get(actor_id, {})
+        agent = part.agent.model_copy(update={"params": laid_over(part.agent.params, changes)})
+        return part.model_copy(update={"agent": agent})
 
     def check(self) -> None:
         """Check what cannot be seen from the values alone: plugins, their parameters, the address.
@@ -245,7 +280,10 @@ class RunConfig(ActorConfig):
             ConfigError, PluginError: naming the place and what was expected.
         """
         self.env.check("env", frozenset())
-        self.agent.check("agent", frozenset({"spec", "seed", "epsilon", "device"}))
+        given_to_agents = frozenset({"spec", "seed", "epsilon", "device"})
+        self.agent.check("agent", given_to_agents)
+        for actor_id in self.agent_overrides:
+            self.part_of(actor_id).agent.check("agent", given_to_agents, f"agent_overrides.{actor_id}")
         self.step_processor.check("step_processor", frozenset())
         evaluator = PluginConfig(target=self.evaluator.target, params=self.evaluator.params)
         evaluator.check("evaluator", frozenset({"env", "config"}))
@@ -257,43 +295,6 @@ class RunConfig(ActorConfig):
                 f"server.listen: '{self.server.listen}' is reachable from other hosts and nothing is encrypted yet; "
                 "say --insecure if that network is yours alone, or listen on 127.0.0.1"
             )
-
-
-def split_address(address: str) -> tuple[str, int]:
-    """Split HOST:PORT; IPv6 hosts stand in brackets.
-
-    Raises:
-        ConfigError: anything else.
-    """
-    found = re.fullmatch(r"(?:\[([0-9A-Fa-f:.]+)\]|([^:\[\]\s]+)):([0-9]{1,5})", address)
-    if found is None or int(found[3]) > 65535:
-        raise ConfigError(f"address: expected HOST:PORT or [IPv6]:PORT, found '{address}'")
-    return found[1] or found[2], int(found[3])
-
-
-def is_loopback(host: str) -> bool:
-    """Whether nothing beyond this machine reaches ``host``."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
-
-
-def _override(values: dict[str, Any], assignment: str) -> None:
-    """Apply one ``a.b=c`` to nested values; ``c`` is read as YAML."""
-    path, equals, text = assignment.partition("=")
-    if not equals or not path:
-        raise ConfigError(f"--set: expected KEY.KEY=VALUE, found '{assignment}'")
-    *parents, last = path.split(".")
-    for key in parents:
-        inner = values.setdefault(key, {})
-        if not isinstance(inner, dict):
-            raise ConfigError(f"--set {path}: '{key}' is a value, not a section")
-        values = inner
-    try:
-        values[last] = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise ConfigError(f"--set {path}: expected a YAML value, found '{text}'") from error
 
 
 def load_config(path: Path, overrides: Sequence[str] = ()) -> RunConfig:
@@ -312,7 +313,7 @@ def load_config(path: Path, overrides: Sequence[str] = ()) -> RunConfig:
         raise ConfigError(f"{path}: expected a mapping, found {type(values).__name__}")
     values.setdefault("name", path.stem)
     for assignment in overrides:
-        _override(values, assignment)
+        assign(values, assignment)
     return validate(RunConfig, values)
 
 

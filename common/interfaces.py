@@ -151,6 +151,16 @@ class Agent(abc.ABC):
     def load_params(self, params: Mapping[str, torch.Tensor]) -> None:
         """Restore what ``save_params`` gave."""
 
+    def policy(self) -> torch.nn.Module:
+        """The greedy policy: observations ``[n, *shape]`` to the actions ``sample`` gives in eval mode, as tensors.
+
+        Its weights are the agent's own. Only export needs it; an agent may do without.
+
+        Raises:
+            PluginError: it does not.
+        """
+        raise PluginError(f"{type(self).__name__} offers no policy(): return its greedy policy as a torch.nn.Module")
+
 
 @dataclass(frozen=True)
 class Evaluation:
@@ -161,7 +171,10 @@ class Evaluation:
 
 
 class Evaluator(Protocol):
-    """Scores an agent; the caller has switched it to eval mode."""
+    """Scores an agent; the caller has switched it to eval mode.
+
+    When nobody waits for the score any more, the environment that it was built with ends it by a ``BaseException``.
+    """
 
     def evaluate(self, agent: Agent) -> Evaluation:
         """Run the agent and return its score."""
@@ -171,7 +184,7 @@ class Recorder(Protocol):
     """Where records go."""
 
     def write(self, opt_steps: int, record: Mapping[str, float]) -> None:
-        """Take one record; keys are documented in docs/metrics.md."""
+        """Take one record; keys are documented in docs/metrics.md. A score that comes late has its own, lower step."""
 
     def flush(self) -> None:
         """Let everybody see what was written so far."""

@@ -12,16 +12,37 @@ from common.interfaces import Agent, StepProcessor
 
 
 @dataclass(frozen=True)
-class Parts:
-    """An environment, an agent for it, a step processor, and what its items look like."""
+class Lane:
+    """An environment, and the step processor that sees its steps and no others."""
 
     env: Env
-    agent: Agent
     processor: StepProcessor
+
+
+@dataclass(frozen=True)
+class Parts:
+    """Environments with their step processors, one agent for them all, and what the items look like."""
+
+    lanes: tuple[Lane, ...]
+    agent: Agent
     schema: Schema
 
+    @property
+    def env(self) -> Env:
+        """The first environment: the only one, where nobody acts in several."""
+        return self.lanes[0].env
 
-def build_parts(config: ActorConfig, *, seed: int, epsilon: float = 0.0, device: str = "cpu") -> Parts:
+
+def build_lanes(config: ActorConfig, count: int) -> tuple[Lane, ...]:
+    """Build so many environments of the kind that the configuration names.
+
+    Raises:
+        CrossborderError: an environment or a step processor cannot be built.
+    """
+    return tuple(Lane(build_env(config.env), config.step_processor.build()) for _ in range(count))
+
+
+def build_parts(config: ActorConfig, *, seed: int, epsilon: float = 0.0, device: str = "cpu", n_envs: int = 1) -> Parts:
     """Build everything that the configuration names.
 
     Args:
@@ -29,19 +50,19 @@ def build_parts(config: ActorConfig, *, seed: int, epsilon: float = 0.0, device:
         seed: of the agent.
         epsilon: the agent's rung of the exploration ladder; 0 where it does not act.
         device: where the agent computes.
+        n_envs: environments to build; an actor steps ``config.envs_per_actor``, a learner evaluates on one.
 
     Raises:
         CrossborderError: a part cannot be built or does not fit.
     """
-    env = build_env(config.env)
-    spec = spec_of(env)
+    lanes = build_lanes(config, n_envs)
+    spec = spec_of(lanes[0].env)
     agent = config.agent.build(spec=spec, seed=seed, epsilon=epsilon, device=device)
     if not isinstance(agent, Agent):
         raise PluginError(f"agent.target: expected a common.interfaces.Agent, found {type(agent).__name__}")
-    processor: StepProcessor = config.step_processor.build()
-    schema = processor.schema(spec)
+    schema = lanes[0].processor.schema(spec)
     if config.push.initial_priorities:
         if type(agent).td_error is Agent.td_error:
             raise PluginError(f"push.initial_priorities: {config.agent.target} has no td_error(items)")
         schema = schema.plus(PRIORITY)
-    return Parts(env, agent, processor, schema)
+    return Parts(lanes, agent, schema)

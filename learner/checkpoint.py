@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
@@ -40,32 +41,66 @@ class Checkpoints:
     def save(self, name: str, agent: Agent, **meta: Any) -> Path:
         """Write a checkpoint and put it in the place of one of the same name.
 
-        A kill leaves the new one or the one before, at worst under its old name, where ``load_agent`` finds it.
-
         Raises:
             CheckpointError: it cannot be written; what was there before is still there.
         """
-        target, part, old = self.directory / name, self.directory / f".{name}.part", _old(self.directory / name)
+        return self.keep(self.draft(f".{name}.part", agent, **meta), name)
+
+    def draft(self, name: str, agent: Agent, **meta: Any) -> Path:
+        """Write a checkpoint that need not last: a power cut may take it (syncing is two thirds of what saving costs).
+
+        Raises:
+            CheckpointError: it cannot be written.
+        """
+        draft = self.directory / name
+        try:
+            shutil.rmtree(draft, ignore_errors=True)
+            draft.mkdir(parents=True)
+            save_file(
+                {k: v.detach().cpu().contiguous() for k, v in agent.save_params().items()}, draft / "model.safetensors"
+            )
+            _write_meta(draft, {"run_id": self.run_id, **meta, "config": self.config.model_dump(mode="json")})
+        except (OSError, SafetensorError, RuntimeError) as error:
+            raise CheckpointError(f"{draft}: cannot be saved: {error}") from error
+        return draft
+
+    def keep(self, draft: Path, name: str, **meta: Any) -> Path:
+        """Make a draft the checkpoint of this name, with further meta data; from now on it lasts.
+
+        A kill leaves the new one or the one before, at worst under its old name, where ``load_agent`` finds it.
+
+        Raises:
+            CheckpointError: it cannot be kept; what was there before is still there.
+        """
+        target, old = self.directory / name, _old(self.directory / name)
         try:
             _put_back(old, target)
-            shutil.rmtree(part, ignore_errors=True)
-            part.mkdir(parents=True)
-            save_file(
-                {k: v.detach().cpu().contiguous() for k, v in agent.save_params().items()}, part / "model.safetensors"
-            )
-            whole = {"run_id": self.run_id, **meta, "config": self.config.model_dump(mode="json")}
-            (part / "meta.json").write_text(json.dumps(whole, indent=2) + "\n")
-            for file in part.iterdir():
+            if meta:
+                _write_meta(draft, {**_read_meta(draft), **meta})
+            for file in draft.iterdir():
                 _sync(file)
             if target.exists():
                 target.rename(old)
-            part.rename(target)
+            draft.rename(target)
             _sync(self.directory)
             shutil.rmtree(old, ignore_errors=True)
-        except (OSError, SafetensorError, RuntimeError) as error:
+        except (OSError, ValueError) as error:
             _put_back(old, target)
             raise CheckpointError(f"{target}: cannot be saved: {error}") from error
         return target
+
+    def discard(self, name: str) -> None:
+        """Remove a checkpoint or a draft, if there is one."""
+        shutil.rmtree(self.directory / name, ignore_errors=True)
+
+
+def _write_meta(directory: Path, meta: dict[str, Any]) -> None:
+    (directory / "meta.json").write_text(json.dumps(meta, indent=2) + "\n")
+
+
+def _read_meta(directory: Path) -> dict[str, Any]:
+    meta: dict[str, Any] = json.loads((directory / "meta.json").read_text())
+    return meta
 
 
 def _old(target: Path) -> Path:
@@ -89,6 +124,18 @@ def _sync(path: Path) -> None:
         os.close(fd)
 
 
+def load_params(directory: Path) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+    """The parameters and the meta data of a checkpoint.
+
+    Raises:
+        CheckpointError: the directory holds no readable checkpoint.
+    """
+    try:
+        return load_file(directory / "model.safetensors"), _read_meta(directory)
+    except (OSError, ValueError, SafetensorError) as error:
+        raise CheckpointError(f"{directory}: no readable checkpoint: {error}") from error
+
+
 def load_agent(directory: Path) -> tuple[Agent, ActorConfig, dict[str, Any]]:
     """Build the agent of a checkpoint, in eval mode, with the configuration and meta data it was saved with.
 
@@ -97,11 +144,7 @@ def load_agent(directory: Path) -> tuple[Agent, ActorConfig, dict[str, Any]]:
     """
     if not directory.exists() and _old(directory).exists():
         directory = _old(directory)
-    try:
-        meta = json.loads((directory / "meta.json").read_text())
-        params = load_file(directory / "model.safetensors")
-    except (OSError, ValueError, SafetensorError) as error:
-        raise CheckpointError(f"{directory}: no readable checkpoint: {error}") from error
+    params, meta = load_params(directory)
     config = validate(ActorConfig, meta.pop("config"))
     parts = build_parts(config, seed=0)
     parts.env.close()

@@ -1,66 +1,64 @@
-"""``policy-eval``: scores a saved policy; it needs nothing but the run's directory."""
+"""``policy-eval``: scores a saved policy, and films it; it needs nothing but the run's directory."""
 
 from __future__ import annotations
 
 import argparse
-import json
 import sys
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, closing
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from common.errors import CrossborderError
-from common.log import setup_logging
+from learner.saved import make_parser, run_command
 
-EXAMPLES = """examples:
+if TYPE_CHECKING:
+    from common.config import PluginConfig
+    from common.envs import Env
+
+EXAMPLES = """\
   policy-eval --run runs/cartpole-20261121-085026-3f2a                     the best policy, 20 episodes
-  policy-eval --run runs/cartpole-20261121-085026-3f2a --checkpoint final --episodes 100
-  policy-eval --run runs/cartpole-20261121-085026-3f2a --json
-
-exit codes: docs/exit-codes.md"""
+  policy-eval --run runs/cartpole-20261121-085026-3f2a --checkpoint final --episodes 100 --json
+  policy-eval --run runs/cartpole-20261121-085026-3f2a --episodes 3 --record-video
+"""
 
 
 def parser() -> argparse.ArgumentParser:
     """The command's options."""
-    made = argparse.ArgumentParser(
-        "policy-eval", description=__doc__, epilog=EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    made.add_argument("--run", required=True, type=Path, metavar="DIR", help="the run's directory")
-    made.add_argument("--checkpoint", default="best", metavar="NAME", help="best, final or an opt step (default: best)")
+    made = make_parser("policy-eval", __doc__, EXAMPLES)
     made.add_argument("--episodes", type=int, default=20, metavar="N", help="greedy episodes (default: 20)")
     made.add_argument("--seed", type=int, default=0, metavar="N", help="episode i starts from seed + i (default: 0)")
-    made.add_argument("--json", action="store_true", help="print one JSON object")
+    made.add_argument(
+        "--record-video", nargs="?", const="", metavar="DIR", help="film every episode as MP4 (default: RUN/videos)"
+    )
     return made
 
 
-def _evaluate(arguments: argparse.Namespace) -> dict[str, object]:
-    from common.config import EvaluatorConfig
+def _environment(arguments: argparse.Namespace, config: PluginConfig) -> AbstractContextManager[Env]:
     from common.envs import build_env
+    from learner.video import filmed
+
+    if arguments.record_video is None:
+        return closing(build_env(config))
+    return filmed(config, Path(arguments.record_video or arguments.run / "videos"), arguments.checkpoint)
+
+
+def _evaluate(arguments: argparse.Namespace) -> Mapping[str, object]:
+    from common.config import EvaluatorConfig
     from common.settings import validate
     from learner.checkpoint import load_agent
     from learner.evaluator import DefaultEvaluator
 
     config = validate(EvaluatorConfig, {"episodes": arguments.episodes, "seed": arguments.seed})
     agent, parts, meta = load_agent(arguments.run / arguments.checkpoint)
-    env = build_env(parts.env)
-    record = DefaultEvaluator(env, config).evaluate(agent).record
-    env.close()
+    with _environment(arguments, parts.env) as env:
+        record = DefaultEvaluator(env, config).evaluate(agent).record
     scores = {key: float(value) for key, value in record.items()}
     return {"checkpoint": str(arguments.run / arguments.checkpoint), "opt_steps": meta["opt_steps"], **scores}
 
 
 def main(argv: list[str] | None = None) -> int:
     """The command; its exit code."""
-    arguments = parser().parse_args(argv)
-    setup_logging("WARNING")
-    try:
-        found = _evaluate(arguments)
-    except CrossborderError as error:
-        sys.stderr.write(f"policy-eval: {error}\n")
-        return error.exit_code
-    if arguments.json:
-        sys.stdout.write(json.dumps(found) + "\n")
-    else:
-        sys.stdout.write("".join(f"{key}: {value}\n" for key, value in found.items()))
-    return 0
+    return run_command(parser(), argv, _evaluate)
 
 
 if __name__ == "__main__":

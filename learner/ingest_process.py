@@ -6,8 +6,8 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
+from common.address import split_address
 from common.child import Child, Supervisor
-from common.config import split_address
 from common.errors import CrossborderError
 from learner.shared import Bell, ControlBlock, fence
 

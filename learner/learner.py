@@ -3,6 +3,7 @@
     opt → evaluate, best → record → flush → save → finish → sync
 
 ``opt`` that returns None (warm-up) counts nothing. The first model is published before the first sample is taken.
+A score that comes later than its step (see ``Scoring``) is credited and recorded between two steps, as of its own step.
 """
 
 from __future__ import annotations
@@ -11,14 +12,16 @@ import enum
 import logging
 import math
 import time
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import asdict
 
 from common.clocks import Every
 from common.config import TrainerConfig
 from common.errors import CheckpointError
-from common.interfaces import Agent, Evaluator, Recorder, ReplayBuffer
+from common.interfaces import Agent, Recorder, ReplayBuffer
 from learner.checkpoint import Checkpoints
+from learner.scoring import Moment, Scored, Scoring
 from learner.window import RecordWindow
 
 log = logging.getLogger(__name__)
@@ -33,13 +36,22 @@ class Outcome(enum.Enum):
     STOPPED = "it was asked to stop"
 
 
+@contextmanager
+def _tolerated() -> Iterator[None]:
+    """A checkpoint that cannot be saved is no reason to end training."""
+    try:
+        yield
+    except CheckpointError as error:
+        log.error("training goes on without this checkpoint: %s", error)
+
+
 class Learner:
     """Counts steps and does what is due after each.
 
     Args:
         agent: learns.
         buffer: it learns from.
-        evaluator: scores it.
+        scoring: scores it, and keeps the best.
         recorders: take records.
         checkpoints: takes saves.
         publish: makes the agent's present policy the newest model of this opt step.
@@ -53,7 +65,7 @@ class Learner:
         *,
         agent: Agent,
         buffer: ReplayBuffer,
-        evaluator: Evaluator,
+        scoring: Scoring,
         recorders: Sequence[Recorder],
         checkpoints: Checkpoints,
         publish: Callable[[int], None],
@@ -63,11 +75,12 @@ class Learner:
     ) -> None:
         self.agent = agent
         self.buffer = buffer
+        self.scoring = scoring
         self.opt_steps = 0
         self.best_score = -math.inf
         self.last_record: dict[str, float] = {}
         self.outcome: Outcome | None = None
-        self._evaluator, self._recorders, self._checkpoints, self._publish = evaluator, recorders, checkpoints, publish
+        self._recorders, self._checkpoints, self._publish = recorders, checkpoints, publish
         self._config = config
         self._computing = computing or nullcontext()
         self._clock = clock
@@ -88,8 +101,9 @@ class Learner:
         return self._clock() - self._started
 
     def request_stop(self) -> None:
-        """End training after the present step; safe to call from a signal handler or another thread."""
+        """End training after the present step, and an evaluation early, without a score; safe from any thread."""
         self.outcome = self.outcome or Outcome.STOPPED
+        self.scoring.abandon()
 
     def step(self) -> bool:
         """One optimisation step and all that is due after it; False if the agent was not ready (warm-up)."""
@@ -100,13 +114,15 @@ class Learner:
         self.opt_steps += 1
         self._window_opts += 1
         self._window.add(losses)
-        record = self._evaluate() if self._eval.due(self.opt_steps) else {}
+        moment = self._moment()
+        record = self._evaluate(moment) if self._eval.due(self.opt_steps) else {}
         if self._record.due(self.opt_steps):
             record |= self._rates()
         if record:
-            self._write(record)
+            self._write(moment, record | self._window.means())
         if self._save.due(self.opt_steps):
-            self._try_save(str(self.opt_steps))
+            with _tolerated():
+                self._save_as(str(self.opt_steps))
         if self.opt_steps >= self._config.max_opts:
             self.outcome = self.outcome or Outcome.MAX_OPTS
         self.check_time()
@@ -114,37 +130,60 @@ class Learner:
             self._publish(self.opt_steps)
         return True
 
+    def tick(self) -> None:
+        """Between two steps: credit what was scored meanwhile, and end training if its time is over.
+
+        Raises:
+            CrossborderError: the evaluator failed.
+        """
+        self._collect(wait=False)
+        self.check_time()
+
     def check_time(self) -> None:
         """End training if its time is over."""
         if self._config.max_seconds is not None and self.seconds() >= self._config.max_seconds:
             self.outcome = self.outcome or Outcome.MAX_SECONDS
 
     def finish(self, announce_stop: Callable[[], None]) -> None:
-        """The end of training: announce it, publish a last model, save ``final/``, flush.
+        """The end of training: announce it, publish a last model, flush, save ``final/``, await the last score.
 
         Raises:
             CheckpointError: ``final/`` could not be saved.
+            CrossborderError: the evaluator failed.
         """
         announce_stop()
         self._publish(self.opt_steps)
         for recorder in self._recorders:
             recorder.flush()
         self._save_as("final")
+        self._collect(wait=True)
 
-    def _evaluate(self) -> dict[str, float]:
+    def _moment(self) -> Moment:
+        return Moment(self.opt_steps, self.buffer.inserted, self.seconds())
+
+    def _evaluate(self, moment: Moment) -> dict[str, float]:
         started = self._clock()
-        self.agent.eval()
-        evaluation = self._evaluator.evaluate(self.agent)
-        self.agent.train()
+        scored = self.scoring.begin(self.agent, moment)
         self._window_eval_seconds += self._clock() - started
-        score = evaluation.score
-        log.info("opt step %d: evaluation %.2f (best so far %.2f)", self.opt_steps, score, self.best_score)
+        return self._credit(scored) if scored else {}
+
+    def _collect(self, *, wait: bool) -> None:
+        scored = self.scoring.finished(wait=wait)
+        if scored:
+            self._write(scored.moment, self._credit(scored))
+
+    def _credit(self, scored: Scored) -> dict[str, float]:
+        """Keep it if it is the best, see whether it is good enough; its record."""
+        score = scored.evaluation.score
+        log.info("opt step %d: evaluation %.2f (best so far %.2f)", scored.moment.opt_steps, score, self.best_score)
         if score > self.best_score:  # Strictly; NaN never is.
             self.best_score = score
-            self._try_save("best", score=score)
-        if self._config.target_score is not None and score >= self._config.target_score:
-            self.outcome = self.outcome or Outcome.TARGET
-        return {key: float(value) for key, value in evaluation.record.items()}
+            with _tolerated():
+                self.scoring.keep_best(self.agent, scored)
+        reached = self._config.target_score is not None and score >= self._config.target_score
+        if reached and self.outcome is not Outcome.STOPPED:  # The score of the last step may come after it.
+            self.outcome = Outcome.TARGET
+        return {key: float(value) for key, value in scored.evaluation.record.items()}
 
     def _rates(self) -> dict[str, float]:
         """Border's throughput keys over the window since the last record."""
@@ -160,29 +199,15 @@ class Learner:
         self._window_opts, self._window_eval_seconds = 0, 0.0
         return rates
 
-    def _write(self, record: dict[str, float]) -> None:
-        record = {"seconds": self.seconds(), "samples_total": float(self.buffer.inserted), **record}
-        record |= self._window.means()
+    def _write(self, moment: Moment, record: dict[str, float]) -> None:
+        record = {"seconds": moment.seconds, "samples_total": float(moment.samples_total), **record}
         bad = [key for key, value in record.items() if not math.isfinite(value)]
         if bad:
-            log.error("opt step %d: not finite: %s", self.opt_steps, ", ".join(bad))
+            log.error("opt step %d: not finite: %s", moment.opt_steps, ", ".join(bad))
         self.last_record = {**self.last_record, **record}
         for recorder in self._recorders:
-            recorder.write(self.opt_steps, record)
+            recorder.write(moment.opt_steps, record)
             recorder.flush()
 
-    def _try_save(self, name: str, **meta: float) -> None:
-        try:
-            self._save_as(name, **meta)
-        except CheckpointError as error:
-            log.error("training goes on without this checkpoint: %s", error)
-
-    def _save_as(self, name: str, **meta: float) -> None:
-        self._checkpoints.save(
-            name,
-            self.agent,
-            opt_steps=self.opt_steps,
-            samples_total=self.buffer.inserted,
-            seconds=self.seconds(),
-            **meta,
-        )
+    def _save_as(self, name: str) -> None:
+        self._checkpoints.save(name, self.agent, **asdict(self._moment()))

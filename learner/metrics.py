@@ -38,6 +38,8 @@ class TrainerCollector(Collector):
         yield gauge("crossborder_replay_size_items", "Items that can be drawn.", status.replay_size)
         yield counter("crossborder_trainer_wait_seconds_total", "Waited for items.", status.trainer_wait_seconds)
         yield gauge("crossborder_best_score", "Highest evaluation score.", status.best_score)
+        skipped = status.evaluations_skipped
+        yield counter("crossborder_evaluations_skipped_total", "Due while another one still ran.", skipped)
         record = GaugeMetricFamily("crossborder_record", "The newest value of each recorded key.", labels=["key"])
         for key, value in status.record.items():
             record.add_metric([key], value)

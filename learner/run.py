@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import threading
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from common.interfaces import Recorder, ReplayBuffer
 from learner.checkpoint import Checkpoints
 from learner.curve import draw_learning_curve
 from learner.evaluator import build_evaluator
+from learner.evaluator_process import EvaluatorProcess
 from learner.learner import Learner, Outcome
 from learner.parts import build_learner_parts
 from learner.precision import computing_in
@@ -23,6 +25,7 @@ from learner.replay.memory import ReplayMemory
 from learner.replay.prioritized import PrioritizedReplay
 from learner.replay.uniform import UniformReplay
 from learner.rundir import RunDir, default_run_dir
+from learner.scoring import AbandonableEnv, InlineScoring, Scoring
 from learner.stat import AsyncTrainStat
 
 
@@ -74,8 +77,9 @@ class Run:
         return PrioritizedReplay(self.memory, prioritized, self.config.seed)
 
     def make_learner(self, publish: Callable[[int], None], stack: ExitStack) -> Learner:
-        """The learner loop of this run, with its recorder, evaluator and checkpoints."""
+        """The learner loop of this run, with its recorders, evaluator and checkpoints."""
         path = self.dir.path
+        checkpoints = Checkpoints(path, self.config.actor_part(), self.id)
         stack.callback(self._draw_curve)
         recorders: list[Recorder] = [CsvRecorder(path / "metrics.csv")]
         stack.callback(recorders[0].close)
@@ -85,13 +89,22 @@ class Run:
         return Learner(
             agent=self.parts.agent,
             buffer=self.buffer,
-            evaluator=build_evaluator(self.parts.env, self.config.evaluator),
+            scoring=self._make_scoring(checkpoints, stack),
             recorders=recorders,
-            checkpoints=Checkpoints(path, self.config.actor_part(), self.id),
+            checkpoints=checkpoints,
             publish=publish,
             config=self.config.trainer,
             computing=computing_in(self.config.trainer.precision, self.config.trainer.device),
         )
+
+    def _make_scoring(self, checkpoints: Checkpoints, stack: ExitStack) -> Scoring:
+        if self.config.evaluator.process == "child":
+            process = EvaluatorProcess(self.config, checkpoints)
+            stack.callback(process.end)
+            return process
+        abandoned = threading.Event()
+        evaluator = build_evaluator(AbandonableEnv(self.parts.env, abandoned), self.config.evaluator)
+        return InlineScoring(evaluator, checkpoints, abandoned)
 
     def _draw_curve(self) -> None:
         path, target = self.dir.path, self.config.trainer.target_score

@@ -2,15 +2,15 @@
 
 Start-up, each step only after the one before:
     1. run directory made and locked, resolved configuration written
-    2. environments, agent and item schema built
+    2. environments, agent and item schema built; the evaluator's process started, if it has one
     3. shared memory made: control block, replay, model slots; the first model published
     4. ingest started and listening; /metrics served; ``endpoints.json`` written
     5. local actors started
     6. training
 Shutdown, whatever ended training:
-    1. stop announced to the actors; last model published; recorders flushed; ``final/`` saved
+    1. stop announced to the actors; last model published; recorders flushed; ``final/`` saved; last score awaited
     2. ingest takes what actors still have (at most ``server.grace_seconds``) and ends
-    3. local actors end
+    3. local actors end, then the evaluator's process
     4. recorders and the picture closed; summary; the lock given back
 """
 
@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from actor.manager import ActorManager
 from actor.stat import ActorStat
 from common.config import RunConfig
-from common.errors import CheckpointError, CrossborderError
+from common.errors import CrossborderError
 from learner.actor_table import map_actor_table
 from learner.ingest_process import IngestProcess
 from learner.intake import Intake
@@ -146,7 +146,7 @@ class LearnerServer:
         seconds = learner.seconds()
         try:
             learner.finish(self.ingest.announce_stop)
-        except CheckpointError as error:
+        except CrossborderError as error:
             self.failure = self.failure or error
         self._stack.close()
         if self.failure is not None:
@@ -161,7 +161,7 @@ class LearnerServer:
                 self.ingest.release_held()
             else:
                 self.intake.wait()
-                self.learner.check_time()
+            self.learner.tick()
 
     def status(self) -> Status:
         """One look at the run, from any thread."""

@@ -29,6 +29,7 @@ class Status:
     actors_online: int
     return_mean: float
     policy_lag: float
+    evaluations_skipped: int
     record: dict[str, float] = field(repr=False)
 
     @classmethod
@@ -59,6 +60,7 @@ class Status:
             actors_online=actors_online,
             return_mean=return_mean,
             policy_lag=policy_lag,
+            evaluations_skipped=learner.scoring.skipped,
             record=learner.last_record,
         )
 

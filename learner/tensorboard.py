@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from torch.utils.tensorboard.writer import SummaryWriter
+try:
+    from torch.utils.tensorboard.writer import SummaryWriter
+except ImportError as error:
+    raise ImportError(f"{error}; pip install 'crossborder[tensorboard]'") from error
 
 
 class TensorBoardRecorder:

@@ -6,15 +6,18 @@ the same curve comes out every time.
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterable
 from contextlib import ExitStack
 
 from actor.priority import PrioritizedItems
 from actor.sampler import Sampler
 from actor.stat import ActorCounters
+from common.clocks import Every
 from common.config import RunConfig
 from common.data import Items
-from common.envs import build_env
 from common.interfaces import ItemSink
+from common.parts import build_lanes
 from learner.learner import Learner
 from learner.limiter import RatioLimiter
 from learner.replay.memory import ReplayMemory, ReplayWriter
@@ -36,10 +39,10 @@ class LocalSink:
 
 
 class Trainer:
-    """One environment and one agent that acts and learns in turns. Use once, as a context manager.
+    """``envs_per_actor`` environments and one agent that acts and learns in turns. Use once, as a context manager.
 
-    After each environment step come as many opt steps as ``replay.samples_per_insert`` asks for, exactly; without a
-    ratio one opt step each ``trainer.opt_interval`` environment steps.
+    After a step in every environment come as many opt steps as ``replay.samples_per_insert`` asks for, exactly;
+    without a ratio one opt step for each ``trainer.opt_interval`` environment steps.
 
     Args:
         config: checked already.
@@ -52,15 +55,17 @@ class Trainer:
         self.config = config
         self._stack = ExitStack()
         self._counters = ActorCounters()
+        self._opt = Every(config.trainer.opt_interval)
         self._limiter = RatioLimiter(config.replay.samples_per_insert, config.trainer.warmup_period, error_buffer=0.0)
 
     def __enter__(self) -> Trainer:
         with self._stack as stack:
             self._run = Run(self.config, self.config.exploration.epsilon(0), stack)
             self.learner: Learner = self._run.make_learner(_nobody, stack)
-            env = build_env(self.config.env)
-            stack.callback(env.close)
-            self._sampler = Sampler(env, self._run.parts.processor, self._counters, self.config.seed)
+            lanes = build_lanes(self.config, self.config.envs_per_actor)
+            for lane in lanes:
+                stack.callback(lane.env.close)
+            self._sampler = Sampler(lanes, self._counters, self.config.seed)
             sink = LocalSink(self._run.memory)
             first_priorities = self.config.push.initial_priorities
             self._sink: ItemSink = PrioritizedItems(sink, self._run.parts.agent) if first_priorities else sink
@@ -74,32 +79,34 @@ class Trainer:
         """Train until something ends it; ``final/`` is saved whatever it is.
 
         Raises:
-            CheckpointError: ``final/`` could not be saved.
+            CrossborderError: the evaluator's process failed, or ``final/`` could not be saved.
             Exception: what the environment, the agent or the evaluator raised.
         """
         learner = self.learner
         learner.start()
         try:
             while learner.outcome is None:
+                env_steps = self._counters.env_steps
                 self._sampler.sample_and_push(learner.agent, self._sink)
-                self._learn()
-                learner.check_time()
+                self._learn(env_steps)
+                learner.tick()
         finally:
             seconds = learner.seconds()
+            if learner.outcome is None:
+                learner.request_stop()  # Something was raised.
             learner.finish(_nobody_to_stop)
         self._stack.close()
         return self._run.result(learner, seconds)
 
-    def _learn(self) -> None:
-        """The opt steps that are due after an environment step."""
+    def _learn(self, since: int) -> None:
+        """The opt steps that are due after the environment steps that followed number ``since``."""
         learner, buffer = self.learner, self._run.buffer
+        due: Iterable[int] = itertools.count()  # The limiter says when it is enough.
         if self.config.replay.samples_per_insert is None:
-            due = self._counters.env_steps % self.config.trainer.opt_interval == 0
-            if due and self._limiter.may_sample(buffer.inserted, buffer.sampled):
-                learner.step()
-            return
-        while learner.outcome is None and self._limiter.may_sample(buffer.inserted, buffer.sampled):
-            if not learner.step():
+            due = range(self._opt.count(since, self._counters.env_steps))
+        for _ in due:
+            may_go_on = learner.outcome is None and self._limiter.may_sample(buffer.inserted, buffer.sampled)
+            if not (may_go_on and learner.step()):
                 return
 
     def status(self) -> Status:

@@ -70,12 +70,12 @@ def host(make_config: MakeConfig) -> Iterator[LearnerServer]:
 class Command:
     """A command of ours as a real process, its output kept in a file."""
 
-    def __init__(self, module: str, *arguments: str, log: Path, python_path: Path = ROOT) -> None:
+    def __init__(self, module: str, *arguments: str, log: Path, python_path: Path = ROOT, cwd: Path = ROOT) -> None:
         self.log = log
         with log.open("w") as output:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", module, *arguments],
-                cwd=ROOT,
+                cwd=cwd,
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 env={**os.environ, "PYTHONPATH": str(python_path)},
@@ -105,9 +105,9 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Command]]:
     """Starts ``python -m module arguments``; what still runs at the end of the test is killed."""
     commands: list[Command] = []
 
-    def _start(module: str, *arguments: str, python_path: Path = ROOT) -> Command:
+    def _start(module: str, *arguments: str, **places: Path) -> Command:
         log = tmp_path / f"command-{len(commands)}.log"
-        commands.append(Command(module, *arguments, log=log, python_path=python_path))
+        commands.append(Command(module, *arguments, log=log, **places))
         return commands[-1]
 
     yield _start

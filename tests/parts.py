@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,7 +15,9 @@ import numpy as np
 import torch
 
 from common.data import Array, Items, Model, Record
-from common.interfaces import Agent, EnvSpec, ReplayBuffer
+from common.envs import Env
+from common.errors import CheckpointError, PluginError
+from common.interfaces import Agent, EnvSpec, Evaluation, ReplayBuffer
 
 EPISODE = 7
 
@@ -24,7 +28,7 @@ def counting_action(obs: Array) -> int:
 
 
 class CountingEnv(gymnasium.Env[Array, Any]):
-    """Observations ``[tag, step, episode]`` that name their place in the life of one actor; never the same twice.
+    """Observations ``[tag, step, episode]`` that name their place in the life of one environment; never the same twice.
 
     The tag is the seed of a reset, which begins another life. Episodes have 7 steps and end in turn by termination and
     truncation.
@@ -77,7 +81,7 @@ class DyingEnv(CountingEnv):
 
 
 def expected_items(tag: int, count: int) -> dict[str, Array]:
-    """The first ``count`` transitions of the actor whose environment was seeded with ``tag``."""
+    """The first ``count`` transitions of the environment that was seeded with ``tag``."""
     env, rows = CountingEnv(), []
     obs, _ = env.reset(seed=tag)
     for _ in range(count):
@@ -92,7 +96,7 @@ def expected_items(tag: int, count: int) -> dict[str, Array]:
 
 
 def check_rows(items: Mapping[str, Array]) -> None:
-    """Every row is one whole transition of one actor."""
+    """Every row is one whole transition of one environment."""
     obs, next_obs = items["obs"], items["next_obs"]
     np.testing.assert_array_equal(obs[:, 0], next_obs[:, 0])
     np.testing.assert_array_equal(obs[:, 1] + 1, next_obs[:, 1])
@@ -102,6 +106,15 @@ def check_rows(items: Mapping[str, Array]) -> None:
     done = (next_obs[:, 1] - next_obs[:, 2]) % EPISODE == 0
     np.testing.assert_array_equal(items["terminated"], done & (obs[:, 2] % 2 == 0))
     np.testing.assert_array_equal(items["truncated"], done & (obs[:, 2] % 2 == 1))
+
+
+def assert_complete(items: Mapping[str, Array], steps_by_tag: dict[int, int]) -> None:
+    """Each environment's items are exactly its first steps, in order, and there are no others."""
+    assert sorted(set(items["obs"][:, 0].astype(int))) == sorted(steps_by_tag)
+    for tag, steps in steps_by_tag.items():
+        mine = items["obs"][:, 0] == tag
+        for name, column in expected_items(tag, steps).items():
+            np.testing.assert_array_equal(items[name][mine], column, err_msg=f"environment {tag}, {name}")
 
 
 class CheckingAgent(Agent):
@@ -180,3 +193,59 @@ class FailingAgent(CheckingAgent):
         if self._steps == 3:
             raise ZeroDivisionError("the user's own mistake")
         return super().opt(buffer)
+
+
+class StepsEvaluator:
+    """Scores ``CheckingAgent`` by the opt steps it has learnt for, so that a score names its model.
+
+    Args:
+        env: not used.
+        config: not used.
+        begun: made at the beginning of each evaluation.
+        gate: an evaluation waits until there is this file.
+    """
+
+    def __init__(self, env: object, config: object, begun: str | None = None, gate: str | None = None) -> None:
+        self._begun, self._gate = begun, gate
+
+    def evaluate(self, agent: Agent) -> Evaluation:
+        if self._begun:
+            Path(self._begun).touch()
+        while self._gate and not Path(self._gate).exists():
+            time.sleep(0.01)
+        score = float(agent.save_params()["steps"][0])
+        return Evaluation(score, {"eval_reward": score, "eval_reward_min": score, "eval_reward_max": score})
+
+
+class BuiltOnceEvaluator(StepsEvaluator):
+    """Can be built once only: there it makes a file."""
+
+    def __init__(self, env: object, config: object, marker: str) -> None:
+        super().__init__(env, config)
+        if Path(marker).exists():
+            raise PluginError("the user's simulator is gone")
+        Path(marker).touch()
+
+
+class EndlessEvaluator:
+    """Goes on for ever, whatever goes wrong; makes a file when it begins."""
+
+    def __init__(self, env: Env, config: object, begun: str) -> None:
+        self._env, self._begun = env, Path(begun)
+
+    def evaluate(self, agent: Agent) -> Evaluation:
+        self._begun.touch()
+        while True:
+            with contextlib.suppress(Exception):
+                obs, _ = self._env.reset(seed=0)
+                self._env.step(agent.sample(obs[None])[0])
+
+
+class FailingEvaluator:
+    """Fails, as a user's evaluator might."""
+
+    def __init__(self, env: object, config: object, typed: bool = False) -> None:
+        self._typed = typed
+
+    def evaluate(self, agent: Agent) -> Evaluation:
+        raise CheckpointError("the user's own reference is missing") if self._typed else ZeroDivisionError("a mistake")

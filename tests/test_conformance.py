@@ -8,6 +8,7 @@ from pathlib import Path
 
 import gymnasium
 import pytest
+from mlflow.tracking import MlflowClient
 
 from common.agents.dqn import DQN
 from common.agents.sac import SAC
@@ -31,6 +32,7 @@ from common.testing.agents import MakeAgent
 from examples.own_parts import Corridor, TabularQ
 from examples.own_processor import ScaledReward
 from learner.evaluator import DefaultEvaluator
+from learner.mlflow import MlflowRecorder
 from learner.recorder import CsvRecorder
 from learner.replay.memory import ReplayMemory, ReplayWriter
 from learner.replay.prioritized import PrioritizedReplay
@@ -121,3 +123,21 @@ def test_recorder(tmp_path: Path) -> None:
         return [(int(row.pop("opt_steps")), {key: float(value) for key, value in row.items()}) for row in rows]
 
     check_recorder(CsvRecorder(path), read)
+
+
+def test_mlflow_recorder(tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text("seed: 0\n")
+    recorder = MlflowRecorder(tmp_path)
+    client = MlflowClient((tmp_path / "mlflow").as_uri())
+
+    def read() -> list[tuple[int, dict[str, float]]]:
+        found = client.get_experiment_by_name("crossborder")
+        assert found is not None
+        (run,) = client.search_runs([found.experiment_id])
+        rows: dict[int, dict[str, float]] = {}
+        for key in run.data.metrics:
+            for metric in client.get_metric_history(run.info.run_id, key):
+                rows.setdefault(metric.step, {})[key] = metric.value
+        return list(rows.items())
+
+    check_recorder(recorder, read)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import importlib
+import operator
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
 
 from common import errors
+from common.config import RunConfig
 from common.errors import CrossborderError
 from learner.ingest.metrics import IngestCollector
 from learner.metrics import TrainerCollector
@@ -18,6 +22,7 @@ from tests.learner.test_progress import STATUS
 
 README = (ROOT / "README.md").read_text()
 METRICS_PAGE = (ROOT / "docs" / "metrics.md").read_text()
+PARITY_ROWS = [line for line in (ROOT / "docs" / "parity.md").read_text().splitlines() if "TODO-MERGE" not in line]
 
 
 def test_every_exported_metric_is_on_the_page_and_the_page_names_no_other(host: LearnerServer) -> None:
@@ -59,3 +64,43 @@ def test_the_readme_shows_a_test_of_own_parts_that_is_one_of_ours() -> None:
 @pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("*.py")), ids=lambda path: path.stem)
 def test_the_readme_names_every_example(path: Path) -> None:
     assert f"(examples/{path.name})" in README
+
+
+def on_parity_page(pattern: str) -> list[str]:
+    """What stands on the page between backticks and looks like this."""
+    return sorted({found for row in PARITY_ROWS for found in re.findall(rf"`({pattern})`", row)})
+
+
+@pytest.mark.parametrize("test", on_parity_page(r"tests/[\w/]+\.py::\w+"))
+def test_a_test_on_the_parity_page_exists(test: str) -> None:
+    path, _, name = test.partition("::")
+    assert re.search(rf"^def {name}\(", (ROOT / path).read_text(), re.MULTILINE)
+
+
+@pytest.mark.parametrize("target", on_parity_page(r"(?:common|actor|learner)\.[\w.]+:[\w.]+"))
+def test_a_part_on_the_parity_page_exists(target: str) -> None:
+    module, _, path = target.partition(":")
+    operator.attrgetter(path)(importlib.import_module(module))
+
+
+@pytest.mark.parametrize("path", on_parity_page(r"[\w/-]+\.(?:py|md|yaml|proto)"))
+def test_a_file_on_the_parity_page_exists(path: str) -> None:
+    assert (ROOT / path).is_file()
+
+
+@pytest.mark.parametrize("setting", on_parity_page(rf"(?:{'|'.join(RunConfig.model_fields)})(?:\.\w+)?"))
+def test_a_setting_on_the_parity_page_exists(setting: str) -> None:
+    section, _, key = setting.partition(".")
+    section_type = RunConfig.model_fields[section].annotation
+    assert not key or key in getattr(section_type, "model_fields", {})
+
+
+@pytest.mark.parametrize("usage", on_parity_page(r"[a-z]+-[a-z]+(?: [^`]+)?"))
+def test_a_command_on_the_parity_page_exists_and_takes_these_options(
+    usage: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command, *words = usage.split()
+    module, _, main = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"][command].partition(":")
+    with pytest.raises(SystemExit):
+        getattr(importlib.import_module(module), main)(["--help"])
+    assert {word for word in words if word.startswith("--")} <= set(capsys.readouterr().out.split())

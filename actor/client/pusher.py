@@ -26,6 +26,7 @@ HEARTBEAT_SECONDS = 1.0
 SILENCE_SECONDS = 15.0
 """The learner answers every heartbeat, also while it holds back; silent for so long, it is gone."""
 LAST_PUT_SECONDS = 5.0
+"""For all that is put after the end was announced: a step in many environments may fill several batches."""
 
 
 class RunChangedError(CrossborderError):
@@ -58,6 +59,7 @@ class Pusher:
         self._call: Any = None
         self._leaving = False
         self._told_to_stop = False
+        self._last_chance: Deadline | None = None
         self._given_up = threading.Event()
         self.failure: CrossborderError | None = None
         self._thread = threading.Thread(target=self._run, name="pusher", daemon=True)
@@ -78,11 +80,10 @@ class Pusher:
             behaviour=version_to_pb(behaviour),
             report=report,
         )
-        last_chance = None
         while not self._spool.put(request, len(payload), 0.5):
             if self._stopped.is_set():
-                last_chance = last_chance or Deadline(LAST_PUT_SECONDS)
-                if last_chance.passed():
+                self._last_chance = self._last_chance or Deadline(LAST_PUT_SECONDS)
+                if self._last_chance.passed():
                     log.warning("%d items could not be handed over before the end", rows)
                     return
 

@@ -8,7 +8,6 @@ import gymnasium
 import numpy as np
 import torch
 
-from common.data import Array
 from common.errors import ConfigError
 
 
@@ -32,19 +31,17 @@ class ActionScale:
             raise ConfigError(f"{agent}: expected a Box action space of floats, found {space}")
         if not (np.isfinite(space.low) & np.isfinite(space.high) & (space.low < space.high)).all():
             raise ConfigError(f"{agent}: expected an action space with finite bounds, low below high, found {space}")
-        self._space = space
         self.size = int(np.prod(space.shape, dtype=np.int64))
-        self._low, self._width = space.low, space.high - space.low
-        self._low_flat, self._width_flat = (
-            torch.from_numpy(bound.reshape(1, -1)).to(device, torch.float32) for bound in (self._low, self._width)
-        )
+        self._shape = space.shape
+        self._low, self._high = (torch.from_numpy(end.reshape(-1)).to(device) for end in (space.low, space.high))
+        self._width = self._high - self._low
 
-    def to_env(self, unit: torch.Tensor) -> Array:
+    def to_env(self, unit: torch.Tensor) -> torch.Tensor:
         """Actions ``[n, A]`` in ``[-1, 1]`` as the environment takes them: ``[n, *action_shape]``, in bounds."""
-        share = (unit.cpu().numpy().reshape(-1, *self._space.shape) + 1) / 2
-        actions: Array = self._low + share * self._width
-        return actions.clip(self._low, self._space.high).astype(self._space.dtype)  # Rounding may leave the bounds.
+        share = (unit.to(self._low.dtype) + 1) / 2
+        actions = (self._low + share * self._width).clamp(self._low, self._high)  # Rounding may leave the bounds.
+        return actions.reshape(-1, *self._shape)
 
     def from_env(self, actions: torch.Tensor) -> torch.Tensor:
-        """The environment's actions ``[B, *action_shape]`` as ``[B, A]`` in ``[-1, 1]``."""
-        return (actions.reshape(-1, self.size).float() - self._low_flat) / self._width_flat * 2 - 1
+        """The environment's actions ``[B, *action_shape]`` as ``[B, A]`` in ``[-1, 1]``, float32."""
+        return ((actions.reshape(-1, self.size) - self._low) / self._width * 2 - 1).float()

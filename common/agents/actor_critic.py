@@ -15,6 +15,7 @@ from torch import nn
 from common.agents.actions import ActionScale
 from common.agents.losses import CriticLoss, critic_loss, td_target
 from common.agents.networks import Critics, Mlp, build_encoder
+from common.agents.policies import GreedyActor
 from common.agents.training import descend, report_td_error, restore, saved, to_tensors
 from common.config import PluginConfig, Unit
 from common.data import Array, Model, Record
@@ -47,7 +48,7 @@ class ActorCriticConfig(Settings):
 
 
 class ActorCritic(Agent):
-    """An actor, n critics and their targets; how to act, to value and to improve the actor is the subclass's.
+    """An actor, n critics and their targets; how to explore, to value and to improve the actor is the subclass's.
 
     The actor gives ``[-1, 1]``, rescaled to the bounds of the action space where it meets the environment.
 
@@ -79,6 +80,7 @@ class ActorCritic(Agent):
         encoder, n_features = build_encoder(config.network, observations, config.feature_dim)
         self.critics = Critics(config.n_critics, encoder, n_features, n_dims, config.units).to(self.device)
         self.critics_tgt = deepcopy(self.critics)
+        self._greedy = GreedyActor(self.actor, self.action_scale)
         self._nets: dict[str, nn.Module] = {
             "actor": self.actor,
             "critics": self.critics,
@@ -89,8 +91,8 @@ class ActorCritic(Agent):
         self._generator = torch.Generator(self.device).manual_seed(seed)
 
     @abc.abstractmethod
-    def _act(self, obs: torch.Tensor) -> torch.Tensor:
-        """Actions ``[n, A]`` in ``[-1, 1]`` for observations ``[n, *shape]``, exploring in train mode."""
+    def _explore(self, obs: torch.Tensor) -> torch.Tensor:
+        """Actions ``[n, A]`` in ``[-1, 1]`` that explore, for observations ``[n, *shape]``."""
 
     @abc.abstractmethod
     def _next_value(self, next_obs: torch.Tensor) -> torch.Tensor:
@@ -102,7 +104,9 @@ class ActorCritic(Agent):
 
     def sample(self, obs: Array) -> Array:
         with torch.inference_mode():
-            return self.action_scale.to_env(self._act(torch.from_numpy(obs).to(self.device)))
+            given = torch.from_numpy(obs).to(self.device)
+            actions = self.action_scale.to_env(self._explore(given)) if self.is_train else self._greedy(given)
+            return actions.cpu().numpy()
 
     def opt(self, buffer: ReplayBuffer) -> Record | None:
         if len(buffer) == 0:
@@ -141,3 +145,6 @@ class ActorCritic(Agent):
 
     def load_params(self, params: Mapping[str, torch.Tensor]) -> None:
         restore(type(self).__name__, self._nets, params)
+
+    def policy(self) -> nn.Module:
+        return self._greedy

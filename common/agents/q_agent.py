@@ -14,6 +14,7 @@ from torch import nn
 
 from common.agents.exploration import EpsilonGreedy, Explorer
 from common.agents.networks import Mlp, build_network
+from common.agents.policies import GreedyQ
 from common.agents.training import descend, report_td_error, restore, saved, to_tensors, track
 from common.config import PluginConfig, Unit
 from common.data import Array, Items, Model, Record
@@ -81,7 +82,7 @@ class QAgent(Agent):
         self.config = config
         self.device = torch.device(device)
         self._n_actions, self._first_action = int(actions.n), int(actions.start)
-        self._action_dtype = actions.dtype
+        self._actions = (np.arange(actions.n) + actions.start).astype(actions.dtype)
         torch.manual_seed(seed)
         self.qnet, self.qnet_tgt = (self._qnet(observations).to(self.device) for _ in range(2))
         self.qnet_tgt.load_state_dict(self.qnet.state_dict())
@@ -114,10 +115,11 @@ class QAgent(Agent):
         with torch.inference_mode():
             values = self.qnet(torch.from_numpy(obs).to(self.device)).cpu().numpy()  # [n, A]
         if self.is_train:
-            actions = self.config.explorer.choose(values, self._opt_steps, self._epsilon, self._rng)
+            index = self.config.explorer.choose(values, self._opt_steps, self._epsilon, self._rng)
         else:
-            actions = values.argmax(axis=1)
-        return (actions + self._first_action).astype(self._action_dtype)
+            index = values.argmax(axis=1)
+        actions: Array = self._actions[index]
+        return actions
 
     def opt(self, buffer: ReplayBuffer) -> Record | None:
         if len(buffer) == 0:
@@ -161,3 +163,6 @@ class QAgent(Agent):
 
     def load_params(self, params: Mapping[str, torch.Tensor]) -> None:
         restore(type(self).__name__, self._nets, params)
+
+    def policy(self) -> nn.Module:
+        return GreedyQ(self.qnet, torch.from_numpy(self._actions)).to(self.device)

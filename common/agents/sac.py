@@ -80,8 +80,8 @@ class SAC(ActorCritic):
         mean, log_std = self._policy(obs)
         return squashed_gaussian(mean, log_std, self._noise(mean))
 
-    def _act(self, obs: torch.Tensor) -> torch.Tensor:
-        return self._draw(obs)[0] if self.is_train else self._policy(obs)[0].tanh()
+    def _explore(self, obs: torch.Tensor) -> torch.Tensor:
+        return self._draw(obs)[0]
 
     def _next_value(self, next_obs: torch.Tensor) -> torch.Tensor:
         action, log_prob = self._draw(next_obs)

@@ -57,10 +57,8 @@ class TD3(ActorCritic):
         self._nets["actor_tgt"] = self.actor_tgt
         self._n_updates = 0
 
-    def _act(self, obs: torch.Tensor) -> torch.Tensor:
+    def _explore(self, obs: torch.Tensor) -> torch.Tensor:
         action: torch.Tensor = self.actor(obs).tanh()
-        if not self.is_train:
-            return action
         return (action + self._noise(action) * self.config.exploration_noise).clamp(-1, 1)
 
     def _next_value(self, next_obs: torch.Tensor) -> torch.Tensor:

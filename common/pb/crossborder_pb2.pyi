@@ -113,7 +113,10 @@ class JoinResponse(_message.Message):
     run_id: _builtins.str
     """Random name of the run. A different run_id after a reconnect: start over, as a new actor."""
     seed: _builtins.int
-    """Seed of this actor's environment and exploration: the run's seed + actor_id."""
+    """Seed of this actor's exploration and of the first of its `envs_per_actor` environments; the next ones have seed + 1,
+    seed + 2, …. For the k-th actor process to join (k = 0, 1, …; the actor_id until one is replaced) it is the run's
+    seed + k * envs_per_actor, so no two environments of a run have the same one. Joining again does not change it.
+    """
     epsilon: _builtins.float
     """This actor's rung of the exploration ladder, in [0, 1] (Ape-X, arXiv:1803.00933, section 4.1)."""
     config_json: _builtins.str

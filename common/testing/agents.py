@@ -58,6 +58,7 @@ def check_agent(
     actor = _make(make, spec, seed=1)
     _check_sync(actor, learner, obs)
     _check_acting(actor, obs, spec.action_space, train=True)
+    _check_policy(learner, obs)
     _check_saving(_make(make, spec, seed=2), learner, obs, memory)
 
 
@@ -188,6 +189,21 @@ def _adopt(actor: Agent, tensors: Mapping[str, torch.Tensor], opt_steps: int) ->
 def _mixed(tensor: torch.Tensor, rng: np.random.Generator) -> torch.Tensor:
     """The same elements in another order."""
     return tensor.flatten()[torch.from_numpy(rng.permutation(tensor.numel()))].reshape(tensor.shape)
+
+
+def _check_policy(agent: Agent, obs: Array) -> None:
+    """What is exported acts as the agent does; an agent need not offer it."""
+    if type(agent).policy is Agent.policy:
+        return
+    _switch(agent, train=False)
+    policy = agent.policy()
+    assert isinstance(policy, torch.nn.Module), f"policy() returned {type(policy).__name__}: return a torch.nn.Module"
+    with explained("policy() failed on a tensor of observations"), torch.inference_mode():
+        actions = policy(torch.from_numpy(obs)).numpy()
+    expected = agent.sample(obs)
+    assert (actions.dtype, _alike(actions, expected)) == (expected.dtype, True), (
+        "policy() gave other actions than sample() after eval(): let sample() call it there, so that they cannot differ"
+    )
 
 
 def _check_saving(restored: Agent, saved: Agent, obs: Array, memory: ItemMemory) -> None:

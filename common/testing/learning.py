@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from operator import itemgetter
 
 import numpy as np
 
@@ -15,8 +16,9 @@ RECORDS: tuple[tuple[int, Mapping[str, float]], ...] = (
     (1, {"loss": 0.5}),
     (2, {"loss": 0.25, "eval_reward": -3.0}),
     (2**40, {"brand_new": 1e-9}),
+    (3, {"eval_reward": 7.0}),
 )
-"""Records as a learner writes them: keys come and go."""
+"""Records as a learner writes them: keys come and go, and a score may come late."""
 
 
 def check_replay_buffer(buffer: ReplayBuffer, items: Items, *, size: int = 256) -> None:
@@ -137,14 +139,16 @@ def check_recorder(
 
     Args:
         recorder: newly made; closed at the end.
-        read: gives what others can see of the records: opt steps, and the values by key.
+        read: gives what others can see of the records, in any order: opt steps, and the values by key.
 
     Raises:
         AssertionError: naming what does not fit and what to do.
     """
     for opt_steps, record in RECORDS:
         given = dict(record)
-        with explained(f"write({opt_steps}, {given}) failed: keys come and go, opt_steps takes 64 bits"):
+        with explained(
+            f"write({opt_steps}, {given}) failed: keys come and go, opt_steps takes 64 bits and may go back"
+        ):
             recorder.write(opt_steps, given)
         assert given == record, "write() changed the record it was given: the learner goes on using it"
         recorder.flush()
@@ -162,6 +166,8 @@ def _check_readable(
 ) -> None:
     if read is None:
         return
-    found = [(opt_steps, dict(record)) for opt_steps, record in read()]
-    expected = [(opt_steps, dict(record)) for opt_steps, record in written]
+    found, expected = (
+        sorted(((opt_steps, dict(record)) for opt_steps, record in rows), key=itemgetter(0))
+        for rows in (read(), written)
+    )
     assert found == expected, f"after {when} others can read {found}, expected {expected}"

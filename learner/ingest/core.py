@@ -64,7 +64,8 @@ class IngestCore:
         )
         self._writer = ReplayWriter(self.memory)
         self._trainer_bell = Bell(-1, boot.bell_fds[0])
-        self._actor_config = config.actor_part().model_dump_json()
+        self._config_json = config.actor_part().model_dump_json()
+        self._own_config_json = {i: config.part_of(i).model_dump_json() for i in config.agent_overrides}
         self._blob: Blob | None = None
 
     def join(self, request: pb.JoinRequest) -> pb.JoinResponse:
@@ -85,14 +86,15 @@ class IngestCore:
         if self.control.stopping:
             raise StoppingError("the learner is shutting down")
         actor_id = self.registry.join(request.incarnation, request.host, request.pid)
+        row = self.row_of(request.incarnation)  # Its own for good, so it does not replay episodes of another process.
         self.control.joins += 1
         return pb.JoinResponse(
             actor_id=actor_id,
             run_id=self.run_id,
-            seed=self.config.seed + actor_id,
+            seed=self.config.seed + row * self.config.envs_per_actor,
             epsilon=self.config.exploration.epsilon(actor_id),
             schema=schema_to_pb(self.schema),
-            config_json=self._actor_config,
+            config_json=self._own_config_json.get(actor_id, self._config_json),
             last_seq=self._writer.last_seq(request.incarnation),
             newest=version_to_pb(self.models.newest()),
             limits=self.limits,

@@ -22,6 +22,9 @@ class TooManyActorsError(CrossborderError):
 class Registry:
     """The rows of the actor table, by incarnation. Rows a former ingest process wrote are taken over.
 
+    Actor processes get rows 0, 1, 2, … in the order of joining and keep them, while an id passes on from one that is
+    gone; when the table is full, so does the row of the one gone for longest.
+
     Args:
         table: see ``map_actor_table``.
         max_actors: actor ids there are.
@@ -76,7 +79,7 @@ class Registry:
         return row
 
     def _unused_row(self) -> int:
-        """A row never used, or the one of the actor that has been gone for longest."""
+        """The first row never used, or the one of the actor that has been gone for longest."""
         gone = ~np.isin(self._table["state"], _HOLDS_ID)
         return int(np.where(gone, self._table["last_seen"], np.inf).argmin())
 

@@ -1,19 +1,21 @@
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import gymnasium
 import numpy as np
 import pytest
-from gymnasium.wrappers import Autoreset
+from gymnasium.wrappers import Autoreset, TimeLimit
 
 from actor.sampler import Sampler
 from actor.stat import ActorCounters
 from common.data import Array, Column, Items, Schema
 from common.envs import Env, spec_of
+from common.errors import PluginError
 from common.interfaces import EnvSpec, Step, StepProcessor
-from common.processors import OneStep
+from common.parts import Lane
+from common.processors import NStep, OneStep
 from tests.parts import CheckingAgent, CountingEnv, check_rows
 
 Wrap = Callable[[Env], Env]
@@ -69,13 +71,19 @@ class Pairs:
 
 
 def sample(
-    env: Env, steps: int, *, processor: StepProcessor | None = None, agent: Any = None, seed: int = 7
+    env: Env | Sequence[Env],
+    rounds: int,
+    *,
+    processor: Callable[[], StepProcessor] = OneStep,
+    agent: Any = None,
+    seed: int = 7,
 ) -> tuple[Kept, ActorCounters]:
-    """Take ``steps`` with a fresh sampler."""
+    """Step one environment, or several, so many times with a fresh sampler."""
+    envs = [env] if isinstance(env, gymnasium.Env) else env
     sink, counters = Kept(), ActorCounters()
-    sampler = Sampler(env, processor or OneStep(), counters, seed)
-    agent = agent or CheckingAgent(spec_of(env), seed=seed, epsilon=0.0, device="cpu")
-    for _ in range(steps):
+    sampler = Sampler([Lane(each, processor()) for each in envs], counters, seed)
+    agent = agent or CheckingAgent(spec_of(envs[0]), seed=seed, epsilon=0.0, device="cpu")
+    for _ in range(rounds):
         sampler.sample_and_push(agent, sink)
     return sink, counters
 
@@ -150,7 +158,7 @@ def test_the_same_seed_lives_the_same_life_and_another_one_another() -> None:
 
 @BARE_AND_AUTORESET
 def test_what_a_processor_remembers_never_crosses_an_episode(wrap: Wrap) -> None:
-    sink, counters = sample(wrap(CountingEnv()), 60, processor=Pairs())
+    sink, counters = sample(wrap(CountingEnv()), 60, processor=Pairs)
     episodes, steps = sink.column("episodes"), sink.column("steps")
     np.testing.assert_array_equal(episodes[:, 0], episodes[:, 1])
     np.testing.assert_array_equal(steps[:, 0] + 1, steps[:, 1])
@@ -159,7 +167,7 @@ def test_what_a_processor_remembers_never_crosses_an_episode(wrap: Wrap) -> None
 
 
 def test_a_step_that_makes_no_item_pushes_nothing_but_counts() -> None:
-    sink, counters = sample(CountingEnv(), 1, processor=Pairs())
+    sink, counters = sample(CountingEnv(), 1, processor=Pairs)
     assert sink.pushed == []
     assert counters.env_steps == 1
 
@@ -183,3 +191,50 @@ def test_an_environment_that_reuses_its_observation_array_does_no_harm() -> None
 
     sink, _ = sample(InPlace(), 20)
     check_rows({name: sink.column(name) for name in sink.pushed[0]})
+
+
+# Several environments.
+
+
+@pytest.mark.parametrize("processor", [OneStep, NStep])
+def test_each_of_several_environments_lives_as_it_would_alone(processor: Callable[[], StepProcessor]) -> None:
+    def envs() -> list[Env]:
+        return [TimeLimit(CountingEnv(), limit) for limit in (3, 5, 100)]  # Episodes end in different rounds.
+
+    together, counters = sample(envs(), 40, processor=processor)
+    assert counters.env_steps == 120
+    tags, returns = together.column("obs")[:, 0], []
+    for j, env in enumerate(envs()):
+        alone, own = sample(env, 40, processor=processor, seed=7 + j)
+        for name in alone.pushed[0]:
+            np.testing.assert_array_equal(together.column(name)[tags == 7 + j], alone.column(name))
+        returns += own.take_episodes()[0]
+    assert sorted(set(tags)) == [7, 8, 9]
+    assert sorted(counters.take_episodes()[0]) == sorted(returns)
+
+
+def test_one_inference_acts_in_all_environments() -> None:
+    class Watching(CheckingAgent):
+        def sample(self, obs: Array) -> Array:
+            asked.append(obs[:, 0].tolist())
+            return super().sample(obs)
+
+    asked: list[list[float]] = []
+    agent = Watching(spec_of(CountingEnv()), seed=0, epsilon=0.0, device="cpu")
+    sample([CountingEnv() for _ in range(3)], 4, agent=agent, seed=20)
+    assert asked == [[20, 21, 22]] * 4
+
+
+def test_environment_j_is_seeded_with_the_actors_seed_plus_j_and_once_only() -> None:
+    envs = [SeedWatchingEnv() for _ in range(3)]
+    sample(envs, 10, seed=123)
+    assert [env.seeds for env in envs] == [[123, None], [124, None], [125, None]]
+
+
+def test_an_agent_that_does_not_act_in_every_environment_is_told_so() -> None:
+    class Single:
+        def sample(self, obs: Array) -> Array:
+            return np.zeros(1, np.int64)
+
+    with pytest.raises(PluginError, match=r"agent\.sample: expected actions for 3 observations, found 1"):
+        sample([CountingEnv() for _ in range(3)], 1, agent=Single())

@@ -16,31 +16,31 @@ class Clock:
 def test_steps_are_counted_over_episodes() -> None:
     counters = ActorCounters()
     for done in (False, True, False):
-        counters.step(1.0, done)
+        counters.step(0, 1.0, done)
     assert counters.env_steps == 3
 
 
 def test_an_episode_has_the_sum_of_its_rewards_and_its_length() -> None:
     counters = ActorCounters()
     for reward, done in ((1.0, False), (2.5, True), (-4.0, True), (9.0, False)):
-        counters.step(reward, done)
+        counters.step(0, reward, done)
     assert counters.take_episodes() == ([3.5, -4.0], [2, 1])
 
 
 def test_episodes_are_taken_once_and_one_that_goes_on_is_kept_whole() -> None:
     counters = ActorCounters()
-    counters.step(1.0, done=False)
+    counters.step(0, 1.0, done=False)
     assert counters.take_episodes() == ([], [])
-    counters.step(1.0, done=True)
+    counters.step(0, 1.0, done=True)
     assert counters.take_episodes() == ([2.0], [2])
     assert counters.take_episodes() == ([], [])
 
 
 def test_what_was_taken_does_not_change_afterwards() -> None:
     counters = ActorCounters()
-    counters.step(1.0, done=True)
+    counters.step(0, 1.0, done=True)
     taken = counters.take_episodes()
-    counters.step(2.0, done=True)
+    counters.step(0, 2.0, done=True)
     assert taken == ([1.0], [1])
 
 
@@ -49,17 +49,25 @@ def test_time_runs_from_the_first_step() -> None:
     counters = ActorCounters(clock)
     clock.now = 60.0
     assert counters.seconds() == 0.0
-    counters.step(0.0, done=False)
+    counters.step(0, 0.0, done=False)
     clock.now = 62.5
-    counters.step(0.0, done=False)
+    counters.step(0, 0.0, done=False)
     assert counters.seconds() == pytest.approx(2.5)
 
 
 def test_of_more_episodes_than_a_report_may_hold_the_newest_are_kept() -> None:
     counters = ActorCounters()
     for episode in range(MAX_EPISODES + 5):
-        counters.step(float(episode), done=True)
+        counters.step(0, float(episode), done=True)
     returns, lengths = counters.take_episodes()
     assert len(returns) == len(lengths) == MAX_EPISODES
     assert (returns[0], returns[-1]) == (5.0, MAX_EPISODES + 4.0)
     assert counters.take_episodes() == ([], [])
+
+
+def test_each_environment_has_an_episode_of_its_own() -> None:
+    counters = ActorCounters()
+    for env, reward, done in ((0, 1.0, False), (1, 10.0, False), (1, 20.0, True), (0, 2.0, True), (1, 40.0, True)):
+        counters.step(env, reward, done)
+    assert counters.take_episodes() == ([30.0, 3.0, 40.0], [2, 2, 1])
+    assert counters.env_steps == 5

@@ -28,6 +28,13 @@ def obedient(boot: dict[str, Any]) -> int:
     return 0
 
 
+def listening(boot: dict[str, Any]) -> int:
+    """Repeats every line it is told, until its stdin closes."""
+    for line in sys.stdin:
+        tell(heard=json.loads(line))
+    return 0
+
+
 def stubborn(boot: dict[str, Any]) -> int:
     """Says hello, and does not care about stdin."""
     tell(pid=os.getpid())

@@ -34,6 +34,23 @@ def test_a_child_gets_its_boot_line_and_its_events_arrive_in_order(bear: Bear) -
     assert child.wait(PATIENCE) == 0
 
 
+def test_a_child_can_be_told_more_while_it_runs(bear: Bear) -> None:
+    child = bear("listening")
+    for words in ({"number": 1}, {"text": "ü\n"}):
+        child.tell(words)
+        assert child.next_event(PATIENCE) == {"heard": words}
+    assert child.end(PATIENCE) == 0
+
+
+def test_a_child_that_has_ended_does_not_hear_and_that_is_said(bear: Bear, caplog: pytest.LogCaptureFixture) -> None:
+    child = bear("silent", code=0)
+    child.wait(PATIENCE)
+    child.tell({"number": 1})
+    child.end(PATIENCE)
+    child.tell({"number": 2})
+    assert caplog.messages == ["child-silent ended before it was told what to do"] * 2
+
+
 def test_an_error_that_a_child_reports_is_raised_typed(bear: Bear) -> None:
     child = bear("reporting", error="port 1 is taken", code=AddressError.exit_code)
     with pytest.raises(AddressError, match=r"^port 1 is taken$"):

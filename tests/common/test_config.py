@@ -10,6 +10,7 @@ from typing import Any, get_args
 import pytest
 import yaml
 
+from common.address import is_loopback, split_address
 from common.agents.dqn import DQNConfig
 from common.agents.exploration import EpsilonGreedy, Softmax
 from common.agents.sac import SACConfig
@@ -21,9 +22,7 @@ from common.config import (
     PrioritizedConfig,
     RunConfig,
     dump_config,
-    is_loopback,
     load_config,
-    split_address,
 )
 from common.errors import ConfigError, PluginError
 from common.settings import Settings, validate
@@ -131,6 +130,10 @@ def test_max_train_steps_is_another_name_for_max_opts() -> None:
         ({"push": {"initial_priorities": True}}, r"push\.initial_priorities needs replay\.prioritized"),
         ({"replay": {"prioritized": {"alpha": 1.1}}}, r"replay\.prioritized\.alpha: .*less than or equal to 1, found"),
         ({"replay": {"prioritized": {"beta": 1}}}, r"replay\.prioritized\.beta: unknown key \(did you mean 'beta_0'"),
+        (
+            {"server": {"max_actors": 2}, "agent_overrides": {1: {}, 2: {}}},
+            r"agent_overrides: expected ids below server\.max_actors \(2\), found \[2\]",
+        ),
     ],
 )
 def test_values_that_do_not_go_together_are_refused(changes: dict[str, Any], message: str) -> None:
@@ -246,6 +249,7 @@ def test_what_is_dumped_is_read_back_the_same(tmp_path: Path) -> None:
         trainer={"max_opts": 5, "max_seconds": 1.5, "target_score": -3.25, "save_interval": 2, "sync_interval": None},
         exploration={"base": 0.4, "alpha": 7.0, "rungs": 8},
         metrics={"trainer_port": None},
+        agent_overrides={1: {"explorer": {"final_step": 5}}},
     )
     path = tmp_path / "resolved.yaml"
     path.write_text(dump_config(config))
@@ -344,17 +348,49 @@ def test_a_part_is_built_with_its_parameters_and_with_what_the_system_gives() ->
 
 
 def test_actors_get_their_part_and_nothing_else() -> None:
-    config = build(push={"n_buffer": 7}, env={"target": "a:b", "params": {"x": [1, 2]}})
+    config = build(push={"n_buffer": 7}, envs_per_actor=3, env={"target": "a:b", "params": {"x": [1, 2]}})
     part = config.actor_part()
     assert type(part) is ActorConfig
     assert (part.env, part.agent, part.step_processor) == (config.env, config.agent, config.step_processor)
-    assert part.push.n_buffer == 7
-    assert set(json.loads(part.model_dump_json())) == {"env", "agent", "step_processor", "push"}
+    assert (part.push.n_buffer, part.envs_per_actor) == (7, 3)
+    assert set(json.loads(part.model_dump_json())) == {"env", "agent", "step_processor", "push", "envs_per_actor"}
 
 
 def test_the_actors_part_survives_the_wire() -> None:
     part = build(agent={"target": "a:b", "params": {"units": [1, 2], "deep": {"x": None}}}).actor_part()
     assert validate(ActorConfig, json.loads(part.model_dump_json())) == part
+
+
+def test_an_actors_own_parameters_are_laid_over_those_of_all() -> None:
+    agent = {"target": "common.agents.dqn:DQN", "params": {"lr": 0.1, "explorer": {"start": 0.9, "final_step": 100}}}
+    config = build(agent=agent, agent_overrides={1: {"explorer": {"final_step": 5}}, "3": {"lr": 0.2}})
+    assert config.part_of(1).agent.params == {"lr": 0.1, "explorer": {"start": 0.9, "final_step": 5}}
+    assert config.part_of(3).agent.params == {**agent["params"], "lr": 0.2}  # type: ignore[dict-item]
+    assert config.part_of(0) == config.part_of(2) == config.actor_part()
+    assert validate(ActorConfig, json.loads(config.part_of(1).model_dump_json())) == config.part_of(1)
+
+
+def test_an_actors_own_parameters_are_shown_and_overridden_like_all_others(write: Write) -> None:
+    path = write(agent_overrides={1: {"lr": 0.1, "tau": 0.5}})
+    config = load_config(path, ["agent_overrides.1.lr=0.2", "agent_overrides.2.lr=0.3"])
+    assert config.agent_overrides == {1: {"lr": 0.2, "tau": 0.5}, 2: {"lr": 0.3}}
+    assert "lr: 0.3" in dump_config(config)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        ({1: {"lr": 0.1}, 3: {"lr_": 1}}, r"^agent_overrides\.3\.lr_: unknown key \(did you mean 'lr'\?\)$"),
+        ({2: {"explorer": {"start": 7}}}, r"^agent_overrides\.2\.explorer\.start: .*, found 7$"),
+        ({-1: {}}, r"^agent_overrides\.-1.*: .*greater than or equal to 0, found -1$"),
+        ({"first": {}}, r"^agent_overrides\.first.*: .*valid integer.*, found 'first'$"),
+    ],
+)
+def test_what_an_actors_agent_cannot_take_is_refused_with_the_actors_id(
+    overrides: dict[Any, Any], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        build(agent_overrides=overrides).check()
 
 
 @pytest.mark.parametrize("listen", ["0.0.0.0:50051", "[::]:0", "192.168.1.5:1", "gpu-host:50051"])
@@ -377,23 +413,6 @@ def test_the_check_of_a_run_tries_each_part(part: str) -> None:
         build(**{part: {"target": "no_such_module:Thing"}}).check()
     with pytest.raises(ConfigError, match=rf"{part}\.params\.bogus: unknown"):
         build(**{part: {"target": build().model_dump()[part]["target"], "params": {"bogus": 1}}}).check()
-
-
-@pytest.mark.parametrize(
-    ("address", "parts"),
-    [("gpu-host:50051", ("gpu-host", 50051)), ("127.0.0.1:0", ("127.0.0.1", 0)), ("[::1]:65535", ("::1", 65535))],
-)
-def test_an_address_is_a_host_and_a_port(address: str, parts: tuple[str, int]) -> None:
-    assert split_address(address) == parts
-
-
-@pytest.mark.parametrize(
-    "address",
-    ["", "host", ":1", "host:", "host:http", "host:-1", "host:65536", "host:1.5", "host:²", "::1", "::1:50051"],
-)
-def test_anything_else_is_no_address(address: str) -> None:
-    with pytest.raises(ConfigError, match=rf"expected HOST:PORT or \[IPv6\]:PORT, found '{address}'"):
-        split_address(address)
 
 
 def test_a_part_that_cannot_take_what_the_system_gives_is_refused() -> None:

@@ -375,6 +375,18 @@ BROKEN_AGENTS: dict[str, Broken] = {
         {"sample": lambda self, obs: np.full(len(obs), int(self.seed))},
         "sync_model() did not change what sample() does: an actor with the learner's model must act",
     ),
+    "a policy that is none": (
+        {"policy": lambda self: self.table},
+        "policy() returned Tensor: return a torch.nn.Module",
+    ),
+    "a policy of other arguments": (
+        {"policy": lambda self: torch.nn.Bilinear(1, 1, 1)},
+        "policy() failed on a tensor of observations (TypeError",
+    ),
+    "another policy": (
+        {"policy": lambda self: torch.nn.Identity()},
+        "policy() gave other actions than sample() after eval(): let sample() call it",
+    ),
     "saved views": ({"save_params": saved_views}, "of tensors that share storage save one or clone"),
     "nothing restored": (
         {"load_params": lambda self, params: None},
@@ -693,11 +705,18 @@ def write_32_bits(self: ListRecorder, opt_steps: int, record: dict[str, float]) 
     ListRecorder.write(self, opt_steps % 2**32, record)
 
 
+def write_forwards(self: ListRecorder, opt_steps: int, record: dict[str, float]) -> None:
+    if self.rows and opt_steps < self.rows[-1][0]:
+        raise ValueError("backwards")
+    ListRecorder.write(self, opt_steps, record)
+
+
 BROKEN_RECORDERS: dict[str, Broken] = {
     "known keys only": (
         {"write": write_known_keys},
-        "failed: keys come and go, opt_steps takes 64 bits (KeyError: 'eval_reward')",
+        "failed: keys come and go, opt_steps takes 64 bits and may go back (KeyError: 'eval_reward')",
     ),
+    "rising steps only": ({"write": write_forwards}, "opt_steps takes 64 bits and may go back (ValueError: backwards)"),
     "finite values only": ({"write": write_finite}, "write() failed on a value that is not finite"),
     "what it adds": ({"write": write_into}, "write() changed the record it was given"),
     "few bits": ({"write": write_32_bits}, "after flush() others can read"),
@@ -709,7 +728,7 @@ BROKEN_RECORDERS: dict[str, Broken] = {
 def test_a_good_recorder_passes() -> None:
     recorder = ListRecorder()
     check_recorder(cast("Recorder", recorder), lambda: recorder.shown)
-    assert len(recorder.shown) == 4
+    assert len(recorder.shown) == 5
 
 
 @pytest.mark.parametrize("what", BROKEN_RECORDERS)

@@ -14,8 +14,8 @@ from common.data import Array, Items
 from learner.server import AsyncResult
 from learner.shared import ControlBlock
 from tests.conftest import counting_config, wait_for
-from tests.e2e.test_counting import CAPACITY, assert_complete, steps_of, stored_items, train_in_thread
-from tests.parts import check_rows
+from tests.e2e.test_counting import CAPACITY, steps_of, stored_items, train_in_thread
+from tests.parts import assert_complete, check_rows
 
 SEED, N_BUFFER = 100, 7
 

@@ -14,7 +14,8 @@ from learner.run import Result
 from learner.server import LearnerServer, train_async
 from learner.trainer import train_in_turns
 from tests.conftest import MakeConfig
-from tests.e2e.test_counting import SCHEMA, assert_complete, steps_of, stored_items
+from tests.e2e.test_counting import SCHEMA, steps_of, stored_items
+from tests.parts import assert_complete
 
 APE_X: dict[str, Any] = {
     "agent": {"target": "tests.parts:RatingAgent"},

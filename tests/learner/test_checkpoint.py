@@ -12,7 +12,8 @@ from common.config import ActorConfig, PluginConfig
 from common.envs import build_env, spec_of
 from common.errors import CheckpointError
 from common.interfaces import Agent
-from learner.checkpoint import Checkpoints, load_agent
+from examples.own_parts import Corridor, TabularQ
+from learner.checkpoint import Checkpoints, load_agent, load_params
 from tests.learner.test_evaluator import Idle
 
 CONFIG = ActorConfig(
@@ -26,6 +27,15 @@ def dqn(seed: int) -> Agent:
     env = build_env(CONFIG.env)
     agent: Agent = CONFIG.agent.build(spec=spec_of(env), seed=seed, epsilon=0.0)
     return agent
+
+
+def save_own_parts(directory: Path) -> None:
+    """A checkpoint ``best`` of a user's parts, which do what they must and nothing beyond."""
+    own = ActorConfig(
+        env=PluginConfig(target="examples.own_parts:Corridor"), agent=PluginConfig(target="examples.own_parts:TabularQ")
+    )
+    agent = TabularQ(spec_of(Corridor()), seed=0, epsilon=0.0, device="cpu")
+    Checkpoints(directory, own, "run").save("best", agent, opt_steps=1)
 
 
 def test_a_saved_policy_is_loaded_without_the_configuration_and_acts_the_same(tmp_path: Path) -> None:
@@ -67,6 +77,28 @@ def test_a_kill_between_the_two_renames_loses_nothing(tmp_path: Path) -> None:
     checkpoints.save("best", dqn(seed=3), opt_steps=3)
     assert load_agent(tmp_path / "best")[2]["opt_steps"] == 3
     assert [p.name for p in tmp_path.iterdir() if p.name != ".best.part"] == ["best"]
+
+
+def test_a_draft_becomes_the_checkpoint_with_what_is_known_of_it_by_then(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path, CONFIG, "run")
+    checkpoints.save("best", dqn(seed=1), opt_steps=1, score=1.0)
+    draft = checkpoints.draft(".candidate", dqn(seed=2), opt_steps=2)
+    assert load_params(draft)[1]["opt_steps"] == 2
+    assert load_agent(tmp_path / "best")[2]["opt_steps"] == 1
+    checkpoints.keep(draft, "best", score=2.0)
+    loaded, _, meta = load_agent(tmp_path / "best")
+    assert meta == {"run_id": "run", "opt_steps": 2, "score": 2.0}
+    np.testing.assert_array_equal(loaded.sample(OBS), dqn(seed=2).sample(OBS))
+    assert [p.name for p in tmp_path.iterdir()] == ["best"]
+
+
+def test_a_draft_that_is_gone_leaves_the_checkpoint_as_it_was(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path, CONFIG, "run")
+    checkpoints.save("best", dqn(seed=1), opt_steps=1)
+    checkpoints.discard(".candidate")
+    with pytest.raises(CheckpointError, match=r"best: cannot be saved"):
+        checkpoints.keep(tmp_path / ".candidate", "best", score=2.0)
+    assert load_agent(tmp_path / "best")[2]["opt_steps"] == 1
 
 
 class TiedAgent(Idle):

@@ -7,7 +7,7 @@ import pytest
 
 from learner import eval_cli
 from learner.checkpoint import Checkpoints
-from tests.learner.test_checkpoint import CONFIG, dqn
+from tests.learner.test_checkpoint import CONFIG, dqn, save_own_parts
 
 
 def test_a_saved_policy_is_scored_without_its_configuration(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -18,6 +18,8 @@ def test_a_saved_policy_is_scored_without_its_configuration(tmp_path: Path, caps
     assert 1 <= found["eval_reward_min"] <= found["eval_reward"] <= found["eval_reward_max"] <= 500
     assert eval_cli.main(["--run", str(tmp_path), "--episodes", "3", "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == found, "the same seeds, the same score"
+    assert eval_cli.main(["--run", str(tmp_path), "--best", "--episodes", "3", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == found, "the best is what is scored unless another is named"
 
 
 def test_a_run_without_that_checkpoint_is_a_clear_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -28,3 +30,9 @@ def test_a_run_without_that_checkpoint_is_a_clear_error(tmp_path: Path, capsys: 
 def test_a_number_of_episodes_that_is_none_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert eval_cli.main(["--run", str(tmp_path), "--episodes", "0"]) == 2
     assert "episodes: Input should be greater than 0" in capsys.readouterr().err
+
+
+def test_a_film_of_what_cannot_be_seen_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    save_own_parts(tmp_path)
+    assert eval_cli.main(["--run", str(tmp_path), "--record-video"]) == 3
+    assert "a video needs an environment that takes render_mode 'rgb_array'" in capsys.readouterr().err

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from common.data import Array, Items, Model, Record
 from common.interfaces import Agent, Evaluation
 from learner.checkpoint import Checkpoints
 from learner.learner import Learner, Outcome
+from learner.scoring import InlineScoring, Moment, Scored, Scoring
 
 
 class Diary:
@@ -109,7 +111,7 @@ class LoggedCheckpoints(Checkpoints):
         return super().save(name, agent, **meta)
 
 
-def make(diary: Diary, directory: Path, **settings: Any) -> Learner:
+def make(diary: Diary, directory: Path, scoring: Scoring | None = None, **settings: Any) -> Learner:
     nothing = PluginConfig(target="none:none")
     checkpoints = LoggedCheckpoints(directory, ActorConfig(env=nothing, agent=nothing), "run")
     object.__setattr__(checkpoints, "diary", diary)
@@ -117,7 +119,7 @@ def make(diary: Diary, directory: Path, **settings: Any) -> Learner:
     learner = Learner(
         agent=diary.agent,
         buffer=diary,
-        evaluator=diary,
+        scoring=scoring or InlineScoring(diary, checkpoints, threading.Event()),
         recorders=[diary],
         checkpoints=checkpoints,
         publish=diary.publish,
@@ -213,6 +215,71 @@ def test_invariant_9_the_agent_is_back_in_train_mode_after_an_evaluation(tmp_pat
     learner.step()
     assert diary.events[-4:] == ["evaluate", "save best", "record", "flush"]
     assert diary.agent.is_train
+
+
+class LateScoring:
+    """A real ``Scoring``'s way to be late: the score comes when the test says so, by ``ready``, or at the end."""
+
+    skipped = 0
+
+    def __init__(self) -> None:
+        self.ready = False
+        self.begun: Moment | None = None
+        self.kept: list[Moment] = []
+
+    def begin(self, agent: Agent, moment: Moment) -> Scored | None:
+        self.begun = self.begun or moment
+        return None
+
+    def finished(self, *, wait: bool = False) -> Scored | None:
+        if self.begun is None or not (self.ready or wait):
+            return None
+        moment, self.begun = self.begun, None
+        return Scored(moment, Evaluation(9.0, {"eval_reward": 9.0}))
+
+    def keep_best(self, agent: Agent, scored: Scored) -> None:
+        self.kept.append(scored.moment)
+
+    def abandon(self) -> None:
+        self.begun = None
+
+
+def test_a_late_score_is_recorded_and_kept_as_of_the_step_that_was_scored(tmp_path: Path) -> None:
+    diary, scoring = Diary(), LateScoring()
+    learner = make(diary, tmp_path, scoring, eval_interval=2, record_interval=3)
+    for _ in range(5):
+        diary.inserted += 10
+        learner.step()
+        learner.tick()
+    assert [step for step, _ in diary.records] == [3]
+    scoring.ready = True
+    learner.tick()
+    assert diary.records[-1] == (2, {"eval_reward": 9.0, "seconds": 1.0, "samples_total": 20.0})
+    assert scoring.kept == [Moment(opt_steps=2, samples_total=20, seconds=1.0)]
+    assert learner.best_score == 9.0
+
+
+@pytest.mark.parametrize("last", [True, False])
+def test_a_late_score_reaches_the_target_between_steps_or_after_the_last(tmp_path: Path, last: bool) -> None:
+    diary, scoring = Diary(), LateScoring()
+    learner = make(diary, tmp_path, scoring, max_opts=4, eval_interval=2, target_score=9.0)
+    scoring.ready = not last
+    while learner.outcome is None:
+        learner.step()
+        learner.tick()
+    learner.finish(diary.announce_stop)
+    assert learner.opt_steps == (4 if last else 2)
+    assert learner.outcome is Outcome.TARGET
+
+
+def test_who_asks_to_stop_waits_for_no_score(tmp_path: Path) -> None:
+    diary, scoring = Diary(), LateScoring()
+    learner = make(diary, tmp_path, scoring, eval_interval=1, target_score=9.0)
+    learner.step()
+    learner.request_stop()
+    learner.finish(diary.announce_stop)
+    assert learner.outcome is Outcome.STOPPED
+    assert diary.records == []
 
 
 def test_reaching_the_target_score_ends_training_at_once(tmp_path: Path) -> None:

@@ -26,6 +26,7 @@ STATUS = Status(
     actors_online=2,
     return_mean=88.8,
     policy_lag=42.0,
+    evaluations_skipped=0,
     record={"opt_steps_per_sec": 650.0, "samples_per_sec": 1300.0, "loss": 0.01, "eval_reward": 99.0},
 )
 SHOWN = [

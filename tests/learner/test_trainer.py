@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -19,13 +18,13 @@ from learner.replay.memory import ReplayMemory
 from learner.run import Result
 from learner.trainer import train_in_turns
 from tests.conftest import Command, MakeConfig
-from tests.parts import CountingEnv, expected_items
+from tests.parts import CountingEnv, assert_complete, expected_items
 
 IN_TURNS = {"target": "tests.parts:CheckingAgent", "params": {"in_turns": True}}
 SCHEMA = OneStep().schema(spec_of(CountingEnv()))
 
 
-def cartpole(run_dir: Path, seed: int, **trainer: Any) -> RunConfig:
+def cartpole(run_dir: Path, seed: int, envs_per_actor: int = 1) -> RunConfig:
     """A short CartPole run that draws on every source of chance there is."""
     return validate(
         RunConfig,
@@ -36,8 +35,9 @@ def cartpole(run_dir: Path, seed: int, **trainer: Any) -> RunConfig:
             "agent": {"target": "common.agents.dqn:DQN", "params": {"units": [16], "explorer": {"final_step": 50}}},
             "exploration": {"base": 0.2},
             "replay": {"capacity": 1000, "samples_per_insert": 16},
-            "trainer": {"max_opts": 200, "warmup_period": 50, "eval_interval": 50, "record_interval": 20, **trainer},
+            "trainer": {"max_opts": 200, "warmup_period": 50, "eval_interval": 50, "record_interval": 20},
             "evaluator": {"episodes": 2},
+            "envs_per_actor": envs_per_actor,
         },
     )
 
@@ -58,17 +58,18 @@ def test_the_same_seed_gives_the_same_curve_twice_and_another_seed_another(tmp_p
 
 
 def test_so_it_is_with_everything_that_draws_by_priority(tmp_path: Path) -> None:
-    def train(name: str, **replay: Any) -> list[dict[str, str]]:
-        config = cartpole(tmp_path / name, seed=3, max_opts=100)
-        changes = {"replay": {**config.replay.model_dump(), **replay}, "push": {"initial_priorities": bool(replay)}}
-        return rows(train_in_turns(validate(RunConfig, {**config.model_dump(), **changes})))
+    def train(name: str) -> list[dict[str, str]]:
+        values = cartpole(tmp_path / name, seed=3).model_dump()
+        values["replay"]["prioritized"], values["push"]["initial_priorities"] = {}, True
+        return rows(train_in_turns(validate(RunConfig, values)))
 
-    first, again, uniform = train("a", prioritized={}), train("b", prioritized={}), train("c")
-    assert first == again != uniform
+    first, again = train("a"), train("b")
+    assert first == again != rows(train_in_turns(cartpole(tmp_path / "uniform", seed=3)))
 
 
-def test_the_replay_ratio_is_exact(tmp_path: Path) -> None:
-    result = train_in_turns(cartpole(tmp_path / "run", 0))
+@pytest.mark.parametrize("envs", [1, 4])
+def test_the_replay_ratio_is_exact(tmp_path: Path, envs: int) -> None:
+    result = train_in_turns(cartpole(tmp_path / "run", 0, envs))
     drawn_after_warmup = 200 * 64
     assert result.samples_total == pytest.approx(50 + drawn_after_warmup / 16, abs=4)
     assert result.outcome is Outcome.MAX_OPTS
@@ -77,6 +78,21 @@ def test_the_replay_ratio_is_exact(tmp_path: Path) -> None:
 def test_without_a_ratio_there_is_an_opt_step_each_opt_interval_env_steps(make_config: MakeConfig) -> None:
     config = make_config(agent=IN_TURNS, trainer={"max_opts": 30, "opt_interval": 4, "warmup_period": 10})
     assert train_in_turns(config).samples_total == 8 + 30 * 4
+
+
+@pytest.mark.parametrize("opt_interval", [4, 24])
+def test_a_round_in_eight_environments_counts_as_eight_env_steps(make_config: MakeConfig, opt_interval: int) -> None:
+    trainer = {"max_opts": 30, "opt_interval": opt_interval}
+    config = make_config(agent=IN_TURNS, envs_per_actor=8, trainer=trainer)
+    assert train_in_turns(config).samples_total == 30 * opt_interval
+
+
+def test_each_of_several_environments_is_stored_once_and_in_order(make_config: MakeConfig) -> None:
+    config = make_config(seed=5, agent=IN_TURNS, envs_per_actor=3, trainer={"max_opts": 300, "opt_interval": 1})
+    result = train_in_turns(config)
+    memory = ReplayMemory(result.run_dir / "shared" / "replay", SCHEMA, config.replay.capacity, create=False)
+    assert memory.committed == result.samples_total == 300
+    assert_complete({name: column[:300] for name, column in memory.columns.items()}, {5: 100, 6: 100, 7: 100})
 
 
 def test_every_item_is_stored_once_and_in_order(make_config: MakeConfig) -> None:

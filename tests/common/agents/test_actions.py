@@ -22,7 +22,7 @@ def test_the_ends_and_the_middle_are_those_of_the_space() -> None:
     unit = torch.tensor([[-1.0, -1.0], [0.0, 0.0], [1.0, 1.0], [0.5, -0.5]])
     actions = scale.to_env(unit)
     assert actions.tolist() == [[-2, 0], [0, 5], [2, 10], [1, 2.5]]
-    assert torch.equal(scale.from_env(torch.from_numpy(actions)), unit)
+    assert torch.equal(scale.from_env(actions), unit)
 
 
 BOUND = st.floats(-1000, 1000, width=32)
@@ -33,8 +33,8 @@ def test_there_and_back_is_the_same_and_always_within_bounds(low: float, width: 
     space = Box(np.float32(low), np.float32(low + width), (1,))
     scale, unit = ActionScale("Agent", space, CPU), torch.tensor(values)[:, None]
     actions = scale.to_env(unit)
-    assert all(space.contains(action) for action in actions)
-    torch.testing.assert_close(scale.from_env(torch.from_numpy(actions)), unit, atol=4e-3, rtol=0)
+    assert all(space.contains(action) for action in actions.numpy())
+    torch.testing.assert_close(scale.from_env(actions), unit, atol=4e-3, rtol=0)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
@@ -44,8 +44,8 @@ def test_actions_have_the_shape_and_dtype_of_their_space(shape: tuple[int, ...],
     assert scale.size == max(1, int(np.prod(shape)))
     actions = scale.to_env(torch.zeros(7, scale.size))
     assert actions.shape == (7, *shape)
-    assert actions.dtype == dtype
-    assert scale.from_env(torch.from_numpy(actions)).tolist() == [[0.0] * scale.size] * 7
+    assert actions.numpy().dtype == dtype
+    assert scale.from_env(actions).tolist() == [[0.0] * scale.size] * 7
 
 
 @pytest.mark.parametrize(

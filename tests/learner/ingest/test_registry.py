@@ -49,6 +49,17 @@ def test_the_id_of_an_actor_that_left_is_free_again(table: Array) -> None:
     assert registry.join(13, "host", 1) == 0
 
 
+def test_an_actor_in_anothers_place_has_its_id_and_a_row_of_its_own(table: Array) -> None:
+    registry = make(table, Clock())
+    registry.join(11, "host", 1)
+    registry.join(22, "host", 2)
+    registry.set_state(0, ActorState.LEFT)
+    assert registry.join(33, "host", 3) == 0
+    assert [registry.row_of(incarnation) for incarnation in (22, 33)] == [1, 2]
+    registry.join(33, "host", 3)
+    assert registry.row_of(33) == 2
+
+
 def test_an_actor_silent_for_too_long_is_lost_and_its_id_free(table: Array) -> None:
     clock = Clock()
     registry = make(table, clock)

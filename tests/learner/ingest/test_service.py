@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import queue
 import subprocess
 import sys
@@ -113,6 +114,25 @@ def test_invariant_12_exploration_differs_per_actor_and_is_the_learners_to_say(m
     with LearnerServer(make_config(exploration={"base": 0.4, "alpha": 7.0, "rungs": 3})) as server:
         epsilons = [Client(server, incarnation).join().epsilon for incarnation in (1, 2, 3, 4)]
     assert epsilons == pytest.approx([0.4, 0.4**4.5, 0.4**8, 0.4])
+
+
+def test_an_actor_with_parameters_of_its_own_gets_them_and_the_others_do_not(make_config: MakeConfig) -> None:
+    agent = {"target": "common.agents.dqn:DQN", "params": {"lr": 0.5, "explorer": {"start": 0.9}}}
+    with LearnerServer(make_config(agent=agent, agent_overrides={1: {"explorer": {"final_step": 5}}})) as server:
+        told = [json.loads(Client(server, incarnation).join().config_json) for incarnation in (1, 2, 3)]
+    explorers = [config["agent"]["params"].pop("explorer") for config in told]
+    assert explorers == [{"start": 0.9}, {"start": 0.9, "final_step": 5}, {"start": 0.9}]
+    assert told[0] == told[1] == told[2]
+
+
+def test_every_actor_process_has_seeds_of_its_own_also_in_the_place_of_another(make_config: MakeConfig) -> None:
+    with LearnerServer(make_config(seed=50, envs_per_actor=4)) as server:
+        gone, other, late = (Client(server, incarnation) for incarnation in (1, 2, 3))
+        assert (gone.join().seed, other.join().seed, gone.join().seed) == (50, 54, 50)
+        talk = Talk(gone.stub)
+        talk.say(gone.batch(0, rows=0, payload=b"", report=pb.Report(leaving=True)))
+        joined = late.join()
+    assert (joined.actor_id, joined.seed) == (0, 58)
 
 
 def test_a_batch_is_stored_when_it_is_acknowledged(client: Client) -> None:

@@ -1,0 +1,93 @@
+"""Draw and tabulate what ``benchmarks.solve`` found: ``docs/images/results.png``, the table in ``docs/results.md``."""
+
+from __future__ import annotations
+
+import json
+import re
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from benchmarks.solve import RESULTS, TASKS, Way
+
+PAGE = Path("docs/results.md")
+PICTURE = Path("docs/images/results.png")
+WAYS: dict[Way, tuple[str, str]] = {
+    "async": ("asynchronous, 2 actors", "tab:blue"),
+    "in turns": ("in turns", "tab:green"),
+    "sb3": ("stable-baselines3", "tab:orange"),
+}
+Run = dict[str, Any]
+
+
+def runs_of(task: str, way: Way) -> list[Run]:
+    """The runs of one task and way, in the order of their seeds."""
+    path = RESULTS / f"{task}.json"
+    runs: list[Run] = json.loads(path.read_text()) if path.exists() else []
+    return [run for run in runs if run["way"] == way]
+
+
+def table(tasks: Sequence[str]) -> str:
+    """Medians, and the range in brackets."""
+    lines = [
+        "| task | way | final return | mean of the last 3 | environment steps | opt steps | seconds | seeds |",
+        "|---|---|--:|--:|--:|--:|--:|--:|",
+    ]
+    for task in tasks:
+        for way, (name, _) in WAYS.items():
+            runs = runs_of(task, way)
+            if runs:
+                cells = [
+                    _spread([run["curve"][-1][1] for run in runs]),
+                    _spread([statistics.mean(score for _, score in run["curve"][-3:]) for run in runs]),
+                    f"{statistics.median(run['curve'][-1][0] for run in runs):,.0f}",
+                    f"{statistics.median(run['opt_steps'] for run in runs):,.0f}",
+                    _spread([run["seconds"] for run in runs]),
+                    str(len(runs)),
+                ]
+                lines.append(f"| {task} | {name} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def _spread(values: Sequence[float]) -> str:
+    return f"{statistics.median(values):,.0f} ({min(values):,.0f} to {max(values):,.0f})"
+
+
+def draw(tasks: Sequence[str]) -> None:
+    """One panel a task: the median curve of each way, and between which curves it lies."""
+    figure = Figure(figsize=(5 * len(tasks), 4.2), layout="constrained")
+    panels = figure.subplots(1, len(tasks), squeeze=False)[0]
+    for panel, task in zip(panels, tasks, strict=True):
+        for way, (name, colour) in WAYS.items():
+            _draw_curve(panel, runs_of(task, way), name, colour)
+        panel.set_title(task)
+        panel.set_xlabel("environment steps")
+        panel.grid(alpha=0.3)
+    panels[0].set_ylabel("return of greedy episodes")
+    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=len(WAYS))
+    figure.savefig(PICTURE, dpi=110)
+
+
+def _draw_curve(panel: Axes, runs: Sequence[Run], name: str, colour: str) -> None:
+    if not runs:
+        return
+    curves = np.array([run["curve"] for run in runs])  # [seeds, evaluations, 2]
+    steps = np.median(curves[:, :, 0], axis=0)
+    panel.fill_between(steps, curves[:, :, 1].min(axis=0), curves[:, :, 1].max(axis=0), alpha=0.15, color=colour)
+    panel.plot(steps, np.median(curves[:, :, 1], axis=0), marker=".", color=colour, label=name)
+
+
+def main() -> None:
+    tasks = [task for task in TASKS if (RESULTS / f"{task}.json").exists()]
+    draw(tasks)
+    text = re.sub(r"(<!-- table -->\n).*?(\n<!-- end -->)", rf"\g<1>{table(tasks)}\g<2>", PAGE.read_text(), flags=re.S)
+    PAGE.write_text(text)
+
+
+if __name__ == "__main__":
+    main()

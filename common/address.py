@@ -1,0 +1,28 @@
+"""HOST:PORT, as it is written in configurations and on command lines."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+
+from common.errors import ConfigError
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """Split HOST:PORT; IPv6 hosts stand in brackets.
+
+    Raises:
+        ConfigError: anything else.
+    """
+    found = re.fullmatch(r"(?:\[([0-9A-Fa-f:.]+)\]|([^:\[\]\s]+)):([0-9]{1,5})", address)
+    if found is None or int(found[3]) > 65535:
+        raise ConfigError(f"address: expected HOST:PORT or [IPv6]:PORT, found '{address}'")
+    return found[1] or found[2], int(found[3])
+
+
+def is_loopback(host: str) -> bool:
+    """Whether nothing beyond this machine reaches ``host``."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

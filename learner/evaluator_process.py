@@ -1,0 +1,125 @@
+"""The trainer's handle on its evaluator process: hands over candidates, takes scores, keeps exactly what was scored."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import queue
+import threading
+from dataclasses import asdict
+
+from common.child import Child, Event, Supervisor
+from common.clocks import Deadline
+from common.config import RunConfig
+from common.errors import CheckpointError, CrossborderError, by_exit_code
+from common.interfaces import Agent, Evaluation
+from learner.checkpoint import Checkpoints
+from learner.scoring import Moment, Scored
+
+log = logging.getLogger(__name__)
+CANDIDATE = ".candidate"
+READY_SECONDS = 120.0
+END_SECONDS = 3.0
+LISTEN_SECONDS = 0.1
+"""One wait for the child; its restart and an abandonment are seen after it at latest."""
+
+
+class EvaluatorProcess:
+    """A ``Scoring`` in a child process, on a candidate checkpoint that becomes ``best/`` if its score is the best.
+
+    The child is restarted when it dies and then asked again. All methods but ``abandon`` belong to one thread.
+
+    Args:
+        config: the run's; the child builds environment, agent and evaluator from it.
+        checkpoints: takes the candidates and ``best/``.
+
+    Raises:
+        CrossborderError: the child could not build its parts or did not come up.
+    """
+
+    def __init__(self, config: RunConfig, checkpoints: Checkpoints) -> None:
+        self.skipped = 0
+        self._checkpoints, self._finish_seconds = checkpoints, config.evaluator.finish_seconds
+        self._boot = {
+            "config": config.model_dump(mode="json"),
+            "candidate": str(checkpoints.directory / CANDIDATE),
+        }
+        self._running: Moment | None = None
+        self._asked: Child | None = None
+        self._failure: CrossborderError | None = None
+        self._abandoned = threading.Event()
+        self._supervisor = Supervisor(self._start, self._fail, finished=frozenset())
+
+    def _start(self) -> Child:
+        child = Child("evaluator", "learner.evaluator_child", self._boot)
+        try:
+            child.next_event(READY_SECONDS)
+        except CrossborderError:
+            child.end(1.0)
+            raise
+        return child
+
+    def _fail(self, error: CrossborderError) -> None:
+        self._failure = error
+
+    def begin(self, agent: Agent, moment: Moment) -> Scored | None:
+        if self._running is not None:
+            level = logging.DEBUG if self.skipped else logging.INFO  # Once is enough to tell.
+            log.log(level, "opt step %d: evaluation skipped, the one before still runs", moment.opt_steps)
+            self.skipped += 1
+            return None
+        try:
+            self._checkpoints.draft(CANDIDATE, agent, **asdict(moment))
+        except CheckpointError as error:
+            log.error("training goes on without this evaluation: %s", error)
+            return None
+        self._running, self._asked = moment, None
+        self._ask()
+        return None
+
+    def _ask(self) -> Child:
+        """Ask the present child, once; a restarted one is another."""
+        child = self._supervisor.child
+        if child is not self._asked:
+            child.tell({"evaluate": CANDIDATE})
+            self._asked = child
+        return child
+
+    def finished(self, *, wait: bool = False) -> Scored | None:
+        scored = self._listen(Deadline(self._finish_seconds if wait else 0.0))
+        if wait and self._running is not None:
+            log.warning("opt step %d: the evaluation is abandoned", self._running.opt_steps)
+        return scored
+
+    def _listen(self, deadline: Deadline) -> Scored | None:
+        while not self._abandoned.is_set():
+            if self._failure is not None:
+                raise self._failure
+            if self._running is None:
+                return None
+            with contextlib.suppress(queue.Empty):
+                answer = self._ask().events.get(timeout=min(LISTEN_SECONDS, deadline.remaining()))
+                return self._scored(answer, self._running)
+            if deadline.passed():
+                return None
+        return None
+
+    def _scored(self, answer: Event, moment: Moment) -> Scored:
+        self._running = None
+        if "failure" in answer:
+            raise by_exit_code(answer["exit_code"], f"evaluator: {answer['failure']}")
+        assert answer["opt_steps"] == moment.opt_steps, "there is one candidate at a time"
+        return Scored(moment, Evaluation(answer["score"], answer["record"]))
+
+    def keep_best(self, agent: Agent, scored: Scored) -> None:  # noqa: ARG002 - it has gone on learning
+        draft = self._checkpoints.directory / CANDIDATE
+        self._checkpoints.keep(draft, "best", score=scored.evaluation.score)
+
+    def abandon(self) -> None:
+        self._abandoned.set()
+
+    def end(self) -> None:
+        """End the child, and what it still evaluates; no candidate is left behind."""
+        self._supervisor.stop_watching()
+        self._supervisor.child.end(END_SECONDS)
+        self._checkpoints.discard(CANDIDATE)

@@ -1,0 +1,46 @@
+"""What the commands on saved policies have in common: which checkpoint, how to answer, exit code."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from common.errors import CrossborderError
+from common.log import setup_logging
+
+Answer = Callable[[argparse.Namespace], Mapping[str, object]]
+
+
+def make_parser(name: str, description: str | None, examples: str) -> argparse.ArgumentParser:
+    """A parser with the options that name a checkpoint."""
+    parser = argparse.ArgumentParser(
+        name,
+        description=description,
+        epilog=f"examples:\n{examples}\nexit codes: docs/exit-codes.md",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--run", required=True, type=Path, metavar="DIR", help="the run's directory")
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument("--checkpoint", default="best", metavar="NAME", help="best, final or an opt step")
+    which.add_argument("--best", dest="checkpoint", action="store_const", const="best", help="the default")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    return parser
+
+
+def run_command(parser: argparse.ArgumentParser, argv: list[str] | None, answer: Answer) -> int:
+    """Parse, answer, print; the exit code."""
+    arguments = parser.parse_args(argv)
+    setup_logging("WARNING")
+    try:
+        found = answer(arguments)
+    except CrossborderError as error:
+        sys.stderr.write("".join(f"{parser.prog}: {line}\n" for line in str(error).splitlines()))
+        return error.exit_code
+    if arguments.json:
+        sys.stdout.write(json.dumps(found) + "\n")
+    else:
+        sys.stdout.write("".join(f"{key}: {value}\n" for key, value in found.items()))
+    return 0

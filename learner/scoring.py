@@ -1,0 +1,129 @@
+"""Where the agent is scored; the learner only says when.
+
+Here training waits for an evaluation; ``learner/evaluator_process.py`` has a child do it meanwhile.
+"""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import asdict, dataclass
+from typing import Any, Protocol
+
+import gymnasium
+
+from common.envs import Env
+from common.interfaces import Agent, Evaluation, Evaluator
+from learner.checkpoint import Checkpoints
+
+
+@dataclass(frozen=True)
+class Moment:
+    """A point of training: what a checkpoint was saved at, a record written for, a score earned."""
+
+    opt_steps: int
+    samples_total: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Scored:
+    """An evaluation that has finished, and the moment of training whose agent it scored."""
+
+    moment: Moment
+    evaluation: Evaluation
+
+
+class Scoring(Protocol):
+    """Scores the agent as it is at some moments of training, one evaluation at a time."""
+
+    skipped: int
+    """Evaluations that were due while another one still ran."""
+
+    def begin(self, agent: Agent, moment: Moment) -> Scored | None:
+        """Score the agent as it is now; None if that takes a while, was skipped or was abandoned.
+
+        Raises:
+            Exception: what the evaluator raised.
+        """
+
+    def finished(self, *, wait: bool = False) -> Scored | None:
+        """An evaluation that was begun earlier and has finished since; each once.
+
+        Args:
+            wait: for the one that still runs, though not for ever; when that time is over it is abandoned.
+
+        Raises:
+            CrossborderError: the evaluator failed.
+        """
+
+    def keep_best(self, agent: Agent, scored: Scored) -> None:
+        """Save as ``best/`` what has just been scored.
+
+        Raises:
+            CheckpointError: it cannot be saved.
+        """
+
+    def abandon(self) -> None:
+        """Score nothing from now on, and end what runs soon; from any thread."""
+
+
+class EvaluationAbandoned(BaseException):
+    """Ends an evaluation from within; no ``Exception``, so that an evaluator that handles those lets it through."""
+
+
+class AbandonableEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """An environment whose next step raises once ``abandoned`` is set: so any evaluator can be ended early."""
+
+    def __init__(self, env: Env, abandoned: threading.Event) -> None:
+        super().__init__(env)
+        self._abandoned = abandoned
+
+    def __getattr__(self, name: str) -> Any:
+        """An evaluator finds what its environment has beyond gymnasium's interface."""
+        if name.startswith("_"):  # Also what copying looks for before there is an environment.
+            raise AttributeError(name)
+        return getattr(self.env, name)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        self._check()
+        return self.env.reset(seed=seed, options=options)
+
+    def step(self, action: Any) -> Any:
+        self._check()
+        return self.env.step(action)
+
+    def _check(self) -> None:
+        if self._abandoned.is_set():
+            raise EvaluationAbandoned
+
+
+class InlineScoring:
+    """Training waits for an evaluation, as in border.
+
+    Args:
+        evaluator: its environment is an ``AbandonableEnv``.
+        checkpoints: takes ``best/``.
+        abandoned: the environment's event.
+    """
+
+    def __init__(self, evaluator: Evaluator, checkpoints: Checkpoints, abandoned: threading.Event) -> None:
+        self.skipped = 0
+        self._evaluator, self._checkpoints, self._abandoned = evaluator, checkpoints, abandoned
+
+    def begin(self, agent: Agent, moment: Moment) -> Scored | None:
+        agent.eval()
+        try:
+            return Scored(moment, self._evaluator.evaluate(agent))
+        except EvaluationAbandoned:
+            return None
+        finally:
+            agent.train()
+
+    def finished(self, *, wait: bool = False) -> Scored | None:  # noqa: ARG002
+        return None
+
+    def keep_best(self, agent: Agent, scored: Scored) -> None:
+        self._checkpoints.save("best", agent, **asdict(scored.moment), score=scored.evaluation.score)
+
+    def abandon(self) -> None:
+        self._abandoned.set()
