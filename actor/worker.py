@@ -82,8 +82,7 @@ class Actor:
         finally:
             unacknowledged = pusher.finish(FINISH_SECONDS)
             fetcher.join(1.0)
-            for lane in parts.lanes:
-                lane.env.close()
+            parts.close()
         if pusher.failure is not None:
             raise pusher.failure
         if unacknowledged:

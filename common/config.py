@@ -73,6 +73,18 @@ class PluginConfig(Settings):
                 raise ConfigError(f"{params_at}.{name}: expected a value, found none")
 
 
+class EnvConfig(PluginConfig):
+    """An environment, and what is different about it where the agent is evaluated."""
+
+    eval_params: dict[str, Any] = Field(
+        default_factory=dict, description="Keyword arguments that evaluations lay over params; same spaces expected."
+    )
+
+    def for_evaluation(self) -> PluginConfig:
+        """The environment that evaluations build."""
+        return PluginConfig(target=self.target, params={**self.params, **self.eval_params})
+
+
 class PushConfig(Settings):
     """How an actor hands over its items."""
 
@@ -92,7 +104,7 @@ class PushConfig(Settings):
 class ActorConfig(Settings):
     """What an actor builds and does."""
 
-    env: PluginConfig = Field(description="The environment, a gymnasium.Env.")
+    env: EnvConfig = Field(description="The environment, a gymnasium.Env.")
     agent: PluginConfig = Field(description="The agent, a common.interfaces.Agent.")
     step_processor: PluginConfig = Field(
         PluginConfig(target="common.processors:OneStep"), description="Turns environment steps into items."
@@ -280,6 +292,7 @@ class RunConfig(ActorConfig):
             ConfigError, PluginError: naming the place and what was expected.
         """
         self.env.check("env", frozenset())
+        self.env.for_evaluation().check("env for evaluation", frozenset())
         given_to_agents = frozenset({"spec", "seed", "epsilon", "device"})
         self.agent.check("agent", given_to_agents)
         for actor_id in self.agent_overrides:

@@ -5,6 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import gymnasium
+import numpy as np
+from gymnasium.spaces import Box
+from gymnasium.wrappers import FlattenObservation, TransformObservation
 
 from common.config import PluginConfig
 from common.data import Column
@@ -15,18 +18,47 @@ Env = gymnasium.Env[Any, Any]
 
 
 def build_env(config: PluginConfig) -> Env:
-    """Build the environment that the configuration names.
+    """Build the environment that the configuration names, its observations as ``box_observations`` makes them.
 
     Raises:
-        PluginError: it is no gymnasium.Env, gymnasium does not know it, or it takes other parameters.
+        PluginError: it is no gymnasium.Env, gymnasium does not know it, it takes other parameters, or something that it
+            needs is not installed.
     """
     try:
         env = config.build()
-    except (gymnasium.error.Error, TypeError) as error:
-        raise PluginError(f"env {config.target} {config.params}: {error}") from error
+    except (gymnasium.error.Error, ImportError, TypeError) as error:
+        raise PluginError(f"env {config.target} {config.params}: {error}{_extra(error)}") from error
     if not isinstance(env, gymnasium.Env):
         raise PluginError(f"env {config.target}: expected a gymnasium.Env, found {type(env).__name__}")
-    return env
+    return box_observations(env)
+
+
+def _extra(error: Exception) -> str:
+    """Our name for what gymnasium asks to have installed."""
+    if isinstance(error, gymnasium.error.DependencyNotInstalled):
+        for extra in ("atari", "box2d", "mujoco"):
+            if extra in str(error).lower():
+                return f"; here: pip install 'crossborder[{extra}]'"
+    return ""
+
+
+def box_observations(env: Env) -> Env:
+    """Give an environment observations that can be stored and learned from: arrays of one dtype and shape.
+
+    Spaces other than Box become one flat Box, as ``gymnasium.wrappers.FlattenObservation`` does it: discrete values
+    one-hot, the entries of a Dict one after another in the order of its keys (gymnasium sorts those of a plain dict).
+    Observations of float64 become float32, half the bytes. Others stay as they are, and so does a space that cannot be
+    flattened.
+    """
+    space = env.observation_space
+    if not isinstance(space, Box) and space.is_np_flattenable:
+        env = FlattenObservation(env)
+    space = env.observation_space
+    if not (isinstance(space, Box) and space.dtype == np.float64):
+        return env
+    # DtypeObservation does the same, but warns about the bounds of every space.
+    narrow = Box(space.low.astype(np.float32), space.high.astype(np.float32), space.shape)
+    return TransformObservation(env, lambda obs: np.asarray(obs, np.float32), narrow)
 
 
 def spec_of(env: Env) -> EnvSpec:

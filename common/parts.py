@@ -32,14 +32,10 @@ class Parts:
         """The first environment: the only one, where nobody acts in several."""
         return self.lanes[0].env
 
-
-def build_lanes(config: ActorConfig, count: int) -> tuple[Lane, ...]:
-    """Build so many environments of the kind that the configuration names.
-
-    Raises:
-        CrossborderError: an environment or a step processor cannot be built.
-    """
-    return tuple(Lane(build_env(config.env), config.step_processor.build()) for _ in range(count))
+    def close(self) -> None:
+        """Close all environments."""
+        for lane in self.lanes:
+            lane.env.close()
 
 
 def build_parts(config: ActorConfig, *, seed: int, epsilon: float = 0.0, device: str = "cpu", n_envs: int = 1) -> Parts:
@@ -55,7 +51,7 @@ def build_parts(config: ActorConfig, *, seed: int, epsilon: float = 0.0, device:
     Raises:
         CrossborderError: a part cannot be built or does not fit.
     """
-    lanes = build_lanes(config, n_envs)
+    lanes = tuple(Lane(build_env(config.env), config.step_processor.build()) for _ in range(n_envs))
     spec = spec_of(lanes[0].env)
     agent = config.agent.build(spec=spec, seed=seed, epsilon=epsilon, device=device)
     if not isinstance(agent, Agent):

@@ -147,7 +147,7 @@ def load_agent(directory: Path) -> tuple[Agent, ActorConfig, dict[str, Any]]:
     params, meta = load_params(directory)
     config = validate(ActorConfig, meta.pop("config"))
     parts = build_parts(config, seed=0)
-    parts.env.close()
+    parts.close()
     parts.agent.load_params(params)
     parts.agent.eval()
     return parts.agent, config, meta

@@ -77,10 +77,11 @@ def run_command(parser: argparse.ArgumentParser, argv: list[str] | None, train: 
 
 
 def _check(config: RunConfig) -> None:
-    from learner.parts import build_learner_parts
+    from learner.parts import build_eval_env, build_learner_parts
 
     parts = build_learner_parts(config)
-    parts.env.close()
+    build_eval_env(config.env, parts.env).close()
+    parts.close()
     sys.stdout.write(f"{config.name}: good. Items: {', '.join(map(str, parts.schema.columns))}\n")
 
 

@@ -50,7 +50,7 @@ def _evaluate(arguments: argparse.Namespace) -> Mapping[str, object]:
 
     config = validate(EvaluatorConfig, {"episodes": arguments.episodes, "seed": arguments.seed})
     agent, parts, meta = load_agent(arguments.run / arguments.checkpoint)
-    with _environment(arguments, parts.env) as env:
+    with _environment(arguments, parts.env.for_evaluation()) as env:
         record = DefaultEvaluator(env, config).evaluate(agent).record
     scores = {key: float(value) for key, value in record.items()}
     return {"checkpoint": str(arguments.run / arguments.checkpoint), "opt_steps": meta["opt_steps"], **scores}

@@ -29,6 +29,7 @@ from common.parts import build_parts
 from common.settings import Settings, validate
 from learner.checkpoint import load_params
 from learner.evaluator import build_evaluator
+from learner.parts import build_eval_env
 from learner.scoring import AbandonableEnv, EvaluationAbandoned
 
 log = logging.getLogger(__name__)
@@ -51,8 +52,9 @@ def serve(boot: EvaluatorBoot, trainer_gone: threading.Event) -> None:
     torch.set_num_threads(boot.config.trainer.torch_threads)
     parts = build_parts(boot.config, seed=boot.config.seed)
     parts.agent.eval()
-    with closing(parts.env), suppress(EvaluationAbandoned):
-        evaluator = build_evaluator(AbandonableEnv(parts.env, trainer_gone), boot.config.evaluator)
+    env = build_eval_env(boot.config.env, parts.env)
+    with closing(parts), closing(env), suppress(EvaluationAbandoned):
+        evaluator = build_evaluator(AbandonableEnv(env, trainer_gone), boot.config.evaluator)
         say({"ready": True})
         for _ in sys.stdin:
             say(_answer(evaluator, parts.agent, boot.candidate))

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from common.config import RunConfig
+from common.config import EnvConfig, RunConfig
 from common.data import MAX_EPISODES, Schema
+from common.envs import Env, build_env, spec_of
 from common.errors import ConfigError
 from common.parts import Parts, build_parts
 
@@ -11,15 +12,30 @@ ENVELOPE_BYTES = 1024 + 12 * MAX_EPISODES
 """What a batch's message holds beside its items, at most."""
 
 
-def build_learner_parts(config: RunConfig, epsilon: float = 0.0) -> Parts:
-    """Build the learner's parts; ``epsilon`` is its agent's, where it acts itself.
+def build_learner_parts(config: RunConfig, *, epsilon: float = 0.0, n_envs: int = 1) -> Parts:
+    """Build the learner's parts; ``epsilon`` is its agent's and ``n_envs`` its environments', where it acts itself.
 
     Raises:
         CrossborderError: a part cannot be built, or a batch of its items is larger than a message may be.
     """
-    parts = build_parts(config, seed=config.seed, epsilon=epsilon, device=config.trainer.device)
+    parts = build_parts(config, seed=config.seed, epsilon=epsilon, device=config.trainer.device, n_envs=n_envs)
     _check_message_size(config, parts.schema)
     return parts
+
+
+def build_eval_env(config: EnvConfig, training: Env) -> Env:
+    """Build the environment of evaluations beside the one of training.
+
+    Raises:
+        PluginError: it cannot be built.
+        ConfigError: its spaces are others than those of training.
+    """
+    env = build_env(config.for_evaluation())
+    expected, found = spec_of(training), spec_of(env)
+    if found != expected:
+        env.close()
+        raise ConfigError(f"env.eval_params: expected the spaces of training, {expected}, found {found}")
+    return env
 
 
 def _check_message_size(config: RunConfig, schema: Schema) -> None:

@@ -18,7 +18,7 @@ from learner.curve import draw_learning_curve
 from learner.evaluator import build_evaluator
 from learner.evaluator_process import EvaluatorProcess
 from learner.learner import Learner, Outcome
-from learner.parts import build_learner_parts
+from learner.parts import build_eval_env, build_learner_parts
 from learner.precision import computing_in
 from learner.recorder import CsvRecorder
 from learner.replay.memory import ReplayMemory
@@ -51,22 +51,25 @@ class Run:
 
     Args:
         config: checked already.
-        epsilon: exploration of the learner's own agent; 0 where only actors act.
         stack: closes what was opened, last first.
+        epsilon: exploration of the learner's own agent; 0 where only actors act.
+        n_envs: environments it acts in itself; where only actors act, one to build the agent for.
 
     Raises:
         CrossborderError: the directory or a part cannot be made.
     """
 
-    def __init__(self, config: RunConfig, epsilon: float, stack: ExitStack) -> None:
+    def __init__(self, config: RunConfig, stack: ExitStack, *, epsilon: float = 0.0, n_envs: int = 1) -> None:
         self.config = config
         self.id = secrets.token_hex(8)
         self.dir = RunDir(config.run_dir or default_run_dir(config.name))
         stack.callback(self.dir.close)
         self.dir.write_text("config.yaml", dump_config(config))
         torch.set_num_threads(config.trainer.torch_threads)
-        self.parts = build_learner_parts(config, epsilon)
-        stack.callback(self.parts.env.close)
+        self.parts = build_learner_parts(config, epsilon=epsilon, n_envs=n_envs)
+        stack.callback(self.parts.close)
+        self._eval_env = build_eval_env(config.env, self.parts.env)
+        stack.callback(self._eval_env.close)
         self.memory = ReplayMemory(self.dir.shared / "replay", self.parts.schema, config.replay.capacity, create=True)
         self.buffer = self._make_buffer()
 
@@ -103,7 +106,7 @@ class Run:
             stack.callback(process.end)
             return process
         abandoned = threading.Event()
-        evaluator = build_evaluator(AbandonableEnv(self.parts.env, abandoned), self.config.evaluator)
+        evaluator = build_evaluator(AbandonableEnv(self._eval_env, abandoned), self.config.evaluator)
         return InlineScoring(evaluator, checkpoints, abandoned)
 
     def _draw_curve(self) -> None:

@@ -73,7 +73,7 @@ class LearnerServer:
         self._stack.close()
 
     def _start(self, stack: ExitStack) -> None:
-        self._run = Run(self.config, 0.0, stack)
+        self._run = Run(self.config, stack)
         self.buffer = self._run.buffer
         publisher = self._make_shared()
         self.learner = self._run.make_learner(publisher.publish, stack)

@@ -17,7 +17,6 @@ from common.clocks import Every
 from common.config import RunConfig
 from common.data import Items
 from common.interfaces import ItemSink
-from common.parts import build_lanes
 from learner.learner import Learner
 from learner.limiter import RatioLimiter
 from learner.replay.memory import ReplayMemory, ReplayWriter
@@ -60,12 +59,10 @@ class Trainer:
 
     def __enter__(self) -> Trainer:
         with self._stack as stack:
-            self._run = Run(self.config, self.config.exploration.epsilon(0), stack)
+            epsilon, n_envs = self.config.exploration.epsilon(0), self.config.envs_per_actor
+            self._run = Run(self.config, stack, epsilon=epsilon, n_envs=n_envs)
             self.learner: Learner = self._run.make_learner(_nobody, stack)
-            lanes = build_lanes(self.config, self.config.envs_per_actor)
-            for lane in lanes:
-                stack.callback(lane.env.close)
-            self._sampler = Sampler(lanes, self._counters, self.config.seed)
+            self._sampler = Sampler(self._run.parts.lanes, self._counters, self.config.seed)
             sink = LocalSink(self._run.memory)
             first_priorities = self.config.push.initial_priorities
             self._sink: ItemSink = PrioritizedItems(sink, self._run.parts.agent) if first_priorities else sink

@@ -34,14 +34,14 @@ class CountingEnv(gymnasium.Env[Array, Any]):
     truncation.
     """
 
-    observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (3,), np.float64)
+    observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (3,), np.float32)
     action_space = gymnasium.spaces.Discrete(3)
 
     def __init__(self) -> None:
         self._tag, self._step, self._episode = -1, 0, -1
 
     def _obs(self) -> Array:
-        return np.array([self._tag, self._step, self._episode], np.float64)
+        return np.array([self._tag, self._step, self._episode], np.float32)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Array, dict[str, Any]]:
         if seed is not None:
@@ -78,6 +78,35 @@ class DyingEnv(CountingEnv):
             self._marker.write_text("dead")
             os.kill(os.getpid(), signal.SIGKILL)
         return super().step(action)
+
+
+class Goals(gymnasium.Env[Any, Any]):
+    """From the middle of five places two steps to the goal at either end; a step costs 1, the last nothing."""
+
+    action_space = gymnasium.spaces.Discrete(2)
+    observation_space = gymnasium.spaces.Dict(
+        {
+            name: gymnasium.spaces.Box(-2, 2, (1,), np.float64)
+            for name in ("observation", "achieved_goal", "desired_goal")
+        }
+    )
+
+    def _obs(self) -> dict[str, Array]:
+        at, goal = np.array([self._at], np.float64), np.array([self._goal], np.float64)
+        return {"observation": at, "achieved_goal": at, "desired_goal": goal}
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[dict[str, Array], dict[str, Any]]:
+        super().reset(seed=seed)
+        self._at, self._steps, self._goal = 0, 0, int(self.np_random.choice([-2, 2]))
+        return self._obs(), {}
+
+    def step(self, action: int) -> tuple[dict[str, Array], float, bool, bool, dict[str, Any]]:
+        self._at = int(np.clip(self._at + (1 if action else -1), -2, 2))
+        self._steps += 1
+        there = self._at == self._goal
+        return self._obs(), 0.0 if there else -1.0, there, self._steps == 10, {}
 
 
 def expected_items(tag: int, count: int) -> dict[str, Array]:

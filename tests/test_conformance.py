@@ -37,7 +37,7 @@ from learner.recorder import CsvRecorder
 from learner.replay.memory import ReplayMemory, ReplayWriter
 from learner.replay.prioritized import PrioritizedReplay
 from learner.replay.uniform import UniformReplay
-from tests.parts import CountingEnv, counting_action
+from tests.parts import CountingEnv, Goals, counting_action
 
 PROCESSORS: list[StepProcessor] = [OneStep(), NStep(1), NStep(3), NStep(20), ScaledReward()]
 DUELING = {"target": "examples.own_network:Dueling", "params": {"width": 16}}
@@ -84,6 +84,12 @@ def test_dqn(agent: str, processor: StepProcessor) -> None:
 def test_continuous_agents(kind: type[SAC | TD3], processor: StepProcessor) -> None:
     make = partial(kind, units=(16,), batch_size=16)
     check_agent(make, gymnasium.make("Pendulum-v1"), processor=processor)
+
+
+def test_goal_environments_fit_as_the_system_flattens_them() -> None:
+    check_env(Goals())
+    check_step_processor(OneStep(), Goals())
+    check_agent(AGENTS["plain"], Goals())
 
 
 def test_my_parts_fit() -> None:

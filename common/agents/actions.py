@@ -1,14 +1,19 @@
-"""Continuous actions: networks act in ``[-1, 1]``, environments within the bounds of their action space."""
+"""Actions as networks see them: in ``[-1, 1]`` where they are continuous, numbered where they are discrete."""
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import gymnasium
 import numpy as np
 import torch
 
+from common.data import Array
 from common.errors import ConfigError
+
+MAX_JOINT_ACTIONS = 4096
+"""Combinations that a value network is given an output for, at most."""
 
 
 class ActionScale:
@@ -45,3 +50,46 @@ class ActionScale:
     def from_env(self, actions: torch.Tensor) -> torch.Tensor:
         """The environment's actions ``[B, *action_shape]`` as ``[B, A]`` in ``[-1, 1]``, float32."""
         return ((actions.reshape(-1, self.size) - self._low) / self._width * 2 - 1).float()
+
+
+class ActionIndex:
+    """The numbers ``0 … n - 1`` of discrete actions, both ways.
+
+    Items hold actions as the environment takes them; networks have one output a number. The actions of a MultiDiscrete
+    space are numbered jointly, as ``np.ravel_multi_index`` does: the last component runs fastest.
+
+    Args:
+        agent: who asks, for the message.
+        space: ``Discrete`` or ``MultiDiscrete``, of any shape and start.
+        device: where the agent's tensors live.
+
+    Raises:
+        ConfigError: the space is neither, or a MultiDiscrete one has more than ``MAX_JOINT_ACTIONS`` combinations.
+    """
+
+    def __init__(self, agent: str, space: gymnasium.Space[Any], device: torch.device) -> None:
+        if isinstance(space, gymnasium.spaces.Discrete):
+            sizes, starts = [int(space.n)], np.array(space.start)
+        elif isinstance(space, gymnasium.spaces.MultiDiscrete):
+            sizes, starts = [int(n) for n in space.nvec.flat], space.start
+            if math.prod(sizes) > MAX_JOINT_ACTIONS:
+                raise ConfigError(
+                    f"{agent}: expected at most {MAX_JOINT_ACTIONS} joint actions, found {math.prod(sizes)} in {space}"
+                )
+        else:
+            raise ConfigError(f"{agent}: expected a Discrete or MultiDiscrete action space, found {space}")
+        self.size = math.prod(sizes)
+        components = np.stack(np.unravel_index(np.arange(self.size), sizes), axis=1)  # [n, k]
+        self.table: Array = (components.reshape(self.size, *starts.shape) + starts).astype(space.dtype)
+        strides = [math.prod(sizes[i + 1 :]) for i in range(len(sizes))]
+        self._starts = torch.from_numpy(starts.reshape(-1)).to(device)  # [k]
+        self._strides = torch.tensor(strides, device=device)  # [k]
+
+    def to_env(self, index: Array) -> Array:
+        """The actions of numbers ``[n]`` as the environment takes them: ``[n, *action_shape]``."""
+        actions: Array = self.table[index]
+        return actions
+
+    def from_env(self, actions: torch.Tensor) -> torch.Tensor:
+        """The numbers ``[B]``, int64, of the environment's actions ``[B, *action_shape]``."""
+        return ((actions.reshape(len(actions), -1).long() - self._starts) * self._strides).sum(dim=1)

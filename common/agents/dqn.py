@@ -27,14 +27,15 @@ class DQN(QAgent):
     """Q-learning: the network learns the expected return, target = reward + discount * V(next_obs).
 
     Args:
-        spec: ``gymnasium.spaces.Box`` observations of any shape and ``Discrete`` actions.
+        spec: ``gymnasium.spaces.Box`` observations of any shape, ``Discrete`` or ``MultiDiscrete`` actions.
         seed: of the initial weights and of exploration.
         epsilon: this actor's rung of the exploration ladder.
         device: where the networks live.
         params: see ``DQNConfig``.
 
     Raises:
-        ConfigError: the observation space is no Box, or the action space is not Discrete.
+        ConfigError: the observation space is no Box, or the action space neither Discrete nor MultiDiscrete, or it has
+            too many joint actions.
         PluginError: the user's own network cannot be built or gives something else than one value an action.
     """
 
@@ -46,14 +47,14 @@ class DQN(QAgent):
 
     def _qnet(self, observations: gymnasium.spaces.Box) -> nn.Module:
         if self.config.dueling:
-            return Dueling(self._network(observations, 1 + self._n_actions))
-        return self._network(observations, self._n_actions)
+            return Dueling(self._network(observations, 1 + self.actions.size))
+        return self._network(observations, self.actions.size)
 
     def _loss(
         self, batch: Mapping[str, torch.Tensor], target_net: nn.Module
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         target = self._target(batch, target_net)
-        action = self._action_index(batch)
+        action = self.actions.from_env(batch["action"])
         prediction = self.qnet(batch["obs"]).gather(1, action[:, None]).squeeze(1)  # [B]
         return critic_loss(self.config.critic_loss, prediction, target, batch.get("weight")), prediction, target
 

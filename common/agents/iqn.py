@@ -69,14 +69,14 @@ class IQN(QAgent):
     """Q-learning of the whole distribution of returns; it acts by its mean.
 
     Args:
-        spec: ``gymnasium.spaces.Box`` observations of any shape and ``Discrete`` actions.
+        spec: ``gymnasium.spaces.Box`` observations of any shape , ``Discrete`` or ``MultiDiscrete`` actions.
         seed: of the initial weights, of exploration and of the levels that are drawn.
         epsilon: this actor's rung of the exploration ladder.
         device: where the networks live.
         params: see ``IQNConfig``.
 
     Raises:
-        ConfigError: the observation space is no Box, or the action space is not Discrete.
+        ConfigError: the observation space is no Box, or the action space neither Discrete nor MultiDiscrete.
         PluginError: the user's own network cannot be built or gives something else than ``feature_dim`` outputs.
     """
 
@@ -92,13 +92,13 @@ class IQN(QAgent):
     def _qnet(self, observations: gymnasium.spaces.Box) -> QuantileNet:
         config = self.config
         network = self._network(observations, config.feature_dim)
-        return QuantileNet(network, config.feature_dim, self._n_actions, config.embed_dim, config.n_quantiles_act)
+        return QuantileNet(network, config.feature_dim, self.actions.size, config.embed_dim, config.n_quantiles_act)
 
     def _loss(
         self, batch: Mapping[str, torch.Tensor], target_net: nn.Module
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         assert isinstance(target_net, QuantileNet)
-        target, action = self._target(batch, target_net), self._action_index(batch)  # [N', B], [B]
+        target, action = self._target(batch, target_net), self.actions.from_env(batch["action"])  # [N', B], [B]
         levels = self._draw_levels(self.config.n_quantiles, len(action))  # [N, B]
         prediction = _of_action(self.qnet.quantiles(batch["obs"], levels), action)  # [N, B]
         losses = quantile_huber_loss(prediction, target, levels, self.config.kappa)  # [B]

@@ -12,6 +12,7 @@ import torch
 from pydantic import Field, PositiveFloat, PositiveInt, field_validator, model_validator
 from torch import nn
 
+from common.agents.actions import ActionIndex
 from common.agents.exploration import EpsilonGreedy, Explorer
 from common.agents.networks import Mlp, build_network
 from common.agents.policies import GreedyQ
@@ -61,28 +62,26 @@ class QAgent(Agent):
     place of ``discount_factor``.
 
     Args:
-        spec: ``gymnasium.spaces.Box`` observations of any shape and ``Discrete`` actions.
+        spec: ``gymnasium.spaces.Box`` observations of any shape and ``Discrete`` or ``MultiDiscrete`` actions.
         config: the agent's settings.
         seed: of the initial weights and of exploration.
         epsilon: this actor's rung of the exploration ladder.
         device: where the networks live.
 
     Raises:
-        ConfigError: the observation space is no Box, or the action space is not Discrete.
+        ConfigError: the observation space is no Box, or the action space neither Discrete nor MultiDiscrete.
         PluginError: the user's own network cannot be built or gives other outputs than it is asked for.
     """
 
     config: QAgentConfig
 
     def __init__(self, spec: EnvSpec, config: QAgentConfig, *, seed: int, epsilon: float, device: str) -> None:
-        observations, actions = spec.observation_space, spec.action_space
-        if not (isinstance(observations, gymnasium.spaces.Box) and isinstance(actions, gymnasium.spaces.Discrete)):
-            name = type(self).__name__
-            raise ConfigError(f"{name}: expected Box observations and a Discrete action space, found {spec}")
+        name, observations = type(self).__name__, spec.observation_space
+        if not isinstance(observations, gymnasium.spaces.Box):
+            raise ConfigError(f"{name}: expected Box observations, found {observations}")
         self.config = config
         self.device = torch.device(device)
-        self._n_actions, self._first_action = int(actions.n), int(actions.start)
-        self._actions = (np.arange(actions.n) + actions.start).astype(actions.dtype)
+        self.actions = ActionIndex(name, spec.action_space, self.device)
         torch.manual_seed(seed)
         self.qnet, self.qnet_tgt = (self._qnet(observations).to(self.device) for _ in range(2))
         self.qnet_tgt.load_state_dict(self.qnet.state_dict())
@@ -118,8 +117,7 @@ class QAgent(Agent):
             index = self.config.explorer.choose(values, self._opt_steps, self._epsilon, self._rng)
         else:
             index = values.argmax(axis=1)
-        actions: Array = self._actions[index]
-        return actions
+        return self.actions.to_env(index)
 
     def opt(self, buffer: ReplayBuffer) -> Record | None:
         if len(buffer) == 0:
@@ -147,10 +145,6 @@ class QAgent(Agent):
         error: Array = (target - prediction).cpu().numpy()
         return error
 
-    def _action_index(self, batch: Mapping[str, torch.Tensor]) -> torch.Tensor:
-        """Which of the network's outputs a batch's actions are, ``[B]``."""
-        return batch["action"].long() - self._first_action
-
     def model_info(self) -> Mapping[str, torch.Tensor]:
         return {name: value.detach() for name, value in self.qnet.state_dict().items()}
 
@@ -165,4 +159,4 @@ class QAgent(Agent):
         restore(type(self).__name__, self._nets, params)
 
     def policy(self) -> nn.Module:
-        return GreedyQ(self.qnet, torch.from_numpy(self._actions)).to(self.device)
+        return GreedyQ(self.qnet, torch.from_numpy(self.actions.table)).to(self.device)

@@ -12,7 +12,7 @@ import safetensors.torch
 import torch
 
 from common.data import Array, Model, ModelVersion
-from common.envs import Env, spec_of
+from common.envs import Env, box_observations, spec_of
 from common.interfaces import Agent, EnvSpec, StepProcessor
 from common.processors import OneStep
 from common.testing.play import ItemMemory, Policy, check_record, explained, items_of, play
@@ -45,6 +45,7 @@ def check_agent(
     Raises:
         AssertionError: naming what does not fit and what to do.
     """
+    env = box_observations(env)
     spec = spec_of(env)
     episodes = play(env, steps, policy=policy)
     obs: Array = np.stack([step.obs for episode in episodes for step in episode][:64])

@@ -8,7 +8,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from common.envs import Env, column_of
+from common.envs import Env, box_observations, column_of
 from common.testing.play import Policy, explained, play
 
 
@@ -27,6 +27,8 @@ def check_env(env: Env, *, steps: int = 300, policy: Policy | None = None) -> No
     for name in ("observation_space", "action_space"):
         space = getattr(env, name, None)
         assert isinstance(space, gymnasium.Space), f"{name} is {space!r}: set it to a gymnasium.Space in __init__"
+    env = box_observations(env)
+    for name, space in (("observation_space", env.observation_space), ("action_space", env.action_space)):
         with explained(f"{name} must have one dtype and one shape: flatten it, for example with gymnasium.wrappers"):
             column_of(name, space)
     _check_reset(env)

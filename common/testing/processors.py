@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from common.data import Items, Schema
-from common.envs import Env, spec_of
+from common.envs import Env, box_observations, spec_of
 from common.errors import SchemaMismatchError
 from common.interfaces import Step, StepProcessor
 from common.testing.play import Policy, explained, items_of, play
@@ -29,6 +29,7 @@ def check_step_processor(processor: StepProcessor, env: Env, *, steps: int = 300
     Raises:
         AssertionError: naming what does not fit and what to do.
     """
+    env = box_observations(env)
     spec, fresh = spec_of(env), copy.deepcopy(processor)
     with explained("schema() failed: it must return a common.data.Schema for any spec the processor can work with"):
         schema = processor.schema(spec)

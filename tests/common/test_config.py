@@ -344,6 +344,22 @@ def test_a_part_is_built_with_its_parameters_and_with_what_the_system_gives() ->
     assert config.build(b=2) == {"a": 1, "b": 2}
 
 
+def test_the_environment_of_evaluations_lays_its_parameters_over_those_of_training() -> None:
+    env = build(env={"target": "a:b", "params": {"x": 1, "y": 2}, "eval_params": {"y": 3, "z": 4}}).env
+    assert env.for_evaluation() == PluginConfig(target="a:b", params={"x": 1, "y": 3, "z": 4})
+    assert env.params == {"x": 1, "y": 2}
+
+
+def test_without_parameters_of_its_own_it_is_the_one_of_training() -> None:
+    env = build(env={"target": "a:b", "params": {"x": 1}}).env
+    assert env.for_evaluation() == PluginConfig(target="a:b", params={"x": 1})
+
+
+def test_its_parameters_are_checked_too() -> None:
+    with pytest.raises(ConfigError, match=r"env for evaluation\.params\.lenth: unknown parameter .*'length'"):
+        build(env={"target": "examples.own_parts:Corridor", "eval_params": {"lenth": 3}}).check()
+
+
 # Actors' part and addresses.
 
 

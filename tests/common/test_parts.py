@@ -1,12 +1,12 @@
 from __future__ import annotations
 
-from common.config import ActorConfig, PluginConfig
+from common.config import ActorConfig, EnvConfig, PluginConfig
 from common.parts import build_parts
 from common.processors import NStep
 from tests.parts import CheckingAgent, CountingEnv
 
 CONFIG = ActorConfig(
-    env=PluginConfig(target="tests.parts:CountingEnv"),
+    env=EnvConfig(target="tests.parts:CountingEnv"),
     agent=PluginConfig(target="tests.parts:CheckingAgent"),
     step_processor=PluginConfig(target="common.processors:NStep", params={"n": 2}),
     envs_per_actor=3,

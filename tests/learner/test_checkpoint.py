@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from common.config import ActorConfig, PluginConfig
+from common.config import ActorConfig, EnvConfig, PluginConfig
 from common.envs import build_env, spec_of
 from common.errors import CheckpointError
 from common.interfaces import Agent
@@ -17,7 +17,7 @@ from learner.checkpoint import Checkpoints, load_agent, load_params
 from tests.learner.test_evaluator import Idle
 
 CONFIG = ActorConfig(
-    env=PluginConfig(target="gymnasium:make", params={"id": "CartPole-v1"}),
+    env=EnvConfig(target="gymnasium:make", params={"id": "CartPole-v1"}),
     agent=PluginConfig(target="common.agents.dqn:DQN", params={"units": [8]}),
 )
 OBS = np.random.default_rng(0).normal(size=(100, 4)).astype(np.float32)
@@ -32,7 +32,7 @@ def dqn(seed: int) -> Agent:
 def save_own_parts(directory: Path) -> None:
     """A checkpoint ``best`` of a user's parts, which do what they must and nothing beyond."""
     own = ActorConfig(
-        env=PluginConfig(target="examples.own_parts:Corridor"), agent=PluginConfig(target="examples.own_parts:TabularQ")
+        env=EnvConfig(target="examples.own_parts:Corridor"), agent=PluginConfig(target="examples.own_parts:TabularQ")
     )
     agent = TabularQ(spec_of(Corridor()), seed=0, epsilon=0.0, device="cpu")
     Checkpoints(directory, own, "run").save("best", agent, opt_steps=1)

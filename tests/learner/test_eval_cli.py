@@ -22,6 +22,16 @@ def test_a_saved_policy_is_scored_without_its_configuration(tmp_path: Path, caps
     assert json.loads(capsys.readouterr().out) == found, "the best is what is scored unless another is named"
 
 
+def test_a_policy_is_scored_in_the_environment_of_evaluations(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    env = CONFIG.env.model_copy(update={"eval_params": {"max_episode_steps": 3}})
+    Checkpoints(tmp_path, CONFIG.model_copy(update={"env": env}), "run").save("best", dqn(seed=1), opt_steps=12)
+    assert eval_cli.main(["--run", str(tmp_path), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["eval_reward_min"], found["eval_reward_max"]) == (3.0, 3.0)
+
+
 def test_a_run_without_that_checkpoint_is_a_clear_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert eval_cli.main(["--run", str(tmp_path)]) == 12
     assert "best: no readable checkpoint" in capsys.readouterr().err

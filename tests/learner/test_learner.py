@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from common.config import ActorConfig, PluginConfig, TrainerConfig
+from common.config import ActorConfig, EnvConfig, PluginConfig, TrainerConfig
 from common.data import Array, Items, Model, Record
 from common.interfaces import Agent, Evaluation
 from learner.checkpoint import Checkpoints
@@ -112,8 +112,8 @@ class LoggedCheckpoints(Checkpoints):
 
 
 def make(diary: Diary, directory: Path, scoring: Scoring | None = None, **settings: Any) -> Learner:
-    nothing = PluginConfig(target="none:none")
-    checkpoints = LoggedCheckpoints(directory, ActorConfig(env=nothing, agent=nothing), "run")
+    parts = ActorConfig(env=EnvConfig(target="none:none"), agent=PluginConfig(target="none:none"))
+    checkpoints = LoggedCheckpoints(directory, parts, "run")
     object.__setattr__(checkpoints, "diary", diary)
     intervals = {"eval_interval": 0, "record_interval": 0, "sync_interval": 0, **settings}
     learner = Learner(

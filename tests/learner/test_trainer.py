@@ -5,12 +5,16 @@ from __future__ import annotations
 import csv
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
 
 from common.config import RunConfig
+from common.data import Array
 from common.envs import spec_of
+from common.errors import ConfigError
 from common.processors import OneStep
 from common.settings import validate
 from learner.learner import Outcome
@@ -22,6 +26,24 @@ from tests.parts import CountingEnv, assert_complete, expected_items
 
 IN_TURNS = {"target": "tests.parts:CheckingAgent", "params": {"in_turns": True}}
 SCHEMA = OneStep().schema(spec_of(CountingEnv()))
+
+
+IDLE = {"target": "common.agents.dqn:DQN", "params": {"units": [4]}}
+
+
+class Paying(gymnasium.Env[Array, Any]):
+    """Pays so much in each of its episodes of one step."""
+
+    def __init__(self, pay: float, n_actions: int = 2, width: int = 1) -> None:
+        self.observation_space = gymnasium.spaces.Box(-1, 1, (width,), np.float32)
+        self.action_space = gymnasium.spaces.Discrete(n_actions)
+        self._pay = pay
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Array, dict[str, Any]]:
+        return np.zeros(self.observation_space.shape, np.float32), {}
+
+    def step(self, action: int) -> tuple[Array, float, bool, bool, dict[str, Any]]:
+        return self.reset()[0], self._pay, True, False, {}
 
 
 def cartpole(run_dir: Path, seed: int, envs_per_actor: int = 1) -> RunConfig:
@@ -102,6 +124,47 @@ def test_every_item_is_stored_once_and_in_order(make_config: MakeConfig) -> None
     assert memory.committed == result.samples_total == 500
     for name, column in expected_items(5, 500).items():
         np.testing.assert_array_equal(memory.columns[name][:500], column)
+
+
+def test_training_and_evaluation_each_have_their_environment(make_config: MakeConfig) -> None:
+    config = make_config(
+        env={"target": f"{__name__}:Paying", "params": {"pay": 1.0}, "eval_params": {"pay": 5.0}},
+        agent=IDLE,
+        trainer={"max_opts": 20, "eval_interval": 10},
+    )
+    result = train_in_turns(config)
+    schema = OneStep().schema(spec_of(Paying(1.0)))
+    memory = ReplayMemory(result.run_dir / "shared" / "replay", schema, config.replay.capacity, create=False)
+    assert set(memory.columns["reward"][:20].tolist()) == {1.0}
+    assert result.best_score == 5.0
+
+
+@pytest.mark.parametrize("changed", [{"n_actions": 3}, {"width": 2}])
+def test_an_environment_of_evaluations_with_other_spaces_is_refused(
+    make_config: MakeConfig, changed: dict[str, Any]
+) -> None:
+    config = make_config(
+        env={"target": f"{__name__}:Paying", "params": {"pay": 1.0}, "eval_params": changed}, agent=IDLE
+    )
+    with pytest.raises(ConfigError, match=r"env\.eval_params: expected the spaces of training, .*, found "):
+        train_in_turns(config)
+
+
+def test_goals_in_dict_observations_are_learnt_to_be_reached(tmp_path: Path) -> None:
+    values = {
+        "run_dir": str(tmp_path / "run"),
+        "env": {"target": "tests.parts:Goals"},
+        "agent": {
+            "target": "common.agents.dqn:DQN",
+            "params": {"units": [32], "lr": 0.01, "soft_update_interval": 20, "discount_factor": 0.9},
+        },
+        "exploration": {"base": 1.0},
+        "replay": {"capacity": 10_000},
+        "trainer": {"max_opts": 3000, "warmup_period": 200, "eval_interval": 100, "target_score": -1.0},
+        "evaluator": {"episodes": 10},
+    }
+    result = train_in_turns(validate(RunConfig, values))
+    assert result.outcome is Outcome.TARGET
 
 
 def test_an_exception_ends_training_and_what_was_learnt_is_saved(make_config: MakeConfig) -> None:

@@ -282,10 +282,27 @@ def test_actions_of_a_space_that_starts_at_5_are_offset_both_ways() -> None:
     assert float(record["pred_mean"]) == 2.0
 
 
-@pytest.mark.parametrize("space", [gymnasium.spaces.Box(-1, 1, (2,)), gymnasium.spaces.MultiDiscrete([2, 2])])
+@pytest.mark.parametrize("space", [gymnasium.spaces.Box(-1, 1, (2,)), gymnasium.spaces.MultiBinary(2)])
 def test_an_action_space_that_is_not_discrete_is_refused(space: gymnasium.Space[Any]) -> None:
     with pytest.raises(ConfigError, match="Discrete action space, found"):
         DQN(EnvSpec(spec().observation_space, space), seed=0)
+
+
+def test_it_learns_which_combination_of_actions_pays() -> None:
+    space = gymnasium.spaces.MultiDiscrete([3, 4], start=[0, -1])
+    agent = DQN(EnvSpec(spec().observation_space, space), seed=0, epsilon=1.0, units=(16,), lr=0.01, batch_size=32)
+    states = np.stack([FIRST, SECOND])
+    best = np.array([[2, -1], [0, 2]])  # In either state another one.
+    agent.train()
+    tried = [(i % 2, agent.sample(states)[i % 2]) for i in range(400)]
+    agent.eval()
+    rows = [(states[i], action, float((action == best[i]).all()), END, True, False) for i, action in tried]
+    memory = holding(rows)
+    for _ in range(400):
+        agent.opt(memory)
+    actions = agent.sample(states)
+    assert actions.tolist() == best.tolist()
+    assert all(space.contains(action) for action in actions)
 
 
 # Models and checkpoints.

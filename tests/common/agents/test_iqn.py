@@ -179,5 +179,5 @@ def test_the_parameters_of_another_network_are_refused_by_name() -> None:
 
 def test_an_action_space_that_is_not_discrete_is_refused_by_name() -> None:
     box = gymnasium.spaces.Box(-1, 1, (2,), np.float32)
-    with pytest.raises(ConfigError, match=r"^IQN: expected .* Discrete action space"):
+    with pytest.raises(ConfigError, match=r"^IQN: expected a Discrete or MultiDiscrete action space"):
         IQN(EnvSpec(box, box), seed=0)

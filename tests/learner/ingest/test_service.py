@@ -185,8 +185,8 @@ BAD: dict[str, tuple[Callable[[Client], pb.PushItemsRequest], str, str]] = {
     ),
     "no rows": (lambda c: c.batch(1, rows=0), "bad_items", "rows: expected 1 to 65536, found 0"),
     "too many rows": (lambda c: c.batch(1, rows=65_537), "bad_items", "found 65537"),
-    "truncated bytes": (lambda c: c.batch(1, payload=b"123"), "bad_items", "payload: expected 310 bytes"),
-    "another count": (lambda c: c.batch(1, rows=4), "bad_items", "payload: expected 248 bytes for 4 rows, found 310"),
+    "truncated bytes": (lambda c: c.batch(1, payload=b"123"), "bad_items", "payload: expected 190 bytes"),
+    "another count": (lambda c: c.batch(1, rows=4), "bad_items", "payload: expected 152 bytes for 4 rows, found 190"),
     "not a number": (
         lambda c: c.batch(1, payload=encode(c.schema, {**c.items(0, 5), "reward": np.full(5, np.nan, "<f4")}, 5)),
         "bad_items",
