@@ -17,13 +17,13 @@ from actor.proxy import ReplayBufferProxy
 from actor.sampler import Sampler
 from actor.stat import ActorCounters
 from benchmarks.report import median, report
-from common.config import ActorConfig, PluginConfig
+from common.config import ActorConfig, EnvConfig, PluginConfig
 from common.data import Items, ModelVersion
 from common.parts import Parts, build_parts
 
 SECONDS = 1.0
 CONFIG = ActorConfig(
-    env=PluginConfig(target="gymnasium:make", params={"id": "CartPole-v1"}),
+    env=EnvConfig(target="gymnasium:make", params={"id": "CartPole-v1"}),
     agent=PluginConfig(target="common.agents.dqn:DQN", params={"explorer": {"final_step": 0}}),
 )
 

@@ -1,10 +1,12 @@
-"""CartPole transitions per second into the replay, acknowledged, through the actor's own client, over loopback.
+"""Transitions per second into the replay, acknowledged, through the actor's own client, over loopback.
 
-Beside each figure the floor: bytes of the same size on a stream to a gRPC server that only acknowledges them.
+Of CartPole, or with ``--kind atari`` of stacks of four 84 x 84 pictures, one new one a step. Beside each figure the
+floor: payloads of the same size on a stream to a gRPC server that only acknowledges them.
 """
 
 from __future__ import annotations
 
+import argparse
 import subprocess
 import sys
 import tempfile
@@ -24,22 +26,33 @@ from actor.proxy import ReplayBufferProxy
 from actor.stat import ActorCounters
 from benchmarks.floor import METHOD
 from benchmarks.report import median, report
+from benchmarks.screens import life
+from common.codec import encode
 from common.config import load_config
-from common.data import Items, Schema
 from learner.server import LearnerServer
 
 SECONDS = 3.0
+ROWS = 256
+"""Transitions that are pushed over and over."""
 WINDOW = 8
 FREE = ("server.listen=127.0.0.1:0", "metrics.trainer_port=null", "metrics.ingest_port=null")
+KINDS: dict[str, tuple[str, ...]] = {
+    "cartpole": (),
+    "atari": (
+        "env={target: benchmarks.screens:Screens}",
+        "agent={target: common.agents.dqn:DQN, params: {units: [1]}}",
+        "replay.capacity=20000",
+    ),
+}
 
 
 @contextmanager
-def ingest(batch: int) -> Iterator[LearnerServer]:
+def ingest(kind: str, batch: int) -> Iterator[LearnerServer]:
     """A learner host that only takes items in, in batches of this many."""
     with tempfile.TemporaryDirectory() as directory:
         push = (f"push.n_buffer={batch}", f"push.window={WINDOW}", "push.flush_seconds=60")
         one_step = "step_processor={target: common.processors:OneStep}"  # As the peers store it: 46 bytes.
-        ours = (*FREE, *push, one_step, "replay.samples_per_insert=null", f"run_dir={directory}/run")
+        ours = (*FREE, *KINDS[kind], *push, one_step, "replay.samples_per_insert=null", f"run_dir={directory}/run")
         with LearnerServer(load_config(Path("configs/cartpole.yaml"), ours)) as server:
             yield server
 
@@ -52,12 +65,13 @@ def push_rate(address: str, rows_per_push: int) -> float:
     fetcher = ModelFetcher(connector.stub, stopped)
     pusher = Pusher(connector, joined, fetcher, counters, stopped)
     proxy = ReplayBufferProxy(joined.schema, joined.config.push, pusher)
-    items = _items(joined.schema, rows_per_push)
+    items = life(joined.schema, ROWS)
+    parts = [{k: v[i : i + rows_per_push] for k, v in items.items()} for i in range(0, ROWS, rows_per_push)]
     started, pushes = time.perf_counter(), 0
     while time.perf_counter() - started < SECONDS:
-        for _ in range(64):
-            proxy.push(items)
-        pushes += 64
+        for part in parts:
+            proxy.push(part)
+        pushes += len(parts)
     proxy.flush()
     unacknowledged = pusher.finish(10.0)
     elapsed = time.perf_counter() - started
@@ -67,13 +81,6 @@ def push_rate(address: str, rows_per_push: int) -> float:
     if unacknowledged:
         raise SystemExit(f"{unacknowledged} batches were not acknowledged")
     return pushes * rows_per_push / elapsed
-
-
-def _items(schema: Schema, rows: int) -> Items:
-    items = schema.empty(rows)
-    for column in items.values():
-        column[:] = 0
-    return items
 
 
 def floor_rate(message_bytes: int) -> float:
@@ -108,23 +115,28 @@ def floor_rate(message_bytes: int) -> float:
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser("benchmarks.ingest", description=__doc__)
+    parser.add_argument("--kind", choices=KINDS, default="cartpole")
+    kind = parser.parse_args().kind
     rows = []
     for batch, rows_per_push in ((64, 1), (64, 64), (256, 256)):
-        with ingest(batch) as server:
+        with ingest(kind, batch) as server:
             rate = median(lambda server=server, n=rows_per_push: push_rate(server.ingest.address, n))  # type: ignore[misc]
-            size = batch * server._run.memory.schema.row_bytes
+            schema = server._run.memory.schema
+        size = len(encode(schema, life(schema, batch), batch))
         floor = median(lambda size=size: floor_rate(size))  # type: ignore[misc]
         rows.append(
             {
                 "batch": batch,
                 "rows per push": rows_per_push,
+                "bytes/transition": size / batch,
                 "transitions/s": rate,
                 "messages/s": rate / batch,
                 "floor messages/s": floor,
                 "ratio": rate / batch / floor,
             }
         )
-    report("ingest", "acknowledged, exactly once, finite values checked, no TLS", rows)
+    report(f"ingest {kind}", "acknowledged, exactly once, finite values checked, no TLS", rows)
 
 
 if __name__ == "__main__":

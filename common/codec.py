@@ -4,46 +4,82 @@ from __future__ import annotations
 
 import numpy as np
 
-from common.data import Array, Items, Schema
+from common.data import Array, Column, Items, Schema
 from common.errors import RefusedError
+from common.frames import NO_FRAMES, Packed, Packer
 from common.pb import crossborder_pb2 as pb
 
 
 def encode(schema: Schema, items: Items, rows: int) -> bytes:
     """The first ``rows`` items as one payload. The items must fit the schema."""
-    return b"".join(items[c.name][:rows].tobytes() for c in schema.columns)
+    packed = Packer(schema).pack(items, rows)
+    columns = [packed.columns[column.name].tobytes() for column in schema.columns]
+    return b"".join([*columns, packed.frames.data])
 
 
-def decode(schema: Schema, rows: int, payload: bytes) -> Items:
-    """Read-only views of a payload's columns, each ``[rows, *shape]``.
+def decode(schema: Schema, rows: int, payload: bytes) -> Packed:
+    """Read-only views of what a payload of at least one row holds.
 
     Raises:
-        RefusedError: the size is wrong, a floating-point column holds NaN or infinity, or a boolean is neither 0 nor 1.
+        RefusedError: the size is wrong, a floating-point value is NaN or infinite, a boolean is neither 0 nor 1, or a
+            position is beyond the frames.
     """
-    expected = rows * schema.row_bytes
-    if len(payload) != expected:
-        raise RefusedError(f"payload: expected {expected} bytes for {rows} rows, found {len(payload)}")
-    items: Items = {}
+    n_frames = _count_frames(schema, rows, len(payload))
+    columns: Items = {}
     offset = 0
     for column in schema.columns:
-        count = rows * column.row_bytes // np.dtype(column.dtype).itemsize
-        flat: Array = np.frombuffer(payload, column.dtype, count, offset)
-        if flat.dtype.kind == "f" and not np.isfinite(flat).all():
-            bad = int(np.flatnonzero(~np.isfinite(flat))[0])
-            raise RefusedError(
-                f"column '{column.name}': expected finite values, found {flat[bad]} in row {bad * rows // count}"
-            )
-        if flat.dtype.kind == "b" and flat.view(np.uint8).max(initial=0) > 1:
-            raise RefusedError(f"column '{column.name}': expected booleans of 0 or 1, found another byte")
-        items[column.name] = flat.reshape(rows, *column.shape)
-        offset += rows * column.row_bytes
-    return items
+        columns[column.name] = _read(column.packed, rows, payload, offset)
+        offset += rows * column.packed.row_bytes
+    for column in schema.frame_columns:
+        _check_positions(column.name, columns[column.name], n_frames)
+    frames = _read(schema.frame, n_frames, payload, offset) if schema.frame else NO_FRAMES
+    return Packed(rows, columns, frames)
+
+
+def _count_frames(schema: Schema, rows: int, found: int) -> int:
+    """The frames in a payload of ``found`` bytes, which must be none too few and none too many."""
+    fixed = rows * schema.packed_row_bytes
+    if schema.frame is None:
+        if found != fixed:
+            raise RefusedError(f"payload: expected {fixed} bytes for {rows} rows, found {found}")
+        return 0
+    n_frames, rest = divmod(found - fixed, schema.frame.row_bytes)
+    if rest or not 1 <= n_frames <= rows * schema.max_frames:
+        raise RefusedError(
+            f"payload: expected {fixed} bytes for {rows} rows and 1 to {rows * schema.max_frames} frames of "
+            f"{schema.frame.row_bytes} bytes, found {found}"
+        )
+    return n_frames
+
+
+def _read(column: Column, rows: int, payload: bytes, offset: int) -> Array:
+    """One column of a payload, ``[rows, *shape]``."""
+    count = rows * column.row_bytes // np.dtype(column.dtype).itemsize
+    flat: Array = np.frombuffer(payload, column.dtype, count, offset)
+    if flat.dtype.kind == "f" and not np.isfinite(flat).all():
+        bad = int(np.flatnonzero(~np.isfinite(flat))[0])
+        raise RefusedError(
+            f"column '{column.name}': expected finite values, found {flat[bad]} in row {bad * rows // count}"
+        )
+    if flat.dtype.kind == "b" and flat.view(np.uint8).max(initial=0) > 1:
+        raise RefusedError(f"column '{column.name}': expected booleans of 0 or 1, found another byte")
+    return flat.reshape(rows, *column.shape)
+
+
+def _check_positions(name: str, positions: Array, n_frames: int) -> None:
+    rows, _ = np.nonzero(positions >= n_frames)
+    if len(rows):
+        row = int(rows[0])
+        raise RefusedError(
+            f"column '{name}': expected frame positions below {n_frames}, found {positions[row].max()} in row {row}"
+        )
 
 
 def schema_to_pb(schema: Schema) -> pb.Schema:
-    columns = [pb.Column(name=c.name, dtype=c.dtype, shape=c.shape) for c in schema.columns]
+    columns = [pb.Column(name=c.name, dtype=c.dtype, shape=c.shape, frames=c.frames) for c in schema.columns]
     return pb.Schema(columns=columns, hash=schema.hash)
 
 
 def schema_from_pb(message: pb.Schema) -> Schema:
-    return Schema.from_json([{"name": c.name, "dtype": c.dtype, "shape": c.shape} for c in message.columns])
+    columns = [{"name": c.name, "dtype": c.dtype, "shape": c.shape, "frames": c.frames} for c in message.columns]
+    return Schema.from_json(columns)

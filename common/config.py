@@ -191,6 +191,14 @@ class ReplayConfig(Settings):
     prioritized: PrioritizedConfig | None = Field(
         None, description="Draw items by their TD errors; {} takes the defaults, null draws uniformly."
     )
+    frames_per_item: PositiveFloat = Field(
+        1.25, description="Frames kept per item, if observations are stacks of them."
+    )
+
+    @property
+    def frame_capacity(self) -> int:
+        """Frames kept."""
+        return int(self.frames_per_item * self.capacity)
 
 
 class ExplorationConfig(Settings):

@@ -26,11 +26,25 @@ Record = dict[str, SupportsFloat]
 
 @dataclass(frozen=True)
 class Column:
-    """One column of an item: ``dtype`` is numpy's little-endian name (``<f4``), ``shape`` has no leading dimension."""
+    """One column of an item: ``dtype`` is numpy's little-endian name (``<f4``), ``shape`` has no leading dimension.
+
+    With ``frames`` the first axis holds frames of which neighbouring items share most: each is sent and stored once,
+    and the column itself ``packed``. Only wire and replay know of it; items are ordinary arrays everywhere else.
+
+    Raises:
+        ConfigError: there are no frames along the first axis.
+    """
 
     name: str
     dtype: str
     shape: tuple[int, ...] = ()
+    frames: bool = False
+
+    def __post_init__(self) -> None:
+        if self.frames and (len(self.shape) < 2 or not self.row_bytes):
+            raise ConfigError(
+                f"column '{self.name}': expected frames along its first axis, found shape {list(self.shape)}"
+            )
 
     @staticmethod
     def of(name: str, dtype: np.dtype[Any] | type, shape: tuple[int, ...] = ()) -> Column:
@@ -48,8 +62,13 @@ class Column:
     def row_bytes(self) -> int:
         return int(np.dtype(self.dtype).itemsize * np.prod(self.shape, dtype=np.int64))
 
+    @cached_property
+    def packed(self) -> Column:
+        """The column on the wire and in the replay: of frames only their positions."""
+        return Column(self.name, "<u4", self.shape[:1]) if self.frames else self
+
     def __str__(self) -> str:
-        return f"{self.name} {self.dtype} {list(self.shape)}"
+        return f"{self.name} {self.dtype} {list(self.shape)}" + " frames" * self.frames
 
 
 @dataclass(frozen=True)
@@ -62,6 +81,9 @@ class Schema:
         names = [column.name for column in self.columns]
         if not names or len(set(names)) != len(names):
             raise ConfigError(f"schema: expected at least one column and distinct names, found {names}")
+        if len({(column.dtype, column.shape[1:]) for column in self.frame_columns}) > 1:
+            found = ", ".join(map(str, self.frame_columns))
+            raise ConfigError(f"schema: expected frames of one dtype and shape, found {found}; make one frames=False")
 
     @cached_property
     def row_bytes(self) -> int:
@@ -82,9 +104,34 @@ class Schema:
         return Schema(tuple(c for c in self.columns if c != column))
 
     @cached_property
+    def frame_columns(self) -> tuple[Column, ...]:
+        return tuple(column for column in self.columns if column.frames)
+
+    @cached_property
+    def frame(self) -> Column | None:
+        """What one frame is like, the same in all frame columns; None without any."""
+        columns = self.frame_columns
+        return Column("frames", columns[0].dtype, columns[0].shape[1:]) if columns else None
+
+    @cached_property
+    def max_frames(self) -> int:
+        """Different frames in one item, at most."""
+        return sum(column.shape[0] for column in self.frame_columns)
+
+    @cached_property
+    def packed_row_bytes(self) -> int:
+        """Bytes of a packed row, without frames."""
+        return sum(column.packed.row_bytes for column in self.columns)
+
+    @cached_property
+    def max_packed_bytes(self) -> int:
+        """Bytes that one item adds to a payload, at most: none of its frames is in another."""
+        return self.packed_row_bytes + (self.max_frames * self.frame.row_bytes if self.frame else 0)
+
+    @cached_property
     def hash(self) -> int:
         """First 8 bytes of the SHA-256 of all columns, as the .proto defines it."""
-        text = "".join(f"{c.name}:{c.dtype}:{','.join(map(str, c.shape))};" for c in self.columns)
+        text = "".join(f"{c.name}:{c.dtype}:{','.join(map(str, c.shape))}{':frames' * c.frames};" for c in self.columns)
         return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big")
 
     def empty(self, rows: int) -> Items:
@@ -129,11 +176,11 @@ class Schema:
                 raise SchemaMismatchError(f"column {index}: {theirs} expects {there}, {mine} has {here}")
 
     def to_json(self) -> list[dict[str, Any]]:
-        return [{"name": c.name, "dtype": c.dtype, "shape": list(c.shape)} for c in self.columns]
+        return [{"name": c.name, "dtype": c.dtype, "shape": list(c.shape), "frames": c.frames} for c in self.columns]
 
     @staticmethod
     def from_json(columns: list[dict[str, Any]]) -> Schema:
-        return Schema(tuple(Column(c["name"], c["dtype"], tuple(c["shape"])) for c in columns))
+        return Schema(tuple(Column(c["name"], c["dtype"], tuple(c["shape"]), c["frames"]) for c in columns))
 
 
 PRIORITY = Column.of("priority", np.float32)

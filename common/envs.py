@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import replace
+from typing import Any, Final
 
 import gymnasium
 import numpy as np
@@ -15,6 +16,10 @@ from common.errors import ConfigError, PluginError
 from common.interfaces import EnvSpec
 
 Env = gymnasium.Env[Any, Any]
+MAX_STACK: Final = 16
+"""Frames in one observation, at most; a longer first axis is one of the picture itself."""
+MIN_FRAME_BYTES: Final = 1024
+"""Less is not worth an index."""
 
 
 def build_env(config: PluginConfig) -> Env:
@@ -66,11 +71,20 @@ def spec_of(env: Env) -> EnvSpec:
 
 
 def column_of(name: str, space: gymnasium.Space[Any]) -> Column:
-    """The column that holds one element of a space.
+    """The column that holds one element of a space; of pictures stacked along the first axis, a column of frames.
 
     Raises:
         ConfigError: the space has no fixed dtype and shape.
     """
     if space.dtype is None or space.shape is None:
         raise ConfigError(f"{name}: expected a space with one dtype and shape, found {space}")
-    return Column.of(name, space.dtype, space.shape)
+    column = Column.of(name, space.dtype, space.shape)
+    return replace(column, frames=_is_stacked(column)) if isinstance(space, gymnasium.spaces.Box) else column
+
+
+def _is_stacked(column: Column) -> bool:
+    """Whether a column holds frames: ``[4, 84, 84]`` bytes do, one picture ``[210, 160, 3]`` does not."""
+    if column.dtype != np.dtype(np.uint8).str or len(column.shape) < 3:
+        return False
+    stack = column.shape[0]
+    return 1 <= stack <= MAX_STACK and column.row_bytes // stack >= MIN_FRAME_BYTES

@@ -16,10 +16,11 @@ def build_learner_parts(config: RunConfig, *, epsilon: float = 0.0, n_envs: int 
     """Build the learner's parts; ``epsilon`` is its agent's and ``n_envs`` its environments', where it acts itself.
 
     Raises:
-        CrossborderError: a part cannot be built, or a batch of its items is larger than a message may be.
+        CrossborderError: a part cannot be built, or a batch of its items does not fit a message or the replay.
     """
     parts = build_parts(config, seed=config.seed, epsilon=epsilon, device=config.trainer.device, n_envs=n_envs)
     _check_message_size(config, parts.schema)
+    _check_room_for_frames(config, parts.schema)
     return parts
 
 
@@ -39,9 +40,18 @@ def build_eval_env(config: EnvConfig, training: Env) -> Env:
 
 
 def _check_message_size(config: RunConfig, schema: Schema) -> None:
-    needed = config.push.n_buffer * schema.row_bytes + ENVELOPE_BYTES
+    needed = config.push.n_buffer * schema.max_packed_bytes + ENVELOPE_BYTES
     if needed > config.server.max_message_bytes:
         raise ConfigError(
-            f"push.n_buffer: {config.push.n_buffer} items of {schema.row_bytes} bytes take messages of up to {needed} "
-            f"bytes, above server.max_message_bytes ({config.server.max_message_bytes})"
+            f"push.n_buffer: {config.push.n_buffer} items of {schema.max_packed_bytes} bytes take messages of up to "
+            f"{needed} bytes, above server.max_message_bytes ({config.server.max_message_bytes})"
+        )
+
+
+def _check_room_for_frames(config: RunConfig, schema: Schema) -> None:
+    needed, half = config.push.n_buffer * schema.max_frames, config.replay.frame_capacity // 2
+    if needed > half:  # While a batch overwrites old frames there must be items with others to draw.
+        raise ConfigError(
+            f"push.n_buffer: {config.push.n_buffer} items have up to {needed} frames, above half of those the replay "
+            f"keeps ({half}): replay.capacity times replay.frames_per_item"
         )

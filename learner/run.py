@@ -70,7 +70,13 @@ class Run:
         stack.callback(self.parts.close)
         self._eval_env = build_eval_env(config.env, self.parts.env)
         stack.callback(self._eval_env.close)
-        self.memory = ReplayMemory(self.dir.shared / "replay", self.parts.schema, config.replay.capacity, create=True)
+        self.memory = ReplayMemory(
+            self.dir.shared / "replay",
+            self.parts.schema,
+            config.replay.capacity,
+            create=True,
+            frame_capacity=config.replay.frame_capacity,
+        )
         self.buffer = self._make_buffer()
 
     def _make_buffer(self) -> ReplayBuffer:

@@ -178,9 +178,12 @@ class CheckingAgent(Agent):
     def opt(self, buffer: ReplayBuffer) -> Record | None:
         if len(buffer) < self._ready_at:
             return None
-        check_rows(buffer.batch(self._batch_size))
+        self.check(buffer.batch(self._batch_size))
         self._steps += 1
         return {"loss": 1 / float(self._steps)}
+
+    def check(self, items: Mapping[str, Array]) -> None:
+        check_rows(items)
 
     def model_info(self) -> Mapping[str, torch.Tensor]:
         return {"steps": self._steps}

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1b\x63ommon/pb/crossborder.proto\x12\x0e\x63rossborder.v1\"6\n\x0cModelVersion\x12\x13\n\x0bincarnation\x18\x01 \x01(\x04\x12\x11\n\topt_steps\x18\x02 \x01(\x04\"W\n\x0bJoinRequest\x12\x18\n\x10protocol_version\x18\x01 \x01(\r\x12\x13\n\x0bincarnation\x18\x02 \x01(\x06\x12\x0c\n\x04host\x18\x03 \x01(\t\x12\x0b\n\x03pid\x18\x04 \x01(\r\"\xf4\x01\n\x0cJoinResponse\x12\x10\n\x08\x61\x63tor_id\x18\x01 \x01(\r\x12\x0e\n\x06run_id\x18\x02 \x01(\t\x12\x0c\n\x04seed\x18\x03 \x01(\x03\x12\x0f\n\x07\x65psilon\x18\x04 \x01(\x01\x12&\n\x06schema\x18\x05 \x01(\x0b\x32\x16.crossborder.v1.Schema\x12\x13\n\x0b\x63onfig_json\x18\x06 \x01(\t\x12\x10\n\x08last_seq\x18\x07 \x01(\x04\x12,\n\x06newest\x18\x08 \x01(\x0b\x32\x1c.crossborder.v1.ModelVersion\x12&\n\x06limits\x18\t \x01(\x0b\x32\x16.crossborder.v1.Limits\"?\n\x06Schema\x12\'\n\x07\x63olumns\x18\x01 \x03(\x0b\x32\x16.crossborder.v1.Column\x12\x0c\n\x04hash\x18\x02 \x01(\x06\"4\n\x06\x43olumn\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05\x64type\x18\x02 \x01(\t\x12\r\n\x05shape\x18\x03 \x03(\r\"N\n\x06Limits\x12\x10\n\x08max_rows\x18\x01 \x01(\r\x12\x19\n\x11max_message_bytes\x18\x02 \x01(\x04\x12\x17\n\x0fsilence_seconds\x18\x03 \x01(\x01\"\xc1\x01\n\x10PushItemsRequest\x12\x13\n\x0bincarnation\x18\x01 \x01(\x06\x12\x0b\n\x03seq\x18\x02 \x01(\x04\x12\x13\n\x0bschema_hash\x18\x03 \x01(\x06\x12\x0c\n\x04rows\x18\x04 \x01(\r\x12\x0f\n\x07payload\x18\x05 \x01(\x0c\x12/\n\tbehaviour\x18\x06 \x01(\x0b\x32\x1c.crossborder.v1.ModelVersion\x12&\n\x06report\x18\x07 \x01(\x0b\x32\x16.crossborder.v1.Report\"o\n\x06Report\x12\x11\n\tenv_steps\x18\x01 \x01(\x04\x12\x0f\n\x07seconds\x18\x02 \x01(\x01\x12\x17\n\x0f\x65pisode_returns\x18\x03 \x03(\x01\x12\x17\n\x0f\x65pisode_lengths\x18\x04 \x03(\r\x12\x0f\n\x07leaving\x18\x05 \x01(\x08\"b\n\x11PushItemsResponse\x12\x11\n\tacked_seq\x18\x01 \x01(\x04\x12,\n\x06newest\x18\x02 \x01(\x0b\x32\x1c.crossborder.v1.ModelVersion\x12\x0c\n\x04stop\x18\x03 \x01(\x08\"=\n\x0fGetModelRequest\x12*\n\x04have\x18\x01 \x01(\x0b\x32\x1c.crossborder.v1.ModelVersion\"\x9a\x01\n\x10GetModelResponse\x12-\n\x07version\x18\x01 \x01(\x0b\x32\x1c.crossborder.v1.ModelVersion\x12\x14\n\x0cnot_modified\x18\x02 \x01(\x08\x12\x13\n\x0btotal_bytes\x18\x03 \x01(\x04\x12\x0e\n\x06sha256\x18\x04 \x01(\x0c\x12\x0e\n\x06offset\x18\x05 \x01(\x04\x12\x0c\n\x04\x64\x61ta\x18\x06 \x01(\x0c\x32\xfa\x01\n\x0eLearnerService\x12\x41\n\x04Join\x12\x1b.crossborder.v1.JoinRequest\x1a\x1c.crossborder.v1.JoinResponse\x12T\n\tPushItems\x12 .crossborder.v1.PushItemsRequest\x1a!.crossborder.v1.PushItemsResponse(\x01\x30\x01\x12O\n\x08GetModel\x12\x1f.crossborder.v1.GetModelRequest\x1a .crossborder.v1.GetModelResponse0\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1b\x63ommon/pb/crossborder.proto\x12\x0e\x63rossborder.v1\"6\n\x0cModelVersion\x12\x13\n\x0bincarnation\x18\x01 \x01(\x04\x12\x11\n\topt_steps\x18\x02 \x01(\x04\"W\n\x0bJoinRequest\x12\x18\n\x10protocol_version\x18\x01 \x01(\r\x12\x13\n\x0bincarnation\x18\x02 \x01(\x06\x12\x0c\n\x04host\x18\x03 \x01(\t\x12\x0b\n\x03pid\x18\x04 \x01(\r\"\xf4\x01\n\x0cJoinResponse\x12\x10\n\x08\x61\x63tor_id\x18\x01 \x01(\r\x12\x0e\n\x06run_id\x18\x02 \x01(\t\x12\x0c\n\x04seed\x18\x03 \x01(\x03\x12\x0f\n\x07\x65psilon\x18\x04 \x01(\x01\x12&\n\x06schema\x18\x05 \x01(\x0b\x32\x16.crossborder.v1.Schema\x12\x13\n\x0b\x63onfig_json\x18\x06 \x01(\t\x12\x10\n\x08last_seq\x18\x07 \x01(\x04\x12,\n\x06newest\x18\x08 \x01(\x0b\x32\x1c.crossborder.v1.ModelVersion\x12&\n\x06limits\x18\t \x01(\x0b\x32\x16.crossborder.v1.Limits\"?\n\x06Schema\x12\'\n\x07\x63olumns\x18\x01 \x03(\x0b\x32\x16.crossborder.v1.Column\x12\x0c\n\x04hash\x18\x02 \x01(\x06\"D\n\x06\x43olumn\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05\x64type\x18\x02 \x01(\t\x12\r\n\x05shape\x18\x03 \x03(\r\x12\x0e\n\x06\x66rames\x18\x04 \x01(\x08\"N\n\x06Limits\x12\x10\n\x08max_rows\x18\x01 \x01(\r\x12\x19\n\x11max_message_bytes\x18\x02 \x01(\x04\x12\x17\n\x0fsilence_seconds\x18\x03 \x01(\x01\"\xc1\x01\n\x10PushItemsRequest\x12\x13\n\x0bincarnation\x18\x01 \x01(\x06\x12\x0b\n\x03seq\x18\x02 \x01(\x04\x12\x13\n\x0bschema_hash\x18\x03 \x01(\x06\x12\x0c\n\x04rows\x18\x04 \x01(\r\x12\x0f\n\x07payload\x18\x05 \x01(\x0c\x12/\n\tbehaviour\x18\x06 \x01(\x0b\x32\x1c.crossborder.v1.ModelVersion\x12&\n\x06report\x18\x07 \x01(\x0b\x32\x16.crossborder.v1.Report\"o\n\x06Report\x12\x11\n\tenv_steps\x18\x01 \x01(\x04\x12\x0f\n\x07seconds\x18\x02 \x01(\x01\x12\x17\n\x0f\x65pisode_returns\x18\x03 \x03(\x01\x12\x17\n\x0f\x65pisode_lengths\x18\x04 \x03(\r\x12\x0f\n\x07leaving\x18\x05 \x01(\x08\"b\n\x11PushItemsResponse\x12\x11\n\tacked_seq\x18\x01 \x01(\x04\x12,\n\x06newest\x18\x02 \x01(\x0b\x32\x1c.crossborder.v1.ModelVersion\x12\x0c\n\x04stop\x18\x03 \x01(\x08\"=\n\x0fGetModelRequest\x12*\n\x04have\x18\x01 \x01(\x0b\x32\x1c.crossborder.v1.ModelVersion\"\x9a\x01\n\x10GetModelResponse\x12-\n\x07version\x18\x01 \x01(\x0b\x32\x1c.crossborder.v1.ModelVersion\x12\x14\n\x0cnot_modified\x18\x02 \x01(\x08\x12\x13\n\x0btotal_bytes\x18\x03 \x01(\x04\x12\x0e\n\x06sha256\x18\x04 \x01(\x0c\x12\x0e\n\x06offset\x18\x05 \x01(\x04\x12\x0c\n\x04\x64\x61ta\x18\x06 \x01(\x0c\x32\xfa\x01\n\x0eLearnerService\x12\x41\n\x04Join\x12\x1b.crossborder.v1.JoinRequest\x1a\x1c.crossborder.v1.JoinResponse\x12T\n\tPushItems\x12 .crossborder.v1.PushItemsRequest\x1a!.crossborder.v1.PushItemsResponse(\x01\x30\x01\x12O\n\x08GetModel\x12\x1f.crossborder.v1.GetModelRequest\x1a .crossborder.v1.GetModelResponse0\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -40,19 +40,19 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_SCHEMA']._serialized_start=439
   _globals['_SCHEMA']._serialized_end=502
   _globals['_COLUMN']._serialized_start=504
-  _globals['_COLUMN']._serialized_end=556
-  _globals['_LIMITS']._serialized_start=558
-  _globals['_LIMITS']._serialized_end=636
-  _globals['_PUSHITEMSREQUEST']._serialized_start=639
-  _globals['_PUSHITEMSREQUEST']._serialized_end=832
-  _globals['_REPORT']._serialized_start=834
-  _globals['_REPORT']._serialized_end=945
-  _globals['_PUSHITEMSRESPONSE']._serialized_start=947
-  _globals['_PUSHITEMSRESPONSE']._serialized_end=1045
-  _globals['_GETMODELREQUEST']._serialized_start=1047
-  _globals['_GETMODELREQUEST']._serialized_end=1108
-  _globals['_GETMODELRESPONSE']._serialized_start=1111
-  _globals['_GETMODELRESPONSE']._serialized_end=1265
-  _globals['_LEARNERSERVICE']._serialized_start=1268
-  _globals['_LEARNERSERVICE']._serialized_end=1518
+  _globals['_COLUMN']._serialized_end=572
+  _globals['_LIMITS']._serialized_start=574
+  _globals['_LIMITS']._serialized_end=652
+  _globals['_PUSHITEMSREQUEST']._serialized_start=655
+  _globals['_PUSHITEMSREQUEST']._serialized_end=848
+  _globals['_REPORT']._serialized_start=850
+  _globals['_REPORT']._serialized_end=961
+  _globals['_PUSHITEMSRESPONSE']._serialized_start=963
+  _globals['_PUSHITEMSRESPONSE']._serialized_end=1061
+  _globals['_GETMODELREQUEST']._serialized_start=1063
+  _globals['_GETMODELREQUEST']._serialized_end=1124
+  _globals['_GETMODELRESPONSE']._serialized_start=1127
+  _globals['_GETMODELRESPONSE']._serialized_end=1281
+  _globals['_LEARNERSERVICE']._serialized_start=1284
+  _globals['_LEARNERSERVICE']._serialized_end=1534
 # @@protoc_insertion_point(module_scope)

@@ -165,7 +165,9 @@ class Schema(_message.Message):
     COLUMNS_FIELD_NUMBER: _builtins.int
     HASH_FIELD_NUMBER: _builtins.int
     hash: _builtins.int
-    """First 8 bytes (big-endian) of the SHA-256 of "name:dtype:d0,d1;" of each column, concatenated in order."""
+    """First 8 bytes (big-endian) of the SHA-256 of "name:dtype:d0,d1;" of each column, concatenated in order; a column of
+    frames is "name:dtype:d0,d1:frames;".
+    """
     @_builtins.property
     def columns(self) -> _containers.RepeatedCompositeFieldContainer[Global___Column]: ...
     def __init__(
@@ -189,9 +191,14 @@ class Column(_message.Message):
     NAME_FIELD_NUMBER: _builtins.int
     DTYPE_FIELD_NUMBER: _builtins.int
     SHAPE_FIELD_NUMBER: _builtins.int
+    FRAMES_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     dtype: _builtins.str
     """numpy's little-endian name: "<f4", "<f8", "<i8", "<i4", "|u1", "|b1", …"""
+    frames: _builtins.bool
+    """The first dimension counts frames, each of shape[1:], of which neighbouring items share most: see
+    PushItemsRequest.payload. All such columns of a schema have the same dtype and shape[1:].
+    """
     @_builtins.property
     def shape(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Shape of one item, without the leading dimension; empty for a scalar."""
@@ -202,10 +209,11 @@ class Column(_message.Message):
         name: _builtins.str = ...,
         dtype: _builtins.str = ...,
         shape: _abc.Iterable[_builtins.int] | None = ...,
+        frames: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["dtype", b"dtype", "name", b"name", "shape", b"shape"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["dtype", b"dtype", "frames", b"frames", "name", b"name", "shape", b"shape"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -263,6 +271,9 @@ class PushItemsRequest(_message.Message):
     payload: _builtins.bytes
     """For each column in schema order its `rows` items, C-contiguous, little-endian, without any padding.
     Floating-point values must be finite, booleans 0 or 1.
+    Of a column of frames, in its place, the positions of its shape[0] frames per item, uint32 [rows, shape[0]]. They
+    count the frames after the last column: as many as the rest of the payload holds, from 1 to as many as there are
+    positions. An actor sends each different frame of a batch once; a batch refers to no other batch's frames.
     """
     @_builtins.property
     def behaviour(self) -> Global___ModelVersion:

@@ -51,14 +51,20 @@ class IngestCore:
         self.run_id = boot.run_id
         self.schema = Schema.from_json(boot.columns)
         self.control = ControlBlock.at(boot.directory)
-        self.memory = ReplayMemory(boot.directory / "replay", self.schema, config.replay.capacity, create=False)
+        self.memory = ReplayMemory(
+            boot.directory / "replay",
+            self.schema,
+            config.replay.capacity,
+            create=False,
+            frame_capacity=config.replay.frame_capacity,
+        )
         self.models = ModelSlots(boot.directory / "models", boot.model_bytes, create=False)
         self.registry = Registry(
             map_actor_table(boot.directory, create=False), config.server.max_actors, config.server.lost_seconds
         )
         self.limiter = RatioLimiter.of(config)
         self.limits = pb.Limits(
-            max_rows=min(config.server.max_rows, config.replay.capacity),
+            max_rows=min(config.server.max_rows, self.memory.max_rows),
             max_message_bytes=config.server.max_message_bytes,
             silence_seconds=config.server.lost_seconds,
         )
@@ -154,8 +160,8 @@ class IngestCore:
         if not 1 <= request.rows <= self.limits.max_rows:
             raise RefusedError(f"rows: expected 1 to {self.limits.max_rows}, found {request.rows}")
         payload = request.payload  # One copy: every access of a bytes field makes another.
-        items = decode(self.schema, request.rows, payload)
-        self._writer.append(items, request.rows, request.incarnation, request.seq)
+        batch = decode(self.schema, request.rows, payload)
+        self._writer.append_packed(batch, request.incarnation, request.seq)
         self.control.batches += 1
         self.control.payload_bytes += len(payload)
         fence()  # The trainer must see the items before we look whether it waits for them.

@@ -1,56 +1,73 @@
 """Memory-mapped columns with one writer and any number of readers. Acknowledged means kept.
 
-Items have absolute indices 0, 1, 2, …; item i lives in slot ``i mod capacity``. An append goes
+Items have absolute indices 0, 1, 2, …; item i lives in slot ``i mod capacity``. Frames likewise, in a ring of their
+own. An append goes
 
-    reserved = end  →  rows  →  journal (cursor, end)  →  journal_end = end  →  cursor  →  committed = end
+    oldest  →  rows, frames  →  journal (cursor, ends)  →  journal_end = end  →  cursor, frames_end  →  committed = end
 
 and a kill -9 anywhere leaves a state that opens well: from ``journal_end`` on the batch and its cursor count, before
-it neither does. A reader takes indices in ``[reserved - capacity, committed)``, gathers, and looks at ``reserved``
-again: rows overwritten meanwhile are drawn again.
+it neither does. A reader takes indices in ``[oldest, committed)``, gathers, and looks at ``oldest`` again: rows that
+were overwritten meanwhile, or a frame of theirs, are drawn again.
 """
 
 from __future__ import annotations
 
 import json
+import logging
 from pathlib import Path
 from typing import Final
 
 import numpy as np
 
-from common.data import Array, Items, Schema
-from common.errors import RunDirectoryError, SchemaMismatchError
+from common.data import Items, Schema
+from common.errors import ConfigError, RunDirectoryError, SchemaMismatchError
+from common.frames import Packed, Packer
+from learner.replay.frames import FrameStore
+from learner.replay.ring import map_ring, write_ring
 from learner.shared import Word, Words, fence, map_file
 
-LAYOUT_VERSION: Final = 1
+log = logging.getLogger(__name__)
+LAYOUT_VERSION: Final = 2
 N_CURSORS: Final = 8192
-_CURSOR = np.dtype([("incarnation", "<u8"), ("seq", "<u8"), ("end", "<i8")])
+_CURSOR = np.dtype([("incarnation", "<u8"), ("seq", "<u8"), ("end", "<i8"), ("frames_end", "<i8")])
 
 
 class _Header(Words):
     N_WORDS = 8
-    reserved = Word(0)
+    oldest = Word(0)
     committed = Word(1)
     journal_end = Word(2)
+    frames_end = Word(3)
 
 
 class ReplayMemory:
-    """The mapped files of one replay: ``layout.json``, ``header``, ``cursors`` and one file per column.
+    """The mapped files of one replay: ``layout.json``, ``header``, ``cursors``, one file per column, and the frames.
 
     Args:
         directory: where the files are.
-        schema: columns of an item.
+        schema: columns of an item; those of frames are stored packed.
         capacity: items kept.
         create: make new files; otherwise open existing ones.
+        frame_capacity: frames kept, where the schema has any.
 
     Raises:
         RunDirectoryError: the files cannot be made or opened, or have another layout.
-        SchemaMismatchError: the files hold other columns.
+        SchemaMismatchError: the files hold other columns, or more or less of them.
+        ConfigError: there is no room for the frames of one item.
     """
 
-    def __init__(self, directory: Path, schema: Schema, capacity: int, *, create: bool) -> None:
+    def __init__(
+        self, directory: Path, schema: Schema, capacity: int, *, create: bool, frame_capacity: int = 0
+    ) -> None:
         self.schema = schema
         self.capacity = capacity
-        layout = {"version": LAYOUT_VERSION, "capacity": capacity, "schema": schema.to_json()}
+        if frame_capacity < 2 * schema.max_frames:
+            raise ConfigError(f"replay: expected room for {2 * schema.max_frames} frames, found {frame_capacity}")
+        self.max_rows = min(capacity, frame_capacity // (2 * schema.max_frames)) if schema.frame else capacity
+        """Rows in one batch, at most: their frames must fit, all different, and as many to which they reach back."""
+        layout = {"version": LAYOUT_VERSION, "schema": schema.to_json(), "capacity": capacity}
+        if schema.frame is not None:
+            layout["frame_capacity"] = frame_capacity
         if create:
             directory.mkdir(parents=True)
             (directory / "layout.json").write_text(json.dumps(layout))
@@ -61,10 +78,12 @@ class ReplayMemory:
         cursors = map_file(directory / "cursors", _CURSOR.itemsize * (N_CURSORS + 1), create=create)
         table = np.frombuffer(cursors, _CURSOR)
         self.journal, self.cursors = table[:1], table[1:]
-        self.columns: Items = {}
-        for c in schema.columns:
-            file = map_file(directory / f"column-{c.name}", capacity * c.row_bytes, create=create)
-            self.columns[c.name] = np.frombuffer(file, c.dtype).reshape(capacity, *c.shape)
+        self.columns: Items = {
+            c.name: map_ring(directory / f"column-{c.name}", c.packed, capacity, create=create) for c in schema.columns
+        }
+        self.frames: FrameStore | None = None
+        if schema.frame is not None:
+            self.frames = FrameStore(directory, schema.frame, frame_capacity, capacity, create=create)
 
     @property
     def committed(self) -> int:
@@ -76,7 +95,7 @@ class ReplayMemory:
 
     def first(self) -> int:
         """Absolute index of the oldest item that is whole."""
-        return max(0, int(self.header.reserved) - self.capacity)
+        return int(self.header.oldest)
 
 
 def _check_layout(directory: Path, expected: dict[str, object]) -> None:
@@ -88,8 +107,9 @@ def _check_layout(directory: Path, expected: dict[str, object]) -> None:
         raise RunDirectoryError(f"{directory}: expected layout {expected['version']}, found {found['version']}")
     here, there = Schema.from_json(expected["schema"]), Schema.from_json(found["schema"])  # type: ignore[arg-type]
     here.require_equal(there, "this run", f"replay in {directory}")
-    if found["capacity"] != expected["capacity"]:
-        raise SchemaMismatchError(f"{directory}: expected capacity {expected['capacity']}, found {found['capacity']}")
+    for name in ("capacity", "frame_capacity"):
+        if found.get(name) != expected.get(name):
+            raise SchemaMismatchError(f"{directory}: expected {name} {expected.get(name)}, found {found.get(name)}")
 
 
 class ReplayWriter:
@@ -98,6 +118,8 @@ class ReplayWriter:
     def __init__(self, memory: ReplayMemory) -> None:
         self._memory = memory
         self._header = memory.header
+        self._packer = Packer(memory.schema)
+        self._has_warned = False
         self._recover()
         self._slots = {int(row["incarnation"]): i for i, row in enumerate(memory.cursors) if row["incarnation"]}
 
@@ -106,6 +128,7 @@ class ReplayWriter:
         if journal_end > self._memory.committed:
             record = self._memory.journal[0]
             self._memory.cursors[self._slot_in_table(int(record["incarnation"]))] = record
+            self._header.frames_end = record["frames_end"]
             self._header.committed = journal_end
 
     def _slot_in_table(self, incarnation: int) -> int:
@@ -119,37 +142,58 @@ class ReplayWriter:
         return 0 if slot is None else int(self._memory.cursors["seq"][slot])
 
     def append(self, items: Items, rows: int, incarnation: int, seq: int) -> None:
-        """Store a batch and its cursor, both or neither.
+        """Store a batch and its cursor, both or neither. Frames that are in the batch before are not stored again.
 
-        The items must fit the schema and be no more than the capacity; ``seq`` must follow ``last_seq``.
+        The items must fit the schema and be no more than ``max_rows``; ``seq`` must follow ``last_seq``.
         """
-        start = self._memory.committed
-        end = start + rows
-        self._header.reserved = max(end, int(self._header.reserved))
+        self._store(self._packer.pack(items, rows), incarnation, seq)
+
+    def append_packed(self, batch: Packed, incarnation: int, seq: int) -> None:
+        """Store a batch that refers to no frames but its own; otherwise as ``append``."""
+        self._packer = Packer(self._memory.schema)  # What it packed last is no longer the batch before.
+        self._store(batch, incarnation, seq)
+
+    def _store(self, batch: Packed, incarnation: int, seq: int) -> None:
+        assert batch.rows <= self._memory.max_rows, f"{batch.rows} rows in a batch of {self._memory.max_rows} at most"
+        start, number = self._memory.committed, int(self._header.frames_end)
+        end, frames_end = start + batch.rows, number + len(batch.frames)
+        self._give_up(end, frames_end)
         fence()
         for name, column in self._memory.columns.items():
-            _write_ring(column, items[name], start)
+            write_ring(column, batch.columns[name], start)
+        if self._memory.frames is not None:
+            self._memory.frames.write(batch.frames, number, start, batch.rows, batch.back)
         record = self._memory.journal[0]
-        record["incarnation"], record["seq"], record["end"] = incarnation, seq, end
+        record["incarnation"], record["seq"], record["end"], record["frames_end"] = incarnation, seq, end, frames_end
         fence()
         self._header.journal_end = end
         slot = self._slots.get(incarnation)
         if slot is None:
             slot = self._take_slot(incarnation)
         self._memory.cursors[slot] = record
+        self._header.frames_end = frames_end
         fence()
         self._header.committed = end
+
+    def _give_up(self, end: int, frames_end: int) -> None:
+        """Publish what stays whole when rows and frames up to these ends are written."""
+        memory = self._memory
+        oldest = max(memory.first(), end - memory.capacity)
+        if memory.frames is not None:
+            whole = memory.frames.first_whole(oldest, memory.committed, frames_end)
+            if whole > oldest:
+                self._warn_once(end - whole, frames_end / end)
+            oldest = whole
+        self._header.oldest = oldest
+
+    def _warn_once(self, n_kept: int, frames_per_item: float) -> None:
+        if not self._has_warned:
+            self._has_warned = True
+            advice = "replay: room for the frames of %d of %d items only: replay.frames_per_item should be above %.2f"
+            log.warning(advice, n_kept, self._memory.capacity, frames_per_item)
 
     def _take_slot(self, incarnation: int) -> int:
         slot = self._slot_in_table(incarnation)
         self._slots.pop(int(self._memory.cursors["incarnation"][slot]), None)
         self._slots[incarnation] = slot
         return slot
-
-
-def _write_ring(column: Array, rows: Array, start: int) -> None:
-    """Write rows, at most one round of them, at absolute index ``start``."""
-    slot = start % len(column)
-    until_end = min(len(rows), len(column) - slot)
-    column[slot : slot + until_end] = rows[:until_end]
-    column[: len(rows) - until_end] = rows[until_end:]

@@ -10,6 +10,8 @@ from common.codec import decode, encode, schema_from_pb, schema_to_pb
 from common.data import Column, Items, Schema
 from common.errors import RefusedError
 from common.pb import crossborder_pb2 as pb
+from tests.frames import SCHEMA as STACKED
+from tests.frames import stacked_items, unpacked
 
 DTYPES = ["<f2", "<f4", "<f8", "<i1", "<i2", "<i4", "<i8", "|u1", "<u2", "<u4", "<u8", "|b1"]
 SCHEMAS = st.builds(
@@ -44,7 +46,7 @@ def test_items_of_any_schema_survive_the_wire_bit_by_bit(case: tuple[Schema, int
     schema, rows, items = case
     payload = encode(schema, items, rows)
     assert len(payload) == rows * schema.row_bytes
-    decoded = decode(schema, rows, payload)
+    decoded = decode(schema, rows, payload).columns
     assert schema.count(decoded) == rows
     for name, column in items.items():
         assert decoded[name].tobytes() == column.tobytes()
@@ -54,7 +56,7 @@ def test_items_of_any_schema_survive_the_wire_bit_by_bit(case: tuple[Schema, int
 def test_only_the_first_rows_are_encoded(case: tuple[Schema, int, Items], rows: int) -> None:
     schema, available, items = case
     rows = min(rows, available)
-    decoded = decode(schema, rows, encode(schema, items, rows))
+    decoded = decode(schema, rows, encode(schema, items, rows)).columns
     for name, column in items.items():
         np.testing.assert_array_equal(decoded[name], column[:rows])
 
@@ -88,6 +90,74 @@ def test_a_value_that_is_not_finite_is_refused_with_its_column_and_row(value: fl
 
 
 def test_what_is_decoded_cannot_be_written_by_mistake() -> None:
-    decoded = decode(PAIR, 1, bytes(16))
+    decoded = decode(PAIR, 1, bytes(16)).columns
     with pytest.raises(ValueError, match="read-only"):
         decoded["n"][0] = 1
+
+
+@given(st.integers(0, 100), st.integers(1, 30))
+def test_stacks_of_real_episodes_survive_the_wire_and_share_their_frames(start: int, rows: int) -> None:
+    items = stacked_items(np.arange(start, start + rows))
+    payload = encode(STACKED, items, rows)
+    batch = decode(STACKED, rows, payload)
+    for name, column in unpacked(STACKED, batch).items():
+        np.testing.assert_array_equal(column, items[name])
+    shown = np.concatenate([items["obs"], items["next_obs"]]).reshape(-1, 6)
+    assert len(batch.frames) == len(np.unique(shown, axis=0))
+    assert len(payload) == rows * STACKED.packed_row_bytes + batch.frames.nbytes
+
+
+@given(st.data(), st.sampled_from(["|u1", "<f4", "<i8"]), st.integers(1, 5))
+def test_stacks_of_any_kind_survive_the_wire_bit_by_bit(data: st.DataObject, dtype: str, rows: int) -> None:
+    schema = Schema((Column("a", dtype, (3, 2, 2), frames=True), Column("b", dtype, (1, 2, 2), frames=True)))
+    finite = hnp.from_dtype(np.dtype(dtype), allow_nan=False, allow_infinity=False)
+    items: Items = {c.name: data.draw(hnp.arrays(dtype, (rows, *c.shape), elements=finite)) for c in schema.columns}
+    batch = decode(schema, rows, encode(schema, items, rows))
+    for name, column in unpacked(schema, batch).items():
+        assert column.tobytes() == items[name].tobytes()
+
+
+def test_a_schema_with_frames_survives_the_wire_with_its_hash() -> None:
+    message = pb.Schema.FromString(schema_to_pb(STACKED).SerializeToString())
+    assert schema_from_pb(message) == STACKED
+    assert message.hash == STACKED.hash
+
+
+def test_frames_come_after_all_columns() -> None:
+    schema = Schema((Column("x", "|u1", (2, 2), frames=True), Column("n", "<i8")))
+    items: Items = {"x": np.array([[[7, 7], [8, 8]], [[8, 8], [9, 9]]], np.uint8), "n": np.array([5, 6])}
+    expected = np.array([0, 1, 1, 2], "<u4").tobytes() + np.array([5, 6], "<i8").tobytes() + bytes([7, 7, 8, 8, 9, 9])
+    assert encode(schema, items, 2) == expected
+
+
+TWO = encode(STACKED, stacked_items(np.arange(3, 5)), 2)
+"""Two rows, and six frames of 6 bytes."""
+
+
+@pytest.mark.parametrize("payload", [b"", TWO[:79], TWO[:80], TWO[:-1], TWO + b"x", TWO + bytes(11 * 6)])
+def test_too_few_or_too_many_frames_and_parts_of_one_are_refused_with_the_sizes(payload: bytes) -> None:
+    expected = f"payload: expected 80 bytes for 2 rows and 1 to 16 frames of 6 bytes, found {len(payload)}$"
+    with pytest.raises(RefusedError, match=expected):
+        decode(STACKED, 2, payload)
+
+
+def test_as_many_frames_as_there_are_positions_are_taken() -> None:
+    assert len(decode(STACKED, 2, TWO + bytes(10 * 6)).frames) == 16
+
+
+@pytest.mark.parametrize(("column", "offset", "row"), [("obs", 0, 0), ("obs", 28, 1), ("next_obs", 48, 0)])
+@pytest.mark.parametrize("position", [6, 2**32 - 1])
+def test_a_position_beyond_the_frames_is_refused_with_its_column_and_row(
+    column: str, offset: int, row: int, position: int
+) -> None:
+    payload = TWO[:offset] + np.array(position, "<u4").tobytes() + TWO[offset + 4 :]
+    message = f"column '{column}': expected frame positions below 6, found {position} in row {row}$"
+    with pytest.raises(RefusedError, match=message):
+        decode(STACKED, 2, payload)
+
+
+def test_a_frame_that_is_not_finite_is_refused() -> None:
+    schema = Schema((Column("x", "<f4", (2, 2), frames=True),))
+    items: Items = {"x": np.array([[[0, 1], [2, np.nan]]], np.float32)}
+    with pytest.raises(RefusedError, match="column 'frames': expected finite values, found nan in row 1"):
+        decode(schema, 1, encode(schema, items, 1))

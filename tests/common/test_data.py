@@ -10,6 +10,13 @@ from common.data import NO_MODEL, Array, Column, ModelVersion, Schema
 from common.errors import ConfigError, SchemaMismatchError
 
 SCHEMA = Schema((Column("obs", "<f4", (2, 3)), Column("action", "<i8"), Column("done", "|b1")))
+STACKED = Schema(
+    (
+        Column("obs", "|u1", (4, 84, 84), frames=True),
+        Column("reward", "<f4"),
+        Column("next_obs", "|u1", (4, 84, 84), frames=True),
+    )
+)
 
 
 def ones(rows: int, **changes: Array) -> dict[str, Array]:
@@ -33,6 +40,42 @@ def test_a_dtype_that_cannot_travel_is_refused_with_the_name_of_its_column(dtype
 def test_a_row_has_the_bytes_of_all_its_columns() -> None:
     assert [column.row_bytes for column in SCHEMA.columns] == [24, 8, 1]
     assert SCHEMA.row_bytes == 33
+
+
+def test_of_a_frame_column_only_positions_are_packed() -> None:
+    assert [str(column.packed) for column in STACKED.columns] == ["obs <u4 [4]", "reward <f4 []", "next_obs <u4 [4]"]
+    assert (STACKED.row_bytes, STACKED.packed_row_bytes) == (56_452, 36)
+    assert (STACKED.max_frames, STACKED.max_packed_bytes) == (8, 36 + 8 * 7056)
+
+
+def test_without_frame_columns_nothing_is_packed() -> None:
+    assert SCHEMA.frame is None
+    assert (SCHEMA.max_frames, SCHEMA.packed_row_bytes, SCHEMA.max_packed_bytes) == (0, 33, 33)
+
+
+@pytest.mark.parametrize("shape", [(), (4,), (0, 84, 84), (4, 0)])
+def test_a_column_without_frames_along_its_first_axis_is_none_of_frames(shape: tuple[int, ...]) -> None:
+    with pytest.raises(ConfigError, match=r"column 'x': expected frames along its first axis, found shape"):
+        Column("x", "|u1", shape, frames=True)
+
+
+@pytest.mark.parametrize("other", [Column("b", "|i1", (4, 8, 8), True), Column("b", "|u1", (4, 8, 9), True)])
+def test_all_frames_of_a_schema_are_of_one_kind(other: Column) -> None:
+    mine = Column("a", "|u1", (2, 8, 8), frames=True)
+    Schema((mine, Column("b", "|u1", (4, 8, 8), frames=True)))
+    with pytest.raises(ConfigError, match=r"one dtype and shape, found a \|u1 \[2, 8, 8\] frames, b .* frames=False"):
+        Schema((mine, other))
+
+
+def test_the_hash_of_a_frame_column_says_that_it_is_one() -> None:
+    digest = hashlib.sha256(b"obs:|u1:4,84,84:frames;reward:<f4:;next_obs:|u1:4,84,84:frames;").digest()
+    assert STACKED.hash == int.from_bytes(digest[:8], "big")
+
+
+def test_whether_a_column_holds_frames_is_a_difference_between_schemas() -> None:
+    plain = Schema((Column("obs", "|u1", (4, 84, 84)), *STACKED.columns[1:]))
+    with pytest.raises(SchemaMismatchError, match=r"B expects obs .*84\], A has obs .*84\] frames"):
+        STACKED.require_equal(plain, "A", "B")
 
 
 def test_the_hash_is_the_one_that_the_proto_file_defines() -> None:
@@ -98,7 +141,8 @@ def test_a_column_too_many_on_either_side_is_named() -> None:
 
 
 def test_a_schema_survives_json() -> None:
-    assert Schema.from_json(SCHEMA.to_json()) == SCHEMA
+    for schema in (SCHEMA, STACKED):
+        assert Schema.from_json(schema.to_json()) == schema
 
 
 def test_a_column_more_can_be_taken_away_again() -> None:

@@ -45,7 +45,7 @@ def test_the_spec_holds_both_spaces() -> None:
 @pytest.mark.parametrize(
     ("space", "column"),
     [
-        (gymnasium.spaces.Box(0, 255, (4, 84, 84), np.uint8), Column("x", "|u1", (4, 84, 84))),
+        (gymnasium.spaces.Box(-1, 1, (4, 84, 84), np.float32), Column("x", "<f4", (4, 84, 84))),
         (gymnasium.spaces.Discrete(3), Column("x", "<i8")),
         (gymnasium.spaces.MultiBinary(5), Column("x", "|i1", (5,))),
         (gymnasium.spaces.MultiDiscrete([2, 3]), Column("x", "<i8", (2,))),
@@ -53,6 +53,26 @@ def test_the_spec_holds_both_spaces() -> None:
 )
 def test_a_space_has_a_column(space: gymnasium.Space[Any], column: Column) -> None:
     assert column_of("x", space) == column
+
+
+@pytest.mark.parametrize(
+    ("shape", "are_frames"),
+    [
+        ((4, 84, 84), True),
+        ((1, 84, 84), True),
+        ((4, 210, 160, 3), True),
+        ((3, 210, 160), True),
+        ((16, 32, 32), True),
+        ((210, 160, 3), False),
+        ((480, 640, 3), False),
+        ((4, 31, 33), False),
+        ((4, 7056), False),
+        ((0, 84, 84), False),
+    ],
+)
+def test_bytes_stacked_along_a_short_first_axis_are_frames(shape: tuple[int, ...], are_frames: bool) -> None:
+    space = gymnasium.spaces.Box(0, 255, shape, np.uint8)
+    assert column_of("x", space) == Column("x", "|u1", shape, are_frames)
 
 
 @pytest.mark.parametrize(

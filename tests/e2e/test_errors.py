@@ -47,6 +47,11 @@ WRONG: dict[str, tuple[dict[str, Any], int, str]] = {
         2,
         r"push\.n_buffer: 5000 items of 38 bytes take messages of up to \d+ bytes, above server\.max_message_bytes",
     ),
+    "batches with too many frames": (
+        {"env": {"target": "tests.frames:stacked_counting_env"}, "replay": {"capacity": 100}},
+        2,
+        r"push\.n_buffer: 10 items have up to 80 frames, above half of those the replay keeps \(62\)",
+    ),
     "a warm-up that never ends": ({"trainer": {"warmup_period": 2_000_000}}, 2, r"training would never start"),
     "an agent for other actions": (
         {

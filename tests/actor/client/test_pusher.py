@@ -69,7 +69,7 @@ class BreakingLearner(ScriptedLearner):
         if request.seq > self.last_seq:
             assert request.seq == self.last_seq + 1
             self.last_seq = request.seq
-            self.stored.extend(decode(SCHEMA, request.rows, request.payload)["n"].tolist())
+            self.stored.extend(decode(SCHEMA, request.rows, request.payload).columns["n"].tolist())
 
 
 def _break(context: grpc.ServicerContext, way: str) -> NoReturn:

@@ -62,8 +62,7 @@ def test_cursors_and_items_outlive_the_process_that_wrote_them(tmp_path: Path) -
 def test_a_batch_cut_off_before_its_journal_counts_for_nothing(tmp_path: Path) -> None:
     memory, writer = make(tmp_path)
     writer.append(rows(0, 4), 4, incarnation=7, seq=1)
-    memory.header.reserved = 7  # Killed after it had reserved and begun to write three rows.
-    memory.columns["n"][4:6] = -1
+    memory.columns["n"][4:6] = -1  # Killed after it had begun to write three rows.
     memory, again = reopen(tmp_path)
     assert readable(memory) == [0, 1, 2, 3]
     assert again.last_seq(7) == 1
@@ -74,7 +73,7 @@ def test_a_batch_cut_off_before_its_journal_counts_for_nothing(tmp_path: Path) -
 def test_rows_that_a_killed_writer_had_begun_to_overwrite_are_not_read(tmp_path: Path) -> None:
     memory, writer = make(tmp_path)
     writer.append(rows(0, 10), 10, incarnation=7, seq=1)
-    memory.header.reserved = 13
+    memory.header.oldest = 3  # Killed after it had given up three rows and begun to overwrite them.
     memory.columns["n"][0:2] = -1
     memory, again = reopen(tmp_path)
     assert readable(memory) == list(range(3, 10))

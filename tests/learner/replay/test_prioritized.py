@@ -181,7 +181,7 @@ def test_rows_that_are_being_overwritten_are_not_drawn_until_they_are_new_items(
     replay = ring.replay()
     assert drawn(replay) == set(range(100))
     tell(replay, dict.fromkeys(range(30), 0.5))
-    ring.memory.header.reserved = 130  # What a writer does first.
+    ring.memory.header.oldest = 30  # What a writer does first.
     assert drawn(replay) == set(range(30, 100))
     tell(replay, dict.fromkeys(range(30), 0.2))
     assert drawn(replay) == set(range(30, 100))

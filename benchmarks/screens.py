@@ -1,0 +1,33 @@
+"""Items to measure with: of any schema, and of an environment as large as Atari's."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+
+from common.data import Array, Items, Schema
+
+
+class Screens(gymnasium.Env[Array, Any]):
+    """Stacks of four 84 x 84 pictures; it is never stepped."""
+
+    observation_space = gymnasium.spaces.Box(0, 255, (4, 84, 84), np.uint8)
+    action_space = gymnasium.spaces.Discrete(6)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Array, dict[str, Any]]:
+        raise NotImplementedError
+
+    def step(self, action: Any) -> tuple[Array, float, bool, bool, dict[str, Any]]:
+        raise NotImplementedError
+
+
+def life(schema: Schema, rows: int) -> Items:
+    """Consecutive transitions: each shows one random new frame, which ``next_obs`` is ahead of ``obs``; else zeros."""
+    items: Items = {column.name: np.zeros((rows, *column.shape), column.dtype) for column in schema.columns}
+    for ahead, column in enumerate(schema.frame_columns):
+        stack, *frame = column.shape
+        frames = np.random.default_rng(0).integers(0, 256, (rows + stack + 1, *frame), column.dtype)
+        items[column.name] = np.stack([frames[i + ahead : i + ahead + stack] for i in range(rows)])
+    return items

@@ -1,0 +1,29 @@
+"""Arrays in mapped files that are written round after round: row i is in slot ``i mod length``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from common.data import Array, Column
+from learner.shared import map_file
+
+
+def map_ring(path: Path, column: Column, length: int, *, create: bool) -> Array:
+    """The rows of a column in a file, ``[length, *shape]``.
+
+    Raises:
+        RunDirectoryError: see ``map_file``.
+    """
+    file = map_file(path, length * column.row_bytes, create=create)
+    array: Array = np.frombuffer(file, column.dtype)
+    return array.reshape(length, *column.shape)
+
+
+def write_ring(ring: Array, rows: Array, start: int) -> None:
+    """Write rows, at most one round of them, at absolute index ``start``."""
+    slot = start % len(ring)
+    until_end = min(len(rows), len(ring) - slot)
+    ring[slot : slot + until_end] = rows[:until_end]
+    ring[: len(rows) - until_end] = rows[until_end:]

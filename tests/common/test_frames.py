@@ -1,0 +1,87 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from common.data import Column, Schema
+from common.frames import Packer
+from tests.frames import SCHEMA, pictures, stacked_items, unpacked
+
+SINGLE = Schema((Column("obs", "|u1", (1, 2, 3), frames=True),))
+
+
+def test_the_rows_of_an_episode_bring_one_frame_each_and_those_before_the_first() -> None:
+    batch = Packer(SCHEMA).pack(stacked_items(np.arange(3, 6)), 3)
+    np.testing.assert_array_equal(batch.frames, pictures(np.arange(7)))
+    np.testing.assert_array_equal(batch.columns["obs"], [[0, 1, 2, 3], [1, 2, 3, 4], [2, 3, 4, 5]])
+    np.testing.assert_array_equal(batch.columns["next_obs"], [[1, 2, 3, 4], [2, 3, 4, 5], [3, 4, 5, 6]])
+    assert batch.columns["obs"].dtype == "<u4"
+
+
+def test_only_the_first_rows_are_packed() -> None:
+    batch = Packer(SCHEMA).pack(stacked_items(np.arange(3, 6)), 1)
+    assert (batch.rows, len(batch.columns["n"]), len(batch.frames)) == (1, 1, 5)
+
+
+def test_no_rows_have_no_frames() -> None:
+    batch = Packer(SCHEMA).pack(stacked_items(np.arange(0)), 0)
+    assert batch.columns["obs"].shape == (0, 4)
+    assert batch.frames.shape == (0, 2, 3)
+
+
+@pytest.mark.parametrize("difference", [0, 5])
+def test_frames_that_differ_in_one_byte_are_two(difference: int) -> None:
+    frames = np.zeros((2, 1, 2, 3), np.uint8)
+    frames[1].flat[difference] = 1
+    assert len(Packer(SINGLE).pack({"obs": frames}, 2).frames) == 2
+
+
+def test_without_frame_columns_the_columns_are_those_of_the_items() -> None:
+    items = {"n": np.arange(5)}
+    batch = Packer(Schema((Column("n", "<i8"),))).pack(items, 5)
+    assert np.shares_memory(batch.columns["n"], items["n"])
+    assert (len(batch.frames), batch.back) == (0, 0)
+
+
+def test_a_packer_gives_a_step_after_a_step_one_new_frame_only() -> None:
+    packer = Packer(SCHEMA)
+    batches = [packer.pack(stacked_items(np.array([n])), 1) for n in range(6)]
+    assert [len(batch.frames) for batch in batches] == [2, 1, 1, 1, 1, 1]
+    assert [batch.back for batch in batches] == [0, 2, 3, 4, 4, 4]
+
+
+@given(st.lists(st.integers(1, 9), max_size=20))
+def test_positions_lead_to_the_frames_of_all_batches_so_far(sizes: list[int]) -> None:
+    packer, start, given_so_far = Packer(SCHEMA), 0, np.empty((0, 2, 3), np.uint8)
+    lowest = 0
+    for size in sizes:
+        items = stacked_items(np.arange(start, start + size))
+        batch = packer.pack(items, size)
+        base = len(given_so_far) - batch.back
+        given_so_far = np.concatenate([given_so_far, batch.frames])
+        for name in ("obs", "next_obs"):
+            np.testing.assert_array_equal(given_so_far[base + batch.columns[name].astype(int)], items[name])
+        assert base >= lowest, "no batch may need an older frame than the batch before it"
+        lowest, start = base, start + size
+
+
+def test_a_picture_that_keeps_coming_back_is_given_again_before_it_is_old() -> None:
+    packer = Packer(SCHEMA)
+    backs, given = [], 0
+    for n in range(1, 200):
+        numbers = np.array([[0, n, 0, n]])
+        batch = packer.pack({"obs": pictures(numbers), "n": np.array([n]), "next_obs": pictures(numbers)}, 1)
+        backs.append(batch.back)
+        given += len(batch.frames)
+    assert max(backs) == SCHEMA.max_frames
+    assert given < 200 * 1.2
+
+
+def test_a_new_packer_knows_no_frames() -> None:
+    items = stacked_items(np.arange(10, 13))
+    for _ in range(2):
+        batch = Packer(SCHEMA).pack(items, 3)
+        for name, column in unpacked(SCHEMA, batch).items():
+            np.testing.assert_array_equal(column, items[name])
