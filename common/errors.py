@@ -12,7 +12,8 @@
     ├── BudgetExhaustedError             10   training ended before the target score was reached
     ├── ChildFailedError                 11   a child process keeps dying
     ├── CheckpointError                  12   a model cannot be saved, read, or does not fit
-    └── StarvedError                     13   no items arrived for too long
+    ├── StarvedError                     13   no items arrived for too long
+    └── DatasetError                     14   a dataset cannot be read or learnt from
 
 0 is success; 128 + n means ended by signal n (130 Ctrl-C, 143 SIGTERM) after an orderly shutdown.
 `docs/exit-codes.md` says how to resolve each.
@@ -73,6 +74,10 @@ class CheckpointError(CrossborderError):
 
 class StarvedError(CrossborderError):
     exit_code = 13
+
+
+class DatasetError(CrossborderError):
+    exit_code = 14
 
 
 def by_exit_code(code: int, message: str) -> CrossborderError:

@@ -95,6 +95,7 @@ class Learner:
         self.agent.train()
         self._publish(self.opt_steps)
         self._started = self._window_started = self._clock()
+        self._window_samples = self.buffer.inserted  # What was there before did not arrive in this window.
 
     def seconds(self) -> float:
         """Since ``start``."""

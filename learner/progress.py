@@ -5,10 +5,12 @@ from __future__ import annotations
 import logging
 import math
 import threading
-from collections.abc import Callable
-from contextlib import ExitStack
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from types import TracebackType
 
+import rich.progress
 from rich.console import Console, Group
 from rich.live import Live
 from rich.progress_bar import ProgressBar
@@ -19,6 +21,31 @@ from learner.status import Status
 
 log = logging.getLogger(__name__)
 LIVE_SECONDS, PLAIN_SECONDS = 0.5, 5.0
+
+
+@contextmanager
+def loading(name: str, total: int, console: Console | None) -> Iterator[Callable[[int], None]]:
+    """Show how many of ``total`` steps are loaded; the callable is told of every few more.
+
+    Args:
+        name: of what is loaded.
+        total: steps, about.
+        console: draws a bar on it if it is a terminal; None logs plain lines.
+    """
+    done, next_line = 0, time.monotonic() + PLAIN_SECONDS
+    with rich.progress.Progress(console=console, disable=console is None) as bars:
+        bar = bars.add_task(f"loading {name}", total=total)
+
+        def more(steps: int) -> None:
+            nonlocal done, next_line
+            done += steps
+            bars.update(bar, completed=done)
+            if console is None and time.monotonic() >= next_line:
+                log.info("loading %s: %d of %d steps", name, done, total)
+                next_line += PLAIN_SECONDS
+
+        yield more
+    log.info("loaded %d items from %s", done, name)
 
 
 class Progress:

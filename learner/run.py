@@ -1,4 +1,4 @@
-"""What both ways to train have in common: the run directory, people's parts, the replay, the learner loop."""
+"""What all ways to train have in common: the run directory, people's parts, the replay, the learner loop."""
 
 from __future__ import annotations
 

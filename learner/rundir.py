@@ -7,6 +7,8 @@ import json
 import os
 import secrets
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from common.errors import RunDirectoryError
@@ -15,6 +17,31 @@ from common.errors import RunDirectoryError
 def default_run_dir(name: str) -> Path:
     """A new name under ``runs/``, also for two runs that begin in the same second."""
     return Path("runs") / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Read an earlier run's directory; no learner uses it meanwhile.
+
+    Raises:
+        RunDirectoryError: a learner is using it, or it is no run's directory.
+    """
+    try:
+        lock = os.open(path / "lock", os.O_RDONLY)
+    except OSError as error:
+        raise RunDirectoryError(f"{path}: cannot be read as a run's directory: lock: {error.strerror}") from error
+    try:
+        _lock(lock, fcntl.LOCK_SH, path)
+        yield
+    finally:
+        os.close(lock)
+
+
+def _lock(fd: int, kind: int, path: Path) -> None:
+    try:
+        fcntl.flock(fd, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise RunDirectoryError(f"{path}: another learner is using this run directory") from None
 
 
 class RunDir:
@@ -39,10 +66,7 @@ class RunDir:
             raise RunDirectoryError(f"{path}: cannot be written: {error.strerror}") from error
 
     def _claim(self) -> None:
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise RunDirectoryError(f"{self.path}: another learner is using this run directory") from None
+        _lock(self._lock, fcntl.LOCK_EX, self.path)
         if self.shared.exists():
             raise RunDirectoryError(f"{self.path}: expected a new run directory, found a run; name another run_dir")
         self.shared.mkdir()

@@ -29,20 +29,21 @@ def fence() -> None:
         pass
 
 
-def map_file(path: Path, size: int, *, create: bool) -> mmap.mmap:
-    """Map a file shared and writable; a new one is allocated at once, so that a full disk is found out here.
+def map_file(path: Path, size: int, *, create: bool, writable: bool = True) -> mmap.mmap:
+    """Map a file shared; a new one is allocated at once, so that a full disk is found out here.
 
     Raises:
         RunDirectoryError: it cannot be created, opened or has another size.
     """
     try:
-        fd = os.open(path, os.O_RDWR | (os.O_CREAT | os.O_EXCL if create else 0), 0o600)
+        access = os.O_RDWR if writable else os.O_RDONLY
+        fd = os.open(path, access | (os.O_CREAT | os.O_EXCL if create else 0), 0o600)
         try:
             if create:
                 os.posix_fallocate(fd, 0, size)
             elif os.fstat(fd).st_size != size:
                 raise RunDirectoryError(f"{path}: expected {size} bytes, found {os.fstat(fd).st_size}")
-            return mmap.mmap(fd, size)
+            return mmap.mmap(fd, size, access=mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ)
         finally:
             os.close(fd)
     except OSError as error:

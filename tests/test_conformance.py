@@ -10,7 +10,10 @@ import gymnasium
 import pytest
 from mlflow.tracking import MlflowClient
 
+from common.agents.awac import AWAC
+from common.agents.bc import BC
 from common.agents.dqn import DQN
+from common.agents.iql import IQL
 from common.agents.sac import SAC
 from common.agents.td3 import TD3
 from common.config import EvaluatorConfig, PrioritizedConfig
@@ -79,9 +82,9 @@ def test_dqn(agent: str, processor: StepProcessor) -> None:
     check_agent(AGENTS[agent], cart_pole(), processor=processor)
 
 
-@pytest.mark.parametrize("kind", [SAC, TD3])
+@pytest.mark.parametrize("kind", [SAC, TD3, BC, AWAC, IQL])
 @pytest.mark.parametrize("processor", [OneStep(), NStep()], ids=["OneStep", "NStep"])
-def test_continuous_agents(kind: type[SAC | TD3], processor: StepProcessor) -> None:
+def test_continuous_agents(kind: type[SAC | TD3 | BC | AWAC | IQL], processor: StepProcessor) -> None:
     make = partial(kind, units=(16,), batch_size=16)
     check_agent(make, gymnasium.make("Pendulum-v1"), processor=processor)
 
@@ -90,6 +93,10 @@ def test_goal_environments_fit_as_the_system_flattens_them() -> None:
     check_env(Goals())
     check_step_processor(OneStep(), Goals())
     check_agent(AGENTS["plain"], Goals())
+
+
+def test_behaviour_cloning_of_discrete_actions() -> None:
+    check_agent(partial(BC, units=(16,), batch_size=16), cart_pole())
 
 
 def test_my_parts_fit() -> None:

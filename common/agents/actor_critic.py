@@ -1,11 +1,11 @@
-"""What agents with a continuous policy and n critics share: SAC and TD3."""
+"""What agents with a continuous policy and n critics share: SAC, TD3, AWAC and IQL."""
 
 from __future__ import annotations
 
 import abc
 from collections.abc import Mapping
 from copy import deepcopy
-from typing import Annotated
+from typing import Annotated, Any, ClassVar
 
 import gymnasium
 import torch
@@ -25,7 +25,7 @@ from common.settings import Settings
 
 
 class ActorCriticConfig(Settings):
-    """What SAC and TD3 have in common."""
+    """What the settings of all of them have in common."""
 
     units: tuple[PositiveInt, ...] = Field((256, 256), description="Width of each hidden layer, actor and critics.")
     network: PluginConfig | None = Field(
@@ -54,29 +54,38 @@ class ActorCritic(Agent):
 
     Args:
         spec: ``gymnasium.spaces.Box`` observations and actions of any shape, actions with finite bounds.
-        config: the agent's settings.
         seed: of the initial weights and of all noise.
+        epsilon: not used; the policy explores by itself, each actor with a seed of its own.
         device: where the networks live.
-        outputs: of the actor, for each dimension of an action.
+        params: see the subclass's ``Config``.
 
     Raises:
         ConfigError: the observation space is no Box, or the action space no Box of floats with finite bounds.
         PluginError: the user's own network cannot be built or gives something else than its features.
     """
 
+    Config: ClassVar[type[ActorCriticConfig]]
     config: ActorCriticConfig
 
-    def __init__(self, spec: EnvSpec, config: ActorCriticConfig, *, seed: int, device: str, outputs: int) -> None:
+    def __init__(
+        self,
+        spec: EnvSpec,
+        *,
+        seed: int,
+        epsilon: float = 0.0,  # noqa: ARG002 - every agent is given one
+        device: str = "cpu",
+        **params: Any,
+    ) -> None:
         name, observations = type(self).__name__, spec.observation_space
         if not isinstance(observations, gymnasium.spaces.Box):
             raise ConfigError(f"{name}: expected Box observations, found {observations}")
-        self.config = config
+        self.config = config = self.Config(**params)
+        self._observations = observations
         self.device = torch.device(device)
         self.action_scale = ActionScale(name, spec.action_space, self.device)
         n_dims = self.action_scale.size
         torch.manual_seed(seed)
-        encoder, n_features = build_encoder(config.network, observations, config.feature_dim)
-        self.actor = nn.Sequential(encoder, Mlp((n_features,), outputs * n_dims, config.units)).to(self.device)
+        self.actor = self._make_actor(n_dims).to(self.device)
         encoder, n_features = build_encoder(config.network, observations, config.feature_dim)
         self.critics = Critics(config.n_critics, encoder, n_features, n_dims, config.units).to(self.device)
         self.critics_tgt = deepcopy(self.critics)
@@ -91,6 +100,16 @@ class ActorCritic(Agent):
         self._generator = torch.Generator(self.device).manual_seed(seed)
 
     @abc.abstractmethod
+    def _make_actor(self, n_dims: int) -> nn.Module:
+        """The actor, for actions of ``n_dims`` dimensions."""
+
+    def _make_network(self, outputs: int) -> nn.Sequential:
+        """A network of its own from observations ``[B, *shape]`` to ``[B, outputs]``, as the settings ask for it."""
+        config = self.config
+        encoder, n_features = build_encoder(config.network, self._observations, config.feature_dim)
+        return nn.Sequential(encoder, Mlp((n_features,), outputs, config.units))
+
+    @abc.abstractmethod
     def _explore(self, obs: torch.Tensor) -> torch.Tensor:
         """Actions ``[n, A]`` in ``[-1, 1]`` that explore, for observations ``[n, *shape]``."""
 
@@ -99,8 +118,8 @@ class ActorCritic(Agent):
         """What the next observations ``[B, *shape]`` are worth by the target networks, ``[B]``."""
 
     @abc.abstractmethod
-    def _improve_actor(self, obs: torch.Tensor) -> Record:
-        """Learn to act better at ``obs`` ``[B, *shape]``, and move the targets; called after the critics' update."""
+    def _improve_actor(self, batch: Mapping[str, torch.Tensor]) -> Record:
+        """Learn to act better, and move the targets; called after the critics' update."""
 
     def sample(self, obs: Array) -> Array:
         with torch.inference_mode():
@@ -114,8 +133,9 @@ class ActorCritic(Agent):
         record: Record = {}
         for _ in range(self.config.n_updates_per_opt):
             batch = to_tensors(buffer.batch(self.config.batch_size), self.device)
+            batch["action"] = self.action_scale.from_env(batch["action"])  # [B, A] in [-1, 1] from here on
             record |= self._improve_critics(batch, buffer)
-            record |= self._improve_actor(batch["obs"])
+            record |= self._improve_actor(batch)
         return record
 
     def _improve_critics(self, batch: Mapping[str, torch.Tensor], buffer: ReplayBuffer) -> Record:
@@ -124,7 +144,7 @@ class ActorCritic(Agent):
             reward, value = batch["reward"] * config.reward_scale, self._next_value(batch["next_obs"])
             discount = batch.get("discount", config.discount_factor)  # [B], or one for all
             target = td_target(reward, batch["terminated"], value, discount)  # [B]
-        q = self.critics(batch["obs"], self.action_scale.from_env(batch["action"]))  # [N, B]
+        q = self.critics(batch["obs"], batch["action"])  # [N, B]
         loss = critic_loss(config.critic_loss, q, target.expand_as(q), batch.get("weight"))
         descend(loss, self._critics_optimizer, config.max_grad_norm)
         report_td_error(buffer, batch, q, target)

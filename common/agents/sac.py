@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from pydantic import Field, PositiveFloat, model_validator
+from torch import nn
 
 from common.agents.actor_critic import ActorCritic, ActorCriticConfig
 from common.agents.losses import ent_coef_loss, soft_policy_loss, soft_value, squashed_gaussian
@@ -39,36 +41,23 @@ class SACConfig(ActorCriticConfig):
 class SAC(ActorCritic):
     """A Gaussian policy squashed by tanh that is paid for its entropy.
 
-    Args:
-        spec: ``gymnasium.spaces.Box`` observations and actions of any shape, actions with finite bounds.
-        seed: of the initial weights and of all noise.
-        epsilon: not used; the policy explores by itself, each actor with a seed of its own.
-        device: where the networks live.
-        params: see ``SACConfig``.
-
-    Raises:
-        ConfigError: the observation space is no Box, or the action space no Box of floats with finite bounds.
+    Arguments and errors are those of ``ActorCritic``; params: see ``SACConfig``.
     """
 
     Config = SACConfig
     config: SACConfig
 
-    def __init__(
-        self,
-        spec: EnvSpec,
-        *,
-        seed: int,
-        epsilon: float = 0.0,  # noqa: ARG002 - every agent is given one
-        device: str = "cpu",
-        **params: Any,
-    ) -> None:
-        config = SACConfig(**params)
-        super().__init__(spec, config, seed=seed, device=device, outputs=2)
-        given = config.target_entropy
-        self.target_entropy = -float(self.action_scale.size) if given is None else given
+    def __init__(self, spec: EnvSpec, **given: Any) -> None:
+        super().__init__(spec, **given)
+        config = self.config
+        target = config.target_entropy
+        self.target_entropy = -float(self.action_scale.size) if target is None else target
         self.ent_coef = EntropyCoef(config.ent_coef, learned=config.auto_ent_coef).to(self.device)
         self._nets["ent_coef"] = self.ent_coef
         self._ent_coef_optimizer = torch.optim.Adam(self.ent_coef.parameters(), lr=config.ent_coef_lr or config.lr)
+
+    def _make_actor(self, n_dims: int) -> nn.Module:
+        return self._make_network(2 * n_dims)
 
     def _policy(self, obs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Mean and log standard deviation before tanh, both ``[n, A]``."""
@@ -87,7 +76,8 @@ class SAC(ActorCritic):
         action, log_prob = self._draw(next_obs)
         return soft_value(self.critics_tgt(next_obs, action), log_prob, self.ent_coef())
 
-    def _improve_actor(self, obs: torch.Tensor) -> Record:
+    def _improve_actor(self, batch: Mapping[str, torch.Tensor]) -> Record:
+        obs = batch["obs"]
         ent_coef = self.ent_coef().detach()
         action, log_prob = self._draw(obs)
         loss = soft_policy_loss(self.critics(obs, action), log_prob, ent_coef)

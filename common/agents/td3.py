@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from copy import deepcopy
 from typing import Annotated, Any
 
 import torch
 from pydantic import Field, PositiveInt
+from torch import nn
 
 from common.agents.actor_critic import ActorCritic, ActorCriticConfig
 from common.agents.losses import least_value, policy_loss, smoothed
@@ -27,35 +29,22 @@ class TD3Config(ActorCriticConfig):
 
 
 class TD3(ActorCritic):
-    """A deterministic policy, tanh of the actor's outputs.
+    """A deterministic policy, tanh of the actor's outputs; actors differ by the seed of their noise, not by its size.
 
-    Args:
-        spec: ``gymnasium.spaces.Box`` observations and actions of any shape, actions with finite bounds.
-        seed: of the initial weights and of all noise.
-        epsilon: not used; actors differ by the seed of their noise, not by its size.
-        device: where the networks live.
-        params: see ``TD3Config``.
-
-    Raises:
-        ConfigError: the observation space is no Box, or the action space no Box of floats with finite bounds.
+    Arguments and errors are those of ``ActorCritic``; params: see ``TD3Config``.
     """
 
     Config = TD3Config
     config: TD3Config
 
-    def __init__(
-        self,
-        spec: EnvSpec,
-        *,
-        seed: int,
-        epsilon: float = 0.0,  # noqa: ARG002 - every agent is given one
-        device: str = "cpu",
-        **params: Any,
-    ) -> None:
-        super().__init__(spec, TD3Config(**params), seed=seed, device=device, outputs=1)
+    def __init__(self, spec: EnvSpec, **given: Any) -> None:
+        super().__init__(spec, **given)
         self.actor_tgt = deepcopy(self.actor)
         self._nets["actor_tgt"] = self.actor_tgt
         self._n_updates = 0
+
+    def _make_actor(self, n_dims: int) -> nn.Module:
+        return self._make_network(n_dims)
 
     def _explore(self, obs: torch.Tensor) -> torch.Tensor:
         action: torch.Tensor = self.actor(obs).tanh()
@@ -66,10 +55,11 @@ class TD3(ActorCritic):
         noise = self._noise(action) * self.config.target_noise
         return least_value(self.critics_tgt(next_obs, smoothed(action, noise, self.config.target_noise_clip)))
 
-    def _improve_actor(self, obs: torch.Tensor) -> Record:
+    def _improve_actor(self, batch: Mapping[str, torch.Tensor]) -> Record:
         self._n_updates += 1
         if self._n_updates % self.config.policy_delay:
             return {}
+        obs = batch["obs"]
         loss = policy_loss(self.critics(obs, self.actor(obs).tanh()))
         descend(loss, self._actor_optimizer, self.config.max_grad_norm)
         for target, online in ((self.critics_tgt, self.critics), (self.actor_tgt, self.actor)):

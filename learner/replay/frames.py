@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from common.data import Array, Column
-from learner.replay.ring import map_ring, write_ring
+from learner.replay.ring import MapFile, map_ring, write_ring
 
 
 class FrameStore:
@@ -17,19 +17,19 @@ class FrameStore:
     Bases never fall from row to row, so rows lose their frames in the order in which they came.
 
     Args:
+        mapped: maps a file.
         directory: where the two files are.
         frame: what a frame is like.
         capacity: frames kept.
         n_rows: rows kept.
-        create: make new files.
 
     Raises:
         RunDirectoryError: the files cannot be made or opened.
     """
 
-    def __init__(self, directory: Path, frame: Column, capacity: int, n_rows: int, *, create: bool) -> None:
-        self.frames = map_ring(directory / "frames", frame, capacity, create=create)
-        self.bases = map_ring(directory / "frame-bases", Column("base", "<i8"), n_rows, create=create)
+    def __init__(self, mapped: MapFile, directory: Path, frame: Column, capacity: int, n_rows: int) -> None:
+        self.frames = map_ring(mapped, directory / "frames", frame, capacity)
+        self.bases = map_ring(mapped, directory / "frame-bases", Column("base", "<i8"), n_rows)
 
     def write(self, frames: Array, number: int, start: int, rows: int, back: int) -> None:
         """Store the frames of a batch from ``number`` on; its rows from ``start`` on reach ``back`` frames further."""

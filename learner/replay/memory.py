@@ -14,8 +14,9 @@ from __future__ import annotations
 
 import json
 import logging
+from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -49,6 +50,7 @@ class ReplayMemory:
         capacity: items kept.
         create: make new files; otherwise open existing ones.
         frame_capacity: frames kept, where the schema has any.
+        writable: otherwise they are opened for reading only.
 
     Raises:
         RunDirectoryError: the files cannot be made or opened, or have another layout.
@@ -57,7 +59,14 @@ class ReplayMemory:
     """
 
     def __init__(
-        self, directory: Path, schema: Schema, capacity: int, *, create: bool, frame_capacity: int = 0
+        self,
+        directory: Path,
+        schema: Schema,
+        capacity: int,
+        *,
+        create: bool,
+        frame_capacity: int = 0,
+        writable: bool = True,
     ) -> None:
         self.schema = schema
         self.capacity = capacity
@@ -65,7 +74,7 @@ class ReplayMemory:
             raise ConfigError(f"replay: expected room for {2 * schema.max_frames} frames, found {frame_capacity}")
         self.max_rows = min(capacity, frame_capacity // (2 * schema.max_frames)) if schema.frame else capacity
         """Rows in one batch, at most: their frames must fit, all different, and as many to which they reach back."""
-        layout = {"version": LAYOUT_VERSION, "schema": schema.to_json(), "capacity": capacity}
+        layout: dict[str, Any] = {"version": LAYOUT_VERSION, "schema": schema.to_json(), "capacity": capacity}
         if schema.frame is not None:
             layout["frame_capacity"] = frame_capacity
         if create:
@@ -73,17 +82,30 @@ class ReplayMemory:
             (directory / "layout.json").write_text(json.dumps(layout))
         else:
             _check_layout(directory, layout)
-        header = map_file(directory / "header", 8 * _Header.N_WORDS, create=create)
+        mapped = partial(map_file, create=create, writable=writable)
+        header = mapped(directory / "header", 8 * _Header.N_WORDS)
         self.header = _Header(header, 0, _Header.N_WORDS)
-        cursors = map_file(directory / "cursors", _CURSOR.itemsize * (N_CURSORS + 1), create=create)
+        cursors = mapped(directory / "cursors", _CURSOR.itemsize * (N_CURSORS + 1))
         table = np.frombuffer(cursors, _CURSOR)
         self.journal, self.cursors = table[:1], table[1:]
         self.columns: Items = {
-            c.name: map_ring(directory / f"column-{c.name}", c.packed, capacity, create=create) for c in schema.columns
+            c.name: map_ring(mapped, directory / f"column-{c.name}", c.packed, capacity) for c in schema.columns
         }
         self.frames: FrameStore | None = None
         if schema.frame is not None:
-            self.frames = FrameStore(directory, schema.frame, frame_capacity, capacity, create=create)
+            self.frames = FrameStore(mapped, directory, schema.frame, frame_capacity, capacity)
+
+    @classmethod
+    def saved(cls, directory: Path) -> ReplayMemory:
+        """Open the files as they are, for reading only.
+
+        Raises:
+            RunDirectoryError: the files cannot be opened, or have another layout.
+        """
+        layout = _read_layout(directory)
+        schema = Schema.from_json(layout["schema"])
+        frame_capacity = layout.get("frame_capacity", 0)
+        return cls(directory, schema, layout["capacity"], create=False, frame_capacity=frame_capacity, writable=False)
 
     @property
     def committed(self) -> int:
@@ -98,14 +120,19 @@ class ReplayMemory:
         return int(self.header.oldest)
 
 
-def _check_layout(directory: Path, expected: dict[str, object]) -> None:
+def _read_layout(directory: Path) -> dict[str, Any]:
     try:
-        found = json.loads((directory / "layout.json").read_text())
+        found: dict[str, Any] = json.loads((directory / "layout.json").read_text())
     except (OSError, ValueError) as error:
         raise RunDirectoryError(f"{directory}: no readable replay memory: {error}") from error
-    if found["version"] != expected["version"]:
-        raise RunDirectoryError(f"{directory}: expected layout {expected['version']}, found {found['version']}")
-    here, there = Schema.from_json(expected["schema"]), Schema.from_json(found["schema"])  # type: ignore[arg-type]
+    if found["version"] != LAYOUT_VERSION:
+        raise RunDirectoryError(f"{directory}: expected layout {LAYOUT_VERSION}, found {found['version']}")
+    return found
+
+
+def _check_layout(directory: Path, expected: dict[str, Any]) -> None:
+    found = _read_layout(directory)
+    here, there = Schema.from_json(expected["schema"]), Schema.from_json(found["schema"])
     here.require_equal(there, "this run", f"replay in {directory}")
     for name in ("capacity", "frame_capacity"):
         if found.get(name) != expected.get(name):

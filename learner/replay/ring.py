@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import mmap
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 
 from common.data import Array, Column
-from learner.shared import map_file
+
+MapFile = Callable[[Path, int], mmap.mmap]
+"""``learner.shared.map_file``, knowing already whether files are made and written."""
 
 
-def map_ring(path: Path, column: Column, length: int, *, create: bool) -> Array:
+def map_ring(mapped: MapFile, path: Path, column: Column, length: int) -> Array:
     """The rows of a column in a file, ``[length, *shape]``.
 
     Raises:
         RunDirectoryError: see ``map_file``.
     """
-    file = map_file(path, length * column.row_bytes, create=create)
+    file = mapped(path, length * column.row_bytes)
     array: Array = np.frombuffer(file, column.dtype)
     return array.reshape(length, *column.shape)
 

@@ -12,7 +12,9 @@ import pytest
 import torch
 from torch import nn
 
+from common.agents.awac import AWAC
 from common.agents.dqn import DQN
+from common.agents.iql import IQL
 from common.agents.iqn import IQN
 from common.agents.sac import SAC
 from common.agents.td3 import TD3
@@ -32,6 +34,8 @@ KINDS: list[tuple[type[Agent], gymnasium.Space[Any]]] = [
     (IQN, gymnasium.spaces.Discrete(2)),
     (SAC, gymnasium.spaces.Box(-1, 1, (2,), np.float32)),
     (TD3, gymnasium.spaces.Box(-1, 1, (2,), np.float32)),
+    (AWAC, gymnasium.spaces.Box(-1, 1, (2,), np.float32)),
+    (IQL, gymnasium.spaces.Box(-1, 1, (2,), np.float32)),
 ]
 AGENTS = pytest.mark.parametrize(("kind", "actions"), KINDS)
 Params = dict[str, torch.Tensor]

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from common.errors import RunDirectoryError
-from learner.rundir import RunDir
+from learner.rundir import RunDir, reading
 
 
 def test_two_learners_cannot_use_one_run_directory(tmp_path: Path) -> None:
@@ -20,6 +20,23 @@ def test_a_run_is_not_written_over(tmp_path: Path) -> None:
     RunDir(tmp_path / "run").close()
     with pytest.raises(RunDirectoryError, match="expected a new run directory, found a run"):
         RunDir(tmp_path / "run")
+
+
+def test_an_earlier_run_is_read_by_many_but_not_while_a_learner_uses_it(tmp_path: Path) -> None:
+    run = RunDir(tmp_path / "run")
+    with pytest.raises(RunDirectoryError, match="another learner is using"), reading(tmp_path / "run"):
+        pass
+    run.close()
+    with reading(tmp_path / "run"), reading(tmp_path / "run"), pytest.raises(RunDirectoryError, match="is using"):
+        RunDir(tmp_path / "run")
+
+
+def test_what_is_no_runs_directory_is_not_read_as_one(tmp_path: Path) -> None:
+    with (
+        pytest.raises(RunDirectoryError, match="cannot be read as a run's directory: lock: No such file"),
+        reading(tmp_path),
+    ):
+        pass
 
 
 def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What holds for SAC and for TD3."""
+"""What holds for all agents with a continuous policy and n critics."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ import torch
 from gymnasium.spaces import Box
 
 from common.agents.actor_critic import ActorCritic
+from common.agents.awac import AWAC
+from common.agents.iql import IQL
 from common.agents.networks import NatureCnn
 from common.agents.sac import SAC
 from common.agents.td3 import TD3
@@ -24,13 +26,15 @@ OBS = Box(-1, 1, (2,), np.float32)
 ACTIONS = Box(np.array([-2, 0], np.float32), np.array([2, 10], np.float32))
 SPEC = EnvSpec(OBS, ACTIONS)
 ZERO = np.zeros(2, np.float32)
-QUIET: dict[type[ActorCritic], dict[str, Any]] = {SAC: {"ent_coef": 1e-9, "auto_ent_coef": False}, TD3: {}}
+QUIET: dict[type[ActorCritic], dict[str, Any]] = {SAC: {"ent_coef": 1e-9, "auto_ent_coef": False}}
 """Settings under which a next value is the least target Q and nothing else."""
-BOTH = pytest.mark.parametrize("kind", [SAC, TD3])
-Kind = type[SAC] | type[TD3]
+EACH = pytest.mark.parametrize("kind", [SAC, TD3, AWAC, IQL])
+BY_TARGET_CRITICS = pytest.mark.parametrize("kind", [SAC, TD3, AWAC])
+"""IQL has a value network to bootstrap from."""
+Kind = type[SAC] | type[TD3] | type[AWAC] | type[IQL]
 
 
-def make(kind: Kind, spec: EnvSpec = SPEC, *, seed: int = 0, **params: Any) -> SAC | TD3:
+def make(kind: Kind, spec: EnvSpec = SPEC, *, seed: int = 0, **params: Any) -> ActorCritic:
     defaults: dict[str, Any] = {"units": (8,), "batch_size": 16, "lr": 0.01}
     return kind(spec, seed=seed, **(defaults | params))
 
@@ -61,7 +65,7 @@ def model_of(agent: ActorCritic) -> Model:
 # Learning.
 
 
-@BOTH
+@EACH
 def test_it_learns_the_best_action_of_a_bandit(kind: Kind) -> None:
     """One step, reward ``-(a - best)^2`` in the units of [-1, 1]; best lies off the middle of both dimensions."""
     actions = np.random.default_rng(0).uniform(ACTIONS.low, ACTIONS.high, (512, 2)).astype(np.float32)
@@ -76,7 +80,7 @@ def test_it_learns_the_best_action_of_a_bandit(kind: Kind) -> None:
     np.testing.assert_allclose((agent.sample(ZERO[None])[0] - best) / half_width, [0, 0], atol=0.15)
 
 
-@BOTH
+@BY_TARGET_CRITICS
 @pytest.mark.parametrize(
     ("terminated", "truncated", "target"),
     [(False, False, 2 + 0.5 * 3), (False, True, 2 + 0.5 * 3), (True, False, 2.0), (True, True, 2.0)],
@@ -84,7 +88,7 @@ def test_it_learns_the_best_action_of_a_bandit(kind: Kind) -> None:
 def test_the_target_is_the_least_critics_and_bootstraps_unless_terminated(
     kind: Kind, terminated: bool, truncated: bool, target: float
 ) -> None:
-    agent = make(kind, units=(), discount_factor=0.5, reward_scale=2.0, n_critics=3, **QUIET[kind])
+    agent = make(kind, units=(), discount_factor=0.5, reward_scale=2.0, n_critics=3, **QUIET.get(kind, {}))
     for online, behind, value in zip(agent.critics.nets, agent.critics_tgt.nets, (5.0, 3.0, 4.0), strict=True):
         fix_outputs(online, 1.0)
         fix_outputs(behind, value)
@@ -93,16 +97,16 @@ def test_the_target_is_the_least_critics_and_bootstraps_unless_terminated(
     assert record["loss_critic"] == pytest.approx((1.0 - target) ** 2, rel=1e-5)
 
 
-@BOTH
+@BY_TARGET_CRITICS
 def test_a_discount_column_takes_the_place_of_the_discount_factor(kind: Kind) -> None:
-    agent = make(kind, units=(), discount_factor=0.5, n_critics=1, **QUIET[kind])
+    agent = make(kind, units=(), discount_factor=0.5, n_critics=1, **QUIET.get(kind, {}))
     fix_outputs(agent.critics.nets[0], 1.0)
     fix_outputs(agent.critics_tgt.nets[0], 4.0)
     record = floats(agent.opt(holding([row(1.0)], np.float32, discount=np.array([0.25], np.float32))))
     assert record["loss_critic"] == pytest.approx((1.0 - (1.0 + 0.25 * 4.0)) ** 2, rel=1e-5)
 
 
-@BOTH
+@EACH
 def test_weights_scale_the_loss_of_each_item_and_the_mean_error_of_the_critics_is_told(kind: Kind) -> None:
     agent = make(kind, units=(), critic_loss="mse")
     for critic, value in zip(agent.critics.nets, (1.0, 4.0), strict=True):
@@ -114,7 +118,7 @@ def test_weights_scale_the_loss_of_each_item_and_the_mean_error_of_the_critics_i
     assert memory.told == [([70, 71], [1.5, 2.5])]
 
 
-@BOTH
+@EACH
 def test_critics_see_actions_in_minus_one_to_one(kind: Kind) -> None:
     agent = make(kind, units=(), n_critics=1)
     (critic,) = agent.critics.nets
@@ -126,17 +130,17 @@ def test_critics_see_actions_in_minus_one_to_one(kind: Kind) -> None:
     assert record["q_mean"] == pytest.approx(-10 + 0.5)
 
 
-@BOTH
+@EACH
 def test_the_actors_loss_changes_no_critic(kind: Kind) -> None:
     agent = make(kind)
     before = copies(agent.critics)
     for _ in range(2):
-        agent._improve_actor(torch.from_numpy(observations(4)))
+        agent._improve_actor({"obs": torch.from_numpy(observations(4)), "action": torch.zeros(4, 2)})
     assert same(copies(agent.critics), before)
     assert all(parameter.grad is None for parameter in agent.critics.parameters())
 
 
-@BOTH
+@EACH
 def test_targets_follow_by_tau(kind: Kind) -> None:
     settings: dict[str, Any] = {"policy_delay": 1} if kind is TD3 else {}
     agent = make(kind, tau=0.25, **settings)
@@ -147,7 +151,7 @@ def test_targets_follow_by_tau(kind: Kind) -> None:
     assert not same(copies(agent.critics_tgt), before)
 
 
-@BOTH
+@EACH
 def test_gradients_are_clipped_to_the_norm_asked_for(kind: Kind) -> None:
     agent = make(kind, max_grad_norm=0.5)
     agent.opt(memory(row(1000.0)))
@@ -155,7 +159,7 @@ def test_gradients_are_clipped_to_the_norm_asked_for(kind: Kind) -> None:
     assert float(torch.cat([gradient.flatten() for gradient in gradients]).norm()) == pytest.approx(0.5, rel=1e-4)
 
 
-@BOTH
+@EACH
 def test_an_empty_memory_changes_nothing_and_counts_for_nothing(kind: Kind) -> None:
     agent, items = make(kind), holding([])
     before = agent.save_params()
@@ -165,7 +169,7 @@ def test_an_empty_memory_changes_nothing_and_counts_for_nothing(kind: Kind) -> N
     assert items.sampled == 0
 
 
-@BOTH
+@EACH
 def test_an_opt_step_draws_one_batch_for_each_of_its_updates(kind: Kind) -> None:
     items = memory()
     make(kind, batch_size=5, n_updates_per_opt=3).opt(items)
@@ -175,7 +179,7 @@ def test_an_opt_step_draws_one_batch_for_each_of_its_updates(kind: Kind) -> None
 # Acting.
 
 
-@BOTH
+@EACH
 def test_actions_are_within_the_bounds_and_reach_both_ends(kind: Kind) -> None:
     settings: dict[str, Any] = {"exploration_noise": 2.0} if kind is TD3 else {}
     agent = make(kind, **settings)
@@ -189,7 +193,7 @@ def test_actions_are_within_the_bounds_and_reach_both_ends(kind: Kind) -> None:
     assert (((wild.min(axis=0) - middle) / half_width) < -0.9).all()
 
 
-@BOTH
+@EACH
 def test_in_eval_mode_it_takes_tanh_of_the_mean_and_in_train_mode_explores(kind: Kind) -> None:
     agent, obs = make(kind), observations()
     agent.eval()
@@ -204,7 +208,7 @@ def test_in_eval_mode_it_takes_tanh_of_the_mean_and_in_train_mode_explores(kind:
     assert not np.array_equal(agent.sample(obs), first)
 
 
-@BOTH
+@EACH
 def test_the_seed_decides_on_weights_exploration_and_learning(kind: Kind) -> None:
     agents = [make(kind, seed=seed) for seed in (1, 1, 2)]
     actions = []
@@ -219,7 +223,7 @@ def test_the_seed_decides_on_weights_exploration_and_learning(kind: Kind) -> Non
     assert not same(states[0], states[2])
 
 
-@BOTH
+@EACH
 def test_only_the_seed_of_exploration_differs_between_actors_of_one_model(kind: Kind) -> None:
     model = model_of(make(kind))
     agents = [make(kind, seed=seed) for seed in (1, 2)]
@@ -233,7 +237,7 @@ def test_only_the_seed_of_exploration_differs_between_actors_of_one_model(kind: 
     assert first != second
 
 
-@BOTH
+@EACH
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
@@ -247,7 +251,7 @@ def test_spaces_it_cannot_act_in_are_refused(kind: Kind, spec: EnvSpec, message:
         make(kind, spec)
 
 
-@BOTH
+@EACH
 def test_observations_and_actions_of_any_shape_are_taken(kind: Kind) -> None:
     spec = EnvSpec(Box(0, 255, (2, 3), np.uint8), Box(-1, 1, (2, 2), np.float64))
     agent = make(kind, spec)
@@ -265,7 +269,7 @@ PIXELS = EnvSpec(Box(0, 255, (1, 36, 36), np.uint8), ACTIONS)
 NATURE = {"target": "common.agents.networks:NatureCnn", "params": {"hidden": 8}}
 
 
-@BOTH
+@EACH
 def test_it_learns_from_images_with_a_network_below_its_layers(kind: Kind) -> None:
     agent = make(kind, PIXELS, network=NATURE, feature_dim=6)
     obs = np.random.default_rng(0).integers(256, size=(36, 36), dtype=np.uint8)[None]
@@ -283,7 +287,7 @@ def test_it_learns_from_images_with_a_network_below_its_layers(kind: Kind) -> No
         assert not any(unchanged)
 
 
-@BOTH
+@EACH
 def test_a_network_that_does_not_take_the_observations_is_refused(kind: Kind) -> None:
     with pytest.raises(ConfigError, match=r"^NatureCnn: expected images"):
         make(kind, network=NATURE)
@@ -292,7 +296,7 @@ def test_a_network_that_does_not_take_the_observations_is_refused(kind: Kind) ->
 # Models and checkpoints.
 
 
-@BOTH
+@EACH
 def test_a_synced_model_changes_the_actor_alone(kind: Kind) -> None:
     source, agent = make(kind, seed=1), make(kind, seed=2)
     others = {name: copies(net) for name, net in agent._nets.items() if name != "actor"}
@@ -302,7 +306,7 @@ def test_a_synced_model_changes_the_actor_alone(kind: Kind) -> None:
     assert all(same(copies(agent._nets[name]), kept) for name, kept in others.items())
 
 
-@BOTH
+@EACH
 def test_what_it_publishes_are_always_the_same_live_tensors(kind: Kind) -> None:
     agent = make(kind)
     before, live = [value.data_ptr() for value in agent.model_info().values()], agent.model_info()
@@ -313,7 +317,7 @@ def test_what_it_publishes_are_always_the_same_live_tensors(kind: Kind) -> None:
     assert same(list(live.values()), copies(agent.actor))
 
 
-@BOTH
+@EACH
 def test_saved_parameters_are_restored_with_all_networks(kind: Kind) -> None:
     trained, fresh = make(kind, seed=1), make(kind, seed=2)
     for _ in range(4):
@@ -324,14 +328,14 @@ def test_saved_parameters_are_restored_with_all_networks(kind: Kind) -> None:
         assert same(copies(fresh._nets[name]), copies(net)), name
 
 
-@BOTH
+@EACH
 @pytest.mark.parametrize("other", [{"units": (9,)}, {"units": (8, 8)}, {"n_critics": 3}])
 def test_the_parameters_of_another_network_are_refused(kind: Kind, other: dict[str, Any]) -> None:
     with pytest.raises(CheckpointError, match=f"^{kind.__name__}: the saved network does not fit this one"):
         make(kind).load_params(make(kind, **other).save_params())
 
 
-@BOTH
+@EACH
 def test_parameters_that_lack_any_one_network_are_refused(kind: Kind) -> None:
     agent = make(kind)
     for missing in agent._nets:

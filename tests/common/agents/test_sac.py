@@ -73,7 +73,7 @@ def test_a_rewarded_entropy_widens_the_policy_and_an_unrewarded_does_not() -> No
         fix_outputs(net, 0.0)
     fix_outputs(agent.actor, 0.0, -3.0)
     obs = torch.zeros(64, 2)
-    entropies = [float(agent._improve_actor(obs)["entropy"]) for _ in range(100)]
+    entropies = [float(agent._improve_actor({"obs": obs})["entropy"]) for _ in range(100)]
     assert entropies[-1] > entropies[0] + 0.5
 
 

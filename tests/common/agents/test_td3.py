@@ -73,7 +73,7 @@ def test_the_actor_climbs_the_first_critic() -> None:
         next(first.parameters())[0, -1] = 1.0
     fix_outputs(agent.actor, 0.0)
     for _ in range(50):
-        agent._improve_actor(torch.zeros(4, 2))
+        agent._improve_actor({"obs": torch.zeros(4, 2)})
     assert agent.sample(ZERO[None]).item() > 0.3
 
 

@@ -116,3 +116,21 @@ def test_another_capacity_is_refused(tmp_path: Path) -> None:
 def test_a_missing_replay_is_an_error_with_its_place(tmp_path: Path) -> None:
     with pytest.raises(RunDirectoryError, match="no readable replay memory"):
         ReplayMemory(tmp_path / "nothing", SCHEMA, 10, create=False)
+
+
+def test_a_saved_memory_is_opened_as_it_is_for_reading_only(tmp_path: Path) -> None:
+    _, writer = make(tmp_path)
+    writer.append(rows(0, 10), 10, incarnation=7, seq=1)
+    writer.append(rows(10, 4), 4, incarnation=7, seq=2)
+    saved = ReplayMemory.saved(tmp_path / "replay")
+    assert (saved.schema, saved.capacity) == (SCHEMA, 10)
+    assert readable(saved) == list(range(4, 14))
+    with pytest.raises(TypeError, match="read-only"):
+        saved.header.committed = 0
+    with pytest.raises(ValueError, match="read-only"):
+        saved.columns["n"][0] = 7
+
+
+def test_a_saved_memory_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(RunDirectoryError, match="replay: no readable replay memory"):
+        ReplayMemory.saved(tmp_path / "replay")

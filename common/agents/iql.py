@@ -1,0 +1,56 @@
+"""IQL: implicit Q-learning (arXiv:2110.06169); no network is ever asked about an action that is not in the data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+import torch
+from pydantic import Field
+
+from common.agents.advantage_weighted import AdvantageWeighted, AdvantageWeightedConfig
+from common.agents.losses import least_value
+from common.agents.losses_offline import expectile_loss
+from common.agents.training import descend
+from common.data import Record
+from common.interfaces import EnvSpec, ReplayBuffer
+
+
+class IQLConfig(AdvantageWeightedConfig):
+    """``agent.params`` of ``common.agents.iql:IQL``."""
+
+    tau_iql: Annotated[float, Field(gt=0, lt=1)] = Field(
+        0.7, description="Expectile that the value takes of the actions in the data; towards 1 the best one's."
+    )
+
+
+class IQL(AdvantageWeighted):
+    """A value network learns a high expectile of the critics over the data; the critics bootstrap from it.
+
+    Arguments and errors are those of ``ActorCritic``; params: see ``IQLConfig``.
+    """
+
+    Config = IQLConfig
+    config: IQLConfig
+
+    def __init__(self, spec: EnvSpec, **given: Any) -> None:
+        super().__init__(spec, **given)
+        self.value = self._make_network(1).to(self.device)
+        self._nets["value"] = self.value
+        self._value_optimizer = torch.optim.Adam(self.value.parameters(), lr=self.config.lr)
+
+    def _improve_critics(self, batch: Mapping[str, torch.Tensor], buffer: ReplayBuffer) -> Record:
+        return self._improve_value(batch["obs"], batch["action"]) | super()._improve_critics(batch, buffer)
+
+    def _improve_value(self, obs: torch.Tensor, action: torch.Tensor) -> Record:
+        loss = expectile_loss(self._advantage(obs, action), self.config.tau_iql)
+        descend(loss, self._value_optimizer, self.config.max_grad_norm)
+        return {"loss_value": loss.detach()}
+
+    def _next_value(self, next_obs: torch.Tensor) -> torch.Tensor:
+        return self.value(next_obs).squeeze(1)  # type: ignore[no-any-return]
+
+    def _advantage(self, obs: torch.Tensor, action: torch.Tensor) -> torch.Tensor:
+        with torch.no_grad():
+            q = least_value(self.critics_tgt(obs, action))  # [B]
+        return q - self.value(obs).squeeze(1)  # type: ignore[no-any-return]

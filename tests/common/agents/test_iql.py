@@ -1,0 +1,97 @@
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from gymnasium.spaces import Box
+
+from common.agents.iql import IQL, IQLConfig
+from common.data import Array
+from common.errors import ConfigError
+from common.interfaces import EnvSpec
+from common.settings import validate
+from common.testing import ItemMemory
+from tests.common.agents.parts import copies, fix_outputs, holding, same
+
+SPEC = EnvSpec(Box(-1, 1, (2,), np.float32), Box(-1, 1, (1,), np.float32))
+ZERO = np.zeros(2, np.float32)
+
+
+def make(**params: Any) -> IQL:
+    defaults: dict[str, Any] = {"units": (), "batch_size": 8, "lr": 0.01}
+    return IQL(SPEC, seed=0, **(defaults | params))
+
+
+def memory(terminated: bool = False, **more: Array) -> ItemMemory:
+    return holding([(ZERO, (0.5,), 1.0, ZERO, terminated, False)], np.float32, **more)
+
+
+def floats(agent: IQL, items: ItemMemory) -> dict[str, float]:
+    record = agent.opt(items)
+    assert record is not None
+    return {key: float(value) for key, value in record.items()}
+
+
+@pytest.mark.parametrize(("tau", "value"), [(0.5, 0.0), (0.9, 0.8)])
+def test_the_value_learns_the_expectile_of_the_least_target_critic_over_the_data(tau: float, value: float) -> None:
+    """Of -1 and 1, equally often: ``tau (1 - v) = (1 - tau) (1 + v)``, so ``v = 2 tau - 1``."""
+    agent = make(tau_iql=tau)
+    for net, bias in zip(agent.critics_tgt.nets, (0.0, 50.0), strict=True):
+        fix_outputs(net, bias)
+        with torch.no_grad():
+            next(net.parameters())[0, -1] = 1.0
+    for _ in range(500):
+        agent._improve_value(torch.zeros(2, 2), torch.tensor([[1.0], [-1.0]]))
+    assert agent.value(torch.zeros(1, 2)).item() == pytest.approx(value, abs=0.02)
+
+
+@pytest.mark.parametrize(("terminated", "target"), [(False, 1 + 0.5 * 4), (True, 1.0)])
+def test_the_critics_bootstrap_from_the_value_network(terminated: bool, target: float) -> None:
+    agent = make(discount_factor=0.5, lr=1e-9)
+    fix_outputs(agent.value, 4.0)
+    for net in agent.critics.nets:
+        fix_outputs(net, 1.0)
+    assert floats(agent, memory(terminated))["loss_critic"] == pytest.approx((1 - target) ** 2, rel=1e-5)
+
+
+def test_a_discount_column_takes_the_place_of_the_discount_factor() -> None:
+    agent = make(discount_factor=0.5, lr=1e-9)
+    fix_outputs(agent.value, 4.0)
+    for net in agent.critics.nets:
+        fix_outputs(net, 1.0)
+    record = floats(agent, memory(discount=np.array([0.25], np.float32)))
+    assert record["loss_critic"] == pytest.approx((1 - 2) ** 2, rel=1e-5)
+
+
+def test_the_critics_never_ask_the_policy() -> None:
+    """Whatever the policy would do, values and critics learn the same from the same data."""
+    agents = [make(), make()]
+    fix_outputs(agents[1].actor.mean, 3.0)
+    for agent in agents:
+        for _ in range(5):
+            agent.opt(memory())
+    for name in ("critics", "critics_tgt", "value"):
+        assert same(copies(agents[0]._nets[name]), copies(agents[1]._nets[name])), name
+
+
+def test_the_values_loss_changes_no_critic() -> None:
+    agent = make()
+    before = copies(agent.critics_tgt)
+    agent._improve_value(torch.zeros(2, 2), torch.ones(2, 1))
+    assert same(copies(agent.critics_tgt), before)
+    assert all(parameter.grad is None for parameter in agent.critics_tgt.parameters())
+
+
+def test_it_records_what_the_page_describes() -> None:
+    record = floats(make(), memory())
+    assert set(record) == {"loss_value", "loss_critic", "q_mean", "loss_actor", "adv_mean", "log_prob"}
+    assert all(math.isfinite(value) for value in record.values())
+
+
+@pytest.mark.parametrize("tau", [0.0, 1.0])
+def test_an_expectile_must_lie_inside(tau: float) -> None:
+    with pytest.raises(ConfigError, match="tau_iql"):
+        validate(IQLConfig, {"tau_iql": tau}, "agent.params")
