@@ -122,7 +122,7 @@ def main() -> None:
     for batch, rows_per_push in ((64, 1), (64, 64), (256, 256)):
         with ingest(kind, batch) as server:
             rate = median(lambda server=server, n=rows_per_push: push_rate(server.ingest.address, n))  # type: ignore[misc]
-            schema = server.buffer._memory.schema
+            schema = server._run.memory.schema
         size = len(encode(schema, life(schema, batch), batch))
         floor = median(lambda size=size: floor_rate(size))  # type: ignore[misc]
         rows.append(

@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 
 from common.config import RunConfig, dump_config
-from common.interfaces import Recorder
+from common.interfaces import Recorder, ReplayBuffer
 from learner.checkpoint import Checkpoints
 from learner.curve import draw_learning_curve
 from learner.evaluator import build_evaluator
@@ -22,6 +22,7 @@ from learner.parts import build_eval_env, build_learner_parts
 from learner.precision import computing_in
 from learner.recorder import CsvRecorder
 from learner.replay.memory import ReplayMemory
+from learner.replay.prioritized import PrioritizedReplay
 from learner.replay.uniform import UniformReplay
 from learner.rundir import RunDir, default_run_dir
 from learner.scoring import AbandonableEnv, InlineScoring, Scoring
@@ -76,7 +77,13 @@ class Run:
             create=True,
             frame_capacity=config.replay.frame_capacity,
         )
-        self.buffer = UniformReplay(self.memory, config.seed)
+        self.buffer = self._make_buffer()
+
+    def _make_buffer(self) -> ReplayBuffer:
+        prioritized = self.config.replay.prioritized
+        if prioritized is None:
+            return UniformReplay(self.memory, self.config.seed)
+        return PrioritizedReplay(self.memory, prioritized, self.config.seed)
 
     def make_learner(self, publish: Callable[[int], None], stack: ExitStack) -> Learner:
         """The learner loop of this run, with its recorders, evaluator and checkpoints."""

@@ -40,6 +40,9 @@ class Diary:
     def batch(self, size: int) -> Items:
         raise AssertionError("the diary's agent draws nothing")
 
+    def update_priority(self, index: Array, td_error: Array) -> None:
+        raise AssertionError("nothing was drawn")
+
     def evaluate(self, agent: Agent) -> Evaluation:
         assert not agent.is_train, "evaluation must be greedy"
         self.events.append("evaluate")

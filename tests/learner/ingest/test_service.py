@@ -55,7 +55,7 @@ class Client:
         self.incarnation = incarnation
         self.channel = grpc.insecure_channel(server.ingest.address)
         self.stub = pb_grpc.LearnerServiceStub(self.channel)
-        self.schema = server.buffer._memory.schema
+        self.schema = server._run.memory.schema
 
     def join(self, **changes: object) -> pb.JoinResponse:
         request = {"protocol_version": 1, "incarnation": self.incarnation, "host": "here", "pid": 1, **changes}
@@ -80,7 +80,7 @@ class Client:
         return pb.PushItemsRequest(**request)  # type: ignore[arg-type]
 
     def stored(self) -> list[float]:
-        memory = self.server.buffer._memory
+        memory = self.server._run.memory
         return [float(reward) for reward in memory.columns["reward"][: memory.committed]]
 
 
