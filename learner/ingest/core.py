@@ -6,6 +6,7 @@ import logging
 import math
 import time
 from collections import OrderedDict
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,8 @@ from learner.shared import Bell, ControlBlock, fence
 log = logging.getLogger(__name__)
 MAX_HOST = 255
 MAX_FIGURE = 2**53
-"""Of what an actor reports of itself; up to here floats count whole numbers exactly."""
+"""Of all that an actor reports of itself; up to here floats count whole numbers exactly."""
+_reported = attrgetter(*REPORTED)
 MAX_KNOWN_MODELS = 4096
 
 
@@ -251,10 +253,10 @@ def _figures(report: pb.Report) -> tuple[float, ...]:
             f"found {n_lengths} and {len(returns)}",
             "report",
         )
-    if not all(map(math.isfinite, returns)):
-        raise RefusedError("report: expected finite episode returns, found others", "report")
-    figures = tuple(getattr(report, name) for name in REPORTED)
-    for name, figure in zip(REPORTED, figures, strict=True):
-        if not 0 <= figure <= MAX_FIGURE:
-            raise RefusedError(f"report: {name}: expected 0 to {MAX_FIGURE}, found {figure}", "report")
+    if not math.isfinite(sum(returns)):
+        raise RefusedError(f"report: expected finite episode returns, found a sum of {sum(returns)}", "report")
+    figures: tuple[float, ...] = _reported(report)
+    if min(figures) < 0 or not sum(figures) <= MAX_FIGURE:  # NaN fails too; one by one they took longer.
+        found = dict(zip(REPORTED, figures, strict=True))
+        raise RefusedError(f"report: expected figures from 0 and together up to {MAX_FIGURE}, found {found}", "report")
     return figures

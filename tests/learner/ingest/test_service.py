@@ -205,12 +205,17 @@ BAD: dict[str, tuple[Callable[[Client], pb.PushItemsRequest], str, str]] = {
     "seconds that cannot be": (
         lambda c: c.batch(1, report=pb.Report(env_seconds=float("nan"))),
         "bad_items",
-        "report: env_seconds: expected 0 to 9007199254740992, found nan",
+        "'env_seconds': nan",
+    ),
+    "seconds before the first": (
+        lambda c: c.batch(1, report=pb.Report(wait_seconds=-1.0)),
+        "bad_items",
+        "'wait_seconds': -1.0",
     ),
     "more steps than can be": (
         lambda c: c.batch(1, report=pb.Report(env_steps=2**64 - 1)),
         "bad_items",
-        "report: env_steps: expected 0 to 9007199254740992, found 18446744073709551615",
+        "report: expected figures from 0 and together up to 9007199254740992, found {'env_steps': 18446744073709551615",
     ),
     "somebody who has not joined": (
         lambda c: c.batch(1, incarnation=5),
