@@ -197,6 +197,26 @@ BAD: dict[str, tuple[Callable[[Client], pb.PushItemsRequest], str, str]] = {
         "bad_items",
         "as many episode lengths as returns",
     ),
+    "a return that is not finite": (
+        lambda c: c.batch(1, report=pb.Report(episode_returns=[float("inf")], episode_lengths=[3])),
+        "bad_items",
+        "report: expected finite episode returns",
+    ),
+    "seconds that cannot be": (
+        lambda c: c.batch(1, report=pb.Report(env_seconds=float("nan"))),
+        "bad_items",
+        "'env_seconds': nan",
+    ),
+    "seconds before the first": (
+        lambda c: c.batch(1, report=pb.Report(wait_seconds=-1.0)),
+        "bad_items",
+        "'wait_seconds': -1.0",
+    ),
+    "more steps than can be": (
+        lambda c: c.batch(1, report=pb.Report(env_steps=2**64 - 1)),
+        "bad_items",
+        "report: expected figures from 0 and together up to 9007199254740992, found {'env_steps': 18446744073709551615",
+    ),
     "somebody who has not joined": (
         lambda c: c.batch(1, incarnation=5),
         "not_joined",
