@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 import yaml
 
-from dashboards import DASHBOARDS
 from dashboards.__main__ import FOLDER
 from dashboards.model import of_instance
 from tests.conftest import ROOT
@@ -23,10 +22,6 @@ PANELS = [
 ]
 DATASOURCE = yaml.safe_load((GRAFANA / "provisioning/datasources/prometheus.yml").read_text())["datasources"][0]
 COMPOSE = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]
-
-
-def test_the_committed_files_are_what_the_code_builds() -> None:
-    assert {board.uid: board.json() for board in DASHBOARDS} == WRITTEN, "python -m dashboards"
 
 
 @pytest.mark.parametrize("panel", PANELS)
