@@ -77,11 +77,11 @@ class Run:
             frame_capacity=config.replay.frame_capacity,
         )
         self.buffer = UniformReplay(self.memory, config.seed)
+        self.checkpoints = Checkpoints(self.dir.path, config.actor_part(), self.id)
 
     def make_learner(self, publish: Callable[[int], None], stack: ExitStack) -> Learner:
         """The learner loop of this run, with its recorders, evaluator and checkpoints."""
         path = self.dir.path
-        checkpoints = Checkpoints(path, self.config.actor_part(), self.id)
         stack.callback(self._draw_curve)
         recorders: list[Recorder] = [CsvRecorder(path / "metrics.csv")]
         stack.callback(recorders[0].close)
@@ -91,22 +91,22 @@ class Run:
         return Learner(
             agent=self.parts.agent,
             buffer=self.buffer,
-            scoring=self._make_scoring(checkpoints, stack),
+            scoring=self._make_scoring(stack),
             recorders=recorders,
-            checkpoints=checkpoints,
+            checkpoints=self.checkpoints,
             publish=publish,
             config=self.config.trainer,
             computing=computing_in(self.config.trainer.precision, self.config.trainer.device),
         )
 
-    def _make_scoring(self, checkpoints: Checkpoints, stack: ExitStack) -> Scoring:
+    def _make_scoring(self, stack: ExitStack) -> Scoring:
         if self.config.evaluator.process == "child":
-            process = EvaluatorProcess(self.config, checkpoints)
+            process = EvaluatorProcess(self.config, self.checkpoints)
             stack.callback(process.end)
             return process
         abandoned = threading.Event()
         evaluator = build_evaluator(AbandonableEnv(self._eval_env, abandoned), self.config.evaluator)
-        return InlineScoring(evaluator, checkpoints, abandoned)
+        return InlineScoring(evaluator, self.checkpoints, abandoned)
 
     def _draw_curve(self) -> None:
         path, target = self.dir.path, self.config.trainer.target_score

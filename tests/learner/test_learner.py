@@ -217,7 +217,7 @@ def test_invariant_9_the_agent_is_back_in_train_mode_after_an_evaluation(tmp_pat
 class LateScoring:
     """A real ``Scoring``'s way to be late: the score comes when the test says so, by ``ready``, or at the end."""
 
-    skipped = 0
+    skipped = restarts = 0
 
     def __init__(self) -> None:
         self.ready = False
@@ -232,7 +232,7 @@ class LateScoring:
         if self.begun is None or not (self.ready or wait):
             return None
         moment, self.begun = self.begun, None
-        return Scored(moment, Evaluation(9.0, {"eval_reward": 9.0}))
+        return Scored(moment, Evaluation(9.0, {"eval_reward": 9.0}), seconds=3.0)
 
     def keep_best(self, agent: Agent, scored: Scored) -> None:
         self.kept.append(scored.moment)

@@ -197,6 +197,21 @@ BAD: dict[str, tuple[Callable[[Client], pb.PushItemsRequest], str, str]] = {
         "bad_items",
         "as many episode lengths as returns",
     ),
+    "a return that is not finite": (
+        lambda c: c.batch(1, report=pb.Report(episode_returns=[float("inf")], episode_lengths=[3])),
+        "bad_items",
+        "report: expected finite episode returns",
+    ),
+    "seconds that cannot be": (
+        lambda c: c.batch(1, report=pb.Report(env_seconds=float("nan"))),
+        "bad_items",
+        "report: env_seconds: expected 0 to 9007199254740992, found nan",
+    ),
+    "more steps than can be": (
+        lambda c: c.batch(1, report=pb.Report(env_steps=2**64 - 1)),
+        "bad_items",
+        "report: env_steps: expected 0 to 9007199254740992, found 18446744073709551615",
+    ),
     "somebody who has not joined": (
         lambda c: c.batch(1, incarnation=5),
         "not_joined",
