@@ -25,38 +25,57 @@ from dashboards import DASHBOARDS
 from dashboards.model import WIDTH, Dashboard, Graph, Panel, Stat, Table
 
 Series = list[tuple[dict[str, str], list[tuple[float, float]]]]
-Ask = Callable[[str], Series]
 
 _CELL = (0.62, 0.3)  # Inches.
 _COLORS = {"green": "#3d9950", "yellow": "#e0a800", "red": "#d0342c", "text": "#f0f0f0"}
-_SUFFIX = {"s": " s", "ops": "/s", "Bps": "B/s", "bytes": "B"}
+_PREFIXES = ((1e9, "G"), (1e6, "M"), (1e3, "k"))
+_SUFFIXES = {"s": " s", "ops": "/s", "Bps": "B/s", "bytes": "B"}
 
 
-def asker(url: str, seconds: int, step: int, variables: Mapping[str, str]) -> Ask:
-    """What a Prometheus has over the last ``seconds``: labels, and (seconds before now, value) every ``step`` s."""
-    end = time.time()
+class Source:
+    """A Prometheus, asked as Grafana asks it. Series are labels and points (seconds from the end, value).
 
-    def ask(expr: str) -> Series:
-        for name, value in variables.items():
+    Args:
+        url: of the Prometheus.
+        seconds: how far back pictures go.
+        variables: Grafana's variables, and what to put in their place.
+    """
+
+    def __init__(self, url: str, seconds: int, variables: Mapping[str, str]) -> None:
+        self._url, self._seconds, self._variables = url, seconds, variables
+        self._end = time.time()
+
+    def now(self, expr: str) -> Series:
+        """Each series with its newest point."""
+        found = self._ask("query", expr, time=self._end)
+        return [(one["metric"], [(0.0, float(one["value"][1]))]) for one in found]
+
+    def past(self, expr: str) -> Series:
+        """Each series with some 300 points."""
+        step = max(1, self._seconds // 300)
+        found = self._ask("query_range", expr, start=self._end - self._seconds, end=self._end, step=step)
+        return [(one["metric"], [(at - self._end, float(value)) for at, value in one["values"]]) for one in found]
+
+    def _ask(self, how: str, expr: str, **at: float) -> list[dict[str, Any]]:
+        for name, value in self._variables.items():
             expr = expr.replace(name, value)
-        query = urllib.parse.urlencode({"query": expr, "start": end - seconds, "end": end, "step": step})
-        with urllib.request.urlopen(f"{url}/api/v1/query_range?{query}", timeout=30) as response:  # noqa: S310  the user's
-            found = json.loads(response.read())["data"]["result"]
-        return [(one["metric"], [(at - end, float(value)) for at, value in one["values"]]) for one in found]
-
-    return ask
+        url = f"{self._url}/api/v1/{how}?{urllib.parse.urlencode({'query': expr, **at})}"
+        with urllib.request.urlopen(url, timeout=30) as response:  # noqa: S310  an operator's own
+            found: list[dict[str, Any]] = json.loads(response.read())["data"]["result"]
+        return found
 
 
 def readable(value: float, unit: str) -> str:
     """A value with its unit, at three digits: ``1.23 kB/s``."""
     if unit == "percentunit":
         return f"{100 * value:.3g}%"
-    if unit not in {"ops", "Bps", "bytes", "short"}:
-        return f"{value:.4g}{_SUFFIX.get(unit, '')}"
-    for size, prefix in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if abs(value) >= size:
-            return f"{value / size:.3g} {prefix}{_SUFFIX.get(unit, '')}"
-    return f"{value:.3g}{_SUFFIX.get(unit, '')}"
+    if unit == "s" and 0 < abs(value) < 1:
+        return f"{1000 * value:.3g} ms"
+    suffix = _SUFFIXES.get(unit, "")
+    if unit in {"s", "none"}:
+        return f"{value:.4g}{suffix}"
+    size, prefix = next(((size, prefix) for size, prefix in _PREFIXES if abs(value) >= size), (1.0, ""))
+    return f"{value / size:.3g} {prefix}{suffix}".rstrip()
 
 
 def named(legend: str, labels: Mapping[str, str]) -> str:
@@ -66,10 +85,10 @@ def named(legend: str, labels: Mapping[str, str]) -> str:
     return legend
 
 
-def draw_stat(panel: Stat, axes: Axes, ask: Ask) -> None:
+def draw_stat(panel: Stat, axes: Axes, source: Source) -> None:
     """The newest value on the colour it has."""
     ((legend, expr),) = zip(panel.series, panel.expressions(), strict=True)
-    found = ask(expr)
+    found = source.now(expr)
     color, text = panel.base, "no data"
     if found:
         labels, points = found[0]
@@ -82,12 +101,12 @@ def draw_stat(panel: Stat, axes: Axes, ask: Ask) -> None:
     axes.set(xticks=[], yticks=[])
 
 
-def draw_graph(panel: Graph, axes: Axes, ask: Ask) -> None:
+def draw_graph(panel: Graph, axes: Axes, source: Source) -> None:
     """Each series as a line, or as an area on those before."""
     lines: list[tuple[str, list[tuple[float, float]]]] = [
         (named(legend, labels), points)
         for legend, expr in zip(panel.series, panel.expressions(), strict=True)
-        for labels, points in ask(expr)
+        for labels, points in source.past(expr)
     ]
     below: dict[float, float] = {}
     for label, points in lines:
@@ -106,16 +125,17 @@ def draw_graph(panel: Graph, axes: Axes, ask: Ask) -> None:
     if lines:
         axes.legend(fontsize=7, loc="upper left", ncols=3, framealpha=0.6)
     else:
+        axes.set(xticks=[], yticks=[])
         axes.text(0.5, 0.5, "no data", ha="center", va="center", transform=axes.transAxes)
 
 
-def draw_table(panel: Table, axes: Axes, ask: Ask) -> None:
+def draw_table(panel: Table, axes: Axes, source: Source) -> None:
     """A row for each value of the panel's label."""
     units = panel.units or {}
     rows: dict[str, dict[str, str]] = {}
     for legend, expr in zip(panel.series, panel.expressions(), strict=True):
-        for labels, points in ask(expr):
-            cell = readable(points[-1][1], units.get(legend, panel.unit))
+        for labels, ((_, value),) in source.now(expr):
+            cell = readable(value, units.get(legend, panel.unit))
             rows.setdefault(labels[panel.key], {})[legend] = cell
     columns = list(panel.series)
     cells = [[key, *(row.get(column, "") for column in columns)] for key, row in sorted(rows.items())]
@@ -125,10 +145,14 @@ def draw_table(panel: Table, axes: Axes, ask: Ask) -> None:
     table.scale(1, 1.4)
 
 
-_DRAW: Mapping[type[Panel], Callable[[Any, Axes, Ask], None]] = {Stat: draw_stat, Graph: draw_graph, Table: draw_table}
+_DRAW: Mapping[type[Panel], Callable[[Any, Axes, Source], None]] = {
+    Stat: draw_stat,
+    Graph: draw_graph,
+    Table: draw_table,
+}
 
 
-def draw(dashboard: Dashboard, ask: Ask) -> Figure:
+def draw(dashboard: Dashboard, source: Source) -> Figure:
     """A dashboard in the places Grafana gives its panels."""
     placed = [
         panel["gridPos"] | {"title": panel["title"], "row": panel["type"] == "row"}
@@ -144,7 +168,7 @@ def draw(dashboard: Dashboard, ask: Ask) -> Figure:
         panel = next(panels)
         axes = figure.add_axes(_inside(place, height + 1))
         axes.set_title(panel.title, fontsize=9, loc="left", pad=3)
-        _DRAW[type(panel)](panel, axes, ask)
+        _DRAW[type(panel)](panel, axes, source)
     figure.text(0.01, 1 - 0.7 / (height + 1), f"crossborder / {dashboard.title}", fontsize=14)
     return figure
 
@@ -164,9 +188,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--instance", default="learner", help="the learner")
     chosen = parser.parse_args(arguments)
     variables = {"$instance": chosen.instance, "$actor": ".*", "$__rate_interval": "20s"}
-    ask = asker(chosen.prometheus, chosen.seconds, max(1, chosen.seconds // 300), variables)
+    source = Source(chosen.prometheus, chosen.seconds, variables)
     for dashboard in DASHBOARDS:
-        draw(dashboard, ask).savefig(chosen.folder / f"{dashboard.uid}.png", dpi=80)
+        draw(dashboard, source).savefig(chosen.folder / f"{dashboard.uid}.png", dpi=80)
 
 
 if __name__ == "__main__":

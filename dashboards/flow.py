@@ -33,15 +33,15 @@ _AT_A_GLANCE = Row(
         ),
         Stat(
             "Actors wait",
-            "Share of their time the actors are held back in push. High: the trainer is the bottleneck, "
-            "or the replay ratio asks for it.",
+            "Share of their time the actors are held back in push. High: the trainer is the bottleneck, or the replay "
+            "ratio asks for it; well so, where the learner is the dearer machine.",
             "percentunit",
             {"wait": f"sum(rate(crossborder_actor_wait_seconds_total{_RATE})) / ({_ACTED})"},
             base="green",
-            steps=((0.5, "yellow"), (0.9, "red")),
+            steps=((0.99, "yellow"),),
         ),
         Stat(
-            "Replay ratio off target",
+            "Replay ratio, of target",
             "Items drawn per item stored, over replay.samples_per_insert. Empty: no ratio is asked for.",
             "percentunit",
             {

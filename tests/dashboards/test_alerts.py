@@ -54,6 +54,15 @@ def test_each_alert_says_how_bad_it_is_and_what_to_do(rule: dict[str, Any]) -> N
     assert rule["alert"] in headings
 
 
+@pytest.mark.parametrize("rule", RULES, ids=NAMES)
+def test_the_page_of_metrics_names_each_alert_at_the_metrics_it_watches(rule: dict[str, Any]) -> None:
+    page = (ROOT / "docs" / "metrics.md").read_text()
+    for metric in set(re.findall(r"crossborder_\w+", rule["expr"])):
+        named = re.search(rf"^\| `{metric.removesuffix('_bucket')}[`{{].*\| (.*) \|$", page, re.MULTILINE)
+        assert named
+        assert rule["alert"] in named[1]
+
+
 def reach(alerts: queue.Queue[dict[str, Any]], *names: str) -> dict[str, dict[str, str]]:
     """The labels of the firing alerts of these names, once all have reached the webhook."""
     reached: dict[str, dict[str, str]] = {}
