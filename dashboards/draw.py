@@ -22,7 +22,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
 from dashboards import DASHBOARDS
-from dashboards.model import WIDTH, Dashboard, Graph, Panel, Stat, Table
+from dashboards.dashboard import Dashboard
+from dashboards.panels import WIDTH, Graph, Panel, Stat, Table
 
 Series = list[tuple[dict[str, str], list[tuple[float, float]]]]
 
@@ -118,15 +119,19 @@ def draw_graph(panel: Graph, axes: Axes, source: Source) -> None:
             below |= dict(zip(times, top, strict=True))
         else:
             axes.plot(times, [value for _, value in points], linewidth=1, label=label)
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: readable(value, panel.unit)))
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda at, _: f"{at:.0f} s"))
-    axes.tick_params(labelsize=7)
-    axes.grid(alpha=0.3)
     if lines:
-        axes.legend(fontsize=7, loc="upper left", ncols=3, framealpha=0.6)
+        _decorate(axes, panel.unit)
     else:
         axes.set(xticks=[], yticks=[])
         axes.text(0.5, 0.5, "no data", ha="center", va="center", transform=axes.transAxes)
+
+
+def _decorate(axes: Axes, unit: str) -> None:
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: readable(value, unit)))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda at, _: f"{at:.0f} s"))
+    axes.tick_params(labelsize=7)
+    axes.grid(alpha=0.3)
+    axes.legend(fontsize=7, loc="lower right", bbox_to_anchor=(1, 0.98), ncols=6, frameon=False)
 
 
 def draw_table(panel: Table, axes: Axes, source: Source) -> None:

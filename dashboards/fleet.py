@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dashboards.model import ACTOR, INSTANCE, Dashboard, Graph, Row, Stat, Table
+from dashboards.dashboard import ACTOR, INSTANCE, Dashboard, Row
+from dashboards.panels import Graph, Stat, Table
 
 _RATE = "[$__rate_interval]"
 _CHOSEN = '{actor=~"$actor"}'
@@ -97,7 +98,7 @@ _OVER_TIME = Row(
             "ops",
             {
                 "accepted": f"rate(crossborder_joins_total{_RATE})",
-                "refused: {{reason}}": f"rate(crossborder_joins_refused_total{_RATE})",
+                "{{reason}}": f"rate(crossborder_joins_refused_total{_RATE})",
             },
         ),
         Graph(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dashboards.model import Dashboard, Graph, Row, Stat
+from dashboards.dashboard import Dashboard, Row
+from dashboards.panels import Graph, Stat
 
 _RATE = "[$__rate_interval]"
 _ACTED = (

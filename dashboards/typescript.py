@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from dashboards import DASHBOARDS
-from dashboards.model import Dashboard
+from dashboards.dashboard import Dashboard
 
 _CONFIG = "@grafana/schema/dist/esm/raw/composable/{kind}/panelcfg/x/{name}PanelCfg_types.gen.d.ts"
 _KINDS = {"stat": "Stat", "timeseries": "TimeSeries", "table": "Table"}

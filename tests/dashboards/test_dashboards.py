@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from dashboards.__main__ import FOLDER
-from dashboards.model import of_instance
+from dashboards.panels import of_instance
 from tests.conftest import ROOT
 
 GRAFANA = ROOT / "docker" / "grafana"
@@ -68,6 +68,13 @@ def test_the_selector_joins_the_labels_an_expression_names() -> None:
     assert of_instance("sum(up)") == 'sum(up{instance="$instance"})'
     assert of_instance('crossborder_record{key="loss"}') == 'crossborder_record{instance="$instance",key="loss"}'
     assert of_instance("a_crossborder_like_name + group") == "a_crossborder_like_name + group"
+
+
+@pytest.mark.parametrize("name", [path.name for path in FOLDER.glob("*.json")])
+def test_the_page_shows_each_dashboard(name: str) -> None:
+    picture = f"images/{name.removesuffix('.json')}.png"
+    assert f"({picture})" in (ROOT / "docs" / "dashboards.md").read_text()
+    assert (ROOT / "docs" / picture).is_file()
 
 
 def test_grafana_finds_prometheus_and_the_dashboards_where_the_composition_has_them() -> None:

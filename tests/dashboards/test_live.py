@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import yaml
 
-from dashboards import DASHBOARDS
-from dashboards.model import Dashboard
+from dashboards import DASHBOARDS, draw
+from dashboards.dashboard import Dashboard
 from tests.conftest import PATIENCE, Command, endpoints, wait_for
 from tests.dashboards.stack import SHIPPED, Prometheus, needs, prometheus
 
@@ -85,3 +86,8 @@ def test_every_exported_metric_is_shown_by_a_panel_or_a_rule(live: Prometheus) -
     named = set(re.findall(r"crossborder_\w+", " ".join([*panels, *(rule["expr"] for rule in rules)])))
     parts = {re.sub("_bucket$", end, name) for name in named for end in ("_sum", "_count") if name.endswith("_bucket")}
     assert live.metrics() - named - parts == set(UNUSED)
+
+
+def test_each_dashboard_can_be_drawn(live: Prometheus, tmp_path: Path) -> None:
+    draw.main([live.url, str(tmp_path), "30"])
+    assert {path.name for path in tmp_path.iterdir()} == {f"{board.uid}.png" for board in DASHBOARDS}
