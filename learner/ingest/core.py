@@ -14,6 +14,7 @@ from common.codec import decode, schema_to_pb
 from common.config import RunConfig
 from common.data import MAX_EPISODES, ModelVersion, Schema
 from common.errors import ProtocolMismatchError, RefusedError, SchemaMismatchError
+from common.frames import Packed
 from common.pb import crossborder_pb2 as pb
 from common.rpc import PROTOCOL_VERSION, NotJoinedError, StoppingError, version_from_pb, version_to_pb
 from common.settings import Settings
@@ -150,16 +151,18 @@ class IngestCore:
             raise RefusedError(
                 f"incarnation: expected the one the stream began with, found {request.incarnation:016x}", "sequence"
             )
-        figures = _figures(request.report)
         last = self._writer.last_seq(request.incarnation)
         if request.seq == 0:
             if request.rows or request.payload:
                 raise RefusedError(f"seq: expected 1 or more for a batch of {request.rows} rows, found 0", "sequence")
+            figures = _figures(request.report)
         elif request.seq <= last:
             self.control.duplicates += 1
             return last
         else:
-            self._store(request, last)
+            batch = self._decode(request, last)  # First: items name the column where a report has but a sum.
+            figures = _figures(request.report)
+            self._store(request, batch)
             self._note_batch(row, request)
             last = request.seq
         self.registry.seen(row, figures)
@@ -167,18 +170,19 @@ class IngestCore:
             self.registry.set_state(row, ActorState.LEFT)
         return last
 
-    def _store(self, request: pb.PushItemsRequest, last: int) -> None:
+    def _decode(self, request: pb.PushItemsRequest, last: int) -> Packed:
         if request.seq != last + 1:
             raise RefusedError(f"seq: expected {last + 1}, found {request.seq}", "sequence")
         if request.schema_hash != self.schema.hash:
             raise SchemaMismatchError(f"schema: expected {self.schema.hash:016x}, found {request.schema_hash:016x}")
         if not 1 <= request.rows <= self.limits.max_rows:
             raise RefusedError(f"rows: expected 1 to {self.limits.max_rows}, found {request.rows}", "rows")
-        payload = request.payload  # One copy: every access of a bytes field makes another.
-        batch = decode(self.schema, request.rows, payload)
+        return decode(self.schema, request.rows, request.payload)
+
+    def _store(self, request: pb.PushItemsRequest, batch: Packed) -> None:
         self._writer.append_packed(batch, request.incarnation, request.seq)
         self.control.batches += 1
-        self.control.payload_bytes += len(payload)
+        self.control.payload_bytes += batch.rows * self.schema.packed_row_bytes + batch.frames.nbytes
         fence()  # The trainer must see the items before we look whether it waits for them.
         if self.control.trainer_waits:
             self._trainer_bell.ring()
