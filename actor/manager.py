@@ -46,6 +46,11 @@ class ActorManager:
     def _start(self, index: int) -> Child:
         return Child(f"worker-{index}", "actor.worker", self._boot)
 
+    @property
+    def restarts(self) -> int:
+        """Times a worker was started again."""
+        return sum(supervisor.restarts for supervisor in self._supervisors)
+
     def wait(self) -> None:
         """Wait until no worker is watched any more: each has ended for good or was asked to stop."""
         for supervisor in self._supervisors:

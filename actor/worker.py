@@ -13,11 +13,13 @@ import torch
 from actor.client.connector import Connector, Joined
 from actor.client.fetcher import ModelFetcher
 from actor.client.pusher import Pusher, RunChangedError
-from actor.proxy import ReplayBufferProxy
+from actor.priority import PrioritizedBatches
+from actor.proxy import BatchSink, ReplayBufferProxy
 from actor.sampler import Sampler
 from actor.stat import ActorCounters, ActorStat
 from actor.trust import Trust
 from common.child import say, say_error
+from common.data import PRIORITY
 from common.errors import ConfigError, CrossborderError, PluginError
 from common.interfaces import Agent
 from common.log import setup_logging
@@ -77,7 +79,7 @@ class Actor:
         fetcher = ModelFetcher(self._connector.stub, self._stopped)
         fetcher.announce(joined.newest)
         pusher = Pusher(self._connector, joined, fetcher, counters, self._stopped)
-        proxy = ReplayBufferProxy(joined.schema, joined.config.push, pusher)
+        proxy = make_proxy(joined, parts.agent, pusher)
         try:
             self._act(Sampler(parts.lanes, counters, joined.seed), parts.agent, fetcher, proxy)
         finally:
@@ -101,6 +103,14 @@ class Actor:
             sampler.sample_and_push(agent, proxy)
             model = models.newer_than(proxy.version)
         proxy.flush()
+
+
+def make_proxy(joined: Joined, agent: Agent, sink: BatchSink) -> ReplayBufferProxy:
+    """Where an actor's items go; on the way to ``sink`` they get their first priorities if the learner wants them."""
+    push = joined.config.push
+    if not push.initial_priorities:
+        return ReplayBufferProxy(joined.schema, push, sink)
+    return ReplayBufferProxy(joined.schema.without(PRIORITY), push, PrioritizedBatches(sink, agent))
 
 
 def build_agreed_parts(joined: Joined) -> Parts:

@@ -141,7 +141,7 @@ def main() -> None:
     for batch, rows_per_push in ((64, 1), (64, 64), (256, 256)):
         with ingest(kind, batch) as server:
             rate = median(lambda server=server, n=rows_per_push: push_rate(server, n))  # type: ignore[misc]
-            schema = server.buffer._memory.schema
+            schema = server._run.memory.schema
         with ingest(kind, batch, encrypted=True) as server:
             encrypted = median(lambda server=server, n=rows_per_push: push_rate(server, n))  # type: ignore[misc]
         size = len(encode(schema, life(schema, batch), batch))

@@ -98,6 +98,9 @@ class PushConfig(Settings):
     spool_bytes: PositiveInt = Field(
         64 << 20, description="Bytes an actor keeps while the learner is away; when full it waits."
     )
+    initial_priorities: bool = Field(
+        False, description="Actors send each item's TD error along, its first priority; needs replay.prioritized."
+    )
 
 
 class ActorConfig(Settings):
@@ -165,6 +168,18 @@ class EvaluatorConfig(Settings):
     seed: NonNegativeInt = Field(0, description="Episode i starts from reset(seed=seed + i).")
 
 
+class PrioritizedConfig(Settings):
+    """Proportional prioritised replay (arXiv:1511.05952)."""
+
+    alpha: Unit = Field(0.6, description="How much the TD error counts in an item's priority; 0 draws uniformly.")
+    beta_0: Unit = Field(0.4, description="How far weights make up for the priorities at first.")
+    beta_final: Unit = Field(1.0, description="How far they do at last; 1 is all the way.")
+    n_opts_final: PositiveInt = Field(500_000, description="Updates of priorities over which beta moves, linearly.")
+    normalize: Literal["all", "batch"] = Field(
+        "all", description="Weights are divided by the largest in the whole replay, or by the largest in the batch."
+    )
+
+
 class ReplayConfig(Settings):
     """The replay memory and the ratio at which it is used."""
 
@@ -174,6 +189,9 @@ class ReplayConfig(Settings):
     )
     error_buffer: PositiveFloat | None = Field(
         None, description="Drawn items by which the ratio may run ahead or behind; null takes a tenth of the warm-up's."
+    )
+    prioritized: PrioritizedConfig | None = Field(
+        None, description="Draw items by their TD errors; {} takes the defaults, null draws uniformly."
     )
     frames_per_item: PositiveFloat = Field(
         1.25, description="Frames kept per item, if observations are stacks of them."
@@ -300,6 +318,8 @@ class RunConfig(ActorConfig):
             )
         if self.trainer.target_score is not None and not self.trainer.eval_interval:
             raise ValueError("trainer.target_score needs trainer.eval_interval: nothing would ever be scored")
+        if self.push.initial_priorities and self.replay.prioritized is None:
+            raise ValueError("push.initial_priorities needs replay.prioritized: a uniform replay has no priorities")
         half = self.replay.capacity // 2  # While a batch overwrites old items there must be others to draw.
         for name, limit in (("server.max_rows", self.server.max_rows), ("half of replay.capacity", half)):
             if self.push.n_buffer > limit:

@@ -58,7 +58,13 @@ class SchemaMismatchError(CrossborderError):
 
 
 class RefusedError(CrossborderError):
+    """``reason`` is one word by which refusals are counted."""
+
     exit_code = 9
+
+    def __init__(self, message: str, reason: str = "") -> None:
+        super().__init__(message)
+        self.reason = reason
 
 
 class BudgetExhaustedError(CrossborderError):

@@ -9,7 +9,11 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from dataclasses import dataclass
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +26,21 @@ from common.errors import CheckpointError
 from common.interfaces import Agent
 from common.parts import build_parts
 from common.settings import validate
+
+
+@dataclass
+class SaveCounts:
+    """What was saved so far: ``best``, ``final`` and ``periodic`` ones; ``last_at`` in Unix seconds."""
+
+    kinds: Counter[str] = field(default_factory=lambda: Counter(best=0, final=0, periodic=0))
+    failures: int = 0
+    seconds: float = 0.0
+    last_at: float | None = None
+
+    def saved(self, name: str) -> None:
+        """A checkpoint of this name is complete."""
+        self.kinds[name if name in self.kinds else "periodic"] += 1
+        self.last_at = time.time()
 
 
 @dataclass(frozen=True)
@@ -37,6 +56,7 @@ class Checkpoints:
     directory: Path
     config: ActorConfig
     run_id: str
+    counts: SaveCounts = field(default_factory=SaveCounts)
 
     def save(self, name: str, agent: Agent, **meta: Any) -> Path:
         """Write a checkpoint and put it in the place of one of the same name.
@@ -53,15 +73,13 @@ class Checkpoints:
             CheckpointError: it cannot be written.
         """
         draft = self.directory / name
-        try:
+        with self._writing(draft):
             shutil.rmtree(draft, ignore_errors=True)
             draft.mkdir(parents=True)
             save_file(
                 {k: v.detach().cpu().contiguous() for k, v in agent.save_params().items()}, draft / "model.safetensors"
             )
             _write_meta(draft, {"run_id": self.run_id, **meta, "config": self.config.model_dump(mode="json")})
-        except (OSError, SafetensorError, RuntimeError) as error:
-            raise CheckpointError(f"{draft}: cannot be saved: {error}") from error
         return draft
 
     def keep(self, draft: Path, name: str, **meta: Any) -> Path:
@@ -73,21 +91,35 @@ class Checkpoints:
             CheckpointError: it cannot be kept; what was there before is still there.
         """
         target, old = self.directory / name, _old(self.directory / name)
-        try:
-            _put_back(old, target)
-            if meta:
-                _write_meta(draft, {**_read_meta(draft), **meta})
-            for file in draft.iterdir():
-                _sync(file)
-            if target.exists():
-                target.rename(old)
-            draft.rename(target)
-            _sync(self.directory)
-            shutil.rmtree(old, ignore_errors=True)
-        except (OSError, ValueError) as error:
-            _put_back(old, target)
-            raise CheckpointError(f"{target}: cannot be saved: {error}") from error
+        with self._writing(target):
+            try:
+                _put_back(old, target)
+                if meta:
+                    _write_meta(draft, {**_read_meta(draft), **meta})
+                for file in draft.iterdir():
+                    _sync(file)
+                if target.exists():
+                    target.rename(old)
+                draft.rename(target)
+                _sync(self.directory)
+                shutil.rmtree(old, ignore_errors=True)
+            except (OSError, ValueError):
+                _put_back(old, target)
+                raise
+        self.counts.saved(name)
         return target
+
+    @contextmanager
+    def _writing(self, path: Path) -> Iterator[None]:
+        """Count time and failures; what goes wrong becomes a CheckpointError that names the path."""
+        began = time.perf_counter()
+        try:
+            yield
+        except (OSError, ValueError, SafetensorError, RuntimeError) as error:
+            self.counts.failures += 1
+            raise CheckpointError(f"{path}: cannot be saved: {error}") from error
+        finally:
+            self.counts.seconds += time.perf_counter() - began
 
     def discard(self, name: str) -> None:
         """Remove a checkpoint or a draft, if there is one."""

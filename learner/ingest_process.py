@@ -61,6 +61,11 @@ class IngestProcess:
         return child
 
     @property
+    def restarts(self) -> int:
+        """Times it was started again."""
+        return self._supervisor.restarts
+
+    @property
     def address(self) -> str:
         """HOST:PORT it listens on."""
         return str(self._boot["listen"])

@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 
 from common.config import RunConfig, dump_config
-from common.interfaces import Recorder
+from common.interfaces import Recorder, ReplayBuffer
 from learner.checkpoint import Checkpoints
 from learner.curve import draw_learning_curve
 from learner.evaluator import build_evaluator
@@ -22,6 +22,7 @@ from learner.parts import build_eval_env, build_learner_parts
 from learner.precision import computing_in
 from learner.recorder import CsvRecorder
 from learner.replay.memory import ReplayMemory
+from learner.replay.prioritized import PrioritizedReplay
 from learner.replay.uniform import UniformReplay
 from learner.rundir import RunDir, default_run_dir
 from learner.scoring import AbandonableEnv, InlineScoring, Scoring
@@ -76,12 +77,18 @@ class Run:
             create=True,
             frame_capacity=config.replay.frame_capacity,
         )
-        self.buffer = UniformReplay(self.memory, config.seed)
+        self.buffer = self._make_buffer()
+        self.checkpoints = Checkpoints(self.dir.path, config.actor_part(), self.id)
+
+    def _make_buffer(self) -> ReplayBuffer:
+        prioritized = self.config.replay.prioritized
+        if prioritized is None:
+            return UniformReplay(self.memory, self.config.seed)
+        return PrioritizedReplay(self.memory, prioritized, self.config.seed)
 
     def make_learner(self, publish: Callable[[int], None], stack: ExitStack) -> Learner:
         """The learner loop of this run, with its recorders, evaluator and checkpoints."""
         path = self.dir.path
-        checkpoints = Checkpoints(path, self.config.actor_part(), self.id)
         stack.callback(self._draw_curve)
         recorders: list[Recorder] = [CsvRecorder(path / "metrics.csv")]
         stack.callback(recorders[0].close)
@@ -91,22 +98,22 @@ class Run:
         return Learner(
             agent=self.parts.agent,
             buffer=self.buffer,
-            scoring=self._make_scoring(checkpoints, stack),
+            scoring=self._make_scoring(stack),
             recorders=recorders,
-            checkpoints=checkpoints,
+            checkpoints=self.checkpoints,
             publish=publish,
             config=self.config.trainer,
             computing=computing_in(self.config.trainer.precision, self.config.trainer.device),
         )
 
-    def _make_scoring(self, checkpoints: Checkpoints, stack: ExitStack) -> Scoring:
+    def _make_scoring(self, stack: ExitStack) -> Scoring:
         if self.config.evaluator.process == "child":
-            process = EvaluatorProcess(self.config, checkpoints)
+            process = EvaluatorProcess(self.config, self.checkpoints)
             stack.callback(process.end)
             return process
         abandoned = threading.Event()
         evaluator = build_evaluator(AbandonableEnv(self._eval_env, abandoned), self.config.evaluator)
-        return InlineScoring(evaluator, checkpoints, abandoned)
+        return InlineScoring(evaluator, self.checkpoints, abandoned)
 
     def _draw_curve(self) -> None:
         path, target = self.dir.path, self.config.trainer.target_score

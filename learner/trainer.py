@@ -10,11 +10,13 @@ import itertools
 from collections.abc import Iterable
 from contextlib import ExitStack
 
+from actor.priority import PrioritizedItems
 from actor.sampler import Sampler
 from actor.stat import ActorCounters
 from common.clocks import Every
 from common.config import RunConfig
 from common.data import Items
+from common.interfaces import ItemSink
 from learner.learner import Learner
 from learner.limiter import RatioLimiter
 from learner.replay.memory import ReplayMemory, ReplayWriter
@@ -61,7 +63,9 @@ class Trainer:
             self._run = Run(self.config, stack, epsilon=epsilon, n_envs=n_envs)
             self.learner: Learner = self._run.make_learner(_nobody, stack)
             self._sampler = Sampler(self._run.parts.lanes, self._counters, self.config.seed)
-            self._sink = LocalSink(self._run.memory)
+            sink = LocalSink(self._run.memory)
+            first_priorities = self.config.push.initial_priorities
+            self._sink: ItemSink = PrioritizedItems(sink, self._run.parts.agent) if first_priorities else sink
             self._stack = stack.pop_all()
         return self
 

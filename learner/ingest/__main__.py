@@ -77,7 +77,7 @@ async def serve(boot: IngestBoot) -> None:
     loop.add_reader(bell.read_fd, on_bell)
     loop.add_reader(sys.stdin.fileno(), on_stdin_closed)
     metrics = MetricsServer(IngestCollector(core), boot.config.metrics.host, boot.metrics_port)
-    server, port = await _start_server(boot, servicer, Gate.of(boot.config.server, core.count_unauthenticated))
+    server, port = await _start_server(boot, servicer, Gate.of(boot.config.server, core.counts))
     host, _, _ = boot.listen.rpartition(":")
     say({"address": f"{host}:{port}", "metrics_port": metrics.port})
     while not ended.is_set():

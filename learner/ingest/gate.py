@@ -15,6 +15,7 @@ from common.rpc import bearer
 from common.tls import read_authorities, read_pair
 from common.tokens import ACTOR_VARIABLE, ADMIN_VARIABLE, Tokens
 from common.watched import Watched
+from learner.ingest.counts import IngestCounts
 
 log = logging.getLogger(__name__)
 Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
@@ -53,20 +54,18 @@ class Gate(grpc.aio.ServerInterceptor):
         actors: tokens of actors.
         admins: tokens of admins; without them only actors get in.
         open_health: health checks need no token.
-        on_refused: called for each call that is refused.
+        counts: where calls that are refused are counted.
     """
 
-    def __init__(
-        self, actors: Tokens, admins: Tokens | None, *, open_health: bool, on_refused: Callable[[], None]
-    ) -> None:
+    def __init__(self, actors: Tokens, admins: Tokens | None, *, open_health: bool, counts: IngestCounts) -> None:
         self._actors, self._admins, self._open_health = actors, admins, open_health
-        self._on_refused = on_refused
+        self._counts = counts
         self._seldom = Seldom(REFUSALS_LOGGED_EVERY)
         # It waits for no request, so it fits any method.
         self._refusal: Handler = grpc.stream_stream_rpc_method_handler(self._refuse)
 
     @classmethod
-    def of(cls, config: ServerConfig, on_refused: Callable[[], None]) -> Gate | None:
+    def of(cls, config: ServerConfig, counts: IngestCounts) -> Gate | None:
         """The gate that a configuration asks for; None where no token is known.
 
         Raises:
@@ -74,7 +73,7 @@ class Gate(grpc.aio.ServerInterceptor):
         """
         actors = Tokens.find(config.actor_token_file, ACTOR_VARIABLE)
         admins = Tokens.find(config.admin_token_file, ADMIN_VARIABLE)
-        return cls(actors, admins, open_health=config.open_health, on_refused=on_refused) if actors else None
+        return cls(actors, admins, open_health=config.open_health, counts=counts) if actors else None
 
     async def intercept_service(
         self,
@@ -92,7 +91,7 @@ class Gate(grpc.aio.ServerInterceptor):
         return tokens is not None and tokens.accept(token)
 
     async def _refuse(self, _: object, context: grpc.aio.ServicerContext[Any, Any]) -> None:
-        self._on_refused()
+        self._counts.unauthenticated += 1
         missed = self._seldom.due()
         if missed is not None:
             log.warning("a call from %s had no valid token (%d more before it)", context.peer(), missed)

@@ -44,5 +44,8 @@ class UniformReplay:
         self._sampled += size
         return items
 
-    def _draw(self, size: int) -> Array:
-        return self._rng.integers(*self._reader.bounds(), size)
+    def update_priority(self, index: Array, td_error: Array) -> None:
+        """Every item stays as likely as any other."""
+
+    def _draw(self, size: int) -> Items:
+        return {"index": self._rng.integers(*self._reader.bounds(), size)}

@@ -12,13 +12,14 @@ import yaml
 
 from common.address import is_loopback, split_address
 from common.agents.dqn import DQNConfig
-from common.agents.exploration import EpsilonGreedy
+from common.agents.exploration import EpsilonGreedy, Softmax
 from common.agents.sac import SACConfig
 from common.agents.td3 import TD3Config
 from common.config import (
     ActorConfig,
     ExplorationConfig,
     PluginConfig,
+    PrioritizedConfig,
     RunConfig,
     dump_config,
     load_config,
@@ -72,7 +73,7 @@ ALL_FIELDS = [
 
 
 def test_all_sections_are_walked() -> None:
-    assert {*ROOTS, PluginConfig, ExplorationConfig, EpsilonGreedy} < set(ALL_MODELS)
+    assert {*ROOTS, PluginConfig, ExplorationConfig, EpsilonGreedy, Softmax, PrioritizedConfig} < set(ALL_MODELS)
     assert set(ActorConfig.model_fields) < set(RunConfig.model_fields)
 
 
@@ -127,6 +128,9 @@ def test_max_train_steps_is_another_name_for_max_opts() -> None:
             {"push": {"n_buffer": 11}, "server": {"max_rows": 10}},
             r"push\.n_buffer \(11\) is above server\.max_rows \(10\)",
         ),
+        ({"push": {"initial_priorities": True}}, r"push\.initial_priorities needs replay\.prioritized"),
+        ({"replay": {"prioritized": {"alpha": 1.1}}}, r"replay\.prioritized\.alpha: .*less than or equal to 1, found"),
+        ({"replay": {"prioritized": {"beta": 1}}}, r"replay\.prioritized\.beta: unknown key \(did you mean 'beta_0'"),
         (
             {"server": {"max_actors": 2}, "agent_overrides": {1: {}, 2: {}}},
             r"agent_overrides: expected ids below server\.max_actors \(2\), found \[2\]",
@@ -288,6 +292,18 @@ def test_a_ladder_with_one_rung_or_without_a_slope_is_level(ladder: dict[str, An
         ("common.agents.dqn:DQN", {"lr_": 1}, (), r"agent\.params\.lr_: unknown key \(did you mean 'lr'\?\)"),
         ("common.agents.dqn:DQN", {"tau": 2.0}, (), r"agent\.params\.tau: .*less than or equal to 1, found 2\.0"),
         ("common.agents.dqn:DQN", {"explorer": {"strat": 1}}, (), r"agent\.params\.explorer\.strat: unknown key \(did"),
+        (
+            "common.agents.dqn:DQN",
+            {"explorer": {"kind": "softmax", "start": 1}},
+            (),
+            r"agent\.params\.explorer\.start: unknown key \(known: kind, temperature\)",
+        ),
+        (
+            "common.agents.dqn:DQN",
+            {"explorer": {"kind": "boltzmann"}},
+            (),
+            r"agent\.params\.explorer: .*'boltzmann' found using 'kind' does not match .*'epsilon_greedy', 'softmax'",
+        ),
         (
             "tests.parts:CheckingAgent",
             {"batch": 1},

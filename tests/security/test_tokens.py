@@ -17,6 +17,7 @@ from common.pb import crossborder_pb2_grpc as pb_grpc
 from common.rpc import authorization
 from common.tokens import ACTOR_VARIABLE, read_tokens
 from tests.conftest import Command
+from tests.learner.test_metrics import scrape_ingest
 from tests.security.conftest import Secured, join, write
 
 SECONDS = 20.0
@@ -132,10 +133,10 @@ def test_two_tokens_are_valid_while_one_replaces_the_other(secured: Secured, tok
 def test_refusals_are_counted_and_the_log_holds_no_token(
     secured: Secured, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    control = secured.server.control
-    before = control.unauthenticated
+    counted = "unauthenticated_calls_total"
+    before = scrape_ingest(secured.server)[counted]
     with pytest.raises(AuthenticationError):
         join(secured.address, secured.trust(token_file=write(tmp_path / "wrong.token", NEW)))
-    assert control.unauthenticated == before + 1
+    assert scrape_ingest(secured.server)[counted] == before + 1
     valid = {*read_tokens(secured.certs / "actor.token"), *read_tokens(secured.certs / "admin.token")}
     assert not any(token in caplog.text for token in {NEW, *valid})

@@ -55,7 +55,7 @@ class Client:
         self.incarnation = incarnation
         self.channel = grpc.insecure_channel(server.ingest.address)
         self.stub = pb_grpc.LearnerServiceStub(self.channel)
-        self.schema = server.buffer._memory.schema
+        self.schema = server._run.memory.schema
 
     def join(self, **changes: object) -> pb.JoinResponse:
         request = {"protocol_version": 1, "incarnation": self.incarnation, "host": "here", "pid": 1, **changes}
@@ -80,7 +80,7 @@ class Client:
         return pb.PushItemsRequest(**request)  # type: ignore[arg-type]
 
     def stored(self) -> list[float]:
-        memory = self.server.buffer._memory
+        memory = self.server._run.memory
         return [float(reward) for reward in memory.columns["reward"][: memory.committed]]
 
 
@@ -196,6 +196,26 @@ BAD: dict[str, tuple[Callable[[Client], pb.PushItemsRequest], str, str]] = {
         lambda c: c.batch(1, report=pb.Report(episode_lengths=[3])),
         "bad_items",
         "as many episode lengths as returns",
+    ),
+    "a return that is not finite": (
+        lambda c: c.batch(1, report=pb.Report(episode_returns=[float("inf")], episode_lengths=[3])),
+        "bad_items",
+        "report: expected finite episode returns",
+    ),
+    "seconds that cannot be": (
+        lambda c: c.batch(1, report=pb.Report(env_seconds=float("nan"))),
+        "bad_items",
+        "'env_seconds': nan",
+    ),
+    "seconds before the first": (
+        lambda c: c.batch(1, report=pb.Report(wait_seconds=-1.0)),
+        "bad_items",
+        "'wait_seconds': -1.0",
+    ),
+    "more steps than can be": (
+        lambda c: c.batch(1, report=pb.Report(env_steps=2**64 - 1)),
+        "bad_items",
+        "report: expected figures from 0 and together up to 9007199254740992, found {'env_steps': 18446744073709551615",
     ),
     "somebody who has not joined": (
         lambda c: c.batch(1, incarnation=5),
