@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 PROTO := common/pb/crossborder.proto
 
-.PHONY: demo test check lint proto proto-check bench clean
+.PHONY: demo test check lint proto proto-check dashboards dashboards-check dashboards-types bench clean
 
 # torch goes first, by itself: a later open requirement could fetch a CUDA build of several GB.
 $(READY): pyproject.toml
@@ -35,10 +35,26 @@ proto: $(READY)
 proto-check: proto
 	git diff --exit-code -- common/pb
 
-check: lint proto-check test
+dashboards: $(READY)
+	$(BIN)/python -m dashboards
+
+# The dashboards are committed; this fails when they are not what dashboards/ generates.
+dashboards-check: dashboards
+	git diff --exit-code -- docker/grafana/dashboards
+
+# The dashboards against Grafana's own TypeScript types; needs npm.
+dashboards-types: $(READY)
+	npm install --prefix build/grafana --silent --no-save --no-audit --no-fund @grafana/schema@11.6.0 typescript@5
+	$(BIN)/python -m dashboards.typescript build/grafana
+	build/grafana/node_modules/.bin/tsc --noEmit --strict --skipLibCheck --target es2022 --module es2022 \
+		--moduleResolution bundler build/grafana/*.ts
+
+check: lint proto-check dashboards-check test
 
 bench: $(READY)
 	$(BIN)/python -m benchmarks.ingest
+	$(BIN)/python -m benchmarks.acting
+	$(BIN)/python -m benchmarks.frames
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from functools import partial
 
 from actor.stat import ActorStat
+from actor.trust import Trust
 from common.child import Child, Supervisor
 from common.clocks import Deadline
 from common.errors import CrossborderError
@@ -21,13 +22,19 @@ class ActorManager:
         address: the learner's HOST:PORT.
         n_actors: workers.
         on_failure: called when a worker cannot be kept running.
+        trust: what workers and learner demand of each other.
         patience: seconds a worker waits for its learner.
     """
 
     def __init__(
-        self, address: str, n_actors: int, on_failure: Callable[[CrossborderError], None], patience: float = 60.0
+        self,
+        address: str,
+        n_actors: int,
+        on_failure: Callable[[CrossborderError], None],
+        trust: Trust,
+        patience: float = 60.0,
     ) -> None:
-        self._boot = {"address": address, "patience": patience}
+        self._boot = {"address": address, "patience": patience, "trust": trust.model_dump(mode="json")}
         self._supervisors: list[Supervisor] = []
         try:
             for i in range(n_actors):
@@ -38,6 +45,11 @@ class ActorManager:
 
     def _start(self, index: int) -> Child:
         return Child(f"worker-{index}", "actor.worker", self._boot)
+
+    @property
+    def restarts(self) -> int:
+        """Times a worker was started again."""
+        return sum(supervisor.restarts for supervisor in self._supervisors)
 
     def wait(self) -> None:
         """Wait until no worker is watched any more: each has ended for good or was asked to stop."""

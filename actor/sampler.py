@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,7 @@ class Sampler:
 
     Args:
         lanes: environments of one kind, none of them vectorised, each with a step processor of its own.
-        counters: counts steps and episodes.
+        counters: counts steps and episodes, and where the time goes.
         seed: environment j is first reset with ``seed + j``; later resets go on from there.
     """
 
@@ -37,12 +38,17 @@ class Sampler:
         Raises:
             PluginError: the agent gave another number of actions than it was given observations.
         """
+        began = perf_counter()
         obs = [self._reset(j) if begun is None else begun for j, begun in enumerate(self._obs)]
+        observed = perf_counter()
         actions = agent.sample(np.array(obs))
+        acted = perf_counter()
         if len(actions) != len(obs):
             raise PluginError(f"agent.sample: expected actions for {len(obs)} observations, found {len(actions)}")
-        for j, action in enumerate(actions):
-            items = self._step(j, obs[j], action)
+        made = [self._step(j, obs[j], action) for j, action in enumerate(actions)]
+        self._counters.inference_seconds += acted - observed
+        self._counters.env_seconds += observed - began + perf_counter() - acted
+        for items in made:
             if items is not None:
                 sink.push(items)
 

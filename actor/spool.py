@@ -123,6 +123,11 @@ class Spool(Generic[MessageT]):
         with self._changed:
             return epoch == self._epoch
 
+    @property
+    def n_bytes(self) -> int:
+        """Bytes not acknowledged yet."""
+        return self._bytes
+
     def __len__(self) -> int:
         """Messages not acknowledged yet."""
         with self._changed:

@@ -31,6 +31,14 @@ class ActorCounters:
         self._started: float | None = None
         self._last = 0.0
         self.env_steps = 0
+        self.env_seconds = 0.0
+        """Spent in environments and step processors."""
+        self.inference_seconds = 0.0
+        """Spent on choosing actions."""
+        self.wait_seconds = 0.0
+        """Held back with a finished batch."""
+        self.reconnects = 0
+        """Joins after the first."""
         self._returns: deque[float] = deque(maxlen=MAX_EPISODES)
         self._lengths: deque[int] = deque(maxlen=MAX_EPISODES)
         self._open: dict[int, tuple[float, int]] = {}  # Return and length so far, by environment.

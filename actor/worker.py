@@ -13,15 +13,18 @@ import torch
 from actor.client.connector import Connector, Joined
 from actor.client.fetcher import ModelFetcher
 from actor.client.pusher import Pusher, RunChangedError
-from actor.proxy import ReplayBufferProxy
+from actor.priority import PrioritizedBatches
+from actor.proxy import BatchSink, ReplayBufferProxy
 from actor.sampler import Sampler
 from actor.stat import ActorCounters, ActorStat
-from common.address import split_address
+from actor.trust import Trust
 from common.child import say, say_error
+from common.data import PRIORITY
 from common.errors import ConfigError, CrossborderError, PluginError
 from common.interfaces import Agent
 from common.log import setup_logging
 from common.parts import Parts, build_parts
+from common.settings import validate
 
 log = logging.getLogger(__name__)
 FIRST_MODEL_SECONDS = 60.0
@@ -34,16 +37,17 @@ class Actor:
     Args:
         address: the learner's HOST:PORT.
         patience: seconds to wait for a learner, at the start and after each broken connection.
+        trust: what the two demand of each other.
 
     Raises:
-        ConfigError: the address is not HOST:PORT.
+        ConfigError: the address is not HOST:PORT, or ``trust`` cannot be had.
     """
 
-    def __init__(self, address: str, patience: float) -> None:
-        split_address(address)
+    def __init__(self, address: str, patience: float, trust: Trust) -> None:
+        self._trust = trust
         self._stopped = threading.Event()
         self._asked_to_stop = False
-        self._connector = Connector(address, secrets.randbits(63) + 1, patience, self._stopped)
+        self._connector = Connector(address, secrets.randbits(63) + 1, patience, self._stopped, trust)
 
     def stop(self) -> None:
         """End the actor in order; from any thread."""
@@ -69,20 +73,22 @@ class Actor:
             self._connector.close()
 
     def _run_once(self, joined: Joined) -> ActorStat:
+        self._trust.check_names(joined.config)
         parts = build_agreed_parts(joined)
         counters = ActorCounters()
         fetcher = ModelFetcher(self._connector.stub, self._stopped)
         fetcher.announce(joined.newest)
         pusher = Pusher(self._connector, joined, fetcher, counters, self._stopped)
-        proxy = ReplayBufferProxy(joined.schema, joined.config.push, pusher)
+        proxy = make_proxy(joined, parts.agent, pusher)
         try:
             self._act(Sampler(parts.lanes, counters, joined.seed), parts.agent, fetcher, proxy)
         finally:
             unacknowledged = pusher.finish(FINISH_SECONDS)
             fetcher.join(1.0)
             parts.close()
-        if pusher.failure is not None:
-            raise pusher.failure
+        failure = pusher.failure or fetcher.failure
+        if failure is not None:
+            raise failure
         if unacknowledged:
             log.warning("%d batches were not acknowledged before the end", unacknowledged)
         return ActorStat(joined.actor_id, counters.env_steps, counters.seconds())
@@ -97,6 +103,14 @@ class Actor:
             sampler.sample_and_push(agent, proxy)
             model = models.newer_than(proxy.version)
         proxy.flush()
+
+
+def make_proxy(joined: Joined, agent: Agent, sink: BatchSink) -> ReplayBufferProxy:
+    """Where an actor's items go; on the way to ``sink`` they get their first priorities if the learner wants them."""
+    push = joined.config.push
+    if not push.initial_priorities:
+        return ReplayBufferProxy(joined.schema, push, sink)
+    return ReplayBufferProxy(joined.schema.without(PRIORITY), push, PrioritizedBatches(sink, agent))
 
 
 def build_agreed_parts(joined: Joined) -> Parts:
@@ -138,7 +152,7 @@ def main() -> int:
         actor.stop()
 
     try:
-        actor = Actor(boot["address"], boot["patience"])
+        actor = Actor(boot["address"], boot["patience"], validate(Trust, boot["trust"]))
         threading.Thread(target=stop_with_parent, name="lifeline", daemon=True).start()
         stat = run_actor(actor)
     except CrossborderError as error:

@@ -24,6 +24,7 @@ from common.envs import spec_of
 from common.processors import OneStep
 from common.testing import items_of, play
 from common.testing.agents import MakeAgent
+from learner.checkpoint import SaveCounts
 from learner.checkpointer import Checkpointer
 from learner.replay.memory import ReplayMemory, ReplayWriter
 from learner.replay.uniform import UniformReplay
@@ -53,7 +54,7 @@ def measure(make: MakeAgent, env_id: str, directory: Path) -> dict[str, object]:
     ReplayWriter(memory).append(items, 1000, incarnation=1, seq=1)
     agent, buffer = make(spec=spec_of(env), seed=0, epsilon=0.0, device="cpu"), UniformReplay(memory, seed=0)
     agent.opt(buffer)
-    files = StateFiles(directory / "checkpoints", {"run_id": "benchmark"}, keep=1)
+    files = StateFiles(directory / "checkpoints", {"run_id": "benchmark"}, keep=1, counts=SaveCounts())
     checkpointer, moment = Checkpointer(files, agent, buffer, "cpu", seconds=None), Moment(1, 1000, 0.0)
     state = checkpointer.copy(moment, -math.inf)
     opt = median(lambda: millis(lambda: agent.opt(buffer)))

@@ -1,7 +1,8 @@
 """Transitions per second into the replay, acknowledged, through the actor's own client, over loopback.
 
 Of CartPole, or with ``--kind atari`` of stacks of four 84 x 84 pictures, one new one a step. Beside each figure the
-floor: payloads of the same size on a stream to a gRPC server that only acknowledges them.
+floor: payloads of the same size on a stream to a gRPC server that only acknowledges them; and the same rate over TLS
+with a token.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ from benchmarks.report import median, report
 from benchmarks.screens import life
 from common.codec import encode
 from common.config import load_config
-from learner.server import LearnerServer
+from learner.certs import make_files
+from learner.server import LearnerServer, local_trust
 
 SECONDS = 3.0
 ROWS = 256
@@ -47,20 +49,37 @@ KINDS: dict[str, tuple[str, ...]] = {
 
 
 @contextmanager
-def ingest(kind: str, batch: int) -> Iterator[LearnerServer]:
+def ingest(kind: str, batch: int, *, encrypted: bool = False) -> Iterator[LearnerServer]:
     """A learner host that only takes items in, in batches of this many."""
     with tempfile.TemporaryDirectory() as directory:
+        secured = encrypt(Path(directory)) if encrypted else ()
         push = (f"push.n_buffer={batch}", f"push.window={WINDOW}", "push.flush_seconds=60")
         one_step = "step_processor={target: common.processors:OneStep}"  # As the peers store it: 46 bytes.
-        ours = (*FREE, *KINDS[kind], *push, one_step, "replay.samples_per_insert=null", f"run_dir={directory}/run")
+        ours = (
+            *FREE,
+            *secured,
+            *KINDS[kind],
+            *push,
+            one_step,
+            "replay.samples_per_insert=null",
+            f"run_dir={directory}/run",
+        )
         with LearnerServer(load_config(Path("configs/cartpole.yaml"), ours)) as server:
             yield server
 
 
-def push_rate(address: str, rows_per_push: int) -> float:
+def encrypt(directory: Path) -> tuple[str, ...]:
+    """The settings for TLS and tokens, with their files."""
+    make_files(directory, ["localhost"], 1, renew=False)
+    tls = f"server.tls={{certificate: {directory}/server.pem, key: {directory}/server.key}}"
+    return tls, f"server.actor_token_file={directory}/actor.token"
+
+
+def push_rate(server: LearnerServer, rows_per_push: int) -> float:
     """Transitions per second from the first push to the last acknowledgement."""
     stopped, counters = threading.Event(), ActorCounters()
-    connector = Connector(address, int(np.random.default_rng().integers(1, 2**63)), 10.0, stopped)
+    incarnation = int(np.random.default_rng().integers(1, 2**63))
+    connector = Connector(server.ingest.address, incarnation, 10.0, stopped, local_trust(server.config.server))
     joined = connector.join()
     fetcher = ModelFetcher(connector.stub, stopped)
     pusher = Pusher(connector, joined, fetcher, counters, stopped)
@@ -121,8 +140,10 @@ def main() -> None:
     rows = []
     for batch, rows_per_push in ((64, 1), (64, 64), (256, 256)):
         with ingest(kind, batch) as server:
-            rate = median(lambda server=server, n=rows_per_push: push_rate(server.ingest.address, n))  # type: ignore[misc]
-            schema = server.buffer._memory.schema
+            rate = median(lambda server=server, n=rows_per_push: push_rate(server, n))  # type: ignore[misc]
+            schema = server._run.memory.schema
+        with ingest(kind, batch, encrypted=True) as server:
+            encrypted = median(lambda server=server, n=rows_per_push: push_rate(server, n))  # type: ignore[misc]
         size = len(encode(schema, life(schema, batch), batch))
         floor = median(lambda size=size: floor_rate(size))  # type: ignore[misc]
         rows.append(
@@ -134,9 +155,10 @@ def main() -> None:
                 "messages/s": rate / batch,
                 "floor messages/s": floor,
                 "ratio": rate / batch / floor,
+                "TLS ratio": encrypted / rate,
             }
         )
-    report(f"ingest {kind}", "acknowledged, exactly once, finite values checked, no TLS", rows)
+    report(f"ingest {kind}", "acknowledged, exactly once, finite values checked; plain, and TLS to plain", rows)
 
 
 if __name__ == "__main__":

@@ -71,7 +71,7 @@ TASKS = {
         },
     ),
     "acrobot": Task(50_000, 20, {**_ZOO_DQN, "exploration_fraction": 0.24}),
-    "lunarlander": Task(100_000, 20, {**_ZOO_DQN, "exploration_fraction": 0.12}),
+    "lunarlander": Task(50_000, 20, {**_ZOO_DQN, "exploration_fraction": 0.24}),
     "pendulum": Task(
         10_000,
         20,

@@ -41,13 +41,14 @@ def _count_frames(schema: Schema, rows: int, found: int) -> int:
     fixed = rows * schema.packed_row_bytes
     if schema.frame is None:
         if found != fixed:
-            raise RefusedError(f"payload: expected {fixed} bytes for {rows} rows, found {found}")
+            raise RefusedError(f"payload: expected {fixed} bytes for {rows} rows, found {found}", "payload")
         return 0
     n_frames, rest = divmod(found - fixed, schema.frame.row_bytes)
     if rest or not 1 <= n_frames <= rows * schema.max_frames:
         raise RefusedError(
             f"payload: expected {fixed} bytes for {rows} rows and 1 to {rows * schema.max_frames} frames of "
-            f"{schema.frame.row_bytes} bytes, found {found}"
+            f"{schema.frame.row_bytes} bytes, found {found}",
+            "payload",
         )
     return n_frames
 
@@ -59,10 +60,10 @@ def _read(column: Column, rows: int, payload: bytes, offset: int) -> Array:
     if flat.dtype.kind == "f" and not np.isfinite(flat).all():
         bad = int(np.flatnonzero(~np.isfinite(flat))[0])
         raise RefusedError(
-            f"column '{column.name}': expected finite values, found {flat[bad]} in row {bad * rows // count}"
+            f"column '{column.name}': expected finite values, found {flat[bad]} in row {bad * rows // count}", "values"
         )
     if flat.dtype.kind == "b" and flat.view(np.uint8).max(initial=0) > 1:
-        raise RefusedError(f"column '{column.name}': expected booleans of 0 or 1, found another byte")
+        raise RefusedError(f"column '{column.name}': expected booleans of 0 or 1, found another byte", "values")
     return flat.reshape(rows, *column.shape)
 
 
@@ -71,7 +72,8 @@ def _check_positions(name: str, positions: Array, n_frames: int) -> None:
     if len(rows):
         row = int(rows[0])
         raise RefusedError(
-            f"column '{name}': expected frame positions below {n_frames}, found {positions[row].max()} in row {row}"
+            f"column '{name}': expected frame positions below {n_frames}, found {positions[row].max()} in row {row}",
+            "values",
         )
 
 

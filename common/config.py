@@ -19,6 +19,8 @@ from common.errors import ConfigError, PluginError
 from common.nested import assign, laid_over
 from common.plugins import nearest
 from common.settings import Settings, validate
+from common.tls import read_authorities, read_pair
+from common.tokens import ACTOR_VARIABLE, ADMIN_VARIABLE, Tokens
 
 Interval = Annotated[int | None, Field(ge=0)]
 Unit = Annotated[float, Field(ge=0, le=1)]
@@ -96,6 +98,9 @@ class PushConfig(Settings):
     spool_bytes: PositiveInt = Field(
         64 << 20, description="Bytes an actor keeps while the learner is away; when full it waits."
     )
+    initial_priorities: bool = Field(
+        False, description="Actors send each item's TD error along, its first priority; needs replay.prioritized."
+    )
 
 
 class ActorConfig(Settings):
@@ -167,6 +172,18 @@ class EvaluatorConfig(Settings):
     seed: NonNegativeInt = Field(0, description="Episode i starts from reset(seed=seed + i).")
 
 
+class PrioritizedConfig(Settings):
+    """Proportional prioritised replay (arXiv:1511.05952)."""
+
+    alpha: Unit = Field(0.6, description="How much the TD error counts in an item's priority; 0 draws uniformly.")
+    beta_0: Unit = Field(0.4, description="How far weights make up for the priorities at first.")
+    beta_final: Unit = Field(1.0, description="How far they do at last; 1 is all the way.")
+    n_opts_final: PositiveInt = Field(500_000, description="Updates of priorities over which beta moves, linearly.")
+    normalize: Literal["all", "batch"] = Field(
+        "all", description="Weights are divided by the largest in the whole replay, or by the largest in the batch."
+    )
+
+
 class ReplayConfig(Settings):
     """The replay memory and the ratio at which it is used."""
 
@@ -176,6 +193,9 @@ class ReplayConfig(Settings):
     )
     error_buffer: PositiveFloat | None = Field(
         None, description="Drawn items by which the ratio may run ahead or behind; null takes a tenth of the warm-up's."
+    )
+    prioritized: PrioritizedConfig | None = Field(
+        None, description="Draw items by their TD errors; {} takes the defaults, null draws uniformly."
     )
     frames_per_item: PositiveFloat = Field(
         1.25, description="Frames kept per item, if observations are stacks of them."
@@ -200,11 +220,32 @@ class ExplorationConfig(Settings):
         return float(self.base ** (1 + self.alpha * share))
 
 
+class TlsConfig(Settings):
+    """Certificates of the server, PEM files; changed ones are used from the next connection on."""
+
+    certificate: Path = Field(description="The server's certificate, followed by intermediate ones.")
+    key: Path = Field(description="Its private key, not encrypted.")
+    client_ca: Path | None = Field(
+        None,
+        description="Authorities that every actor's certificate must descend from (mutual TLS); null asks for none.",
+    )
+
+
 class ServerConfig(Settings):
     """The gRPC server on the learner host."""
 
     listen: str = Field("127.0.0.1:50051", description="HOST:PORT for actors; port 0 takes a free one.")
     insecure: bool = Field(False, description="Allow an address beyond loopback although nothing is encrypted.")
+    tls: TlsConfig | None = Field(None, description="Encrypts the wire; needed beyond loopback unless insecure.")
+    actor_token_file: Path | None = Field(
+        None, description="Tokens of actors, one a line; null: CROSSBORDER_TOKEN_FILE or CROSSBORDER_TOKEN, if set."
+    )
+    admin_token_file: Path | None = Field(
+        None,
+        description="Tokens for all but the actors' service; null: CROSSBORDER_ADMIN_TOKEN_FILE or _TOKEN, if set.",
+    )
+    open_health: bool = Field(True, description="Answer health checks without a token.")
+    reflection: bool = Field(False, description="Let callers list the services (gRPC reflection), with an admin token.")
     max_actors: Annotated[int, Field(ge=1, le=4096)] = Field(256, description="Actors at one time.")
     max_rows: PositiveInt = Field(65_536, description="Rows in one batch, at most.")
     max_message_bytes: Annotated[int, Field(ge=1024, le=256 << 20)] = Field(
@@ -214,6 +255,31 @@ class ServerConfig(Settings):
         30.0, description="A stream silent for so long is closed; an actor away for so long is lost, its id free again."
     )
     grace_seconds: PositiveFloat = Field(5.0, description="Time actors get at the end to hand over what they have.")
+
+    def check(self) -> None:
+        """Check that nobody beyond this host is let in by mistake, and that files can be read.
+
+        Raises:
+            ConfigError: naming what contradicts what.
+        """
+        host, _ = split_address(self.listen)
+        actors = Tokens.find(self.actor_token_file, ACTOR_VARIABLE)
+        admins = Tokens.find(self.admin_token_file, ADMIN_VARIABLE)
+        if self.tls is not None:
+            read_pair(self.tls.certificate, self.tls.key)
+            if self.tls.client_ca is not None:
+                read_authorities(self.tls.client_ca)
+        if self.insecure and (self.tls or actors or admins):
+            raise ConfigError("server.insecure (--insecure): expected neither server.tls nor tokens beside it")
+        if (actors or admins) and self.tls is None:
+            raise ConfigError("server.tls: expected a certificate and key beside tokens, which are sent over TLS only")
+        if admins and not actors:
+            raise ConfigError("server.actor_token_file: expected tokens of actors beside those of admins, found none")
+        if not (is_loopback(host) or self.insecure or (self.tls and actors)):
+            raise ConfigError(
+                f"server.listen: '{self.listen}' is reachable from other hosts; expected server.tls and "
+                "server.actor_token_file (crossborder-certs makes both), or --insecure if that network is yours alone"
+            )
 
 
 class MetricsConfig(Settings):
@@ -256,6 +322,8 @@ class RunConfig(ActorConfig):
             )
         if self.trainer.target_score is not None and not self.trainer.eval_interval:
             raise ValueError("trainer.target_score needs trainer.eval_interval: nothing would ever be scored")
+        if self.push.initial_priorities and self.replay.prioritized is None:
+            raise ValueError("push.initial_priorities needs replay.prioritized: a uniform replay has no priorities")
         half = self.replay.capacity // 2  # While a batch overwrites old items there must be others to draw.
         for name, limit in (("server.max_rows", self.server.max_rows), ("half of replay.capacity", half)):
             if self.push.n_buffer > limit:
@@ -294,12 +362,7 @@ class RunConfig(ActorConfig):
         evaluator.check("evaluator", frozenset({"env", "config"}))
         for index, recorder in enumerate(self.recorders):
             recorder.check(f"recorders.{index}", frozenset({"run_dir"}))
-        host, _ = split_address(self.server.listen)
-        if not is_loopback(host) and not self.server.insecure:
-            raise ConfigError(
-                f"server.listen: '{self.server.listen}' is reachable from other hosts and nothing is encrypted yet; "
-                "say --insecure if that network is yours alone, or listen on 127.0.0.1"
-            )
+        self.server.check()
 
 
 def load_config(path: Path, overrides: Sequence[str] = ()) -> RunConfig:

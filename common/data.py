@@ -89,6 +89,20 @@ class Schema:
     def row_bytes(self) -> int:
         return sum(column.row_bytes for column in self.columns)
 
+    def plus(self, column: Column) -> Schema:
+        """These columns and one more.
+
+        Raises:
+            ConfigError: there is one of this name already.
+        """
+        if column.name in self._names:
+            raise ConfigError(f"column '{column.name}': the name is reserved, found it among {sorted(self._names)}")
+        return Schema((*self.columns, column))
+
+    def without(self, column: Column) -> Schema:
+        """These columns but one."""
+        return Schema(tuple(c for c in self.columns if c != column))
+
     @cached_property
     def frame_columns(self) -> tuple[Column, ...]:
         return tuple(column for column in self.columns if column.frames)
@@ -167,6 +181,10 @@ class Schema:
     @staticmethod
     def from_json(columns: list[dict[str, Any]]) -> Schema:
         return Schema(tuple(Column(c["name"], c["dtype"], tuple(c["shape"]), c["frames"]) for c in columns))
+
+
+PRIORITY = Column.of("priority", np.float32)
+"""What an actor adds to its items where it gives them their first priorities: |TD error|."""
 
 
 class ModelVersion(NamedTuple):

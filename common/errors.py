@@ -13,7 +13,8 @@
     ├── ChildFailedError                 11   a child process keeps dying
     ├── CheckpointError                  12   a model cannot be saved, read, or does not fit
     ├── StarvedError                     13   no items arrived for too long
-    └── DatasetError                     14   a dataset cannot be read or learnt from
+    ├── DatasetError                     14   a dataset cannot be read or learnt from
+    └── AuthenticationError              15   learner and actor do not trust each other
 
 0 is success; 128 + n means ended by signal n (130 Ctrl-C, 143 SIGTERM) after an orderly shutdown.
 `docs/exit-codes.md` says how to resolve each.
@@ -57,7 +58,13 @@ class SchemaMismatchError(CrossborderError):
 
 
 class RefusedError(CrossborderError):
+    """``reason`` is one word by which refusals are counted."""
+
     exit_code = 9
+
+    def __init__(self, message: str, reason: str = "") -> None:
+        super().__init__(message)
+        self.reason = reason
 
 
 class BudgetExhaustedError(CrossborderError):
@@ -78,6 +85,10 @@ class StarvedError(CrossborderError):
 
 class DatasetError(CrossborderError):
     exit_code = 14
+
+
+class AuthenticationError(CrossborderError):
+    exit_code = 15
 
 
 def by_exit_code(code: int, message: str) -> CrossborderError:

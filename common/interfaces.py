@@ -85,7 +85,17 @@ class ReplayBuffer(Protocol):
         """Items that can be drawn now."""
 
     def batch(self, size: int) -> Items:
-        """Draw items with replacement: every column ``[size, *shape]``, valid until the next call."""
+        """Draw items with replacement: every column ``[size, *shape]``, valid until the next call.
+
+        A prioritised buffer adds ``index`` (int64), to say in ``update_priority`` which items were drawn, and
+        ``weight`` (float32, above 0 and at most 1), by which an item's loss is to be multiplied.
+        """
+
+    def update_priority(self, index: Array, td_error: Array) -> None:
+        """Say how wrong the values of drawn items were, both ``[n]``; called only where batches have an ``index``.
+
+        The sign does not matter; items that have been overwritten meanwhile are passed over.
+        """
 
 
 @dataclass(frozen=True)
@@ -124,6 +134,16 @@ class Agent(abc.ABC):
     @abc.abstractmethod
     def opt(self, buffer: ReplayBuffer) -> Record | None:
         """One optimisation step. None: not yet possible (warm-up), nothing changed and nothing is counted."""
+
+    def td_error(self, items: Items) -> Array:  # noqa: ARG002 - who can say says it of them
+        """How wrong the present model's values of ``items`` are, ``[n]``; asked of actors for first priorities.
+
+        Only ``push.initial_priorities`` needs it. An actor has nothing but what ``model_info`` holds.
+
+        Raises:
+            PluginError: the agent cannot say.
+        """
+        raise PluginError(f"push.initial_priorities: {type(self).__name__} has no td_error(items)")
 
     @abc.abstractmethod
     def model_info(self) -> Mapping[str, torch.Tensor]:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import logging
+import math
 import sys
+import time
+from collections.abc import Callable
 
 from rich.console import Console
 from rich.logging import RichHandler
@@ -26,3 +29,20 @@ def relog(name: str, line: str, last_level: int) -> int:
     level = logging.getLevelNamesMapping().get(word)
     logging.getLogger(name).log(level or last_level, "%s", rest if level else line)
     return level or last_level
+
+
+class Seldom:
+    """Lets something be logged at most once in so many seconds, and counts what was not."""
+
+    def __init__(self, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._seconds, self._clock = seconds, clock
+        self._next, self._missed = -math.inf, 0
+
+    def due(self) -> int | None:
+        """How many were left out since the last one that was due; None: leave this one out too."""
+        now = self._clock()
+        if now < self._next:
+            self._missed += 1
+            return None
+        missed, self._missed, self._next = self._missed, 0, now + self._seconds
+        return missed

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from common.config import ActorConfig
-from common.data import Schema
+from common.data import PRIORITY, Schema
 from common.envs import Env, build_env, spec_of
 from common.errors import PluginError
 from common.interfaces import Agent, StepProcessor
@@ -56,4 +56,9 @@ def build_parts(config: ActorConfig, *, seed: int, epsilon: float = 0.0, device:
     agent = config.agent.build(spec=spec, seed=seed, epsilon=epsilon, device=device)
     if not isinstance(agent, Agent):
         raise PluginError(f"agent.target: expected a common.interfaces.Agent, found {type(agent).__name__}")
-    return Parts(lanes, agent, lanes[0].processor.schema(spec))
+    schema = lanes[0].processor.schema(spec)
+    if config.push.initial_priorities:
+        if type(agent).td_error is Agent.td_error:
+            raise PluginError(f"push.initial_priorities: {config.agent.target} has no td_error(items)")
+        schema = schema.plus(PRIORITY)
+    return Parts(lanes, agent, schema)

@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import random
+import re
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import grpc
 
 from common.data import ModelVersion
-from common.errors import CrossborderError, ProtocolMismatchError, RefusedError, SchemaMismatchError
+from common.errors import (
+    AuthenticationError,
+    CrossborderError,
+    ProtocolMismatchError,
+    RefusedError,
+    SchemaMismatchError,
+)
 from common.pb import crossborder_pb2 as pb
 
 PROTOCOL_VERSION = 1
@@ -44,6 +52,17 @@ def server_options(max_message_bytes: int) -> list[tuple[str, int]]:
     ]
 
 
+def authorization(token: str) -> tuple[str, str]:
+    """The metadata entry that carries a token (RFC 6750, section 2.1)."""
+    return "authorization", f"Bearer {token}"
+
+
+def bearer(metadata: Iterable[tuple[str, str | bytes]]) -> str:
+    """The token that metadata carries; empty if none."""
+    given = next((str(value) for key, value in metadata if key == "authorization"), "")
+    return given.removeprefix("Bearer ")
+
+
 class NotJoinedError(CrossborderError):
     """The learner does not know this incarnation (it was restarted): join again."""
 
@@ -64,12 +83,28 @@ _TYPED: dict[str | bytes, type[CrossborderError] | None] = {
 }
 _PERMANENT = {
     grpc.StatusCode.INVALID_ARGUMENT,
-    grpc.StatusCode.UNAUTHENTICATED,
     grpc.StatusCode.PERMISSION_DENIED,
     grpc.StatusCode.UNIMPLEMENTED,
     grpc.StatusCode.FAILED_PRECONDITION,
     grpc.StatusCode.RESOURCE_EXHAUSTED,  # gRPC's own limits: a message this large never gets through.
 }
+
+_HANDSHAKE = {
+    r"CERTIFICATE_VERIFY_FAILED: ([^:]+)": "the learner's certificate does not verify: {}",
+    r"(Hostname Verification Check failed)": "the learner's certificate is not for this host name: {}",
+    r"(WRONG_VERSION_NUMBER)": "the learner does not speak TLS: {}; where that is meant, say --insecure",
+}
+"""What gRPC says of a failed handshake, and what it means; a learner that refuses ours only closes the connection."""
+
+
+def _authentication_error(error: grpc.RpcError, details: str) -> AuthenticationError | None:
+    if error.code() is grpc.StatusCode.UNAUTHENTICATED:
+        return AuthenticationError("the learner refused this actor's token")
+    for pattern, meaning in _HANDSHAKE.items():
+        found = re.search(pattern, details)
+        if found and error.code() is grpc.StatusCode.UNAVAILABLE:
+            return AuthenticationError(meaning.format(found[1]))
+    return None
 
 
 def typed_error(error: grpc.RpcError) -> CrossborderError | None:
@@ -79,7 +114,8 @@ def typed_error(error: grpc.RpcError) -> CrossborderError | None:
         if entry.key == ERROR_KEY and entry.value in _TYPED:
             kind = _TYPED[str(entry.value)]
             return kind(details) if kind else None
-    return RefusedError(details) if error.code() in _PERMANENT else None
+    refused = RefusedError(details) if error.code() in _PERMANENT else None
+    return _authentication_error(error, details) or refused
 
 
 def describe(error: grpc.RpcError) -> str:

@@ -18,22 +18,25 @@ class Settings(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True, allow_inf_nan=False)
 
 
-def _model_in(annotation: Any) -> type[BaseModel] | None:
-    """The settings model an annotation names, also as ``Model | None``."""
-    for candidate in (annotation, *get_args(annotation)):
-        if isinstance(candidate, type) and issubclass(candidate, BaseModel):
-            return candidate
-    return None
+def _models_in(annotation: Any) -> list[type[BaseModel]]:
+    """The settings models an annotation names: one, also as ``Model | None``, or several told apart by ``kind``."""
+    named = (annotation, *get_args(annotation))
+    return [model for model in named if isinstance(model, type) and issubclass(model, BaseModel)]
 
 
-def _model_at(model: type[BaseModel], path: tuple[int | str, ...]) -> type[BaseModel] | None:
+def _locate(model: type[BaseModel], path: tuple[int | str, ...]) -> tuple[list[str], type[BaseModel] | None]:
+    """The keys of pydantic's ``path`` as a user wrote them, without kinds, and the model that has the last one."""
+    keys: list[str] = []
+    owner, models = None, [model]
     for key in path:
-        field = model.model_fields.get(str(key))
-        inner = _model_in(field.annotation) if field else None
-        if inner is None:
-            return None
-        model = inner
-    return model
+        if len(models) > 1:
+            models = [m for m in models if m.model_fields["kind"].default == key]
+            continue
+        keys.append(str(key))
+        owner = models[0] if models else None
+        field = owner.model_fields.get(str(key)) if owner else None
+        models = _models_in(field.annotation) if field else []
+    return keys, owner
 
 
 def validate(model: type[SettingsT], values: object, where: str = "") -> SettingsT:
@@ -47,9 +50,9 @@ def validate(model: type[SettingsT], values: object, where: str = "") -> Setting
     except ValidationError as error:
         problems = []
         for item in error.errors():
-            place = ".".join(str(key) for key in ((where,) if where else ()) + item["loc"])
+            keys, owner = _locate(model, item["loc"])
+            place = ".".join([where, *keys] if where else keys)
             if item["type"] == "extra_forbidden":
-                owner = _model_at(model, item["loc"][:-1])
                 hint = nearest(str(item["loc"][-1]), owner.model_fields) if owner else ""
                 problems.append(f"{place}: unknown key{hint}")
             elif item["type"] == "missing":

@@ -40,8 +40,25 @@ _ROW = np.dtype(
         ("seconds", "<f8"),
         ("last_seen", "<f8"),
         ("behaviour_opt_steps", "<i8"),
+        ("env_seconds", "<f8"),
+        ("inference_seconds", "<f8"),
+        ("wait_seconds", "<f8"),
+        ("spool_bytes", "<i8"),
+        ("reconnects", "<i8"),
     ]
 )
+
+
+REPORTED = (
+    "env_steps",
+    "seconds",
+    "env_seconds",
+    "inference_seconds",
+    "wait_seconds",
+    "spool_bytes",
+    "reconnects",
+)
+"""Columns that an actor reports of itself; ``Report`` in the .proto says what they mean."""
 
 
 def map_actor_table(directory: Path, *, create: bool) -> Array:

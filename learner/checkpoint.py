@@ -9,7 +9,12 @@ from __future__ import annotations
 import json
 import math
 import shutil
-from dataclasses import dataclass
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +30,36 @@ from common.settings import validate
 from learner.durable import old_of, put_in_place
 
 
+@dataclass
+class SaveCounts:
+    """What was saved so far, from any thread: ``best``, ``final`` and ``periodic`` policies, states to resume from."""
+
+    kinds: Counter[str] = field(default_factory=lambda: Counter(best=0, final=0, periodic=0, state=0))
+    failures: int = 0
+    seconds: float = 0.0
+    last_at: float | None = None
+    """Unix seconds."""
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def saved(self, name: str) -> None:
+        """A checkpoint of this name is complete."""
+        with self._lock:
+            self.kinds[name if name in self.kinds else "periodic"] += 1
+            self.last_at = time.time()
+
+    @contextmanager
+    def timed(self) -> Iterator[None]:
+        """Count the time of a save, and whether it failed."""
+        began, failed = time.perf_counter(), 1
+        try:
+            yield
+            failed = 0
+        finally:
+            with self._lock:
+                self.failures += failed
+                self.seconds += time.perf_counter() - began
+
+
 @dataclass(frozen=True)
 class Checkpoints:
     """Saves an agent under the run directory.
@@ -38,6 +73,7 @@ class Checkpoints:
     directory: Path
     config: ActorConfig
     run_id: str
+    counts: SaveCounts = field(default_factory=SaveCounts)
 
     def save(self, name: str, agent: Agent, **meta: Any) -> Path:
         """Write a checkpoint and put it in the place of one of the same name.
@@ -54,15 +90,13 @@ class Checkpoints:
             CheckpointError: it cannot be written.
         """
         draft = self.directory / name
-        try:
+        with self._writing(draft):
             shutil.rmtree(draft, ignore_errors=True)
             draft.mkdir(parents=True)
             save_file(
                 {k: v.detach().cpu().contiguous() for k, v in agent.save_params().items()}, draft / "model.safetensors"
             )
             _write_meta(draft, {"run_id": self.run_id, **meta, "config": self.config.model_dump(mode="json")})
-        except (OSError, SafetensorError, RuntimeError) as error:
-            raise CheckpointError(f"{draft}: cannot be saved: {error}") from error
         return draft
 
     def keep(self, draft: Path, name: str, **meta: Any) -> Path:
@@ -74,13 +108,21 @@ class Checkpoints:
             CheckpointError: it cannot be kept; what was there before is still there.
         """
         target = self.directory / name
-        try:
+        with self._writing(target):
             if meta:
                 _write_meta(draft, {**_read_meta(draft), **meta})
             put_in_place(draft, target)
-        except (OSError, ValueError) as error:
-            raise CheckpointError(f"{target}: cannot be saved: {error}") from error
+        self.counts.saved(name)
         return target
+
+    @contextmanager
+    def _writing(self, path: Path) -> Iterator[None]:
+        """Count time and failures; what goes wrong becomes a CheckpointError that names the path."""
+        with self.counts.timed():
+            try:
+                yield
+            except (OSError, ValueError, SafetensorError, RuntimeError) as error:
+                raise CheckpointError(f"{path}: cannot be saved: {error}") from error
 
     def best_score(self) -> float:
         """The score of ``best/``; minus infinity if there is none that can be read."""

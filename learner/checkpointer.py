@@ -7,7 +7,7 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from typing import Final
 
@@ -16,7 +16,7 @@ import torch
 from common.clocks import Deadline
 from common.errors import CheckpointError
 from common.interfaces import Agent, TrainingState
-from learner.replay.uniform import UniformReplay
+from learner.replay.shared import ReplayState, SharedReplay
 from learner.scoring import Moment
 from learner.training_state import StateFiles, StateOfRun
 
@@ -24,6 +24,7 @@ log = logging.getLogger(__name__)
 WRITE_SECONDS: Final = 60.0
 """The last state gets so long to be written."""
 _AGENT: Final = "agent."
+_BUFFER: Final = "buffer."
 
 
 class Checkpointer:
@@ -44,7 +45,7 @@ class Checkpointer:
         self,
         files: StateFiles,
         agent: Agent,
-        buffer: UniformReplay,
+        buffer: SharedReplay,
         device: str,
         *,
         seconds: float | None,
@@ -79,11 +80,14 @@ class Checkpointer:
 
     def copy(self, moment: Moment, best_score: float) -> StateOfRun:
         """The state as it is now, on the CPU: all of a checkpoint that training waits for."""
-        agent, score = self._agent.training_state(), best_score if math.isfinite(best_score) else None
-        tensors = {f"{_AGENT}{name}": tensor for name, tensor in agent.tensors.items()} | self._torch_states()
+        agent, buffer = self._agent.training_state(), self._buffer.state()
+        score = best_score if math.isfinite(best_score) else None
+        tensors = {f"{_AGENT}{name}": tensor for name, tensor in agent.tensors.items()}
+        tensors |= {f"{_BUFFER}{name}": torch.from_numpy(array) for name, array in buffer.arrays.items()}
+        tensors |= self._torch_states()
         values = {
             "agent": agent.values,
-            "buffer": self._buffer.state(),
+            "buffer": buffer.values,
             "learner": {"moment": asdict(moment), "best_score": score},
         }
         copied = {name: tensor.detach().to("cpu", copy=True) for name, tensor in tensors.items()}
@@ -99,9 +103,9 @@ class Checkpointer:
         if saved is None:
             return None
         tensors, values = saved
-        agent = {k.removeprefix(_AGENT): v for k, v in tensors.items() if k.startswith(_AGENT)}
-        self._agent.load_training_state(TrainingState(agent, values["agent"]))
-        self._buffer.restore(values["buffer"])
+        self._agent.load_training_state(TrainingState(_below(_AGENT, tensors), values["agent"]))
+        arrays = {name: tensor.numpy() for name, tensor in _below(_BUFFER, tensors).items()}
+        self._buffer.restore(ReplayState(values["buffer"], arrays))
         for name, state in tensors.items():
             self._set_torch_state(name, state)
         moment, score = Moment(**values["learner"]["moment"]), values["learner"]["best_score"]
@@ -135,3 +139,7 @@ class Checkpointer:
             self._files.write(state)
         except CheckpointError as error:
             log.error("training goes on without this checkpoint: %s", error)
+
+
+def _below(prefix: str, tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}

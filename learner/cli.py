@@ -15,7 +15,8 @@ EXAMPLES = """\
   learner-server --config configs/cartpole.yaml                     then start actor-worker, here or elsewhere
   learner-server --config configs/cartpole.yaml --local-actors 2    with two actors on this host
   learner-server --config configs/cartpole.yaml --set seed=3 --set agent.params.lr=0.001
-  learner-server --config configs/cartpole.yaml --listen 0.0.0.0:50051 --insecure
+  learner-server --config configs/cartpole.yaml --listen 0.0.0.0:50051 \\
+      --certificate server.pem --key server.key --token-file actor.token    made by crossborder-certs
   learner-server --resume runs/cartpole-20250101-120000-1a2b       go on after a crash, Ctrl-C or with more steps
 """
 
@@ -32,6 +33,13 @@ def parser() -> argparse.ArgumentParser:
         help="allow an address beyond loopback, unencrypted",
     )
     add_resume(made)
+    for option, key, text in (
+        ("--certificate", "tls.certificate", "the server's certificate"),
+        ("--key", "tls.key", "its private key"),
+        ("--client-ca", "tls.client_ca", "authorities of the actors' certificates, for mutual TLS"),
+        ("--token-file", "actor_token_file", "the actors' tokens, one a line"),
+    ):
+        add_override(made, option, f"server.{key}", "FILE", text)
     made.add_argument("--local-actors", type=_count, default=0, metavar="N", help="actors on this host (default: 0)")
     return made
 

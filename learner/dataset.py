@@ -10,7 +10,7 @@ from typing import Final, Protocol
 
 import numpy as np
 
-from common.data import Array, Items
+from common.data import PRIORITY, Items
 from common.errors import DatasetError, PluginError
 from common.parts import Parts
 from learner.replay.memory import ReplayMemory
@@ -42,6 +42,7 @@ class SavedReplay:
     """The items in the replay of an earlier run, those that are whole.
 
     Their columns must be this run's; that its step processor has the settings of theirs is for the user to see to.
+    First priorities, if they have any, are left out: they are what another agent was wrong about.
 
     Args:
         directory: of the run. Nobody may be writing there.
@@ -58,14 +59,16 @@ class SavedReplay:
         return len(self._memory)
 
     def items(self, parts: Parts) -> Iterator[Items]:
-        self._memory.schema.require_equal(parts.schema, mine=f"dataset {self.name}", theirs="this run")
+        schema = self._memory.schema.without(PRIORITY)
+        schema.require_equal(parts.schema, mine=f"dataset {self.name}", theirs="this run")
         reader, end = ReplayReader(self._memory), self._memory.committed
         for start in range(self._memory.first(), end, ROWS):
-            yield reader.take(partial(_following, start), min(ROWS, end - start))[1]
+            _, items = reader.take(partial(_following, start), min(ROWS, end - start))
+            yield {column.name: items[column.name] for column in schema.columns}
 
 
-def _following(start: int, size: int) -> Array:
-    return np.arange(start, start + size)
+def _following(start: int, size: int) -> Items:
+    return {"index": np.arange(start, start + size)}
 
 
 @contextmanager

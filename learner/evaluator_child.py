@@ -64,9 +64,16 @@ def _answer(evaluator: Evaluator, agent: Agent, candidate: Path) -> Event:
     try:
         params, meta = load_params(candidate)
         agent.load_params(params)
+        began = time.perf_counter()
         evaluation = evaluator.evaluate(agent)
+        seconds = time.perf_counter() - began
         record = {key: float(value) for key, value in evaluation.record.items()}
-        return {"opt_steps": meta["opt_steps"], "score": float(evaluation.score), "record": record}
+        return {
+            "opt_steps": meta["opt_steps"],
+            "score": float(evaluation.score),
+            "record": record,
+            "seconds": seconds,
+        }
     except Exception as error:  # noqa: BLE001 - the trainer gets it
         failure = _typed(error)
         return {"failure": str(failure), "exit_code": failure.exit_code}

@@ -62,6 +62,10 @@ class EvaluatorProcess:
     def _fail(self, error: CrossborderError) -> None:
         self._failure = error
 
+    @property
+    def restarts(self) -> int:
+        return self._supervisor.restarts
+
     def begin(self, agent: Agent, moment: Moment) -> Scored | None:
         if self._running is not None:
             level = logging.DEBUG if self.skipped else logging.INFO  # Once is enough to tell.
@@ -109,7 +113,7 @@ class EvaluatorProcess:
         if "failure" in answer:
             raise by_exit_code(answer["exit_code"], f"evaluator: {answer['failure']}")
         assert answer["opt_steps"] == moment.opt_steps, "there is one candidate at a time"
-        return Scored(moment, Evaluation(answer["score"], answer["record"]))
+        return Scored(moment, Evaluation(answer["score"], answer["record"]), answer["seconds"])
 
     def keep_best(self, agent: Agent, scored: Scored) -> None:  # noqa: ARG002 - it has gone on learning
         draft = self._checkpoints.directory / CANDIDATE

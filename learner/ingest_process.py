@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -13,8 +14,13 @@ from learner.shared import Bell, ControlBlock, fence
 
 log = logging.getLogger(__name__)
 READY_SECONDS = 30.0
-# glibc returns every large buffer to the kernel by default; keeping them gave 1.6-2.3x for messages of 1 MiB and more.
-_MALLOC = {"MALLOC_MMAP_THRESHOLD_": str(1 << 30), "MALLOC_TRIM_THRESHOLD_": str(2 << 30)}
+_ENVIRONMENT = {
+    # At the level below, each failed handshake is a line in our log, and anybody can fail one.
+    "GRPC_VERBOSITY": os.environ.get("GRPC_VERBOSITY", "ERROR"),
+    # glibc returns large buffers to the kernel by default; keeping them gave 1.6-2.3x for messages of 1 MiB and more.
+    "MALLOC_MMAP_THRESHOLD_": str(1 << 30),
+    "MALLOC_TRIM_THRESHOLD_": str(2 << 30),
+}
 
 
 class IngestProcess:
@@ -44,7 +50,7 @@ class IngestProcess:
 
     def _start(self) -> Child:
         fds = (self.trainer_bell.write_fd, self._ingest_bell.read_fd)
-        child = Child("ingest", "learner.ingest", {**self._boot, "bell_fds": fds}, pass_fds=fds, env=_MALLOC)
+        child = Child("ingest", "learner.ingest", {**self._boot, "bell_fds": fds}, pass_fds=fds, env=_ENVIRONMENT)
         try:
             ready = child.next_event(READY_SECONDS)
         except CrossborderError:
@@ -53,6 +59,11 @@ class IngestProcess:
         # A restart must come back where actors and Prometheus look for it.
         self._boot |= {"listen": ready["address"], "metrics_port": ready["metrics_port"]}
         return child
+
+    @property
+    def restarts(self) -> int:
+        """Times it was started again."""
+        return self._supervisor.restarts
 
     @property
     def address(self) -> str:

@@ -14,7 +14,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 
 from common.clocks import Every
 from common.config import TrainerConfig
@@ -44,6 +44,21 @@ def _tolerated() -> Iterator[None]:
         yield
     except CheckpointError as error:
         log.error("training goes on without this checkpoint: %s", error)
+
+
+@dataclass
+class EvaluationCounts:
+    """Evaluations so far, the seconds they took, and when the last one ended, in Unix seconds."""
+
+    count: int = 0
+    seconds: float = 0.0
+    last_at: float | None = None
+
+    def add(self, seconds: float) -> None:
+        """One more has ended."""
+        self.count += 1
+        self.seconds += seconds
+        self.last_at = time.time()
 
 
 class Learner:
@@ -80,6 +95,11 @@ class Learner:
         self.buffer = buffer
         self.scoring = scoring
         self.opt_steps = 0
+        self.opt_seconds = 0.0
+        """Spent in the agent's ``opt``."""
+        self.evaluations = EvaluationCounts()
+        self.nonfinite_records = 0
+        """Records that held a value which is not finite."""
         self.best_score = -math.inf
         self.last_record: dict[str, float] = {}
         self.outcome: Outcome | None = None
@@ -91,6 +111,7 @@ class Learner:
         self._save, self._sync = Every(config.save_interval), Every(config.sync_interval)
         self._window = RecordWindow()
         self._seconds_before = 0.0
+        self._last_opt_at: float | None = None
         self._started = self._window_started = clock()
         self._window_opts, self._window_samples, self._window_eval_seconds = 0, 0, 0.0
 
@@ -111,6 +132,10 @@ class Learner:
         """Since ``start``, and those of the run's earlier lives."""
         return self._clock() - self._started
 
+    def seconds_since_opt(self) -> float | None:
+        """Since the last opt step ended; None before the first."""
+        return None if self._last_opt_at is None else self._clock() - self._last_opt_at
+
     def request_stop(self) -> None:
         """End training after the present step, and an evaluation early, without a score; safe from any thread."""
         self.outcome = self.outcome or Outcome.STOPPED
@@ -118,10 +143,13 @@ class Learner:
 
     def step(self) -> bool:
         """One optimisation step and all that is due after it; False if the agent was not ready (warm-up)."""
+        began = self._clock()
         with self._computing:
             losses = self.agent.opt(self.buffer)
         if losses is None:
             return False
+        self._last_opt_at = self._clock()
+        self.opt_seconds += self._last_opt_at - began
         self.opt_steps += 1
         self._window_opts += 1
         self._window.add(losses)
@@ -190,6 +218,7 @@ class Learner:
     def _credit(self, scored: Scored) -> dict[str, float]:
         """Keep it if it is the best, see whether it is good enough; its record."""
         score = scored.evaluation.score
+        self.evaluations.add(scored.seconds)
         log.info("opt step %d: evaluation %.2f (best so far %.2f)", scored.moment.opt_steps, score, self.best_score)
         if score > self.best_score:  # Strictly; NaN never is.
             self.best_score = score
@@ -218,6 +247,7 @@ class Learner:
         record = {"seconds": moment.seconds, "samples_total": float(moment.samples_total), **record}
         bad = [key for key, value in record.items() if not math.isfinite(value)]
         if bad:
+            self.nonfinite_records += 1
             log.error("opt step %d: not finite: %s", moment.opt_steps, ", ".join(bad))
         self.last_record = {**self.last_record, **record}
         for recorder in self._recorders:

@@ -5,14 +5,13 @@ Each process has its own registry and endpoint. docs/metrics.md says what each m
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Mapping
 
 import prometheus_client
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from common.errors import AddressError
-from learner.status import Status
 
 
 def counter(name: str, text: str, value: float) -> Metric:
@@ -20,30 +19,32 @@ def counter(name: str, text: str, value: float) -> Metric:
     return CounterMetricFamily(name, text, value=value)
 
 
-def gauge(name: str, text: str, value: float) -> Metric:
-    """A gauge as it stands."""
+def gauge(name: str, text: str, value: float | None) -> Metric:
+    """A gauge as it stands; None is no sample."""
     return GaugeMetricFamily(name, text, value=value)
 
 
-class TrainerCollector(Collector):
-    """What the trainer knows: steps, replay, records (every recorded key as one labelled gauge)."""
+def counters(name: str, text: str, label: str, values: Mapping[str, float]) -> Metric:
+    """A counter for each value of one label."""
+    return _labelled(CounterMetricFamily(name, text, labels=[label]), values)
 
-    def __init__(self, status: Callable[[], Status]) -> None:
-        self._status = status
 
-    def collect(self) -> Iterable[Metric]:
-        status = self._status()
-        yield counter("crossborder_opt_steps_total", "Optimisation steps.", status.opt_steps)
-        yield counter("crossborder_samples_drawn_total", "Items drawn from the replay.", status.sampled)
-        yield gauge("crossborder_replay_size_items", "Items that can be drawn.", status.replay_size)
-        yield counter("crossborder_trainer_wait_seconds_total", "Waited for items.", status.trainer_wait_seconds)
-        yield gauge("crossborder_best_score", "Highest evaluation score.", status.best_score)
-        skipped = status.evaluations_skipped
-        yield counter("crossborder_evaluations_skipped_total", "Due while another one still ran.", skipped)
-        record = GaugeMetricFamily("crossborder_record", "The newest value of each recorded key.", labels=["key"])
-        for key, value in status.record.items():
-            record.add_metric([key], value)
-        yield record
+def gauges(name: str, text: str, label: str, values: Mapping[str, float]) -> Metric:
+    """A gauge for each value of one label."""
+    return _labelled(GaugeMetricFamily(name, text, labels=[label]), values)
+
+
+def _labelled(family: CounterMetricFamily | GaugeMetricFamily, values: Mapping[str, float]) -> Metric:
+    for key, value in values.items():
+        family.add_metric([key], value)
+    return family
+
+
+def info(name: str, text: str, labels: Mapping[str, str]) -> Metric:
+    """A gauge that is always 1; what there is to know is in its labels."""
+    family = GaugeMetricFamily(name, text, labels=list(labels))
+    family.add_metric(list(labels.values()), 1)
+    return family
 
 
 class MetricsServer:

@@ -30,6 +30,8 @@ class _SlotHeader(Words):
     """The number of the model in the slot; 0 while it is written."""
     incarnation = Word(1)
     opt_steps = Word(2)
+    published_at = Word(3, float)
+    """On the host's monotonic clock."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +41,7 @@ class Blob:
     version: ModelVersion
     data: bytes
     sha256: bytes
+    published_at: float
 
 
 class ModelSlots:
@@ -73,9 +76,10 @@ class ModelSlots:
         while published := self.header.published:
             slot = self.slots[published % N_SLOTS]
             version, data, ticket = ModelVersion(slot.incarnation, slot.opt_steps), None, slot.ticket
+            published_at = slot.published_at
             if ticket == published:
                 data = bytes(self.data[published % N_SLOTS])
             fence()
             if data is not None and slot.ticket == ticket:
-                return Blob(version, data, hashlib.sha256(data).digest())
+                return Blob(version, data, hashlib.sha256(data).digest(), published_at)
         return None

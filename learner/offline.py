@@ -27,7 +27,7 @@ class OfflineTrainer:
     """An agent that learns from what others did. Use once, as a context manager; entering it loads the dataset.
 
     The items are copied into the run's own replay, whose capacity grows to hold them all; ``trainer.warmup_period``,
-    ``trainer.opt_interval`` and ``replay.samples_per_insert`` mean nothing here.
+    ``trainer.opt_interval``, ``replay.samples_per_insert`` and ``push.initial_priorities`` mean nothing here.
 
     Args:
         config: checked already.
@@ -109,10 +109,11 @@ def _nobody_to_stop() -> None:
 
 
 def _with_room(config: RunConfig, steps: int) -> RunConfig:
-    """The configuration as it holds offline: room for so many items, and no ratio to keep."""
+    """The configuration as it holds offline: room for so many items, no ratio to keep, no actors."""
     capacity = max(config.replay.capacity, steps)
     replay = config.replay.model_copy(update={"capacity": capacity, "samples_per_insert": None})
-    return config.model_copy(update={"replay": replay})
+    push = config.push.model_copy(update={"initial_priorities": False})
+    return config.model_copy(update={"replay": replay, "push": push})
 
 
 def _require_room(memory: ReplayMemory, rows: int, dataset: Dataset) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
@@ -48,6 +49,8 @@ class ModelPublisher:
         blank = save({name: _numpy(name, tensor) for name, tensor in tensors.items()})
         self.blob_bytes = len(blank)
         self.slots = ModelSlots(path, len(blank), create=True)
+        self.seconds = 0.0
+        """Spent on publishing so far."""
         self._incarnation = incarnation
         self._copy = torch._foreach_copy_
         self._sources = list(tensors.values())
@@ -56,15 +59,18 @@ class ModelPublisher:
     @torch.no_grad()
     def publish(self, opt_steps: int) -> None:
         """Make the tensors' present values the newest model."""
+        began = time.monotonic()
         number = self.slots.header.published + 1
         slot = self.slots.slots[number % N_SLOTS]
         slot.ticket = 0
         fence()
         self._copy(self._targets[number % N_SLOTS], self._sources)
         slot.incarnation, slot.opt_steps = self._incarnation, opt_steps
+        slot.published_at = time.monotonic()
         fence()
         slot.ticket = number
         self.slots.header.published = number
+        self.seconds += slot.published_at - began
 
 
 def _numpy(name: str, tensor: torch.Tensor) -> Array:

@@ -27,6 +27,8 @@ from learner.parts import build_eval_env, build_learner_parts
 from learner.precision import computing_in
 from learner.recorder import CsvRecorder
 from learner.replay.memory import ReplayMemory
+from learner.replay.prioritized import PrioritizedReplay
+from learner.replay.shared import SharedReplay
 from learner.replay.uniform import UniformReplay
 from learner.rundir import RunDir, default_run_dir
 from learner.scoring import AbandonableEnv, InlineScoring, Moment, Scoring
@@ -89,16 +91,22 @@ class Run:
             create=not self.dir.is_resumed,
             frame_capacity=config.replay.frame_capacity,
         )
-        self.buffer = UniformReplay(self.memory, config.seed)
+        self.buffer = self._make_buffer()
+        self.checkpoints = Checkpoints(self.dir.path, config.actor_part(), self.dir.identity.run_id)
+
+    def _make_buffer(self) -> SharedReplay:
+        prioritized = self.config.replay.prioritized
+        if prioritized is None:
+            return UniformReplay(self.memory, self.config.seed)
+        return PrioritizedReplay(self.memory, prioritized, self.config.seed)
 
     def make_learner(self, publish: Callable[[int], None], stack: ExitStack) -> Learner:
         """The learner loop of this run, with its recorders, evaluator and checkpoints."""
         path, trainer = self.dir.path, self.config.trainer
-        checkpoints = Checkpoints(path, self.config.actor_part(), self.dir.identity.run_id)
         checkpointer = Checkpointer(
             self._state_files(), self.parts.agent, self.buffer, trainer.device, seconds=trainer.checkpoint_seconds
         )
-        moment, best_score = self._go_on(checkpointer, checkpoints)
+        moment, best_score = self._go_on(checkpointer)
         stack.callback(self._draw_curve)
         recorders: list[Recorder] = [CsvRecorder(path / "metrics.csv", moment.opt_steps)]
         stack.callback(recorders[0].close)
@@ -108,9 +116,9 @@ class Run:
         learner = Learner(
             agent=self.parts.agent,
             buffer=self.buffer,
-            scoring=self._make_scoring(checkpoints, stack),
+            scoring=self._make_scoring(stack),
             recorders=recorders,
-            checkpoints=checkpoints,
+            checkpoints=self.checkpoints,
             publish=publish,
             config=trainer,
             checkpointer=checkpointer,
@@ -125,9 +133,11 @@ class Run:
             **asdict(self.dir.identity),
             "config_sha256": hashlib.sha256(dump_config(self.config).encode()).hexdigest(),
         }
-        return StateFiles(self.dir.path / "checkpoints", run, self.config.trainer.keep_checkpoints)
+        return StateFiles(
+            self.dir.path / "checkpoints", run, self.config.trainer.keep_checkpoints, self.checkpoints.counts
+        )
 
-    def _go_on(self, checkpointer: Checkpointer, checkpoints: Checkpoints) -> tuple[Moment, float]:
+    def _go_on(self, checkpointer: Checkpointer) -> tuple[Moment, float]:
         """The moment to begin at and the best score before it; what an earlier life kept is restored."""
         beginning = Moment(0, 0, 0.0), -math.inf
         if not self.dir.is_resumed:
@@ -140,16 +150,16 @@ class Run:
         log.info(
             "resumed at opt step %d with %d items, start %d", moment.opt_steps, inserted, self.dir.identity.incarnation
         )
-        return moment, max(best_score, checkpoints.best_score())
+        return moment, max(best_score, self.checkpoints.best_score())
 
-    def _make_scoring(self, checkpoints: Checkpoints, stack: ExitStack) -> Scoring:
+    def _make_scoring(self, stack: ExitStack) -> Scoring:
         if self.config.evaluator.process == "child":
-            process = EvaluatorProcess(self.config, checkpoints)
+            process = EvaluatorProcess(self.config, self.checkpoints)
             stack.callback(process.end)
             return process
         abandoned = threading.Event()
         evaluator = build_evaluator(AbandonableEnv(self._eval_env, abandoned), self.config.evaluator)
-        return InlineScoring(evaluator, checkpoints, abandoned)
+        return InlineScoring(evaluator, self.checkpoints, abandoned)
 
     def _draw_curve(self) -> None:
         path, target = self.dir.path, self.config.trainer.target_score

@@ -6,6 +6,7 @@ Here training waits for an evaluation; ``learner/evaluator_process.py`` has a ch
 from __future__ import annotations
 
 import threading
+import time
 from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
@@ -27,10 +28,11 @@ class Moment:
 
 @dataclass(frozen=True)
 class Scored:
-    """An evaluation that has finished, and the moment of training whose agent it scored."""
+    """An evaluation that has finished, the moment of training whose agent it scored, and the seconds it took."""
 
     moment: Moment
     evaluation: Evaluation
+    seconds: float
 
 
 class Scoring(Protocol):
@@ -38,6 +40,10 @@ class Scoring(Protocol):
 
     skipped: int
     """Evaluations that were due while another one still ran."""
+
+    @property
+    def restarts(self) -> int:
+        """Times that a process which scores was started again."""
 
     def begin(self, agent: Agent, moment: Moment) -> Scored | None:
         """Score the agent as it is now; None if that takes a while, was skipped or was abandoned.
@@ -107,13 +113,15 @@ class InlineScoring:
     """
 
     def __init__(self, evaluator: Evaluator, checkpoints: Checkpoints, abandoned: threading.Event) -> None:
-        self.skipped = 0
+        self.skipped = self.restarts = 0
         self._evaluator, self._checkpoints, self._abandoned = evaluator, checkpoints, abandoned
 
     def begin(self, agent: Agent, moment: Moment) -> Scored | None:
         agent.eval()
+        began = time.perf_counter()
         try:
-            return Scored(moment, self._evaluator.evaluate(agent))
+            evaluation = self._evaluator.evaluate(agent)
+            return Scored(moment, evaluation, time.perf_counter() - began)
         except EvaluationAbandoned:
             return None
         finally:

@@ -23,18 +23,20 @@ from dataclasses import dataclass
 
 from actor.manager import ActorManager
 from actor.stat import ActorStat
-from common.config import RunConfig
+from actor.trust import Trust
+from common.config import RunConfig, ServerConfig
 from common.errors import CrossborderError
 from learner.actor_table import map_actor_table
 from learner.ingest_process import IngestProcess
 from learner.intake import Intake
 from learner.limiter import RatioLimiter
-from learner.metrics import MetricsServer, TrainerCollector
+from learner.metrics import MetricsServer
 from learner.publisher import ModelPublisher
 from learner.run import Result, Run
 from learner.shared import ControlBlock
 from learner.stat import actor_stats
 from learner.status import Status
+from learner.trainer_metrics import TrainerCollector
 
 log = logging.getLogger(__name__)
 
@@ -83,8 +85,10 @@ class LearnerServer:
         self.learner.start()
         stack.callback(self._join_local_actors)
         self._start_ingest(publisher.blob_bytes, stack)
+        self._serve_metrics(publisher, stack)
         if self._n_local_actors:
-            self._local_actors = ActorManager(self.ingest.local_address, self._n_local_actors, self.fail)
+            trust = local_trust(self.config.server)
+            self._local_actors = ActorManager(self.ingest.local_address, self._n_local_actors, self.fail, trust)
 
     def _make_shared(self) -> ModelPublisher:
         shared, is_new = self._run.dir.shared, not self._run.dir.is_resumed
@@ -113,7 +117,11 @@ class LearnerServer:
         self.intake = Intake(
             buffer=self.buffer, limiter=limiter, control=self.control, bell=bell, starvation_seconds=starvation
         )
-        metrics = MetricsServer(TrainerCollector(self.status), config.metrics.host, config.metrics.trainer_port)
+
+    def _serve_metrics(self, publisher: ModelPublisher, stack: ExitStack) -> None:
+        config = self.config.metrics
+        collector = TrainerCollector(self._run, self.learner, publisher, self.control, self._restarts)
+        metrics = MetricsServer(collector, config.host, config.trainer_port)
         stack.callback(metrics.close)
         endpoints = {
             "learner": self.ingest.address,
@@ -122,6 +130,11 @@ class LearnerServer:
         }
         self._run.dir.write_json("endpoints.json", endpoints)
         log.info("listening on %s; run directory %s", self.ingest.address, self._run.dir.path)
+
+    def _restarts(self) -> dict[str, int]:
+        """How often each kind of child was started again."""
+        actors = self._local_actors.restarts if self._local_actors is not None else 0
+        return {"ingest": self.ingest.restarts, "evaluator": self.learner.scoring.restarts, "actor": actors}
 
     def _join_local_actors(self) -> None:
         if self._local_actors is not None:
@@ -177,6 +190,14 @@ class LearnerServer:
             return_mean=self.control.return_mean,
             policy_lag=self.control.policy_lag,
         )
+
+
+def local_trust(config: ServerConfig) -> Trust:
+    """What actors on this host need: they know the server's certificate itself, and show it where one is asked for."""
+    if config.tls is None:
+        return Trust()
+    own = {"certificate": config.tls.certificate, "key": config.tls.key} if config.tls.client_ca else {}
+    return Trust(ca=config.tls.certificate, token_file=config.actor_token_file, **own)
 
 
 def train_async(config: RunConfig, local_actors: int = 0, *, resume: bool = False) -> AsyncResult:

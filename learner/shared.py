@@ -106,8 +106,8 @@ class ControlBlock(Words):
     """Bytes of payload stored."""
     duplicates = Word(11)
     """Batches acknowledged again and not stored."""
-    refusals = Word(12)
-    """Batches refused."""
+    model_bytes_sent = Word(12)
+    """Bytes of models sent."""
     fetches = Word(13)
     """Models sent."""
     not_modified = Word(14)
@@ -126,6 +126,10 @@ class ControlBlock(Words):
     """Exponential mean of opt steps between the newest model and the one that acted."""
     actor_hold_seconds = Word(21, float)
     """Seconds for which acknowledgements have been held back to keep the replay ratio."""
+    length_mean = Word(22, float)
+    """Mean length of the same episodes as ``return_mean``."""
+    oldest_item_at = Word(23, float)
+    """When the oldest item that can be drawn came, on the host's monotonic clock."""
 
     def start(self, incarnation: int, sampled: int) -> None:
         """A trainer begins: what the one before wished for is forgotten."""

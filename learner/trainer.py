@@ -11,11 +11,13 @@ from collections.abc import Iterable
 from contextlib import ExitStack
 from typing import Final
 
+from actor.priority import PrioritizedItems
 from actor.sampler import Sampler
 from actor.stat import ActorCounters
 from common.clocks import Every
 from common.config import RunConfig
 from common.data import Items
+from common.interfaces import ItemSink
 from learner.learner import Learner
 from learner.limiter import RatioLimiter
 from learner.replay.memory import ReplayMemory, ReplayWriter
@@ -69,7 +71,9 @@ class Trainer:
             lives_before = self._run.dir.identity.incarnation - 1  # Each has played episodes of its own.
             seed = self.config.seed + lives_before * n_envs
             self._sampler = Sampler(self._run.parts.lanes, self._counters, seed)
-            self._sink = LocalSink(self._run.memory)
+            sink = LocalSink(self._run.memory)
+            first_priorities = self.config.push.initial_priorities
+            self._sink: ItemSink = PrioritizedItems(sink, self._run.parts.agent) if first_priorities else sink
             self._stack = stack.pop_all()
         return self
 

@@ -23,6 +23,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from common.errors import CheckpointError
+from learner.checkpoint import SaveCounts
 from learner.durable import put_in_place
 
 log = logging.getLogger(__name__)
@@ -47,10 +48,11 @@ class StateFiles:
         directory: where they are.
         run: what every manifest says of the run; ``run_id`` is compared when one is read.
         keep: so many, the newest.
+        counts: where what is written is counted.
     """
 
-    def __init__(self, directory: Path, run: Mapping[str, Any], keep: int) -> None:
-        self.directory, self._run, self._keep = directory, run, keep
+    def __init__(self, directory: Path, run: Mapping[str, Any], keep: int, counts: SaveCounts) -> None:
+        self.directory, self._run, self._keep, self._counts = directory, run, keep, counts
 
     def write(self, state: StateOfRun) -> None:
         """Write a state that lasts, and remove those beyond ``keep``.
@@ -58,21 +60,25 @@ class StateFiles:
         Raises:
             CheckpointError: it cannot be written; those before are still there.
         """
-        name = str(state.opt_steps)
-        draft = self.directory / f".{name}.part"
-        try:
-            shutil.rmtree(draft, ignore_errors=True)
-            draft.mkdir(parents=True)
-            save_file({k: v.contiguous() for k, v in state.tensors.items()}, draft / "state.safetensors")
-            (draft / "state.json").write_text(state.values)
-            files = {path.name: _sha256(path) for path in sorted(draft.iterdir())}
-            manifest = {"format": FORMAT, **self._run, "opt_steps": state.opt_steps, "score": state.score}
-            (draft / "manifest.json").write_text(json.dumps({**manifest, "sha256": files}, indent=2) + "\n")
-            put_in_place(draft, self.directory / name)
-            for path in self._newest_first()[self._keep :]:
-                shutil.rmtree(path)
-        except (OSError, SafetensorError, RuntimeError) as error:
-            raise CheckpointError(f"{draft}: cannot be saved: {error}") from error
+        draft = self.directory / f".{state.opt_steps}.part"
+        with self._counts.timed():
+            try:
+                self._write(state, draft)
+            except (OSError, SafetensorError, RuntimeError) as error:
+                raise CheckpointError(f"{draft}: cannot be saved: {error}") from error
+        self._counts.saved("state")
+
+    def _write(self, state: StateOfRun, draft: Path) -> None:
+        shutil.rmtree(draft, ignore_errors=True)
+        draft.mkdir(parents=True)
+        save_file({k: v.contiguous() for k, v in state.tensors.items()}, draft / "state.safetensors")
+        (draft / "state.json").write_text(state.values)
+        files = {path.name: _sha256(path) for path in sorted(draft.iterdir())}
+        manifest = {"format": FORMAT, **self._run, "opt_steps": state.opt_steps, "score": state.score}
+        (draft / "manifest.json").write_text(json.dumps({**manifest, "sha256": files}, indent=2) + "\n")
+        put_in_place(draft, self.directory / str(state.opt_steps))
+        for path in self._newest_first()[self._keep :]:
+            shutil.rmtree(path)
 
     def newest(self) -> tuple[Mapping[str, torch.Tensor], dict[str, Any]] | None:
         """Tensors and values of the newest state that is whole; None if there are none at all.

@@ -14,7 +14,7 @@ import gymnasium
 import numpy as np
 import torch
 
-from common.data import Array, Model, Record
+from common.data import Array, Items, Model, Record
 from common.envs import Env
 from common.errors import CheckpointError, PluginError
 from common.interfaces import Agent, EnvSpec, Evaluation, ReplayBuffer
@@ -198,6 +198,24 @@ class CheckingAgent(Agent):
 
     def load_params(self, params: Mapping[str, torch.Tensor]) -> None:
         self._steps.copy_(params["steps"])
+
+
+class RatingAgent(CheckingAgent):
+    """Says of each item that its reward is its error, and of items it has learned from that there is none left."""
+
+    def td_error(self, items: Items) -> Array:
+        return -items["reward"]
+
+    def opt(self, buffer: ReplayBuffer) -> Record | None:
+        if not len(buffer):
+            return None
+        batch = buffer.batch(self._batch_size)
+        check_rows(batch)
+        np.testing.assert_array_equal(batch["priority"], batch["reward"])
+        assert ((batch["weight"] > 0) & (batch["weight"] <= 1)).all()
+        buffer.update_priority(batch["index"], np.zeros(self._batch_size, np.float32))
+        self._steps += 1
+        return {"newest": batch["index"].max()}
 
 
 class FailingAgent(CheckingAgent):

@@ -16,10 +16,11 @@ from common.agents.dqn import DQN
 from common.agents.iql import IQL
 from common.agents.sac import SAC
 from common.agents.td3 import TD3
-from common.config import EvaluatorConfig
+from common.config import EvaluatorConfig, PrioritizedConfig
 from common.envs import Env, spec_of
 from common.interfaces import Agent, StepProcessor
 from common.processors import NStep, OneStep
+from common.settings import validate
 from common.testing import (
     check_agent,
     check_env,
@@ -37,6 +38,7 @@ from learner.evaluator import DefaultEvaluator
 from learner.mlflow import MlflowRecorder
 from learner.recorder import CsvRecorder
 from learner.replay.memory import ReplayMemory, ReplayWriter
+from learner.replay.prioritized import PrioritizedReplay
 from learner.replay.uniform import UniformReplay
 from tests.parts import CountingEnv, Goals, counting_action
 
@@ -46,6 +48,7 @@ AGENTS: dict[str, MakeAgent] = {
     "plain": partial(DQN, units=(16,), batch_size=16),
     "single": partial(DQN, units=(16,), batch_size=16, double_dqn=False, tau=0.1, soft_update_interval=1),
     "own network": partial(DQN, network=DUELING, batch_size=16),
+    "dueling, softmax": partial(DQN, units=(16,), batch_size=16, dueling=True, explorer={"kind": "softmax"}),
 }
 
 
@@ -113,6 +116,9 @@ def test_replay(tmp_path: Path, capacity: int) -> None:
         batch = {name: column[start : start + 10] for name, column in items.items()}
         writer.append(batch, len(batch["reward"]), incarnation=1, seq=seq)
     check_replay_buffer(UniformReplay(memory, seed=0), items)
+    for normalize in ("all", "batch"):
+        config = validate(PrioritizedConfig, {"normalize": normalize})
+        check_replay_buffer(PrioritizedReplay(memory, config, seed=0), items)
 
 
 def test_evaluator() -> None:

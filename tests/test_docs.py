@@ -13,26 +13,29 @@ import pytest
 from common import errors
 from common.config import RunConfig
 from common.errors import CrossborderError
-from learner.ingest.metrics import IngestCollector
-from learner.metrics import TrainerCollector
 from learner.recorder import KEYS
-from learner.server import LearnerServer
-from tests.conftest import ROOT
-from tests.learner.test_progress import STATUS
+from tests.conftest import ROOT, MakeConfig
+from tests.dashboards.test_alerts import RULES
+from tests.learner.test_metrics import full_run, scrape_ingest, scrape_trainer
 
 README = (ROOT / "README.md").read_text()
 METRICS_PAGE = (ROOT / "docs" / "metrics.md").read_text()
-PARITY_ROWS = [line for line in (ROOT / "docs" / "parity.md").read_text().splitlines() if "TODO-MERGE" not in line]
+PARITY_ROWS = (ROOT / "docs" / "parity.md").read_text().splitlines()
+ALERTS = {rule["alert"] for rule in RULES if "crossborder_" in rule["expr"]}
 
 
-def test_every_exported_metric_is_on_the_page_and_the_page_names_no_other(host: LearnerServer) -> None:
-    """The ingest collector only reads shared memory, so one in this process exports what the real one does."""
-    from learner.ingest.core import IngestBoot, IngestCore
+def test_every_exported_metric_is_on_the_page_and_the_page_names_no_other(make_config: MakeConfig) -> None:
+    with full_run(make_config) as server:
+        series = {**scrape_trainer(server), **scrape_ingest(server)}
+    own = {name for name in (key.partition("[")[0] for key in series) if not name.startswith(("process_", "python_"))}
+    exported = {re.sub("_(bucket|count|sum)$", "", name) for name in own}
+    assert set(re.findall(r"`crossborder_([a-z_]+)[`{]", METRICS_PAGE)) == exported
 
-    boot = IngestBoot.model_validate({**host.ingest._boot, "bell_fds": (-1, -1)})
-    families = [*IngestCollector(IngestCore(boot)).collect(), *TrainerCollector(lambda: STATUS).collect()]
-    exported = {f"{family.name}_total" if family.type == "counter" else family.name for family in families}
-    assert set(re.findall(r"`(crossborder_[a-z_]+)[`{]", METRICS_PAGE)) == exported
+
+def test_every_metric_has_a_meaning_and_a_normal_value_and_alerts_are_known_ones() -> None:
+    rows = [line.strip("|").split("|") for line in METRICS_PAGE.splitlines() if line.startswith("| `crossborder_")]
+    assert all(len(row) == 4 and all(cell.strip() for cell in row) for row in rows)
+    assert set(re.findall(r"[A-Z]\w+", " ".join(row[3] for row in rows))) == ALERTS
 
 
 def test_every_recorded_key_is_on_the_page() -> None:

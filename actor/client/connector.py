@@ -11,6 +11,8 @@ from dataclasses import dataclass
 
 import grpc
 
+from actor.client.channel import open_channel, watch_credentials
+from actor.trust import Trust
 from common.clocks import Deadline
 from common.codec import schema_from_pb
 from common.config import ActorConfig
@@ -18,7 +20,7 @@ from common.data import ModelVersion, Schema
 from common.errors import LearnerUnreachableError
 from common.pb import crossborder_pb2 as pb
 from common.pb import crossborder_pb2_grpc as pb_grpc
-from common.rpc import CLIENT_OPTIONS, PROTOCOL_VERSION, Backoff, StoppingError, describe, typed_error, version_from_pb
+from common.rpc import PROTOCOL_VERSION, Backoff, StoppingError, describe, typed_error, version_from_pb
 from common.settings import validate
 
 log = logging.getLogger(__name__)
@@ -47,13 +49,30 @@ class Connector:
         incarnation: random and non-zero, one per actor process.
         patience: seconds to keep trying.
         cancelled: set from outside to give up.
+        trust: how to check it and what to prove; by default only fit for a learner on this host.
+
+    Raises:
+        ConfigError: a file of ``trust`` cannot be read, or its settings contradict each other.
     """
 
-    def __init__(self, address: str, incarnation: int, patience: float, cancelled: threading.Event) -> None:
+    def __init__(
+        self, address: str, incarnation: int, patience: float, cancelled: threading.Event, trust: Trust | None = None
+    ) -> None:
         self._address, self.incarnation, self._patience = address, incarnation, patience
         self._cancelled = cancelled
-        self._channel = grpc.insecure_channel(address, options=CLIENT_OPTIONS)
+        self._credentials = watch_credentials(address, trust or Trust())
+        self._open()
+
+    def _open(self) -> None:
+        self._opened_with = self._credentials.get()
+        self._channel = open_channel(self._address, self._opened_with)
         self.stub = pb_grpc.LearnerServiceStub(self._channel)
+
+    def refresh(self) -> None:
+        """Open another channel, and with it another ``stub``, if certificates have changed."""
+        if self._credentials.get() is not self._opened_with:
+            self.close()
+            self._open()
 
     def join(self) -> Joined:
         """Join, trying for ``patience`` seconds.
@@ -61,6 +80,7 @@ class Connector:
         Raises:
             LearnerUnreachableError: nobody answered.
             StoppingError: ``cancelled`` was set.
+            AuthenticationError: the two do not trust each other.
             CrossborderError: the learner refused for good.
         """
         deadline, backoff = Deadline(self._patience), Backoff()
@@ -82,13 +102,20 @@ class Connector:
             if self._cancelled.wait(min(backoff.next_delay(), deadline.remaining())):
                 raise StoppingError(f"{self._address}: told to stop while looking for the learner")
             if deadline.passed():
-                raise LearnerUnreachableError(f"{self._address}: no learner for {self._patience:g} s: {reason}")
+                raise LearnerUnreachableError(
+                    f"{self._address}: no learner for {self._patience:g} s: {reason}{_hint(reason)}"
+                )
             if not told:
                 log.info("waiting for the learner at %s: %s", self._address, reason)
                 told = True
 
     def close(self) -> None:
         self._channel.close()
+
+
+def _hint(reason: str) -> str:
+    """A learner that misses something of ours in the handshake closes the connection and does not say why."""
+    return "; does it expect TLS (--ca) or a certificate (--certificate, --key)?" if "Socket closed" in reason else ""
 
 
 def _joined(response: pb.JoinResponse) -> Joined:

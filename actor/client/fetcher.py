@@ -12,10 +12,10 @@ from safetensors import SafetensorError
 from safetensors.numpy import load
 
 from common.data import NO_MODEL, Model, ModelVersion
-from common.errors import LearnerUnreachableError
+from common.errors import AuthenticationError, LearnerUnreachableError
 from common.pb import crossborder_pb2 as pb
 from common.pb import crossborder_pb2_grpc as pb_grpc
-from common.rpc import Backoff, describe, version_from_pb, version_to_pb
+from common.rpc import Backoff, describe, typed_error, version_from_pb, version_to_pb
 
 log = logging.getLogger(__name__)
 FETCH_SECONDS = 60.0
@@ -25,15 +25,17 @@ class ModelFetcher:
     """A ``ModelSource`` over ``GetModel``.
 
     Args:
-        stub: of the learner.
-        stopped: ends the thread.
+        stub: of the learner; another one may be given later.
+        stopped: ends the thread; set when the learner no longer trusts this actor.
     """
 
     def __init__(self, stub: pb_grpc.LearnerServiceStub, stopped: threading.Event) -> None:
-        self._stub, self._stopped = stub, stopped
+        self.stub, self._stopped = stub, stopped
         self._changed = threading.Condition()
         self._announced = NO_MODEL
         self._model: Model | None = None
+        self.failure: AuthenticationError | None = None
+        """The learner no longer trusts this actor: it has ended itself."""
         self._thread = threading.Thread(target=self._run, name="models", daemon=True)
         self._thread.start()
 
@@ -83,6 +85,8 @@ class ModelFetcher:
             try:
                 model = self._fetch()
             except (grpc.RpcError, ValueError) as error:
+                if self._distrusted(error):
+                    return
                 reason = describe(error) if isinstance(error, grpc.RpcError) else str(error)
                 log.warning("a model could not be fetched and is tried again: %s", reason)
                 self._stopped.wait(backoff.next_delay())
@@ -93,13 +97,21 @@ class ModelFetcher:
                     self._model = model
                     self._changed.notify_all()
 
+    def _distrusted(self, error: Exception) -> bool:
+        typed = typed_error(error) if isinstance(error, grpc.RpcError) else None
+        if isinstance(typed, AuthenticationError):
+            self.failure = typed
+            self._stopped.set()
+            self.wake()
+        return self.failure is not None
+
     def _something_to_do(self) -> bool:
         return self._announced > self._have() or self._stopped.is_set()
 
     def _fetch(self) -> Model | None:
         have = self._have()
         request = pb.GetModelRequest(have=None if have == NO_MODEL else version_to_pb(have))
-        return assemble(self._stub.GetModel(request, timeout=FETCH_SECONDS))
+        return assemble(self.stub.GetModel(request, timeout=FETCH_SECONDS))
 
 
 def assemble(chunks: Iterable[pb.GetModelResponse]) -> Model | None:

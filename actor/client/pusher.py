@@ -80,12 +80,19 @@ class Pusher:
             behaviour=version_to_pb(behaviour),
             report=report,
         )
-        while not self._spool.put(request, len(payload), 0.5):
+        began = time.perf_counter()
+        if not self._put(request, len(payload)):
+            log.warning("%d items could not be handed over before the end", rows)
+        self._counters.wait_seconds += time.perf_counter() - began
+
+    def _put(self, request: pb.PushItemsRequest, size: int) -> bool:
+        """Wait for room in the spool; False if the actor has to end before there is any."""
+        while not self._spool.put(request, size, 0.5):
             if self._stopped.is_set():
                 self._last_chance = self._last_chance or Deadline(LAST_PUT_SECONDS)
                 if self._last_chance.passed():
-                    log.warning("%d items could not be handed over before the end", rows)
-                    return
+                    return False
+        return True
 
     def finish(self, seconds: float) -> int:
         """Send what is left, say goodbye, end the stream; the number of batches that were not acknowledged."""
@@ -103,7 +110,17 @@ class Pusher:
             call.cancel()
 
     def _report(self, *, leaving: bool = False) -> pb.Report:
-        return pb.Report(env_steps=self._counters.env_steps, seconds=self._counters.seconds(), leaving=leaving)
+        counters = self._counters
+        return pb.Report(
+            env_steps=counters.env_steps,
+            seconds=counters.seconds(),
+            leaving=leaving,
+            env_seconds=counters.env_seconds,
+            inference_seconds=counters.inference_seconds,
+            wait_seconds=counters.wait_seconds,
+            spool_bytes=self._spool.n_bytes,
+            reconnects=counters.reconnects,
+        )
 
     def _heartbeat(self, *, leaving: bool = False) -> pb.PushItemsRequest:
         return pb.PushItemsRequest(incarnation=self._connector.incarnation, report=self._report(leaving=leaving))
@@ -132,11 +149,14 @@ class Pusher:
             last_seq = self._join_again()
 
     def _join_again(self) -> int:
+        self._connector.refresh()
+        self._fetcher.stub = self._connector.stub
         joined = self._connector.join()
         if joined.run_id != self._joined.run_id:
             raise RunChangedError(f"run {self._joined.run_id} has become run {joined.run_id}")
         self._joined.schema.require_equal(joined.schema, "this actor", "the learner")
         self._fetcher.announce(joined.newest)
+        self._counters.reconnects += 1
         return joined.last_seq
 
     def _stream(self, last_seq: int, backoff: Backoff) -> str | None:

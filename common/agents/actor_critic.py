@@ -17,7 +17,7 @@ from common.agents.losses import CriticLoss, critic_loss, td_target
 from common.agents.network_agent import NetworkAgent
 from common.agents.networks import Critics, Mlp, build_encoder
 from common.agents.policies import GreedyActor
-from common.agents.training import descend, to_tensors
+from common.agents.training import descend, report_td_error, to_tensors
 from common.config import PluginConfig, Unit
 from common.data import Array, Model, Record
 from common.errors import ConfigError
@@ -135,19 +135,20 @@ class ActorCritic(NetworkAgent):
         for _ in range(self.config.n_updates_per_opt):
             batch = to_tensors(buffer.batch(self.config.batch_size), self.device)
             batch["action"] = self.action_scale.from_env(batch["action"])  # [B, A] in [-1, 1] from here on
-            record |= self._improve_critics(batch)
+            record |= self._improve_critics(batch, buffer)
             record |= self._improve_actor(batch)
         return record
 
-    def _improve_critics(self, batch: Mapping[str, torch.Tensor]) -> Record:
+    def _improve_critics(self, batch: Mapping[str, torch.Tensor], buffer: ReplayBuffer) -> Record:
         config = self.config
         with torch.no_grad():
             reward, value = batch["reward"] * config.reward_scale, self._next_value(batch["next_obs"])
             discount = batch.get("discount", config.discount_factor)  # [B], or one for all
             target = td_target(reward, batch["terminated"], value, discount)  # [B]
         q = self.critics(batch["obs"], batch["action"])  # [N, B]
-        loss = critic_loss(config.critic_loss, q, target.expand_as(q))
+        loss = critic_loss(config.critic_loss, q, target.expand_as(q), batch.get("weight"))
         descend(loss, self._critics_optimizer, config.max_grad_norm)
+        report_td_error(buffer, batch, q, target)
         return {"loss_critic": loss.detach(), "q_mean": q.detach().mean()}
 
     def _noise(self, like: torch.Tensor) -> torch.Tensor:

@@ -1,24 +1,58 @@
-"""Epsilon-greedy exploration."""
+"""Exploration over action values: how an actor chooses while it trains."""
 
 from __future__ import annotations
 
-from pydantic import Field, NonNegativeInt
+from typing import Annotated, Literal
+
+import numpy as np
+from pydantic import Field, NonNegativeInt, PositiveFloat
 
 from common.config import Unit
+from common.data import Array
 from common.settings import Settings
 
 
 class EpsilonGreedy(Settings):
-    """Falls linearly from ``start`` to the actor's own rung of the ladder (``exploration`` in the run's config).
+    """The best action, but with probability epsilon any.
 
+    Epsilon falls linearly from ``start`` to the actor's own rung of the ladder (``exploration`` in the run's config).
     It counts the learner's opt steps, not the actor's own steps: a restarted actor goes on where the others are.
     """
 
+    kind: Literal["epsilon_greedy"] = Field("epsilon_greedy", description="Epsilon-greedy.")
     start: Unit = Field(1.0, description="Epsilon of every actor before the first opt step.")
     final_step: NonNegativeInt = Field(10_000, description="Opt steps until the actor's own epsilon is reached.")
 
-    def at(self, opt_steps: int, final: float) -> float:
-        """Epsilon after ``opt_steps`` for an actor whose rung is ``final``."""
+    def at(self, opt_steps: int, rung: float) -> float:
+        """Epsilon after ``opt_steps`` for an actor on ``rung``."""
         if opt_steps >= self.final_step:
-            return final
-        return self.start + (final - self.start) * opt_steps / self.final_step
+            return rung
+        return self.start + (rung - self.start) * opt_steps / self.final_step
+
+    def choose(self, values: Array, opt_steps: int, rung: float, rng: np.random.Generator) -> Array:
+        """Actions ``[n]`` for values ``[n, A]``."""
+        n, n_actions = values.shape
+        explores = rng.random(n) < self.at(opt_steps, rung)
+        actions: Array = np.where(explores, rng.integers(n_actions, size=n), values.argmax(axis=1))
+        return actions
+
+
+class Softmax(Settings):
+    """Boltzmann exploration: actions with the probabilities ``softmax(Q / temperature)``, for every actor alike."""
+
+    kind: Literal["softmax"] = Field("softmax", description="Boltzmann, border's default.")
+    temperature: PositiveFloat = Field(1.0, description="Differences of value below this make little difference.")
+
+    def choose(
+        self,
+        values: Array,
+        opt_steps: int,  # noqa: ARG002 - there is no schedule
+        rung: float,  # noqa: ARG002 - and no ladder
+        rng: np.random.Generator,
+    ) -> Array:
+        """Actions ``[n]`` for values ``[n, A]``, drawn as the maximum of values and Gumbel noise."""
+        actions: Array = (values / self.temperature + rng.gumbel(size=values.shape)).argmax(axis=1)
+        return actions
+
+
+Explorer = Annotated[EpsilonGreedy | Softmax, Field(discriminator="kind")]

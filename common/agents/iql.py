@@ -13,7 +13,7 @@ from common.agents.losses import least_value
 from common.agents.losses_offline import expectile_loss
 from common.agents.training import descend
 from common.data import Record
-from common.interfaces import EnvSpec
+from common.interfaces import EnvSpec, ReplayBuffer
 
 
 class IQLConfig(AdvantageWeightedConfig):
@@ -39,8 +39,8 @@ class IQL(AdvantageWeighted):
         self._nets["value"] = self.value
         self._value_optimizer = torch.optim.Adam(self.value.parameters(), lr=self.config.lr)
 
-    def _improve_critics(self, batch: Mapping[str, torch.Tensor]) -> Record:
-        return self._improve_value(batch["obs"], batch["action"]) | super()._improve_critics(batch)
+    def _improve_critics(self, batch: Mapping[str, torch.Tensor], buffer: ReplayBuffer) -> Record:
+        return self._improve_value(batch["obs"], batch["action"]) | super()._improve_critics(batch, buffer)
 
     def _improve_value(self, obs: torch.Tensor, action: torch.Tensor) -> Record:
         loss = expectile_loss(self._advantage(obs, action), self.config.tau_iql)

@@ -11,7 +11,7 @@ import torch
 from pydantic import Field, PositiveFloat, PositiveInt
 from torch import nn
 
-from common.agents.losses import quantile_huber_loss, td_target
+from common.agents.losses import quantile_huber_loss, td_target, weighted_mean
 from common.agents.networks import Head
 from common.agents.q_agent import QAgent, QAgentConfig
 from common.interfaces import EnvSpec
@@ -94,19 +94,23 @@ class IQN(QAgent):
         network = self._network(observations, config.feature_dim)
         return QuantileNet(network, config.feature_dim, self.actions.size, config.embed_dim, config.n_quantiles_act)
 
-    def _loss(self, batch: Mapping[str, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        target, action = self._target(batch), self.actions.from_env(batch["action"])  # [N', B], [B]
+    def _loss(
+        self, batch: Mapping[str, torch.Tensor], target_net: nn.Module
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        assert isinstance(target_net, QuantileNet)
+        target, action = self._target(batch, target_net), self.actions.from_env(batch["action"])  # [N', B], [B]
         levels = self._draw_levels(self.config.n_quantiles, len(action))  # [N, B]
         prediction = _of_action(self.qnet.quantiles(batch["obs"], levels), action)  # [N, B]
-        loss = quantile_huber_loss(prediction, target, levels, self.config.kappa).mean()
+        losses = quantile_huber_loss(prediction, target, levels, self.config.kappa)  # [B]
+        loss = weighted_mean(losses, batch.get("weight"))
         return loss, prediction.mean(dim=0), target.mean(dim=0)
 
     @torch.no_grad()
-    def _target(self, batch: Mapping[str, torch.Tensor]) -> torch.Tensor:
-        chooser = self.qnet if self.config.double_dqn else self.qnet_tgt
+    def _target(self, batch: Mapping[str, torch.Tensor], target_net: QuantileNet) -> torch.Tensor:
+        chooser = self.qnet if self.config.double_dqn else target_net
         action = chooser(batch["next_obs"]).argmax(dim=1)  # [B]
         levels = self._draw_levels(self.config.n_quantiles_tgt, len(action))  # [N', B]
-        returns = _of_action(self.qnet_tgt.quantiles(batch["next_obs"], levels), action)  # [N', B]
+        returns = _of_action(target_net.quantiles(batch["next_obs"], levels), action)  # [N', B]
         discount = batch.get("discount", self.config.discount_factor)  # [B], or one for all
         return td_target(batch["reward"], batch["terminated"], returns, discount)
 

@@ -36,13 +36,29 @@ def double_q_value(q_online: torch.Tensor, q_target: torch.Tensor) -> torch.Tens
     return q_target.gather(1, q_online.argmax(dim=1, keepdim=True)).squeeze(1)
 
 
-def critic_loss(kind: CriticLoss, prediction: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-    """Mean loss over all values, ``[B]`` or ``[N, B]``.
+def weighted_mean(loss: torch.Tensor, weight: torch.Tensor | None) -> torch.Tensor:
+    """The mean of losses ``[B]`` or ``[N, B]``, each multiplied by the weight ``[B]`` of its item if there are any.
+
+    Prioritised sampling gives weights (arXiv:1511.05952, 3.4). They scale an item's loss and not its error, so no loss
+    squares them.
+    """
+    return loss.mean() if weight is None else (weight * loss).mean()
+
+
+def critic_loss(
+    kind: CriticLoss,
+    prediction: torch.Tensor,  # [B] or [N, B]
+    target: torch.Tensor,  # the same
+    weight: torch.Tensor | None = None,  # [B]
+) -> torch.Tensor:
+    """Mean loss over all values, weighted if there are weights.
 
     Huber with delta 1, or the squared error (not halved, as torch and border have it).
     """
     loss = functional.smooth_l1_loss if kind == "smooth_l1" else functional.mse_loss
-    return loss(prediction, target)
+    if weight is None:
+        return loss(prediction, target)  # In one: 10 µs less than in two, of the 500 of a small opt step.
+    return weighted_mean(loss(prediction, target, reduction="none"), weight)
 
 
 def quantile_huber_loss(

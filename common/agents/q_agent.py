@@ -9,19 +9,19 @@ from typing import Annotated, ClassVar
 import gymnasium
 import numpy as np
 import torch
-from pydantic import Field, PositiveFloat, PositiveInt, model_validator
+from pydantic import Field, PositiveFloat, PositiveInt, field_validator, model_validator
 from torch import nn
 
 from common.agents.actions import ActionIndex
-from common.agents.exploration import EpsilonGreedy
+from common.agents.exploration import EpsilonGreedy, Explorer
 from common.agents.network_agent import NetworkAgent
 from common.agents.networks import Mlp, build_network
 from common.agents.policies import GreedyQ
-from common.agents.training import descend, to_tensors, track
+from common.agents.training import descend, report_td_error, to_tensors, track
 from common.config import PluginConfig, Unit
-from common.data import Array, Model, Record
+from common.data import Array, Items, Model, Record
 from common.errors import ConfigError
-from common.interfaces import EnvSpec, ReplayBuffer, TrainingState
+from common.interfaces import EnvSpec, ReplayBuffer
 from common.settings import Settings
 
 
@@ -42,7 +42,12 @@ class QAgentConfig(Settings):
     )
     soft_update_interval: PositiveInt = Field(250, description="Opt steps between updates of the target network.")
     max_grad_norm: PositiveFloat | None = Field(10.0, description="Gradients are clipped to this norm; null does not.")
-    explorer: EpsilonGreedy = Field(EpsilonGreedy(), description="Exploration of the actors.")
+    explorer: Explorer = Field(EpsilonGreedy(), description="How actors explore, by kind: epsilon_greedy or softmax.")
+
+    @field_validator("explorer", mode="before")
+    @classmethod
+    def _epsilon_greedy_without_a_kind(cls, explorer: object) -> object:
+        return {"kind": "epsilon_greedy", **explorer} if isinstance(explorer, dict) else explorer
 
     @model_validator(mode="after")
     def _one_network(self) -> QAgentConfig:
@@ -70,7 +75,7 @@ class QAgent(NetworkAgent):
     """
 
     config: QAgentConfig
-    _counters: ClassVar = ("_n_opts",)
+    _counters: ClassVar = ("_opt_steps",)
 
     def __init__(self, spec: EnvSpec, config: QAgentConfig, *, seed: int, epsilon: float, device: str) -> None:
         name, observations = type(self).__name__, spec.observation_space
@@ -84,18 +89,22 @@ class QAgent(NetworkAgent):
         self.qnet_tgt.load_state_dict(self.qnet.state_dict())
         self._nets = {"qnet": self.qnet, "qnet_tgt": self.qnet_tgt}
         self._optimizer = torch.optim.Adam(self.qnet.parameters(), lr=config.lr)
-        self._n_opts = 0
+        self._opt_steps = 0
         self._rng = np.random.default_rng(seed)
-        self._final_epsilon = epsilon
-        self.epsilon = config.explorer.at(0, epsilon)
+        self._epsilon = epsilon
 
     @abc.abstractmethod
     def _qnet(self, observations: gymnasium.spaces.Box) -> nn.Module:
         """A network that turns observations ``[B, *shape]`` into action values ``[B, A]``."""
 
     @abc.abstractmethod
-    def _loss(self, batch: Mapping[str, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """The loss ``[]`` of ``qnet`` on a batch, the values it predicts and those it should have, both ``[B]``."""
+    def _loss(
+        self, batch: Mapping[str, torch.Tensor], target_net: nn.Module
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """The loss ``[]`` of ``qnet`` on a batch, the values it predicts and those it should have, both ``[B]``.
+
+        The loss is weighted if the batch has weights; ``target_net``, a ``_qnet`` too, says what follows is worth.
+        """
 
     def _network(self, observations: gymnasium.spaces.Box, out_dim: int) -> nn.Module:
         """The user's own network, or one of ``units``: ``[B, *shape]`` to ``[B, out_dim]``."""
@@ -104,14 +113,12 @@ class QAgent(NetworkAgent):
         return build_network(self.config.network, observations, out_dim)
 
     def sample(self, obs: Array) -> Array:
-        greedy = np.full(len(obs), True)
+        with torch.inference_mode():
+            values = self.qnet(torch.from_numpy(obs).to(self.device)).cpu().numpy()  # [n, A]
         if self.is_train:
-            greedy = self._rng.random(len(obs)) >= self.epsilon
-        index = self._rng.integers(self.actions.size, size=len(obs))
-        if greedy.any():
-            with torch.inference_mode():
-                values = self.qnet(torch.from_numpy(obs).to(self.device))  # [n, A]
-            index = np.where(greedy, values.argmax(dim=1).cpu().numpy(), index)
+            index = self.config.explorer.choose(values, self._opt_steps, self._epsilon, self._rng)
+        else:
+            index = values.argmax(axis=1)
         return self.actions.to_env(index)
 
     def opt(self, buffer: ReplayBuffer) -> Record | None:
@@ -120,29 +127,32 @@ class QAgent(NetworkAgent):
         record: Record = {}
         for _ in range(self.config.n_updates_per_opt):
             record = self._update(buffer)
-        self._n_opts += 1
-        self.epsilon = self.config.explorer.at(self._n_opts, self._final_epsilon)
-        if self._n_opts % self.config.soft_update_interval == 0:
+        self._opt_steps += 1
+        if self._opt_steps % self.config.soft_update_interval == 0:
             track(self.qnet_tgt, self.qnet, self.config.tau)
         return record
 
     def _update(self, buffer: ReplayBuffer) -> Record:
         batch = to_tensors(buffer.batch(self.config.batch_size), self.device)
-        loss, prediction, target = self._loss(batch)
+        loss, prediction, target = self._loss(batch, self.qnet_tgt)
         record: Record = {"loss": loss.detach(), "pred_mean": prediction.detach().mean(), "tgt_mean": target.mean()}
         grad_norm = descend(loss, self._optimizer, self.config.max_grad_norm)
+        report_td_error(buffer, batch, prediction, target)
         return record if grad_norm is None else {**record, "grad_norm": grad_norm}
+
+    def td_error(self, items: Items) -> Array:
+        """The model is its own target network here, since actors have no other."""
+        with torch.inference_mode():
+            _, prediction, target = self._loss(to_tensors(items, self.device), self.qnet)
+        error: Array = (target - prediction).cpu().numpy()
+        return error
 
     def model_info(self) -> Mapping[str, torch.Tensor]:
         return {name: value.detach() for name, value in self.qnet.state_dict().items()}
 
     def sync_model(self, model: Model) -> None:
         self.qnet.load_state_dict({name: torch.from_numpy(value) for name, value in model.params.items()})
-        self.epsilon = self.config.explorer.at(model.version.opt_steps, self._final_epsilon)
-
-    def load_training_state(self, state: TrainingState) -> None:
-        super().load_training_state(state)
-        self.epsilon = self.config.explorer.at(self._n_opts, self._final_epsilon)
+        self._opt_steps = model.version.opt_steps
 
     def policy(self) -> nn.Module:
         return GreedyQ(self.qnet, torch.from_numpy(self.actions.table)).to(self.device)

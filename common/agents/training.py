@@ -9,11 +9,24 @@ from torch import nn
 
 from common.data import Items
 from common.errors import CheckpointError
+from common.interfaces import ReplayBuffer
 
 
 def to_tensors(items: Items, device: torch.device) -> dict[str, torch.Tensor]:
     """Columns ``[B, *shape]`` as tensors on ``device``."""
     return {name: torch.from_numpy(column).to(device) for name, column in items.items()}
+
+
+def report_td_error(
+    buffer: ReplayBuffer, batch: Mapping[str, torch.Tensor], prediction: torch.Tensor, target: torch.Tensor
+) -> None:
+    """Tell a prioritised buffer how wrong its items were, by predictions ``[B]`` or ``[N, B]`` and targets ``[B]``.
+
+    Of several critics the mean error counts. A uniform buffer does not ask.
+    """
+    if "index" in batch:
+        td_error = (target - prediction).detach().abs().reshape(-1, len(target)).mean(dim=0)
+        buffer.update_priority(batch["index"].cpu().numpy(), td_error.float().cpu().numpy())
 
 
 def descend(

@@ -21,6 +21,9 @@ Errors are gRPC status codes; the trailing metadata key `crossborder-error` hold
   stopping             UNAVAILABLE          the learner is shutting down; do not come back
 UNAVAILABLE and DEADLINE_EXCEEDED without that key are transient: back off with jitter, then Join. So is the end of
 a stream that the actor has not ended. RESOURCE_EXHAUSTED without it is gRPC's own limit on messages; permanent.
+
+Where the learner asks for a token, every call carries it as metadata, over TLS only: `authorization: Bearer TOKEN`
+(RFC 6750). UNAUTHENTICATED: it is missing or wrong; permanent.
 """
 
 from collections import abc as _abc
@@ -311,12 +314,28 @@ class Report(_message.Message):
     EPISODE_RETURNS_FIELD_NUMBER: _builtins.int
     EPISODE_LENGTHS_FIELD_NUMBER: _builtins.int
     LEAVING_FIELD_NUMBER: _builtins.int
+    ENV_SECONDS_FIELD_NUMBER: _builtins.int
+    INFERENCE_SECONDS_FIELD_NUMBER: _builtins.int
+    WAIT_SECONDS_FIELD_NUMBER: _builtins.int
+    SPOOL_BYTES_FIELD_NUMBER: _builtins.int
+    RECONNECTS_FIELD_NUMBER: _builtins.int
     env_steps: _builtins.int
     """Environment steps taken by this incarnation so far."""
     seconds: _builtins.float
     """Seconds from the actor's first environment step to its last so far."""
     leaving: _builtins.bool
     """The actor's last message: it has nothing left and will not come back."""
+    env_seconds: _builtins.float
+    """Where this incarnation's time has gone so far, in seconds: stepping and resetting environments, choosing actions,
+    and held back with a finished batch because there was no room for it. Finite and not negative, as `seconds` is;
+    these and the two below may be left at 0.
+    """
+    inference_seconds: _builtins.float
+    wait_seconds: _builtins.float
+    spool_bytes: _builtins.int
+    """Bytes of payload waiting for an acknowledgement now."""
+    reconnects: _builtins.int
+    """Times this incarnation has joined again after a broken connection."""
     @_builtins.property
     def episode_returns(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
         """Undiscounted returns and lengths (environment steps) of the episodes that ended since the report before,
@@ -333,10 +352,15 @@ class Report(_message.Message):
         episode_returns: _abc.Iterable[_builtins.float] | None = ...,
         episode_lengths: _abc.Iterable[_builtins.int] | None = ...,
         leaving: _builtins.bool = ...,
+        env_seconds: _builtins.float = ...,
+        inference_seconds: _builtins.float = ...,
+        wait_seconds: _builtins.float = ...,
+        spool_bytes: _builtins.int = ...,
+        reconnects: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["env_steps", b"env_steps", "episode_lengths", b"episode_lengths", "episode_returns", b"episode_returns", "leaving", b"leaving", "seconds", b"seconds"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["env_seconds", b"env_seconds", "env_steps", b"env_steps", "episode_lengths", b"episode_lengths", "episode_returns", b"episode_returns", "inference_seconds", b"inference_seconds", "leaving", b"leaving", "reconnects", b"reconnects", "seconds", b"seconds", "spool_bytes", b"spool_bytes", "wait_seconds", b"wait_seconds"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -21,6 +21,9 @@ Errors are gRPC status codes; the trailing metadata key `crossborder-error` hold
   stopping             UNAVAILABLE          the learner is shutting down; do not come back
 UNAVAILABLE and DEADLINE_EXCEEDED without that key are transient: back off with jitter, then Join. So is the end of
 a stream that the actor has not ended. RESOURCE_EXHAUSTED without it is gRPC's own limit on messages; permanent.
+
+Where the learner asks for a token, every call carries it as metadata, over TLS only: `authorization: Bearer TOKEN`
+(RFC 6750). UNAUTHENTICATED: it is missing or wrong; permanent.
 """
 
 from collections import abc as _abc

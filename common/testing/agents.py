@@ -56,6 +56,7 @@ def check_agent(
     _check_acting(learner, obs, spec.action_space, train=False)
     _check_modes(learner, obs)
     _check_opt(learner, memory)
+    _check_td_error(learner, memory)
     actor = _make(make, spec, seed=1)
     _check_sync(actor, learner, obs)
     _check_acting(actor, obs, spec.action_space, train=True)
@@ -146,6 +147,17 @@ def _check_opt(agent: Agent, memory: ItemMemory) -> None:
         f"model_info() is the same after {OPTS} calls of opt(): it must return the live tensors, not copies, and opt() "
         "must change them"
     )
+
+
+def _check_td_error(agent: Agent, memory: ItemMemory) -> None:
+    """Of an agent that has one."""
+    if type(agent).td_error is Agent.td_error:
+        return
+    with explained("td_error() failed on items"):
+        found = agent.td_error(memory.batch(3))
+    assert isinstance(found, np.ndarray), f"td_error() returned {type(found).__name__}: return a numpy array"
+    assert found.shape == (3,), f"td_error() of 3 items returned {list(found.shape)}, expected [3]: one error an item"
+    assert np.isfinite(found).all(), f"td_error() returned {found}: errors must be finite"
 
 
 def _check_sync(actor: Agent, learner: Agent, obs: Array) -> None:

@@ -6,6 +6,8 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from operator import itemgetter
 
+import numpy as np
+
 from common.data import Items
 from common.interfaces import Agent, Evaluation, Evaluator, Recorder, ReplayBuffer
 from common.testing.play import check_record, explained
@@ -20,7 +22,7 @@ RECORDS: tuple[tuple[int, Mapping[str, float]], ...] = (
 
 
 def check_replay_buffer(buffer: ReplayBuffer, items: Items, *, size: int = 256) -> None:
-    """See that a buffer gives back what was put in, whole and counted.
+    """See that a buffer gives back what was put in, whole and counted, and draws by priority if it is prioritised.
 
     Args:
         buffer: holds ``items``, or those that are left of them.
@@ -40,6 +42,7 @@ def check_replay_buffer(buffer: ReplayBuffer, items: Items, *, size: int = 256) 
         with explained(f"batch({n}) failed with {len(buffer)} items: draw with replacement"):
             batch = buffer.batch(n)
         _check_batch(batch, items, n)
+        _check_prioritised(batch, items)
         assert buffer.sampled == before + n, (
             f"sampled grew by {buffer.sampled - before} at batch({n}): count every draw"
         )
@@ -47,6 +50,8 @@ def check_replay_buffer(buffer: ReplayBuffer, items: Items, *, size: int = 256) 
         assert drawn <= known, "batch() gave a row that was never inserted: take all columns of a row from one item"
     assert buffer.inserted == count, "inserted changed while items were drawn: it counts what comes in"
     assert len(drawn) > 1, f"batch() gave the same row {size + 2 * len(buffer)} times: draw at random"
+    if "index" in buffer.batch(1):
+        _check_priorities(buffer, size)
 
 
 def _row(items: Items, index: int, names: Items) -> bytes:
@@ -61,6 +66,42 @@ def _check_batch(batch: Items, items: Items, n: int) -> None:
         assert column.shape == shape, f"batch({n}) gave '{name}' as {list(column.shape)}, expected {list(shape)}"
         dtype = items[name].dtype if name in items else column.dtype
         assert column.dtype == dtype, f"batch() gave '{name}' as {column.dtype}, inserted was {dtype}"
+
+
+def _check_prioritised(batch: Items, items: Items) -> None:
+    """The columns that only a prioritised buffer adds."""
+    added = {"index", "weight"} & batch.keys() - items.keys()
+    if not added:
+        return
+    assert len(added) == 2, f"batch() gave '{added.pop()}' alone: a prioritised buffer gives both index and weight"
+    for name, dtype in (("index", np.int64), ("weight", np.float32)):
+        found = batch[name]
+        assert found.ndim == 1, f"batch() gave '{name}' as {list(found.shape)}, expected one number an item"
+        assert found.dtype == dtype, f"batch() gave '{name}' as {found.dtype}, expected {np.dtype(dtype)}"
+    index, weight, count = batch["index"], batch["weight"], len(next(iter(items.values())))
+    assert ((index >= 0) & (index < count)).all(), (
+        f"batch() gave an index of {index.max()} after {count} items: number items 0, 1, 2, … as they come in"
+    )
+    for name, column in items.items():
+        assert np.array_equal(batch[name], column[index]), f"batch() gave an index whose item has another '{name}'"
+    assert ((weight > 0) & (weight <= 1)).all(), (
+        f"batch() gave weights from {weight.min()} to {weight.max()}, expected above 0 and at most 1: divide by the "
+        "largest"
+    )
+
+
+def _check_priorities(buffer: ReplayBuffer, size: int) -> None:
+    """An item that is very wrong is drawn more often than when nothing was known of it."""
+    before = buffer.batch(size)["index"]
+    worst = before[0]
+    with explained("update_priority() failed on the items of a batch"):
+        buffer.update_priority(before, np.where(before == worst, 1e9, 0.0).astype(np.float32))
+    after = buffer.batch(size)["index"]
+    times = [int((index == worst).sum()) for index in (before, after)]
+    assert times[1] > 2 * times[0], (
+        f"update_priority() changed nothing: the item with by far the largest error was drawn {times[1]} times in "
+        f"{size}, and {times[0]} times before"
+    )
 
 
 def check_evaluator(evaluator: Evaluator, agent: Agent, *, repeatable: bool = True) -> None:

@@ -45,6 +45,9 @@ class ItemMemory:
         self.sampled += size
         return {name: column[rows] for name, column in self._items.items()}
 
+    def update_priority(self, index: Array, td_error: Array) -> None:
+        """Every item stays as likely as any other."""
+
 
 def play(env: Env, steps: int, *, seed: int = 0, policy: Policy | None = None) -> list[list[Step]]:
     """Play for ``steps`` steps, as an actor does, and return the steps of each episode; the last may have no end.

@@ -24,6 +24,7 @@ from common.pb import crossborder_pb2_grpc as pb_grpc
 from common.rpc import server_options
 from common.settings import validate
 from learner.ingest.core import IngestBoot, IngestCore
+from learner.ingest.gate import Gate, server_credentials
 from learner.ingest.metrics import IngestCollector
 from learner.ingest.service import LearnerServicer
 from learner.metrics import MetricsServer
@@ -33,15 +34,20 @@ log = logging.getLogger(__name__)
 TICK_SECONDS = 0.2
 
 
-async def _start_server(boot: IngestBoot, servicer: LearnerServicer) -> tuple[grpc.aio.Server, int]:
-    server = grpc.aio.server(options=server_options(boot.config.server.max_message_bytes))
+async def _start_server(boot: IngestBoot, servicer: LearnerServicer, gate: Gate | None) -> tuple[grpc.aio.Server, int]:
+    config = boot.config.server
+    server = grpc.aio.server(interceptors=[gate] if gate else [], options=server_options(config.max_message_bytes))
     pb_grpc.add_LearnerServiceServicer_to_server(servicer, server)
     health_servicer = health.aio.HealthServicer()
     health_pb2_grpc.add_HealthServicer_to_server(health_servicer, server)
     name = pb.DESCRIPTOR.services_by_name["LearnerService"].full_name
-    reflection.enable_server_reflection((name, health.SERVICE_NAME, reflection.SERVICE_NAME), server)
+    if config.reflection:
+        reflection.enable_server_reflection((name, health.SERVICE_NAME, reflection.SERVICE_NAME), server)
     try:
-        port = server.add_insecure_port(boot.listen)
+        if config.tls is None:
+            port = server.add_insecure_port(boot.listen)
+        else:
+            port = server.add_secure_port(boot.listen, server_credentials(config.tls))
     except RuntimeError as error:
         raise AddressError(f"{boot.listen}: cannot listen there; is another learner running?") from error
     await server.start()
@@ -72,7 +78,7 @@ async def serve(boot: IngestBoot) -> None:
     loop.add_reader(bell.read_fd, on_bell)
     loop.add_reader(sys.stdin.fileno(), on_stdin_closed)
     metrics = MetricsServer(IngestCollector(core), boot.config.metrics.host, boot.metrics_port)
-    server, port = await _start_server(boot, servicer)
+    server, port = await _start_server(boot, servicer, Gate.of(boot.config.server, core.counts))
     host, _, _ = boot.listen.rpartition(":")
     say({"address": f"{host}:{port}", "metrics_port": metrics.port})
     while not ended.is_set():

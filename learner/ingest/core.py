@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import logging
+import math
+import time
+from collections import OrderedDict
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -10,18 +14,25 @@ from common.codec import decode, schema_to_pb
 from common.config import RunConfig
 from common.data import MAX_EPISODES, ModelVersion, Schema
 from common.errors import ProtocolMismatchError, RefusedError, SchemaMismatchError
+from common.frames import Packed
 from common.pb import crossborder_pb2 as pb
 from common.rpc import PROTOCOL_VERSION, NotJoinedError, StoppingError, version_from_pb, version_to_pb
 from common.settings import Settings
-from learner.actor_table import ActorState, map_actor_table
+from learner.actor_table import REPORTED, ActorState, map_actor_table
+from learner.ingest.counts import IngestCounts
 from learner.ingest.registry import Registry
 from learner.limiter import RatioLimiter
 from learner.models import Blob, ModelSlots
+from learner.replay.ages import ItemAges
 from learner.replay.memory import ReplayMemory, ReplayWriter
 from learner.shared import Bell, ControlBlock, fence
 
 log = logging.getLogger(__name__)
 MAX_HOST = 255
+MAX_FIGURE = 2**53
+"""Of all that an actor reports of itself; up to here floats count whole numbers exactly."""
+_reported = attrgetter(*REPORTED)
+MAX_KNOWN_MODELS = 4096
 
 
 class IngestBoot(Settings):
@@ -68,11 +79,14 @@ class IngestCore:
             max_message_bytes=config.server.max_message_bytes,
             silence_seconds=config.server.lost_seconds,
         )
+        self.counts = IngestCounts()
         self._writer = ReplayWriter(self.memory)
+        self._ages = ItemAges(config.replay.capacity, self.memory.committed, time.monotonic())
         self._trainer_bell = Bell(-1, boot.bell_fds[0])
         self._config_json = config.actor_part().model_dump_json()
         self._own_config_json = {i: config.part_of(i).model_dump_json() for i in config.agent_overrides}
         self._blob: Blob | None = None
+        self._published_at: OrderedDict[ModelVersion, float] = OrderedDict()  # Of the models that actors may have.
 
     def join(self, request: pb.JoinRequest) -> pb.JoinResponse:
         """Enter an actor.
@@ -129,48 +143,53 @@ class IngestCore:
         try:
             return self._take(row, request)
         except (RefusedError, SchemaMismatchError) as error:
-            self.control.refusals += 1
+            self.counts.refused[error.reason if isinstance(error, RefusedError) else "schema"] += 1
             raise type(error)(f"actor {self.registry.actor_id(row)}: {error}") from error
 
     def _take(self, row: int, request: pb.PushItemsRequest) -> int:
         if self.registry.row_of(request.incarnation) != row:
-            raise RefusedError(f"incarnation: expected the one the stream began with, found {request.incarnation:016x}")
-        _check_report(request.report)
+            raise RefusedError(
+                f"incarnation: expected the one the stream began with, found {request.incarnation:016x}", "sequence"
+            )
         last = self._writer.last_seq(request.incarnation)
         if request.seq == 0:
             if request.rows or request.payload:
-                raise RefusedError(f"seq: expected 1 or more for a batch of {request.rows} rows, found 0")
+                raise RefusedError(f"seq: expected 1 or more for a batch of {request.rows} rows, found 0", "sequence")
+            figures = _figures(request.report)
         elif request.seq <= last:
             self.control.duplicates += 1
             return last
         else:
-            self._store(request, last)
+            batch = self._decode(request, last)  # First: items name the column where a report has but a sum.
+            figures = _figures(request.report)
+            self._store(request, batch)
             self._note_batch(row, request)
             last = request.seq
-        self.registry.seen(row, request.report.env_steps, request.report.seconds)
+        self.registry.seen(row, figures)
         if request.report.leaving:
             self.registry.set_state(row, ActorState.LEFT)
         return last
 
-    def _store(self, request: pb.PushItemsRequest, last: int) -> None:
+    def _decode(self, request: pb.PushItemsRequest, last: int) -> Packed:
         if request.seq != last + 1:
-            raise RefusedError(f"seq: expected {last + 1}, found {request.seq}")
+            raise RefusedError(f"seq: expected {last + 1}, found {request.seq}", "sequence")
         if request.schema_hash != self.schema.hash:
             raise SchemaMismatchError(f"schema: expected {self.schema.hash:016x}, found {request.schema_hash:016x}")
         if not 1 <= request.rows <= self.limits.max_rows:
-            raise RefusedError(f"rows: expected 1 to {self.limits.max_rows}, found {request.rows}")
-        payload = request.payload  # One copy: every access of a bytes field makes another.
-        batch = decode(self.schema, request.rows, payload)
+            raise RefusedError(f"rows: expected 1 to {self.limits.max_rows}, found {request.rows}", "rows")
+        return decode(self.schema, request.rows, request.payload)
+
+    def _store(self, request: pb.PushItemsRequest, batch: Packed) -> None:
         self._writer.append_packed(batch, request.incarnation, request.seq)
         self.control.batches += 1
-        self.control.payload_bytes += len(payload)
+        self.control.payload_bytes += batch.rows * self.schema.packed_row_bytes + batch.frames.nbytes
         fence()  # The trainer must see the items before we look whether it waits for them.
         if self.control.trainer_waits:
             self._trainer_bell.ring()
 
     def _note_batch(self, row: int, request: pb.PushItemsRequest) -> None:
-        behaviour = version_from_pb(request.behaviour)
-        self.registry.stored(row, request.rows, behaviour.opt_steps, request.report.episode_returns)
+        behaviour, report = version_from_pb(request.behaviour), request.report
+        self.registry.stored(row, request.rows, behaviour.opt_steps, report.episode_returns, report.episode_lengths)
         self._note_lag(behaviour)
 
     def _note_lag(self, behaviour: ModelVersion) -> None:
@@ -178,6 +197,10 @@ class IngestCore:
         if behaviour.incarnation == newest.incarnation:
             lag = max(0, newest.opt_steps - behaviour.opt_steps)
             self.control.policy_lag += 0.05 * (lag - self.control.policy_lag)
+            self.counts.lag_steps.observe(lag)
+        published_at = self._published_at.get(behaviour)
+        if published_at is not None:
+            self.counts.lag_seconds.observe(time.monotonic() - published_at)
 
     def release_at(self) -> int:
         """Items the trainer must have drawn before the next acknowledgement may go out; 0 for at once.
@@ -195,10 +218,18 @@ class IngestCore:
             self.control.not_modified += 1
             return None
         if self._blob is None or self._blob.version != newest:
-            self._blob = self.models.read()
-        assert self._blob is not None, "the first model is published before ingest starts"
+            self._blob = self._read_model()
         self.control.fetches += 1
+        self.control.model_bytes_sent += len(self._blob.data)
         return self._blob
+
+    def _read_model(self) -> Blob:
+        blob = self.models.read()
+        assert blob is not None, "the first model is published before ingest starts"
+        self._published_at[blob.version] = blob.published_at
+        if len(self._published_at) > MAX_KNOWN_MODELS:
+            self._published_at.popitem(last=False)
+        return blob
 
     def tick(self) -> None:
         """Publish totals for the trainer and give up actors that were silent for too long; a few times a second."""
@@ -208,11 +239,28 @@ class IngestCore:
         self.control.env_steps = self.registry.total("env_steps")
         self.control.episodes = self.registry.total("episodes")
         self.control.return_mean = self.registry.return_mean()
+        self.control.length_mean = self.registry.length_mean()
+        self._ages.note(self.memory.committed, time.monotonic())
+        self.control.oldest_item_at = self._ages.came_at(self.memory.first())
 
 
-def _check_report(report: pb.Report) -> None:
-    if len(report.episode_returns) != len(report.episode_lengths) or len(report.episode_returns) > MAX_EPISODES:
+def _figures(report: pb.Report) -> tuple[float, ...]:
+    """What a report says about its actor, as ``REPORTED``.
+
+    Raises:
+        RefusedError: it says something that cannot be.
+    """
+    returns, n_lengths = report.episode_returns, len(report.episode_lengths)
+    if len(returns) != n_lengths or n_lengths > MAX_EPISODES:
         raise RefusedError(
             f"report: expected as many episode lengths as returns, at most {MAX_EPISODES}, "
-            f"found {len(report.episode_lengths)} and {len(report.episode_returns)}"
+            f"found {n_lengths} and {len(returns)}",
+            "report",
         )
+    if not math.isfinite(sum(returns)):
+        raise RefusedError(f"report: expected finite episode returns, found a sum of {sum(returns)}", "report")
+    figures: tuple[float, ...] = _reported(report)
+    if min(figures) < 0 or not sum(figures) <= MAX_FIGURE:  # NaN fails too; one by one they took longer.
+        found = dict(zip(REPORTED, figures, strict=True))
+        raise RefusedError(f"report: expected figures from 0 and together up to {MAX_FIGURE}, found {found}", "report")
+    return figures

@@ -10,7 +10,7 @@ import numpy as np
 
 from common.data import Array
 from common.errors import CrossborderError
-from learner.actor_table import ActorState
+from learner.actor_table import REPORTED, ActorState
 
 _HOLDS_ID = (ActorState.AWAY, ActorState.ONLINE)
 
@@ -36,6 +36,7 @@ class Registry:
         self, table: Array, max_actors: int, lost_seconds: float, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._table = table
+        self._reported = table[list(REPORTED)]
         self._max_actors = max_actors
         self._lost_seconds = lost_seconds
         self._clock = clock
@@ -43,6 +44,7 @@ class Registry:
         back = np.isin(table["state"], _HOLDS_ID)  # Those who were here get the time to come back.
         table["state"][back], table["last_seen"][back] = ActorState.AWAY, clock()
         self._returns: deque[float] = deque(maxlen=100)
+        self._lengths: deque[int] = deque(maxlen=100)
 
     def join(self, incarnation: int, host: str, pid: int) -> int:
         """Enter an actor and return its id: the one it had, or the smallest free one.
@@ -97,13 +99,14 @@ class Registry:
         self._table["state"][row] = state
         self._table["last_seen"][row] = self._clock()
 
-    def seen(self, row: int, env_steps: int, seconds: float) -> None:
-        """Note a sign of life with the actor's own totals."""
+    def seen(self, row: int, figures: tuple[float, ...]) -> None:
+        """Note a sign of life with the actor's own figures, those of ``REPORTED``."""
         self._table["last_seen"][row] = self._clock()
-        self._table["env_steps"][row] = env_steps
-        self._table["seconds"][row] = seconds
+        self._reported[row] = figures
 
-    def stored(self, row: int, items: int, behaviour_opt_steps: int, returns: Sequence[float]) -> None:
+    def stored(
+        self, row: int, items: int, behaviour_opt_steps: int, returns: Sequence[float], lengths: Sequence[int]
+    ) -> None:
         """Note a batch that was stored and the episodes that came with it."""
         self._table["items"][row] += items
         self._table["behaviour_opt_steps"][row] = behaviour_opt_steps
@@ -111,6 +114,7 @@ class Registry:
             self._table["episodes"][row] += len(returns)
             self._table["last_return"][row] = returns[-1]
             self._returns.extend(returns)
+            self._lengths.extend(lengths)
 
     def expire(self) -> list[int]:
         """Give up actors that were silent for too long; their ids."""
@@ -124,6 +128,15 @@ class Registry:
 
     def total(self, field: str) -> int:
         return int(self._table[field].sum())
+
+    def present(self) -> Array:
+        """A copy of the rows of those that hold an id."""
+        rows: Array = self._table[np.isin(self._table["state"], _HOLDS_ID)]
+        return rows
+
+    def length_mean(self) -> float:
+        """Mean length of the same episodes as ``return_mean``."""
+        return float(np.mean(self._lengths)) if self._lengths else 0.0
 
     def return_mean(self) -> float:
         """Mean return of the last 100 episodes of all actors; 0 before the first."""

@@ -45,8 +45,12 @@ _STATUS: dict[type[CrossborderError], tuple[grpc.StatusCode, str]] = {
 }
 
 
+def _status(error: CrossborderError) -> tuple[grpc.StatusCode, str]:
+    return _STATUS.get(type(error), (grpc.StatusCode.INTERNAL, "internal"))
+
+
 async def _abort(context: Context, error: CrossborderError) -> NoReturn:
-    code, name = _STATUS.get(type(error), (grpc.StatusCode.INTERNAL, "internal"))
+    code, name = _status(error)
     log.warning("%s: %s", name, error)
     await context.abort(code, str(error), ((ERROR_KEY, name),))
     raise AssertionError("abort returned")
@@ -102,6 +106,7 @@ class LearnerServicer(pb_grpc.LearnerServiceServicer):
         try:
             response = self._core.join(request)
         except CrossborderError as error:
+            self._core.counts.joins_refused[_status(error)[1]] += 1
             await _abort(context, error)
         log.info("actor %d joined from %s (pid %d)", response.actor_id, request.host, request.pid)
         return response
@@ -128,6 +133,7 @@ class LearnerServicer(pb_grpc.LearnerServiceServicer):
         self._streams.add(stream)
         try:
             while (request := await self._read(context)) is not None:
+                arrived = time.monotonic()
                 if row is None:
                     row = self._core.row_of(request.incarnation)
                     self._newest[row] = stream
@@ -135,6 +141,8 @@ class LearnerServicer(pb_grpc.LearnerServiceServicer):
                 acked = self._core.push(row, request)
                 await self._hold(stream)
                 await stream.send(acked)
+                if request.seq:
+                    self._core.counts.ack_seconds.observe(time.monotonic() - arrived)
         except CrossborderError as error:
             await _abort(context, error)
         finally:

@@ -31,6 +31,11 @@ class FrameStore:
         self.frames = map_ring(mapped, directory / "frames", frame, capacity)
         self.bases = map_ring(mapped, directory / "frame-bases", Column("base", "<i8"), n_rows)
 
+    @property
+    def n_bytes(self) -> int:
+        """Bytes allocated."""
+        return self.frames.nbytes + self.bases.nbytes
+
     def write(self, frames: Array, number: int, start: int, rows: int, back: int) -> None:
         """Store the frames of a batch from ``number`` on; its rows from ``start`` on reach ``back`` frames further."""
         write_ring(self.frames, frames, number)

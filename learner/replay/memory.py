@@ -108,6 +108,11 @@ class ReplayMemory:
         return cls(directory, schema, layout["capacity"], create=False, frame_capacity=frame_capacity, writable=False)
 
     @property
+    def n_bytes(self) -> int:
+        """Bytes allocated for items and their frames."""
+        return sum(c.nbytes for c in self.columns.values()) + (self.frames.n_bytes if self.frames is not None else 0)
+
+    @property
     def committed(self) -> int:
         """Items ever stored; the absolute index of the next one."""
         return int(self.header.committed)

@@ -2,63 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
-import numpy as np
-
 from common.data import Array, Items
-from learner.replay.memory import ReplayMemory
-from learner.replay.reader import ReplayReader
+from learner.replay.shared import SharedReplay
 
 
-class UniformReplay:
-    """A ``ReplayBuffer`` over shared memory.
-
-    Args:
-        memory: read only here.
-        seed: of the draws.
-    """
-
-    def __init__(self, memory: ReplayMemory, seed: int) -> None:
-        self._memory = memory
-        self._reader = ReplayReader(memory)
-        self._rng = np.random.default_rng(seed)
-        self._sampled = 0
-
-    @property
-    def inserted(self) -> int:
-        return self._memory.committed
-
-    @property
-    def sampled(self) -> int:
-        return self._sampled
-
-    def __len__(self) -> int:
-        return len(self._memory)
+class UniformReplay(SharedReplay):
+    """A ``ReplayBuffer`` over shared memory."""
 
     def batch(self, size: int) -> Items:
-        """Draw ``size`` items; the arrays are reused by the next call of the same size.
-
-        Raises:
-            IndexError: there is nothing to draw from.
-        """
         _, items = self._reader.take(self._draw, size)
         self._sampled += size
         return items
 
-    def state(self) -> dict[str, Any]:
-        """What draws depend on beside the items, as JSON can hold it."""
-        return {"sampled": self._sampled, "rng": self._rng.bit_generator.state}
+    def update_priority(self, index: Array, td_error: Array) -> None:
+        """Every item stays as likely as any other."""
 
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on as ``state`` says."""
-        self._sampled = state["sampled"]
-        self._rng.bit_generator.state = state["rng"]
-
-    def skip(self, n: int) -> None:
-        """Count ``n`` items as drawn."""
-        self._sampled += n
-
-    def _draw(self, size: int) -> Array:
-        return self._rng.integers(*self._reader.bounds(), size)
+    def _draw(self, size: int) -> Items:
+        return {"index": self._rng.integers(*self._reader.bounds(), size)}

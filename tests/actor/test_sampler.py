@@ -238,3 +238,38 @@ def test_an_agent_that_does_not_act_in_every_environment_is_told_so() -> None:
 
     with pytest.raises(PluginError, match=r"agent\.sample: expected actions for 3 observations, found 1"):
         sample([CountingEnv() for _ in range(3)], 1, agent=Single())
+
+
+def test_time_in_environments_and_in_inference_is_told_apart_and_pushing_is_neither(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = 0.0
+
+    def spend(seconds: float) -> None:
+        nonlocal now
+        now += seconds
+
+    class Slow(CountingEnv):
+        def reset(self, **options: Any) -> tuple[Array, dict[str, Any]]:
+            spend(10)
+            return super().reset(**options)
+
+        def step(self, action: Any) -> tuple[Array, float, bool, bool, dict[str, Any]]:
+            spend(1)
+            return super().step(action)
+
+    class Thinking(CheckingAgent):
+        def sample(self, obs: Array) -> Array:
+            spend(100)
+            return super().sample(obs)
+
+    class Held(Kept):
+        def push(self, items: Items) -> None:
+            spend(1000)
+
+    monkeypatch.setattr("actor.sampler.perf_counter", lambda: now)
+    counters = ActorCounters()
+    sampler = Sampler([Lane(Slow(), OneStep()) for _ in range(2)], counters, seed=7)
+    for _ in range(3):
+        sampler.sample_and_push(Thinking(spec_of(CountingEnv()), seed=7, epsilon=0.0, device="cpu"), Held())
+    assert (counters.env_seconds, counters.inference_seconds) == (2 * 10 + 6 * 1, 3 * 100)

@@ -12,19 +12,21 @@ import yaml
 
 from common.address import is_loopback, split_address
 from common.agents.dqn import DQNConfig
-from common.agents.exploration import EpsilonGreedy
+from common.agents.exploration import EpsilonGreedy, Softmax
 from common.agents.sac import SACConfig
 from common.agents.td3 import TD3Config
 from common.config import (
     ActorConfig,
     ExplorationConfig,
     PluginConfig,
+    PrioritizedConfig,
     RunConfig,
     dump_config,
     load_config,
 )
 from common.errors import ConfigError, PluginError
 from common.settings import Settings, validate
+from learner.certs import make_files
 from tests.conftest import ROOT
 
 MINIMAL: dict[str, Any] = {
@@ -71,7 +73,7 @@ ALL_FIELDS = [
 
 
 def test_all_sections_are_walked() -> None:
-    assert {*ROOTS, PluginConfig, ExplorationConfig, EpsilonGreedy} < set(ALL_MODELS)
+    assert {*ROOTS, PluginConfig, ExplorationConfig, EpsilonGreedy, Softmax, PrioritizedConfig} < set(ALL_MODELS)
     assert set(ActorConfig.model_fields) < set(RunConfig.model_fields)
 
 
@@ -126,6 +128,9 @@ def test_max_train_steps_is_another_name_for_max_opts() -> None:
             {"push": {"n_buffer": 11}, "server": {"max_rows": 10}},
             r"push\.n_buffer \(11\) is above server\.max_rows \(10\)",
         ),
+        ({"push": {"initial_priorities": True}}, r"push\.initial_priorities needs replay\.prioritized"),
+        ({"replay": {"prioritized": {"alpha": 1.1}}}, r"replay\.prioritized\.alpha: .*less than or equal to 1, found"),
+        ({"replay": {"prioritized": {"beta": 1}}}, r"replay\.prioritized\.beta: unknown key \(did you mean 'beta_0'"),
         (
             {"server": {"max_actors": 2}, "agent_overrides": {1: {}, 2: {}}},
             r"agent_overrides: expected ids below server\.max_actors \(2\), found \[2\]",
@@ -288,6 +293,18 @@ def test_a_ladder_with_one_rung_or_without_a_slope_is_level(ladder: dict[str, An
         ("common.agents.dqn:DQN", {"tau": 2.0}, (), r"agent\.params\.tau: .*less than or equal to 1, found 2\.0"),
         ("common.agents.dqn:DQN", {"explorer": {"strat": 1}}, (), r"agent\.params\.explorer\.strat: unknown key \(did"),
         (
+            "common.agents.dqn:DQN",
+            {"explorer": {"kind": "softmax", "start": 1}},
+            (),
+            r"agent\.params\.explorer\.start: unknown key \(known: kind, temperature\)",
+        ),
+        (
+            "common.agents.dqn:DQN",
+            {"explorer": {"kind": "boltzmann"}},
+            (),
+            r"agent\.params\.explorer: .*'boltzmann' found using 'kind' does not match .*'epsilon_greedy', 'softmax'",
+        ),
+        (
             "tests.parts:CheckingAgent",
             {"batch": 1},
             ("spec", "seed", "epsilon", "device"),
@@ -394,8 +411,8 @@ def test_what_an_actors_agent_cannot_take_is_refused_with_the_actors_id(
 
 
 @pytest.mark.parametrize("listen", ["0.0.0.0:50051", "[::]:0", "192.168.1.5:1", "gpu-host:50051"])
-def test_listening_beyond_loopback_must_be_called_insecure(listen: str) -> None:
-    with pytest.raises(ConfigError, match=r"server\.listen: .* reachable from other hosts .* --insecure"):
+def test_listening_beyond_loopback_takes_tls_and_tokens_or_must_be_called_insecure(listen: str) -> None:
+    with pytest.raises(ConfigError, match=r"server\.listen: .* reachable from other hosts; .* or --insecure"):
         build(server={"listen": listen}).check()
     build(server={"listen": listen, "insecure": True}).check()
 
@@ -423,3 +440,48 @@ def test_a_part_that_cannot_take_what_the_system_gives_is_refused() -> None:
 def test_a_negative_seed_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"^seed: .*greater than or equal to 0, found -1$"):
         build(seed=-1)
+
+
+@pytest.fixture
+def secured(tmp_path: Path) -> dict[str, Any]:
+    """The server section of a run that other hosts may reach."""
+    make_files(tmp_path, ["gpu-host"], 1, renew=False)
+    return {
+        "listen": "0.0.0.0:0",
+        "tls": {"certificate": tmp_path / "server.pem", "key": tmp_path / "server.key"},
+        "actor_token_file": tmp_path / "actor.token",
+    }
+
+
+def test_tls_and_tokens_let_a_learner_listen_anywhere(secured: dict[str, Any]) -> None:
+    build(server=secured).check()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"insecure": True}, r"--insecure\): expected neither server\.tls nor tokens beside it"),
+        ({"tls": None}, r"server\.tls: .* tokens, which are sent over TLS only"),
+        ({"tls": None, "insecure": True}, r"--insecure\): expected neither"),
+        ({"actor_token_file": None}, r"server\.listen: .* expected server\.tls and server\.actor_token_file"),
+        ({"actor_token_file": "no.token"}, r"token file no\.token: cannot be read"),
+        ({"tls": {"certificate": "no.pem", "key": "no.key"}}, r"private key no\.key: cannot be read"),
+    ],
+)
+def test_what_would_let_in_somebody_by_mistake_is_refused(
+    secured: dict[str, Any], changes: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        build(server={**secured, **changes}).check()
+
+
+def test_admins_tokens_alone_would_lock_actors_out(secured: dict[str, Any]) -> None:
+    swapped = {**secured, "admin_token_file": secured["actor_token_file"], "actor_token_file": None}
+    with pytest.raises(ConfigError, match=r"server\.actor_token_file: expected tokens of actors beside"):
+        build(server=swapped).check()
+
+
+def test_a_certificate_with_the_key_of_another_is_refused(secured: dict[str, Any], tmp_path: Path) -> None:
+    secured["tls"]["key"] = tmp_path / "actor.key"
+    with pytest.raises(ConfigError, match=r"server\.pem: expected PEM with its unencrypted key in .*actor\.key"):
+        build(server=secured).check()

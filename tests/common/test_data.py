@@ -145,6 +145,19 @@ def test_a_schema_survives_json() -> None:
         assert Schema.from_json(schema.to_json()) == schema
 
 
+def test_a_column_more_can_be_taken_away_again() -> None:
+    more = Column("priority", "<f4")
+    assert SCHEMA.plus(more).columns == (*SCHEMA.columns, more)
+    assert SCHEMA.plus(more).without(more) == SCHEMA
+
+
+def test_a_column_of_a_name_that_is_taken_is_refused() -> None:
+    with pytest.raises(
+        ConfigError, match=r"column 'obs': the name is reserved, found it among \['action', 'done', 'obs'"
+    ):
+        SCHEMA.plus(Column("obs", "<f4"))
+
+
 def test_versions_are_ordered_by_incarnation_first() -> None:
     versions = [ModelVersion(2, 0), ModelVersion(1, 900), NO_MODEL, ModelVersion(1, 5)]
     assert sorted(versions) == [NO_MODEL, ModelVersion(1, 5), ModelVersion(1, 900), ModelVersion(2, 0)]

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from common.log import relog
+from common.log import Seldom, relog
 from tests.conftest import ROOT
 
 
@@ -63,3 +63,13 @@ def test_a_line_of_a_child_keeps_its_level_or_goes_on_with_the_last(
 ) -> None:
     assert relog("worker-3", line, last) == level
     assert [(r.name, r.levelno, r.getMessage()) for r in caplog.records] == [("worker-3", level, message)]
+
+
+def test_something_frequent_is_due_at_most_once_in_a_while_and_the_rest_is_counted() -> None:
+    now = 0.0
+    seldom = Seldom(10.0, clock=lambda: now)
+    assert [seldom.due() for _ in range(4)] == [0, None, None, None]
+    now = 9.9
+    assert seldom.due() is None
+    now = 10.0
+    assert [seldom.due(), seldom.due()] == [4, None]

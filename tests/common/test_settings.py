@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import re
+from typing import Literal
+
 import pytest
 from pydantic import Field, PositiveInt, ValidationError
 
@@ -11,10 +14,21 @@ class Inner(Settings):
     capacity: PositiveInt = Field(10, description="Items kept.")
 
 
+class Red(Settings):
+    kind: Literal["red"] = Field("red", description="Red.")
+    depth: PositiveInt = Field(1, description="How deep.")
+
+
+class Blue(Settings):
+    kind: Literal["blue"] = Field("blue", description="Blue.")
+    inner: Inner = Field(Inner(), description="A section.")
+
+
 class Outer(Settings):
     name: str = Field(description="A name.")
     inner: Inner = Field(Inner(), description="A section.")
     perhaps: Inner | None = Field(None, description="A section that may be missing.")
+    colour: Red | Blue = Field(Red(), discriminator="kind", description="One of several sections.")
 
 
 def problems(values: object, where: str = "") -> list[str]:
@@ -39,7 +53,7 @@ def test_an_unknown_key_in_a_section_names_the_nearest_of_that_section(section: 
 
 
 def test_an_unknown_key_like_nothing_lists_what_there_is() -> None:
-    assert problems({"name": "x", "zzz": 1}) == ["zzz: unknown key (known: inner, name, perhaps)"]
+    assert problems({"name": "x", "zzz": 1}) == ["zzz: unknown key (known: colour, inner, name, perhaps)"]
 
 
 def test_a_missing_value_and_a_wrong_one_are_told_apart_one_line_each() -> None:
@@ -47,6 +61,29 @@ def test_a_missing_value_and_a_wrong_one_are_told_apart_one_line_each() -> None:
     assert missing == "name: expected a value, found none"
     assert wrong.startswith("inner.capacity: ")
     assert wrong.endswith("greater than 0, found -1")
+
+
+def test_a_section_of_several_kinds_is_read_by_its_kind() -> None:
+    found = validate(Outer, {"name": "x", "colour": {"kind": "blue", "inner": {"capacity": 3}}})
+    assert found.colour == Blue(inner=Inner(capacity=3))
+
+
+@pytest.mark.parametrize(
+    ("colour", "problem"),
+    [
+        ({"kind": "red", "deph": 1}, r"^colour\.deph: unknown key \(did you mean 'depth'\?\)$"),
+        ({"kind": "blue", "depth": 1}, r"^colour\.depth: unknown key \(known: inner, kind\)$"),
+        ({"kind": "red", "depth": 0}, r"^colour\.depth: .*greater than 0, found 0$"),
+        ({"kind": "blue", "inner": {"capcity": 1}}, r"^colour\.inner\.capcity: unknown key .*'capacity'\?\)$"),
+        ({"kind": "green"}, r"^colour: .*'green' found using 'kind' does not match .*'red', 'blue'"),
+        ({"depth": 1}, r"^colour: Unable to extract tag using discriminator 'kind'"),
+    ],
+)
+def test_problems_in_a_section_of_several_kinds_are_placed_as_it_is_written(
+    colour: dict[str, object], problem: str
+) -> None:
+    (line,) = problems({"name": "x", "colour": colour})
+    assert re.search(problem, line)
 
 
 def test_problems_are_placed_where_the_values_come_from() -> None:

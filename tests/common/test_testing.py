@@ -290,6 +290,14 @@ def changed(method: str, change: Any) -> dict[str, Any]:
 
 
 BROKEN_AGENTS: dict[str, Broken] = {
+    "one error for all items": (
+        {"td_error": lambda self, items: np.zeros(1, np.float32)},
+        "td_error() of 3 items returned [1], expected [3]: one error an item",
+    ),
+    "errors that are not finite": (
+        {"td_error": lambda self, items: np.full(3, np.nan)},
+        "td_error() returned [nan nan nan]: errors must be finite",
+    ),
     "other arguments": ({"__init__": lambda self, spec, config: None}, "must be built by keywords: spec=…, seed=…"),
     "actions of floats": (
         changed("sample", lambda actions: actions.astype(np.float64)),
@@ -518,7 +526,9 @@ BROKEN_BUFFERS: dict[str, Broken] = {
 
 def test_a_good_buffer_passes_also_with_columns_of_its_own() -> None:
     check_replay_buffer(ItemMemory(items()), items())
-    check_replay_buffer(ItemMemory(items() | {"weight": np.ones(50)}), items())
+    check_replay_buffer(ItemMemory(items() | {"age": np.ones(50)}), items())
+    check_replay_buffer(ItemMemory(items() | {"weight": np.ones(50)}), items() | {"weight": np.ones(50)})
+    check_replay_buffer(PrioritizedMemory(items()), items())
 
 
 @pytest.mark.parametrize("what", BROKEN_BUFFERS)
@@ -526,6 +536,74 @@ def test_of_a_buffer_with(what: str) -> None:
     attributes, message = BROKEN_BUFFERS[what]
     with says(message):
         check_replay_buffer(broken(ItemMemory, attributes)(items()), items())
+
+
+class PrioritizedMemory(ItemMemory):
+    """A prioritised buffer as plain as can be; batches are made by ``items_at``, so that they can be spoilt."""
+
+    def __init__(self, items: Items) -> None:
+        super().__init__(items)
+        self._priority = np.ones(len(self))
+
+    def items_at(self, index: Array) -> Items:
+        priority = self._priority[index]
+        weight = (self._priority.min() / priority).astype(np.float32)
+        return {**{name: column[index] for name, column in self._items.items()}, "index": index, "weight": weight}
+
+    def batch(self, size: int) -> Items:
+        self.sampled += size
+        return self.items_at(self._rng.choice(len(self), size, p=self._priority / self._priority.sum()))
+
+    def update_priority(self, index: Array, td_error: Array) -> None:
+        self._priority[index] = td_error + 1e-3
+
+
+def items_with(change: Any) -> Any:
+    """An ``items_at`` with its result changed."""
+    return lambda self, index: change(PrioritizedMemory.items_at(self, index))
+
+
+BROKEN_PRIORITIES: dict[str, Broken] = {
+    "weights alone": (
+        {"items_at": items_with(lambda batch: {k: v for k, v in batch.items() if k != "index"})},
+        "batch() gave 'weight' alone: a prioritised buffer gives both index and weight",
+    ),
+    "double weights": (
+        {"items_at": items_with(lambda batch: batch | {"weight": batch["weight"].astype(np.float64)})},
+        "batch() gave 'weight' as float64, expected float32",
+    ),
+    "weights in a column": (
+        {"items_at": items_with(lambda batch: batch | {"weight": batch["weight"][:, None]})},
+        "batch() gave 'weight' as [1, 1], expected one number an item",
+    ),
+    "weights above 1": (
+        {"items_at": items_with(lambda batch: batch | {"weight": batch["weight"] * 2})},
+        "batch() gave weights from 2.0 to 2.0, expected above 0 and at most 1: divide by the largest",
+    ),
+    "slots beyond what there is": (
+        {"items_at": items_with(lambda batch: batch | {"index": batch["index"] + 50})},
+        "number items 0, 1, 2, … as they come in",
+    ),
+    "other items' indices": (
+        {"items_at": items_with(lambda batch: batch | {"index": (batch["index"] + 1) % 50})},
+        "batch() gave an index whose item has another 'obs'",
+    ),
+    "priorities that fail": (
+        {"update_priority": lambda self, index, td_error: td_error.missing},
+        "update_priority() failed on the items of a batch",
+    ),
+    "priorities that nobody heeds": (
+        {"update_priority": lambda self, index, td_error: None},
+        "update_priority() changed nothing: the item with by far the largest error was drawn",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", BROKEN_PRIORITIES)
+def test_of_a_prioritised_buffer_with(what: str) -> None:
+    attributes, message = BROKEN_PRIORITIES[what]
+    with says(message):
+        check_replay_buffer(broken(PrioritizedMemory, attributes)(items()), items())
 
 
 # Evaluators.

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from common.config import RunConfig
-from common.data import Items
+from common.data import Items, Schema
 from common.envs import spec_of
 from common.processors import OneStep
 from learner.actor_table import ActorState
@@ -19,11 +19,11 @@ from tests.conftest import PATIENCE, MakeConfig, children_of, kill, wait_for
 from tests.parts import CountingEnv, assert_complete
 
 CAPACITY = 1_000_000
+SCHEMA = OneStep().schema(spec_of(CountingEnv()))
 
 
-def stored_items(run_dir: Path) -> Items:
+def stored_items(run_dir: Path, schema: Schema = SCHEMA) -> Items:
     """Everything in the replay of a run that has ended."""
-    schema = OneStep().schema(spec_of(CountingEnv()))
     memory = ReplayMemory(run_dir / "shared" / "replay", schema, CAPACITY, create=False)
     assert memory.committed < CAPACITY, "nothing may have been overwritten"
     return {name: column[: memory.committed] for name, column in memory.columns.items()}

@@ -27,7 +27,7 @@ def stored_items(run_dir: Path) -> tuple[Items, int]:
     frames = int(1.25 * CAPACITY)
     memory = ReplayMemory(run_dir / "shared" / "replay", schema, CAPACITY, create=False, frame_capacity=frames)
     assert memory.first() == 0, "nothing may have been overwritten"
-    _, items = ReplayReader(memory).take(np.arange, memory.committed)
+    _, items = ReplayReader(memory).take(lambda size: {"index": np.arange(size)}, memory.committed)
     return check_filmed(items), memory.header.frames_end
 
 

@@ -16,6 +16,7 @@ from common.errors import CheckpointError
 from common.processors import OneStep
 from common.testing import items_of, play
 from examples.own_parts import Corridor, TabularQ
+from learner.checkpoint import SaveCounts
 from learner.checkpointer import Checkpointer
 from learner.replay.memory import ReplayMemory, ReplayWriter
 from learner.replay.uniform import UniformReplay
@@ -28,7 +29,7 @@ class GatedFiles(StateFiles):
     """A disk that is as slow as the test wants."""
 
     def __init__(self, directory: Path) -> None:
-        super().__init__(directory, {"run_id": "run"}, keep=9)
+        super().__init__(directory, {"run_id": "run"}, keep=9, counts=SaveCounts())
         self.begun, self.gate = threading.Event(), threading.Event()
 
     def write(self, state: StateOfRun) -> None:
@@ -93,7 +94,7 @@ def test_training_goes_on_while_a_state_is_written_and_the_state_stays_as_it_was
 
 
 def test_a_restored_buffer_draws_what_would_have_been_drawn(tmp_path: Path) -> None:
-    files = StateFiles(tmp_path / "checkpoints", {"run_id": "run"}, keep=1)
+    files = StateFiles(tmp_path / "checkpoints", {"run_id": "run"}, keep=1, counts=SaveCounts())
     scene = Scene(tmp_path, files, seconds=None)
     scene.step(at=1e9)
     scene.finish()
@@ -106,7 +107,7 @@ def test_a_restored_buffer_draws_what_would_have_been_drawn(tmp_path: Path) -> N
 
 
 def test_a_full_disk_does_not_end_training(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    scene = Scene(tmp_path, FullFiles(tmp_path / "checkpoints", {"run_id": "run"}, keep=1))
+    scene = Scene(tmp_path, FullFiles(tmp_path / "checkpoints", {"run_id": "run"}, keep=1, counts=SaveCounts()))
     scene.step(at=10.0)
     scene.finish()
     assert "training goes on without this checkpoint: no space left on device" in caplog.messages
@@ -116,5 +117,5 @@ def test_an_agent_without_a_training_state_of_its_own_is_told_of(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.INFO):
-        Scene(tmp_path, StateFiles(tmp_path / "checkpoints", {"run_id": "run"}, keep=1))
+        Scene(tmp_path, StateFiles(tmp_path / "checkpoints", {"run_id": "run"}, keep=1, counts=SaveCounts()))
     assert "TabularQ has no training_state(): --resume restores its save_params() only" in caplog.messages

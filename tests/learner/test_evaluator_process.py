@@ -70,6 +70,8 @@ def test_training_goes_on_and_the_score_is_credited_to_the_candidate(make_config
         assert server.status().evaluations_skipped >= 9
         (tmp_path / "gate").touch()
         wait_for(lambda: server.learner.best_score > 100, "later evaluations follow")
+        assert server.learner.evaluations.count >= 2
+        assert server.learner.evaluations.seconds > 0
         server.learner.request_stop()
     (result,) = results
     scored = evaluations(result.run_dir)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from common.data import Items
+from common.data import Array, Items
 from common.errors import StarvedError
 from learner.intake import Intake
 from learner.limiter import RatioLimiter
@@ -23,6 +23,9 @@ class Counts:
 
     def batch(self, size: int) -> Items:
         raise AssertionError("not drawn from")
+
+    def update_priority(self, index: Array, td_error: Array) -> None:
+        raise AssertionError("nothing was drawn")
 
 
 def make(directory: Path, starvation: float | None = None) -> tuple[Intake, Counts, ControlBlock, Bell]:

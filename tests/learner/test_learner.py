@@ -40,6 +40,9 @@ class Diary:
     def batch(self, size: int) -> Items:
         raise AssertionError("the diary's agent draws nothing")
 
+    def update_priority(self, index: Array, td_error: Array) -> None:
+        raise AssertionError("nothing was drawn")
+
     def evaluate(self, agent: Agent) -> Evaluation:
         assert not agent.is_train, "evaluation must be greedy"
         self.events.append("evaluate")
@@ -217,7 +220,7 @@ def test_invariant_9_the_agent_is_back_in_train_mode_after_an_evaluation(tmp_pat
 class LateScoring:
     """A real ``Scoring``'s way to be late: the score comes when the test says so, by ``ready``, or at the end."""
 
-    skipped = 0
+    skipped = restarts = 0
 
     def __init__(self) -> None:
         self.ready = False
@@ -232,7 +235,7 @@ class LateScoring:
         if self.begun is None or not (self.ready or wait):
             return None
         moment, self.begun = self.begun, None
-        return Scored(moment, Evaluation(9.0, {"eval_reward": 9.0}))
+        return Scored(moment, Evaluation(9.0, {"eval_reward": 9.0}), seconds=3.0)
 
     def keep_best(self, agent: Agent, scored: Scored) -> None:
         self.kept.append(scored.moment)

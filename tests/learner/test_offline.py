@@ -138,6 +138,18 @@ def test_the_items_of_an_earlier_run_are_learnt_from_whole_and_it_is_left_as_it_
     assert {path: path.read_bytes() for path in directory.rglob("*") if path.is_file()} == before
 
 
+def test_first_priorities_of_an_earlier_run_are_left_out_and_asked_of_nobody(
+    tmp_path: Path, make_config: MakeConfig
+) -> None:
+    ape_x: dict[str, Any] = {"replay": {"prioritized": {}}, "push": {"initial_priorities": True}}
+    rating = {"target": "tests.parts:RatingAgent", "params": {"in_turns": True}}
+    directory = train_in_turns(counting_config(tmp_path / "earlier", seed=5, agent=rating, **ape_x)).run_dir
+    config = make_config(agent=IN_TURNS, **ape_x)
+    result = train_offline(config, str(directory))
+    for name, column in expected_items(5, 500).items():
+        np.testing.assert_array_equal(stored(result, config.replay.capacity)[name], column)
+
+
 def test_rows_that_were_overwritten_or_half_written_are_not_read(tmp_path: Path, make_config: MakeConfig) -> None:
     run_dir = tmp_path / "killed"
     RunDir(run_dir).close()

@@ -79,6 +79,16 @@ def test_the_same_seed_gives_the_same_curve_twice_and_another_seed_another(tmp_p
     assert first != other
 
 
+def test_so_it_is_with_everything_that_draws_by_priority(tmp_path: Path) -> None:
+    def train(name: str) -> list[dict[str, str]]:
+        values = cartpole(tmp_path / name, seed=3).model_dump()
+        values["replay"]["prioritized"], values["push"]["initial_priorities"] = {}, True
+        return rows(train_in_turns(validate(RunConfig, values)))
+
+    first, again = train("a"), train("b")
+    assert first == again != rows(train_in_turns(cartpole(tmp_path / "uniform", seed=3)))
+
+
 @pytest.mark.parametrize("envs", [1, 4])
 def test_the_replay_ratio_is_exact(tmp_path: Path, envs: int) -> None:
     result = train_in_turns(cartpole(tmp_path / "run", 0, envs))

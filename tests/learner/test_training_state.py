@@ -8,11 +8,12 @@ import pytest
 import torch
 
 from common.errors import CheckpointError
+from learner.checkpoint import SaveCounts
 from learner.training_state import StateFiles, StateOfRun
 
 
 def files(directory: Path, run_id: str = "run", keep: int = 3) -> StateFiles:
-    return StateFiles(directory / "checkpoints", {"run_id": run_id, "incarnation": 2}, keep)
+    return StateFiles(directory / "checkpoints", {"run_id": run_id, "incarnation": 2}, keep, SaveCounts())
 
 
 def write(to: StateFiles, *steps: int) -> None:

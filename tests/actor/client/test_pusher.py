@@ -42,6 +42,7 @@ class BreakingLearner(ScriptedLearner):
     last_seq: int = 0
     streams: int = 0
     goodbyes: int = 0
+    last_report: pb.Report = field(default_factory=pb.Report)
 
     def Join(self, request: pb.JoinRequest, context: grpc.ServicerContext) -> pb.JoinResponse:  # noqa: N802
         run_id = self.run_ids.pop(0) if self.run_ids else "run"
@@ -63,6 +64,7 @@ class BreakingLearner(ScriptedLearner):
             batches += bool(request.seq)
             self._store(request)
             self.goodbyes += request.report.leaving
+            self.last_report = request.report
             yield pb.PushItemsResponse(acked_seq=self.last_seq, stop=len(self.stored) >= self.stop_at)
 
     def _store(self, request: pb.PushItemsRequest) -> None:
@@ -118,6 +120,14 @@ def test_whatever_breaks_everything_arrives_once_and_in_order(serve: Serve, way:
     assert learner.stored == list(range(20))
     assert outcome == Outcome(0, None, stopped=False)
     assert (learner.streams, learner.goodbyes) == (4, 1)
+
+
+def test_the_last_report_tells_of_reconnects_waiting_and_an_empty_spool(serve: Serve) -> None:
+    learner = BreakingLearner(breaks=[(1, "lost"), (1, "closed")])
+    push(serve, learner, 5)
+    told = learner.last_report
+    assert (told.leaving, told.reconnects, told.spool_bytes) == (True, 2, 0)
+    assert told.wait_seconds > 0
 
 
 def test_when_the_learner_says_stop_the_actor_hears_it(serve: Serve) -> None:

@@ -9,20 +9,41 @@ import numpy as np
 import torch
 from torch import nn
 
-from common.data import Array
+from common.data import Array, Items
 from common.testing import ItemMemory
 
 Row = tuple[Array, Any, float, Array, bool, bool]
 """obs, action, reward, next_obs, terminated, truncated."""
 
 
-def holding(rows: Sequence[Row], action_dtype: type = np.int64, **more: Array) -> ItemMemory:
-    """A memory of rows, with ``more`` columns."""
+def items_of(rows: Sequence[Row], action_dtype: type = np.int64, **more: Array) -> Items:
+    """The rows as columns, with ``more`` of them."""
     names = ("obs", "action", "reward", "next_obs", "terminated", "truncated")
     dtypes = (np.float32, action_dtype, np.float32, np.float32, np.bool_, np.bool_)
     columns = zip(*rows, strict=True) if rows else ([] for _ in names)
     parts = zip(names, columns, dtypes, strict=True)
-    return ItemMemory({name: np.array(column, dtype) for name, column, dtype in parts} | more)
+    return {name: np.array(column, dtype) for name, column, dtype in parts} | more
+
+
+def holding(rows: Sequence[Row], action_dtype: type = np.int64, **more: Array) -> ItemMemory:
+    """A memory of rows, with ``more`` columns."""
+    return ItemMemory(items_of(rows, action_dtype, **more))
+
+
+class WeightedMemory(ItemMemory):
+    """A prioritised buffer that gives all of its items, numbered from 70, with these weights; keeps what it is told."""
+
+    def __init__(self, items: Items, weights: Sequence[float]) -> None:
+        super().__init__(items)
+        self._weights = np.array(weights, np.float32)
+        self.told: list[tuple[list[int], list[float]]] = []
+
+    def batch(self, size: int) -> Items:
+        self.sampled += size
+        return {**self._items, "index": 70 + np.arange(len(self)), "weight": self._weights}
+
+    def update_priority(self, index: Array, td_error: Array) -> None:
+        self.told.append((index.tolist(), td_error.tolist()))
 
 
 def copies(net: nn.Module) -> list[torch.Tensor]:

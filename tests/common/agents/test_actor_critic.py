@@ -20,7 +20,7 @@ from common.data import Array, Model, ModelVersion, Record
 from common.errors import CheckpointError, ConfigError
 from common.interfaces import EnvSpec
 from common.testing import ItemMemory
-from tests.common.agents.parts import Row, copies, fix_outputs, holding, same
+from tests.common.agents.parts import Row, WeightedMemory, copies, fix_outputs, holding, items_of, same
 
 OBS = Box(-1, 1, (2,), np.float32)
 ACTIONS = Box(np.array([-2, 0], np.float32), np.array([2, 10], np.float32))
@@ -104,6 +104,18 @@ def test_a_discount_column_takes_the_place_of_the_discount_factor(kind: Kind) ->
     fix_outputs(agent.critics_tgt.nets[0], 4.0)
     record = floats(agent.opt(holding([row(1.0)], np.float32, discount=np.array([0.25], np.float32))))
     assert record["loss_critic"] == pytest.approx((1.0 - (1.0 + 0.25 * 4.0)) ** 2, rel=1e-5)
+
+
+@EACH
+def test_weights_scale_the_loss_of_each_item_and_the_mean_error_of_the_critics_is_told(kind: Kind) -> None:
+    agent = make(kind, units=(), critic_loss="mse")
+    for critic, value in zip(agent.critics.nets, (1.0, 4.0), strict=True):
+        fix_outputs(critic, value)
+    rows = [row(2.0, terminated=True), row(5.0, terminated=True)]
+    memory = WeightedMemory(items_of(rows, np.float32), [1.0, 0.5])
+    record = floats(agent.opt(memory))
+    assert record["loss_critic"] == pytest.approx((1.0 + 0.5 * 16 + 4.0 + 0.5 * 1) / 4)
+    assert memory.told == [([70, 71], [1.5, 2.5])]
 
 
 @EACH

@@ -8,13 +8,13 @@ import pytest
 import torch
 
 from common.agents.dqn import DQN, DQNConfig
-from common.agents.networks import Mlp
+from common.agents.networks import Dueling, Mlp
 from common.data import Array, Model, ModelVersion
 from common.errors import CheckpointError, ConfigError, PluginError
 from common.interfaces import EnvSpec
 from common.settings import validate
-from examples.own_network import Dueling
-from tests.common.agents.parts import Row, copies, holding, same
+from examples import own_network
+from tests.common.agents.parts import Row, WeightedMemory, copies, holding, items_of, same
 
 FIRST, SECOND, END = np.eye(2, dtype=np.float32)[0], np.eye(2, dtype=np.float32)[1], np.zeros(2, np.float32)
 TOY: list[Row] = [
@@ -169,6 +169,54 @@ def test_tau_is_the_share_that_moves_into_the_target(tau: float) -> None:
         assert not same(copies(agent.qnet_tgt), before)
 
 
+# Prioritised replay and first priorities.
+
+
+@pytest.mark.parametrize("double_dqn", [True, False])
+def test_weights_scale_the_loss_of_each_item_and_errors_are_told(double_dqn: bool) -> None:
+    agent = tabular(
+        online=[[3.0, 4.0], [1.0, 2.0]],
+        target=[[0.0, 0.0], [10.0, 5.0]],
+        discount_factor=0.5,
+        double_dqn=double_dqn,
+        critic_loss="mse",
+    )
+    rows = [(FIRST, 1, 1.0, SECOND, False, False), (SECOND, 0, 3.0, FIRST, True, False)]
+    memory = WeightedMemory(items_of(rows), [0.5, 1.0])
+    record = agent.opt(memory)
+    assert record is not None
+    errors = [1 + 0.5 * (5 if double_dqn else 10) - 4, 3 - 1]
+    assert float(record["loss"]) == pytest.approx((0.5 * errors[0] ** 2 + errors[1] ** 2) / 2)
+    assert memory.told == [([70, 71], [abs(error) for error in errors])]
+
+
+def test_a_uniform_buffer_is_told_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    memory = holding(TOY)
+    monkeypatch.delattr(type(memory), "update_priority")
+    assert make().opt(memory) is not None
+
+
+def test_each_update_tells_the_errors_of_its_own_batch() -> None:
+    memory = WeightedMemory(items_of(TOY), [1.0] * 4)
+    make(n_updates_per_opt=3, lr=0.1).opt(memory)
+    assert [index for index, _ in memory.told] == [[70, 71, 72, 73]] * 3
+    assert memory.told[0] != memory.told[1] != memory.told[2]
+
+
+@pytest.mark.parametrize("double_dqn", [True, False])
+def test_an_actor_says_its_errors_by_the_only_network_it_has(double_dqn: bool) -> None:
+    agent = tabular(
+        online=[[3.0, 4.0], [1.0, 2.0]],
+        target=[[np.nan, np.nan], [np.nan, np.nan]],
+        discount_factor=0.5,
+        double_dqn=double_dqn,
+    )
+    rows = [(FIRST, 1, 1.0, SECOND, False, False), (SECOND, 0, 3.0, FIRST, True, False)]
+    np.testing.assert_array_equal(agent.td_error(items_of(rows)), np.array([1 + 0.5 * 2 - 4, 3 - 1], np.float32))
+    discounted = items_of(rows[:1], discount=np.array([0.25], np.float32))
+    np.testing.assert_array_equal(agent.td_error(discounted), np.array([1 + 0.25 * 2 - 4], np.float32))
+
+
 # Acting.
 
 
@@ -202,6 +250,16 @@ def test_with_epsilon_0_exploring_is_acting_greedily() -> None:
     greedy = agent.sample(obs)
     agent.train()
     assert agent.sample(obs).tolist() == greedy.tolist()
+
+
+def test_with_softmax_better_actions_are_likelier_and_eval_mode_stays_greedy() -> None:
+    softmax = {"kind": "softmax", "temperature": 0.5}
+    agent = tabular(online=[[0.0, 0.5], [0.0, 0.0]], target=[[0.0, 0.0]] * 2, explorer=softmax)
+    obs = np.stack([FIRST, SECOND]).repeat(5000, axis=0)
+    assert set(agent.sample(obs[:5000]).tolist()) == {1}
+    agent.train()
+    chosen = agent.sample(obs).reshape(2, 5000).mean(axis=1)
+    np.testing.assert_allclose(chosen, [1 / (1 + np.exp(-1)), 0.5], atol=0.03)
 
 
 def test_the_seed_decides_on_weights_and_exploration() -> None:
@@ -251,14 +309,16 @@ def test_it_learns_which_combination_of_actions_pays() -> None:
 
 
 def test_a_synced_model_is_adopted_and_drives_exploration() -> None:
-    source = make(seed=1)
-    agent = make(seed=2, epsilon=0.2, explorer={"start": 1.0, "final_step": 100})
-    assert agent.epsilon == 1.0
-    for opt_steps, epsilon in ((50, 0.6), (100, 0.2)):
+    agent, obs = make(4, seed=2, epsilon=0.2, explorer={"start": 1.0, "final_step": 100}), observations(6000)
+    source = make(4, seed=1)
+    for opt_steps, epsilon in ((0, 1.0), (50, 0.6), (100, 0.2)):
         source.opt(holding(TOY))
         agent.sync_model(model_of(source, opt_steps))
         assert same(copies(agent.qnet), copies(source.qnet))
-        assert agent.epsilon == pytest.approx(epsilon)
+        agent.eval()
+        greedy = agent.sample(obs)
+        agent.train()
+        assert (agent.sample(obs) == greedy).mean() == pytest.approx(1 - epsilon + epsilon / 4, abs=0.03)
 
 
 def test_an_adopted_model_is_not_changed_when_its_source_goes_on() -> None:
@@ -326,8 +386,8 @@ DUELING = {"target": "examples.own_network:Dueling", "params": {"width": 8}}
 
 def test_a_users_own_network_takes_the_place_of_both_networks_and_learns() -> None:
     agent = DQN(spec(), seed=0, network=DUELING, lr=0.01, batch_size=16, discount_factor=0.9, soft_update_interval=10)
-    assert isinstance(agent.qnet, Dueling)
-    assert isinstance(agent.qnet_tgt, Dueling)
+    assert isinstance(agent.qnet, own_network.Dueling)
+    assert isinstance(agent.qnet_tgt, own_network.Dueling)
     assert agent.qnet.value.in_features == 8
     for _ in range(400):
         agent.opt(holding(TOY))
@@ -349,3 +409,33 @@ def test_a_network_that_cannot_be_found_or_takes_no_such_parameter_is_refused() 
 def test_units_and_a_network_of_ones_own_do_not_go_together() -> None:
     with pytest.raises(ConfigError, match="give units or network, not both"):
         validate(DQNConfig, {"units": [8], "network": DUELING})
+
+
+# Dueling.
+
+
+@pytest.mark.parametrize("network", [None, "tests.common.agents.test_networks:tower"])
+def test_dueling_asks_either_network_for_one_output_more_and_learns(network: str | None) -> None:
+    own = {"units": (16,)} if network is None else {"network": {"target": network}}
+    agent = DQN(
+        spec(), seed=0, dueling=True, lr=0.01, batch_size=16, discount_factor=0.9, soft_update_interval=10, **own
+    )
+    for net in (agent.qnet, agent.qnet_tgt):
+        assert isinstance(net, Dueling)
+        assert net.net(torch.zeros(1, 2)).shape == (1, 3)
+        assert net(torch.zeros(1, 2)).shape == (1, 2)
+    for _ in range(400):
+        agent.opt(holding(TOY))
+    learned = values(agent.qnet, np.stack([FIRST, SECOND]))
+    np.testing.assert_allclose(learned, [[0.9, 0.3], [1.0, 0.0]], atol=0.05)
+
+
+def test_without_dueling_parameters_have_the_names_they_always_had() -> None:
+    names = {"layers.1.weight", "layers.1.bias", "layers.3.weight", "layers.3.bias"}
+    assert set(make().model_info()) == names
+    assert set(make().save_params()) == {f"{net}.{name}" for net in ("qnet", "qnet_tgt") for name in names}
+
+
+def test_parameters_with_and_without_dueling_do_not_fit_each_other() -> None:
+    with pytest.raises(CheckpointError, match="the saved network does not fit this one"):
+        make(dueling=True).load_params(make().save_params())

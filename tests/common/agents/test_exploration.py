@@ -1,24 +1,36 @@
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from common.agents.exploration import EpsilonGreedy
+from common.agents.exploration import EpsilonGreedy, Softmax
+from common.data import Array
 
 UNIT = st.floats(0, 1)
+VALUES = np.array([[1.0, 3.0, 2.0, -50.0]], np.float32)
 
+
+def shares(explorer: EpsilonGreedy | Softmax, values: Array = VALUES, rung: float = 0.0, opt_steps: int = 0) -> Array:
+    """How often each of the actions is chosen."""
+    n = 20_000
+    actions = explorer.choose(values.repeat(n, axis=0), opt_steps, rung, np.random.default_rng(0))
+    return np.bincount(actions, minlength=values.shape[1]) / n
+
+
+# Epsilon-greedy.
 
 STEPS = [(0, 1.0), (25, 0.8), (50, 0.6), (99, 0.208), (100, 0.2), (999, 0.2)]
 
 
 @pytest.mark.parametrize(("opt_steps", "epsilon"), STEPS)
 def test_epsilon_falls_linearly_to_the_actors_own_rung_and_stays(opt_steps: int, epsilon: float) -> None:
-    assert EpsilonGreedy(start=1.0, final_step=100).at(opt_steps, final=0.2) == pytest.approx(epsilon)
+    assert EpsilonGreedy(start=1.0, final_step=100).at(opt_steps, rung=0.2) == pytest.approx(epsilon)
 
 
 def test_without_a_schedule_an_actor_begins_on_its_rung() -> None:
-    assert EpsilonGreedy(start=1.0, final_step=0).at(0, final=0.2) == 0.2
+    assert EpsilonGreedy(start=1.0, final_step=0).at(0, rung=0.2) == 0.2
 
 
 @given(UNIT, UNIT, st.integers(0, 50), st.integers(0, 60))
@@ -30,3 +42,35 @@ def test_epsilon_always_lies_between_both_ends_and_moves_one_way(
     low, high = sorted((start, final))
     assert low - 1e-12 <= now <= high + 1e-12
     assert abs(later - final) <= abs(now - final) + 1e-12
+
+
+@pytest.mark.parametrize("epsilon", [0.0, 0.4, 1.0])
+def test_the_best_action_is_taken_unless_by_epsilon_any_is(epsilon: float) -> None:
+    expected = np.full(4, epsilon / 4) + np.array([0, 1 - epsilon, 0, 0])
+    np.testing.assert_allclose(shares(EpsilonGreedy(final_step=0), rung=epsilon), expected, atol=0.015)
+
+
+def test_epsilon_is_that_of_the_opt_steps() -> None:
+    found = shares(EpsilonGreedy(start=1.0, final_step=10), opt_steps=5, rung=0.0)
+    np.testing.assert_allclose(found, [0.125, 0.625, 0.125, 0.125], atol=0.015)
+
+
+# Softmax.
+
+
+@pytest.mark.parametrize("temperature", [0.5, 1.0, 10.0])
+def test_softmax_chooses_with_the_probabilities_of_boltzmann(temperature: float) -> None:
+    boltzmann = np.exp(VALUES[0] / temperature) / np.exp(VALUES[0] / temperature).sum()
+    found = shares(Softmax(temperature=temperature))
+    np.testing.assert_allclose(found, boltzmann, atol=4 * np.sqrt(boltzmann * (1 - boltzmann) / 20_000).max())
+
+
+def test_softmax_of_values_however_large_or_small_stays_a_choice() -> None:
+    assert shares(Softmax(), np.array([[1e30, -1e30]])).tolist() == [1.0, 0.0]
+    assert shares(Softmax(temperature=1e-30), VALUES.astype(np.float64)).tolist() == [0.0, 1.0, 0.0, 0.0]
+    np.testing.assert_allclose(shares(Softmax(temperature=1e30)), 0.25, atol=0.015)
+
+
+def test_each_row_is_chosen_by_its_own_values() -> None:
+    values = np.diag([100.0, 100.0, 100.0])
+    assert Softmax().choose(values, 0, 0.0, np.random.default_rng(0)).tolist() == [0, 1, 2]

@@ -17,7 +17,7 @@ from common.data import Array
 from common.errors import CheckpointError, ConfigError
 from common.interfaces import EnvSpec
 from common.testing import check_agent
-from tests.common.agents.parts import Row, copies, holding, same
+from tests.common.agents.parts import Row, WeightedMemory, copies, holding, items_of, same
 
 FIRST, SECOND = np.eye(2, dtype=np.float32)
 CHAIN: list[Row] = [
@@ -49,6 +49,27 @@ def fix_values(net: QuantileNet, *outputs: float) -> None:
 
 
 # Learning.
+
+
+def test_weights_scale_the_loss_and_the_error_of_the_mean_is_told() -> None:
+    rows = [(FIRST, 0, 2.0, FIRST, True, False), (FIRST, 1, 2.0, FIRST, True, False)]
+    losses = []
+    for weight in (1.0, 0.5):
+        agent, memory = make(), WeightedMemory(items_of(rows), [weight] * 2)
+        fix_values(agent.qnet, 1.0, 5.0)
+        record = agent.opt(memory)
+        assert record is not None
+        losses.append(float(record["loss"]))
+        assert memory.told == [([70, 71], [1.0, 3.0])]
+    assert losses[1] == pytest.approx(losses[0] / 2)
+
+
+def test_an_actor_says_its_errors_by_the_only_network_it_has() -> None:
+    agent = make(discount_factor=0.5)
+    fix_values(agent.qnet, 1.0, 4.0)
+    fix_values(agent.qnet_tgt, np.nan, np.nan)
+    rows = [(FIRST, 0, 2.0, SECOND, False, False), (SECOND, 1, 2.0, FIRST, True, False)]
+    np.testing.assert_allclose(agent.td_error(items_of(rows)), [2 + 0.5 * 4 - 1, 2 - 4])
 
 
 @pytest.mark.parametrize("double_dqn", [True, False])

@@ -100,6 +100,27 @@ def test_an_outlier_pulls_with_its_error_or_with_one(kind: CriticLoss, slope: fl
     assert float(gradient) == pytest.approx(slope)
 
 
+@pytest.mark.parametrize("kind", ["mse", "smooth_l1"])
+def test_weights_multiply_the_loss_of_each_item_once(kind: CriticLoss) -> None:
+    prediction, target, weight = tensor(0.5, 2.0, 7.0), tensor(1.0, -1.0, 6.0), tensor(1.0, 0.5, 0.25)
+    each = [float(critic_loss(kind, prediction[i], target[i])) for i in range(3)]
+    slow = (1.0 * each[0] + 0.5 * each[1] + 0.25 * each[2]) / 3
+    assert float(critic_loss(kind, prediction, target, weight)) == pytest.approx(slow)
+
+
+def test_a_weight_is_that_of_an_item_for_every_critic() -> None:
+    prediction, weight = torch.tensor([[1.0, 2.0], [3.0, 4.0]]), tensor(1.0, 0.5)
+    assert float(critic_loss("mse", prediction, torch.zeros(2, 2), weight)) == (1 + 0.5 * 4 + 9 + 0.5 * 16) / 4
+
+
+@given(st.lists(st.tuples(VALUES, VALUES), min_size=1, max_size=8))
+def test_weights_of_1_are_as_none(rows: list[tuple[float, float]]) -> None:
+    prediction, target = (tensor(*column) for column in zip(*rows, strict=True))
+    for kind in ("mse", "smooth_l1"):
+        weighted = critic_loss(kind, prediction, target, torch.ones(len(rows)))
+        torch.testing.assert_close(weighted, critic_loss(kind, prediction, target))
+
+
 # Continuous actions.
 
 Q = torch.tensor([[1.0, -2.0, 3.0], [0.0, 5.0, 3.5]])

@@ -89,7 +89,7 @@ def test_a_lost_actor_that_comes_back_keeps_its_statistics(table: Array) -> None
     registry.join(11, "host", 1)
     row = registry.row_of(11)
     assert row is not None
-    registry.stored(row, items=10, behaviour_opt_steps=5, returns=[1.0, 2.0])
+    registry.stored(row, items=10, behaviour_opt_steps=5, returns=[1.0, 2.0], lengths=[3, 4])
     clock.now += 100
     registry.expire()
     registry.join(12, "host", 1)
@@ -111,13 +111,13 @@ def test_a_restarted_ingest_process_knows_its_actors(table: Array) -> None:
     assert after.count(ActorState.ONLINE) == 0, "the streams went with the process"
 
 
-def test_the_mean_return_is_over_the_last_hundred_episodes(table: Array) -> None:
+def test_mean_return_and_length_are_over_the_last_hundred_episodes(table: Array) -> None:
     registry = make(table, Clock())
     registry.join(11, "host", 1)
     assert registry.return_mean() == 0.0
-    registry.stored(0, 1, 0, [1000.0])
-    registry.stored(0, 1, 0, [2.0] * 100)
-    assert registry.return_mean() == 2.0
+    registry.stored(0, 1, 0, [1000.0], [500])
+    registry.stored(0, 1, 0, [2.0] * 100, [7] * 100)
+    assert (registry.return_mean(), registry.length_mean()) == (2.0, 7.0)
 
 
 def test_the_row_of_the_actor_gone_for_longest_is_used_again(table: Array) -> None:

@@ -34,7 +34,7 @@ def open_memory(directory: Path, *, create: bool, capacity: int = CAPACITY, fram
 def kept(memory: ReplayMemory) -> Items:
     """Everything that can be drawn, in order."""
     indices = np.arange(memory.first(), memory.committed)
-    _, items = ReplayReader(memory).take(lambda size: indices, len(indices))
+    _, items = ReplayReader(memory).take(lambda size: {"index": indices}, len(indices))
     np.testing.assert_array_equal(items["n"], indices)
     return items
 
@@ -95,7 +95,7 @@ def test_a_picture_that_keeps_coming_back_holds_nothing_up(tmp_path: Path) -> No
         stacks = pictures(np.array([[0, n, 0, n]]))
         writer.append({"obs": stacks, "n": np.array([n]), "next_obs": stacks}, 1, incarnation=1, seq=n)
         indices = np.arange(memory.first(), memory.committed)
-        _, items = ReplayReader(memory).take(lambda size, drawn=indices: drawn, len(indices))  # type: ignore[misc]
+        _, items = ReplayReader(memory).take(lambda size, drawn=indices: {"index": drawn}, len(indices))  # type: ignore[misc]
         np.testing.assert_array_equal(items["obs"], pictures(np.stack([[0, n, 0, n] for n in items["n"]])))
     assert len(memory) > 10
 

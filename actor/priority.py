@@ -1,0 +1,44 @@
+"""First priorities from the actors (Ape-X, Horgan et al., arXiv:1803.00933, 3)."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from actor.proxy import BatchSink
+from common.data import PRIORITY, Items, ModelVersion
+from common.errors import PluginError
+from common.interfaces import Agent, ItemSink
+
+
+def with_priority(items: Items, agent: Agent) -> Items:
+    """``items`` and their column ``priority``: how wrong the agent's present model is about each.
+
+    Raises:
+        PluginError: the agent does not give one error an item.
+    """
+    rows = len(next(iter(items.values())))
+    td_error = np.abs(agent.td_error(items)).astype(PRIORITY.dtype)
+    if td_error.shape != (rows,):
+        raise PluginError(f"{type(agent).__name__}.td_error: expected shape [{rows}], found {list(td_error.shape)}")
+    return {**items, PRIORITY.name: td_error}
+
+
+class PrioritizedBatches:
+    """A ``BatchSink`` that adds priorities to whole batches and passes them on."""
+
+    def __init__(self, sink: BatchSink, agent: Agent) -> None:
+        self._sink, self._agent = sink, agent
+
+    def send(self, items: Items, rows: int, behaviour: ModelVersion) -> None:
+        batch = {name: column[:rows] for name, column in items.items()}
+        self._sink.send(with_priority(batch, self._agent), rows, behaviour)
+
+
+class PrioritizedItems:
+    """An ``ItemSink`` that does the same at each push, where there are no batches."""
+
+    def __init__(self, sink: ItemSink, agent: Agent) -> None:
+        self._sink, self._agent = sink, agent
+
+    def push(self, items: Items) -> None:
+        self._sink.push(with_priority(items, self._agent))

@@ -1,0 +1,45 @@
+"""Certificates in PEM files, checked before gRPC gets them: it would only say that a handshake failed."""
+
+from __future__ import annotations
+
+import ssl
+from pathlib import Path
+
+from common.errors import ConfigError
+
+
+def read_pair(certificate: Path, key: Path) -> tuple[bytes, bytes]:
+    """A private key and the chain of its certificate, in gRPC's order.
+
+    Raises:
+        ConfigError: one cannot be read, or they do not belong together.
+    """
+    pair = _read(key, "private key"), _read(certificate, "certificate")
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key, password="")  # It never asks
+    except (ssl.SSLError, ValueError) as error:
+        raise ConfigError(
+            f"certificate {certificate}: expected PEM with its unencrypted key in {key}: {error}"
+        ) from error
+    return pair
+
+
+def read_authorities(path: Path) -> bytes:
+    """The certificates that the other side's must descend from.
+
+    Raises:
+        ConfigError: they cannot be read.
+    """
+    data = _read(path, "CA file")
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(path)
+    except ssl.SSLError as error:
+        raise ConfigError(f"CA file {path}: expected certificates in PEM: {error}") from error
+    return data
+
+
+def _read(path: Path, what: str) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise ConfigError(f"{what} {path}: cannot be read: {error.strerror}") from error

@@ -1,0 +1,257 @@
+"""Where is the bottleneck: environment → actor → wire → replay → trainer → model back to the actors."""
+
+from __future__ import annotations
+
+from dashboards.dashboard import Dashboard, Row
+from dashboards.panels import Graph, Stat
+
+_RATE = "[$__rate_interval]"
+_ACTED = (
+    f"sum(rate(crossborder_actor_env_seconds_total{_RATE})) "
+    f"+ sum(rate(crossborder_actor_inference_seconds_total{_RATE})) "
+    f"+ sum(rate(crossborder_actor_wait_seconds_total{_RATE}))"
+)
+
+
+def quantiles(histogram: str) -> dict[str, str]:
+    """Median, 95th and 99th percentile of a histogram."""
+    return {
+        f"p{percent}": f"histogram_quantile({percent / 100}, sum by (le) (rate({histogram}_bucket{_RATE})))"
+        for percent in (50, 95, 99)
+    }
+
+
+_AT_A_GLANCE = Row(
+    "Where is the bottleneck?",
+    (
+        Stat(
+            "Trainer waits",
+            "Share of its time the trainer waits for items. High: the actors are the bottleneck, add some.",
+            "percentunit",
+            {"waits": f"rate(crossborder_trainer_wait_seconds_total{_RATE})"},
+            base="green",
+            steps=((0.2, "yellow"), (0.5, "red")),
+        ),
+        Stat(
+            "Actors wait",
+            "Share of their time the actors are held back in push. High: the trainer is the bottleneck, or the replay "
+            "ratio asks for it; well so, where the learner is the dearer machine.",
+            "percentunit",
+            {"wait": f"sum(rate(crossborder_actor_wait_seconds_total{_RATE})) / ({_ACTED})"},
+            base="green",
+            steps=((0.99, "yellow"),),
+        ),
+        Stat(
+            "Replay ratio, of target",
+            "Items drawn per item stored, over replay.samples_per_insert. Empty: no ratio is asked for.",
+            "percentunit",
+            {
+                "of target": f"rate(crossborder_samples_drawn_total{_RATE}) "
+                f"/ on (instance) rate(crossborder_items_total{_RATE}) "
+                "/ on (instance) crossborder_replay_ratio_target"
+            },
+            base="yellow",
+            steps=((0.8, "green"), (1.25, "yellow")),
+        ),
+        Stat(
+            "Acknowledged, p95",
+            "Time from the arrival of a batch to its acknowledgement; held back to keep the replay ratio it is long.",
+            "s",
+            {"p95": quantiles("crossborder_ack_seconds")["p95"]},
+            base="green",
+            steps=((1, "yellow"), (10, "red")),
+        ),
+        Stat(
+            "Policy age, p95",
+            "Age of the model that acted, when its batch arrived.",
+            "s",
+            {"p95": quantiles("crossborder_policy_lag_seconds")["p95"]},
+            base="green",
+            steps=((30, "yellow"), (60, "red")),
+        ),
+        Stat(
+            "Batches refused",
+            "Since the ingest process began. Anything but 0: an actor sends what cannot be learnt from.",
+            "short",
+            {"refused": "sum(crossborder_refused_batches_total)"},
+            base="green",
+            steps=((1, "red"),),
+        ),
+    ),
+)
+
+_ACTOR = Row(
+    "1 · Environment and actor",
+    (
+        Graph(
+            "Environment steps",
+            "Steps per second, over all actors.",
+            "ops",
+            {"env steps": f"rate(crossborder_env_steps_total{_RATE})"},
+        ),
+        Graph(
+            "Where actors spend their time",
+            "Seconds per second, over all actors: stepping environments, inference, held back in push.",
+            "short",
+            {
+                "environment": f"sum(rate(crossborder_actor_env_seconds_total{_RATE}))",
+                "inference": f"sum(rate(crossborder_actor_inference_seconds_total{_RATE}))",
+                "held back": f"sum(rate(crossborder_actor_wait_seconds_total{_RATE}))",
+            },
+            stacked=True,
+        ),
+    ),
+)
+
+_WIRE = Row(
+    "2 · Wire",
+    (
+        Graph(
+            "Batches",
+            "Stored, sent again after a broken connection, and refused, per second.",
+            "ops",
+            {
+                "stored": f"rate(crossborder_batches_total{_RATE})",
+                "sent again": f"rate(crossborder_duplicate_batches_total{_RATE})",
+                "refused": f"sum(rate(crossborder_refused_batches_total{_RATE}))",
+            },
+        ),
+        Graph(
+            "Payload",
+            "Bytes of items stored per second.",
+            "Bps",
+            {"payload": f"rate(crossborder_payload_bytes_total{_RATE})"},
+        ),
+        Graph(
+            "Time to acknowledge",
+            "From the arrival of a batch to its acknowledgement; the hold for the replay ratio is part of it.",
+            "s",
+            quantiles("crossborder_ack_seconds"),
+        ),
+        Graph(
+            "Acknowledgements held back",
+            "Seconds per second, over all actors, to keep the replay ratio. Growing: the trainer is the bottleneck.",
+            "short",
+            {"held": f"rate(crossborder_ack_hold_seconds_total{_RATE})"},
+        ),
+    ),
+)
+
+_REPLAY = Row(
+    "3 · Replay",
+    (
+        Graph(
+            "Items in and out",
+            "Stored by actors and drawn by the trainer, per second.",
+            "ops",
+            {
+                "stored": f"rate(crossborder_items_total{_RATE})",
+                "drawn": f"rate(crossborder_samples_drawn_total{_RATE})",
+            },
+        ),
+        Graph(
+            "Replay ratio",
+            "Items drawn per item stored, and the ratio asked for in replay.samples_per_insert.",
+            "none",
+            {
+                "ratio": f"rate(crossborder_samples_drawn_total{_RATE}) "
+                f"/ on (instance) rate(crossborder_items_total{_RATE})",
+                "target": "crossborder_replay_ratio_target",
+            },
+        ),
+        Graph(
+            "Fill",
+            "Items that can be drawn, of the capacity. Once full, the oldest make room.",
+            "percentunit",
+            {"fill": "crossborder_replay_size_items / crossborder_replay_capacity_items"},
+        ),
+        Graph(
+            "Age of the oldest item",
+            "How far back the trainer learns from. Short: the replay is small for this many actors.",
+            "s",
+            {"oldest": "crossborder_replay_oldest_age_seconds"},
+        ),
+    ),
+)
+
+_TRAINER = Row(
+    "4 · Trainer",
+    (
+        Graph(
+            "Opt steps",
+            "Optimisation steps per second.",
+            "ops",
+            {"opt steps": f"rate(crossborder_opt_steps_total{_RATE})"},
+        ),
+        Graph(
+            "Where the trainer spends its time",
+            "Seconds per second. What is missing to 1 is drawing of records and supervision; an evaluator process "
+            "adds its own time on top.",
+            "short",
+            {
+                "opt": f"rate(crossborder_opt_seconds_total{_RATE})",
+                "waits for items": f"rate(crossborder_trainer_wait_seconds_total{_RATE})",
+                "evaluates": f"rate(crossborder_evaluation_seconds_total{_RATE})",
+                "publishes": f"rate(crossborder_model_publish_seconds_total{_RATE})",
+                "saves": f"rate(crossborder_checkpoint_seconds_total{_RATE})",
+            },
+            stacked=True,
+        ),
+    ),
+)
+
+_MODEL = Row(
+    "5 · Model, back to the actors",
+    (
+        Graph(
+            "Models published and fetched",
+            "Published by the trainer, fetched by actors, and asked for when there was none newer, per second.",
+            "ops",
+            {
+                "published": f"rate(crossborder_model_publishes_total{_RATE})",
+                "fetched": f"rate(crossborder_model_fetches_total{_RATE})",
+                "not newer": f"rate(crossborder_model_not_modified_total{_RATE})",
+            },
+        ),
+        Graph(
+            "Time to publish",
+            "Mean time to copy a model into shared memory.",
+            "s",
+            {
+                "mean": f"rate(crossborder_model_publish_seconds_total{_RATE}) "
+                f"/ rate(crossborder_model_publishes_total{_RATE})"
+            },
+        ),
+        Graph(
+            "Model bytes sent",
+            "To all actors, per second.",
+            "Bps",
+            {"sent": f"rate(crossborder_model_bytes_sent_total{_RATE})"},
+        ),
+        Graph(
+            "Model size",
+            "Bytes of one model on the wire.",
+            "bytes",
+            {"model": "crossborder_model_bytes"},
+        ),
+        Graph(
+            "Policy lag in opt steps",
+            "Opt steps between the newest model and the one that acted, per batch, and their exponential mean.",
+            "short",
+            {**quantiles("crossborder_policy_lag_steps"), "mean": "crossborder_policy_lag_opt_steps"},
+        ),
+        Graph(
+            "Policy lag in seconds",
+            "Age of the model that acted, when its batch arrived.",
+            "s",
+            quantiles("crossborder_policy_lag_seconds"),
+        ),
+    ),
+)
+
+FLOW = Dashboard(
+    "crossborder-flow",
+    "Flow",
+    "Where is the bottleneck? From the environment to the replay, through the trainer, and the model back.",
+    (_AT_A_GLANCE, _ACTOR, _WIRE, _REPLAY, _TRAINER, _MODEL),
+)

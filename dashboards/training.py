@@ -1,0 +1,145 @@
+"""Is it learning?"""
+
+from __future__ import annotations
+
+from dashboards.dashboard import Dashboard, Row
+from dashboards.panels import Graph, Stat
+
+_AT_A_GLANCE = Row(
+    "Is it learning?",
+    (
+        Stat(
+            "Run",
+            "Name of the run this learner trains.",
+            "none",
+            {"{{run}}": "crossborder_run_info"},
+            show="name",
+        ),
+        Stat(
+            "Best evaluation",
+            "Highest mean return of a greedy evaluation so far; its agent is in best/.",
+            "none",
+            {"best": "crossborder_best_score > -Inf"},
+        ),
+        Stat(
+            "Newest evaluation",
+            "Mean return of the newest greedy evaluation. Far below the best one for long: learning has collapsed.",
+            "none",
+            {"newest": 'crossborder_record{key="eval_reward"}'},
+        ),
+        Stat(
+            "Evaluated",
+            "Time since the newest evaluation ended.",
+            "s",
+            {"ago": "time() - crossborder_last_evaluation_timestamp_seconds"},
+            base="green",
+            steps=((1800, "yellow"), (7200, "red")),
+        ),
+        Stat(
+            "Opt steps per second",
+            "Optimisation steps. Red: it does not learn at all.",
+            "ops",
+            {"opt steps": "rate(crossborder_opt_steps_total[$__rate_interval])"},
+            base="red",
+            steps=((0.01, "green"),),
+        ),
+        Stat(
+            "Records not finite",
+            "Records that held NaN or infinity. Anything but 0: what was learnt since is likely lost.",
+            "short",
+            {"records": "crossborder_nonfinite_records_total"},
+            base="green",
+            steps=((1, "red"),),
+        ),
+    ),
+)
+
+_RETURN = Row(
+    "Return",
+    (
+        Graph(
+            "Evaluation return",
+            "Undiscounted return of the greedy episodes of an evaluation: mean, worst and best.",
+            "none",
+            {
+                "mean": 'crossborder_record{key="eval_reward"}',
+                "worst": 'crossborder_record{key="eval_reward_min"}',
+                "best": 'crossborder_record{key="eval_reward_max"}',
+            },
+        ),
+        Graph(
+            "Training return",
+            "Mean over the last 100 episodes of all actors, exploration included. It rises before evaluations do.",
+            "none",
+            {"mean of 100 episodes": "crossborder_episode_return_mean"},
+        ),
+        Graph(
+            "Episode length",
+            "Mean environment steps of the last 100 episodes of all actors.",
+            "short",
+            {"steps": "crossborder_episode_length_mean"},
+        ),
+        Graph(
+            "Episodes",
+            "Episodes that end per second, over all actors.",
+            "ops",
+            {"episodes": "rate(crossborder_episodes_total[$__rate_interval])"},
+        ),
+    ),
+)
+
+_UPDATES = Row(
+    "Updates",
+    (
+        Graph(
+            "Losses",
+            "Means over the opt steps of a record. A loss need not fall while the policy changes, but not run away.",
+            "short",
+            {"{{key}}": 'crossborder_record{key=~"loss.*"}'},
+        ),
+        Graph(
+            "Values",
+            "Predicted and target values. Growing far beyond any possible return: overestimation.",
+            "short",
+            {"{{key}}": 'crossborder_record{key=~"pred_mean|tgt_mean|q_mean|adv_mean"}'},
+        ),
+        Graph(
+            "Gradient norm",
+            "Before clipping. A jump of orders of magnitude precedes most collapses.",
+            "short",
+            {"{{key}}": 'crossborder_record{key="grad_norm"}'},
+        ),
+        Graph(
+            "Policy entropy and likelihood",
+            "SAC: entropy (nats) and its coefficient; AWAC, IQL: log-likelihood of the items' actions. "
+            "Entropy near its floor early: too little exploration. Empty for other agents.",
+            "short",
+            {"{{key}}": 'crossborder_record{key=~"entropy|ent_coef|log_prob"}'},
+        ),
+    ),
+)
+
+_PACE = Row(
+    "Pace, as recorded",
+    (
+        Graph(
+            "Steps and samples",
+            "Opt steps and accepted items per second in the newest record; evaluations are not counted.",
+            "ops",
+            {"{{key}}": 'crossborder_record{key=~"opt_steps_per_sec|samples_per_sec"}'},
+        ),
+        Graph(
+            "Samples per opt step",
+            "Accepted items for each opt step in the newest record.",
+            "short",
+            {"items": 'crossborder_record{key="samples_per_opt_steps"}'},
+        ),
+    ),
+)
+
+TRAINING = Dashboard(
+    "crossborder-training",
+    "Training",
+    "Is it learning? Returns, losses, values, pace.",
+    (_AT_A_GLANCE, _RETURN, _UPDATES, _PACE),
+)

@@ -1,0 +1,68 @@
+"""``crossborder-certs``: makes an authority, certificates of learner and actors, and tokens."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from common.errors import ConfigError, CrossborderError, PluginError
+
+EXAMPLES = """examples:
+  crossborder-certs --out certs --host gpu-host --host 10.0.0.5     once
+  crossborder-certs --out certs --host gpu-host --renew             new ones, same authority; old tokens stay valid
+
+  learner-server … --certificate certs/server.pem --key certs/server.key --token-file certs/actor.token
+  actor-worker … --ca certs/ca.pem --token-file certs/actor.token
+  mutual TLS: learner-server … --client-ca certs/ca.pem
+              actor-worker … --certificate certs/actor.pem --key certs/actor.key
+
+Keep ca.key to yourself: whoever has it can pose as your learner. exit codes: docs/exit-codes.md"""
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command's options."""
+    made = argparse.ArgumentParser(
+        "crossborder-certs", description=__doc__, epilog=EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    made.add_argument("--out", required=True, type=Path, metavar="DIR", help="where the files are written")
+    made.add_argument(
+        "--host",
+        required=True,
+        action="append",
+        dest="hosts",
+        metavar="NAME",
+        help="name or address by which actors reach the learner; may be given again",
+    )
+    made.add_argument("--days", type=int, default=365, metavar="N", help="until certificates expire (default: 365)")
+    made.add_argument(
+        "--renew", action="store_true", help="replace what is there; the authority and the newest old tokens stay valid"
+    )
+    return made
+
+
+def _make(arguments: argparse.Namespace) -> list[Path]:
+    if arguments.days < 1:
+        raise ConfigError(f"--days: expected at least 1, found {arguments.days}")
+    try:
+        from learner.certs import make_files
+    except ImportError as error:
+        raise PluginError(f"{error}; for certificates: pip install 'crossborder[certs]'") from error
+
+    return make_files(arguments.out, arguments.hosts, arguments.days, renew=arguments.renew)
+
+
+def main(argv: list[str] | None = None) -> int:
+    """The command; its exit code."""
+    arguments = parser().parse_args(argv)
+    try:
+        written = _make(arguments)
+    except CrossborderError as error:
+        sys.stderr.write(f"crossborder-certs: {error}\n")
+        return error.exit_code
+    sys.stdout.write("".join(f"{path}\n" for path in written))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,150 @@
+"""Proportional prioritised sampling (Schaul et al., arXiv:1511.05952)."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from common.config import PrioritizedConfig
+from common.data import PRIORITY, Array, Items, Schema
+from common.errors import CheckpointError, ConfigError
+from learner.replay.memory import ReplayMemory
+from learner.replay.shared import ReplayState, SharedReplay
+from learner.replay.sum_tree import MinTree, SumTree
+
+EPSILON: Final = 1e-8
+"""Keeps items without an error in play."""
+
+
+class PrioritizedReplay(SharedReplay):
+    """A ``ReplayBuffer`` over shared memory that draws an item in proportion to ``(|td_error| + EPSILON) ^ alpha``.
+
+    Rows come from another process, the tree is of this one: each draw first brings it up to what memory holds. A new
+    item gets the highest priority so far, or that of its column ``priority``. The slots of ``[first, end)`` have a
+    priority, all others 0, and an absolute index outside of it names an item that is gone.
+
+    Args:
+        memory: read only here.
+        config: exponents and normalisation.
+        seed: of the draws.
+
+    Raises:
+        ConfigError: the items have a column of a name that is used here.
+    """
+
+    def __init__(self, memory: ReplayMemory, config: PrioritizedConfig, seed: int) -> None:
+        _check_names(memory.schema)
+        super().__init__(memory, seed)
+        self._config = config
+        self._sums = SumTree(memory.capacity)
+        self._minima = MinTree(memory.capacity) if config.normalize == "all" else None
+        self._trees = [self._sums] if self._minima is None else [self._sums, self._minima]
+        self._first = self._end = 0
+        self._highest = 1.0
+        self._updates = 0
+
+    def batch(self, size: int) -> Items:
+        """Draw ``size`` items, in the order of their slots, with ``index`` and ``weight``.
+
+        The arrays of the items are reused by the next call of the same size.
+
+        Raises:
+            IndexError: there is nothing to draw from.
+        """
+        drawn, items = self._reader.take(self._draw, size)
+        self._sampled += size
+        return {**items, "index": drawn["index"], "weight": self._weights(drawn["priority"])}
+
+    def update_priority(self, index: Array, td_error: Array) -> None:
+        """Give items the priorities of their errors, both ``[n]``; one update of the schedule of beta.
+
+        Raises:
+            ValueError: an index was not drawn here, or an error is not finite.
+        """
+        if index.shape != td_error.shape or index.max(initial=-1) >= self._end:
+            raise ValueError(
+                f"priorities: expected indices below {self._end} and an error for each, found {list(index.shape)} up "
+                f"to {index.max(initial=-1)} and {list(td_error.shape)} errors"
+            )
+        priority = self._priorities(td_error)
+        self._updates += 1
+        self._highest = float(priority.max(initial=self._highest))
+        there = index >= self._first
+        self._set(index[there], priority[there])
+
+    def state(self) -> ReplayState:
+        known = np.arange(self._first, self._end)
+        priorities = self._sums.get(known % self._memory.capacity)  # [n]
+        schedule = {"end": self._end, "highest": self._highest, "updates": self._updates}
+        return ReplayState({**super().state().values, **schedule}, {"priorities": priorities})
+
+    def restore(self, state: ReplayState) -> None:
+        super().restore(state)
+        try:
+            priorities, values = state.arrays["priorities"], state.values
+            self._end, self._highest, self._updates = values["end"], values["highest"], values["updates"]
+        except KeyError as error:
+            raise CheckpointError(f"replay.prioritized: expected priorities, found no {error} in the state") from error
+        self._first = self._end - len(priorities)
+        self._set(np.arange(self._first, self._end), priorities)
+
+    def beta(self) -> float:
+        """How far weights now make up for the priorities, from ``beta_0`` to ``beta_final``."""
+        share = min(1.0, self._updates / self._config.n_opts_final)
+        return self._config.beta_0 + share * (self._config.beta_final - self._config.beta_0)
+
+    def _draw(self, size: int) -> Items:
+        """One item of each of ``size`` equal shares of the sum, with its priority."""
+        self._catch_up()
+        slots = self._sums.find((np.arange(size) + self._rng.random(size)) / size)
+        ages = (self._end - 1 - slots) % self._memory.capacity
+        return {"index": self._end - 1 - ages, "priority": self._sums.get(slots)}
+
+    def _catch_up(self) -> None:
+        """Let in the items that were committed since the last time, and leave out those that are being overwritten."""
+        first, end = self._reader.bounds()
+        oldest = end - self._memory.capacity
+        first = max(first, oldest)  # The writer may have gone on between the two.
+        self._clear(np.arange(max(self._first, oldest), first))
+        new = np.arange(max(self._end, first), end)
+        self._set(new, self._first_priorities(new))
+        self._first, self._end = first, end
+
+    def _first_priorities(self, index: Array) -> Array | float:
+        given = self._memory.columns.get(PRIORITY.name)
+        return self._highest if given is None else self._priorities(given[index % self._memory.capacity])
+
+    def _set(self, index: Array, priority: Array | float) -> None:
+        for tree in self._trees:
+            tree.set(index % self._memory.capacity, priority)
+
+    def _clear(self, index: Array) -> None:
+        for tree in self._trees:
+            tree.clear(index % self._memory.capacity)
+
+    def _priorities(self, td_error: Array) -> Array:
+        finite = np.isfinite(td_error)
+        if not finite.all():
+            raise ValueError(
+                f"priorities: expected finite errors, found {td_error[~finite][0]}; has training diverged?"
+            )
+        priority: Array = (np.abs(td_error.astype(np.float64)) + EPSILON) ** self._config.alpha
+        return priority
+
+    def _weights(self, priority: Array) -> Array:
+        """``(N P)^-beta`` over its maximum: N and the sum in P cancel, and the least priority has the maximum."""
+        least = priority.min()
+        if self._minima is not None:
+            least = min(least, self._minima.least())
+        weights: Array = (least / priority) ** self.beta()
+        return weights.astype(np.float32)
+
+
+def _check_names(schema: Schema) -> None:
+    for column in schema.columns:
+        if column.name in ("index", "weight") or (column.name == PRIORITY.name and column != PRIORITY):
+            raise ConfigError(
+                f"replay.prioritized: items have a column '{column}', but prioritised replay gives 'index', 'weight' "
+                f"and '{PRIORITY}' a meaning of their own; call it something else"
+            )

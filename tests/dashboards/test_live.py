@@ -1,0 +1,96 @@
+"""Every expression of every panel and rule, asked of a real Prometheus that scrapes a real run."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from dashboards import DASHBOARDS
+from dashboards.dashboard import Dashboard
+from dashboards.draw import Source, draw
+from dashboards.fleet import FLEET
+from dashboards.panels import Graph, Stat, Table
+from tests.conftest import PATIENCE, Command, endpoints, wait_for
+from tests.dashboards.stack import SHIPPED, Prometheus, needs, prometheus
+
+pytestmark = needs("prometheus")
+
+VARIABLES = {"$instance": "learner", "$actor": ".*", "$__rate_interval": "10s"}
+
+# Panels that may rightly have nothing to draw in this run, and why.
+EMPTY = {
+    'crossborder_record{instance="$instance",key=~"entropy|ent_coef|log_prob"}': "only SAC, AWAC and IQL",
+}
+
+# Metrics that no panel and no rule shows, and why.
+UNUSED: dict[str, str] = {}
+
+
+@pytest.fixture(scope="module")
+def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
+    """A Prometheus beside CartPole with two actors, from its first checkpoint; it evaluates and saves often."""
+    folder = tmp_path_factory.mktemp("live")
+    settings = {
+        "trainer.max_opts": 10_000_000,
+        "trainer.target_score": "null",
+        "trainer.warmup_period": 100,
+        "trainer.eval_interval": 200,
+        "trainer.save_interval": 200,
+        "trainer.record_interval": 100,
+        "evaluator.episodes": 1,
+        "metrics.trainer_port": 0,
+        "metrics.ingest_port": 0,
+    }
+    options = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
+    where = ["--config", "configs/cartpole.yaml", "--listen", "127.0.0.1:0", "--run-dir", str(folder / "run")]
+    learner = Command("learner.cli", *where, "--local-actors", "2", *options, log=folder / "learner.log")
+    try:
+        with prometheus(folder, endpoints(folder / "run")) as asked:
+            wait_for(lambda: asked.values("crossborder_last_checkpoint_timestamp_seconds"), "the first checkpoint")
+            yield asked
+    finally:
+        learner.end()
+
+
+def at_once(expr: str) -> str:
+    """An expression as Grafana asks it, its variables replaced."""
+    for name, value in VARIABLES.items():
+        expr = expr.replace(name, value)
+    return expr
+
+
+@pytest.mark.parametrize("dashboard", DASHBOARDS, ids=lambda board: board.title)
+def test_every_expression_of_every_panel_returns_data(live: Prometheus, dashboard: Dashboard) -> None:
+    missing = {expr for panel in dashboard.panels() for expr in panel.expressions()} - set(EMPTY)
+    end = time.monotonic() + PATIENCE
+    while missing and time.monotonic() < end:
+        missing = {expr for expr in missing if not live.values(at_once(expr))}
+        time.sleep(0.2)
+    assert not missing
+
+
+def test_no_alert_fires_in_a_healthy_run_and_every_metric_a_rule_asks_for_is_there(live: Prometheus) -> None:
+    wait_for(lambda: all(rule["health"] != "unknown" for rule in live.rules()), "each rule is evaluated")
+    rules = live.rules()
+    assert [rule["lastError"] for rule in rules if rule["health"] != "ok"] == []
+    assert [rule["name"] for rule in rules if rule["state"] == "firing"] == []
+    asked = {name for rule in rules for name in re.findall(r"crossborder_\w+", rule["query"])}
+    assert asked <= live.metrics()
+
+
+def test_every_exported_metric_is_shown_by_a_panel_or_a_rule(live: Prometheus) -> None:
+    rules = yaml.safe_load((SHIPPED / "alerts.yml").read_text())["groups"][0]["rules"]
+    panels = [expr for board in DASHBOARDS for panel in board.panels() for expr in panel.expressions()]
+    named = set(re.findall(r"crossborder_\w+", " ".join([*panels, *(rule["expr"] for rule in rules)])))
+    parts = {re.sub("_bucket$", end, name) for name in named for end in ("_sum", "_count") if name.endswith("_bucket")}
+    assert live.metrics() - named - parts == set(UNUSED)
+
+
+def test_a_dashboard_of_every_kind_of_panel_can_be_drawn(live: Prometheus, tmp_path: Path) -> None:
+    assert {type(panel) for panel in FLEET.panels()} == {Stat, Graph, Table}
+    draw(FLEET, Source(live.url, 30, VARIABLES)).savefig(tmp_path / "fleet.png", dpi=40)

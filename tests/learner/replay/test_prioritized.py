@@ -1,0 +1,345 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from common.clocks import Deadline
+from common.config import PrioritizedConfig
+from common.data import PRIORITY, Array, Column, Schema
+from common.errors import CheckpointError, ConfigError
+from learner.replay.memory import ReplayMemory, ReplayWriter
+from learner.replay.prioritized import PrioritizedReplay
+from learner.replay.uniform import UniformReplay
+from tests.conftest import PATIENCE, ROOT, wait_for
+from tests.learner.replay.test_uniform import CAPACITY
+from tests.learner.replay.test_uniform import SCHEMA as WRITERS_SCHEMA
+
+SCHEMA = Schema((Column("n", "<i8"),))
+
+
+class Ring:
+    """A replay of items that hold their own index, and the one who writes them."""
+
+    def __init__(self, directory: Path, capacity: int, schema: Schema = SCHEMA) -> None:
+        self.memory = ReplayMemory(directory / "replay", schema, capacity, create=True)
+        self._writer = ReplayWriter(self.memory)
+        self._seq = 0
+
+    def write(self, count: int, **more: Array) -> None:
+        self._seq += 1
+        items = {"n": np.arange(self.memory.committed, self.memory.committed + count), **more}
+        self._writer.append(items, count, incarnation=1, seq=self._seq)
+
+    def replay(self, seed: int = 0, **config: Any) -> PrioritizedReplay:
+        return PrioritizedReplay(self.memory, PrioritizedConfig(**config), seed)
+
+
+def ring_of(directory: Path, count: int, capacity: int = 1000) -> Ring:
+    ring = Ring(directory, capacity)
+    ring.write(count)
+    return ring
+
+
+def tell(replay: PrioritizedReplay, errors: dict[int, float]) -> None:
+    index, td_error = zip(*errors.items(), strict=True)
+    replay.update_priority(np.array(index), np.array(td_error, np.float32))
+
+
+def drawn(replay: PrioritizedReplay, size: int = 200) -> set[int]:
+    """Which items a batch has, after seeing that its indices are theirs."""
+    batch = replay.batch(size)
+    np.testing.assert_array_equal(batch["index"], batch["n"])
+    return set(batch["n"].tolist())
+
+
+# Priorities.
+
+
+def test_an_item_is_drawn_in_proportion_to_its_priority(tmp_path: Path) -> None:
+    replay = ring_of(tmp_path, 20).replay(alpha=0.6)
+    replay.batch(1)
+    tell(replay, {i: float(i + 1) for i in range(20)})
+    counts = np.bincount([int(replay.batch(1)["n"][0]) for _ in range(4000)], minlength=20)
+    priority = np.arange(1, 21) ** 0.6
+    expected = 4000 * priority / priority.sum()
+    assert float(((counts - expected) ** 2 / expected).sum()) < 43.8  # chi-square, 19 degrees, p = 0.001
+
+
+def test_a_batch_is_stratified_so_that_no_item_is_far_from_its_share(tmp_path: Path) -> None:
+    replay = ring_of(tmp_path, 20).replay(alpha=1.0)
+    replay.batch(1)
+    tell(replay, {i: float(i + 1) for i in range(20)})
+    for _ in range(20):
+        counts = np.bincount(replay.batch(512)["n"], minlength=20)
+        assert (np.abs(counts - 512 * np.arange(1, 21) / 210) < 2).all()
+
+
+def test_with_alpha_0_every_item_is_as_likely_and_weighs_the_same(tmp_path: Path) -> None:
+    replay = ring_of(tmp_path, 10).replay(alpha=0.0)
+    replay.batch(1)
+    tell(replay, {0: 1e6, 1: 0.0})
+    batch = replay.batch(100)
+    assert np.bincount(batch["n"]).tolist() == [10] * 10
+    assert (batch["weight"] == 1.0).all()
+
+
+def test_the_sign_of_an_error_does_not_matter_and_an_item_without_one_stays_in_play(tmp_path: Path) -> None:
+    replay = ring_of(tmp_path, 4).replay(alpha=1.0, beta_0=1.0)
+    replay.batch(1)
+    tell(replay, {0: -3.0, 1: 3.0, 2: 0.0, 3: 0.0})
+    assert np.bincount(replay.batch(100)["n"]).tolist() == [50, 50]
+    tell(replay, {0: 0.0, 1: 0.0})
+    assert drawn(replay) == {0, 1, 2, 3}
+
+
+def test_a_new_item_has_the_highest_priority_so_far(tmp_path: Path) -> None:
+    ring = ring_of(tmp_path, 10)
+    replay = ring.replay(alpha=1.0)
+    replay.batch(1)
+    tell(replay, dict.fromkeys(range(10), 0.5))
+    tell(replay, {3: 4.0})
+    tell(replay, {3: 0.5})
+    ring.write(5)
+    counts = np.bincount(replay.batch(2500)["n"])
+    np.testing.assert_allclose(counts, [50] * 10 + [400] * 5, atol=1)
+
+
+def test_an_item_begins_with_the_priority_that_came_with_it(tmp_path: Path) -> None:
+    ring = Ring(tmp_path, 100, SCHEMA.plus(PRIORITY))
+    ring.write(3, priority=np.array([1.0, 3.0, 6.0], np.float32))
+    replay = ring.replay(alpha=1.0)
+    np.testing.assert_allclose(np.bincount(replay.batch(1000)["n"]), [100, 300, 600], atol=1)
+    tell(replay, {0: 3.0})
+    np.testing.assert_allclose(np.bincount(replay.batch(1200)["n"]), [300, 300, 600], atol=1)
+    assert replay.batch(1)["priority"] in (1.0, 3.0, 6.0)
+
+
+def test_the_same_seed_draws_the_same_items(tmp_path: Path) -> None:
+    ring = ring_of(tmp_path, 500)
+    first, second, other = (ring.replay(seed).batch(50)["n"].tolist() for seed in (3, 3, 4))
+    assert first == second
+    assert first != other
+
+
+# Weights.
+
+
+def by_hand(errors: Array, alpha: float, beta: float) -> Array:
+    """``(N P)^-beta``, before it is divided by a maximum."""
+    priority = errors**alpha
+    weights: Array = (len(errors) * priority / priority.sum()) ** -beta
+    return weights
+
+
+@pytest.mark.parametrize(("alpha", "beta"), [(0.6, 0.4), (1.0, 1.0), (0.5, 0.0)])
+@pytest.mark.parametrize("normalize", ["all", "batch"])
+def test_weights_are_those_of_the_formula(tmp_path: Path, alpha: float, beta: float, normalize: str) -> None:
+    errors = np.array([0.01, 1.0, 2.0, 4.0, 1000.0])
+    replay = ring_of(tmp_path, 5).replay(alpha=alpha, beta_0=beta, beta_final=beta, normalize=normalize)
+    replay.batch(1)
+    tell(replay, dict(enumerate(errors.tolist())))
+    for size in (3, 5, 50):
+        batch = replay.batch(size)
+        weights = by_hand(errors, alpha, beta)
+        largest = weights.max() if normalize == "all" else weights[batch["n"]].max()
+        np.testing.assert_allclose(batch["weight"], weights[batch["n"]] / largest, rtol=1e-5)
+        assert batch["weight"].dtype == np.float32
+        assert batch["index"].dtype == np.int64
+
+
+def test_beta_moves_linearly_with_the_updates_and_stays_at_its_end(tmp_path: Path) -> None:
+    replay = ring_of(tmp_path, 2).replay(alpha=1.0, beta_0=0.4, beta_final=0.8, n_opts_final=4)
+    replay.batch(1)
+    for beta in (0.5, 0.6, 0.7, 0.8, 0.8, 0.8):
+        tell(replay, {0: 1.0, 1: 16.0})
+        assert replay.beta() == pytest.approx(beta)
+        batch = replay.batch(20)
+        np.testing.assert_allclose(batch["weight"][batch["n"] == 1], 16**-beta, rtol=1e-5)
+
+
+# A ring that is written to.
+
+
+def test_only_items_that_are_still_there_are_drawn(tmp_path: Path) -> None:
+    ring = ring_of(tmp_path, 60, capacity=100)
+    replay = ring.replay()
+    assert drawn(replay) == set(range(60))
+    ring.write(70)
+    assert drawn(replay) == set(range(30, 130))
+    for _ in range(5):  # Further than once around between two draws.
+        ring.write(99)
+    assert drawn(replay) == set(range(525, 625))
+    assert (len(replay), replay.inserted, replay.sampled) == (100, 625, 600)
+
+
+def test_rows_that_are_being_overwritten_are_not_drawn_until_they_are_new_items(tmp_path: Path) -> None:
+    ring = ring_of(tmp_path, 100, capacity=100)
+    replay = ring.replay()
+    assert drawn(replay) == set(range(100))
+    tell(replay, dict.fromkeys(range(30), 0.5))
+    ring.memory.header.oldest = 30  # What a writer does first.
+    assert drawn(replay) == set(range(30, 100))
+    tell(replay, dict.fromkeys(range(30), 0.2))
+    assert drawn(replay) == set(range(30, 100))
+    assert (replay.batch(50)["weight"] == 1.0).all(), "the least priority is one of those that can be drawn"
+    ring.write(30)
+    assert drawn(replay) == set(range(30, 130))
+
+
+def test_rows_that_begin_to_be_overwritten_while_they_are_gathered_are_drawn_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ring = ring_of(tmp_path, 100, capacity=100)
+    replay = ring.replay(alpha=1.0, beta_0=1.0)
+    replay.batch(1)
+    tell(replay, {i: float(i + 1) for i in range(100)})
+    take = np.take
+
+    def take_while_the_writer_goes_on(*arguments: Any, **options: Any) -> Any:
+        monkeypatch.undo()
+        ring.write(50)
+        return take(*arguments, **options)
+
+    monkeypatch.setattr(np, "take", take_while_the_writer_goes_on)
+    batch = replay.batch(500)
+    np.testing.assert_array_equal(batch["index"], batch["n"])
+    assert batch["n"].min() >= 50
+    assert batch["n"].max() >= 100
+    priority = np.minimum(batch["n"] + 1.0, 100.0)  # The new ones have the highest.
+    np.testing.assert_allclose(batch["weight"], 51 / priority, rtol=1e-5)
+
+
+def test_an_item_that_is_overwritten_while_others_are_drawn_again_keeps_the_weight_it_was_drawn_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ring = ring_of(tmp_path, 100, capacity=100)
+    replay = ring.replay(alpha=1.0, beta_0=1.0)
+    replay.batch(1)
+    tell(replay, {i: float(i + 1) for i in range(100)})
+    bounds, calls = replay._reader.bounds, iter(range(9))
+
+    def bounds_while_the_writer_goes_on() -> tuple[int, int]:
+        if next(calls) == 0:
+            found = bounds()
+            ring.write(50)
+            return found
+        ring.write(25)
+        return bounds()
+
+    monkeypatch.setattr(replay._reader, "bounds", bounds_while_the_writer_goes_on)
+    batch = replay.batch(500)
+    assert next(calls) == 2
+    assert 50 <= batch["n"].min() < 75, "gathered in time, gone now"
+    priority = np.minimum(batch["n"] + 1.0, 100.0)
+    np.testing.assert_allclose(batch["weight"], priority.min() / priority, rtol=1e-5)
+
+
+def test_an_error_of_an_item_that_is_gone_does_not_count_for_the_one_in_its_slot(tmp_path: Path) -> None:
+    ring = ring_of(tmp_path, 100, capacity=100)
+    replay = ring.replay()
+    old = replay.batch(100)
+    ring.write(60)
+    replay.batch(1)
+    replay.update_priority(old["index"], np.zeros(100, np.float32))
+    counts = np.bincount(replay.batch(6000)["n"], minlength=160)
+    np.testing.assert_allclose(counts, [0] * 100 + [100] * 60, atol=1)
+
+
+def test_while_another_process_overwrites_indices_name_their_items_and_late_errors_hit_nobody(tmp_path: Path) -> None:
+    memory = ReplayMemory(tmp_path / "replay", WRITERS_SCHEMA, CAPACITY, create=True)
+    command = [sys.executable, "-m", "tests.learner.replay.writer", str(tmp_path / "replay")]
+    writer = subprocess.Popen(command, stdin=subprocess.PIPE, cwd=ROOT)
+    try:
+        wait_for(lambda: len(memory) > 256, "the first rows")
+        replay = PrioritizedReplay(memory, PrioritizedConfig(), seed=0)
+        gone, before = replay.batch(256)["index"], memory.committed
+        wait_for(lambda: memory.committed > before + 2 * CAPACITY, "all of them are overwritten")
+        draws, deadline = 0, Deadline(PATIENCE)
+        while draws < 1000 or memory.committed < before + 100 * CAPACITY:
+            assert not deadline.passed(), f"{draws} draws, {memory.committed - before} rows"
+            draws += 1
+            batch = replay.batch(256)
+            np.testing.assert_array_equal(batch["n"], batch["index"])
+            np.testing.assert_array_equal(batch["many"], np.repeat(batch["n"][:, None], 64, axis=1))
+            assert (batch["weight"] == 1.0).all(), "an item nobody spoke of has another priority"
+            replay.update_priority(gone, np.zeros(256, np.float32))
+    finally:
+        assert writer.stdin is not None
+        writer.stdin.close()
+        assert writer.wait(10) == 0
+
+
+# What is refused.
+
+
+def test_drawing_from_nothing_is_an_error_not_a_crash(tmp_path: Path) -> None:
+    with pytest.raises(IndexError, match="nothing to draw from"):
+        Ring(tmp_path, 10).replay().batch(1)
+
+
+@pytest.mark.parametrize("column", [Column("weight", "<f4"), Column("index", "<i8"), Column("priority", "<f4", (2,))])
+def test_items_with_columns_of_reserved_names_are_refused(tmp_path: Path, column: Column) -> None:
+    ring = Ring(tmp_path, 10, Schema((*SCHEMA.columns, column)))
+    with pytest.raises(ConfigError, match=rf"items have a column '{column.name} .*call it something else"):
+        ring.replay()
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_an_error_that_is_not_finite_is_refused_and_changes_nothing(tmp_path: Path, bad: float) -> None:
+    replay = ring_of(tmp_path, 10).replay()
+    replay.batch(1)
+    with pytest.raises(ValueError, match=rf"expected finite errors, found {bad}; has training diverged"):
+        tell(replay, {1: 5.0, 2: bad})
+    assert (replay.batch(50)["weight"] == 1.0).all()
+    assert replay.beta() == 0.4
+
+
+def test_an_index_that_was_not_drawn_or_has_no_error_is_refused(tmp_path: Path) -> None:
+    replay = ring_of(tmp_path, 10).replay()
+    replay.batch(1)
+    with pytest.raises(ValueError, match=r"expected indices below 10 .* up to 10 and \[1\] errors"):
+        tell(replay, {10: 1.0})
+    with pytest.raises(ValueError, match=r"found \[2\] up to 4 and \[1\] errors"):
+        replay.update_priority(np.array([3, 4]), np.zeros(1, np.float32))
+
+
+# Resuming.
+
+
+def learnt(ring: Ring) -> PrioritizedReplay:
+    """A replay that has seen errors and is some way through its schedule."""
+    replay = ring.replay(n_opts_final=10)
+    for error in (1.0, 9.0):
+        tell(replay, {int(i): error * int(i) for i in replay.batch(32)["index"]})
+    return replay
+
+
+def test_a_resumed_replay_draws_what_the_one_before_would_have_drawn(tmp_path: Path) -> None:
+    ring = ring_of(tmp_path, 70, capacity=100)
+    before, resumed = learnt(ring), ring.replay(seed=1, n_opts_final=10)
+    resumed.restore(before.state())
+    ring.write(50)  # Some of them take the place of items that had a priority.
+    expected, found = before.batch(64), resumed.batch(64)
+    assert (resumed.sampled, resumed.beta()) == (before.sampled, before.beta())
+    for name in ("n", "index", "weight"):
+        np.testing.assert_array_equal(found[name], expected[name])
+
+
+def test_a_resumed_replay_that_has_been_overwritten_meanwhile_holds_only_new_items(tmp_path: Path) -> None:
+    ring = ring_of(tmp_path, 100, capacity=100)
+    before, resumed = learnt(ring), ring.replay()
+    for _ in range(3):
+        ring.write(50)
+    resumed.restore(before.state())
+    assert min(drawn(resumed)) >= 150
+
+
+def test_a_uniform_replays_state_is_refused(tmp_path: Path) -> None:
+    ring = ring_of(tmp_path, 10)
+    with pytest.raises(CheckpointError, match="expected priorities, found no 'priorities'"):
+        ring.replay().restore(UniformReplay(ring.memory, 0).state())

@@ -1,0 +1,77 @@
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from actor.client.connector import Connector
+from actor.trust import Trust
+from learner.certs import Signed, load_authority, make_files, sign
+from learner.server import LearnerServer
+from tests.conftest import PATIENCE, counting_config
+
+
+class Secured:
+    """A learner host that lets in over TLS and with a token only, and the files it was given."""
+
+    def __init__(self, directory: Path, **server: Any) -> None:
+        self.certs = directory / "certs"
+        make_files(self.certs, ["gpu-host"], 1, renew=False)
+        self.authority = load_authority(self.certs)
+        tls = {"certificate": self.path("server.pem"), "key": self.path("server.key"), **server.pop("tls", {})}
+        tokens = {"actor_token_file": self.path("actor.token"), "admin_token_file": self.path("admin.token")}
+        listen = {"listen": "127.0.0.1:0", "grace_seconds": 0.5}
+        config = counting_config(directory / "run", server={**listen, "tls": tls, **tokens, **server})
+        config.check()
+        self.server = LearnerServer(config)
+
+    def path(self, name: str) -> str:
+        return str(self.certs / name)
+
+    @property
+    def address(self) -> str:
+        return self.server.ingest.address
+
+    def trust(self, **changes: Any) -> Trust:
+        """What an actor needs that is let in."""
+        return Trust.model_validate({"ca": self.path("ca.pem"), "token_file": self.path("actor.token"), **changes})
+
+    def serve(self, signed: Signed) -> None:
+        """Put another certificate in the place of the server's, as whoever renews it does."""
+        replace(self.certs / "server.pem", signed.certificate_pem)
+        replace(self.certs / "server.key", signed.key_pem)
+
+    def sign(self, *hosts: str, days: int = 1) -> Signed:
+        return sign(self.authority, "another", hosts, days)
+
+
+def replace(path: Path, content: bytes) -> None:
+    """Whole, by a new file in its place."""
+    part = path.with_suffix(".part")
+    part.write_bytes(content)
+    part.rename(path)
+
+
+def write(path: Path, *lines: str) -> Path:
+    replace(path, "".join(f"{line}\n" for line in lines).encode())
+    return path
+
+
+@pytest.fixture(scope="module")
+def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
+    """One for all tests of a file; each leaves it as it was."""
+    made = Secured(tmp_path_factory.mktemp("secured"), reflection=True)
+    with made.server:
+        yield made
+
+
+def join(address: str, trust: Trust, patience: float = PATIENCE) -> str:
+    """Join as an actor with this trust does; the run's id."""
+    connector = Connector(address, 1, patience, threading.Event(), trust)
+    try:
+        return connector.join().run_id
+    finally:
+        connector.close()

@@ -1,0 +1,56 @@
+"""Rotation while training goes on: everything is renewed by the command that made it, and nobody is restarted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from common.tokens import read_tokens
+from tests.conftest import Command, children_of, endpoints, kill, wait_for
+from tests.e2e.test_by_hand import ENDLESS, grows, steps_by_actor
+
+Start = Callable[..., Command]
+
+
+def ingest_of(pid: int) -> int:
+    """The process id of a learner's ingest process; 0 while there is none."""
+    children = children_of(pid)
+    return next((pid for pid in children if b"learner.ingest" in Path(f"/proc/{pid}/cmdline").read_bytes()), 0)
+
+
+def certs(start: Start, directory: Path, *arguments: str) -> None:
+    made = start("learner.certs_cli", "--out", str(directory), "--host", "gpu-host", *arguments)
+    assert made.wait() == 0, made.output()
+
+
+def test_actors_of_this_and_of_other_hosts_go_on_when_tokens_and_certificates_are_renewed(
+    start: Start, write_config: Callable[..., Path], tmp_path: Path
+) -> None:
+    files, run_dir = tmp_path / "certs", tmp_path / "run"
+    certs(start, files)
+    server = start(
+        "learner.cli",
+        *("--config", str(write_config(trainer=ENDLESS)), "--listen", "0.0.0.0:0", "--local-actors", "1"),
+        *("--certificate", f"{files}/server.pem", "--key", f"{files}/server.key", "--client-ca", f"{files}/ca.pem"),
+        *("--token-file", f"{files}/actor.token"),
+    )
+    port = endpoints(run_dir)["learner"].rpartition(":")[2]
+    other = start(
+        "actor.cli",
+        *("--learner", f"127.0.0.1:{port}", "--allow", "tests.parts", "common.processors"),
+        *("--ca", f"{files}/ca.pem", "--certificate", f"{files}/actor.pem", "--key", f"{files}/actor.key"),
+        *("--token-file", f"{files}/actor.token"),
+    )
+    wait_for(lambda: len(steps_by_actor(run_dir)) == 2, "both join")
+    actors = set(steps_by_actor(run_dir))
+
+    certs(start, files, "--renew")
+    old_ingest = ingest_of(server.process.pid)
+    kill(old_ingest)
+    wait_for(lambda: ingest_of(server.process.pid) not in (0, old_ingest), "ingest is started again")
+    grows(run_dir, actors)
+
+    server.process.terminate()
+    assert (server.wait(), other.wait()) == (143, 0), server.output() + other.output()
+    for token in read_tokens(files / "actor.token"):
+        assert not any(token in path.read_text() for path in (server.log, other.log, run_dir / "config.yaml"))
