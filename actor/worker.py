@@ -144,7 +144,7 @@ def run_actor(actor: Actor) -> ActorStat:
 
 def main() -> int:
     """A child of ``ActorManager``: one JSON line on stdin, one on stdout at the end; ends when stdin closes."""
-    setup_logging(child=True)
+    setup_logging(form="json")
     boot = json.loads(sys.stdin.readline())
 
     def stop_with_parent() -> None:

@@ -16,8 +16,8 @@ from pydantic import AliasChoices, Field, NonNegativeInt, PositiveFloat, Positiv
 from common import plugins
 from common.address import is_loopback, split_address
 from common.errors import ConfigError, PluginError
+from common.hints import nearest, nearest_path
 from common.nested import assign, laid_over
-from common.plugins import nearest
 from common.settings import Settings, validate
 from common.tls import read_authorities, read_pair
 from common.tokens import ACTOR_VARIABLE, ADMIN_VARIABLE, Tokens
@@ -374,7 +374,7 @@ def load_config(path: Path, overrides: Sequence[str] = ()) -> RunConfig:
     try:
         values = yaml.safe_load(path.read_text()) or {}
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: cannot be read: {error}") from error
+        raise ConfigError(f"{path}: cannot be read: {error}{nearest_path(path)}") from error
     except yaml.YAMLError as error:
         raise ConfigError(f"{path}: not valid YAML: {error}") from error
     if not isinstance(values, dict):

@@ -7,7 +7,7 @@ from typing import Any, TypeVar, get_args
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from common.errors import ConfigError
-from common.plugins import nearest
+from common.hints import nearest
 
 SettingsT = TypeVar("SettingsT", bound="Settings")
 

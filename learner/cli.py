@@ -7,6 +7,7 @@ import sys
 
 from rich.console import Console
 
+from common.command import Parser, at_least
 from common.config import RunConfig
 from common.signals import StopSignals
 from learner.command import add_override, add_resume, make_parser, run_command, tell_result
@@ -21,7 +22,7 @@ EXAMPLES = """\
 """
 
 
-def parser() -> argparse.ArgumentParser:
+def parser() -> Parser:
     """The command's options."""
     made = make_parser("learner-server", __doc__, EXAMPLES)
     add_override(made, "--listen", "server.listen", "HOST:PORT", "where actors connect; port 0 takes a free one")
@@ -40,14 +41,8 @@ def parser() -> argparse.ArgumentParser:
         ("--token-file", "actor_token_file", "the actors' tokens, one a line"),
     ):
         add_override(made, option, f"server.{key}", "FILE", text)
-    made.add_argument("--local-actors", type=_count, default=0, metavar="N", help="actors on this host (default: 0)")
+    made.add_argument("--local-actors", type=at_least(0), default=0, metavar="N", help="actors on this host (default: 0)")
     return made
-
-
-def _count(text: str) -> int:
-    if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"expected 0 or more, found {text}")
-    return int(text)
 
 
 def _train(config: RunConfig, arguments: argparse.Namespace, console: Console | None, signals: StopSignals) -> None:

@@ -9,6 +9,7 @@ from contextlib import AbstractContextManager, closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from common.command import Parser
 from learner.saved import make_parser, run_command
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ EXAMPLES = """\
 """
 
 
-def parser() -> argparse.ArgumentParser:
+def parser() -> Parser:
     """The command's options."""
     made = make_parser("policy-eval", __doc__, EXAMPLES)
     made.add_argument("--episodes", type=int, default=20, metavar="N", help="greedy episodes (default: 20)")

@@ -93,7 +93,7 @@ async def serve(boot: IngestBoot) -> None:
 
 
 def main() -> int:
-    setup_logging(child=True)
+    setup_logging(form="json")
     try:
         asyncio.run(serve(validate(IngestBoot, json.loads(sys.stdin.readline()))))
     except CrossborderError as error:
