@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import logging
+import math
 import sys
 from collections.abc import Callable, Sequence
 from itertools import takewhile
@@ -25,27 +26,28 @@ class Parser(argparse.ArgumentParser):
 
     Args:
         name: of the command.
-        description: the first line of its help.
-        examples: command lines, one a line.
+        description: the first line of its help, such as the docstring of its module.
+        examples: command lines, one a line, and what else there is to say.
         level: what is logged unless ``--log-level`` says otherwise.
     """
 
-    def __init__(self, name: str, description: str | None, examples: str, level: str = "INFO") -> None:
+    def __init__(self, name: str, description: str, examples: str, level: str = "INFO") -> None:
         super().__init__(
             name,
-            description=description,
+            description=description.replace("`", ""),
             epilog=f"examples:\n{examples.rstrip()}\n\nexit codes: docs/exit-codes.md",
             formatter_class=argparse.RawDescriptionHelpFormatter,
             allow_abbrev=False,
         )
+        every = self.add_argument_group("in every command")
         levels = ["DEBUG", "INFO", "WARNING", "ERROR"]
-        self.add_argument("--log-level", default=level, choices=levels, help=f"least level to log (default: {level})")
-        self.add_argument(
+        every.add_argument("--log-level", default=level, choices=levels, help=f"what is logged (default: {level})")
+        every.add_argument(
             "--log-format", default="text", choices=["text", "json"], help="json: one object per line (default: text)"
         )
-        shtab.add_argument_to(self, ["--print-completion"], help="print the completion of a shell and exit")
+        shtab.add_argument_to(every, ["--print-completion"], help="print what completes it in this shell, and exit")
 
-    def add_argument(self, *names: str, **given: Any) -> argparse.Action:  # type: ignore[override]
+    def add_argument(self, *names: str, **given: Any) -> argparse.Action:
         action = super().add_argument(*names, **given)
         if action.metavar in _COMPLETED_BY:
             action.complete = _COMPLETED_BY[action.metavar]  # type: ignore[attr-defined]
@@ -78,6 +80,17 @@ def at_least(least: int) -> Callable[[str], int]:
         return int(text)
 
     return number
+
+
+def positive(text: str) -> float:
+    """The type of an option that takes a number above 0."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 < value < math.inf:
+        raise argparse.ArgumentTypeError(f"expected a number above 0, found '{text}'")
+    return value
 
 
 def tell_error(command: str, error: CrossborderError, form: LogFormat) -> int:

@@ -244,6 +244,7 @@ class ServerConfig(Settings):
         None,
         description="Tokens for all but the actors' service; null: CROSSBORDER_ADMIN_TOKEN_FILE or _TOKEN, if set.",
     )
+    admin: bool = Field(False, description="Answer `learner-server status`; admin tokens, if there are any, imply it.")
     open_health: bool = Field(True, description="Answer health checks without a token.")
     reflection: bool = Field(False, description="Let callers list the services (gRPC reflection), with an admin token.")
     max_actors: Annotated[int, Field(ge=1, le=4096)] = Field(256, description="Actors at one time.")
@@ -255,6 +256,11 @@ class ServerConfig(Settings):
         30.0, description="A stream silent for so long is closed; an actor away for so long is lost, its id free again."
     )
     grace_seconds: PositiveFloat = Field(5.0, description="Time actors get at the end to hand over what they have.")
+
+    @property
+    def answers_admins(self) -> bool:
+        """Whether ``AdminService`` is served."""
+        return self.admin or Tokens.find(self.admin_token_file, ADMIN_VARIABLE) is not None
 
     def check(self) -> None:
         """Check that nobody beyond this host is let in by mistake, and that files can be read.
@@ -273,6 +279,8 @@ class ServerConfig(Settings):
             raise ConfigError("server.insecure (--insecure): expected neither server.tls nor tokens beside it")
         if (actors or admins) and self.tls is None:
             raise ConfigError("server.tls: expected a certificate and key beside tokens, which are sent over TLS only")
+        if self.admin and actors and not admins:
+            raise ConfigError("server.admin_token_file: expected tokens of admins for server.admin, found none")
         if admins and not actors:
             raise ConfigError("server.actor_token_file: expected tokens of actors beside those of admins, found none")
         if not (is_loopback(host) or self.insecure or (self.tls and actors)):

@@ -35,7 +35,9 @@ def parser() -> Parser:
         metavar="NAME",
         help="name or address by which actors reach the learner; may be given again",
     )
-    made.add_argument("--days", type=at_least(1), default=365, metavar="N", help="until certificates expire (default: 365)")
+    made.add_argument(
+        "--days", type=at_least(1), default=365, metavar="N", help="until certificates expire (default: 365)"
+    )
     made.add_argument(
         "--renew", action="store_true", help="replace what is there; the authority and the newest old tokens stay valid"
     )

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 Train = Callable[[RunConfig, argparse.Namespace, Console | None, StopSignals], None]
 
 
-def make_parser(name: str, description: str | None, examples: str) -> Parser:
+def make_parser(name: str, description: str, examples: str) -> Parser:
     """A parser with the options that every way to train has."""
     parser = Parser(name, description, examples)
     parser.add_argument("--config", type=Path, metavar="FILE", help="the run's YAML file")

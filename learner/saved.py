@@ -15,7 +15,7 @@ from common.log import setup_logging
 Answer = Callable[[argparse.Namespace], Mapping[str, object]]
 
 
-def make_parser(name: str, description: str | None, examples: str) -> Parser:
+def make_parser(name: str, description: str, examples: str) -> Parser:
     """A parser with the options that name a checkpoint."""
     parser = Parser(name, description, examples, level="WARNING")
     parser.add_argument("--run", required=True, type=Path, metavar="DIR", help="the run's directory")

@@ -137,8 +137,9 @@ class ControlBlock(Words):
         self.stopping = self.trainer_waits = self.release_at = self.actors_online = 0
 
     @classmethod
-    def at(cls, directory: Path, *, create: bool = False) -> ControlBlock:
-        return cls(map_file(directory / "control", 8 * cls.N_WORDS, create=create), 0, cls.N_WORDS)
+    def at(cls, directory: Path, *, create: bool = False, writable: bool = True) -> ControlBlock:
+        mapped = map_file(directory / "control", 8 * cls.N_WORDS, create=create, writable=writable)
+        return cls(mapped, 0, cls.N_WORDS)
 
 
 class Bell:
