@@ -47,18 +47,17 @@ def inspect_certificate(host: str, port: int, trust: Trust) -> str:
         AuthenticationError: the two do not trust each other, or the learner does not speak TLS.
         LearnerUnreachableError: nobody listens there.
     """
-    with connect(host, port) as plain:
-        try:
-            with _context(trust).wrap_socket(plain, server_hostname=host) as encrypted:
-                certificate = encrypted.getpeercert() or {}
-                if not encrypted.recv(1):  # Only now has the learner looked at our certificate (TLS 1.3).
-                    raise AuthenticationError("the learner closed the connection after the handshake")
-        except ssl.SSLCertVerificationError as error:
-            raise AuthenticationError(f"the learner's certificate does not verify: {error.verify_message}") from error
-        except ssl.SSLError as error:
-            raise AuthenticationError(_meaning(error)) from error
-        except OSError as error:
-            raise AuthenticationError(f"the learner broke off the handshake: {error}") from error
+    try:
+        with connect(host, port) as plain, _context(trust).wrap_socket(plain, server_hostname=host) as encrypted:
+            certificate = encrypted.getpeercert() or {}
+            if not encrypted.recv(1):  # Only now has the learner looked at our certificate (TLS 1.3).
+                raise AuthenticationError(_refusal(trust))
+    except ssl.SSLCertVerificationError as error:
+        raise AuthenticationError(f"the learner's certificate does not verify: {error.verify_message}") from error
+    except ssl.SSLError as error:
+        raise AuthenticationError(_meaning(error, trust)) from error
+    except OSError as error:
+        raise AuthenticationError(f"{_refusal(trust)} ({error})") from error
     return _describe(certificate)
 
 
@@ -70,12 +69,17 @@ def _context(trust: Trust) -> ssl.SSLContext:
     return context
 
 
-def _meaning(error: ssl.SSLError) -> str:
+def _refusal(trust: Trust) -> str:
+    """A learner that does not like what it is shown closes the connection and does not say why."""
+    if trust.certificate:
+        return f"the learner broke off the handshake: it may not accept the certificate {trust.certificate}"
+    return "the learner broke off the handshake: it may ask for a certificate of yours (--certificate, --key)"
+
+
+def _meaning(error: ssl.SSLError, trust: Trust) -> str:
     if error.reason == "WRONG_VERSION_NUMBER":
         return "the learner does not speak TLS; where that is meant, say --insecure"
-    if "CERTIFICATE_REQUIRED" in (error.reason or ""):
-        return "the learner asks for a certificate of yours: --certificate and --key"
-    return f"TLS failed: {error.reason or error}"
+    return f"{_refusal(trust)} ({error.reason or error})"
 
 
 def _describe(certificate: Mapping[str, Any]) -> str:

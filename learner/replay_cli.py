@@ -86,7 +86,7 @@ def _print(console: Console, inspection: Inspection, n_items: int) -> None:
         console.print(_table("actors", (*actors[0],), actors))
     newest = inspection.newest(n_items)
     if newest:
-        console.print(_table("newest items", (*newest[0],), newest))
+        console.print(_side_by_side("newest items", newest))
     for name, histogram in inspection.histograms().items():
         console.print(_bars(name, histogram))
 
@@ -95,6 +95,14 @@ def _table(title: str, headings: tuple[str, ...], rows: Iterable[dict[str, Any]]
     table = Table(*headings, title=title, title_justify="left", box=None, pad_edge=False)
     for row in rows:
         table.add_row(*(_cell(row[heading]) for heading in headings))
+    return table
+
+
+def _side_by_side(title: str, items: list[dict[str, Any]]) -> Table:
+    """An item in each column."""
+    table = Table(title=title, title_justify="left", box=None, pad_edge=False, show_header=False)
+    for name in items[0]:
+        table.add_row(name, *(_cell(item[name]) for item in items))
     return table
 
 
