@@ -48,8 +48,13 @@ def test_every_exit_code_is_on_its_page_and_in_the_tree() -> None:
     kinds = [kind for kind in CrossborderError.__subclasses__() if kind.__module__ == errors.__name__]
     codes = [kind.exit_code for kind in kinds]
     assert len(set(codes)) == len(codes), "each has a code of its own"
-    on_page = {int(code) for code in re.findall(r"^\| (\d+) \|", page, re.MULTILINE)}
-    assert on_page == {0, 1, *codes}
+    listed = re.findall(r"^\| \[(\d+)[^\]]*\]\(#exit-code-(\d+)\) \|", page, re.MULTILINE)
+    assert [code for code, _ in listed] == [anchor for _, anchor in listed]
+    assert {int(code) for code, _ in listed} == {0, 1, *codes, 130}
+    sections = dict(re.findall(r"^## Exit code (\d+)\n(.*?)(?=^## |\Z)", page, re.MULTILINE | re.DOTALL))
+    assert list(sections) == [code for code, _ in listed]
+    for code in codes:
+        assert re.search(r"\*\*What happened\.\*\*.*\*\*How to resolve\.\*\*.*\n    \S", sections[str(code)], re.DOTALL)
     for kind in kinds:
         assert re.search(rf"{kind.__name__} +{kind.exit_code} ", errors.__doc__ or "")
 

@@ -56,5 +56,7 @@ def test_an_authority_without_its_key_is_not_renewed(tmp_path: Path, capsys: pyt
 
 
 def test_certificates_that_never_were_valid_are_not_made(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert make(tmp_path, "--days", "0") == 2
-    assert "--days: expected at least 1, found 0" in capsys.readouterr().err
+    with pytest.raises(SystemExit) as ended:
+        make(tmp_path, "--days", "0")
+    assert ended.value.code == 2
+    assert "--days: expected 1 or more, found '0'" in capsys.readouterr().err

@@ -41,7 +41,7 @@ def test_another_run_at_the_same_address_begins_at_zero() -> None:
     ("actors", "expected"),
     [
         ((), "no actors"),
-        ((actor(0),), "0   cpu-1:7  online  50     10.0    100  0.5 s    -3.0           0"),
+        ((actor(0),), "0   cpu-1:7  online   50     10.0    100  0.5 s    -3.0           0"),
         ((actor(0, lag_opt_steps=None, last_return=None, state="away"),), "0   cpu-1:7  away     -     10.0"),
     ],
 )
