@@ -24,8 +24,9 @@ from dataclasses import dataclass
 from actor.manager import ActorManager
 from actor.stat import ActorStat
 from actor.trust import Trust
-from common.config import RunConfig, ServerConfig
+from common.config import RunConfig
 from common.errors import CrossborderError
+from common.server_config import ServerConfig
 from learner.actor_table import map_actor_table
 from learner.ingest_process import IngestProcess
 from learner.intake import Intake

@@ -18,10 +18,11 @@ from common.agents.network_agent import NetworkAgent
 from common.agents.networks import Critics, Mlp, build_encoder
 from common.agents.policies import GreedyActor
 from common.agents.training import descend, report_td_error, to_tensors
-from common.config import PluginConfig, Unit
+from common.config import Unit
 from common.data import Array, Model, Record
 from common.errors import ConfigError
 from common.interfaces import EnvSpec, ReplayBuffer
+from common.part_config import PluginConfig
 from common.settings import Settings
 
 

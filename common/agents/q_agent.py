@@ -18,10 +18,11 @@ from common.agents.network_agent import NetworkAgent
 from common.agents.networks import Mlp, build_network
 from common.agents.policies import GreedyQ
 from common.agents.training import descend, report_td_error, to_tensors, track
-from common.config import PluginConfig, Unit
+from common.config import Unit
 from common.data import Array, Items, Model, Record
 from common.errors import ConfigError
 from common.interfaces import EnvSpec, ReplayBuffer
+from common.part_config import PluginConfig
 from common.settings import Settings
 
 

@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 import torch
 
-from common.config import ActorConfig, EnvConfig, PluginConfig, TrainerConfig
+from common.config import ActorConfig, TrainerConfig
 from common.data import Array, Items, Model, Record
 from common.interfaces import Agent, Evaluation
+from common.part_config import EnvConfig, PluginConfig
 from learner.checkpoint import Checkpoints
 from learner.learner import Learner, Outcome
 from learner.scoring import InlineScoring, Moment, Scored, Scoring
