@@ -25,7 +25,7 @@ from actor.manager import ActorManager
 from actor.stat import ActorStat
 from actor.trust import Trust
 from common.config import RunConfig
-from common.errors import CrossborderError
+from common.errors import CrossborderError, DivergedError
 from common.server_config import ServerConfig
 from learner.actor_table import map_actor_table
 from learner.ingest_process import IngestProcess
@@ -166,6 +166,7 @@ class LearnerServer:
             learner.finish(self.ingest.announce_stop)
         except CrossborderError as error:
             self.failure = self.failure or error
+        self.control.divergences += isinstance(self.failure, DivergedError)
         self._stack.close()
         if self.failure is not None:
             raise self.failure
