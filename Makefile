@@ -70,4 +70,4 @@ bench: $(READY)
 	$(BIN)/python -m benchmarks.frames
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) build dist examples/node/node_modules *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache

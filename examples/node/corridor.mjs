@@ -208,7 +208,7 @@ class Actor {
     this.began = Date.now();
     let model = null;
     while (!this.stopping) {
-      if (isNewer(this.newest, model?.version)) model = (await this.fetch(model?.version)) ?? model;
+      if (!model || isNewer(this.newest, model.version)) model = (await this.fetch(model?.version)) ?? model;
       if (!model) continue;
       this.push(this.play(env, model.table, config.push.n_buffer), model.version);
       await setImmediate(); // Acknowledgements come in between.
