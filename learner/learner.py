@@ -111,6 +111,7 @@ class Learner:
         self._diverged = False
         self._seconds_before = 0.0
         self._last_opt_at: float | None = None
+        self._ended: float | None = None
         self._started = self._window_started = clock()
         self._window_opts, self._window_samples, self._window_eval_seconds = 0, 0, 0.0
 
@@ -127,9 +128,24 @@ class Learner:
         self._check_budget()
         self._window_samples = self.buffer.inserted  # What was there before did not arrive in this window.
 
+    @contextmanager
+    def training(self, announce_stop: Callable[[], None]) -> Iterator[None]:
+        """From ``start`` to ``finish``, whatever ends it.
+
+        Raises:
+            CrossborderError: as ``finish``.
+        """
+        self.start()
+        try:
+            yield
+        finally:
+            if self.outcome is None:
+                self.request_stop()  # Something was raised.
+            self.finish(announce_stop)
+
     def seconds(self) -> float:
-        """Since ``start``, and those of the run's earlier lives."""
-        return self._clock() - self._started
+        """From ``start`` until now, or until ``finish`` began; and those of the run's earlier lives."""
+        return (self._clock() if self._ended is None else self._ended) - self._started
 
     def seconds_since_opt(self) -> float | None:
         """Since the last opt step ended; None before the first."""
@@ -197,6 +213,7 @@ class Learner:
             CheckpointError: ``final/`` could not be saved.
             CrossborderError: the evaluator failed, or its last score is not finite.
         """
+        self._ended = self._clock()
         announce_stop()
         if self._diverged:
             return

@@ -161,7 +161,6 @@ class LearnerServer:
         except Exception as error:  # noqa: BLE001 - raised again below, after an orderly end
             self.failure = error
             learner.request_stop()
-        seconds = learner.seconds()
         try:
             learner.finish(self.ingest.announce_stop)
         except CrossborderError as error:
@@ -170,7 +169,7 @@ class LearnerServer:
         self._stack.close()
         if self.failure is not None:
             raise self.failure
-        result = self._run.result(learner, seconds)
+        result = self._run.result(learner)
         return AsyncResult(**vars(result), actors=actor_stats(self.actor_table))
 
     def _loop(self) -> None:

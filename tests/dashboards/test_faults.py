@@ -74,7 +74,7 @@ def test_an_actor_that_acts_with_an_old_model_and_is_lost(make_config: MakeConfi
                 wait_for(lambda seq=seq: asked.values("crossborder_batches_total") == [seq], "it is seen")  # type: ignore[misc]
             reach(alerts, "PolicyLagHigh")
             client.channel.close()
-            reach(alerts, "ActorLost")
+            assert reach(alerts, "ActorLost")
 
 
 def test_a_call_without_a_valid_token(tmp_path: Path) -> None:
@@ -84,7 +84,7 @@ def test_a_call_without_a_valid_token(tmp_path: Path) -> None:
         wait_for(lambda: asked.values("crossborder_unauthenticated_calls_total") == [0], "the counter is seen")
         with pytest.raises(AuthenticationError):
             join(secured.address, stranger)
-        reach(alerts, "CallsUnauthenticated")
+        assert reach(alerts, "CallsUnauthenticated")
 
 
 def test_a_run_that_diverges_and_is_started_again(start: Start, write_config: WriteConfig, tmp_path: Path) -> None:
@@ -102,4 +102,4 @@ def test_a_run_that_diverges_and_is_started_again(start: Start, write_config: Wr
         assert server.wait() == DivergedError.exit_code, server.output()
         ill.unlink()
         start("learner.cli", "--resume", str(run_dir), "--local-actors", "1")
-        reach(alerts, "NonFiniteLoss")
+        assert reach(alerts, "NonFiniteLoss")
