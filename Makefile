@@ -5,7 +5,8 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 PROTO := common/pb/crossborder.proto
 
-.PHONY: demo test check lint proto proto-check dashboards dashboards-check dashboards-types bench clean
+.PHONY: demo test check lint proto proto-check dashboards dashboards-check dashboards-types pages docs node-actor \
+	bench clean
 
 # torch goes first, by itself: a later open requirement could fetch a CUDA build of several GB.
 $(READY): pyproject.toml
@@ -49,7 +50,19 @@ dashboards-types: $(READY)
 	build/grafana/node_modules/.bin/tsc --noEmit --strict --skipLibCheck --target es2022 --module es2022 \
 		--moduleResolution bundler build/grafana/*.ts
 
-check: lint proto-check dashboards-check test
+# Generated pages are committed, to be read without the site; a test sees that they are what the models say.
+pages: $(READY)
+	$(BIN)/python -m pages
+
+# The documentation as a site in build/site; a link to nowhere is an error.
+docs: $(READY)
+	$(BIN)/zensical build --strict
+
+# What the actor in another language needs; its test is skipped without. Needs npm.
+node-actor:
+	npm ci --prefix examples/node --silent --no-audit --no-fund
+
+check: lint proto-check dashboards-check docs test
 
 bench: $(READY)
 	$(BIN)/python -m benchmarks.ingest
@@ -57,4 +70,4 @@ bench: $(READY)
 	$(BIN)/python -m benchmarks.frames
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) build dist examples/node/node_modules *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache

@@ -13,8 +13,8 @@ from common.command import Parser
 from learner.saved import make_parser, run_command
 
 if TYPE_CHECKING:
-    from common.config import PluginConfig
     from common.envs import Env
+    from common.part_config import PluginConfig
 
 EXAMPLES = """\
   policy-eval --run runs/cartpole-20261121-085026-3f2a                     the best policy, 20 episodes

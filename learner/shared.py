@@ -95,6 +95,8 @@ class ControlBlock(Words):
     """1: ring the trainer's bell when items have been committed."""
     incarnation = Word(3)
     """How many times the run has been started."""
+    divergences = Word(5)
+    """Times that training ended because a loss or a score was not finite, in all lives of the run."""
     trainer_wait_seconds = Word(4, float)
     """Seconds the trainer has waited for items."""
     # Written by ingest.

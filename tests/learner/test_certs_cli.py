@@ -27,6 +27,7 @@ def test_a_certificate_fits_its_key_and_the_authority(tmp_path: Path, name: str)
     make(tmp_path)
     context = ssl.create_default_context(cafile=tmp_path / "ca.pem")
     context.load_cert_chain(tmp_path / f"{name}.pem", tmp_path / f"{name}.key")
+    assert context.get_ca_certs()
 
 
 def test_nothing_is_overwritten_by_mistake(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

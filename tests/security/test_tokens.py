@@ -86,7 +86,7 @@ def test_an_actor_without_a_token_ends_at_once(secured: Secured) -> None:
 
 def test_the_token_may_come_from_the_environment(secured: Secured, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(f"{ACTOR_VARIABLE}_FILE", secured.path("actor.token"))
-    join(secured.address, secured.trust(token_file=None))
+    assert join(secured.address, secured.trust(token_file=None))
 
 
 def test_an_admins_token_does_not_make_an_actor(secured: Secured) -> None:
@@ -103,7 +103,8 @@ def test_only_admins_may_list_the_services(secured: Secured, channel: grpc.Chann
 
 
 def test_health_is_told_to_everybody(channel: grpc.Channel) -> None:
-    health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=SECONDS)
+    answer = health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=SECONDS)
+    assert answer.status == health_pb2.HealthCheckResponse.SERVING
 
 
 @pytest.fixture
