@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import argparse
 import sys
+import warnings
 from collections.abc import Callable
 from typing import Any
 
 from common.log import setup_logging
+from tests.chaos.fuzz import fuzz
 from tests.chaos.kills import kill_at_random
 from tests.chaos.report import keep, tell
 
 EXERCISES: dict[str, tuple[Callable[..., dict[str, Any]], dict[str, int]]] = {
     "kills": (kill_at_random, {"kills": 200, "seed": 1}),
+    "fuzz": (fuzz, {"messages": 1_000_000, "seed": 1}),
 }
 """What each calls, and with what unless told otherwise."""
 
@@ -26,6 +29,7 @@ def main() -> int:
             exercise.add_argument(f"--{option}", type=type(value), default=value, help=" ")
     arguments = vars(parser.parse_args())
     setup_logging()
+    warnings.simplefilter("error")  # As in the tests.
     name = arguments.pop("exercise")
     result = EXERCISES[name][0](**arguments)
     keep(name, result)

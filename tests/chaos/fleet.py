@@ -161,5 +161,3 @@ class Fleet:
     def starts(self) -> int:
         """Times the learner was started."""
         return sum("learner.cli" in command.log.name for command in self._commands)
-
-

@@ -1,6 +1,6 @@
 """An actor whose acknowledgements are noted outside its process, so that kill -9 does not take them along.
 
-    python -m tests.chaos.witness DIRECTORY --learner HOST:PORT …
+python -m tests.chaos.witness DIRECTORY --learner HOST:PORT …
 """
 
 from __future__ import annotations
