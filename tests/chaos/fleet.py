@@ -11,12 +11,15 @@ import yaml
 from learner.actor_table import map_actor_table
 from learner.replay.memory import ReplayMemory
 from tests.chaos.audit import Audit, audit
-from tests.chaos.witness import acknowledged
+from tests.chaos.wire import NAME, Host, Wire
+from tests.chaos.witness import noted
 from tests.conftest import Command, children_of, counting_values, endpoints, kill, merged, wait_for
 from tests.e2e.test_by_hand import ENDLESS, free_port, steps_by_actor
 from tests.e2e.test_resume import kept
 
 Victim = Literal["actor", "ingest", "trainer", "host"]
+PORT: Final = 50051
+"""Of a learner that has a host of its own."""
 ROWS: Final = 10
 """In each batch."""
 CAPACITY: Final = 4_000_000
@@ -49,18 +52,21 @@ class Fleet:
     Args:
         directory: all files are below it.
         n_actors: at one time.
+        wire: between the learner's host and the actors'; None: all are on this one.
         changes: laid over the configuration of the counting run.
     """
 
-    def __init__(self, directory: Path, n_actors: int, **changes: Any) -> None:
+    def __init__(self, directory: Path, n_actors: int, *, wire: Wire | None = None, **changes: Any) -> None:
+        self._wire = wire
         self._directory, self.run_dir = directory, directory / "run"
         self._notes = directory / "acknowledged"
         self._notes.mkdir()
         self._commands: list[Command] = []
-        self.address = f"127.0.0.1:{free_port()}"
+        listen = f"127.0.0.1:{free_port()}" if wire is None else f"0.0.0.0:{PORT}"
+        self._address = listen if wire is None else f"{NAME}:{PORT}"
         config = directory / "chaos.yaml"
         config.write_text(yaml.safe_dump(merged(merged(counting_values(self.run_dir), VALUES), changes)))
-        self.server = self._start("learner.cli", "--config", str(config), "--listen", self.address)
+        self.server = self._start_learner("--config", str(config), "--listen", listen)
         self.ingest_deaths = 0
         """Of the present trainer's; the sixth in a minute would end the run."""
         self.actors = [self._start_actor() for _ in range(n_actors)]
@@ -74,13 +80,19 @@ class Fleet:
         for command in self._commands:
             command.end()
 
-    def _start(self, module: str, *arguments: str) -> Command:
-        command = Command(module, *arguments, log=self._directory / f"{len(self._commands)}-{module}.log")
+    def _start(self, module: str, *arguments: str, host: Host | None) -> Command:
+        log = self._directory / f"{len(self._commands)}-{module}.log"
+        command = Command(module, *arguments, log=log, prefix=host.prefix if host else ())
         self._commands.append(command)
         return command
 
+    def _start_learner(self, *arguments: str) -> Command:
+        return self._start("learner.cli", *arguments, host=self._wire and self._wire.learner)
+
     def _start_actor(self) -> Command:
-        return self._start("tests.chaos.witness", str(self._notes), "--learner", self.address)
+        trust = ["--insecure"] * (self._wire is not None)
+        arguments = (str(self._notes), "--learner", self._address, *trust)
+        return self._start("tests.chaos.witness", *arguments, host=self._wire and self._wire.actors)
 
     def ready(self) -> None:
         """Wait until the run has come up and every actor takes part."""
@@ -112,6 +124,10 @@ class Fleet:
         goal = self._memory.committed + items
         wait_for(lambda: self._memory.committed >= goal, f"{items} items", BACK_SECONDS)
 
+    def made(self) -> int:
+        """Items that all actors have packed into batches, whether or not anybody has heard of them."""
+        return sum(ROWS * noted(self._notes, pid).made for pid in self.pids)
+
     def kill(self, victim: Victim, chosen: int = 0) -> None:
         """kill -9, and start again what is nobody's child; ``chosen`` says which actor."""
         if victim == "actor":
@@ -132,7 +148,7 @@ class Fleet:
         for pid in [*children, self.server.process.pid]:
             kill(pid)
         self.server.wait()
-        self.server = self._start("learner.cli", "--resume", str(self.run_dir))
+        self.server = self._start_learner("--resume", str(self.run_dir))
         self.ingest_deaths = 0
 
     def end(self) -> Audit:
@@ -153,7 +169,7 @@ class Fleet:
         rows = {tag: row for tag, row in enumerate(table) if row["pid"]}
         living = {actor.process.pid for actor in self.actors}
         return {
-            tag: int(row["env_steps"]) if row["pid"] in living else ROWS * acknowledged(self._notes, int(row["pid"]))
+            tag: int(row["env_steps"]) if row["pid"] in living else ROWS * noted(self._notes, int(row["pid"])).acknowledged
             for tag, row in rows.items()
         }
 

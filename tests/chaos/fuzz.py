@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import signal
-import tempfile
 import tracemalloc
 from collections import Counter
 from pathlib import Path
@@ -29,7 +28,7 @@ from learner.replay.memory import ReplayMemory
 from learner.shared import Bell, ControlBlock
 from tests import frames
 from tests.chaos.mutation import contradict, mutilated
-from tests.chaos.report import tell
+from tests.chaos.report import scratch, tell
 from tests.conftest import counting_config
 from tests.parts import CountingEnv, expected_items
 
@@ -165,8 +164,8 @@ def fuzz(messages: int, seed: int) -> dict[str, Any]:
     before, excess, largest = signal.signal(signal.SIGALRM, _hung), 0, 0
     tracemalloc.start()
     try:
-        with tempfile.TemporaryDirectory(prefix="chaos-") as directory:
-            targets = [Target(Path(directory) / name, schema) for name, schema in _SCHEMAS.items()]
+        with scratch() as directory:
+            targets = [Target(directory / name, schema) for name, schema in _SCHEMAS.items()]
             for number in range(messages):
                 if number % 1000 == 0:
                     signal.alarm(HANGS_SECONDS)

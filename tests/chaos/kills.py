@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import random
 import statistics
-import tempfile
 import time
 from collections import defaultdict
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any, get_args
 
 from tests.chaos.fleet import Fleet, Victim
-from tests.chaos.report import tell
+from tests.chaos.report import scratch, tell
 
 N_ACTORS = 3
 MAX_INGEST_DEATHS = 5
@@ -28,7 +26,7 @@ def kill_at_random(kills: int, seed: int) -> dict[str, Any]:
         AssertionError: an item is lost, doubled, disordered or torn.
     """
     rng, seconds = random.Random(seed), defaultdict[Victim, list[float]](list)
-    with tempfile.TemporaryDirectory(prefix="chaos-") as directory, Fleet(Path(directory), N_ACTORS) as fleet:
+    with scratch() as directory, Fleet(directory, N_ACTORS) as fleet:
         fleet.ready()
         done = 0
         while done < kills:

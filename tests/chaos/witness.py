@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -17,32 +17,41 @@ from actor.client import pusher
 from actor.spool import Spool
 from common.pb import crossborder_pb2 as pb
 
-_SEQ = np.dtype("<u8")
+class Noted(NamedTuple):
+    """Batches of one actor."""
+
+    acknowledged: int = 0
+    made: int = 0
 
 
 class WitnessedSpool(Spool[pb.PushItemsRequest]):
-    """Writes the highest acknowledged seq into a mapped file."""
+    """Writes how many batches it was given, and how many were acknowledged, into a mapped file."""
 
-    note = Path()
+    path = Path()
 
     def __init__(self, *limits: int) -> None:
         super().__init__(*limits)
-        self._acknowledged: Any = np.memmap(self.note, _SEQ, "w+", shape=(1,))
+        self._noted: Any = np.memmap(self.path, "<u8", "w+", shape=(2,))
+
+    def put(self, message: pb.PushItemsRequest, size: int, seconds: float) -> bool:
+        taken = super().put(message, size, seconds)
+        self._noted[1] += taken
+        return taken
 
     def acknowledge(self, seq: int) -> None:
-        self._acknowledged[0] = max(seq, int(self._acknowledged[0]))
+        self._noted[0] = max(seq, int(self._noted[0]))
         super().acknowledge(seq)
 
 
-def acknowledged(directory: Path, pid: int) -> int:
-    """The highest seq that was acknowledged to the actor with this process id."""
+def noted(directory: Path, pid: int) -> Noted:
+    """What was noted of the actor with this process id."""
     path = directory / str(pid)
-    return int(np.fromfile(path, _SEQ)[0]) if path.exists() else 0
+    return Noted(*np.fromfile(path, "<u8").tolist()) if path.exists() else Noted()
 
 
 def main() -> int:
     directory, *arguments = sys.argv[1:]
-    WitnessedSpool.note = Path(directory) / str(os.getpid())
+    WitnessedSpool.path = Path(directory) / str(os.getpid())
     pusher.Spool = WitnessedSpool  # type: ignore[misc, assignment]
     return cli.main(arguments)
 
