@@ -113,7 +113,7 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Command]]:
     """Starts ``python -m module arguments``; what still runs at the end of the test is killed."""
     commands: list[Command] = []
 
-    def _start(module: str, *arguments: str, **places: Path) -> Command:
+    def _start(module: str, *arguments: str, **places: Any) -> Command:
         log = tmp_path / f"command-{len(commands)}.log"
         commands.append(Command(module, *arguments, log=log, **places))
         return commands[-1]

@@ -13,13 +13,17 @@ from tests.chaos.fuzz import fuzz
 from tests.chaos.kills import kill_at_random
 from tests.chaos.partition import cut_off, move_away
 from tests.chaos.report import keep, tell
+from tests.chaos.resume import go_on
 from tests.chaos.shutdown import shut_down
+from tests.chaos.soak import soak
 
 EXERCISES: dict[str, tuple[Callable[..., dict[str, Any]], dict[str, Any]]] = {
     "kills": (kill_at_random, {"kills": 200, "seed": 1}),
     "partition": (cut_off, {"seconds": 30.0, "delay_ms": 200, "loss_percent": 1.0, "seed": 1}),
     "address": (move_away, {"seed": 1}),
     "shutdown": (shut_down, {}),
+    "resume": (go_on, {"seeds": 5, "seed": 1}),
+    "soak": (soak, {"minutes": 30.0}),
     "fuzz": (fuzz, {"messages": 1_000_000, "seed": 1}),
 }
 """What each calls, and with what unless told otherwise."""

@@ -57,7 +57,7 @@ class Fleet:
     """
 
     def __init__(self, directory: Path, n_actors: int, *, wire: Wire | None = None, **changes: Any) -> None:
-        self._wire = wire
+        self._hosts = (wire.learner, wire.actors) if wire else (None, None)
         self._directory, self.run_dir = directory, directory / "run"
         self._notes = directory / "acknowledged"
         self._notes.mkdir()
@@ -87,12 +87,12 @@ class Fleet:
         return command
 
     def _start_learner(self, *arguments: str) -> Command:
-        return self._start("learner.cli", *arguments, host=self._wire and self._wire.learner)
+        return self._start("learner.cli", *arguments, host=self._hosts[0])
 
     def _start_actor(self) -> Command:
-        trust = ["--insecure"] * (self._wire is not None)
+        trust = ["--insecure"] * (self._hosts[1] is not None)
         arguments = (str(self._notes), "--learner", self._address, *trust)
-        return self._start("tests.chaos.witness", *arguments, host=self._wire and self._wire.actors)
+        return self._start("tests.chaos.witness", *arguments, host=self._hosts[1])
 
     def ready(self) -> None:
         """Wait until the run has come up and every actor takes part."""
@@ -151,14 +151,18 @@ class Fleet:
         self.server = self._start_learner("--resume", str(self.run_dir))
         self.ingest_deaths = 0
 
-    def end(self) -> Audit:
-        """End the run in order, once all who were started take part; what became of its items."""
+    def stop(self) -> None:
+        """End the run in order, once all who were started take part."""
         self._all_take_part()
         self.server.process.terminate()
         assert self.server.wait() == 143, self.server.output()
         assert [actor.wait() for actor in self.actors] == [0] * len(self.actors), "every actor hears of the end"
         failed = [command.log.name for command in self._commands if "Traceback" in command.output()]
         assert not failed, f"{failed} in {self._directory}"
+
+    def end(self) -> Audit:
+        """End the run in order; what became of its items."""
+        self.stop()
         memory = self._memory
         assert memory.committed < CAPACITY
         return audit({name: column[: memory.committed] for name, column in memory.columns.items()}, self._promised())
@@ -169,7 +173,9 @@ class Fleet:
         rows = {tag: row for tag, row in enumerate(table) if row["pid"]}
         living = {actor.process.pid for actor in self.actors}
         return {
-            tag: int(row["env_steps"]) if row["pid"] in living else ROWS * noted(self._notes, int(row["pid"])).acknowledged
+            tag: int(row["env_steps"])
+            if row["pid"] in living
+            else ROWS * noted(self._notes, int(row["pid"])).acknowledged
             for tag, row in rows.items()
         }
 

@@ -54,7 +54,10 @@ def cut_off(seconds: float, delay_ms: int, loss_percent: float, seed: int) -> di
         found = fleet.end()
     assert found.is_clean, found
     return {
-        **{"cut_seconds": seconds, "delay_ms": delay_ms, "loss_percent": loss_percent, "seed": seed},
+        "cut_seconds": seconds,
+        "delay_ms": delay_ms,
+        "loss_percent": loss_percent,
+        "seed": seed,
         **noticed,
         "items_made_while_cut": made,
         "packets_lost": wire.lost - lost_before,

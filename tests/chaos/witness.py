@@ -17,6 +17,7 @@ from actor.client import pusher
 from actor.spool import Spool
 from common.pb import crossborder_pb2 as pb
 
+
 class Noted(NamedTuple):
     """Batches of one actor."""
 
@@ -52,7 +53,7 @@ def noted(directory: Path, pid: int) -> Noted:
 def main() -> int:
     directory, *arguments = sys.argv[1:]
     WitnessedSpool.path = Path(directory) / str(os.getpid())
-    pusher.Spool = WitnessedSpool  # type: ignore[misc, assignment]
+    pusher.Spool = WitnessedSpool  # type: ignore[assignment, attr-defined]
     return cli.main(arguments)
 
 
