@@ -26,7 +26,11 @@ def _table(head: str, rows: Iterable[Iterable[object]]) -> str:
 
 
 def _items() -> str:
-    names = {"kills": "random kill -9", "partition": "partition", "address": "another address"}
+    names = {
+        "kills": f"{_result('kills').get('kills', 0)} random kill -9",
+        "partition": "partition",
+        "address": "another address",
+    }
     found = {title: _result(name) for name, title in names.items() if _result(name)}
     rows = [
         [title, *(f"{r[key]:,}" for key in ("items", "lost", "doubled", "disordered", "torn"))]
