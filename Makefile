@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 PROTO := common/pb/crossborder.proto
 
-.PHONY: demo test check lint proto proto-check dashboards dashboards-check dashboards-types pages docs node-actor \
+.PHONY: demo test chaos check lint proto proto-check dashboards dashboards-check dashboards-types pages docs node-actor \
 	bench clean
 
 # torch goes first, by itself: a later open requirement could fetch a CUDA build of several GB.
@@ -21,6 +21,15 @@ demo: $(READY)
 
 test: $(READY)
 	$(BIN)/pytest
+
+# Long: kills, partitions, resumes, a soak, shutdowns, a million mutated messages; then the tables of what they found.
+SOAK_MINUTES ?= 30
+chaos: $(READY)
+	for exercise in kills partition address resume shutdown fuzz; do \
+		$(BIN)/python -m tests.chaos $$exercise || exit 1; \
+	done
+	$(BIN)/python -m tests.chaos soak --minutes $(SOAK_MINUTES)
+	$(BIN)/python -m tests.chaos.tables
 
 lint: $(READY)
 	$(BIN)/ruff check .

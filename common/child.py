@@ -252,6 +252,9 @@ class Supervisor:
         try:
             self.child.end(0)
             child = self._start()
+        except ChildFailedError as error:
+            log.warning("%s and is tried again", error)
+            return True  # The one before is still dead: we come here once more, as often as the policy allows.
         except CrossborderError as error:
             self._on_give_up(error)
             return False

@@ -40,6 +40,8 @@ from learner.status import Status
 from learner.trainer_metrics import TrainerCollector
 
 log = logging.getLogger(__name__)
+LEAVE_SECONDS = 2.0
+"""For local actors to end: they have had ingest's grace, and nobody would take more items."""
 
 
 @dataclass(frozen=True)
@@ -139,7 +141,7 @@ class LearnerServer:
 
     def _join_local_actors(self) -> None:
         if self._local_actors is not None:
-            self._local_actors.stop_and_join(self.config.server.grace_seconds + 5.0)
+            self._local_actors.stop_and_join(LEAVE_SECONDS)
 
     def fail(self, error: CrossborderError) -> None:
         """End training because a part of the system cannot go on."""

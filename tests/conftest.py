@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -70,11 +70,19 @@ def host(make_config: MakeConfig) -> Iterator[LearnerServer]:
 class Command:
     """A command of ours as a real process, its output kept in a file."""
 
-    def __init__(self, module: str, *arguments: str, log: Path, python_path: Path = ROOT, cwd: Path = ROOT) -> None:
+    def __init__(
+        self,
+        module: str,
+        *arguments: str,
+        log: Path,
+        python_path: Path = ROOT,
+        cwd: Path = ROOT,
+        prefix: Sequence[str] = (),
+    ) -> None:
         self.log = log
         with log.open("w") as output:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", module, *arguments],
+                [*prefix, sys.executable, "-m", module, *arguments],
                 cwd=cwd,
                 stdout=output,
                 stderr=subprocess.STDOUT,
@@ -105,7 +113,7 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Command]]:
     """Starts ``python -m module arguments``; what still runs at the end of the test is killed."""
     commands: list[Command] = []
 
-    def _start(module: str, *arguments: str, **places: Path) -> Command:
+    def _start(module: str, *arguments: str, **places: Any) -> Command:
         log = tmp_path / f"command-{len(commands)}.log"
         commands.append(Command(module, *arguments, log=log, **places))
         return commands[-1]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 import time
 from collections import OrderedDict
 from operator import attrgetter
@@ -31,6 +30,8 @@ log = logging.getLogger(__name__)
 MAX_HOST = 255
 MAX_FIGURE = 2**53
 """Of all that an actor reports of itself; up to here floats count whole numbers exactly."""
+MAX_RETURNS = 1e300
+"""All returns of one report together; a hundred reports can still be added up."""
 _reported = attrgetter(*REPORTED)
 MAX_KNOWN_MODELS = 4096
 
@@ -189,6 +190,10 @@ class IngestCore:
             raise SchemaMismatchError(f"schema: expected {self.schema.hash:016x}, found {request.schema_hash:016x}")
         if not 1 <= request.rows <= self.limits.max_rows:
             raise RefusedError(f"rows: expected 1 to {self.limits.max_rows}, found {request.rows}", "rows")
+        if request.behaviour.opt_steps > MAX_FIGURE:
+            raise RefusedError(
+                f"behaviour: expected opt steps up to {MAX_FIGURE}, found {request.behaviour.opt_steps}", "report"
+            )
         return decode(self.schema, request.rows, request.payload)
 
     def _store(self, request: pb.PushItemsRequest, batch: Packed) -> None:
@@ -269,8 +274,10 @@ def _figures(report: pb.Report) -> tuple[float, ...]:
             f"found {n_lengths} and {len(returns)}",
             "report",
         )
-    if not math.isfinite(sum(returns)):
-        raise RefusedError(f"report: expected finite episode returns, found a sum of {sum(returns)}", "report")
+    if not sum(map(abs, returns)) <= MAX_RETURNS:  # NaN fails too.
+        raise RefusedError(
+            f"report: expected finite episode returns of up to {MAX_RETURNS:g}, found {max(returns, key=abs)}", "report"
+        )
     figures: tuple[float, ...] = _reported(report)
     if min(figures) < 0 or not sum(figures) <= MAX_FIGURE:  # NaN fails too; one by one they took longer.
         found = dict(zip(REPORTED, figures, strict=True))

@@ -235,6 +235,23 @@ def test_a_restart_that_fails_is_given_up_with_its_reason(bear: Bear) -> None:
     assert failures == [reason]
 
 
+def test_a_child_that_dies_while_it_is_started_again_is_started_once_more(bear: Bear) -> None:
+    failures: list[CrossborderError] = []
+    lives = iter(["shot", "dies at the start", "obedient"])
+
+    def start() -> Child:
+        life = next(lives)
+        if life == "dies at the start":
+            raise ChildFailedError("it ended with exit code -9")
+        return bear(life, code=-signal.SIGKILL)
+
+    supervisor = supervise(start, failures)
+    wait_for(lambda: supervisor.restarts == 1, "the restart")
+    supervisor.child.next_event(PATIENCE)
+    supervisor.stop_watching()
+    assert failures == []
+
+
 def test_a_child_may_end_once_it_is_no_longer_watched(bear: Bear) -> None:
     failures: list[CrossborderError] = []
     supervisor = supervise(lambda: bear("obedient"), failures)

@@ -202,6 +202,11 @@ BAD: dict[str, tuple[Callable[[Client], pb.PushItemsRequest], str, str]] = {
         "bad_items",
         "report: expected finite episode returns",
     ),
+    "a return that no mean can be taken of": (
+        lambda c: c.batch(1, report=pb.Report(episode_returns=[1e308, -1e308], episode_lengths=[3, 3])),
+        "bad_items",
+        "report: expected finite episode returns of up to 1e+300, found 1e+308",
+    ),
     "seconds that cannot be": (
         lambda c: c.batch(1, report=pb.Report(env_seconds=float("nan"))),
         "bad_items",
@@ -216,6 +221,11 @@ BAD: dict[str, tuple[Callable[[Client], pb.PushItemsRequest], str, str]] = {
         lambda c: c.batch(1, report=pb.Report(env_steps=2**64 - 1)),
         "bad_items",
         "report: expected figures from 0 and together up to 9007199254740992, found {'env_steps': 18446744073709551615",
+    ),
+    "a version that cannot be": (
+        lambda c: c.batch(1, behaviour=pb.ModelVersion(opt_steps=2**64 - 1)),
+        "bad_items",
+        "behaviour: expected opt steps up to 9007199254740992, found 18446744073709551615",
     ),
     "somebody who has not joined": (
         lambda c: c.batch(1, incarnation=5),

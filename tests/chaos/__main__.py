@@ -1,0 +1,50 @@
+"""The long exercises: ``python -m tests.chaos EXERCISE``; each fails loudly or writes its figures."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+from common.log import setup_logging
+from tests.chaos.fuzz import fuzz
+from tests.chaos.kills import kill_at_random
+from tests.chaos.partition import cut_off, move_away
+from tests.chaos.report import keep, tell
+from tests.chaos.resume import go_on
+from tests.chaos.shutdown import shut_down
+from tests.chaos.soak import soak
+
+EXERCISES: dict[str, tuple[Callable[..., dict[str, Any]], dict[str, Any]]] = {
+    "kills": (kill_at_random, {"kills": 200, "seed": 1}),
+    "partition": (cut_off, {"seconds": 30.0, "delay_ms": 200, "loss_percent": 1.0, "seed": 1}),
+    "address": (move_away, {"seed": 1}),
+    "shutdown": (shut_down, {}),
+    "resume": (go_on, {"seeds": 5, "seed": 1}),
+    "soak": (soak, {"minutes": 30.0}),
+    "fuzz": (fuzz, {"messages": 1_000_000, "seed": 1}),
+}
+"""What each calls, and with what unless told otherwise."""
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser("python -m tests.chaos", description=__doc__)
+    exercises = parser.add_subparsers(dest="exercise", required=True)
+    for name, (_, defaults) in EXERCISES.items():
+        exercise = exercises.add_parser(name, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
+        for option, value in defaults.items():
+            exercise.add_argument(f"--{option}", type=type(value), default=value, help=" ")
+    arguments = vars(parser.parse_args())
+    setup_logging()
+    warnings.simplefilter("error")  # As in the tests.
+    name = arguments.pop("exercise")
+    result = EXERCISES[name][0](**arguments)
+    keep(name, result)
+    tell(f"{name}: {result}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,212 @@
+"""Mutilated messages against codec and ingest: each is taken or refused by name, and nobody else is harmed."""
+
+from __future__ import annotations
+
+import random
+import signal
+import tracemalloc
+from collections import Counter
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import torch
+from google.protobuf.message import DecodeError, Message
+
+from common.codec import encode
+from common.data import Items, Schema
+from common.envs import spec_of
+from common.errors import ProtocolMismatchError, RefusedError, SchemaMismatchError
+from common.pb import crossborder_pb2 as pb
+from common.processors import OneStep
+from common.rpc import PROTOCOL_VERSION, NotJoinedError, version_from_pb
+from learner.actor_table import ActorState, map_actor_table
+from learner.ingest.core import IngestBoot, IngestCore
+from learner.ingest.registry import TooManyActorsError
+from learner.publisher import ModelPublisher
+from learner.replay.memory import ReplayMemory
+from learner.shared import Bell, ControlBlock
+from tests import frames
+from tests.chaos.mutation import contradict, mutilated
+from tests.chaos.report import scratch, tell
+from tests.conftest import counting_config
+from tests.parts import CountingEnv, expected_items
+
+REFUSALS: Final = (RefusedError, SchemaMismatchError, ProtocolMismatchError, NotJoinedError, TooManyActorsError)
+"""All that ``IngestCore`` may answer with; anything else that is raised ends the exercise."""
+CAPACITY: Final = 500
+MAX_ROWS: Final = 50
+MAX_ACTORS: Final = 4
+ACTORS: Final = (1, 2, 3)
+"""Incarnations that may take part."""
+HANGS_SECONDS: Final = 60
+"""A thousand messages take far less."""
+COUNTING: Final = OneStep().schema(spec_of(CountingEnv()))
+
+
+class Target:
+    """An ``IngestCore`` over files of its own, and well-formed messages for it.
+
+    Args:
+        directory: where the files are made.
+        schema: what it takes.
+    """
+
+    def __init__(self, directory: Path, schema: Schema) -> None:
+        self.schema = schema
+        config = counting_config(
+            directory,
+            replay={"capacity": CAPACITY},
+            server={"max_actors": MAX_ACTORS, "max_rows": MAX_ROWS, "lost_seconds": 1e6},
+        )
+        directory.mkdir()
+        ControlBlock.at(directory, create=True).start(1, 0)
+        map_actor_table(directory, create=True)
+        frame_capacity = config.replay.frame_capacity
+        ReplayMemory(directory / "replay", schema, CAPACITY, create=True, frame_capacity=frame_capacity)
+        publisher = ModelPublisher(directory / "models", {"steps": torch.zeros(1)}, 1)
+        publisher.publish(0)
+        self._bell = Bell.create()
+        boot = IngestBoot(
+            config=config,
+            directory=directory,
+            run_id="fuzzed",
+            columns=schema.to_json(),
+            model_bytes=publisher.blob_bytes,
+            listen="127.0.0.1:0",
+            metrics_port=None,
+            bell_fds=(self._bell.write_fd, self._bell.read_fd),
+        )
+        self.core = IngestCore(boot)
+        self._payloads = [encode(schema, self._items(MAX_ROWS), rows) for rows in range(MAX_ROWS + 1)]
+
+    def close(self) -> None:
+        self._bell.close()
+
+    def whole(self, rng: random.Random, incarnation: int) -> Message:
+        """A message that an actor of ours might send now."""
+        kind = rng.random()
+        if kind < 0.1:
+            return self.join(incarnation)
+        if kind < 0.15:
+            return pb.GetModelRequest(have=pb.ModelVersion(incarnation=1, opt_steps=rng.randrange(2)))
+        return self.batch(rng.randint(1, MAX_ROWS), incarnation)
+
+    def batch(self, rows: int, incarnation: int) -> pb.PushItemsRequest:
+        return pb.PushItemsRequest(
+            incarnation=incarnation,
+            seq=self.core._writer.last_seq(incarnation) + 1,
+            schema_hash=self.schema.hash,
+            rows=rows,
+            payload=self._payloads[rows],
+            behaviour=pb.ModelVersion(incarnation=1, opt_steps=0),
+            report=pb.Report(env_steps=10, seconds=1.0, episode_returns=[1.5], episode_lengths=[7]),
+        )
+
+    def _items(self, rows: int) -> Items:
+        return frames.stacked_items(np.arange(rows)) if self.schema.frame else expected_items(0, rows)
+
+    def join(self, incarnation: int) -> pb.JoinRequest:
+        return pb.JoinRequest(protocol_version=PROTOCOL_VERSION, incarnation=incarnation, host="somewhere", pid=7)
+
+    def take(self, message: Message) -> str:
+        """Hand over one message as the service does; what became of it. A stranger leaves at once."""
+        try:
+            if isinstance(message, pb.JoinRequest):
+                self.core.join(message)
+                if message.incarnation not in ACTORS:
+                    self.core.registry.set_state(self.core.row_of(message.incarnation), ActorState.LEFT)
+            elif isinstance(message, pb.GetModelRequest):
+                self.core.model(version_from_pb(message.have))
+            elif isinstance(message, pb.PushItemsRequest):
+                self.core.push(self.core.row_of(message.incarnation), message)
+        except REFUSALS as error:
+            return type(error).__name__
+        return "taken"
+
+    def check(self) -> None:
+        """See that what is stored is whole and that a well-formed batch is still taken."""
+        self.core.join(self.join(ACTORS[0]))
+        assert self.take(self.batch(3, ACTORS[0])) == "taken"
+        memory = self.core.memory
+        assert len(memory) <= CAPACITY
+        for column in memory.columns.values():
+            assert column.dtype.kind != "f" or np.isfinite(column).all()
+
+
+def _hung(*_: object) -> None:
+    raise AssertionError(f"no 1000 messages in {HANGS_SECONDS} s")
+
+
+def _mutant(rng: random.Random, target: Target, incarnation: int) -> tuple[Message | None, int]:
+    """A message that somebody has tampered with, as it is read from the wire; None if it cannot be. And its size."""
+    message = target.whole(rng, incarnation)
+    intact = rng.random() < 0.25
+    if not intact:
+        contradict(rng, message)
+    data = message.SerializeToString()
+    if intact or rng.random() < 0.1:
+        data = mutilated(rng, data)
+    try:
+        return type(message).FromString(data), len(data)
+    except DecodeError:
+        return None, len(data)
+
+
+def fuzz(messages: int, seed: int) -> dict[str, Any]:
+    """So many mutilated messages, half of them with stacked frames; what became of them.
+
+    Raises:
+        AssertionError: what is stored is not whole, or something hangs.
+        Exception: whatever ingest should not have raised.
+    """
+    rng, outcomes = random.Random(seed), Counter[str]()
+    before, excess, largest = signal.signal(signal.SIGALRM, _hung), 0, 0
+    tracemalloc.start()
+    try:
+        with scratch() as directory:
+            targets = [Target(directory / name, schema) for name, schema in _SCHEMAS.items()]
+            for number in range(messages):
+                if number % 1000 == 0:
+                    signal.alarm(HANGS_SECONDS)
+                    for target in targets:
+                        target.core.tick()
+                if number % 100_000 == 0:
+                    tell(f"message {number} of {messages}, seed {seed}")
+                outcome, size, allocated = _one(rng, targets[number % len(targets)])
+                outcomes[outcome] += 1
+                excess, largest = max(excess, allocated), max(largest, size)
+            refused = sum((target.core.counts.refused for target in targets), Counter())
+            for target in targets:
+                target.check()
+                target.close()
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+        tracemalloc.stop()
+    return {
+        "messages": messages,
+        "seed": seed,
+        "outcomes": dict(outcomes.most_common()),
+        "batches_refused_for": dict(refused.most_common()),
+        "largest_message_bytes": largest,
+        "most_allocated_bytes": excess,
+    }
+
+
+_SCHEMAS: Final = {"counting": COUNTING, "stacked": frames.SCHEMA}
+
+
+def _one(rng: random.Random, target: Target) -> tuple[str, int, int]:
+    """One message's outcome, its size, and the bytes that were allocated at most while it was dealt with."""
+    incarnation = rng.choice(ACTORS)
+    if target.core.registry.row_of(incarnation) is None:  # It has said that it leaves.
+        target.take(target.join(incarnation))
+    message, size = _mutant(rng, target, incarnation)
+    if message is None:
+        return "no message", size, 0
+    tracemalloc.reset_peak()
+    held, _ = tracemalloc.get_traced_memory()
+    outcome = target.take(message)
+    _, peak = tracemalloc.get_traced_memory()
+    return outcome, size, peak - held

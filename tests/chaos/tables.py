@@ -1,0 +1,99 @@
+"""The figures of the exercises as tables in ``docs/reliability.md``: ``python -m tests.chaos.tables``."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from tests.chaos.report import RESULTS
+
+PAGE = Path(__file__).parents[2] / "docs" / "reliability.md"
+
+
+def _result(name: str) -> dict[str, Any]:
+    path = RESULTS / f"{name}.json"
+    loaded: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
+    return loaded
+
+
+def _table(head: str, rows: Iterable[Iterable[object]]) -> str:
+    titles = head.split(" | ")
+    lines = [titles, ["---"] + ["--:"] * (len(titles) - 1), *([str(cell) for cell in row] for row in rows)]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def _items() -> str:
+    names = {
+        "kills": f"{_result('kills').get('kills', 0)} random kill -9",
+        "partition": "partition",
+        "address": "another address",
+    }
+    found = {title: _result(name) for name, title in names.items() if _result(name)}
+    rows = [
+        [title, *(f"{r[key]:,}" for key in ("items", "lost", "doubled", "disordered", "torn"))]
+        for title, r in found.items()
+    ]
+    return _table("exercise | items | lost | doubled | disordered | torn", rows)
+
+
+def _recovery() -> str:
+    kills = _result("kills").get("recovery_seconds", {})
+    rows = [[f"kill -9 of {who}", f"{took['median']:.1f}", f"{took['worst']:.1f}"] for who, took in kills.items()]
+    for name, title in (("partition", "partition over"), ("address", "learner has moved")):
+        if result := _result(name):
+            rows.append([title, f"{result['recovery_seconds']:.1f}", ""])
+    return _table("after | all go on within s, median | worst", rows)
+
+
+def _resume() -> str:
+    rows = [
+        [
+            run["seed"],
+            *(f"{run['alone'][key]:,.0f}" for key in ("score", "opt_steps")),
+            *(f"{run['killed'][key]:,.0f}" for key in ("resumed_at", "score", "opt_steps")),
+        ]
+        for run in _result("resume").get("runs", [])
+    ]
+    return _table("seed | alone: score | opt steps | killed: resumed at | score | opt steps", rows)
+
+
+def _soak() -> str:
+    rows = [
+        [name, f["resident_mib"], f["kib_a_minute"], f["files_at_first"], f["files_at_last"]]
+        for name, f in _result("soak").get("processes", {}).items()
+    ]
+    return _table("process | resident MiB | KiB a minute | open files, settled | at the end", rows)
+
+
+def _shutdown() -> str:
+    rows = [[state, f"{seconds:.1f}"] for state, seconds in _result("shutdown").get("end_seconds", {}).items()]
+    return _table("SIGTERM during | all ended after s", rows)
+
+
+def _fuzz() -> str:
+    rows = [[outcome, f"{count:,}"] for outcome, count in _result("fuzz").get("outcomes", {}).items()]
+    return _table("outcome | messages", rows)
+
+
+TABLES = {
+    "items": _items,
+    "recovery": _recovery,
+    "resume": _resume,
+    "soak": _soak,
+    "shutdown": _shutdown,
+    "fuzz": _fuzz,
+}
+
+
+def filled(page: str) -> str:
+    """The page with each table made anew."""
+    for name, table in TABLES.items():
+        page = re.sub(rf"(<!-- {name} -->\n).*?(<!-- end -->)", rf"\g<1>{table()}\n\g<2>", page, flags=re.DOTALL)
+    return page
+
+
+if __name__ == "__main__":
+    PAGE.write_text(filled(PAGE.read_text()))

@@ -1,0 +1,61 @@
+"""An actor whose acknowledgements are noted outside its process, so that kill -9 does not take them along.
+
+python -m tests.chaos.witness DIRECTORY --learner HOST:PORT …
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from actor import cli
+from actor.client import pusher
+from actor.spool import Spool
+from common.pb import crossborder_pb2 as pb
+
+
+class Noted(NamedTuple):
+    """Batches of one actor."""
+
+    acknowledged: int = 0
+    made: int = 0
+
+
+class WitnessedSpool(Spool[pb.PushItemsRequest]):
+    """Writes how many batches it was given, and how many were acknowledged, into a mapped file."""
+
+    path = Path()
+
+    def __init__(self, *limits: int) -> None:
+        super().__init__(*limits)
+        self._noted: Any = np.memmap(self.path, "<u8", "w+", shape=(2,))
+
+    def put(self, message: pb.PushItemsRequest, size: int, seconds: float) -> bool:
+        taken = super().put(message, size, seconds)
+        self._noted[1] += taken
+        return taken
+
+    def acknowledge(self, seq: int) -> None:
+        self._noted[0] = max(seq, int(self._noted[0]))
+        super().acknowledge(seq)
+
+
+def noted(directory: Path, pid: int) -> Noted:
+    """What was noted of the actor with this process id."""
+    path = directory / str(pid)
+    return Noted(*np.fromfile(path, "<u8").tolist()) if path.exists() else Noted()
+
+
+def main() -> int:
+    directory, *arguments = sys.argv[1:]
+    WitnessedSpool.path = Path(directory) / str(os.getpid())
+    pusher.Spool = WitnessedSpool  # type: ignore[assignment, attr-defined]
+    return cli.main(arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
