@@ -134,10 +134,10 @@ def _check_flushed(run_dir: Path) -> None:
     files = StateFiles(run_dir / "checkpoints", {"run_id": final["run_id"]}, 3, SaveCounts())
     assert final["opt_steps"] == 0 or files.newest() is not None
     assert not list(run_dir.rglob("*.part")), "nothing is half written"
-    records = (run_dir / "metrics.csv").read_text() if final["opt_steps"] >= ENDLESS["record_interval"] else "\n"
-    assert records.endswith("\n")
+    records = (run_dir / "metrics.csv").read_text()
+    assert records.endswith("\n") or not records, "the last row is whole"
     memory = ReplayMemory.saved(run_dir / "shared" / "replay")
-    assert memory.committed == final["samples_total"] or memory.committed > 0
+    assert memory.committed >= final["samples_total"], "actors hand over their last items after it"
     check_rows({name: column[: memory.committed] for name, column in memory.columns.items()})
 
 

@@ -47,19 +47,19 @@ class Host:
     """A network namespace with one device; commands are run in it by ``prefix``."""
 
     def __init__(self, name: str, address: str) -> None:
-        self.name, self._device = name, name
+        self.name = name  # Of the device too.
         self.prefix = ("ip", "netns", "exec", name)
         _ip("netns", "add", name)
-        self.fd = _open_tun(self._device)
-        _ip("link", "set", self._device, "netns", name)
+        self.fd = _open_tun(self.name)
+        _ip("link", "set", self.name, "netns", name)
         _ip("-n", name, "link", "set", "lo", "up")
-        _ip("-n", name, "address", "add", f"{address}/24", "dev", self._device)
-        _ip("-n", name, "link", "set", self._device, "up")
+        _ip("-n", name, "address", "add", f"{address}/24", "dev", self.name)
+        _ip("-n", name, "link", "set", self.name, "up")
 
     def move(self, before: str, after: str) -> None:
         """Have another address; the one before no longer answers."""
-        _ip("-n", self.name, "address", "del", f"{before}/24", "dev", self._device)
-        _ip("-n", self.name, "address", "add", f"{after}/24", "dev", self._device)
+        _ip("-n", self.name, "address", "del", f"{before}/24", "dev", self.name)
+        _ip("-n", self.name, "address", "add", f"{after}/24", "dev", self.name)
 
     def close(self) -> None:
         os.close(self.fd)
