@@ -5,7 +5,8 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 PROTO := common/pb/crossborder.proto
 
-.PHONY: demo test check lint proto proto-check dashboards dashboards-check dashboards-types bench clean
+.PHONY: demo test check lint proto proto-check proto-buf dashboards dashboards-check dashboards-types manifests \
+	manifests-check lock compose-test bench clean
 
 # torch goes first, by itself: a later open requirement could fetch a CUDA build of several GB.
 $(READY): pyproject.toml
@@ -48,6 +49,19 @@ dashboards-types: $(READY)
 	$(BIN)/python -m dashboards.typescript build/grafana
 	build/grafana/node_modules/.bin/tsc --noEmit --strict --skipLibCheck --target es2022 --module es2022 \
 		--moduleResolution bundler build/grafana/*.ts
+
+# What the images install, pinned by hash: what is in the lock files stays, unless UPGRADE=--upgrade.
+# Where PyTorch's own index cannot be reached: CPU_TORCH="--find-links DIR", a folder with its wheel.
+CPU_TORCH ?= --torch-backend cpu
+LOCK = $(BIN)/uv pip compile --quiet --no-config --generate-hashes --no-annotate --no-header $(UPGRADE) \
+	--python-version 3.11 --python-platform x86_64-manylinux_2_28
+
+lock: $(READY)
+	$(LOCK) $(CPU_TORCH) --extra certs --no-emit-package torch pyproject.toml -o docker/requirements.lock
+	$(LOCK) docker/build.in -o docker/build.lock
+	$(LOCK) $(CPU_TORCH) --no-deps docker/torch.in -o docker/torch-cpu.lock
+	sed -i '1i --index-url https://download.pytorch.org/whl/cpu' docker/torch-cpu.lock
+	$(LOCK) --constraint docker/requirements.lock docker/torch.in -o docker/torch-cuda.lock
 
 check: lint proto-check dashboards-check test
 
