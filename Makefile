@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 PROTO := common/pb/crossborder.proto
 
 .PHONY: demo test check lint proto proto-check proto-buf dashboards dashboards-check dashboards-types manifests \
-	manifests-check lock compose-test bench clean
+	manifests-check lock images compose-test bench clean
 
 # torch goes first, by itself: a later open requirement could fetch a CUDA build of several GB.
 $(READY): pyproject.toml
@@ -62,6 +62,17 @@ lock: $(READY)
 	$(LOCK) $(CPU_TORCH) --no-deps docker/torch.in -o docker/torch-cpu.lock
 	sed -i '1i --index-url https://download.pytorch.org/whl/cpu' docker/torch-cpu.lock
 	$(LOCK) --constraint docker/requirements.lock docker/torch.in -o docker/torch-cuda.lock
+
+# Both images; DOCKER_BUILD_FLAGS goes to docker build, e.g. --network=host.
+images:
+	@docker version >/dev/null 2>&1 || { echo "make $@: no container engine answers (docker version)" >&2; exit 1; }
+	for target in learner actor; do \
+		docker build $(DOCKER_BUILD_FLAGS) -f docker/Dockerfile --target $$target -t crossborder-$$target . || exit 1; \
+	done
+
+# docker-compose.yml on a real engine, faults included; takes a few minutes.
+compose-test: $(READY) images
+	$(BIN)/pytest -m compose tests/compose
 
 check: lint proto-check dashboards-check test
 
