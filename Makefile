@@ -5,8 +5,8 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 PROTO := common/pb/crossborder.proto
 
-.PHONY: demo test check lint proto proto-check proto-buf dashboards dashboards-check dashboards-types manifests \
-	manifests-check lock images compose-test bench clean
+.PHONY: demo test check lint proto proto-check proto-release proto-buf dashboards dashboards-check dashboards-types manifests \
+	manifests-check kustomize lock images compose-test bench clean
 
 # torch goes first, by itself: a later open requirement could fetch a CUDA build of several GB.
 $(READY): pyproject.toml
@@ -27,6 +27,8 @@ lint: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
+	$(BIN)/hadolint docker/Dockerfile
+	$(BIN)/check-jsonschema --builtin-schema vendor.compose-spec docker-compose.yml docker/docker-compose.*.yml
 
 proto: $(READY)
 	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m grpc_tools.protoc -Icommon/pb=protos/crossborder/v1 \
@@ -35,6 +37,14 @@ proto: $(READY)
 # Generated code is committed; this fails when it is not what protos/ generates.
 proto-check: proto
 	git diff --exit-code -- common/pb
+
+# What actors out there speak: kept at a release, never taken back. tests/test_protos.py and buf compare with it.
+proto-release: $(READY)
+	$(BIN)/python -m grpc_tools.protoc -Iprotos --descriptor_set_out=protos/crossborder.binpb crossborder/v1/crossborder.proto
+
+# buf's own rules, style and compatibility; needs npm.
+proto-buf:
+	cd protos && npx --yes @bufbuild/buf@1.75.0 lint && npx --yes @bufbuild/buf@1.75.0 breaking --against crossborder.binpb
 
 dashboards: $(READY)
 	$(BIN)/python -m dashboards
@@ -74,7 +84,22 @@ images:
 compose-test: $(READY) images
 	$(BIN)/pytest -m compose tests/compose
 
-check: lint proto-check dashboards-check test
+# The operator's rules are Prometheus' own, indented.
+RULES := deploy/components/monitoring/rules.yaml
+manifests:
+	{ echo '# Generated from docker/prometheus/ by make manifests.'; \
+	  echo 'apiVersion: monitoring.coreos.com/v1'; echo 'kind: PrometheusRule'; \
+	  echo 'metadata: { name: crossborder }'; echo 'spec:'; echo '  groups:'; \
+	  sed -n '/^  /{s/^/  /;p}' docker/prometheus/alerts.yml docker/prometheus/scaling.yml; } > $(RULES)
+
+manifests-check: manifests
+	git diff --exit-code -- $(RULES)
+
+# The manifests as a cluster would get them.
+kustomize:
+	for overlay in deploy/base deploy/overlays/*; do kubectl kustomize $$overlay >/dev/null || exit 1; done
+
+check: lint proto-check dashboards-check manifests-check test
 
 bench: $(READY)
 	$(BIN)/python -m benchmarks.ingest

@@ -106,7 +106,7 @@ def test_a_learner_cut_off_from_the_network_is_found_again_by_the_same_actors(sy
 
 def test_a_learner_killed_by_9_comes_back_by_itself_and_goes_on_with_the_run(system: Composition) -> None:
     wait(lambda: system.value('crossborder_checkpoint_saves_total{kind="state"}'), "the run's state is kept")
-    items, runs = system.value("crossborder_items_total") or 0, 'group by (run_id) (last_over_time({}[5m]))'
+    items, runs = system.value("crossborder_items_total") or 0, "group by (run_id) (last_over_time({}[5m]))"
     kill_process(system.learner()["State"]["Pid"])
     wait(lambda: system.learner()["RestartCount"] == 1 and system.is_healthy(), "the learner is healthy again")
     wait(lambda: system.value('changes(process_start_time_seconds{job="ingest"}[5m])'), "Prometheus sees another one")
