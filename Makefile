@@ -61,13 +61,13 @@ dashboards-types: $(READY)
 		--moduleResolution bundler build/grafana/*.ts
 
 # What the images install, pinned by hash: what is in the lock files stays, unless UPGRADE=--upgrade.
-# Where PyTorch's own index cannot be reached: CPU_TORCH="--find-links DIR", a folder with its wheel.
+# Where PyTorch's own index cannot be reached: CPU_TORCH="--find-links DIR", a folder with its wheel. More in the images: EXTRAS="--extra atari".
 CPU_TORCH ?= --torch-backend cpu
 LOCK = $(BIN)/uv pip compile --quiet --no-config --generate-hashes --no-annotate --no-header $(UPGRADE) \
 	--python-version 3.11 --python-platform x86_64-manylinux_2_28
 
 lock: $(READY)
-	$(LOCK) $(CPU_TORCH) --extra certs --no-emit-package torch pyproject.toml -o docker/requirements.lock
+	$(LOCK) $(CPU_TORCH) --extra certs $(EXTRAS) --no-emit-package torch pyproject.toml -o docker/requirements.lock
 	$(LOCK) docker/build.in -o docker/build.lock
 	$(LOCK) $(CPU_TORCH) --no-deps docker/torch.in -o docker/torch-cpu.lock
 	sed -i '1i --index-url https://download.pytorch.org/whl/cpu' docker/torch-cpu.lock
