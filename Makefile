@@ -5,8 +5,8 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 PROTO := common/pb/crossborder.proto
 
-.PHONY: demo test check lint proto proto-check proto-release proto-buf dashboards dashboards-check dashboards-types manifests \
-	manifests-check kustomize lock images compose-test bench clean
+.PHONY: demo test check lint proto proto-check proto-release proto-buf dashboards dashboards-check dashboards-types pages \
+	docs node-actor manifests manifests-check kustomize lock images compose-test bench clean
 
 # torch goes first, by itself: a later open requirement could fetch a CUDA build of several GB.
 $(READY): pyproject.toml
@@ -60,6 +60,18 @@ dashboards-types: $(READY)
 	build/grafana/node_modules/.bin/tsc --noEmit --strict --skipLibCheck --target es2022 --module es2022 \
 		--moduleResolution bundler build/grafana/*.ts
 
+# Generated pages are committed, to be read without the site; a test sees that they are what the models say.
+pages: $(READY)
+	$(BIN)/python -m pages
+
+# The documentation as a site in build/site; a link to nowhere is an error.
+docs: $(READY)
+	$(BIN)/zensical build --strict
+
+# What the actor in another language needs; its test is skipped without. Needs npm.
+node-actor:
+	npm ci --prefix examples/node --silent --no-audit --no-fund
+
 # What the images install, pinned by hash: what is in the lock files stays, unless UPGRADE=--upgrade.
 # Where PyTorch's own index cannot be reached: CPU_TORCH="--find-links DIR", a folder with its wheel. More in the images: EXTRAS="--extra atari".
 CPU_TORCH ?= --torch-backend cpu
@@ -99,7 +111,7 @@ manifests-check: manifests
 kustomize:
 	for overlay in deploy/base deploy/overlays/*; do kubectl kustomize $$overlay >/dev/null || exit 1; done
 
-check: lint proto-check dashboards-check manifests-check test
+check: lint proto-check dashboards-check manifests-check docs test
 
 bench: $(READY)
 	$(BIN)/python -m benchmarks.ingest
@@ -107,4 +119,4 @@ bench: $(READY)
 	$(BIN)/python -m benchmarks.frames
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) build dist examples/node/node_modules *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache

@@ -5,55 +5,33 @@ from __future__ import annotations
 import argparse
 import logging
 import sys
-from pathlib import Path
 
 from actor.manager import ActorManager
 from actor.trust import Trust
-from common.address import split_address
-from common.errors import ConfigError, CrossborderError
+from actor.trust_options import add_learner, trust_in
+from common.command import Parser, at_least, positive, tell_error
+from common.errors import CrossborderError
 from common.log import setup_logging
 from common.signals import StopSignals
 
 log = logging.getLogger(__name__)
-EXAMPLES = """examples:
+EXAMPLES = """\
   actor-worker --learner 127.0.0.1:50051                  one actor in this process
   actor-worker --learner 127.0.0.1:50051 --num-actors 8   eight, each a process of its own, restarted when they die
   actor-worker --learner gpu-host:50051 --ca ca.pem --token-file actor.token
+  actor-worker --learner gpu-host:50051 --ca ca.pem --token-file actor.token --check   would it work from here?
 
 The token may come from the environment too: CROSSBORDER_TOKEN_FILE or CROSSBORDER_TOKEN.
-Everything else comes from the learner. exit codes: docs/exit-codes.md"""
+Everything else comes from the learner.
+"""
 STOP_SECONDS = 20.0
 """More than a worker takes to hand over what it has."""
 
 
-def parser() -> argparse.ArgumentParser:
-    made = argparse.ArgumentParser(
-        "actor-worker", description=__doc__, epilog=EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    made.add_argument("--learner", required=True, metavar="HOST:PORT", help="where the learner server listens")
-    made.add_argument("--num-actors", type=int, default=1, metavar="N", help="actors on this host (default: 1)")
-    made.add_argument(
-        "--patience",
-        type=float,
-        default=120.0,
-        metavar="SECONDS",
-        help="how long to look for the learner (default: 120)",
-    )
-    _add_trust(made)
-    made.add_argument("--log-level", default="INFO", choices=["DEBUG", "INFO", "WARNING", "ERROR"])
-    return made
-
-
-def _add_trust(made: argparse.ArgumentParser) -> None:
-    files = {
-        "--ca": "authorities that the learner's certificate must descend from (default: the public ones)",
-        "--certificate": "this actor's own certificate, for mutual TLS",
-        "--key": "the private key of that certificate",
-        "--token-file": "holds this actor's token",
-    }
-    for option, text in files.items():
-        made.add_argument(option, type=Path, metavar="FILE", help=text)
-    made.add_argument("--insecure", action="store_true", help="speak to another host unencrypted")
+def parser() -> Parser:
+    """The command's options."""
+    made = Parser("actor-worker", __doc__, EXAMPLES)
+    add_learner(made, "this actor")
     made.add_argument(
         "--allow",
         nargs="+",
@@ -62,17 +40,16 @@ def _add_trust(made: argparse.ArgumentParser) -> None:
         metavar="MODULE",
         help="modules the learner may name parts from, those below included (default: any)",
     )
-
-
-def _trust(arguments: argparse.Namespace) -> Trust:
-    """What was said about trust.
-
-    Raises:
-        ConfigError: it contradicts itself.
-    """
-    trust = Trust(**{name: getattr(arguments, name) for name in Trust.model_fields})
-    trust.uses_tls(split_address(arguments.learner)[0])
-    return trust
+    made.add_argument("--num-actors", type=at_least(1), default=1, metavar="N", help="actors on this host (default: 1)")
+    made.add_argument(
+        "--patience",
+        type=positive,
+        default=120.0,
+        metavar="SECONDS",
+        help="how long to look for the learner (default: 120)",
+    )
+    made.add_argument("--check", action="store_true", help="find out whether an actor could work here, then exit")
+    return made
 
 
 def _run_one(arguments: argparse.Namespace, trust: Trust, signals: StopSignals) -> None:
@@ -99,19 +76,23 @@ def _run_many(arguments: argparse.Namespace, trust: Trust, signals: StopSignals)
         raise failures[0]
 
 
+def _check(arguments: argparse.Namespace, trust: Trust, _: StopSignals) -> None:
+    from actor.doctor import examine
+
+    examine(arguments.learner, trust, sys.stdout)
+
+
 def main(argv: list[str] | None = None) -> int:
+    """The command; its exit code."""
     arguments = parser().parse_args(argv)
-    setup_logging(arguments.log_level)
+    setup_logging(arguments.log_level, arguments.log_format)
     signals = StopSignals()
     try:
-        if arguments.num_actors < 1:
-            raise ConfigError(f"--num-actors: expected at least 1, found {arguments.num_actors}")
-        run = _run_one if arguments.num_actors == 1 else _run_many
-        run(arguments, _trust(arguments), signals)
+        run = _check if arguments.check else _run_one if arguments.num_actors == 1 else _run_many
+        run(arguments, trust_in(Trust, arguments), signals)
     except CrossborderError as error:
         if signals.received is None:
-            sys.stderr.write(f"actor-worker: {error}\n")
-            return error.exit_code
+            return tell_error("actor-worker", error, arguments.log_format)
     except KeyboardInterrupt:
         sys.stderr.write("actor-worker: interrupted\n")
     return signals.exit_code

@@ -2,52 +2,39 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
-from pathlib import Path
 
 from actor.client.health import check_health
 from actor.trust import Trust
+from actor.trust_options import add_learner, trust_in
+from common.command import Parser, positive, tell_error
 from common.errors import CrossborderError
+from common.log import setup_logging
 
-EXAMPLES = """examples:
-  crossborder-health                                            the learner of this host, 127.0.0.1:50051, without TLS
-  crossborder-health --ca certs/ca.pem                          the same with TLS
-  crossborder-health gpu-host:50051 --ca ca.pem --token-file admin.token    where server.open_health is off
-
-exit codes: docs/exit-codes.md; 0: it serves, 6: it does not"""
-FILES = ("ca", "certificate", "key", "token_file")
+EXAMPLES = """\
+  crossborder-health --learner localhost:50051 --ca certs/ca.pem
+  crossborder-health --learner gpu-host:50051 --ca ca.pem --token-file admin.token    where server.open_health is off
+"""
 
 
-def parser() -> argparse.ArgumentParser:
+def parser() -> Parser:
     """The command's options."""
-    made = argparse.ArgumentParser(
-        "crossborder-health", description=__doc__, epilog=EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    made = Parser("crossborder-health", __doc__, EXAMPLES)
+    add_learner(made, "the caller")
     made.add_argument(
-        "learner",
-        nargs="?",
-        default="127.0.0.1:50051",
-        metavar="HOST:PORT",
-        help="where the learner listens (default: 127.0.0.1:50051)",
+        "--timeout", type=positive, default=5.0, metavar="SECONDS", help="how long to wait for the answer (default: 5)"
     )
-    for name in FILES:
-        text = Trust.model_fields[name].description
-        made.add_argument(f"--{name.replace('_', '-')}", type=Path, metavar="FILE", help=text)
-    made.add_argument("--insecure", action="store_true", help=Trust.model_fields["insecure"].description)
-    made.add_argument("--timeout", type=float, default=5.0, metavar="SECONDS", help="how long to wait (default: 5)")
     return made
 
 
 def main(argv: list[str] | None = None) -> int:
     """The command; its exit code."""
     arguments = parser().parse_args(argv)
-    trust = Trust(insecure=arguments.insecure, **{name: getattr(arguments, name) for name in FILES})
+    setup_logging(arguments.log_level, arguments.log_format)
     try:
-        check_health(arguments.learner, trust, arguments.timeout)
+        check_health(arguments.learner, trust_in(Trust, arguments), arguments.timeout)
     except CrossborderError as error:
-        sys.stderr.write(f"crossborder-health: {error}\n")
-        return error.exit_code
+        return tell_error("crossborder-health", error, arguments.log_format)
     sys.stdout.write(f"{arguments.learner}: serving\n")
     return 0
 

@@ -19,7 +19,8 @@ from actor.sampler import Sampler
 from actor.stat import ActorCounters, ActorStat
 from actor.trust import Trust
 from common.child import say, say_error
-from common.data import PRIORITY
+from common.config import ActorConfig
+from common.data import PRIORITY, Schema
 from common.errors import ConfigError, CrossborderError, PluginError
 from common.interfaces import Agent
 from common.log import setup_logging
@@ -74,7 +75,7 @@ class Actor:
 
     def _run_once(self, joined: Joined) -> ActorStat:
         self._trust.check_names(joined.config)
-        parts = build_agreed_parts(joined)
+        parts = build_agreed_parts(joined.config, joined.schema, seed=joined.seed, epsilon=joined.epsilon)
         counters = ActorCounters()
         fetcher = ModelFetcher(self._connector.stub, self._stopped)
         fetcher.announce(joined.newest)
@@ -113,7 +114,7 @@ def make_proxy(joined: Joined, agent: Agent, sink: BatchSink) -> ReplayBufferPro
     return ReplayBufferProxy(joined.schema.without(PRIORITY), push, PrioritizedBatches(sink, agent))
 
 
-def build_agreed_parts(joined: Joined) -> Parts:
+def build_agreed_parts(config: ActorConfig, schema: Schema, *, seed: int, epsilon: float) -> Parts:
     """Build what the learner named, and see that its items are the ones agreed on.
 
     Raises:
@@ -121,12 +122,10 @@ def build_agreed_parts(joined: Joined) -> Parts:
         SchemaMismatchError: this host's parts make other items than the learner's.
     """
     try:
-        parts = build_parts(
-            joined.config, seed=joined.seed, epsilon=joined.epsilon, n_envs=joined.config.envs_per_actor
-        )
+        parts = build_parts(config, seed=seed, epsilon=epsilon, n_envs=config.envs_per_actor)
     except ConfigError as error:
         raise PluginError(f"what the learner names cannot be built here: {error}") from error
-    parts.schema.require_equal(joined.schema, "this actor", "the learner")
+    parts.schema.require_equal(schema, "this actor", "the learner")
     return parts
 
 
@@ -144,7 +143,7 @@ def run_actor(actor: Actor) -> ActorStat:
 
 def main() -> int:
     """A child of ``ActorManager``: one JSON line on stdin, one on stdout at the end; ends when stdin closes."""
-    setup_logging(child=True)
+    setup_logging(form="json")
     boot = json.loads(sys.stdin.readline())
 
     def stop_with_parent() -> None:

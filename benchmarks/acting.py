@@ -17,8 +17,9 @@ from actor.proxy import ReplayBufferProxy
 from actor.sampler import Sampler
 from actor.stat import ActorCounters
 from benchmarks.report import median, report
-from common.config import ActorConfig, EnvConfig, PluginConfig
+from common.config import ActorConfig
 from common.data import Items, ModelVersion
+from common.part_config import EnvConfig, PluginConfig
 from common.parts import Parts, build_parts
 
 SECONDS = 1.0

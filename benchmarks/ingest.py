@@ -18,13 +18,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import grpc
-import numpy as np
 
-from actor.client.connector import Connector
-from actor.client.fetcher import ModelFetcher
-from actor.client.pusher import Pusher
-from actor.proxy import ReplayBufferProxy
-from actor.stat import ActorCounters
+from benchmarks.client import Client
 from benchmarks.floor import METHOD
 from benchmarks.report import median, report
 from benchmarks.screens import life
@@ -34,8 +29,6 @@ from learner.certs import make_files
 from learner.server import LearnerServer, local_trust
 
 SECONDS = 3.0
-ROWS = 256
-"""Transitions that are pushed over and over."""
 WINDOW = 8
 FREE = ("server.listen=127.0.0.1:0", "metrics.trainer_port=null", "metrics.ingest_port=null")
 KINDS: dict[str, tuple[str, ...]] = {
@@ -49,8 +42,8 @@ KINDS: dict[str, tuple[str, ...]] = {
 
 
 @contextmanager
-def ingest(kind: str, batch: int, *, encrypted: bool = False) -> Iterator[LearnerServer]:
-    """A learner host that only takes items in, in batches of this many."""
+def ingest(kind: str, batch: int, *more: str, encrypted: bool = False) -> Iterator[LearnerServer]:
+    """A learner host that takes items in, in batches of this many, and trains only if it is told to step."""
     with tempfile.TemporaryDirectory() as directory:
         secured = encrypt(Path(directory)) if encrypted else ()
         push = (f"push.n_buffer={batch}", f"push.window={WINDOW}", "push.flush_seconds=60")
@@ -63,6 +56,7 @@ def ingest(kind: str, batch: int, *, encrypted: bool = False) -> Iterator[Learne
             one_step,
             "replay.samples_per_insert=null",
             f"run_dir={directory}/run",
+            *more,
         )
         with LearnerServer(load_config(Path("configs/cartpole.yaml"), ours)) as server:
             yield server
@@ -77,29 +71,13 @@ def encrypt(directory: Path) -> tuple[str, ...]:
 
 def push_rate(server: LearnerServer, rows_per_push: int) -> float:
     """Transitions per second from the first push to the last acknowledgement."""
-    stopped, counters = threading.Event(), ActorCounters()
-    incarnation = int(np.random.default_rng().integers(1, 2**63))
-    connector = Connector(server.ingest.address, incarnation, 10.0, stopped, local_trust(server.config.server))
-    joined = connector.join()
-    fetcher = ModelFetcher(connector.stub, stopped)
-    pusher = Pusher(connector, joined, fetcher, counters, stopped)
-    proxy = ReplayBufferProxy(joined.schema, joined.config.push, pusher)
-    items = life(joined.schema, ROWS)
-    parts = [{k: v[i : i + rows_per_push] for k, v in items.items()} for i in range(0, ROWS, rows_per_push)]
-    started, pushes = time.perf_counter(), 0
-    while time.perf_counter() - started < SECONDS:
-        for part in parts:
-            proxy.push(part)
-        pushes += len(parts)
-    proxy.flush()
-    unacknowledged = pusher.finish(10.0)
-    elapsed = time.perf_counter() - started
-    stopped.set()
-    fetcher.join(1.0)
-    connector.close()
-    if unacknowledged:
-        raise SystemExit(f"{unacknowledged} batches were not acknowledged")
-    return pushes * rows_per_push / elapsed
+    with Client(server.ingest.address, local_trust(server.config.server)) as client:
+        parts, pushes, started = client.parts(rows_per_push), 0, time.perf_counter()
+        while time.perf_counter() - started < SECONDS:
+            for part in parts:
+                client.push(part)
+            pushes += len(parts)
+    return pushes * rows_per_push / (time.perf_counter() - started)
 
 
 def floor_rate(message_bytes: int) -> float:

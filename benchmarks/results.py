@@ -85,7 +85,7 @@ def _draw_curve(panel: Axes, runs: Sequence[Run], name: str, colour: str) -> Non
 def main() -> None:
     tasks = [task for task in TASKS if (RESULTS / f"{task}.json").exists()]
     draw(tasks)
-    text = re.sub(r"(<!-- table -->\n).*?(\n<!-- end -->)", rf"\g<1>{table(tasks)}\g<2>", PAGE.read_text(), flags=re.S)
+    text = re.sub(r"(<!-- table -->).*?(<!-- end -->)", rf"\g<1>\n{table(tasks)}\n\g<2>", PAGE.read_text(), flags=re.S)
     PAGE.write_text(text)
 
 

@@ -124,9 +124,8 @@ class Child:
 
     def _pump_stderr(self) -> None:
         assert self._process.stderr is not None
-        level = logging.INFO
         for line in self._process.stderr:
-            level = relog(self.name, line.rstrip(), level)
+            relog(self.name, line.rstrip())
 
     def next_event(self, seconds: float) -> Event:
         """Wait for the child's next event.

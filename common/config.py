@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -13,78 +12,16 @@ from typing import Annotated, Any, Literal
 import yaml
 from pydantic import AliasChoices, Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
-from common import plugins
-from common.address import is_loopback, split_address
-from common.errors import ConfigError, PluginError
+from common.errors import ConfigError
+from common.hints import nearest_path
 from common.nested import assign, laid_over
-from common.plugins import nearest
+from common.part_config import EnvConfig, PluginConfig
+from common.server_config import ServerConfig
 from common.settings import Settings, validate
-from common.tls import read_authorities, read_pair
-from common.tokens import ACTOR_VARIABLE, ADMIN_VARIABLE, Tokens
 
 Interval = Annotated[int | None, Field(ge=0)]
 Unit = Annotated[float, Field(ge=0, le=1)]
 Precision = Literal["float32", "bfloat16"]
-
-
-class PluginConfig(Settings):
-    """A part named by its place in Python code."""
-
-    target: str = Field(description="What to build, as module:attr.")
-    params: dict[str, Any] = Field(default_factory=dict, description="Keyword arguments it is built with.")
-
-    def build(self, **given: Any) -> Any:
-        """Call the target with ``params`` and what the system itself provides."""
-        return plugins.load(self.target)(**given, **self.params)
-
-    def check(self, where: str, given: frozenset[str], params_at: str | None = None) -> None:
-        """See that the target can be loaded and takes these parameters and those in ``given``.
-
-        A target with a ``Config`` (a ``Settings`` class) is checked by it, any other by its signature.
-
-        Args:
-            where: place of the target in the configuration.
-            given: names of what the system itself provides.
-            params_at: place of the parameters, if it is not ``{where}.params``.
-
-        Raises:
-            PluginError: the target cannot be loaded or does not take what the system gives it.
-            ConfigError: a parameter is unknown, missing or has a wrong value.
-        """
-        params_at = params_at or f"{where}.params"
-        target = plugins.load(self.target)
-        try:
-            signature = inspect.signature(target).parameters
-        except ValueError:
-            return  # Some builtins have none to check.
-        takes_any = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in signature.values())
-        missing = given - set(signature)
-        if missing and not takes_any:
-            raise PluginError(f"{where}: {self.target} must take {', '.join(sorted(missing))}, but does not")
-        model = getattr(target, "Config", None)
-        if isinstance(model, type) and issubclass(model, Settings):
-            validate(model, self.params, params_at)
-            return
-        by_name = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-        known = {name for name, parameter in signature.items() if parameter.kind in by_name} - given
-        for name in self.params:
-            if name not in known and not takes_any:
-                raise ConfigError(f"{params_at}.{name}: unknown parameter{nearest(name, known)}")
-        for name in sorted(known - set(self.params)):
-            if signature[name].default is inspect.Parameter.empty:
-                raise ConfigError(f"{params_at}.{name}: expected a value, found none")
-
-
-class EnvConfig(PluginConfig):
-    """An environment, and what is different about it where the agent is evaluated."""
-
-    eval_params: dict[str, Any] = Field(
-        default_factory=dict, description="Keyword arguments that evaluations lay over params; same spaces expected."
-    )
-
-    def for_evaluation(self) -> PluginConfig:
-        """The environment that evaluations build."""
-        return PluginConfig(target=self.target, params={**self.params, **self.eval_params})
 
 
 class PushConfig(Settings):
@@ -220,68 +157,6 @@ class ExplorationConfig(Settings):
         return float(self.base ** (1 + self.alpha * share))
 
 
-class TlsConfig(Settings):
-    """Certificates of the server, PEM files; changed ones are used from the next connection on."""
-
-    certificate: Path = Field(description="The server's certificate, followed by intermediate ones.")
-    key: Path = Field(description="Its private key, not encrypted.")
-    client_ca: Path | None = Field(
-        None,
-        description="Authorities that every actor's certificate must descend from (mutual TLS); null asks for none.",
-    )
-
-
-class ServerConfig(Settings):
-    """The gRPC server on the learner host."""
-
-    listen: str = Field("127.0.0.1:50051", description="HOST:PORT for actors; port 0 takes a free one.")
-    insecure: bool = Field(False, description="Allow an address beyond loopback although nothing is encrypted.")
-    tls: TlsConfig | None = Field(None, description="Encrypts the wire; needed beyond loopback unless insecure.")
-    actor_token_file: Path | None = Field(
-        None, description="Tokens of actors, one a line; null: CROSSBORDER_TOKEN_FILE or CROSSBORDER_TOKEN, if set."
-    )
-    admin_token_file: Path | None = Field(
-        None,
-        description="Tokens for all but the actors' service; null: CROSSBORDER_ADMIN_TOKEN_FILE or _TOKEN, if set.",
-    )
-    open_health: bool = Field(True, description="Answer health checks without a token.")
-    reflection: bool = Field(False, description="Let callers list the services (gRPC reflection), with an admin token.")
-    max_actors: Annotated[int, Field(ge=1, le=4096)] = Field(256, description="Actors at one time.")
-    max_rows: PositiveInt = Field(65_536, description="Rows in one batch, at most.")
-    max_message_bytes: Annotated[int, Field(ge=1024, le=256 << 20)] = Field(
-        16 << 20, description="Bytes of one message from an actor, at most."
-    )
-    lost_seconds: Annotated[float, Field(ge=3)] = Field(
-        30.0, description="A stream silent for so long is closed; an actor away for so long is lost, its id free again."
-    )
-    grace_seconds: PositiveFloat = Field(5.0, description="Time actors get at the end to hand over what they have.")
-
-    def check(self) -> None:
-        """Check that nobody beyond this host is let in by mistake, and that files can be read.
-
-        Raises:
-            ConfigError: naming what contradicts what.
-        """
-        host, _ = split_address(self.listen)
-        actors = Tokens.find(self.actor_token_file, ACTOR_VARIABLE)
-        admins = Tokens.find(self.admin_token_file, ADMIN_VARIABLE)
-        if self.tls is not None:
-            read_pair(self.tls.certificate, self.tls.key)
-            if self.tls.client_ca is not None:
-                read_authorities(self.tls.client_ca)
-        if self.insecure and (self.tls or actors or admins):
-            raise ConfigError("server.insecure (--insecure): expected neither server.tls nor tokens beside it")
-        if (actors or admins) and self.tls is None:
-            raise ConfigError("server.tls: expected a certificate and key beside tokens, which are sent over TLS only")
-        if admins and not actors:
-            raise ConfigError("server.actor_token_file: expected tokens of actors beside those of admins, found none")
-        if not (is_loopback(host) or self.insecure or (self.tls and actors)):
-            raise ConfigError(
-                f"server.listen: '{self.listen}' is reachable from other hosts; expected server.tls and "
-                "server.actor_token_file (crossborder-certs makes both), or --insecure if that network is yours alone"
-            )
-
-
 class MetricsConfig(Settings):
     """Prometheus endpoints of the learner host; port 0 takes a free one, null serves nothing."""
 
@@ -374,7 +249,7 @@ def load_config(path: Path, overrides: Sequence[str] = ()) -> RunConfig:
     try:
         values = yaml.safe_load(path.read_text()) or {}
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: cannot be read: {error}") from error
+        raise ConfigError(f"{path}: cannot be read: {error}{nearest_path(path)}") from error
     except yaml.YAMLError as error:
         raise ConfigError(f"{path}: not valid YAML: {error}") from error
     if not isinstance(values, dict):

@@ -10,10 +10,10 @@ import numpy as np
 from gymnasium.spaces import Box
 from gymnasium.wrappers import FlattenObservation, TransformObservation
 
-from common.config import PluginConfig
 from common.data import Column
 from common.errors import ConfigError, PluginError
 from common.interfaces import EnvSpec
+from common.part_config import PluginConfig
 
 Env = gymnasium.Env[Any, Any]
 MAX_STACK: Final = 16

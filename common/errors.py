@@ -14,7 +14,8 @@
     ├── CheckpointError                  12   a model cannot be saved, read, or does not fit
     ├── StarvedError                     13   no items arrived for too long
     ├── DatasetError                     14   a dataset cannot be read or learnt from
-    └── AuthenticationError              15   learner and actor do not trust each other
+    ├── AuthenticationError              15   learner and actor do not trust each other
+    └── DivergedError                    16   a loss or a score is NaN or infinite
 
 0 is success; 128 + n means ended by signal n (130 Ctrl-C, 143 SIGTERM) after an orderly shutdown.
 `docs/exit-codes.md` says how to resolve each.
@@ -89,6 +90,10 @@ class DatasetError(CrossborderError):
 
 class AuthenticationError(CrossborderError):
     exit_code = 15
+
+
+class DivergedError(CrossborderError):
+    exit_code = 16
 
 
 def by_exit_code(code: int, message: str) -> CrossborderError:

@@ -1,34 +1,69 @@
-"""Logging: one format for people, one for a parent process that passes its children's lines on."""
+"""Logging: lines for people, or JSON for machines; a child's records reach its parent whole."""
 
 from __future__ import annotations
 
+import json
 import logging
 import math
 import sys
 import time
 from collections.abc import Callable
+from datetime import UTC, datetime
+from types import TracebackType
+from typing import Literal
 
 from rich.console import Console
 from rich.logging import RichHandler
 
-
-def setup_logging(level: str = "INFO", *, child: bool = False, console: Console | None = None) -> None:
-    """Log to stderr; a child leaves the time to its parent, a terminal shares its screen with the live display."""
-    if console is not None:
-        handler: logging.Handler = RichHandler(console=console, show_path=False, log_time_format="%H:%M:%S")
-        form = "%(name)s: %(message)s"
-    else:
-        handler = logging.StreamHandler(sys.stderr)
-        form = "%(levelname)s %(name)s: %(message)s" if child else "%(asctime)s %(levelname)-7s %(name)s: %(message)s"
-    logging.basicConfig(level=level, format=form, datefmt="%H:%M:%S", handlers=[handler], force=True)
+LogFormat = Literal["text", "json"]
 
 
-def relog(name: str, line: str, last_level: int) -> int:
-    """Log a line that a child wrote and return its level; a line without one continues the line before."""
-    word, _, rest = line.partition(" ")
-    level = logging.getLevelNamesMapping().get(word)
-    logging.getLogger(name).log(level or last_level, "%s", rest if level else line)
-    return level or last_level
+class JsonFormatter(logging.Formatter):
+    """One object per line: ``time`` (RFC 3339, UTC), ``level``, ``logger``, ``message``, and ``exception`` if any."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        entry = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname,
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        exception = self.formatException(record.exc_info) if record.exc_info else record.exc_text
+        return json.dumps({**entry, "exception": exception} if exception else entry)
+
+
+def setup_logging(level: str = "INFO", form: LogFormat = "text", console: Console | None = None) -> None:
+    """Log to stderr; with a console, a terminal shares its screen with the live display. A child logs JSON."""
+    handler: logging.Handler = logging.StreamHandler(sys.stderr)
+    formatter = logging.Formatter("%(asctime)s %(levelname)-7s %(name)s: %(message)s", "%H:%M:%S")
+    if form == "json":
+        formatter = JsonFormatter()
+    elif console is not None:
+        handler = RichHandler(console=console, show_path=False, log_time_format="%H:%M:%S")
+        formatter = logging.Formatter("%(name)s: %(message)s")
+    handler.setFormatter(formatter)
+    logging.basicConfig(level=level, handlers=[handler], force=True)
+    if form == "json":
+        sys.excepthook = _log_uncaught
+        logging.captureWarnings(True)
+
+
+def _log_uncaught(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
+    logging.getLogger("uncaught").critical("%s", error, exc_info=(kind, error, traceback))
+
+
+def relog(child: str, line: str) -> None:
+    """Log what a child wrote to stderr: a record of its log as one of ours, anything else as information."""
+    try:
+        entry = json.loads(line)
+        level, name = logging.getLevelNamesMapping()[entry["level"]], f"{child}.{entry['logger']}"
+        given = {"msg": str(entry["message"]), "exc_text": entry.get("exception")}
+    except (ValueError, LookupError, TypeError):  # Somebody else's words.
+        logging.getLogger(child).info("%s", line)
+        return
+    record = logging.makeLogRecord({"name": name, "levelno": level, "levelname": entry["level"], **given})
+    if logging.getLogger(name).isEnabledFor(level):
+        logging.getLogger(name).handle(record)
 
 
 class Seldom:

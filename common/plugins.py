@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from common.errors import PluginError
-
-
-def nearest(name: str, known: Iterable[str]) -> str:
-    """A hint such as `` (did you mean 'capacity'?)``, or the list of what there is."""
-    names = sorted(known)
-    close = difflib.get_close_matches(name, names, n=1)
-    return f" (did you mean '{close[0]}'?)" if close else f" (known: {', '.join(names) or 'none'})"
+from common.hints import nearest
 
 
 def load(target: str) -> Callable[..., Any]:

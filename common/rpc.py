@@ -99,7 +99,7 @@ _HANDSHAKE = {
 
 def _authentication_error(error: grpc.RpcError, details: str) -> AuthenticationError | None:
     if error.code() is grpc.StatusCode.UNAUTHENTICATED:
-        return AuthenticationError("the learner refused this actor's token")
+        return AuthenticationError("the learner refused the token")
     for pattern, meaning in _HANDSHAKE.items():
         found = re.search(pattern, details)
         if found and error.code() is grpc.StatusCode.UNAVAILABLE:

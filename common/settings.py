@@ -7,7 +7,7 @@ from typing import Any, TypeVar, get_args
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from common.errors import ConfigError
-from common.plugins import nearest
+from common.hints import nearest
 
 SettingsT = TypeVar("SettingsT", bound="Settings")
 
@@ -18,13 +18,13 @@ class Settings(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True, allow_inf_nan=False)
 
 
-def _models_in(annotation: Any) -> list[type[BaseModel]]:
+def models_in(annotation: Any) -> list[type[Settings]]:
     """The settings models an annotation names: one, also as ``Model | None``, or several told apart by ``kind``."""
     named = (annotation, *get_args(annotation))
-    return [model for model in named if isinstance(model, type) and issubclass(model, BaseModel)]
+    return [model for model in named if isinstance(model, type) and issubclass(model, Settings)]
 
 
-def _locate(model: type[BaseModel], path: tuple[int | str, ...]) -> tuple[list[str], type[BaseModel] | None]:
+def _locate(model: type[Settings], path: tuple[int | str, ...]) -> tuple[list[str], type[Settings] | None]:
     """The keys of pydantic's ``path`` as a user wrote them, without kinds, and the model that has the last one."""
     keys: list[str] = []
     owner, models = None, [model]
@@ -35,7 +35,7 @@ def _locate(model: type[BaseModel], path: tuple[int | str, ...]) -> tuple[list[s
         keys.append(str(key))
         owner = models[0] if models else None
         field = owner.model_fields.get(str(key)) if owner else None
-        models = _models_in(field.annotation) if field else []
+        models = models_in(field.annotation) if field else []
     return keys, owner
 
 

@@ -71,10 +71,10 @@ _FAULTS = Row(
             {"{{reason}}": "increase(crossborder_refused_batches_total[5m])"},
         ),
         Graph(
-            "Records not finite",
-            "Records with NaN or infinity, in the last five minutes.",
+            "Divergences",
+            "Ends by NaN or infinity, in the last five minutes.",
             "short",
-            {"records": "increase(crossborder_nonfinite_records_total[5m])"},
+            {"divergences": "increase(crossborder_divergences_total[5m])"},
         ),
         Graph(
             "Restarts",

@@ -44,10 +44,10 @@ _AT_A_GLANCE = Row(
             steps=((0.01, "green"),),
         ),
         Stat(
-            "Records not finite",
-            "Records that held NaN or infinity. Anything but 0: what was learnt since is likely lost.",
+            "Divergences",
+            "Times the run ended by a loss or score that was NaN or infinite, and went on from a checkpoint.",
             "short",
-            {"records": "crossborder_nonfinite_records_total"},
+            {"divergences": "crossborder_divergences_total"},
             base="green",
             steps=((1, "red"),),
         ),

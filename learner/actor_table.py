@@ -61,6 +61,7 @@ REPORTED = (
 """Columns that an actor reports of itself; ``Report`` in the .proto says what they mean."""
 
 
-def map_actor_table(directory: Path, *, create: bool) -> Array:
+def map_actor_table(directory: Path, *, create: bool, writable: bool = True) -> Array:
     """The table as a structured array ``[N_ROWS]``; ``last_seen`` is on the host's monotonic clock."""
-    return np.frombuffer(map_file(directory / "actors", _ROW.itemsize * N_ROWS, create=create), _ROW)
+    mapped = map_file(directory / "actors", _ROW.itemsize * N_ROWS, create=create, writable=writable)
+    return np.frombuffer(mapped, _ROW)

@@ -6,9 +6,11 @@ import argparse
 import sys
 from pathlib import Path
 
-from common.errors import ConfigError, CrossborderError, PluginError
+from common.command import Parser, at_least, tell_error
+from common.errors import CrossborderError, PluginError
+from common.log import setup_logging
 
-EXAMPLES = """examples:
+EXAMPLES = """\
   crossborder-certs --out certs --host gpu-host --host 10.0.0.5     once
   crossborder-certs --out certs --host gpu-host --renew             new ones, same authority; old tokens stay valid
 
@@ -17,14 +19,13 @@ EXAMPLES = """examples:
   mutual TLS: learner-server … --client-ca certs/ca.pem
               actor-worker … --certificate certs/actor.pem --key certs/actor.key
 
-Keep ca.key to yourself: whoever has it can pose as your learner. exit codes: docs/exit-codes.md"""
+Keep ca.key to yourself: whoever has it can pose as your learner.
+"""
 
 
-def parser() -> argparse.ArgumentParser:
+def parser() -> Parser:
     """The command's options."""
-    made = argparse.ArgumentParser(
-        "crossborder-certs", description=__doc__, epilog=EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    made = Parser("crossborder-certs", __doc__, EXAMPLES)
     made.add_argument("--out", required=True, type=Path, metavar="DIR", help="where the files are written")
     made.add_argument(
         "--host",
@@ -34,7 +35,9 @@ def parser() -> argparse.ArgumentParser:
         metavar="NAME",
         help="name or address by which actors reach the learner; may be given again",
     )
-    made.add_argument("--days", type=int, default=365, metavar="N", help="until certificates expire (default: 365)")
+    made.add_argument(
+        "--days", type=at_least(1), default=365, metavar="N", help="until certificates expire (default: 365)"
+    )
     made.add_argument(
         "--renew", action="store_true", help="replace what is there; the authority and the newest old tokens stay valid"
     )
@@ -42,8 +45,6 @@ def parser() -> argparse.ArgumentParser:
 
 
 def _make(arguments: argparse.Namespace) -> list[Path]:
-    if arguments.days < 1:
-        raise ConfigError(f"--days: expected at least 1, found {arguments.days}")
     try:
         from learner.certs import make_files
     except ImportError as error:
@@ -55,11 +56,11 @@ def _make(arguments: argparse.Namespace) -> list[Path]:
 def main(argv: list[str] | None = None) -> int:
     """The command; its exit code."""
     arguments = parser().parse_args(argv)
+    setup_logging(arguments.log_level, arguments.log_format)
     try:
         written = _make(arguments)
     except CrossborderError as error:
-        sys.stderr.write(f"crossborder-certs: {error}\n")
-        return error.exit_code
+        return tell_error("crossborder-certs", error, arguments.log_format)
     sys.stdout.write("".join(f"{path}\n" for path in written))
     return 0
 

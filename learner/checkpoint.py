@@ -24,6 +24,7 @@ from safetensors.torch import load_file, save_file
 
 from common.config import ActorConfig
 from common.errors import CheckpointError
+from common.hints import nearest_path
 from common.interfaces import Agent
 from common.parts import build_parts
 from common.settings import validate
@@ -154,7 +155,7 @@ def load_params(directory: Path) -> tuple[dict[str, torch.Tensor], dict[str, Any
     try:
         return load_file(directory / "model.safetensors"), _read_meta(directory)
     except (OSError, ValueError, SafetensorError) as error:
-        raise CheckpointError(f"{directory}: no readable checkpoint: {error}") from error
+        raise CheckpointError(f"{directory}: no readable checkpoint: {error}{nearest_path(directory)}") from error
 
 
 def load_agent(directory: Path) -> tuple[Agent, ActorConfig, dict[str, Any]]:

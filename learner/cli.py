@@ -7,8 +7,10 @@ import sys
 
 from rich.console import Console
 
+from common.command import Parser, at_least
 from common.config import RunConfig
 from common.signals import StopSignals
+from learner import status_cli
 from learner.command import add_override, add_resume, make_parser, run_command, tell_result
 
 EXAMPLES = """\
@@ -18,10 +20,11 @@ EXAMPLES = """\
   learner-server --config configs/cartpole.yaml --listen 0.0.0.0:50051 \\
       --certificate server.pem --key server.key --token-file actor.token    made by crossborder-certs
   learner-server --resume runs/cartpole-20250101-120000-1a2b       go on after a crash, Ctrl-C or with more steps
+  learner-server status --learner gpu-host:50051                   a live table of its actors; see status --help
 """
 
 
-def parser() -> argparse.ArgumentParser:
+def parser() -> Parser:
     """The command's options."""
     made = make_parser("learner-server", __doc__, EXAMPLES)
     add_override(made, "--listen", "server.listen", "HOST:PORT", "where actors connect; port 0 takes a free one")
@@ -40,14 +43,13 @@ def parser() -> argparse.ArgumentParser:
         ("--token-file", "actor_token_file", "the actors' tokens, one a line"),
     ):
         add_override(made, option, f"server.{key}", "FILE", text)
-    made.add_argument("--local-actors", type=_count, default=0, metavar="N", help="actors on this host (default: 0)")
+    made.add_argument(
+        "--local-actors", type=at_least(0), default=0, metavar="N", help="actors on this host (default: 0)"
+    )
+    # For help and completion; ``main`` looks for it first.
+    commands = made.add_subparsers(title="instead of training", metavar="", parser_class=status_cli.StatusParser)
+    commands.add_parser("status", help="show the actors of a learner that runs")
     return made
-
-
-def _count(text: str) -> int:
-    if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"expected 0 or more, found {text}")
-    return int(text)
 
 
 def _train(config: RunConfig, arguments: argparse.Namespace, console: Console | None, signals: StopSignals) -> None:
@@ -64,7 +66,10 @@ def _train(config: RunConfig, arguments: argparse.Namespace, console: Console | 
 
 def main(argv: list[str] | None = None) -> int:
     """The command; its exit code."""
-    return run_command(parser(), argv, _train)
+    words = sys.argv[1:] if argv is None else argv
+    if words[:1] == ["status"]:
+        return status_cli.main(words[1:])
+    return run_command(parser(), words, _train)
 
 
 if __name__ == "__main__":

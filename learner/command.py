@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
+from common.command import Parser, tell_error
 from common.config import RunConfig, dump_config, load_config
 from common.errors import BudgetExhaustedError, ConfigError, CrossborderError
 from common.log import setup_logging
@@ -22,14 +23,9 @@ if TYPE_CHECKING:
 Train = Callable[[RunConfig, argparse.Namespace, Console | None, StopSignals], None]
 
 
-def make_parser(name: str, description: str | None, examples: str) -> argparse.ArgumentParser:
+def make_parser(name: str, description: str, examples: str) -> Parser:
     """A parser with the options that every way to train has."""
-    parser = argparse.ArgumentParser(
-        name,
-        description=description,
-        epilog=f"examples:\n{examples}\nexit codes: docs/exit-codes.md",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = Parser(name, description, examples)
     parser.add_argument("--config", type=Path, metavar="FILE", help="the run's YAML file")
     parser.add_argument(
         "--set", action="append", default=[], metavar="KEY.KEY=VALUE", dest="overrides", help="override one value"
@@ -37,7 +33,6 @@ def make_parser(name: str, description: str | None, examples: str) -> argparse.A
     add_override(parser, "--run-dir", "run_dir", "DIR", "where everything is written")
     parser.add_argument("--show-config", action="store_true", help="print the resolved configuration and exit")
     parser.add_argument("--check", action="store_true", help="build everything once, then exit")
-    parser.add_argument("--log-level", default="INFO", choices=["DEBUG", "INFO", "WARNING", "ERROR"])
     return parser
 
 
@@ -83,8 +78,8 @@ def add_override(parser: argparse.ArgumentParser, option: str, key: str, metavar
 def run_command(parser: argparse.ArgumentParser, argv: list[str] | None, train: Train) -> int:
     """Parse, configure, train; the exit code."""
     arguments = parser.parse_args(argv)
-    console = Console(stderr=True) if sys.stderr.isatty() else None
-    setup_logging(arguments.log_level, console=console)
+    console = Console(stderr=True) if sys.stderr.isatty() and arguments.log_format == "text" else None
+    setup_logging(arguments.log_level, arguments.log_format, console)
     signals = StopSignals()
     try:
         config = _load(parser, arguments)
@@ -96,8 +91,7 @@ def run_command(parser: argparse.ArgumentParser, argv: list[str] | None, train: 
         else:
             train(config, arguments, console, signals)
     except CrossborderError as error:
-        sys.stderr.write("".join(f"{parser.prog}: {line}\n" for line in str(error).splitlines()))
-        return error.exit_code
+        return tell_error(parser.prog, error, arguments.log_format)
     except KeyboardInterrupt:
         sys.stderr.write(f"{parser.prog}: interrupted\n")
     return signals.exit_code

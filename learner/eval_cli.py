@@ -9,11 +9,12 @@ from contextlib import AbstractContextManager, closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from common.command import Parser
 from learner.saved import make_parser, run_command
 
 if TYPE_CHECKING:
-    from common.config import PluginConfig
     from common.envs import Env
+    from common.part_config import PluginConfig
 
 EXAMPLES = """\
   policy-eval --run runs/cartpole-20261121-085026-3f2a                     the best policy, 20 episodes
@@ -22,7 +23,7 @@ EXAMPLES = """\
 """
 
 
-def parser() -> argparse.ArgumentParser:
+def parser() -> Parser:
     """The command's options."""
     made = make_parser("policy-eval", __doc__, EXAMPLES)
     made.add_argument("--episodes", type=int, default=20, metavar="N", help="greedy episodes (default: 20)")

@@ -98,7 +98,7 @@ def _outlive_no_trainer(trainer_gone: threading.Event) -> None:
 
 
 def main() -> int:
-    setup_logging(child=True)
+    setup_logging(form="json")
     trainer_gone = threading.Event()
     try:
         boot = validate(EvaluatorBoot, json.loads(sys.stdin.readline()))

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from common.command import Parser
 from learner.saved import make_parser, run_command
 
 EXAMPLES = """\
@@ -16,7 +17,7 @@ EXAMPLES = """\
 """
 
 
-def parser() -> argparse.ArgumentParser:
+def parser() -> Parser:
     """The command's options."""
     made = make_parser("policy-export", __doc__, EXAMPLES)
     made.add_argument("--output", required=True, type=Path, metavar="FILE.onnx", help="what to write")

@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass
 
 from common.clocks import Every
 from common.config import TrainerConfig
-from common.errors import CheckpointError
+from common.errors import CheckpointError, DivergedError
 from common.interfaces import Agent, Recorder, ReplayBuffer
 from learner.checkpoint import Checkpoints
 from learner.checkpointer import Checkpointer
@@ -98,8 +98,6 @@ class Learner:
         self.opt_seconds = 0.0
         """Spent in the agent's ``opt``."""
         self.evaluations = EvaluationCounts()
-        self.nonfinite_records = 0
-        """Records that held a value which is not finite."""
         self.best_score = -math.inf
         self.last_record: dict[str, float] = {}
         self.outcome: Outcome | None = None
@@ -110,8 +108,10 @@ class Learner:
         self._eval, self._record = Every(config.eval_interval), Every(config.record_interval)
         self._save, self._sync = Every(config.save_interval), Every(config.sync_interval)
         self._window = RecordWindow()
+        self._diverged = False
         self._seconds_before = 0.0
         self._last_opt_at: float | None = None
+        self._ended: float | None = None
         self._started = self._window_started = clock()
         self._window_opts, self._window_samples, self._window_eval_seconds = 0, 0, 0.0
 
@@ -128,9 +128,24 @@ class Learner:
         self._check_budget()
         self._window_samples = self.buffer.inserted  # What was there before did not arrive in this window.
 
+    @contextmanager
+    def training(self, announce_stop: Callable[[], None]) -> Iterator[None]:
+        """From ``start`` to ``finish``, whatever ends it.
+
+        Raises:
+            CrossborderError: as ``finish``.
+        """
+        self.start()
+        try:
+            yield
+        finally:
+            if self.outcome is None:
+                self.request_stop()  # Something was raised.
+            self.finish(announce_stop)
+
     def seconds(self) -> float:
-        """Since ``start``, and those of the run's earlier lives."""
-        return self._clock() - self._started
+        """From ``start`` until now, or until ``finish`` began; and those of the run's earlier lives."""
+        return (self._clock() if self._ended is None else self._ended) - self._started
 
     def seconds_since_opt(self) -> float | None:
         """Since the last opt step ended; None before the first."""
@@ -142,7 +157,11 @@ class Learner:
         self.scoring.abandon()
 
     def step(self) -> bool:
-        """One optimisation step and all that is due after it; False if the agent was not ready (warm-up)."""
+        """One optimisation step and all that is due after it; False if the agent was not ready (warm-up).
+
+        Raises:
+            DivergedError: a value to be recorded is not finite.
+        """
         began = self._clock()
         with self._computing:
             losses = self.agent.opt(self.buffer)
@@ -171,7 +190,7 @@ class Learner:
         """Between two steps: credit what was scored meanwhile, keep the state, end training if its time is over.
 
         Raises:
-            CrossborderError: the evaluator failed.
+            CrossborderError: the evaluator failed, or its score is not finite.
         """
         self._collect(wait=False)
         if self._checkpointer is not None:
@@ -188,11 +207,16 @@ class Learner:
     def finish(self, announce_stop: Callable[[], None]) -> None:
         """End training: announce it, publish a last model, flush, save ``final/``, await the last score; keep all.
 
+        What has diverged is neither published nor saved.
+
         Raises:
             CheckpointError: ``final/`` could not be saved.
-            CrossborderError: the evaluator failed.
+            CrossborderError: the evaluator failed, or its last score is not finite.
         """
+        self._ended = self._clock()
         announce_stop()
+        if self._diverged:
+            return
         self._publish(self.opt_steps)
         for recorder in self._recorders:
             recorder.flush()
@@ -245,14 +269,17 @@ class Learner:
 
     def _write(self, moment: Moment, record: dict[str, float]) -> None:
         record = {"seconds": moment.seconds, "samples_total": float(moment.samples_total), **record}
-        bad = [key for key, value in record.items() if not math.isfinite(value)]
-        if bad:
-            self.nonfinite_records += 1
-            log.error("opt step %d: not finite: %s", moment.opt_steps, ", ".join(bad))
+        bad = [f"{key} {value}" for key, value in record.items() if not math.isfinite(value)]
         self.last_record = {**self.last_record, **record}
         for recorder in self._recorders:
             recorder.write(moment.opt_steps, record)
             recorder.flush()
+        if bad:
+            self._diverged = True
+            raise DivergedError(
+                f"opt step {moment.opt_steps}: expected finite values, found {', '.join(bad)}; "
+                "--resume goes on from the checkpoint before"
+            )
 
     def _save_as(self, name: str) -> None:
         self._checkpoints.save(name, self.agent, **asdict(self._moment()))

@@ -79,19 +79,13 @@ class OfflineTrainer:
             Exception: what the agent or the evaluator raised.
         """
         learner = self.learner
-        learner.start()
-        try:
+        with learner.training(_nobody_to_stop):
             while learner.outcome is None:
                 if not learner.step():
                     raise DatasetError(f"dataset {self._source}: its {len(learner.buffer)} items are too few to begin")
                 learner.tick()
-        finally:
-            seconds = learner.seconds()
-            if learner.outcome is None:
-                learner.request_stop()  # Something was raised.
-            learner.finish(_nobody_to_stop)
         self._stack.close()
-        return self._run.result(learner, seconds)
+        return self._run.result(learner)
 
     def status(self) -> Status:
         """One look at the run, from any thread."""

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from rich.console import Console
 
+from common.command import Parser
 from common.config import RunConfig
 from common.signals import StopSignals
 from learner.command import make_parser, run_command, tell_result
@@ -19,7 +20,7 @@ EXAMPLES = """\
 """
 
 
-def parser() -> argparse.ArgumentParser:
+def parser() -> Parser:
     """The command's options."""
     made = make_parser("offline-train", __doc__, EXAMPLES)
     made.add_argument(

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from common.config import EnvConfig, RunConfig
+from common.config import RunConfig
 from common.data import MAX_EPISODES, Schema
 from common.envs import Env, build_env, spec_of
 from common.errors import ConfigError
+from common.part_config import EnvConfig
 from common.parts import Parts, build_parts
 
 ENVELOPE_BYTES = 1024 + 12 * MAX_EPISODES

@@ -165,15 +165,15 @@ class Run:
         path, target = self.dir.path, self.config.trainer.target_score
         draw_learning_curve(path / "metrics.csv", path / "learning_curve.png", self.config.name, target)
 
-    def result(self, learner: Learner, seconds: float) -> Result:
-        """The outcome of a learner that has finished after so many seconds."""
+    def result(self, learner: Learner) -> Result:
+        """The outcome of a learner that has finished."""
         assert learner.outcome is not None
         return Result(
             outcome=learner.outcome,
             best_score=learner.best_score,
             opt_steps=learner.opt_steps,
             samples_total=self.buffer.inserted,
-            seconds=seconds,
+            seconds=learner.seconds(),
             run_dir=self.dir.path,
         )
 

@@ -8,20 +8,16 @@ import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from common.command import Parser, tell_error
 from common.errors import CrossborderError
 from common.log import setup_logging
 
 Answer = Callable[[argparse.Namespace], Mapping[str, object]]
 
 
-def make_parser(name: str, description: str | None, examples: str) -> argparse.ArgumentParser:
+def make_parser(name: str, description: str, examples: str) -> Parser:
     """A parser with the options that name a checkpoint."""
-    parser = argparse.ArgumentParser(
-        name,
-        description=description,
-        epilog=f"examples:\n{examples}\nexit codes: docs/exit-codes.md",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = Parser(name, description, examples, level="WARNING")
     parser.add_argument("--run", required=True, type=Path, metavar="DIR", help="the run's directory")
     which = parser.add_mutually_exclusive_group()
     which.add_argument("--checkpoint", default="best", metavar="NAME", help="best, final or an opt step")
@@ -33,12 +29,11 @@ def make_parser(name: str, description: str | None, examples: str) -> argparse.A
 def run_command(parser: argparse.ArgumentParser, argv: list[str] | None, answer: Answer) -> int:
     """Parse, answer, print; the exit code."""
     arguments = parser.parse_args(argv)
-    setup_logging("WARNING")
+    setup_logging(arguments.log_level, arguments.log_format)
     try:
         found = answer(arguments)
     except CrossborderError as error:
-        sys.stderr.write("".join(f"{parser.prog}: {line}\n" for line in str(error).splitlines()))
-        return error.exit_code
+        return tell_error(parser.prog, error, arguments.log_format)
     if arguments.json:
         sys.stdout.write(json.dumps(found) + "\n")
     else:

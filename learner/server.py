@@ -24,8 +24,9 @@ from dataclasses import dataclass
 from actor.manager import ActorManager
 from actor.stat import ActorStat
 from actor.trust import Trust
-from common.config import RunConfig, ServerConfig
-from common.errors import CrossborderError
+from common.config import RunConfig
+from common.errors import CrossborderError, DivergedError
+from common.server_config import ServerConfig
 from learner.actor_table import map_actor_table
 from learner.ingest_process import IngestProcess
 from learner.intake import Intake
@@ -160,15 +161,15 @@ class LearnerServer:
         except Exception as error:  # noqa: BLE001 - raised again below, after an orderly end
             self.failure = error
             learner.request_stop()
-        seconds = learner.seconds()
         try:
             learner.finish(self.ingest.announce_stop)
         except CrossborderError as error:
             self.failure = self.failure or error
+        self.control.divergences += isinstance(self.failure, DivergedError)
         self._stack.close()
         if self.failure is not None:
             raise self.failure
-        result = self._run.result(learner, seconds)
+        result = self._run.result(learner)
         return AsyncResult(**vars(result), actors=actor_stats(self.actor_table))
 
     def _loop(self) -> None:

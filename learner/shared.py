@@ -95,6 +95,8 @@ class ControlBlock(Words):
     """1: ring the trainer's bell when items have been committed."""
     incarnation = Word(3)
     """How many times the run has been started."""
+    divergences = Word(5)
+    """Times that training ended because a loss or a score was not finite, in all lives of the run."""
     trainer_wait_seconds = Word(4, float)
     """Seconds the trainer has waited for items."""
     # Written by ingest.
@@ -137,8 +139,9 @@ class ControlBlock(Words):
         self.stopping = self.trainer_waits = self.release_at = self.actors_online = 0
 
     @classmethod
-    def at(cls, directory: Path, *, create: bool = False) -> ControlBlock:
-        return cls(map_file(directory / "control", 8 * cls.N_WORDS, create=create), 0, cls.N_WORDS)
+    def at(cls, directory: Path, *, create: bool = False, writable: bool = True) -> ControlBlock:
+        mapped = map_file(directory / "control", 8 * cls.N_WORDS, create=create, writable=writable)
+        return cls(mapped, 0, cls.N_WORDS)
 
 
 class Bell:

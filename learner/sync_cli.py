@@ -7,6 +7,7 @@ import sys
 
 from rich.console import Console
 
+from common.command import Parser
 from common.config import RunConfig
 from common.signals import StopSignals
 from learner.command import add_resume, make_parser, run_command, tell_result
@@ -16,6 +17,13 @@ EXAMPLES = """\
   sync-train --config configs/cartpole.yaml --set seed=3   the same seed gives the same curve every time
   sync-train --resume runs/cartpole-20250101-120000-1a2b   go on with a run
 """
+
+
+def parser() -> Parser:
+    """The command's options."""
+    made = make_parser("sync-train", __doc__, EXAMPLES)
+    add_resume(made)
+    return made
 
 
 def _train(config: RunConfig, arguments: argparse.Namespace, console: Console | None, signals: StopSignals) -> None:
@@ -31,9 +39,7 @@ def _train(config: RunConfig, arguments: argparse.Namespace, console: Console | 
 
 def main(argv: list[str] | None = None) -> int:
     """The command; its exit code."""
-    parser = make_parser("sync-train", __doc__, EXAMPLES)
-    add_resume(parser)
-    return run_command(parser, argv, _train)
+    return run_command(parser(), argv, _train)
 
 
 if __name__ == "__main__":

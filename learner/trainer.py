@@ -88,20 +88,14 @@ class Trainer:
             Exception: what the environment, the agent or the evaluator raised.
         """
         learner = self.learner
-        learner.start()
-        try:
+        with learner.training(_nobody_to_stop):
             while learner.outcome is None:
                 env_steps = self._counters.env_steps
                 self._sampler.sample_and_push(learner.agent, self._sink)
                 self._learn(env_steps)
                 learner.tick()
-        finally:
-            seconds = learner.seconds()
-            if learner.outcome is None:
-                learner.request_stop()  # Something was raised.
-            learner.finish(_nobody_to_stop)
         self._stack.close()
-        return self._run.result(learner, seconds)
+        return self._run.result(learner)
 
     def _learn(self, since: int) -> None:
         """The opt steps that are due after the environment steps that followed number ``since``."""

@@ -73,7 +73,7 @@ class TrainerCollector(Collector):
         waited = self._control.trainer_wait_seconds
         yield counter("crossborder_trainer_wait_seconds_total", "Waited for items.", waited)
         yield gauges("crossborder_record", "The newest value of each recorded key.", "key", learner.last_record)
-        yield counter("crossborder_nonfinite_records_total", "Records not finite.", learner.nonfinite_records)
+        yield counter("crossborder_divergences_total", "Ends by NaN or infinity.", self._control.divergences)
 
     def _scores(self) -> Iterable[Metric]:
         learner, evaluations = self._learner, self._learner.evaluations

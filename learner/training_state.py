@@ -58,10 +58,11 @@ class StateFiles:
         """Write a state that lasts, and remove those beyond ``keep``.
 
         Raises:
-            CheckpointError: it cannot be written; those before are still there.
+            CheckpointError: it cannot be written, or holds NaN and would be of no use; those before are still there.
         """
         draft = self.directory / f".{state.opt_steps}.part"
         with self._counts.timed():
+            _require_numbers(state)
             try:
                 self._write(state, draft)
             except (OSError, SafetensorError, RuntimeError) as error:
@@ -117,3 +118,10 @@ class StateFiles:
 def _sha256(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _require_numbers(state: StateOfRun) -> None:
+    """Infinity may be meant, as in a mask; NaN never is."""
+    for name, tensor in state.tensors.items():
+        if tensor.is_floating_point() and bool(torch.isnan(tensor).any()):
+            raise CheckpointError(f"opt step {state.opt_steps}: expected numbers, found NaN in {name}")

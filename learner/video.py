@@ -10,9 +10,9 @@ import numpy as np
 from gymnasium.error import DependencyNotInstalled
 from gymnasium.wrappers import RecordVideo
 
-from common.config import PluginConfig
 from common.envs import Env, build_env
 from common.errors import PluginError, RunDirectoryError
+from common.part_config import PluginConfig
 
 RENDER_MODE = "rgb_array"
 

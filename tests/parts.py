@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import signal
 import time
@@ -225,6 +226,18 @@ class FailingAgent(CheckingAgent):
         if self._steps == 3:
             raise ZeroDivisionError("the user's own mistake")
         return super().opt(buffer)
+
+
+class DivergingAgent(CheckingAgent):
+    """Its losses are no numbers while there is a file ``ill``."""
+
+    def __init__(self, spec: EnvSpec, *, ill: str, **given: Any) -> None:
+        super().__init__(spec, **given)
+        self._ill = Path(ill)
+
+    def opt(self, buffer: ReplayBuffer) -> Record | None:
+        record = super().opt(buffer)
+        return {"loss": math.nan} if record and self._ill.exists() else record
 
 
 class StepsEvaluator:

@@ -14,13 +14,16 @@ from common import errors
 from common.config import RunConfig
 from common.errors import CrossborderError
 from learner.recorder import KEYS
+from pages import configuration
 from tests.conftest import ROOT, MakeConfig
 from tests.dashboards.test_alerts import RULES
 from tests.learner.test_metrics import full_run, scrape_ingest, scrape_trainer
 
 README = (ROOT / "README.md").read_text()
 METRICS_PAGE = (ROOT / "docs" / "metrics.md").read_text()
-PARITY_ROWS = (ROOT / "docs" / "parity.md").read_text().splitlines()
+PAGES = {path.name: path.read_text() for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))}
+SCRIPTS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
+SECTIONS = "|".join(RunConfig.model_fields)
 ALERTS = {rule["alert"] for rule in RULES if "crossborder_" in rule["expr"]}
 
 
@@ -48,8 +51,13 @@ def test_every_exit_code_is_on_its_page_and_in_the_tree() -> None:
     kinds = [kind for kind in CrossborderError.__subclasses__() if kind.__module__ == errors.__name__]
     codes = [kind.exit_code for kind in kinds]
     assert len(set(codes)) == len(codes), "each has a code of its own"
-    on_page = {int(code) for code in re.findall(r"^\| (\d+) \|", page, re.MULTILINE)}
-    assert on_page == {0, 1, *codes}
+    listed = re.findall(r"^\| \[(\d+)[^\]]*\]\(#exit-code-(\d+)\) \|", page, re.MULTILINE)
+    assert [code for code, _ in listed] == [anchor for _, anchor in listed]
+    assert {int(code) for code, _ in listed} == {0, 1, *codes, 130}
+    sections = dict(re.findall(r"^## Exit code (\d+)\n(.*?)(?=^## |\Z)", page, re.MULTILINE | re.DOTALL))
+    assert list(sections) == [code for code, _ in listed]
+    for code in codes:
+        assert re.search(r"\*\*What happened\.\*\*.*\*\*How to resolve\.\*\*.*\n    \S", sections[str(code)], re.DOTALL)
     for kind in kinds:
         assert re.search(rf"{kind.__name__} +{kind.exit_code} ", errors.__doc__ or "")
 
@@ -69,41 +77,60 @@ def test_the_readme_names_every_example(path: Path) -> None:
     assert f"(examples/{path.name})" in README
 
 
-def on_parity_page(pattern: str) -> list[str]:
-    """What stands on the page between backticks and looks like this."""
-    return sorted({found for row in PARITY_ROWS for found in re.findall(rf"`({pattern})`", row)})
+def on_pages(pattern: str, *names: str) -> list[str]:
+    """What stands on these pages, or on any, between backticks and looks like this."""
+    texts = [PAGES[name] for name in names] or PAGES.values()
+    return sorted({found for text in texts for found in re.findall(rf"`({pattern})`", text)})
 
 
-@pytest.mark.parametrize("test", on_parity_page(r"tests/[\w/]+\.py::\w+"))
-def test_a_test_on_the_parity_page_exists(test: str) -> None:
+@pytest.mark.parametrize("test", on_pages(r"tests/[\w/]+\.py::\w+"))
+def test_a_test_on_a_page_exists(test: str) -> None:
     path, _, name = test.partition("::")
     assert re.search(rf"^def {name}\(", (ROOT / path).read_text(), re.MULTILINE)
 
 
-@pytest.mark.parametrize("target", on_parity_page(r"(?:common|actor|learner)\.[\w.]+:[\w.]+"))
-def test_a_part_on_the_parity_page_exists(target: str) -> None:
+@pytest.mark.parametrize("target", on_pages(r"(?:common|actor|learner|examples)\.[\w.]+:[\w.]+"))
+def test_a_part_on_a_page_exists(target: str) -> None:
     module, _, path = target.partition(":")
     operator.attrgetter(path)(importlib.import_module(module))
 
 
-@pytest.mark.parametrize("path", on_parity_page(r"[\w/-]+\.(?:py|md|yaml|proto)"))
-def test_a_file_on_the_parity_page_exists(path: str) -> None:
+@pytest.mark.parametrize("path", on_pages(r"\w[\w.-]*/[\w./-]+\.(?:py|md|mjs|yaml|proto)"))
+def test_a_file_on_a_page_exists(path: str) -> None:
     assert (ROOT / path).is_file()
 
 
-@pytest.mark.parametrize("setting", on_parity_page(rf"(?:{'|'.join(RunConfig.model_fields)})(?:\.\w+)?"))
-def test_a_setting_on_the_parity_page_exists(setting: str) -> None:
-    section, _, key = setting.partition(".")
-    section_type = RunConfig.model_fields[section].annotation
-    assert not key or key in getattr(section_type, "model_fields", {})
+@pytest.mark.parametrize("key", on_pages(rf"(?!metrics\.csv|env\.params\.)(?:{SECTIONS})\.[\w.]+(?:: \S+)?"))
+def test_a_setting_on_a_page_is_on_the_page_of_settings(key: str) -> None:
+    assert f"| `{key.partition(':')[0]}` |" in PAGES["configuration.md"]
 
 
-@pytest.mark.parametrize("usage", on_parity_page(r"[a-z]+-[a-z]+(?: [^`]+)?"))
-def test_a_command_on_the_parity_page_exists_and_takes_these_options(
-    usage: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def commands() -> list[str]:
+    """Our commands in the pages' blocks of code, without their comments, and those between backticks."""
+    ours = rf"(?:{'|'.join(SCRIPTS)})"
+    text = "\n".join(PAGES.values()).replace("\\\n", "")
+    blocks = re.findall(rf"^ {{4,}}({ours} .*?)(?:  .*)?$", text, re.MULTILINE)
+    return sorted({*blocks, *on_pages(rf"{ours}(?: [^`]+)?")})
+
+
+@pytest.mark.parametrize("usage", commands())
+def test_a_command_on_a_page_takes_these_options(usage: str, capsys: pytest.CaptureFixture[str]) -> None:
     command, *words = usage.split()
-    module, _, main = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"][command].partition(":")
+    module, _, main = SCRIPTS[command].partition(":")
     with pytest.raises(SystemExit):
         getattr(importlib.import_module(module), main)(["--help"])
-    assert {word for word in words if word.startswith("--")} <= set(capsys.readouterr().out.split())
+    assert {word for word in words if word.startswith("--")} <= set(re.findall(r"--[\w-]+", capsys.readouterr().out))
+
+
+@pytest.mark.parametrize("path", sorted({word for usage in commands() for word in re.findall(r"configs/\S+", usage)}))
+def test_a_configuration_on_a_page_is_one_of_ours(path: str) -> None:
+    assert (ROOT / path).is_file()
+
+
+def test_every_page_is_on_the_site() -> None:
+    listed = re.findall(r": ([\w-]+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE)
+    assert sorted([*listed, "README.md"]) == sorted(PAGES)
+
+
+def test_the_page_of_settings_is_what_the_models_say() -> None:
+    assert configuration.page() == PAGES["configuration.md"]

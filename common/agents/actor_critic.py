@@ -17,11 +17,12 @@ from common.agents.losses import CriticLoss, critic_loss, td_target
 from common.agents.network_agent import NetworkAgent
 from common.agents.networks import Critics, Mlp, build_encoder
 from common.agents.policies import GreedyActor
-from common.agents.training import descend, report_td_error, to_tensors
-from common.config import PluginConfig, Unit
+from common.agents.training import adam, descend, report_td_error, to_tensors
+from common.config import Unit
 from common.data import Array, Model, Record
 from common.errors import ConfigError
 from common.interfaces import EnvSpec, ReplayBuffer
+from common.part_config import PluginConfig
 from common.settings import Settings
 
 
@@ -96,8 +97,8 @@ class ActorCritic(NetworkAgent):
             "critics": self.critics,
             "critics_tgt": self.critics_tgt,
         }
-        self._actor_optimizer = torch.optim.Adam(self.actor.parameters(), lr=config.lr)
-        self._critics_optimizer = torch.optim.Adam(self.critics.parameters(), lr=config.lr)
+        self._actor_optimizer = adam(self.actor.parameters(), config.lr)
+        self._critics_optimizer = adam(self.critics.parameters(), config.lr)
         self._generator = torch.Generator(self.device).manual_seed(seed)
 
     @abc.abstractmethod

@@ -15,7 +15,7 @@ from common.agents.network_agent import NetworkAgent
 from common.agents.networks import Mlp
 from common.agents.policies import GreedyActor, GreedyQ
 from common.agents.stochastic import CategoricalPolicy, GaussianConfig, GaussianPolicy
-from common.agents.training import descend, to_tensors
+from common.agents.training import adam, descend, to_tensors
 from common.data import Array, Model, Record
 from common.errors import ConfigError
 from common.interfaces import EnvSpec, ReplayBuffer
@@ -65,7 +65,7 @@ class BC(NetworkAgent):
         self.device = torch.device(device)
         torch.manual_seed(seed)
         self._build(observations, actions)
-        self._optimizer = torch.optim.Adam(self.imitator.parameters(), lr=config.lr)
+        self._optimizer = adam(self.imitator.parameters(), config.lr)
         self._generator = torch.Generator(self.device).manual_seed(seed)
 
     def _build(self, observations: gymnasium.spaces.Box, actions: gymnasium.Space[Any]) -> None:

@@ -11,7 +11,7 @@ from pydantic import Field
 from common.agents.advantage_weighted import AdvantageWeighted, AdvantageWeightedConfig
 from common.agents.losses import least_value
 from common.agents.losses_offline import expectile_loss
-from common.agents.training import descend
+from common.agents.training import adam, descend
 from common.data import Record
 from common.interfaces import EnvSpec, ReplayBuffer
 
@@ -37,7 +37,7 @@ class IQL(AdvantageWeighted):
         super().__init__(spec, **given)
         self.value = self._make_network(1).to(self.device)
         self._nets["value"] = self.value
-        self._value_optimizer = torch.optim.Adam(self.value.parameters(), lr=self.config.lr)
+        self._value_optimizer = adam(self.value.parameters(), self.config.lr)
 
     def _improve_critics(self, batch: Mapping[str, torch.Tensor], buffer: ReplayBuffer) -> Record:
         return self._improve_value(batch["obs"], batch["action"]) | super()._improve_critics(batch, buffer)

@@ -13,9 +13,9 @@ import numpy as np
 import torch
 from torch import nn
 
-from common.config import PluginConfig
 from common.data import Array
 from common.errors import ConfigError, PluginError
+from common.part_config import PluginConfig
 
 
 class Head(nn.Linear):

@@ -17,11 +17,12 @@ from common.agents.exploration import EpsilonGreedy, Explorer
 from common.agents.network_agent import NetworkAgent
 from common.agents.networks import Mlp, build_network
 from common.agents.policies import GreedyQ
-from common.agents.training import descend, report_td_error, to_tensors, track
-from common.config import PluginConfig, Unit
+from common.agents.training import adam, descend, report_td_error, to_tensors, track
+from common.config import Unit
 from common.data import Array, Items, Model, Record
 from common.errors import ConfigError
 from common.interfaces import EnvSpec, ReplayBuffer
+from common.part_config import PluginConfig
 from common.settings import Settings
 
 
@@ -88,7 +89,7 @@ class QAgent(NetworkAgent):
         self.qnet, self.qnet_tgt = (self._qnet(observations).to(self.device) for _ in range(2))
         self.qnet_tgt.load_state_dict(self.qnet.state_dict())
         self._nets = {"qnet": self.qnet, "qnet_tgt": self.qnet_tgt}
-        self._optimizer = torch.optim.Adam(self.qnet.parameters(), lr=config.lr)
+        self._optimizer = adam(self.qnet.parameters(), config.lr)
         self._opt_steps = 0
         self._rng = np.random.default_rng(seed)
         self._epsilon = epsilon

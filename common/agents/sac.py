@@ -12,7 +12,7 @@ from torch import nn
 from common.agents.actor_critic import ActorCritic, ActorCriticConfig
 from common.agents.losses import ent_coef_loss, soft_policy_loss, soft_value, squashed_gaussian
 from common.agents.networks import EntropyCoef
-from common.agents.training import descend, track
+from common.agents.training import adam, descend, track
 from common.data import Record
 from common.interfaces import EnvSpec
 
@@ -54,7 +54,7 @@ class SAC(ActorCritic):
         self.target_entropy = -float(self.action_scale.size) if target is None else target
         self.ent_coef = EntropyCoef(config.ent_coef, learned=config.auto_ent_coef).to(self.device)
         self._nets["ent_coef"] = self.ent_coef
-        self._ent_coef_optimizer = torch.optim.Adam(self.ent_coef.parameters(), lr=config.ent_coef_lr or config.lr)
+        self._ent_coef_optimizer = adam(self.ent_coef.parameters(), config.ent_coef_lr or config.lr)
 
     def _make_actor(self, n_dims: int) -> nn.Module:
         return self._make_network(2 * n_dims)

@@ -30,6 +30,7 @@ from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 import builtins as _builtins
 import sys
 import typing as _typing
@@ -40,6 +41,223 @@ else:
     from typing_extensions import TypeAlias as _TypeAlias, Never as _Never
 
 DESCRIPTOR: _descriptor.FileDescriptor
+
+class _ActorState:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _ActorStateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ActorState.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    ACTOR_STATE_UNSPECIFIED: _ActorState.ValueType  # 0
+    ACTOR_STATE_AWAY: _ActorState.ValueType  # 1
+    """Joined, but no stream is open."""
+    ACTOR_STATE_ONLINE: _ActorState.ValueType  # 2
+    ACTOR_STATE_LEFT: _ActorState.ValueType  # 3
+    """Said goodbye."""
+    ACTOR_STATE_LOST: _ActorState.ValueType  # 4
+    """Silent for too long."""
+
+class ActorState(_ActorState, metaclass=_ActorStateEnumTypeWrapper): ...
+
+ACTOR_STATE_UNSPECIFIED: ActorState.ValueType  # 0
+ACTOR_STATE_AWAY: ActorState.ValueType  # 1
+"""Joined, but no stream is open."""
+ACTOR_STATE_ONLINE: ActorState.ValueType  # 2
+ACTOR_STATE_LEFT: ActorState.ValueType  # 3
+"""Said goodbye."""
+ACTOR_STATE_LOST: ActorState.ValueType  # 4
+"""Silent for too long."""
+Global___ActorState: _TypeAlias = ActorState  # noqa: Y015
+
+@_typing.final
+class CheckRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PAYLOAD_FIELD_NUMBER: _builtins.int
+    payload: _builtins.bytes
+    """Ignored: its size, up to `Limits.max_message_bytes`, shows how fast items could travel."""
+    def __init__(
+        self,
+        *,
+        payload: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["payload", b"payload"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CheckRequest: _TypeAlias = CheckRequest  # noqa: Y015
+
+@_typing.final
+class CheckResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PROTOCOL_VERSION_FIELD_NUMBER: _builtins.int
+    UNIX_SECONDS_FIELD_NUMBER: _builtins.int
+    ACTORS_FIELD_NUMBER: _builtins.int
+    MAX_ACTORS_FIELD_NUMBER: _builtins.int
+    SCHEMA_FIELD_NUMBER: _builtins.int
+    CONFIG_JSON_FIELD_NUMBER: _builtins.int
+    LIMITS_FIELD_NUMBER: _builtins.int
+    protocol_version: _builtins.int
+    """The version of this protocol that the learner speaks."""
+    unix_seconds: _builtins.float
+    """The learner's clock, in seconds since 1970-01-01 UTC."""
+    actors: _builtins.int
+    """Actors that hold an id now, and how many can at one time."""
+    max_actors: _builtins.int
+    config_json: _builtins.str
+    @_builtins.property
+    def schema(self) -> Global___Schema:
+        """As in JoinResponse."""
+
+    @_builtins.property
+    def limits(self) -> Global___Limits: ...
+    def __init__(
+        self,
+        *,
+        protocol_version: _builtins.int = ...,
+        unix_seconds: _builtins.float = ...,
+        actors: _builtins.int = ...,
+        max_actors: _builtins.int = ...,
+        schema: Global___Schema | None = ...,
+        config_json: _builtins.str = ...,
+        limits: Global___Limits | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["limits", b"limits", "schema", b"schema"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["actors", b"actors", "config_json", b"config_json", "limits", b"limits", "max_actors", b"max_actors", "protocol_version", b"protocol_version", "schema", b"schema", "unix_seconds", b"unix_seconds"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CheckResponse: _TypeAlias = CheckResponse  # noqa: Y015
+
+@_typing.final
+class StatusRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___StatusRequest: _TypeAlias = StatusRequest  # noqa: Y015
+
+@_typing.final
+class StatusResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RUN_ID_FIELD_NUMBER: _builtins.int
+    NAME_FIELD_NUMBER: _builtins.int
+    NEWEST_FIELD_NUMBER: _builtins.int
+    INSERTED_FIELD_NUMBER: _builtins.int
+    SAMPLED_FIELD_NUMBER: _builtins.int
+    REPLAY_ITEMS_FIELD_NUMBER: _builtins.int
+    REPLAY_CAPACITY_FIELD_NUMBER: _builtins.int
+    RETURN_MEAN_FIELD_NUMBER: _builtins.int
+    ACTORS_FIELD_NUMBER: _builtins.int
+    run_id: _builtins.str
+    """The run's random name, and the one it was given."""
+    name: _builtins.str
+    inserted: _builtins.int
+    """Items stored and drawn by the trainer so far, items that can be drawn now, and how many there can be."""
+    sampled: _builtins.int
+    replay_items: _builtins.int
+    replay_capacity: _builtins.int
+    return_mean: _builtins.float
+    """Mean return of the last 100 episodes of all actors; absent before the first."""
+    @_builtins.property
+    def newest(self) -> Global___ModelVersion:
+        """The newest model there is."""
+
+    @_builtins.property
+    def actors(self) -> _containers.RepeatedCompositeFieldContainer[Global___ActorStatus]:
+        """Those that hold an id and those that went in the last ten minutes, by id, of equal ones the present one first."""
+
+    def __init__(
+        self,
+        *,
+        run_id: _builtins.str = ...,
+        name: _builtins.str = ...,
+        newest: Global___ModelVersion | None = ...,
+        inserted: _builtins.int = ...,
+        sampled: _builtins.int = ...,
+        replay_items: _builtins.int = ...,
+        replay_capacity: _builtins.int = ...,
+        return_mean: _builtins.float | None = ...,
+        actors: _abc.Iterable[Global___ActorStatus] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_return_mean", b"_return_mean", "newest", b"newest", "return_mean", b"return_mean"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_return_mean", b"_return_mean", "actors", b"actors", "inserted", b"inserted", "name", b"name", "newest", b"newest", "replay_capacity", b"replay_capacity", "replay_items", b"replay_items", "return_mean", b"return_mean", "run_id", b"run_id", "sampled", b"sampled"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__return_mean: _TypeAlias = _typing.Literal["return_mean"]  # noqa: Y015
+    _WhichOneofArgType__return_mean: _TypeAlias = _typing.Literal["_return_mean", b"_return_mean"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__return_mean) -> _WhichOneofReturnType__return_mean | None: ...
+
+Global___StatusResponse: _TypeAlias = StatusResponse  # noqa: Y015
+
+@_typing.final
+class ActorStatus(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ACTOR_ID_FIELD_NUMBER: _builtins.int
+    HOST_FIELD_NUMBER: _builtins.int
+    PID_FIELD_NUMBER: _builtins.int
+    STATE_FIELD_NUMBER: _builtins.int
+    ITEMS_FIELD_NUMBER: _builtins.int
+    ENV_STEPS_FIELD_NUMBER: _builtins.int
+    LAG_OPT_STEPS_FIELD_NUMBER: _builtins.int
+    SILENT_SECONDS_FIELD_NUMBER: _builtins.int
+    LAST_RETURN_FIELD_NUMBER: _builtins.int
+    RECONNECTS_FIELD_NUMBER: _builtins.int
+    actor_id: _builtins.int
+    host: _builtins.str
+    pid: _builtins.int
+    state: Global___ActorState.ValueType
+    items: _builtins.int
+    """Stored and reported so far."""
+    env_steps: _builtins.int
+    lag_opt_steps: _builtins.int
+    """Opt steps of the newest model minus those of the model that acted in its last batch; absent before the first."""
+    silent_seconds: _builtins.float
+    """Since it was last heard."""
+    last_return: _builtins.float
+    """Return of its last episode; absent before the first."""
+    reconnects: _builtins.int
+    def __init__(
+        self,
+        *,
+        actor_id: _builtins.int = ...,
+        host: _builtins.str = ...,
+        pid: _builtins.int = ...,
+        state: Global___ActorState.ValueType = ...,
+        items: _builtins.int = ...,
+        env_steps: _builtins.int = ...,
+        lag_opt_steps: _builtins.int | None = ...,
+        silent_seconds: _builtins.float = ...,
+        last_return: _builtins.float | None = ...,
+        reconnects: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_lag_opt_steps", b"_lag_opt_steps", "_last_return", b"_last_return", "lag_opt_steps", b"lag_opt_steps", "last_return", b"last_return"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_lag_opt_steps", b"_lag_opt_steps", "_last_return", b"_last_return", "actor_id", b"actor_id", "env_steps", b"env_steps", "host", b"host", "items", b"items", "lag_opt_steps", b"lag_opt_steps", "last_return", b"last_return", "pid", b"pid", "reconnects", b"reconnects", "silent_seconds", b"silent_seconds", "state", b"state"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__lag_opt_steps: _TypeAlias = _typing.Literal["lag_opt_steps"]  # noqa: Y015
+    _WhichOneofArgType__lag_opt_steps: _TypeAlias = _typing.Literal["_lag_opt_steps", b"_lag_opt_steps"]  # noqa: Y015
+    _WhichOneofReturnType__last_return: _TypeAlias = _typing.Literal["last_return"]  # noqa: Y015
+    _WhichOneofArgType__last_return: _TypeAlias = _typing.Literal["_last_return", b"_last_return"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__lag_opt_steps) -> _WhichOneofReturnType__lag_opt_steps | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__last_return) -> _WhichOneofReturnType__last_return | None: ...
+
+Global___ActorStatus: _TypeAlias = ActorStatus  # noqa: Y015
 
 @_typing.final
 class ModelVersion(_message.Message):

@@ -49,6 +49,11 @@ class LearnerServiceStub:
                 request_serializer=common_dot_pb_dot_crossborder__pb2.GetModelRequest.SerializeToString,
                 response_deserializer=common_dot_pb_dot_crossborder__pb2.GetModelResponse.FromString,
                 _registered_method=True)
+        self.Check = channel.unary_unary(
+                '/crossborder.v1.LearnerService/Check',
+                request_serializer=common_dot_pb_dot_crossborder__pb2.CheckRequest.SerializeToString,
+                response_deserializer=common_dot_pb_dot_crossborder__pb2.CheckResponse.FromString,
+                _registered_method=True)
 
 
 class LearnerServiceServicer:
@@ -80,6 +85,13 @@ class LearnerServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Check(self, request, context):
+        """What a host may ask before it acts: nothing is joined, stored or counted, so an actor never needs it.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_LearnerServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -97,6 +109,11 @@ def add_LearnerServiceServicer_to_server(servicer, server):
                     servicer.GetModel,
                     request_deserializer=common_dot_pb_dot_crossborder__pb2.GetModelRequest.FromString,
                     response_serializer=common_dot_pb_dot_crossborder__pb2.GetModelResponse.SerializeToString,
+            ),
+            'Check': grpc.unary_unary_rpc_method_handler(
+                    servicer.Check,
+                    request_deserializer=common_dot_pb_dot_crossborder__pb2.CheckRequest.FromString,
+                    response_serializer=common_dot_pb_dot_crossborder__pb2.CheckResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -180,6 +197,112 @@ class LearnerService:
             '/crossborder.v1.LearnerService/GetModel',
             common_dot_pb_dot_crossborder__pb2.GetModelRequest.SerializeToString,
             common_dot_pb_dot_crossborder__pb2.GetModelResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Check(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/crossborder.v1.LearnerService/Check',
+            common_dot_pb_dot_crossborder__pb2.CheckRequest.SerializeToString,
+            common_dot_pb_dot_crossborder__pb2.CheckResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+
+class AdminServiceStub:
+    """For the people who run a learner; actors never call it. Served where `server.admin` or an admin token is configured;
+    where tokens are asked for, with an admin's.
+    """
+
+    def __init__(self, channel):
+        """Constructor.
+
+        Args:
+            channel: A grpc.Channel.
+        """
+        self.Status = channel.unary_unary(
+                '/crossborder.v1.AdminService/Status',
+                request_serializer=common_dot_pb_dot_crossborder__pb2.StatusRequest.SerializeToString,
+                response_deserializer=common_dot_pb_dot_crossborder__pb2.StatusResponse.FromString,
+                _registered_method=True)
+
+
+class AdminServiceServicer:
+    """For the people who run a learner; actors never call it. Served where `server.admin` or an admin token is configured;
+    where tokens are asked for, with an admin's.
+    """
+
+    def Status(self, request, context):
+        """One look at the run and its actors.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+
+def add_AdminServiceServicer_to_server(servicer, server):
+    rpc_method_handlers = {
+            'Status': grpc.unary_unary_rpc_method_handler(
+                    servicer.Status,
+                    request_deserializer=common_dot_pb_dot_crossborder__pb2.StatusRequest.FromString,
+                    response_serializer=common_dot_pb_dot_crossborder__pb2.StatusResponse.SerializeToString,
+            ),
+    }
+    generic_handler = grpc.method_handlers_generic_handler(
+            'crossborder.v1.AdminService', rpc_method_handlers)
+    server.add_generic_rpc_handlers((generic_handler,))
+    server.add_registered_method_handlers('crossborder.v1.AdminService', rpc_method_handlers)
+
+
+ # This class is part of an EXPERIMENTAL API.
+class AdminService:
+    """For the people who run a learner; actors never call it. Served where `server.admin` or an admin token is configured;
+    where tokens are asked for, with an admin's.
+    """
+
+    @staticmethod
+    def Status(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/crossborder.v1.AdminService/Status',
+            common_dot_pb_dot_crossborder__pb2.StatusRequest.SerializeToString,
+            common_dot_pb_dot_crossborder__pb2.StatusResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -67,6 +67,8 @@ class LearnerServiceStub:
     """Newest model out. One response with `not_modified` if `have` is the newest; otherwise the model in one
     message up to 4 MiB, in 1 MiB chunks in ascending `offset` beyond.
     """
+    Check: _grpc.UnaryUnaryMultiCallable[_crossborder_pb2.CheckRequest, _crossborder_pb2.CheckResponse]
+    """What a host may ask before it acts: nothing is joined, stored or counted, so an actor never needs it."""
 
 @_typing.type_check_only
 class LearnerServiceAsyncStub(LearnerServiceStub):
@@ -84,6 +86,8 @@ class LearnerServiceAsyncStub(LearnerServiceStub):
     """Newest model out. One response with `not_modified` if `have` is the newest; otherwise the model in one
     message up to 4 MiB, in 1 MiB chunks in ascending `offset` beyond.
     """
+    Check: _aio.UnaryUnaryMultiCallable[_crossborder_pb2.CheckRequest, _crossborder_pb2.CheckResponse]  # type: ignore[assignment]
+    """What a host may ask before it acts: nothing is joined, stored or counted, so an actor never needs it."""
 
 class LearnerServiceServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
@@ -117,4 +121,49 @@ class LearnerServiceServicer(metaclass=_abc_1.ABCMeta):
         message up to 4 MiB, in 1 MiB chunks in ascending `offset` beyond.
         """
 
+    @_abc_1.abstractmethod
+    def Check(
+        self,
+        request: _crossborder_pb2.CheckRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_crossborder_pb2.CheckResponse, _abc.Awaitable[_crossborder_pb2.CheckResponse]]:
+        """What a host may ask before it acts: nothing is joined, stored or counted, so an actor never needs it."""
+
 def add_LearnerServiceServicer_to_server(servicer: LearnerServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
+
+class AdminServiceStub:
+    """For the people who run a learner; actors never call it. Served where `server.admin` or an admin token is configured;
+    where tokens are asked for, with an admin's.
+    """
+
+    @_typing.overload
+    def __new__(cls, channel: _grpc.Channel) -> _Self: ...
+    @_typing.overload
+    def __new__(cls, channel: _aio.Channel) -> AdminServiceAsyncStub: ...
+    Status: _grpc.UnaryUnaryMultiCallable[_crossborder_pb2.StatusRequest, _crossborder_pb2.StatusResponse]
+    """One look at the run and its actors."""
+
+@_typing.type_check_only
+class AdminServiceAsyncStub(AdminServiceStub):
+    """For the people who run a learner; actors never call it. Served where `server.admin` or an admin token is configured;
+    where tokens are asked for, with an admin's.
+    """
+
+    def __init__(self, channel: _aio.Channel) -> None: ...
+    Status: _aio.UnaryUnaryMultiCallable[_crossborder_pb2.StatusRequest, _crossborder_pb2.StatusResponse]  # type: ignore[assignment]
+    """One look at the run and its actors."""
+
+class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
+    """For the people who run a learner; actors never call it. Served where `server.admin` or an admin token is configured;
+    where tokens are asked for, with an admin's.
+    """
+
+    @_abc_1.abstractmethod
+    def Status(
+        self,
+        request: _crossborder_pb2.StatusRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_crossborder_pb2.StatusResponse, _abc.Awaitable[_crossborder_pb2.StatusResponse]]:
+        """One look at the run and its actors."""
+
+def add_AdminServiceServicer_to_server(servicer: AdminServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -23,6 +23,7 @@ from common.pb import crossborder_pb2 as pb
 from common.pb import crossborder_pb2_grpc as pb_grpc
 from common.rpc import server_options
 from common.settings import validate
+from learner.ingest.admin import AdminServicer
 from learner.ingest.core import IngestBoot, IngestCore
 from learner.ingest.gate import Gate, server_credentials
 from learner.ingest.metrics import IngestCollector
@@ -34,15 +35,19 @@ log = logging.getLogger(__name__)
 TICK_SECONDS = 0.2
 
 
-async def _start_server(boot: IngestBoot, servicer: LearnerServicer, gate: Gate | None) -> tuple[grpc.aio.Server, int]:
+async def _start_server(boot: IngestBoot, core: IngestCore, servicer: LearnerServicer) -> tuple[grpc.aio.Server, int]:
     config = boot.config.server
+    gate = Gate.of(config, core.counts)
     server = grpc.aio.server(interceptors=[gate] if gate else [], options=server_options(config.max_message_bytes))
     pb_grpc.add_LearnerServiceServicer_to_server(servicer, server)
     health_servicer = health.aio.HealthServicer()
     health_pb2_grpc.add_HealthServicer_to_server(health_servicer, server)
-    name = pb.DESCRIPTOR.services_by_name["LearnerService"].full_name
+    name, admin = (pb.DESCRIPTOR.services_by_name[service].full_name for service in ("LearnerService", "AdminService"))
+    if config.answers_admins:
+        pb_grpc.add_AdminServiceServicer_to_server(AdminServicer(core), server)
     if config.reflection:
-        reflection.enable_server_reflection((name, health.SERVICE_NAME, reflection.SERVICE_NAME), server)
+        names = (name, *[admin] * config.answers_admins, health.SERVICE_NAME, reflection.SERVICE_NAME)
+        reflection.enable_server_reflection(names, server)
     try:
         if config.tls is None:
             port = server.add_insecure_port(boot.listen)
@@ -78,7 +83,7 @@ async def serve(boot: IngestBoot) -> None:
     loop.add_reader(bell.read_fd, on_bell)
     loop.add_reader(sys.stdin.fileno(), on_stdin_closed)
     metrics = MetricsServer(IngestCollector(core), boot.config.metrics.host, boot.metrics_port)
-    server, port = await _start_server(boot, servicer, Gate.of(boot.config.server, core.counts))
+    server, port = await _start_server(boot, core, servicer)
     host, _, _ = boot.listen.rpartition(":")
     say({"address": f"{host}:{port}", "metrics_port": metrics.port})
     while not ended.is_set():
@@ -93,7 +98,7 @@ async def serve(boot: IngestBoot) -> None:
 
 
 def main() -> int:
-    setup_logging(child=True)
+    setup_logging(form="json")
     try:
         asyncio.run(serve(validate(IngestBoot, json.loads(sys.stdin.readline()))))
     except CrossborderError as error:

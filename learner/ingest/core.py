@@ -120,6 +120,18 @@ class IngestCore:
             limits=self.limits,
         )
 
+    def check(self) -> pb.CheckResponse:
+        """What a host may know before it acts."""
+        return pb.CheckResponse(
+            protocol_version=PROTOCOL_VERSION,
+            unix_seconds=time.time(),
+            actors=len(self.registry.present()),
+            max_actors=self.config.server.max_actors,
+            schema=schema_to_pb(self.schema),
+            config_json=self._config_json,
+            limits=self.limits,
+        )
+
     def row_of(self, incarnation: int) -> int:
         """The row of an actor that has joined.
 

@@ -8,10 +8,10 @@ from typing import Any, TypeAlias
 
 import grpc
 
-from common.config import ServerConfig, TlsConfig
 from common.log import Seldom
 from common.pb import crossborder_pb2 as pb
 from common.rpc import bearer
+from common.server_config import ServerConfig, TlsConfig
 from common.tls import read_authorities, read_pair
 from common.tokens import ACTOR_VARIABLE, ADMIN_VARIABLE, Tokens
 from common.watched import Watched

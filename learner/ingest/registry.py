@@ -134,6 +134,13 @@ class Registry:
         rows: Array = self._table[np.isin(self._table["state"], _HOLDS_ID)]
         return rows
 
+    def recent(self, gone_seconds: float) -> Array:
+        """A copy of the rows of the present and of those gone for at most so long, by id, present ones first."""
+        heard = self._table["last_seen"] >= self._clock() - gone_seconds
+        known = heard & (self._table["state"] != ActorState.UNUSED)
+        rows: Array = self._table[known | np.isin(self._table["state"], _HOLDS_ID)]
+        return rows[np.lexsort((~np.isin(rows["state"], _HOLDS_ID), rows["actor_id"]))]
+
     def length_mean(self) -> float:
         """Mean length of the same episodes as ``return_mean``."""
         return float(np.mean(self._lengths)) if self._lengths else 0.0

@@ -111,6 +111,9 @@ class LearnerServicer(pb_grpc.LearnerServiceServicer):
         log.info("actor %d joined from %s (pid %d)", response.actor_id, request.host, request.pid)
         return response
 
+    async def Check(self, request: pb.CheckRequest, context: Context) -> pb.CheckResponse:  # noqa: ARG002, N802
+        return self._core.check()
+
     async def GetModel(  # noqa: N802
         self, request: pb.GetModelRequest, context: Context
     ) -> AsyncIterator[pb.GetModelResponse]:

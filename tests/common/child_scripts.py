@@ -81,7 +81,7 @@ def logging_(boot: dict[str, Any]) -> int:
     """Logs at several levels, and leaves a traceback."""
     from common.log import setup_logging
 
-    setup_logging(child=True)
+    setup_logging(form="json")
     log = logging.getLogger("deep.inside")
     log.info("all is well")
     log.warning("not so well")

@@ -11,10 +11,10 @@ import pytest
 from gymnasium.spaces import Box
 
 from common.atari import make
-from common.config import PluginConfig
 from common.data import Array
 from common.envs import Env, build_env
 from common.errors import PluginError
+from common.part_config import PluginConfig
 
 PONG, SEAQUEST = "ALE/Pong-v5", "ALE/Seaquest-v5"
 

@@ -15,16 +15,9 @@ from common.agents.dqn import DQNConfig
 from common.agents.exploration import EpsilonGreedy, Softmax
 from common.agents.sac import SACConfig
 from common.agents.td3 import TD3Config
-from common.config import (
-    ActorConfig,
-    ExplorationConfig,
-    PluginConfig,
-    PrioritizedConfig,
-    RunConfig,
-    dump_config,
-    load_config,
-)
+from common.config import ActorConfig, ExplorationConfig, PrioritizedConfig, RunConfig, dump_config, load_config
 from common.errors import ConfigError, PluginError
+from common.part_config import PluginConfig
 from common.settings import Settings, validate
 from learner.certs import make_files
 from tests.conftest import ROOT

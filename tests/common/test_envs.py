@@ -10,10 +10,10 @@ import gymnasium
 import numpy as np
 import pytest
 
-from common.config import PluginConfig
 from common.data import Column
 from common.envs import box_observations, build_env, column_of, spec_of
 from common.errors import ConfigError, PluginError
+from common.part_config import PluginConfig
 from tests.conftest import ROOT
 from tests.parts import CountingEnv
 
@@ -113,7 +113,7 @@ def test_what_an_environment_lacks_is_named_with_its_extra(
 
 SMOKE = """
 import sys
-from common.config import PluginConfig
+from common.part_config import PluginConfig
 from common.envs import build_env
 
 for id in sys.argv[1:]:

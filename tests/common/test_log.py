@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import logging
 import re
 import subprocess
@@ -11,34 +12,49 @@ from common.log import Seldom, relog
 from tests.conftest import ROOT
 
 
-def written(setup: str, call: str = "warning('look out')") -> str:
+def written(setup: str, call: str = "warning('look out')", returns: int = 0) -> str:
     """What a process of its own writes to stderr."""
     logger = "logging.getLogger('deep.inside')"
     lines = ("import logging", "from common.log import setup_logging", setup, f"{logger}.{call}")
     code = "\n".join(lines)
-    return subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True).stderr
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == returns, done.stderr
+    return done.stderr
 
 
 def match(pattern: str, text: str) -> bool:
     return re.fullmatch(pattern, text) is not None
 
 
-@pytest.fixture(autouse=True)
-def _hear_everything(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.DEBUG, "worker-3")
-
-
 def test_people_read_time_level_and_name() -> None:
     assert match(r"\d\d:\d\d:\d\d WARNING deep\.inside: look out\n", written("setup_logging()"))
 
 
-def test_a_child_leaves_the_time_to_its_parent() -> None:
-    assert written("setup_logging(child=True)") == "WARNING deep.inside: look out\n"
+def test_machines_read_one_object_per_line() -> None:
+    entry = json.loads(written("setup_logging(form='json')"))
+    assert entry.keys() == {"time", "level", "logger", "message"}
+    assert (entry["level"], entry["logger"], entry["message"]) == ("WARNING", "deep.inside", "look out")
+    assert match(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}\+00:00", entry["time"])
+
+
+def test_an_exception_is_part_of_its_object() -> None:
+    (line,) = written(
+        "setup_logging(form='json')", "error('it broke', exc_info=ZeroDivisionError('zero'))"
+    ).splitlines()
+    assert (json.loads(line)["message"], json.loads(line)["exception"]) == ("it broke", "ZeroDivisionError: zero")
+
+
+def test_what_ends_a_process_and_what_warns_are_objects_too() -> None:
+    died = written("setup_logging(form='json')", "parent and __import__('warnings').warn('old') or 1 / 0", returns=1)
+    warned, ended = (json.loads(line) for line in died.splitlines())
+    assert (warned["logger"], warned["level"]) == ("py.warnings", "WARNING")
+    assert (ended["logger"], ended["level"], ended["message"]) == ("uncaught", "CRITICAL", "division by zero")
+    assert ended["exception"].startswith("Traceback")
 
 
 def test_a_level_that_is_not_wanted_is_not_written() -> None:
-    assert written("setup_logging('ERROR', child=True)") == ""
-    assert written("setup_logging('DEBUG', child=True)", "debug('d')") == "DEBUG deep.inside: d\n"
+    assert written("setup_logging('ERROR')") == ""
+    assert json.loads(written("setup_logging('DEBUG', 'json')", "debug('d')"))["message"] == "d"
 
 
 def test_a_terminal_shares_its_screen_with_the_live_display() -> None:
@@ -48,21 +64,30 @@ def test_a_terminal_shares_its_screen_with_the_live_display() -> None:
     )
 
 
+RECORD = {"level": "WARNING", "logger": "a.b", "message": "100 %s"}
+
+
+def test_a_record_of_a_child_is_one_of_ours_under_the_childs_name(caplog: pytest.LogCaptureFixture) -> None:
+    relog("worker-3", json.dumps({**RECORD, "exception": "Traceback\n  here"}))
+    (record,) = caplog.records
+    assert (record.name, record.levelno, record.getMessage()) == ("worker-3.a.b", logging.WARNING, "100 %s")
+    assert record.exc_text == "Traceback\n  here"
+
+
+def test_a_record_of_a_child_below_the_level_is_left_out(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.ERROR, "worker-3")
+    relog("worker-3", json.dumps(RECORD))
+    assert not caplog.records
+
+
 @pytest.mark.parametrize(
-    ("line", "last", "level", "message"),
-    [
-        ("WARNING a.b: text", logging.INFO, logging.WARNING, "a.b: text"),
-        ("DEBUG a.b: 100 %s", logging.INFO, logging.DEBUG, "a.b: 100 %s"),
-        ("  File 'x.py', line 3", logging.ERROR, logging.ERROR, "  File 'x.py', line 3"),
-        ("warnings are lower case", logging.INFO, logging.INFO, "warnings are lower case"),
-        ("", logging.INFO, logging.INFO, ""),
-    ],
+    "line",
+    ["100 % sure", "", "3.5", "[1]", "{}", '{"level": "LOUD", "logger": "a", "message": ""}', '{"level": "INFO"}'],
 )
-def test_a_line_of_a_child_keeps_its_level_or_goes_on_with_the_last(
-    caplog: pytest.LogCaptureFixture, line: str, last: int, level: int, message: str
-) -> None:
-    assert relog("worker-3", line, last) == level
-    assert [(r.name, r.levelno, r.getMessage()) for r in caplog.records] == [("worker-3", level, message)]
+def test_other_words_of_a_child_are_information(caplog: pytest.LogCaptureFixture, line: str) -> None:
+    caplog.set_level(logging.INFO, "worker-3")
+    relog("worker-3", line)
+    assert [(r.name, r.levelno, r.getMessage()) for r in caplog.records] == [("worker-3", logging.INFO, line)]
 
 
 def test_something_frequent_is_due_at_most_once_in_a_while_and_the_rest_is_counted() -> None:

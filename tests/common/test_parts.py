@@ -1,6 +1,7 @@
 from __future__ import annotations
 
-from common.config import ActorConfig, EnvConfig, PluginConfig
+from common.config import ActorConfig
+from common.part_config import EnvConfig, PluginConfig
 from common.parts import build_parts
 from common.processors import NStep
 from tests.parts import CheckingAgent, CountingEnv

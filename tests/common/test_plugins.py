@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from common.errors import PluginError
-from common.plugins import load, nearest
+from common.plugins import load
 from common.processors import OneStep
 
 
@@ -40,18 +40,6 @@ def test_a_module_in_the_current_directory_is_found(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.chdir(tmp_path)
     assert load("my_own_part:make")() == 42
-
-
-@pytest.mark.parametrize(
-    ("name", "known", "hint"),
-    [
-        ("capcity", {"capacity", "seed"}, " (did you mean 'capacity'?)"),
-        ("zzz", {"b", "a"}, " (known: a, b)"),
-        ("zzz", set(), " (known: none)"),
-    ],
-)
-def test_a_wrong_name_is_answered_with_the_nearest_or_all_there_are(name: str, known: set[str], hint: str) -> None:
-    assert nearest(name, known) == hint
 
 
 def test_a_relative_module_is_refused() -> None:

@@ -88,7 +88,12 @@ class Prometheus:
 
 @contextmanager
 def prometheus(
-    folder: Path, endpoints: Mapping[str, Any], *, hold: str | None = None, alertmanager: str | None = None
+    folder: Path,
+    endpoints: Mapping[str, Any],
+    *,
+    hold: str | None = None,
+    sooner: Mapping[str, str] | None = None,
+    alertmanager: str | None = None,
 ) -> Iterator[Prometheus]:
     """Scrapes a learner host every second, otherwise as the shipped configuration says.
 
@@ -96,6 +101,7 @@ def prometheus(
         folder: where it keeps its files.
         endpoints: of the learner host, as in its endpoints.json.
         hold: takes the place of every rule's ``for``, so that a test need not wait as long as an operator.
+        sooner: in every rule's expression, what takes the place of which text, for the same reason.
         alertmanager: ``host:port`` to notify.
     """
     config = yaml.safe_load((SHIPPED / "prometheus.yml").read_text())
@@ -107,6 +113,8 @@ def prometheus(
     rules = yaml.safe_load((SHIPPED / "alerts.yml").read_text())
     for rule in rules["groups"][0]["rules"]:
         rule["for"] = hold or rule["for"]
+        for text, other in (sooner or {}).items():
+            rule["expr"] = rule["expr"].replace(text, other)
     (folder / "alerts.yml").write_text(yaml.safe_dump(rules))
     (folder / "prometheus.yml").write_text(yaml.safe_dump(config))
     address = f"127.0.0.1:{free_port()}"
@@ -131,6 +139,19 @@ def alertmanager(folder: Path, webhook: str) -> Iterator[str]:
     own = [f"--storage.path={folder / 'alertmanager'}", "--cluster.listen-address="]
     with running([*command, *own], f"http://{address}/-/ready", folder / "alertmanager.log"):
         yield address
+
+
+@contextmanager
+def on_call(
+    folder: Path, endpoints: Mapping[str, Any], sooner: Mapping[str, str]
+) -> Iterator[tuple[Prometheus, queue.Queue[dict[str, Any]]]]:
+    """Prometheus, and the alerts that reach whoever is on call for a learner host, by a webhook, after a second."""
+    with (
+        webhook() as (url, alerts),
+        alertmanager(folder, url) as notified,
+        prometheus(folder, endpoints, hold="1s", sooner=sooner, alertmanager=notified) as asked,
+    ):
+        yield asked, alerts
 
 
 @contextmanager

@@ -9,10 +9,12 @@ import signal
 from collections.abc import Callable
 from pathlib import Path
 
+from common.errors import DivergedError
 from learner.actor_table import map_actor_table
-from tests.conftest import Command, children_of, is_alive, kill, wait_for
+from tests.conftest import Command, children_of, endpoints, is_alive, kill, wait_for
 from tests.e2e.test_by_hand import ENDLESS, free_port, grows
 from tests.e2e.test_counting import CAPACITY, stored_items
+from tests.learner.test_metrics import scrape
 from tests.parts import assert_complete
 
 
@@ -65,3 +67,24 @@ def test_killed_twice_and_resumed_nothing_acknowledged_is_lost_or_doubled_and_th
     assert axis == list(range(10, axis[-1] + 1, 10)), "no row is missing and none is there twice"
     assert json.loads((run_dir / "run.json").read_text())["incarnation"] == 3
     assert kept(run_dir) == json.loads((run_dir / "final" / "meta.json").read_text())["opt_steps"]
+
+
+def test_a_run_that_diverges_ends_without_saving_that_and_goes_on_from_the_checkpoint_before(
+    start: Callable[..., Command], write_config: Callable[..., Path], tmp_path: Path
+) -> None:
+    run_dir, ill = tmp_path / "run", tmp_path / "ill"
+    agent = {"target": "tests.parts:DivergingAgent", "params": {"ill": str(ill)}}
+    trainer = {**ENDLESS, "checkpoint_seconds": 0.1, "record_interval": 10}
+    server = start("learner.cli", "--config", str(write_config(agent=agent, trainer=trainer)), "--local-actors", "1")
+    wait_for(lambda: kept(run_dir) > 0, "a checkpoint")
+    ill.touch()
+    assert server.wait() == DivergedError.exit_code, server.output()
+    assert re.search(r"opt step \d+: expected finite values, found loss nan; --resume goes on", server.output())
+    assert "Traceback" not in server.output()
+    assert not (run_dir / "final").exists()
+    ill.unlink()
+    again = start("learner.cli", "--resume", str(run_dir), "--local-actors", "1")
+    last = kept(run_dir)
+    wait_for(lambda: kept(run_dir) > last, "a checkpoint further on")
+    assert resumed_at(again) == last
+    assert scrape(endpoints(run_dir)["trainer_metrics_port"])["divergences_total"] == 1

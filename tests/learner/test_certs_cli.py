@@ -27,6 +27,7 @@ def test_a_certificate_fits_its_key_and_the_authority(tmp_path: Path, name: str)
     make(tmp_path)
     context = ssl.create_default_context(cafile=tmp_path / "ca.pem")
     context.load_cert_chain(tmp_path / f"{name}.pem", tmp_path / f"{name}.key")
+    assert context.get_ca_certs()
 
 
 def test_nothing_is_overwritten_by_mistake(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -56,5 +57,7 @@ def test_an_authority_without_its_key_is_not_renewed(tmp_path: Path, capsys: pyt
 
 
 def test_certificates_that_never_were_valid_are_not_made(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert make(tmp_path, "--days", "0") == 2
-    assert "--days: expected at least 1, found 0" in capsys.readouterr().err
+    with pytest.raises(SystemExit) as ended:
+        make(tmp_path, "--days", "0")
+    assert ended.value.code == 2
+    assert "--days: expected 1 or more, found '0'" in capsys.readouterr().err

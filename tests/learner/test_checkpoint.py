@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 import torch
 
-from common.config import ActorConfig, EnvConfig, PluginConfig
+from common.config import ActorConfig
 from common.envs import build_env, spec_of
 from common.errors import CheckpointError
 from common.interfaces import Agent
+from common.part_config import EnvConfig, PluginConfig
 from examples.own_parts import Corridor, TabularQ
 from learner.checkpoint import Checkpoints, load_agent, load_params
 from tests.learner.test_evaluator import Idle

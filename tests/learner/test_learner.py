@@ -11,9 +11,11 @@ from typing import Any
 import pytest
 import torch
 
-from common.config import ActorConfig, EnvConfig, PluginConfig, TrainerConfig
+from common.config import ActorConfig, TrainerConfig
 from common.data import Array, Items, Model, Record
+from common.errors import DivergedError
 from common.interfaces import Agent, Evaluation
+from common.part_config import EnvConfig, PluginConfig
 from learner.checkpoint import Checkpoints
 from learner.learner import Learner, Outcome
 from learner.scoring import InlineScoring, Moment, Scored, Scoring
@@ -75,6 +77,7 @@ class DiaryAgent(Agent):
     def __init__(self, diary: Diary) -> None:
         self._diary = diary
         self.steps = 0
+        self.loss: float | None = None
 
     def sample(self, obs: Array) -> Array:
         raise AssertionError("a learner does not act")
@@ -86,7 +89,7 @@ class DiaryAgent(Agent):
         self._diary.events.append("opt")
         self._diary.now += 0.5
         self.steps += 1
-        return {"loss": torch.tensor(float(self.steps))}
+        return {"loss": torch.tensor(self.loss if self.loss is not None else float(self.steps))}
 
     def model_info(self) -> Mapping[str, torch.Tensor]:
         return {}
@@ -200,13 +203,41 @@ def test_losses_are_means_over_all_steps_since_the_last_record(tmp_path: Path) -
 
 
 def test_invariant_8_best_is_saved_on_a_strictly_greater_score_only(tmp_path: Path) -> None:
-    diary = Diary(scores=[1.0, 1.0, math.nan, 2.0, 1.5])
+    diary = Diary(scores=[1.0, 1.0, 0.5, 2.0, 1.5])
     learner = make(diary, tmp_path, max_opts=5, eval_interval=1, save_interval=2)
     run(learner, diary)
     saves = [event for event in diary.events if event.startswith("save")]
     assert saves == ["save best", "save 2", "save best", "save 4", "save final"]
     assert sorted(p.name for p in tmp_path.iterdir()) == ["2", "4", "best", "final"]
     assert learner.best_score == 2.0
+
+
+def test_a_score_that_is_no_number_ends_training_and_is_recorded_but_neither_published_nor_saved(
+    tmp_path: Path,
+) -> None:
+    diary = Diary(scores=[1.0, math.nan])
+    learner = make(diary, tmp_path, eval_interval=1)
+    learner.start()
+    learner.step()
+    with pytest.raises(DivergedError, match="opt step 2: expected finite values, found eval_reward nan"):
+        learner.step()
+    before = list(diary.events)
+    assert before[-2:] == ["record", "flush"]
+    learner.request_stop()
+    learner.finish(diary.announce_stop)
+    assert diary.events[len(before) :] == ["stop"]
+    assert [path.name for path in tmp_path.iterdir()] == ["best"]
+
+
+def test_a_loss_that_is_no_number_ends_training_with_the_next_record(tmp_path: Path) -> None:
+    diary = Diary()
+    learner = make(diary, tmp_path, record_interval=3)
+    diary.agent.loss = math.inf
+    learner.step()
+    diary.agent.loss = None
+    learner.step()
+    with pytest.raises(DivergedError, match="opt step 3: expected finite values, found loss inf"):
+        learner.step()
 
 
 def test_invariant_9_the_agent_is_back_in_train_mode_after_an_evaluation(tmp_path: Path) -> None:

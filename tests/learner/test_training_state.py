@@ -86,3 +86,11 @@ def test_a_place_that_cannot_be_written_is_an_error_with_its_cause(tmp_path: Pat
     (tmp_path / "checkpoints").write_text("")
     with pytest.raises(CheckpointError, match=r"cannot be saved: .*Not a directory"):
         write(files(tmp_path), 1)
+
+
+def test_a_state_that_is_no_numbers_is_refused_and_the_one_before_stays(tmp_path: Path) -> None:
+    kept = files(tmp_path, keep=1)
+    write(kept, 9)
+    with pytest.raises(CheckpointError, match="opt step 10: expected numbers, found NaN in w"):
+        kept.write(StateOfRun(10, None, {"w": torch.tensor([1.0, torch.nan])}, "{}"))
+    assert newest(kept) == 9

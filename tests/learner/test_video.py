@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from common.config import PluginConfig
 from common.errors import PluginError, RunDirectoryError
+from common.part_config import PluginConfig
 from learner.video import filmed
 from tests.parts import CountingEnv
 

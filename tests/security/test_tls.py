@@ -66,7 +66,7 @@ def test_a_certificate_that_has_expired_is_refused_and_a_new_one_needs_no_restar
 
 def test_a_certificate_whose_key_has_not_come_yet_is_not_used(restored: Secured) -> None:
     replace(restored.certs / "server.pem", restored.sign("127.0.0.1").certificate_pem)
-    join(restored.address, restored.trust())
+    assert join(restored.address, restored.trust())
 
 
 def test_plaintext_to_a_tls_port_is_not_answered(secured: Secured) -> None:
@@ -105,7 +105,7 @@ def trust_with(mutual: Secured, signed: Signed, directory: Path) -> Trust:
 
 
 def test_a_learner_that_asks_for_certificates_lets_its_authoritys_in(mutual: Secured) -> None:
-    join(mutual.address, mutual.trust(certificate=mutual.path("actor.pem"), key=mutual.path("actor.key")))
+    assert join(mutual.address, mutual.trust(certificate=mutual.path("actor.pem"), key=mutual.path("actor.key")))
 
 
 def test_a_learner_that_asks_for_certificates_refuses_an_actor_without_one(mutual: Secured) -> None:

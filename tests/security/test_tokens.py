@@ -63,7 +63,7 @@ def test_no_call_is_answered_without_a_token_and_the_refusal_says_nothing(channe
 
 
 def test_an_actor_with_a_wrong_token_ends_at_once(secured: Secured, tmp_path: Path) -> None:
-    with pytest.raises(AuthenticationError, match="the learner refused this actor's token"):
+    with pytest.raises(AuthenticationError, match="the learner refused the token"):
         join(secured.address, secured.trust(token_file=write(tmp_path / "wrong.token", NEW)))
 
 
@@ -75,18 +75,18 @@ def test_a_worker_whose_token_is_refused_ends_with_an_exit_code_of_its_own(
         "actor.cli", "--learner", secured.address, "--ca", secured.path("ca.pem"), "--token-file", str(wrong)
     )
     assert worker.wait() == 15
-    assert "actor-worker: the learner refused this actor's token" in worker.output()
+    assert "actor-worker: the learner refused the token" in worker.output()
     assert "Traceback" not in worker.output()
 
 
 def test_an_actor_without_a_token_ends_at_once(secured: Secured) -> None:
-    with pytest.raises(AuthenticationError, match="the learner refused this actor's token"):
+    with pytest.raises(AuthenticationError, match="the learner refused the token"):
         join(secured.address, secured.trust(token_file=None))
 
 
 def test_the_token_may_come_from_the_environment(secured: Secured, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(f"{ACTOR_VARIABLE}_FILE", secured.path("actor.token"))
-    join(secured.address, secured.trust(token_file=None))
+    assert join(secured.address, secured.trust(token_file=None))
 
 
 def test_an_admins_token_does_not_make_an_actor(secured: Secured) -> None:
@@ -103,7 +103,8 @@ def test_only_admins_may_list_the_services(secured: Secured, channel: grpc.Chann
 
 
 def test_health_is_told_to_everybody(channel: grpc.Channel) -> None:
-    health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=SECONDS)
+    answer = health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=SECONDS)
+    assert answer.status == health_pb2.HealthCheckResponse.SERVING
 
 
 @pytest.fixture

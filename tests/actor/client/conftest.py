@@ -33,6 +33,9 @@ class ScriptedLearner(pb_grpc.LearnerServiceServicer):
     ) -> Iterator[pb.PushItemsResponse]:
         raise NotImplementedError
 
+    def Check(self, request: pb.CheckRequest, context: grpc.ServicerContext) -> pb.CheckResponse:  # noqa: N802
+        raise NotImplementedError
+
 
 Serve = Callable[..., int]
 

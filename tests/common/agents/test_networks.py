@@ -21,8 +21,8 @@ from common.agents.networks import (
     build_encoder,
     build_network,
 )
-from common.config import PluginConfig
 from common.errors import ConfigError, PluginError
+from common.part_config import PluginConfig
 
 
 @pytest.mark.parametrize("in_shape", [(3,), (2, 4), (1, 2, 3)])

@@ -133,3 +133,15 @@ def test_the_row_of_the_actor_gone_for_longest_is_used_again(table: Array) -> No
     gone = registry._rows[7]
     registry.join(10**6, "host", 1)
     assert registry.row_of(10**6) == gone
+
+
+def test_of_those_that_are_gone_the_recent_ones_are_shown_below_whoever_has_their_id(table: Array) -> None:
+    clock = Clock()
+    registry = make(table, clock)
+    for incarnation in (11, 12):
+        registry.join(incarnation, "host", 1)
+    registry.set_state(0, ActorState.LEFT)
+    registry.join(13, "host", 1)
+    assert registry.recent(60.0)["incarnation"].tolist() == [13, 11, 12]
+    clock.now += 61
+    assert registry.recent(60.0)["incarnation"].tolist() == [13, 12]

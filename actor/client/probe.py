@@ -1,0 +1,137 @@
+"""Asking a learner what an actor would meet, without becoming one."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+import grpc
+
+from actor.client.channel import open_channel, watch_credentials
+from actor.client.fetcher import assemble
+from actor.trust import Trust
+from common.codec import schema_from_pb
+from common.data import Schema
+from common.errors import LearnerUnreachableError, ProtocolMismatchError, RefusedError
+from common.pb import crossborder_pb2 as pb
+from common.pb import crossborder_pb2_grpc as pb_grpc
+from common.rpc import PROTOCOL_VERSION, describe, typed_error
+
+ANSWER_SECONDS: Final = 5.0
+TRANSFER_SECONDS: Final = 60.0
+PAYLOADS: Final = 8
+PAYLOAD_BYTES: Final = 1 << 20
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a learner says to whoever asks, and when: Unix seconds of its own clock and of ours."""
+
+    protocol_version: int
+    asked_at: float
+    unix_seconds: float
+    answered_at: float
+    actors: int
+    max_actors: int
+    schema: Schema
+    config_json: str
+    max_message_bytes: int
+
+    @property
+    def round_trip(self) -> float:
+        """Seconds from question to answer."""
+        return self.answered_at - self.asked_at
+
+    @property
+    def clock_offset(self) -> float:
+        """Seconds the learner's clock is ahead of ours, give or take half the round trip (RFC 5905, section 8)."""
+        return self.unix_seconds - (self.asked_at + self.answered_at) / 2
+
+
+class Probe:
+    """A channel to a learner, for questions. Nothing is joined, stored or counted.
+
+    Args:
+        address: HOST:PORT.
+        trust: as an actor's.
+        clock: Unix seconds.
+
+    Raises:
+        ConfigError: a file of ``trust`` cannot be read, or its settings contradict each other.
+    """
+
+    def __init__(self, address: str, trust: Trust, clock: Callable[[], float] = time.time) -> None:
+        self._clock = clock
+        self._channel = open_channel(address, watch_credentials(address, trust).get())
+        self._stub = pb_grpc.LearnerServiceStub(self._channel)
+
+    def ask(self) -> Answer:
+        """Ask once.
+
+        Raises:
+            AuthenticationError: the two do not trust each other.
+            ProtocolMismatchError: the learner speaks another version, or one that cannot be asked.
+            LearnerUnreachableError: it did not answer.
+        """
+        asked_at = self._clock()
+        found = _answered(lambda: self._stub.Check(pb.CheckRequest(), timeout=ANSWER_SECONDS))
+        answered_at = self._clock()
+        if found.protocol_version != PROTOCOL_VERSION:
+            raise ProtocolMismatchError(
+                f"protocol version: the learner speaks {found.protocol_version}, this host {PROTOCOL_VERSION}"
+            )
+        return Answer(
+            protocol_version=found.protocol_version,
+            asked_at=asked_at,
+            unix_seconds=found.unix_seconds,
+            answered_at=answered_at,
+            actors=found.actors,
+            max_actors=found.max_actors,
+            schema=schema_from_pb(found.schema),
+            config_json=found.config_json,
+            max_message_bytes=found.limits.max_message_bytes,
+        )
+
+    def upload(self, max_message_bytes: int) -> float:
+        """Bytes per second that reach the learner, several messages on their way at a time as an actor's are.
+
+        Raises:
+            CrossborderError: as ``ask``.
+        """
+        payload = os.urandom(min(PAYLOAD_BYTES, max_message_bytes // 2))  # Random: nothing on the way compresses it.
+        began = time.perf_counter()
+        calls = [self._stub.Check.future(pb.CheckRequest(payload=payload), TRANSFER_SECONDS) for _ in range(PAYLOADS)]
+        for call in calls:
+            _answered(call.result)
+        return PAYLOADS * len(payload) / (time.perf_counter() - began)
+
+    def download(self) -> tuple[int, float]:
+        """Fetch the newest model: its bytes, and the seconds that took.
+
+        Raises:
+            RefusedError: what came is no model.
+            CrossborderError: as ``ask``.
+        """
+        began = time.perf_counter()
+        chunks = _answered(lambda: list(self._stub.GetModel(pb.GetModelRequest(), timeout=TRANSFER_SECONDS)))
+        seconds = time.perf_counter() - began
+        try:
+            assemble(chunks)
+        except ValueError as error:
+            raise RefusedError(str(error)) from error
+        return sum(len(chunk.data) for chunk in chunks), seconds
+
+    def close(self) -> None:
+        self._channel.close()
+
+
+def _answered(call: Callable[[], Any]) -> Any:
+    try:
+        return call()
+    except grpc.RpcError as error:
+        if error.code() is grpc.StatusCode.UNIMPLEMENTED:
+            raise ProtocolMismatchError("the learner does not know this question: it is of an older release") from error
+        raise typed_error(error) or LearnerUnreachableError(f"no answer: {describe(error)}") from error

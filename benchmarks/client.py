@@ -1,0 +1,85 @@
+"""An actor's client without an actor: joins, and pushes the same items over and over.
+
+python -m benchmarks.client ADDRESS TRANSITIONS_PER_SECOND     until its standard input is closed
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from types import TracebackType
+
+import numpy as np
+
+from actor.client.connector import Connector
+from actor.client.fetcher import ModelFetcher
+from actor.client.pusher import Pusher
+from actor.proxy import ReplayBufferProxy
+from actor.stat import ActorCounters
+from actor.trust import Trust
+from benchmarks.screens import life
+from common.data import Items
+
+ROWS = 256
+"""Transitions that are pushed over and over."""
+FLUSH_SECONDS = 10.0
+
+
+class Client:
+    """Joined while it is entered; leaving it waits until everything is acknowledged."""
+
+    def __init__(self, address: str, trust: Trust) -> None:
+        self._stopped = threading.Event()
+        incarnation = int(np.random.default_rng().integers(1, 2**63))
+        self._connector = Connector(address, incarnation, FLUSH_SECONDS, self._stopped, trust)
+        joined = self._connector.join()
+        self._fetcher = ModelFetcher(self._connector.stub, self._stopped)
+        self._pusher = Pusher(self._connector, joined, self._fetcher, ActorCounters(), self._stopped)
+        self._proxy = ReplayBufferProxy(joined.schema, joined.config.push, self._pusher)
+        self.schema = joined.schema
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._proxy.flush()
+        unacknowledged = self._pusher.finish(FLUSH_SECONDS)
+        self._stopped.set()
+        self._fetcher.join(1.0)
+        self._connector.close()
+        if unacknowledged:
+            raise SystemExit(f"{unacknowledged} batches were not acknowledged")
+
+    def parts(self, rows_per_push: int) -> list[Items]:
+        """The items, so many in each part."""
+        items = life(self.schema, ROWS)
+        return [{k: v[i : i + rows_per_push] for k, v in items.items()} for i in range(0, ROWS, rows_per_push)]
+
+    def push(self, items: Items) -> None:
+        """As a sampler pushes; blocks while the learner holds back."""
+        self._proxy.push(items)
+
+
+def push_steadily(address: str, per_second: float) -> None:
+    """Push so many transitions a second, one at a time, until standard input is closed."""
+    closed = threading.Event()
+
+    def await_end() -> None:
+        sys.stdin.read()
+        closed.set()
+
+    threading.Thread(target=await_end, daemon=True).start()
+    with Client(address, Trust()) as client:
+        parts, pushed, started = client.parts(1), 0, time.perf_counter()
+        while not closed.wait(max(0.0, started + pushed / per_second - time.perf_counter())):
+            for part in parts:
+                client.push(part)
+            pushed += ROWS
+    sys.stdout.write(f"{pushed / (time.perf_counter() - started)}\n")
+
+
+if __name__ == "__main__":
+    push_steadily(sys.argv[1], float(sys.argv[2]))

@@ -1,0 +1,172 @@
+"""DQN's opt steps per second on one thread: bare, and while transitions arrive; a network of 2x256, or Nature's CNN.
+
+Beside them the floor, the step's matrix products and convolutions alone, and the update of CleanRL's ``dqn.py`` (MIT
+licence) on the same network: uniform batches from arrays, mean squared error, Adam. ``felt`` is the rate while
+transitions arrive over the rate of the same process, its server idle; ``to CleanRL`` and ``of the floor`` are of the
+bare rate. The ways take turns, and of each turn the fastest of three counts: whatever else runs only slows down.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn import functional
+
+from benchmarks.client import ROWS, Client
+from benchmarks.ingest import ingest
+from benchmarks.report import report
+from benchmarks.screens import life
+from common.agents.dqn import DQN
+from common.data import Items
+from learner.server import LearnerServer, local_trust
+
+SECONDS = 2.0
+TURNS = 3
+STORED = 20_000
+# As CleanRL does it: no double Q, no clipping.
+PARAMS = "double_dqn: false, max_grad_norm: null, critic_loss: mse, explorer: {{start: 0}}, batch_size: {}"
+NATURE = "network: {target: 'common.agents.networks:NatureCnn'}"
+KINDS = {
+    "cartpole": (64, 20_000, "units: [256, 256]"),
+    "atari": (32, 2_000, NATURE),
+}
+"""Batch size, arriving transitions per second, network."""
+
+
+def rate(step: Callable[[], object]) -> float:
+    """Steps per second of wall-clock."""
+    started, steps = time.perf_counter(), 0
+    while (elapsed := time.perf_counter() - started) < SECONDS:
+        step()
+        steps += 1
+    return steps / elapsed
+
+
+def cleanrl(net: nn.Module, items: Items, size: int) -> Callable[[], None]:
+    """CleanRL's update, with replay and batches as it has them."""
+    online, target = net, copy.deepcopy(net)
+    optimizer, rng = torch.optim.Adam(online.parameters(), lr=1e-3), np.random.default_rng(0)
+    rows = len(items["reward"])
+    actions = items["action"].reshape(-1, 1).astype(np.int64)
+    dones = items["terminated"].astype(np.float32)
+
+    def update() -> None:
+        drawn = rng.integers(0, rows, size)
+        obs, next_obs = (torch.tensor(items[name][drawn]) for name in ("obs", "next_obs"))
+        action, reward, done = (torch.tensor(column[drawn]) for column in (actions, items["reward"], dones))
+        with torch.no_grad():
+            best, _ = target(next_obs).max(dim=1)
+            expected = reward + 0.99 * best * (1 - done)
+        loss = functional.mse_loss(expected, online(obs).gather(1, action).squeeze())
+        optimizer.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+
+    return update
+
+
+def products(net: nn.Module, obs: torch.Tensor) -> Callable[[], None]:
+    """The products of one step alone: two passes forwards and one backwards through each layer that has weights."""
+    calls: list[Callable[[], object]] = []
+
+    def note(layer: nn.Module, inputs: tuple[torch.Tensor, ...], output: torch.Tensor) -> None:
+        x, back, is_first = inputs[0].detach().clone(), torch.ones_like(output), not calls
+        if isinstance(layer, nn.Linear):
+            weight = layer.weight.detach()
+            forward = [lambda: torch.mm(x, weight.t())] * 2
+            backward = [lambda: torch.mm(back.t(), x), lambda: torch.mm(back, weight)]
+            calls.extend([*forward, *backward[: 1 if is_first else 2]])
+        elif isinstance(layer, nn.Conv2d):
+            weight, stride = layer.weight.detach(), list(layer.stride)
+            forward = [lambda: functional.conv2d(x, weight, stride=stride)] * 2
+            mask = [not is_first, True, False]
+            calls.extend(forward)
+            calls.append(
+                lambda: torch.ops.aten.convolution_backward(
+                    back, x, weight, None, stride, [0, 0], [1, 1], False, [0, 0], 1, mask
+                )
+            )
+
+    hooks = [layer.register_forward_hook(note) for layer in net.modules()]
+    with torch.no_grad():
+        net(obs)
+    for hook in hooks:
+        hook.remove()
+
+    def step() -> None:
+        with torch.no_grad():
+            for call in calls:
+                call()
+
+    return step
+
+
+@contextmanager
+def arriving(server: LearnerServer, per_second: float) -> Iterator[None]:
+    """Another process pushes so many transitions a second."""
+    before, started = server.buffer.inserted, time.perf_counter()
+    command = [sys.executable, "-m", "benchmarks.client", server.ingest.address, str(per_second)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL) as process:
+        deadline = time.monotonic() + 30
+        while server.buffer.inserted == before:  # Until it has joined.
+            if time.monotonic() > deadline:
+                raise SystemExit("no transition arrived within 30 s")
+            time.sleep(0.05)
+        before, started = server.buffer.inserted, time.perf_counter()
+        yield
+        arrived = (server.buffer.inserted - before) / (time.perf_counter() - started)
+        assert process.stdin is not None
+        process.stdin.close()
+    if arrived < 0.9 * per_second:
+        raise SystemExit(f"expected {per_second:g} transitions a second, but only {arrived:.0f} arrived")
+
+
+def measure(kind: str) -> dict[str, object]:
+    size, per_second, network = KINDS[kind]
+    params = f"agent={{target: common.agents.dqn:DQN, params: {{{PARAMS.format(size)}, {network}}}}}"
+    with ingest(kind, 64, params, f"replay.capacity={STORED}") as server:
+        with Client(server.ingest.address, local_trust(server.config.server)) as client:
+            for _ in range(STORED // ROWS):
+                client.push(client.parts(ROWS)[0])
+        agent = server.learner.agent
+        assert isinstance(agent, DQN)
+        server.learner.start()
+        items = life(server._run.memory.schema, 1000)
+        obs = torch.from_numpy(items["obs"][:size])
+        update, floor = cleanrl(copy.deepcopy(agent.qnet), items, size), products(agent.qnet, obs)
+        turns = []
+        for _ in range(TURNS):
+            turn = {"opt/s": rate(server.learner.step), "CleanRL/s": rate(update), "products/s": rate(floor)}
+            with arriving(server, per_second):
+                turn["opt/s meanwhile"] = rate(server.learner.step)
+            turns.append(turn)
+    best = {key: max(turn[key] for turn in turns) for key in turns[0]}
+    return {
+        "kind": kind,
+        "batch": size,
+        **best,
+        "to CleanRL": best["opt/s"] / best["CleanRL/s"],
+        "of the floor": best["opt/s"] / best["products/s"],
+        "arriving/s": per_second,
+        "felt": best["opt/s meanwhile"] / best["opt/s"],
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser("benchmarks.learner", description=__doc__)
+    parser.add_argument("--kind", choices=KINDS, nargs="+", default=list(KINDS))
+    torch.set_num_threads(1)
+    report("learner", "one thread; acknowledged, exactly once", [measure(kind) for kind in parser.parse_args().kind])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,94 @@
+"""Asking a running learner how it is, over ``AdminService``."""
+
+from __future__ import annotations
+
+import time
+from typing import Final
+
+import grpc
+
+from actor.client.channel import open_channel, watch_credentials
+from actor.trust import Trust
+from common.errors import LearnerUnreachableError, RefusedError
+from common.pb import crossborder_pb2 as pb
+from common.pb import crossborder_pb2_grpc as pb_grpc
+from common.rpc import describe, typed_error
+from common.tokens import ADMIN_VARIABLE, Tokens
+from learner.fleet import ActorLook, FleetLook
+
+ANSWER_SECONDS: Final = 5.0
+
+
+class AdminTrust(Trust):
+    """An admin's: it proves itself by an admin's token."""
+
+    def tokens(self) -> Tokens | None:
+        return Tokens.find(self.token_file, ADMIN_VARIABLE)
+
+
+class AdminClient:
+    """A channel to a learner, for its admins.
+
+    Args:
+        address: HOST:PORT.
+        trust: how to check it and what to prove.
+
+    Raises:
+        ConfigError: a file of ``trust`` cannot be read, or its settings contradict each other.
+    """
+
+    def __init__(self, address: str, trust: AdminTrust) -> None:
+        self._address = address
+        self._channel = open_channel(address, watch_credentials(address, trust).get())
+        self._stub = pb_grpc.AdminServiceStub(self._channel)
+
+    def look(self) -> FleetLook:
+        """One look at the run.
+
+        Raises:
+            AuthenticationError: the two do not trust each other.
+            RefusedError: the learner answers no admins.
+            LearnerUnreachableError: it does not answer at all.
+        """
+        try:
+            return _look(self._stub.Status(pb.StatusRequest(), timeout=ANSWER_SECONDS))
+        except grpc.RpcError as error:
+            if error.code() is grpc.StatusCode.UNIMPLEMENTED:
+                raise RefusedError(
+                    f"{self._address}: the learner answers no admins; "
+                    "start it with --set server.admin=true, or with server.admin_token_file"
+                ) from error
+            raise typed_error(error) or LearnerUnreachableError(f"{self._address}: {describe(error)}") from error
+
+    def close(self) -> None:
+        self._channel.close()
+
+
+def _look(found: pb.StatusResponse) -> FleetLook:
+    return FleetLook(
+        at=time.monotonic(),
+        run_id=found.run_id,
+        name=found.name,
+        opt_steps=found.newest.opt_steps,
+        inserted=found.inserted,
+        sampled=found.sampled,
+        replay_items=found.replay_items,
+        replay_capacity=found.replay_capacity,
+        return_mean=found.return_mean if found.HasField("return_mean") else None,
+        actors=tuple(map(_actor, found.actors)),
+    )
+
+
+def _actor(found: pb.ActorStatus) -> ActorLook:
+    return ActorLook(
+        actor_id=found.actor_id,
+        host=found.host,
+        pid=found.pid,
+        state=pb.ActorState.Name(found.state).removeprefix("ACTOR_STATE_").lower(),
+        items=found.items,
+        env_steps=found.env_steps,
+        lag_opt_steps=found.lag_opt_steps if found.HasField("lag_opt_steps") else None,
+        silent_seconds=found.silent_seconds,
+        last_return=found.last_return if found.HasField("last_return") else None,
+        reconnects=found.reconnects,
+    )

@@ -1,0 +1,58 @@
+"""``AdminService``: what the people who run a learner may ask it. Read only."""
+
+from __future__ import annotations
+
+import time
+from typing import Any, Final
+
+import grpc
+import numpy as np
+
+from common.pb import crossborder_pb2 as pb
+from common.pb import crossborder_pb2_grpc as pb_grpc
+from common.rpc import version_to_pb
+from learner.ingest.core import IngestCore
+
+GONE_SECONDS: Final = 600.0
+"""An actor that left or was lost is shown for so long."""
+
+
+class AdminServicer(pb_grpc.AdminServiceServicer):
+    """``AdminService`` over an ``IngestCore``."""
+
+    def __init__(self, core: IngestCore) -> None:
+        self._core = core
+
+    async def Status(  # noqa: N802
+        self, _: pb.StatusRequest, __: grpc.aio.ServicerContext[Any, Any]
+    ) -> pb.StatusResponse:
+        core, control = self._core, self._core.control
+        newest, now = core.models.newest(), time.monotonic()
+        return pb.StatusResponse(
+            run_id=core.run_id,
+            name=core.config.name,
+            newest=version_to_pb(newest),
+            inserted=core.memory.committed,
+            sampled=control.sampled,
+            replay_items=len(core.memory),
+            replay_capacity=core.memory.capacity,
+            return_mean=control.return_mean if control.episodes else None,
+            actors=[_actor(row, newest.opt_steps, now) for row in core.registry.recent(GONE_SECONDS)],
+        )
+
+
+def _actor(row: np.void, newest_opt_steps: int, now: float) -> pb.ActorStatus:
+    """One row of the actor table."""
+    lag = max(0, newest_opt_steps - int(row["behaviour_opt_steps"]))
+    return pb.ActorStatus(
+        actor_id=int(row["actor_id"]),
+        host=row["host"].decode(errors="replace"),
+        pid=int(row["pid"]),
+        state=pb.ActorState.ValueType(int(row["state"])),
+        items=int(row["items"]),
+        env_steps=int(row["env_steps"]),
+        lag_opt_steps=lag if row["items"] else None,
+        silent_seconds=max(0.0, now - float(row["last_seen"])),
+        last_return=float(row["last_return"]) if row["episodes"] else None,
+        reconnects=int(row["reconnects"]),
+    )

@@ -1,0 +1,129 @@
+"""``docs/configuration.md``: every field with its key, type, default and sentence, from the pydantic models."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from typing import Any, get_origin
+
+from pydantic import AliasChoices
+from pydantic.fields import FieldInfo
+from pydantic_core import PydanticUndefined, to_jsonable_python
+
+from common.agents.awac import AWACConfig
+from common.agents.bc import BCConfig
+from common.agents.dqn import DQNConfig
+from common.agents.iql import IQLConfig
+from common.agents.iqn import IQNConfig
+from common.agents.sac import SACConfig
+from common.agents.td3 import TD3Config
+from common.config import RunConfig
+from common.part_config import PluginConfig
+from common.settings import Settings, models_in
+
+AGENTS: tuple[type[Settings], ...] = (DQNConfig, IQNConfig, SACConfig, TD3Config, BCConfig, AWACConfig, IQLConfig)
+HEAD = """\
+# Configuration
+
+<!-- Written by `make pages` from the models in common/: change it there. -->
+
+One YAML file describes a run, for `learner-server`, `sync-train` and `offline-train` alike; actors get their part of it
+from the learner. `--show-config` prints a file with all defaults resolved, `--set KEY=VALUE` changes single values, and
+`--check` builds everything once. An unknown key is refused with the nearest known one, a wrong value with what was
+expected. Times are in seconds.
+"""
+AGENTS_HEAD = """\
+## Agents
+
+What stands under `agent.params`, by agent. One of your own has the parameters that you give it.
+"""
+BOUNDS = {"minimum": "≥ {}", "exclusiveMinimum": "> {}", "maximum": "≤ {}"}
+NAMES = {
+    "integer": "int",
+    "number": "float",
+    "boolean": "bool",
+    "string": "string",
+    "object": "mapping",
+    "null": "null",
+}
+
+
+def page() -> str:
+    """The whole page."""
+    fields = RunConfig.model_fields
+    alone = [name for name, field in fields.items() if not models_in(field.annotation)]
+    parts = [HEAD, _section("## The run", "Keys at the top of the file.", _rows(RunConfig, "", alone))]
+    for name, field in fields.items():
+        for model in models_in(field.annotation):
+            about = field.description if model is PluginConfig else _summary(model)
+            default = field.get_default()
+            rows = _rows(model, _below(name, field), given=default if isinstance(default, model) else None)
+            parts.append(_section(f"## `{name}`", about or "", rows))
+    parts.append(AGENTS_HEAD)
+    for model in AGENTS:
+        name = model.__name__.removesuffix("Config")
+        parts.append(_section(f"### `{name}`", _summary(model), _rows(model, "agent.params.")))
+    return "\n".join(parts)
+
+
+def _summary(model: type[Settings]) -> str:
+    return (model.__doc__ or "").splitlines()[0].replace("``", "`")
+
+
+def _section(heading: str, about: str, rows: Iterator[str]) -> str:
+    return "\n".join((heading, "", about, "", "| key | type | default | |", "|---|---|---|---|", *rows, ""))
+
+
+def _rows(
+    model: type[Settings], prefix: str, names: Sequence[str] = (), given: Settings | None = None
+) -> Iterator[str]:
+    """A row for each field, and below it those of the models in it.
+
+    Args:
+        model: whose fields.
+        prefix: what their keys begin with.
+        names: of the fields to take; empty takes all.
+        given: an instance whose values are the defaults; None takes those of the fields.
+    """
+    schemas = model.model_json_schema()["properties"]
+    for name, field in model.model_fields.items():
+        if names and name not in names:
+            continue
+        default = field.get_default(call_default_factory=True) if given is None else getattr(given, name)
+        yield f"| `{prefix}{name}` | {_type(schemas[name])} | {_default(default)} | {_sentence(field)} |"
+        for inner in models_in(field.annotation):
+            beginning = default if isinstance(default, inner) else None
+            yield from _rows(inner, prefix + _below(name, field), given=beginning)
+
+
+def _below(name: str, field: FieldInfo) -> str:
+    """What keys below a field begin with."""
+    return f"{name}[]." if get_origin(field.annotation) is tuple else f"{name}."
+
+
+def _sentence(field: FieldInfo) -> str:
+    alias = field.validation_alias
+    others = alias.choices[1:] if isinstance(alias, AliasChoices) else []
+    return (field.description or "") + "".join(f" Also `{other}`." for other in others)
+
+
+def _default(value: Any) -> str:
+    if value is PydanticUndefined:
+        return "required"
+    return "see below" if isinstance(value, Settings) else f"`{json.dumps(to_jsonable_python(value))}`"
+
+
+def _type(schema: dict[str, Any]) -> str:
+    """A field's JSON Schema in a few words."""
+    if several := schema.get("anyOf") or schema.get("oneOf"):
+        return " or ".join(dict.fromkeys(_type(one) for one in several))
+    if "enum" in schema or "const" in schema:
+        return " or ".join(f"`{value}`" for value in schema.get("enum", [schema.get("const")]))
+    if "$ref" in schema:
+        return "mapping"
+    if "format" in schema:
+        return str(schema["format"])
+    if schema["type"] == "array":
+        return f"list of {_type(schema['items'])}"
+    bounds = [text.format(schema[key]) for key, text in BOUNDS.items() if key in schema]
+    return " ".join([NAMES.get(schema["type"], schema["type"]), ", ".join(bounds)]).strip()

@@ -1,0 +1,35 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from common.hints import nearest, nearest_path
+
+
+@pytest.mark.parametrize(
+    ("name", "known", "hint"),
+    [
+        ("capcity", {"capacity", "seed"}, " (did you mean 'capacity'?)"),
+        ("zzz", {"b", "a"}, " (known: a, b)"),
+        ("zzz", set(), " (known: none)"),
+    ],
+)
+def test_a_wrong_name_is_answered_with_the_nearest_or_all_there_are(name: str, known: set[str], hint: str) -> None:
+    assert nearest(name, known) == hint
+
+
+def test_a_missing_file_is_answered_with_the_nearest_beside_it(tmp_path: Path) -> None:
+    (tmp_path / "cartpole.yaml").touch()
+    assert nearest_path(tmp_path / "cartpol.yaml") == f" (did you mean '{tmp_path}/cartpole.yaml'?)"
+    assert nearest_path(tmp_path / "cartpole.yaml") == nearest_path(tmp_path / "zzz") == ""
+
+
+def test_a_missing_directory_is_answered_with_the_nearest_where_it_is_missing(tmp_path: Path) -> None:
+    (tmp_path / "cartpole-1" / "best").mkdir(parents=True)
+    assert nearest_path(tmp_path / "cartpole-2" / "best") == f" (did you mean '{tmp_path}/cartpole-1'?)"
+    assert nearest_path(tmp_path / "cartpole-1" / "bset") == f" (did you mean '{tmp_path}/cartpole-1/best'?)"
+
+
+def test_where_nobody_may_look_there_is_no_hint(tmp_path: Path) -> None:
+    assert nearest_path(tmp_path / ("x" * 300)) == ""

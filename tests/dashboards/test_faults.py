@@ -1,0 +1,105 @@
+"""Each alert is made to fire by its fault, on a real Prometheus and Alertmanager, and reaches a webhook.
+
+Windows and thresholds are seconds where the shipped rules have minutes and hours; nothing else is changed.
+``test_alerts`` has the faults of an actor that sends what is refused and goes.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from common.errors import AuthenticationError, DivergedError
+from common.pb import crossborder_pb2 as pb
+from learner.server import LearnerServer
+from tests.conftest import Command, MakeConfig, endpoints, kill, wait_for
+from tests.dashboards.stack import free_port, needs, on_call
+from tests.dashboards.test_alerts import NAMES, reach
+from tests.e2e.test_by_hand import ENDLESS
+from tests.learner.ingest.test_service import SECONDS, Client, Talk
+from tests.security.conftest import Secured, join, write
+
+Start = Callable[..., Command]
+WriteConfig = Callable[..., Path]
+SOONER = {"[1h]": "[10s]", "[5m]": "[10s]", "[10m]": "[20s]", "> 3600": "> 3", "> 60": "> 2"}
+SHOWN_ELSEWHERE = {"BatchesRefused"}
+GIGABYTE = 1_000_000_000
+UNATTENDED = ("LearnerStalled", "NoActors", "ReplayStarved", "CheckpointTooOld")
+SHOWN = {*UNATTENDED, "DiskNearlyFull", "LearnerDown"} | {
+    "PolicyLagHigh",
+    "ActorLost",
+    "CallsUnauthenticated",
+    "NonFiniteLoss",
+}
+
+pytestmark = needs("prometheus", "prometheus-alertmanager")
+
+
+def test_no_alert_is_left_out() -> None:
+    assert set(NAMES) == SHOWN_ELSEWHERE | SHOWN
+
+
+def test_a_learner_to_which_nobody_comes_on_a_disk_that_fills_and_that_is_killed(
+    start: Start, write_config: WriteConfig, tmp_path: Path
+) -> None:
+    server = start("learner.cli", "--config", str(write_config(trainer=ENDLESS)))
+    wait_for((tmp_path / "run" / "endpoints.json").exists, "the learner is up")
+    nearly_full = shutil.disk_usage(tmp_path).free - GIGABYTE
+    with on_call(tmp_path, endpoints(tmp_path / "run"), {**SOONER, "5e9": str(nearly_full)}) as (_, alerts):
+        reach(alerts, *UNATTENDED)
+        with (tmp_path / "large").open("wb") as file:
+            os.posix_fallocate(file.fileno(), 0, 2 * GIGABYTE)
+        reach(alerts, "DiskNearlyFull")
+        kill(server.process.pid)
+        assert reach(alerts, "LearnerDown")["LearnerDown"]["severity"] == "critical"
+
+
+def test_an_actor_that_acts_with_an_old_model_and_is_lost(make_config: MakeConfig, tmp_path: Path) -> None:
+    with LearnerServer(make_config(server={"grace_seconds": 0.5, "lost_seconds": 6.0})) as server:
+        client = Client(server)
+        client.join()
+        for _ in client.stub.GetModel(pb.GetModelRequest(), timeout=SECONDS):
+            pass
+        talk, acting = Talk(client.stub), pb.ModelVersion(incarnation=1, opt_steps=0)
+        with on_call(tmp_path, endpoints(tmp_path / "run"), SOONER) as (asked, alerts):
+            old = time.monotonic() + 3.0
+            wait_for(lambda: time.monotonic() > old, "the model is old")
+            for seq in range(1, 4):
+                talk.say(client.batch(seq, behaviour=acting))
+                wait_for(lambda seq=seq: asked.values("crossborder_batches_total") == [seq], "it is seen")  # type: ignore[misc]
+            reach(alerts, "PolicyLagHigh")
+            client.channel.close()
+            assert reach(alerts, "ActorLost")
+
+
+def test_a_call_without_a_valid_token(tmp_path: Path) -> None:
+    secured = Secured(tmp_path)
+    with secured.server as server, on_call(tmp_path, endpoints(server._run.dir.path), SOONER) as (asked, alerts):
+        stranger = secured.trust(token_file=write(tmp_path / "wrong.token", "x" * 40))
+        wait_for(lambda: asked.values("crossborder_unauthenticated_calls_total") == [0], "the counter is seen")
+        with pytest.raises(AuthenticationError):
+            join(secured.address, stranger)
+        assert reach(alerts, "CallsUnauthenticated")
+
+
+def test_a_run_that_diverges_and_is_started_again(start: Start, write_config: WriteConfig, tmp_path: Path) -> None:
+    run_dir, ill = tmp_path / "run", tmp_path / "ill"
+    agent = {"target": "tests.parts:DivergingAgent", "params": {"ill": str(ill)}}
+    trainer = {**ENDLESS, "checkpoint_seconds": 0.1, "record_interval": 10}
+    metrics = {"trainer_port": free_port(), "ingest_port": free_port()}
+    config = write_config(agent=agent, trainer=trainer, metrics=metrics)
+    server = start("learner.cli", "--config", str(config), "--local-actors", "1")
+    wait_for((run_dir / "endpoints.json").exists, "the learner is up")
+    with on_call(tmp_path, endpoints(run_dir), SOONER) as (asked, alerts):
+        wait_for(lambda: any((run_dir / "checkpoints").glob("[0-9]*")), "a checkpoint")
+        wait_for(lambda: asked.values("crossborder_divergences_total") == [0], "the counter is seen")
+        ill.touch()
+        assert server.wait() == DivergedError.exit_code, server.output()
+        ill.unlink()
+        start("learner.cli", "--resume", str(run_dir), "--local-actors", "1")
+        assert reach(alerts, "NonFiniteLoss")

@@ -1,0 +1,58 @@
+"""The page of settings says of each what the models do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from common.config import load_config
+from common.settings import Settings
+from pages.configuration import AGENTS, page
+from tests.conftest import ROOT
+
+PAGE = page()
+
+
+def keys_of(values: dict[str, Any], prefix: str = "") -> Iterator[str]:
+    """The keys of what is no free mapping, as a user writes them."""
+    for name, value in values.items():
+        yield prefix + name
+        if isinstance(value, dict) and name not in ("params", "eval_params", "agent_overrides"):
+            yield from keys_of(value, f"{prefix}{name}.")
+
+
+def test_every_key_of_a_run_is_there() -> None:
+    config = load_config(ROOT / "configs" / "cartpole.yaml", ["replay.prioritized={}"])
+    sections = {name for name, value in config if isinstance(value, Settings | tuple)}
+    for key in set(keys_of(config.model_dump())) - sections:
+        assert f"\n| `{key}` |" in PAGE
+    for section in sections:
+        assert f"\n## `{section}`\n" in PAGE
+
+
+@pytest.mark.parametrize("model", AGENTS, ids=lambda model: model.__name__)
+def test_every_parameter_of_an_agent_is_there_with_its_sentence(model: type[Settings]) -> None:
+    (section,) = [
+        part for part in PAGE.split("\n### ") if part.startswith(f"`{model.__name__.removesuffix('Config')}`")
+    ]
+    for name, field in model.model_fields.items():
+        (row,) = [line for line in section.splitlines() if line.startswith(f"| `agent.params.{name}` |")]
+        assert str(field.description) in row
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        "| `trainer.max_opts` | int > 0 | required | Training ends after this many opt steps. Also `max_train_steps`.",
+        '| `trainer.precision` | `float32` or `bfloat16` | `"float32"` |',
+        "| `metrics.trainer_port` | int ≥ 0, ≤ 65535 or null | `9464` |",
+        '| `step_processor.target` | string | `"common.processors:OneStep"` |',
+        "| `server.tls.key` | path | required |",
+        "| `recorders[].target` | string | required |",
+        "| `agent.params.units` | list of int > 0 | `[256, 256]` |",
+    ],
+)
+def test_types_bounds_defaults_and_other_names_are_told(row: str) -> None:
+    assert f"\n{row}" in PAGE
