@@ -5,8 +5,8 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 PROTO := common/pb/crossborder.proto
 
-.PHONY: demo test chaos check lint proto proto-check dashboards dashboards-check dashboards-types pages docs node-actor \
-	bench clean
+.PHONY: demo test chaos check lint proto proto-check proto-release proto-buf dashboards dashboards-check dashboards-types pages \
+	docs node-actor manifests manifests-check kustomize lock images compose-test bench clean
 
 # torch goes first, by itself: a later open requirement could fetch a CUDA build of several GB.
 $(READY): pyproject.toml
@@ -36,6 +36,8 @@ lint: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
+	$(BIN)/hadolint docker/Dockerfile
+	$(BIN)/check-jsonschema --builtin-schema vendor.compose-spec docker-compose.yml docker/docker-compose.*.yml
 
 proto: $(READY)
 	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m grpc_tools.protoc -Icommon/pb=protos/crossborder/v1 \
@@ -44,6 +46,14 @@ proto: $(READY)
 # Generated code is committed; this fails when it is not what protos/ generates.
 proto-check: proto
 	git diff --exit-code -- common/pb
+
+# What actors out there speak: kept at a release, never taken back. tests/test_protos.py and buf compare with it.
+proto-release: $(READY)
+	$(BIN)/python -m grpc_tools.protoc -Iprotos --descriptor_set_out=protos/crossborder.binpb crossborder/v1/crossborder.proto
+
+# buf's own rules, style and compatibility; needs npm.
+proto-buf:
+	cd protos && npx --yes @bufbuild/buf@1.75.0 lint && npx --yes @bufbuild/buf@1.75.0 breaking --against crossborder.binpb
 
 dashboards: $(READY)
 	$(BIN)/python -m dashboards
@@ -71,7 +81,46 @@ docs: $(READY)
 node-actor:
 	npm ci --prefix examples/node --silent --no-audit --no-fund
 
-check: lint proto-check dashboards-check docs test
+# What the images install, pinned by hash: what is in the lock files stays, unless UPGRADE=--upgrade.
+# Where PyTorch's own index cannot be reached: CPU_TORCH="--find-links DIR", a folder with its wheel. More in the images: EXTRAS="--extra atari".
+CPU_TORCH ?= --torch-backend cpu
+LOCK = $(BIN)/uv pip compile --quiet --no-config --generate-hashes --no-annotate --no-header $(UPGRADE) \
+	--python-version 3.11 --python-platform x86_64-manylinux_2_28
+
+lock: $(READY)
+	$(LOCK) $(CPU_TORCH) --extra certs $(EXTRAS) --no-emit-package torch pyproject.toml -o docker/requirements.lock
+	$(LOCK) docker/build.in -o docker/build.lock
+	$(LOCK) $(CPU_TORCH) --no-deps docker/torch.in -o docker/torch-cpu.lock
+	sed -i '1i --index-url https://download.pytorch.org/whl/cpu' docker/torch-cpu.lock
+	$(LOCK) --constraint docker/requirements.lock docker/torch.in -o docker/torch-cuda.lock
+
+# Both images; DOCKER_BUILD_FLAGS goes to docker build, e.g. --network=host.
+images:
+	@docker version >/dev/null 2>&1 || { echo "make $@: no container engine answers (docker version)" >&2; exit 1; }
+	for target in learner actor; do \
+		docker build $(DOCKER_BUILD_FLAGS) -f docker/Dockerfile --target $$target -t crossborder-$$target . || exit 1; \
+	done
+
+# docker-compose.yml on a real engine, faults included; takes a few minutes.
+compose-test: $(READY) images
+	$(BIN)/pytest -m compose tests/compose
+
+# The operator's rules are Prometheus' own, indented.
+RULES := deploy/components/monitoring/rules.yaml
+manifests:
+	{ echo '# Generated from docker/prometheus/ by make manifests.'; \
+	  echo 'apiVersion: monitoring.coreos.com/v1'; echo 'kind: PrometheusRule'; \
+	  echo 'metadata: { name: crossborder }'; echo 'spec:'; echo '  groups:'; \
+	  sed -n '/^  /{s/^/  /;p}' docker/prometheus/alerts.yml docker/prometheus/scaling.yml; } > $(RULES)
+
+manifests-check: manifests
+	git diff --exit-code -- $(RULES)
+
+# The manifests as a cluster would get them.
+kustomize:
+	for overlay in deploy/base deploy/overlays/*; do kubectl kustomize $$overlay >/dev/null || exit 1; done
+
+check: lint proto-check dashboards-check manifests-check docs test
 
 bench: $(READY)
 	$(BIN)/python -m benchmarks.ingest

@@ -32,6 +32,11 @@ def test_promtool_accepts_the_configuration() -> None:
 
 
 @needs("promtool")
+def test_actor_demand_is_above_1_where_the_trainer_waits_and_below_where_actors_do() -> None:
+    ends_well("promtool", "test", "rules", "scaling_test.yml")
+
+
+@needs("promtool")
 def test_each_alert_fires_when_it_must_and_only_then() -> None:
     ends_well("promtool", "test", "rules", "alerts_test.yml")
 

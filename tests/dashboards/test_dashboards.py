@@ -80,6 +80,7 @@ def test_the_page_shows_each_dashboard(name: str) -> None:
 def test_grafana_finds_prometheus_and_the_dashboards_where_the_composition_has_them() -> None:
     mounts = dict(volume.split(":")[:2] for volume in COMPOSE["grafana"]["volumes"])
     assert mounts == {
+        "grafana": "/var/lib/grafana",
         "./docker/grafana/provisioning": "/etc/grafana/provisioning",
         "./docker/grafana/dashboards": "/var/lib/grafana/dashboards",
     }

@@ -1,0 +1,35 @@
+"""Asking a learner whether it serves, through the standard gRPC health service."""
+
+from __future__ import annotations
+
+import grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from actor.client.channel import open_channel, watch_credentials
+from actor.trust import Trust
+from common.errors import LearnerUnreachableError
+from common.pb import crossborder_pb2 as pb
+from common.rpc import describe, typed_error
+
+SERVICE = pb.DESCRIPTOR.services_by_name["LearnerService"].full_name
+
+
+def check_health(address: str, trust: Trust, seconds: float) -> None:
+    """See that the learner at HOST:PORT serves actors; asks once.
+
+    Raises:
+        LearnerUnreachableError: it does not answer within ``seconds``, or says that it does not serve.
+        AuthenticationError: the two do not trust each other.
+        ConfigError: a file of ``trust`` cannot be read, or its settings contradict each other.
+    """
+    with open_channel(address, watch_credentials(address, trust).get()) as channel:
+        try:
+            answer = health_pb2_grpc.HealthStub(channel).Check(
+                health_pb2.HealthCheckRequest(service=SERVICE), timeout=seconds
+            )
+        except grpc.RpcError as error:
+            known = typed_error(error)
+            raise known or LearnerUnreachableError(f"{address}: {describe(error)}") from error
+    if answer.status != health_pb2.HealthCheckResponse.SERVING:
+        found = health_pb2.HealthCheckResponse.ServingStatus.Name(answer.status)
+        raise LearnerUnreachableError(f"{address}: expected SERVING, found {found}")
