@@ -126,6 +126,8 @@ bench: $(READY)
 	$(BIN)/python -m benchmarks.ingest
 	$(BIN)/python -m benchmarks.acting
 	$(BIN)/python -m benchmarks.frames
+	$(BIN)/python -m benchmarks.learner
+	$(BIN)/python -m benchmarks.checkpoint
 
 clean:
 	rm -rf $(VENV) build dist examples/node/node_modules *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
