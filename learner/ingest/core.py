@@ -87,6 +87,7 @@ class IngestCore:
         self._config_json = config.actor_part().model_dump_json()
         self._own_config_json = {i: config.part_of(i).model_dump_json() for i in config.agent_overrides}
         self._blob: Blob | None = None
+        self._began = time.monotonic()
         self._published_at: OrderedDict[ModelVersion, float] = OrderedDict()  # Of the models that actors may have.
 
     def join(self, request: pb.JoinRequest) -> pb.JoinResponse:
@@ -210,14 +211,11 @@ class IngestCore:
         self._note_lag(behaviour)
 
     def _note_lag(self, behaviour: ModelVersion) -> None:
-        newest = self.models.newest()
-        if behaviour.incarnation == newest.incarnation:
-            lag = max(0, newest.opt_steps - behaviour.opt_steps)
-            self.control.policy_lag += 0.05 * (lag - self.control.policy_lag)
-            self.counts.lag_steps.observe(lag)
-        published_at = self._published_at.get(behaviour)
-        if published_at is not None:
-            self.counts.lag_seconds.observe(time.monotonic() - published_at)
+        """Also of a model from before this process began, in which case it has lagged since then at least."""
+        lag = max(0, self.models.newest().opt_steps - behaviour.opt_steps)
+        self.control.policy_lag += 0.05 * (lag - self.control.policy_lag)
+        self.counts.lag_steps.observe(lag)
+        self.counts.lag_seconds.observe(time.monotonic() - self._published_at.get(behaviour, self._began))
 
     def release_at(self) -> int:
         """Items the trainer must have drawn before the next acknowledgement may go out; 0 for at once.

@@ -162,6 +162,17 @@ def test_ingest_tells_of_items_models_actors_and_of_each_actor(make_config: Make
     assert found["process_resident_memory_bytes"] > 0
 
 
+def test_items_of_a_model_from_before_a_resume_have_lagged_at_least_since_then(host: LearnerServer) -> None:
+    client = Client(host)
+    client.join()
+    earlier = pb.ModelVersion(incarnation=host.control.incarnation - 1, opt_steps=7)
+    Talk(client.stub).say(client.batch(1, behaviour=earlier))
+    found = scrape_ingest(host)
+    assert (found["policy_lag_steps_count"], found["policy_lag_steps_sum"]) == (1, 0), "the run went back behind it"
+    assert found["policy_lag_seconds_count"] == 1
+    assert found["policy_lag_seconds_sum"] > 0
+
+
 def test_an_actors_own_figures_come_with_its_heartbeats(host: LearnerServer) -> None:
     client = Client(host)
     client.join()
@@ -221,7 +232,7 @@ def test_refused_batches_are_counted_by_reason(host: LearnerServer) -> None:
         assert refusal(error)[1] == name
     found = scrape_ingest(host)
     refused = {key: value for key, value in found.items() if key.startswith("refused_batches_total")}
-    counts = {"schema": 1, "payload": 2, "sequence": 2, "rows": 2, "report": 5, "values": 2}
+    counts = {"schema": 1, "payload": 2, "sequence": 2, "rows": 2, "report": 7, "values": 2}
     assert refused == {f"refused_batches_total[{reason}]": count for reason, count in counts.items()}
 
 
