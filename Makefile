@@ -124,6 +124,7 @@ check: lint proto-check dashboards-check manifests-check docs test
 
 bench: $(READY)
 	$(BIN)/python -m benchmarks.ingest
+	$(BIN)/python -m benchmarks.model
 	$(BIN)/python -m benchmarks.acting
 	$(BIN)/python -m benchmarks.frames
 	$(BIN)/python -m benchmarks.learner

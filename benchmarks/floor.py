@@ -1,4 +1,4 @@
-"""The floor of ``benchmarks.ingest``: a gRPC server that acknowledges each message of a stream and does nothing."""
+"""The floor of ``benchmarks.ingest`` and ``.model``: a gRPC server that acknowledges messages, or sends bytes, only."""
 
 from __future__ import annotations
 
@@ -10,17 +10,27 @@ from typing import Any
 import grpc
 
 METHOD = "/floor/Push"
+MODEL_METHOD = "/floor/Model"
 
 
 class _Handler(grpc.GenericRpcHandler):
     def service(self, handler_call_details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler[Any, Any]:
-        del handler_call_details  # There is one method only.
+        if handler_call_details.method == MODEL_METHOD:
+            return grpc.unary_stream_rpc_method_handler(send)
         return grpc.stream_stream_rpc_method_handler(acknowledge)
 
 
 async def acknowledge(requests: AsyncIterator[bytes], _: object) -> AsyncIterator[bytes]:
     async for request in requests:
         yield request[:8]
+
+
+async def send(request: bytes, _: object) -> AsyncIterator[bytes]:
+    """So many bytes, in pieces of so many."""
+    total, size = map(int, request.split())
+    data = bytes(total)
+    for offset in range(0, total, size):
+        yield data[offset : offset + size]
 
 
 async def serve() -> None:

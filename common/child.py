@@ -29,6 +29,12 @@ from common.log import relog
 log = logging.getLogger(__name__)
 Event = dict[str, Any]
 _MARK = "crossborder-event"
+KEEP_BUFFERS = {
+    # glibc gives large buffers back to the kernel and pays page faults for the next ones: keeping them, a model of 7 MB
+    # is put together and loaded in 6 ms instead of 25, and messages of 1 MiB pass twice as fast.
+    "MALLOC_MMAP_THRESHOLD_": str(1 << 30),
+    "MALLOC_TRIM_THRESHOLD_": str(2 << 30),
+}
 
 
 def say(event: Event) -> None:
@@ -83,7 +89,7 @@ class Child:
             encoding="utf-8",
             errors="replace",
             pass_fds=pass_fds,
-            env={**os.environ, **(env or {})},
+            env={**KEEP_BUFFERS, **os.environ, **(env or {})},
             start_new_session=True,
         )
         assert self._process.stdin is not None

@@ -17,9 +17,6 @@ READY_SECONDS = 30.0
 _ENVIRONMENT = {
     # At the level below, each failed handshake is a line in our log, and anybody can fail one.
     "GRPC_VERBOSITY": os.environ.get("GRPC_VERBOSITY", "ERROR"),
-    # glibc returns large buffers to the kernel by default; keeping them gave 1.6-2.3x for messages of 1 MiB and more.
-    "MALLOC_MMAP_THRESHOLD_": str(1 << 30),
-    "MALLOC_TRIM_THRESHOLD_": str(2 << 30),
 }
 
 

@@ -120,17 +120,20 @@ def assemble(chunks: Iterable[pb.GetModelResponse]) -> Model | None:
     Raises:
         ValueError: chunks are missing, out of order, or do not hash to what was announced.
     """
-    data, total, digest, version = bytearray(), 0, b"", NO_MODEL
+    pieces: list[bytes] = []
+    size, hashed, total, digest, version = 0, hashlib.sha256(), 0, b"", NO_MODEL
     for chunk in chunks:
         if chunk.not_modified:
             return None
-        if chunk.offset != len(data):
-            raise ValueError(f"model: expected a chunk at offset {len(data)}, found one at {chunk.offset}")
-        data += chunk.data
+        if chunk.offset != size:
+            raise ValueError(f"model: expected a chunk at offset {size}, found one at {chunk.offset}")
+        pieces.append(chunk.data)
+        hashed.update(pieces[-1])  # While the next one is on its way.
+        size += len(pieces[-1])
         total, digest, version = chunk.total_bytes, chunk.sha256, version_from_pb(chunk.version)
-    if len(data) != total or hashlib.sha256(data).digest() != digest:
-        raise ValueError(f"model {version}: expected {total} bytes with their hash, found {len(data)} other ones")
+    if size != total or hashed.digest() != digest:
+        raise ValueError(f"model {version}: expected {total} bytes with their hash, found {size} other ones")
     try:
-        return Model(version, load(bytes(data)))
+        return Model(version, load(b"".join(pieces)))
     except (SafetensorError, KeyError) as error:
         raise ValueError(f"model {version}: not a safetensors file with numpy's dtypes: {error}") from error
