@@ -39,6 +39,8 @@ class ActorCounters:
         """Held back with a finished batch."""
         self.reconnects = 0
         """Joins after the first."""
+        self.dropped_items = 0
+        """In batches that were dropped instead of sent."""
         self._returns: deque[float] = deque(maxlen=MAX_EPISODES)
         self._lengths: deque[int] = deque(maxlen=MAX_EPISODES)
         self._open: dict[int, tuple[float, int]] = {}  # Return and length so far, by environment.
