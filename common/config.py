@@ -35,8 +35,8 @@ class PushConfig(Settings):
     spool_bytes: PositiveInt = Field(64 << 20, description="Bytes an actor keeps while the learner is away.")
     when_full: Literal["block", "drop_oldest"] = Field(
         "block",
-        description="With its spool full and the learner away, block: an actor waits; drop_oldest: it goes on and drops "
-        "the oldest batches that were never sent.",
+        description="What an actor does when its spool is full. block: it waits; drop_oldest: it goes on and drops the "
+        "oldest batches that were never sent.",
     )
     spool_seconds: PositiveFloat | None = Field(
         None, description="A batch that could not be sent for so long is dropped; null keeps them all."

@@ -133,6 +133,9 @@ class Pusher:
             spool_bytes=self._spool.n_bytes,
             reconnects=counters.reconnects,
             dropped_items=counters.dropped_items,
+            env_rebuilds=counters.env_rebuilds,
+            env_hangs=counters.env_hangs,
+            env_error=counters.take_env_error(),
         )
 
     def _heartbeat(self, *, leaving: bool = False) -> pb.PushItemsRequest:
@@ -201,7 +204,7 @@ class Pusher:
             self._stopped.set()
 
     def _numbered(self, seq: int, request: pb.PushItemsRequest) -> pb.PushItemsRequest:
-        """A batch as it goes out: with figures of now, since those of a batch kept for long would turn counters back."""
+        """A batch as it goes out, with figures of now: those from when it was made would turn the learner's back."""
         request.seq = seq
         request.report.MergeFrom(self._report())
         return request

@@ -280,7 +280,8 @@ def test_a_full_spool_that_may_drop_drops_the_oldest_while_the_learner_is_away_a
 
 
 def test_what_was_sent_is_never_dropped_since_the_learner_may_have_it() -> None:
-    now, dropped = 0.0, []
+    now = 0.0
+    dropped: list[str] = []
     spool: Spool[str] = Spool(2, 100, max_seconds=30.0, drop_oldest=True, on_drop=dropped.append, clock=lambda: now)
     assert spool.put("a", 1, 0)
     assert spool.next_unsent(spool.connect(0), 0) == (1, "a")
@@ -295,10 +296,13 @@ def test_what_was_sent_is_never_dropped_since_the_learner_may_have_it() -> None:
 
 
 def test_what_could_not_be_sent_for_too_long_is_dropped_and_leaves_room_and_no_gap() -> None:
-    now, dropped = 0.0, []
+    now = 0.0
+    dropped: list[str] = []
     spool: Spool[str] = Spool(3, 100, max_seconds=30.0, on_drop=dropped.append, clock=lambda: now)
-    for now, message in ((0.0, "a"), (10.0, "b"), (20.0, "c")):
+    for message in "abc":
         assert spool.put(message, 1, 0)
+        now += 10.0
+    now = 25.0
     assert not spool.put("d", 1, 0)
     now = 30.0
     assert spool.put("d", 1, 0)

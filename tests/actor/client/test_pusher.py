@@ -50,7 +50,9 @@ class BreakingLearner(ScriptedLearner):
         if self.streams and self.is_away():
             context.abort(grpc.StatusCode.UNAVAILABLE, "the learner is away")
         run_id = self.run_ids.pop(0) if self.run_ids else "run"
-        return pb.JoinResponse(run_id=run_id, schema=schema_to_pb(SCHEMA), config_json=self.config, last_seq=self.last_seq)
+        return pb.JoinResponse(
+            run_id=run_id, schema=schema_to_pb(SCHEMA), config_json=self.config, last_seq=self.last_seq
+        )
 
     def PushItems(  # noqa: N802
         self, requests: Iterator[pb.PushItemsRequest], context: grpc.ServicerContext

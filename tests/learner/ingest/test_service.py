@@ -276,6 +276,20 @@ def test_when_all_ids_are_taken_joining_is_refused_for_now(make_config: MakeConf
     assert refusal(error)[:2] == (grpc.StatusCode.RESOURCE_EXHAUSTED, "too_many_actors")
 
 
+def test_what_an_actors_environment_raised_is_logged_marked_shortened_and_seldom(
+    client: Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    client.join()
+    talk = Talk(client.stub)
+    for text in ("x" * 10_000 + "\nERROR learner: forged", "another"):
+        talk.say(client.batch(0, rows=0, payload=b"", report=pb.Report(env_error=text)))
+    talk.end()
+    wait_for(lambda: "left" in caplog.text or "closed without goodbye" in caplog.text, "the log of the whole stream")
+    (told,) = [said for said in caplog.messages if "an environment of actor 0" in said]
+    assert told.endswith("x\n| ERROR learner: forged")
+    assert len(told) < 4200
+
+
 def test_the_newest_model_is_sent_and_what_an_actor_has_is_not_sent_again(client: Client) -> None:
     model = assemble(client.stub.GetModel(pb.GetModelRequest(), timeout=SECONDS))
     assert model is not None
