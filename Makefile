@@ -25,7 +25,7 @@ test: $(READY)
 # Long: kills, partitions, resumes, a soak, shutdowns, a million mutated messages; then the tables of what they found.
 SOAK_MINUTES ?= 30
 chaos: $(READY)
-	for exercise in kills partition address resume shutdown fuzz; do \
+	for exercise in kills partition address resume shutdown storm fuzz; do \
 		$(BIN)/python -m tests.chaos $$exercise || exit 1; \
 	done
 	$(BIN)/python -m tests.chaos soak --minutes $(SOAK_MINUTES)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import logging
 import sys
+from functools import partial
 
 from actor.manager import ActorManager
 from actor.trust import Trust
@@ -55,7 +56,8 @@ def parser() -> Parser:
 def _run_one(arguments: argparse.Namespace, trust: Trust, signals: StopSignals) -> None:
     from actor.worker import Actor, run_actor
 
-    actor = Actor(arguments.learner, arguments.patience, trust)
+    tell = partial(tell_error, "actor-worker", form=arguments.log_format)
+    actor = Actor(arguments.learner, arguments.patience, trust, tell)
     signals.on_stop = actor.stop
     run_actor(actor)
 

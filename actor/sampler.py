@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from actor.guard import EpisodeLostError
 from actor.stat import ActorCounters
 from common.data import Array, Items
 from common.errors import PluginError
@@ -19,7 +20,8 @@ class Sampler:
     """Steps environments in turn, an agent acting in all of them at once, and pushes the items (border's SyncSampler).
 
     The sampler resets each environment itself, so ``next_obs`` at the end of an episode is always the true final
-    observation, also where the environment carries gymnasium's Autoreset wrapper.
+    observation, also where the environment carries gymnasium's Autoreset wrapper. After an ``EpisodeLostError`` of its
+    environment a lane begins a new episode, and the old one has no end.
 
     Args:
         lanes: environments of one kind, none of them vectorised, each with a step processor of its own.
@@ -54,7 +56,12 @@ class Sampler:
 
     def _step(self, j: int, obs: Array, action: Any) -> Items | None:
         lane = self._lanes[j]
-        next_obs, reward, terminated, truncated, _ = lane.env.step(action)
+        try:
+            next_obs, reward, terminated, truncated, _ = lane.env.step(action)
+        except EpisodeLostError:  # The next one begins with a reset; what is pending of this one goes with it.
+            self._obs[j] = None
+            self._counters.abandon(j)
+            return None
         next_obs = np.array(next_obs)  # A copy: the environment may write its next observation into the same array.
         step = Step(obs, action, float(reward), next_obs, bool(terminated), bool(truncated))
         done = step.terminated or step.truncated

@@ -1,13 +1,17 @@
 """A bounded queue of messages that are kept until they are acknowledged. No sockets.
 
 Producer: ``put`` (waits while the spool is full or the other side holds back). Sender: ``connect``, ``next_unsent``,
-``acknowledge``, ``disconnect``. A message that was sent but not acknowledged is sent again after ``connect``.
+``acknowledge``, ``disconnect``. A message that was sent but not acknowledged is sent again after ``connect``; one that
+was never sent may be dropped, and has no number yet.
 """
 
 from __future__ import annotations
 
+import math
 import threading
+import time
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -18,55 +22,83 @@ MessageT = TypeVar("MessageT")
 
 @dataclass(frozen=True)
 class _Entry(Generic[MessageT]):
-    seq: int
-    size: int
     message: MessageT
+    size: int
+    put_at: float
 
 
 class Spool(Generic[MessageT]):
-    """Thread-safe; sequence numbers 1, 2, 3, … are given in the order of ``put``.
+    """Thread-safe; sequence numbers 1, 2, 3, … are given in the order of ``put``, each when its message is first sent.
 
     Args:
         max_bytes: kept at most, while connected or not.
         window: unacknowledged messages at most while connected.
+        max_seconds: a message that was not sent for so long is dropped.
+        drop_oldest: while disconnected and full, drop what was never sent, the oldest first, rather than wait.
+        on_drop: told of each message that is dropped; must not call the spool.
+        clock: seconds, monotonic.
     """
 
-    def __init__(self, max_bytes: int, window: int) -> None:
-        self._max_bytes, self._window = max_bytes, window
+    def __init__(
+        self,
+        max_bytes: int,
+        window: int,
+        *,
+        max_seconds: float = math.inf,
+        drop_oldest: bool = False,
+        on_drop: Callable[[MessageT], object] = lambda _: None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._max_bytes, self._window, self._max_seconds = max_bytes, window, max_seconds
+        self._drop_oldest, self._on_drop, self._clock = drop_oldest, on_drop, clock
         self._changed = threading.Condition()
-        self._entries: deque[_Entry[MessageT]] = deque()
+        self._sent: deque[_Entry[MessageT]] = deque()  # Number ``_acked + 1`` and those after it.
+        self._unsent: deque[_Entry[MessageT]] = deque()
         self._bytes = 0
-        self._last_seq = 0
-        self._sent_seq = 0
+        self._acked = 0
+        self._on_their_way = 0  # Of those in ``_sent``, as many as were sent on this connection.
         self._epoch = 0
         self._connected = False
         self._closed = False
 
-    def next_seq(self) -> int:
-        """The sequence number that the next message will have."""
-        return self._last_seq + 1
-
     def put(self, message: MessageT, size: int, seconds: float) -> bool:
         """Add a message; False if there was no room for it within ``seconds``."""
         with self._changed:
-            if not self._changed.wait_for(lambda: self._has_room(size), seconds):
+            if not self._changed.wait_for(lambda: self._make_room(size), seconds):
                 return False
-            self._last_seq += 1
-            self._entries.append(_Entry(self._last_seq, size, message))
+            self._unsent.append(_Entry(message, size, self._clock()))
             self._bytes += size
             self._changed.notify_all()
             return True
 
-    def _has_room(self, size: int) -> bool:
-        if self._connected and len(self._entries) >= self._window:
+    def _make_room(self, size: int) -> bool:
+        self._drop_stale()
+        if self._connected and len(self._sent) + len(self._unsent) >= self._window:
             return False
-        return not self._entries or self._bytes + size <= self._max_bytes
+        may_drop = self._drop_oldest and not self._connected
+        if may_drop and self._fits(size, sum(entry.size for entry in self._sent)):
+            while not self._fits(size, self._bytes):
+                self._drop()
+        return self._fits(size, self._bytes)
+
+    def _fits(self, size: int, kept: int) -> bool:
+        return not kept or kept + size <= self._max_bytes
+
+    def _drop_stale(self) -> None:
+        oldest = self._clock() - self._max_seconds
+        while self._unsent and self._unsent[0].put_at <= oldest:
+            self._drop()
+
+    def _drop(self) -> None:
+        entry = self._unsent.popleft()
+        self._bytes -= entry.size
+        self._on_drop(entry.message)
 
     def connect(self, last_seq: int) -> int:
         """A new connection, whose other side has everything up to ``last_seq``; its epoch."""
         with self._changed:
-            self._drop(last_seq)
-            self._sent_seq = last_seq
+            self._forget(last_seq)
+            self._on_their_way = 0
             self._epoch += 1
             self._connected = True
             return self._epoch
@@ -77,34 +109,36 @@ class Spool(Generic[MessageT]):
             self._epoch += 1
             self._changed.notify_all()
 
-    def next_unsent(self, epoch: int, seconds: float) -> MessageT | None:
-        """The next message to send on the connection of ``epoch``; None if there was none within ``seconds``."""
+    def next_unsent(self, epoch: int, seconds: float) -> tuple[int, MessageT] | None:
+        """The next message to send on the connection of ``epoch``, and its number; None if none within ``seconds``."""
         deadline = Deadline(seconds)
         with self._changed:
             while epoch == self._epoch:
-                entry = self._first_unsent()
-                if entry is not None:
-                    self._sent_seq = entry.seq
-                    return entry.message
+                if self._on_their_way == len(self._sent):
+                    self._number_next()
+                if self._on_their_way < len(self._sent):
+                    self._on_their_way += 1
+                    return self._acked + self._on_their_way, self._sent[self._on_their_way - 1].message
                 if self._closed or deadline.passed():
                     return None
                 self._changed.wait(deadline.remaining())
             return None
 
-    def _first_unsent(self) -> _Entry[MessageT] | None:
-        if not self._entries:
-            return None
-        index = max(0, self._sent_seq + 1 - self._entries[0].seq)
-        return self._entries[index] if index < len(self._entries) else None
+    def _number_next(self) -> None:
+        self._drop_stale()
+        if self._unsent:
+            self._sent.append(self._unsent.popleft())
 
     def acknowledge(self, seq: int) -> None:
         """Forget everything up to ``seq``."""
         with self._changed:
-            self._drop(seq)
+            self._forget(seq)
 
-    def _drop(self, seq: int) -> None:
-        while self._entries and self._entries[0].seq <= seq:
-            self._bytes -= self._entries.popleft().size
+    def _forget(self, seq: int) -> None:
+        while self._sent and self._acked < seq:
+            self._bytes -= self._sent.popleft().size
+            self._acked += 1
+            self._on_their_way = max(0, self._on_their_way - 1)
         self._changed.notify_all()
 
     def close(self) -> None:
@@ -117,7 +151,7 @@ class Spool(Generic[MessageT]):
     def drained(self) -> bool:
         """Closed, and everything has been sent."""
         with self._changed:
-            return self._closed and self._first_unsent() is None
+            return self._closed and not self._unsent and self._on_their_way == len(self._sent)
 
     def is_current(self, epoch: int) -> bool:
         with self._changed:
@@ -131,4 +165,4 @@ class Spool(Generic[MessageT]):
     def __len__(self) -> int:
         """Messages not acknowledged yet."""
         with self._changed:
-            return len(self._entries)
+            return len(self._sent) + len(self._unsent)

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from common.data import MAX_EPISODES
+from common.data import MAX_ENV_ERROR, MAX_EPISODES
 
 
 @dataclass(frozen=True)
@@ -39,6 +39,13 @@ class ActorCounters:
         """Held back with a finished batch."""
         self.reconnects = 0
         """Joins after the first."""
+        self.dropped_items = 0
+        """In batches that were dropped instead of sent."""
+        self.env_rebuilds = 0
+        """Environments that raised and were built anew."""
+        self.env_hangs = 0
+        """Environments that did not return."""
+        self._env_errors: deque[str] = deque(maxlen=1)
         self._returns: deque[float] = deque(maxlen=MAX_EPISODES)
         self._lengths: deque[int] = deque(maxlen=MAX_EPISODES)
         self._open: dict[int, tuple[float, int]] = {}  # Return and length so far, by environment.
@@ -57,6 +64,21 @@ class ActorCounters:
             self._returns.append(total)
             self._recent.append(total)
             self._lengths.append(length)
+
+    def abandon(self, env: int) -> None:
+        """Forget the episode of environment number ``env``: it has no end."""
+        self._open.pop(env, None)
+
+    def note_env_error(self, text: str) -> None:
+        """Keep the end of a traceback until it is taken, or until there is a newer one; from any thread."""
+        self._env_errors.append(text.encode(errors="replace").decode()[-MAX_ENV_ERROR:])
+
+    def take_env_error(self) -> str:
+        """What was noted since the last call; empty if nothing was."""
+        try:
+            return self._env_errors.pop()
+        except IndexError:
+            return ""
 
     def seconds(self) -> float:
         """From the first step to the last."""

@@ -4,27 +4,35 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import secrets
 import sys
 import threading
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import replace
+from functools import partial
 
 import torch
 
 from actor.client.connector import Connector, Joined
 from actor.client.fetcher import ModelFetcher
 from actor.client.pusher import Pusher, RunChangedError
+from actor.guard import Busy, Guard, Watchdog
 from actor.priority import PrioritizedBatches
 from actor.proxy import BatchSink, ReplayBufferProxy
 from actor.sampler import Sampler
 from actor.stat import ActorCounters, ActorStat
 from actor.trust import Trust
-from common.child import say, say_error
+from common.child import RestartPolicy, say, say_error
 from common.config import ActorConfig
 from common.data import PRIORITY, Schema
-from common.errors import ConfigError, CrossborderError, PluginError
+from common.envs import build_env
+from common.errors import ConfigError, CrossborderError, EnvHungError, PluginError
 from common.interfaces import Agent
 from common.log import setup_logging
-from common.parts import Parts, build_parts
+from common.part_config import EnvConfig
+from common.parts import Lane, Parts, build_parts
 from common.settings import validate
 
 log = logging.getLogger(__name__)
@@ -39,13 +47,14 @@ class Actor:
         address: the learner's HOST:PORT.
         patience: seconds to wait for a learner, at the start and after each broken connection.
         trust: what the two demand of each other.
+        tell: says why this process ends, and its exit code, where it cannot end in order.
 
     Raises:
         ConfigError: the address is not HOST:PORT, or ``trust`` cannot be had.
     """
 
-    def __init__(self, address: str, patience: float, trust: Trust) -> None:
-        self._trust = trust
+    def __init__(self, address: str, patience: float, trust: Trust, tell: Callable[[CrossborderError], int]) -> None:
+        self._trust, self._tell = trust, tell
         self._stopped = threading.Event()
         self._asked_to_stop = False
         self._connector = Connector(address, secrets.randbits(63) + 1, patience, self._stopped, trust)
@@ -75,14 +84,18 @@ class Actor:
 
     def _run_once(self, joined: Joined) -> ActorStat:
         self._trust.check_names(joined.config)
+        counters, busy = ActorCounters(), Busy()
         parts = build_agreed_parts(joined.config, joined.schema, seed=joined.seed, epsilon=joined.epsilon)
-        counters = ActorCounters()
+        parts = guarded(parts, joined.config.env, counters, busy)
         fetcher = ModelFetcher(self._connector.stub, self._stopped)
         fetcher.announce(joined.newest)
         pusher = Pusher(self._connector, joined, fetcher, counters, self._stopped)
         proxy = make_proxy(joined, parts.agent, pusher)
+        seconds = joined.config.env.timeout_seconds
+        watchdog = Watchdog(busy, seconds, partial(self._end_hung, pusher, counters)) if seconds else nullcontext()
         try:
-            self._act(Sampler(parts.lanes, counters, joined.seed), parts.agent, fetcher, proxy)
+            with watchdog:
+                self._act(Sampler(parts.lanes, counters, joined.seed), parts.agent, fetcher, proxy)
         finally:
             unacknowledged = pusher.finish(FINISH_SECONDS)
             fetcher.join(1.0)
@@ -93,6 +106,14 @@ class Actor:
         if unacknowledged:
             log.warning("%d batches were not acknowledged before the end", unacknowledged)
         return ActorStat(joined.actor_id, counters.env_steps, counters.seconds())
+
+    def _end_hung(self, pusher: Pusher, counters: ActorCounters, where: str) -> None:
+        """Hand over what there is and end the process, since a thread cannot be ended."""
+        log.error("an environment does not return:\n%s", where)
+        counters.env_hangs += 1
+        counters.note_env_error(f"does not return:\n{where}")
+        pusher.finish(FINISH_SECONDS)
+        os._exit(self._tell(EnvHungError("an environment has not returned within env.timeout_seconds")))
 
     def _act(self, sampler: Sampler, agent: Agent, models: ModelFetcher, proxy: ReplayBufferProxy) -> None:
         model = models.first(FIRST_MODEL_SECONDS)
@@ -129,6 +150,13 @@ def build_agreed_parts(config: ActorConfig, schema: Schema, *, seed: int, epsilo
     return parts
 
 
+def guarded(parts: Parts, config: EnvConfig, counters: ActorCounters, busy: Busy) -> Parts:
+    """The same with environments that are built anew when they raise."""
+    allowance, build = RestartPolicy(config.rebuilds_per_minute, 60.0), partial(build_env, config)
+    lanes = tuple(Lane(Guard(lane.env, build, allowance, counters, busy), lane.processor) for lane in parts.lanes)
+    return replace(parts, lanes=lanes)
+
+
 def run_actor(actor: Actor) -> ActorStat:
     """Run an actor with torch on one thread, since an actor host runs many.
 
@@ -151,7 +179,7 @@ def main() -> int:
         actor.stop()
 
     try:
-        actor = Actor(boot["address"], boot["patience"], validate(Trust, boot["trust"]))
+        actor = Actor(boot["address"], boot["patience"], validate(Trust, boot["trust"]), say_error)
         threading.Thread(target=stop_with_parent, name="lifeline", daemon=True).start()
         stat = run_actor(actor)
     except CrossborderError as error:

@@ -23,7 +23,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from common.clocks import Deadline
-from common.errors import ChildFailedError, CrossborderError, LearnerUnreachableError, by_exit_code
+from common.errors import ChildFailedError, CrossborderError, EnvHungError, LearnerUnreachableError, by_exit_code
 from common.log import relog
 
 log = logging.getLogger(__name__)
@@ -216,11 +216,11 @@ class Supervisor:
         finished: exit codes after which the child is not started again and nothing is wrong.
         policy: how often to restart.
 
-    A restart may help after a signal, after an unexpected exception and when the learner could not be reached. After
-    any other typed error the next start would end the same way.
+    A restart may help after a signal, after an unexpected exception, when the learner could not be reached and when an
+    environment hangs. After any other typed error the next start would end the same way.
     """
 
-    _WORTH_A_RESTART = (1, LearnerUnreachableError.exit_code)
+    _WORTH_A_RESTART = (1, LearnerUnreachableError.exit_code, EnvHungError.exit_code)
 
     def __init__(
         self,

@@ -213,6 +213,8 @@ class ModelVersion(NamedTuple):
 NO_MODEL = ModelVersion(0, 0)
 MAX_EPISODES = 4096
 """Episodes in one report, at most."""
+MAX_ENV_ERROR = 4096
+"""Characters of an environment's traceback that a learner logs, at most."""
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,8 @@
     ├── StarvedError                     13   no items arrived for too long
     ├── DatasetError                     14   a dataset cannot be read or learnt from
     ├── AuthenticationError              15   learner and actor do not trust each other
-    └── DivergedError                    16   a loss or a score is NaN or infinite
+    ├── DivergedError                    16   a loss or a score is NaN or infinite
+    └── EnvHungError                     17   an environment does not return
 
 0 is success; 128 + n means ended by signal n (130 Ctrl-C, 143 SIGTERM) after an orderly shutdown.
 `docs/exit-codes.md` says how to resolve each.
@@ -94,6 +95,10 @@ class AuthenticationError(CrossborderError):
 
 class DivergedError(CrossborderError):
     exit_code = 16
+
+
+class EnvHungError(CrossborderError):
+    exit_code = 17
 
 
 def by_exit_code(code: int, message: str) -> CrossborderError:

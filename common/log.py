@@ -66,6 +66,12 @@ def relog(child: str, line: str) -> None:
         logging.getLogger(name).handle(record)
 
 
+def quoted(text: str) -> str:
+    """A stranger's text for our log: its lines are marked, so that none passes for ours, and hold no control codes."""
+    lines = ("".join(c if c.isprintable() else "?" for c in line) for line in text.splitlines())
+    return "\n".join(f"| {line}" for line in lines)
+
+
 class Seldom:
     """Lets something be logged at most once in so many seconds, and counts what was not."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from typing import Any
 
-from pydantic import Field
+from pydantic import Field, NonNegativeInt, PositiveFloat
 
 from common import plugins
 from common.errors import ConfigError, PluginError
@@ -62,10 +62,17 @@ class PluginConfig(Settings):
 
 
 class EnvConfig(PluginConfig):
-    """An environment, and what is different about it where the agent is evaluated."""
+    """An environment, what is different about it where the agent is evaluated, and what actors do when it fails."""
 
     eval_params: dict[str, Any] = Field(
         default_factory=dict, description="Keyword arguments that evaluations lay over params; same spaces expected."
+    )
+
+    rebuilds_per_minute: NonNegativeInt = Field(
+        5, description="An actor builds environments that raise anew, so often; one more ends it with the exception."
+    )
+    timeout_seconds: PositiveFloat | None = Field(
+        60.0, description="An actor ends, to be started again, when step or reset takes so long; null lets them."
     )
 
     def for_evaluation(self) -> PluginConfig:

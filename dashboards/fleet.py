@@ -74,6 +74,8 @@ _EACH = Row(
                 "behind": f"max by (actor) (crossborder_actor_policy_lag_opt_steps{_CHOSEN})",
                 "last seen": f"max by (actor) (crossborder_actor_last_seen_seconds{_CHOSEN})",
                 "spool": f"max by (actor) (crossborder_actor_spool_bytes{_CHOSEN})",
+                "dropped": f"max by (actor) (crossborder_actor_dropped_items_total{_CHOSEN})",
+                "envs rebuilt": f"max by (actor) (crossborder_actor_env_rebuilds_total{_CHOSEN})",
                 "reconnects": f"max by (actor) (crossborder_actor_reconnects_total{_CHOSEN})",
             },
             key="actor",

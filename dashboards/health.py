@@ -71,6 +71,21 @@ _FAULTS = Row(
             {"{{reason}}": "increase(crossborder_refused_batches_total[5m])"},
         ),
         Graph(
+            "Environments that failed",
+            "In the last five minutes: built anew after an exception, and hung, which ends their actor.",
+            "short",
+            {
+                "rebuilt": "increase(crossborder_env_rebuilds_total[5m])",
+                "hung": "increase(crossborder_env_hangs_total[5m])",
+            },
+        ),
+        Graph(
+            "Items dropped",
+            "In the last five minutes, by actors that could not send them in time.",
+            "short",
+            {"items": "increase(crossborder_dropped_items_total[5m])"},
+        ),
+        Graph(
             "Divergences",
             "Ends by NaN or infinity, in the last five minutes.",
             "short",

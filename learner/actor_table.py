@@ -45,6 +45,9 @@ _ROW = np.dtype(
         ("wait_seconds", "<f8"),
         ("spool_bytes", "<i8"),
         ("reconnects", "<i8"),
+        ("dropped_items", "<i8"),
+        ("env_rebuilds", "<i8"),
+        ("env_hangs", "<i8"),
     ]
 )
 
@@ -57,6 +60,9 @@ REPORTED = (
     "wait_seconds",
     "spool_bytes",
     "reconnects",
+    "dropped_items",
+    "env_rebuilds",
+    "env_hangs",
 )
 """Columns that an actor reports of itself; ``Report`` in the .proto says what they mean."""
 

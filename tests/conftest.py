@@ -34,7 +34,7 @@ def counting_values(run_dir: Path) -> dict[str, Any]:
     return {
         "name": "counting",
         "run_dir": str(run_dir),
-        "env": {"target": "tests.parts:CountingEnv"},
+        "env": {"target": "tests.parts:CountingEnv", "rebuilds_per_minute": 0},  # What it asserts must end the test.
         "agent": {"target": "tests.parts:CheckingAgent"},
         "push": {"n_buffer": 10, "flush_seconds": 60.0},
         "trainer": {"max_opts": 500, "eval_interval": 0, "record_interval": 100, "sync_interval": 10},

@@ -6,6 +6,7 @@ import contextlib
 import math
 import os
 import signal
+import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -67,18 +68,35 @@ class NanEnv(CountingEnv):
         return obs, np.nan if reward == 5 else reward, terminated, truncated, info
 
 
-class DyingEnv(CountingEnv):
-    """Kills its own process, as a segfault would, at step 300; once only, and then writes that it did."""
+class FailingEnv(CountingEnv):
+    """Fails at step 300; once only, and then writes that it did."""
 
     def __init__(self, marker: str) -> None:
         super().__init__()
         self._marker = Path(marker)
 
+    def fail(self) -> None:
+        raise ValueError("once only")
+
     def step(self, action: int) -> tuple[Array, float, bool, bool, dict[str, Any]]:
         if self._step == 300 and not self._marker.exists():
-            self._marker.write_text("dead")
-            os.kill(os.getpid(), signal.SIGKILL)
+            self._marker.write_text("failed")
+            self.fail()
         return super().step(action)
+
+
+class DyingEnv(FailingEnv):
+    """Kills its own process, as a segfault would."""
+
+    def fail(self) -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+class HangingEnv(FailingEnv):
+    """Does not return."""
+
+    def fail(self) -> None:
+        threading.Event().wait()
 
 
 class Goals(gymnasium.Env[Any, Any]):

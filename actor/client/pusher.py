@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections.abc import Iterator
@@ -18,6 +19,7 @@ from common.clocks import Deadline
 from common.codec import encode
 from common.data import Items, ModelVersion
 from common.errors import CrossborderError
+from common.log import Seldom
 from common.pb import crossborder_pb2 as pb
 from common.rpc import Backoff, NotJoinedError, StoppingError, describe, typed_error, version_from_pb, version_to_pb
 
@@ -25,6 +27,7 @@ log = logging.getLogger(__name__)
 HEARTBEAT_SECONDS = 1.0
 SILENCE_SECONDS = 15.0
 """The learner answers every heartbeat, also while it holds back; silent for so long, it is gone."""
+DROPS_LOGGED_EVERY = 10.0
 LAST_PUT_SECONDS = 5.0
 """For all that is put after the end was announced: a step in many environments may fill several batches."""
 
@@ -54,7 +57,15 @@ class Pusher:
     ) -> None:
         self._connector, self._joined, self._fetcher = connector, joined, fetcher
         self._counters, self._stopped = counters, stopped
-        self._spool: Spool[pb.PushItemsRequest] = Spool(joined.config.push.spool_bytes, joined.config.push.window)
+        push = joined.config.push
+        self._spool: Spool[pb.PushItemsRequest] = Spool(
+            push.spool_bytes,
+            push.window,
+            max_seconds=push.spool_seconds or math.inf,
+            drop_oldest=push.when_full == "drop_oldest",
+            on_drop=self._count_dropped,
+        )
+        self._seldom = Seldom(DROPS_LOGGED_EVERY)
         self._heard = time.monotonic()
         self._call: Any = None
         self._leaving = False
@@ -68,17 +79,13 @@ class Pusher:
     def send(self, items: Items, rows: int, behaviour: ModelVersion) -> None:
         payload = encode(self._joined.schema, items, rows)
         returns, lengths = self._counters.take_episodes()
-        report = self._report()
-        report.episode_returns.extend(returns)
-        report.episode_lengths.extend(lengths)
         request = pb.PushItemsRequest(
             incarnation=self._connector.incarnation,
-            seq=self._spool.next_seq(),
             schema_hash=self._joined.schema.hash,
             rows=rows,
             payload=payload,
             behaviour=version_to_pb(behaviour),
-            report=report,
+            report=pb.Report(episode_returns=returns, episode_lengths=lengths),
         )
         began = time.perf_counter()
         if not self._put(request, len(payload)):
@@ -93,6 +100,11 @@ class Pusher:
                 if self._last_chance.passed():
                     return False
         return True
+
+    def _count_dropped(self, request: pb.PushItemsRequest) -> None:
+        self._counters.dropped_items += request.rows
+        if self._seldom.due() is not None:
+            log.warning("items dropped so far: %d; they were too old, or the spool full", self._counters.dropped_items)
 
     def finish(self, seconds: float) -> int:
         """Send what is left, say goodbye, end the stream; the number of batches that were not acknowledged."""
@@ -120,6 +132,10 @@ class Pusher:
             wait_seconds=counters.wait_seconds,
             spool_bytes=self._spool.n_bytes,
             reconnects=counters.reconnects,
+            dropped_items=counters.dropped_items,
+            env_rebuilds=counters.env_rebuilds,
+            env_hangs=counters.env_hangs,
+            env_error=counters.take_env_error(),
         )
 
     def _heartbeat(self, *, leaving: bool = False) -> pb.PushItemsRequest:
@@ -187,13 +203,19 @@ class Pusher:
             self._told_to_stop = True
             self._stopped.set()
 
+    def _numbered(self, seq: int, request: pb.PushItemsRequest) -> pb.PushItemsRequest:
+        """A batch as it goes out, with figures of now: those from when it was made would turn the learner's back."""
+        request.seq = seq
+        request.report.MergeFrom(self._report())
+        return request
+
     def _requests(self, epoch: int) -> Iterator[pb.PushItemsRequest]:
         """What goes out on one connection, pulled by gRPC's own thread."""
         yield self._heartbeat()
         while True:
-            message = self._spool.next_unsent(epoch, HEARTBEAT_SECONDS)
-            if message is not None:
-                yield message
+            unsent = self._spool.next_unsent(epoch, HEARTBEAT_SECONDS)
+            if unsent is not None:
+                yield self._numbered(*unsent)
             elif not self._spool.is_current(epoch):
                 return
             elif self._spool.drained:

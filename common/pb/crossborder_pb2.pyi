@@ -537,6 +537,10 @@ class Report(_message.Message):
     WAIT_SECONDS_FIELD_NUMBER: _builtins.int
     SPOOL_BYTES_FIELD_NUMBER: _builtins.int
     RECONNECTS_FIELD_NUMBER: _builtins.int
+    DROPPED_ITEMS_FIELD_NUMBER: _builtins.int
+    ENV_REBUILDS_FIELD_NUMBER: _builtins.int
+    ENV_HANGS_FIELD_NUMBER: _builtins.int
+    ENV_ERROR_FIELD_NUMBER: _builtins.int
     env_steps: _builtins.int
     """Environment steps taken by this incarnation so far."""
     seconds: _builtins.float
@@ -554,6 +558,17 @@ class Report(_message.Message):
     """Bytes of payload waiting for an acknowledgement now."""
     reconnects: _builtins.int
     """Times this incarnation has joined again after a broken connection."""
+    dropped_items: _builtins.int
+    """Items of this incarnation so far that were dropped instead of sent. A batch gets its seq when it is first sent, so
+    that one dropped before leaves no gap; one that was sent is never dropped.
+    """
+    env_rebuilds: _builtins.int
+    """Environments of this incarnation so far that raised and were built anew, and that did not return."""
+    env_hangs: _builtins.int
+    env_error: _builtins.str
+    """What an environment raised since the report before, or where it hangs: the end of the traceback. The learner logs it,
+    seldom, and shortens it if need be.
+    """
     @_builtins.property
     def episode_returns(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
         """Undiscounted returns and lengths (environment steps) of the episodes that ended since the report before,
@@ -575,10 +590,14 @@ class Report(_message.Message):
         wait_seconds: _builtins.float = ...,
         spool_bytes: _builtins.int = ...,
         reconnects: _builtins.int = ...,
+        dropped_items: _builtins.int = ...,
+        env_rebuilds: _builtins.int = ...,
+        env_hangs: _builtins.int = ...,
+        env_error: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["env_seconds", b"env_seconds", "env_steps", b"env_steps", "episode_lengths", b"episode_lengths", "episode_returns", b"episode_returns", "inference_seconds", b"inference_seconds", "leaving", b"leaving", "reconnects", b"reconnects", "seconds", b"seconds", "spool_bytes", b"spool_bytes", "wait_seconds", b"wait_seconds"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["dropped_items", b"dropped_items", "env_error", b"env_error", "env_hangs", b"env_hangs", "env_rebuilds", b"env_rebuilds", "env_seconds", b"env_seconds", "env_steps", b"env_steps", "episode_lengths", b"episode_lengths", "episode_returns", b"episode_returns", "inference_seconds", b"inference_seconds", "leaving", b"leaving", "reconnects", b"reconnects", "seconds", b"seconds", "spool_bytes", b"spool_bytes", "wait_seconds", b"wait_seconds"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -11,9 +11,10 @@ from typing import Any
 
 from common.codec import decode, schema_to_pb
 from common.config import RunConfig
-from common.data import MAX_EPISODES, ModelVersion, Schema
+from common.data import MAX_ENV_ERROR, MAX_EPISODES, ModelVersion, Schema
 from common.errors import ProtocolMismatchError, RefusedError, SchemaMismatchError
 from common.frames import Packed
+from common.log import Seldom, quoted
 from common.pb import crossborder_pb2 as pb
 from common.rpc import PROTOCOL_VERSION, NotJoinedError, StoppingError, version_from_pb, version_to_pb
 from common.settings import Settings
@@ -34,6 +35,8 @@ MAX_RETURNS = 1e300
 """All returns of one report together; a hundred reports can still be added up."""
 _reported = attrgetter(*REPORTED)
 MAX_KNOWN_MODELS = 4096
+ENV_ERRORS_LOGGED_EVERY = 10.0
+"""Seconds, over all actors."""
 
 
 class IngestBoot(Settings):
@@ -81,6 +84,7 @@ class IngestCore:
             silence_seconds=config.server.lost_seconds,
         )
         self.counts = IngestCounts()
+        self._env_errors = Seldom(ENV_ERRORS_LOGGED_EVERY)
         self._writer = ReplayWriter(self.memory)
         self._ages = ItemAges(config.replay.capacity, self.memory.committed, time.monotonic())
         self._trainer_bell = Bell(-1, boot.bell_fds[0])
@@ -180,9 +184,17 @@ class IngestCore:
             self._note_batch(row, request)
             last = request.seq
         self.registry.seen(row, figures)
+        if request.report.env_error:
+            self._tell_env_error(row, request.report.env_error)
         if request.report.leaving:
             self.registry.set_state(row, ActorState.LEFT)
         return last
+
+    def _tell_env_error(self, row: int, text: str) -> None:
+        missed = self._env_errors.due()
+        if missed is not None:
+            lines, actor_id = quoted(text[-MAX_ENV_ERROR:]), self.registry.actor_id(row)
+            log.warning("an environment of actor %d failed (%d more before it):\n%s", actor_id, missed, lines)
 
     def _decode(self, request: pb.PushItemsRequest, last: int) -> Packed:
         if request.seq != last + 1:

@@ -23,8 +23,16 @@ _ACTOR_COUNTERS = {
     "inference_seconds": "Spent on choosing actions.",
     "wait_seconds": "Held back with a finished batch.",
     "reconnects": "Connections that broke and were made again.",
+    "dropped_items": "Items dropped instead of sent.",
+    "env_rebuilds": "Environments that raised and were built anew.",
 }
 """Columns of the actor table, each a counter by actor."""
+_FLEET_COUNTERS = {
+    "dropped_items": "Items that actors dropped instead of sending.",
+    "env_rebuilds": "Environments of actors that raised and were built anew.",
+    "env_hangs": "Environments of actors that did not return.",
+}
+"""Columns whose sum over all actor processes, those that are gone included, is a counter."""
 
 
 class IngestCollector(Collector):
@@ -69,6 +77,8 @@ class IngestCollector(Collector):
         yield gauges("crossborder_actors", "Actors by state.", "state", states)
         yield counter("crossborder_env_steps_total", "Environment steps reported by actors.", control.env_steps)
         yield counter("crossborder_episodes_total", "Episodes reported by actors.", control.episodes)
+        for column, text in _FLEET_COUNTERS.items():
+            yield counter(f"crossborder_{column}_total", text, registry.total(column))
         yield gauge("crossborder_episode_return_mean", "Mean return of 100 episodes.", control.return_mean)
         yield gauge("crossborder_episode_length_mean", "Mean length of 100 episodes.", control.length_mean)
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 import sys
 import threading
 from collections import deque
@@ -21,34 +22,66 @@ WINDOW, MAX_BYTES = 4, 20
 
 
 class Exchange(RuleBasedStateMachine):
-    """A spool, a learner that stores in order, and a network between them that loses what is on its way."""
+    """A spool, a learner that stores in order, and a network between them that loses what is on its way.
+
+    Messages are 0, 1, 2, … in the order of ``put``.
+    """
+
+    max_seconds, drop_oldest = math.inf, False
 
     def __init__(self) -> None:
         super().__init__()
-        self.spool: Spool[tuple[int, int]] = Spool(MAX_BYTES, WINDOW)
-        self.put_sizes: list[int] = []
-        self.stored: list[int] = []
+        self.now = 0.0
+        self.spool: Spool[int] = Spool(
+            MAX_BYTES,
+            WINDOW,
+            max_seconds=self.max_seconds,
+            drop_oldest=self.drop_oldest,
+            on_drop=self.dropped_one,
+            clock=lambda: self.now,
+        )
+        self.put_at: list[float] = []
+        self.sizes: list[int] = []
+        self.numbered: list[int] = []  # Number n is that of message numbered[n - 1].
+        self.dropped: list[int] = []
+        self.n_stored = 0
         self.on_its_way: deque[int] = deque()
         self.acked = 0
         self.epoch: int | None = None
         self.old_epochs: list[int] = []
 
+    def waiting(self) -> list[int]:
+        """Messages that are neither acknowledged nor dropped."""
+        return [n for n in range(len(self.sizes)) if n not in {*self.numbered[: self.acked], *self.dropped}]
+
+    def dropped_one(self, message: int) -> None:
+        assert message not in self.numbered, "it was sent before"
+        assert message == next(n for n in self.waiting() if n not in self.numbered), "it was not the oldest"
+        is_old = self.now - self.put_at[message] >= self.max_seconds
+        assert is_old or (self.drop_oldest and self.epoch is None)
+        self.dropped.append(message)
+
     @rule(size=st.integers(1, 30))
     def put(self, size: int) -> None:
-        waiting = self.put_sizes[self.acked :]
-        room = not waiting or sum(waiting) + size <= MAX_BYTES
-        window = self.epoch is None or len(waiting) < WINDOW
-        seq = self.spool.next_seq()
-        assert seq == len(self.put_sizes) + 1
-        assert self.spool.put((seq, size), size, 0) == (room and window)
-        if room and window:
-            self.put_sizes.append(size)
+        taken = self.spool.put(len(self.sizes), size, 0)
+        waiting = self.waiting()
+        fits = not waiting or sum(self.sizes[n] for n in waiting) + size <= MAX_BYTES
+        assert taken == (fits and (self.epoch is None or len(waiting) < WINDOW))
+        if taken:
+            self.sizes.append(size)
+            self.put_at.append(self.now)
+        elif self.drop_oldest and self.epoch is None:
+            assert sum(self.sizes[n] for n in waiting if n in self.numbered) + size > MAX_BYTES, "it could have dropped"
+
+    @rule(seconds=st.floats(0, 5))
+    def time_passes(self, seconds: float) -> None:
+        self.now += seconds
 
     @precondition(lambda self: self.epoch is None)
     @rule()
     def connect(self) -> None:
-        self.epoch = self.spool.connect(len(self.stored))
-        self.acked = len(self.stored)
+        self.epoch = self.spool.connect(self.n_stored)
+        self.acked = self.n_stored
 
     @precondition(lambda self: self.epoch is not None)
     @rule()
@@ -63,13 +96,17 @@ class Exchange(RuleBasedStateMachine):
     @rule()
     def send(self) -> None:
         assert self.epoch is not None
-        message = self.spool.next_unsent(self.epoch, 0)
-        expected = len(self.stored) + len(self.on_its_way) + 1
-        if message is None:
-            assert expected == len(self.put_sizes) + 1, "something was left unsent"
-        else:
-            assert message[0] == expected, "sent out of order or twice on one connection"
-            self.on_its_way.append(message[0])
+        sent = self.spool.next_unsent(self.epoch, 0)
+        if sent is None:
+            assert set(self.waiting()) <= set(self.numbered), "something was left unsent"
+            return
+        seq, message = sent
+        assert seq == self.n_stored + len(self.on_its_way) + 1, "sent out of order or twice on one connection"
+        if seq > len(self.numbered):
+            self.numbered.append(message)
+            assert self.now - self.put_at[message] < self.max_seconds, "it was too old"
+        assert self.numbered[seq - 1] == message, "a number has come to mean another message"
+        self.on_its_way.append(seq)
 
     @precondition(lambda self: self.old_epochs)
     @rule(data=st.data())
@@ -81,26 +118,23 @@ class Exchange(RuleBasedStateMachine):
     @precondition(lambda self: self.on_its_way)
     @rule()
     def arrive(self) -> None:
-        self.stored.append(self.on_its_way.popleft())
+        self.n_stored += 1
+        assert self.on_its_way.popleft() == self.n_stored
 
     @precondition(lambda self: self.epoch is not None)
     @rule(data=st.data())
     def acknowledge(self, data: st.DataObject) -> None:
-        seq = data.draw(st.integers(0, len(self.stored)))
+        seq = data.draw(st.integers(0, self.n_stored))
         self.spool.acknowledge(seq)
         self.acked = max(self.acked, seq)
 
     @invariant()
-    def keeps_exactly_what_is_not_acknowledged(self) -> None:
-        waiting = self.put_sizes[self.acked :]
-        assert (len(self.spool), self.spool.n_bytes) == (len(waiting), sum(waiting))
-
-    @invariant()
-    def stored_in_order_and_once(self) -> None:
-        assert self.stored == list(range(1, len(self.stored) + 1))
+    def keeps_exactly_what_is_neither_acknowledged_nor_dropped(self) -> None:
+        waiting = self.waiting()
+        assert (len(self.spool), self.spool.n_bytes) == (len(waiting), sum(self.sizes[n] for n in waiting))
 
     def teardown(self) -> None:
-        """In the end everything arrives."""
+        """In the end everything arrives in order, but for what was dropped."""
         if self.epoch is None:
             self.connect()
         self.spool.close()
@@ -108,13 +142,20 @@ class Exchange(RuleBasedStateMachine):
             self.send()
         while self.on_its_way:
             self.arrive()
-        assert len(self.stored) == len(self.put_sizes)
-        self.spool.acknowledge(len(self.stored))
+        assert self.numbered == [n for n in range(len(self.sizes)) if n not in self.dropped]
+        self.spool.acknowledge(self.n_stored)
         assert len(self.spool) == 0
 
 
-def test_what_is_put_is_delivered_in_order_exactly_once_whatever_the_network_does() -> None:
-    run_state_machine_as_test(Exchange, settings=settings(max_examples=150, stateful_step_count=40, deadline=None))
+class DroppingExchange(Exchange):
+    """The same, where stale messages and the oldest ones of a full spool are dropped."""
+
+    max_seconds, drop_oldest = 10.0, True
+
+
+@pytest.mark.parametrize("machine", [Exchange, DroppingExchange])
+def test_what_is_put_is_delivered_in_order_exactly_once_whatever_the_network_does(machine: type[Exchange]) -> None:
+    run_state_machine_as_test(machine, settings=settings(max_examples=100, stateful_step_count=40, deadline=None))
 
 
 @pytest.fixture
@@ -157,7 +198,10 @@ def test_a_message_larger_than_everything_is_taken_when_nothing_else_is_kept() -
 def test_while_the_learner_is_away_only_bytes_count() -> None:
     spool = make(*"abcde", max_bytes=5, window=2)
     assert not spool.put("f", 1, 0)
-    spool.connect(3)
+    epoch = spool.connect(0)
+    for _ in "abcde":
+        spool.next_unsent(epoch, 0)
+    spool.acknowledge(3)
     assert not spool.put("f", 1, 0)
     spool.acknowledge(4)
     assert spool.put("f", 1, 0)
@@ -167,7 +211,7 @@ def test_a_full_spool_lets_its_producer_wait_for_an_acknowledgement(in_thread: I
     spool = make("a", "b", max_bytes=2)
     epoch = spool.connect(0)
     put = in_thread(spool.put, "c", 1, FOREVER)
-    assert spool.next_unsent(epoch, 0) == "a"
+    assert spool.next_unsent(epoch, 0) == (1, "a")
     assert len(spool) == 2
     spool.acknowledge(1)
     assert put.result(PATIENCE)
@@ -187,7 +231,7 @@ def test_a_sender_waits_for_a_message(in_thread: InThread) -> None:
     spool = make()
     sent = in_thread(spool.next_unsent, spool.connect(0), FOREVER)
     assert spool.put("a", 1, 0)
-    assert sent.result(PATIENCE) == "a"
+    assert sent.result(PATIENCE) == (1, "a")
 
 
 @pytest.mark.parametrize("end", ["close", "disconnect"])
@@ -201,10 +245,10 @@ def test_a_sender_waits_no_longer_after_the_end(in_thread: InThread, end: str) -
 def test_a_closed_spool_still_gives_out_what_it_has_and_then_is_drained() -> None:
     spool = make("a", "b")
     epoch = spool.connect(0)
-    assert spool.next_unsent(epoch, 0) == "a"
+    assert spool.next_unsent(epoch, 0) == (1, "a")
     spool.close()
     before = spool.drained
-    assert spool.next_unsent(epoch, 0) == "b"
+    assert spool.next_unsent(epoch, 0) == (2, "b")
     assert (before, spool.drained) == (False, True)
     assert len(spool) == 2
 
@@ -216,10 +260,53 @@ def test_a_spool_that_is_open_is_never_drained() -> None:
 def test_a_broken_connection_makes_what_was_sent_unsent_again() -> None:
     spool = make("a", "b")
     epoch = spool.connect(0)
-    assert [spool.next_unsent(epoch, 0), spool.next_unsent(epoch, 0)] == ["a", "b"]
+    assert [spool.next_unsent(epoch, 0), spool.next_unsent(epoch, 0)] == [(1, "a"), (2, "b")]
     spool.close()
     before = spool.drained
     spool.disconnect()
     again = spool.connect(1)
     assert (before, spool.drained) == (True, False)
-    assert spool.next_unsent(again, 0) == "b"
+    assert spool.next_unsent(again, 0) == (2, "b")
+
+
+def test_a_full_spool_that_may_drop_drops_the_oldest_while_the_learner_is_away_and_waits_while_it_is_there() -> None:
+    dropped: list[str] = []
+    spool: Spool[str] = Spool(3, 100, drop_oldest=True, on_drop=dropped.append)
+    assert all(spool.put(message, 1, 0) for message in "abcde")
+    assert dropped == ["a", "b"]
+    epoch = spool.connect(0)
+    assert not spool.put("f", 1, 0)
+    assert [spool.next_unsent(epoch, 0) for _ in range(4)] == [(1, "c"), (2, "d"), (3, "e"), None]
+
+
+def test_what_was_sent_is_never_dropped_since_the_learner_may_have_it() -> None:
+    now = 0.0
+    dropped: list[str] = []
+    spool: Spool[str] = Spool(2, 100, max_seconds=30.0, drop_oldest=True, on_drop=dropped.append, clock=lambda: now)
+    assert spool.put("a", 1, 0)
+    assert spool.next_unsent(spool.connect(0), 0) == (1, "a")
+    spool.disconnect()
+    now = 100.0
+    assert spool.put("b", 1, 0)
+    assert spool.put("c", 1, 0)
+    assert dropped == ["b"]
+    assert not spool.put("large", 2, 0)
+    again = spool.connect(0)
+    assert [spool.next_unsent(again, 0) for _ in range(3)] == [(1, "a"), (2, "c"), None]
+
+
+def test_what_could_not_be_sent_for_too_long_is_dropped_and_leaves_room_and_no_gap() -> None:
+    now = 0.0
+    dropped: list[str] = []
+    spool: Spool[str] = Spool(3, 100, max_seconds=30.0, on_drop=dropped.append, clock=lambda: now)
+    for message in "abc":
+        assert spool.put(message, 1, 0)
+        now += 10.0
+    now = 25.0
+    assert not spool.put("d", 1, 0)
+    now = 30.0
+    assert spool.put("d", 1, 0)
+    assert dropped == ["a"]
+    now = 50.0
+    assert spool.next_unsent(spool.connect(0), 0) == (1, "d")
+    assert dropped == ["a", "b", "c"]

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from actor.stat import ActorCounters
-from common.data import MAX_EPISODES
+from common.data import MAX_ENV_ERROR, MAX_EPISODES
 
 
 class Clock:
@@ -71,3 +71,20 @@ def test_each_environment_has_an_episode_of_its_own() -> None:
         counters.step(env, reward, done)
     assert counters.take_episodes() == ([30.0, 3.0, 40.0], [2, 2, 1])
     assert counters.env_steps == 5
+
+
+def test_an_episode_that_was_abandoned_is_in_no_other() -> None:
+    counters = ActorCounters()
+    counters.step(0, 5.0, done=False)
+    counters.abandon(0)
+    counters.step(0, 1.0, done=True)
+    assert counters.take_episodes() == ([1.0], [1])
+
+
+def test_of_an_environments_error_the_end_of_the_newest_is_told_once_and_always_as_utf_8() -> None:
+    counters = ActorCounters()
+    counters.note_env_error("an older one")
+    counters.note_env_error("x" * MAX_ENV_ERROR + "\ud800 the end")
+    told = counters.take_env_error()
+    assert (len(told), told[-9:]) == (MAX_ENV_ERROR, "? the end")
+    assert counters.take_env_error() == ""

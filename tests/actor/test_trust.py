@@ -8,6 +8,7 @@ import pytest
 from actor.client.channel import watch_credentials
 from actor.trust import Trust
 from actor.worker import Actor
+from common.child import say_error
 from common.config import ActorConfig
 from common.errors import ConfigError, PluginError
 from common.settings import validate
@@ -90,4 +91,4 @@ def test_whatever_else_is_named_at_any_depth_is_refused(changes: dict[str, Any],
 
 def test_an_actor_ends_before_it_imports_what_is_not_allowed(host: LearnerServer) -> None:
     with pytest.raises(PluginError, match=r"the learner names 'tests\.parts:CountingEnv', which --allow common"):
-        Actor(host.ingest.address, PATIENCE, Trust(allow=("common",))).run()
+        Actor(host.ingest.address, PATIENCE, Trust(allow=("common",)), say_error).run()

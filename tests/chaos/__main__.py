@@ -16,6 +16,7 @@ from tests.chaos.report import keep, tell
 from tests.chaos.resume import go_on
 from tests.chaos.shutdown import shut_down
 from tests.chaos.soak import soak
+from tests.chaos.storm import storm
 
 EXERCISES: dict[str, tuple[Callable[..., dict[str, Any]], dict[str, Any]]] = {
     "kills": (kill_at_random, {"kills": 200, "seed": 1}),
@@ -24,6 +25,7 @@ EXERCISES: dict[str, tuple[Callable[..., dict[str, Any]], dict[str, Any]]] = {
     "shutdown": (shut_down, {}),
     "resume": (go_on, {"seeds": 5, "seed": 1}),
     "soak": (soak, {"minutes": 30.0}),
+    "storm": (storm, {"actors": 256, "beyond": 16, "batches": 4}),
     "fuzz": (fuzz, {"messages": 1_000_000, "seed": 1}),
 }
 """What each calls, and with what unless told otherwise."""

@@ -11,7 +11,7 @@ from common.pb import crossborder_pb2 as pb
 ABSURD: Final = (0, 1, 2, 127, 128, 2**16, 2**31 - 1, 2**31, 2**32 - 1, 2**53 + 1, 2**63 - 1, 2**63, 2**64 - 1)
 ODD: Final = (0.0, -0.0, -1.0, 5e-324, 1e308, -1e308, float("inf"), float("-inf"), float("nan"))
 _COUNTS: Final = {pb.PushItemsRequest: ("seq", "rows"), pb.JoinRequest: ("protocol_version", "pid")}
-_REPORTED: Final = ("env_steps", "spool_bytes", "reconnects")
+_REPORTED: Final = ("env_steps", "spool_bytes", "reconnects", "dropped_items", "env_rebuilds", "env_hangs")
 _SECONDS: Final = ("seconds", "env_seconds", "inference_seconds", "wait_seconds")
 
 
@@ -87,7 +87,7 @@ def contradict(rng: random.Random, message: Any) -> None:
 
 def _contradict_report(rng: random.Random, report: pb.Report) -> None:
     for name in rng.sample(_REPORTED, 2):
-        limit = 2**32 if name == "reconnects" else 2**64
+        limit = 2**32 if name in ("reconnects", "env_rebuilds", "env_hangs") else 2**64
         setattr(report, name, rng.choice(ABSURD) % limit)
     setattr(report, rng.choice(_SECONDS), rng.choice(ODD))
     report.episode_returns.extend([rng.choice(ODD)] * rng.choice([0, 1, 5000]))

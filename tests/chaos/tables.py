@@ -73,6 +73,14 @@ def _shutdown() -> str:
     return _table("SIGTERM during | all ended after s", rows)
 
 
+def _storm() -> str:
+    r = _result("storm")
+    rows = (
+        [[r["actors"], *(f"{r[key]:.1f}" for key in ("joined_seconds", "pushed_seconds")), r["refused"]]] if r else []
+    )
+    return _table("actors at once | all joined after s | all had pushed after s | refused beyond them", rows)
+
+
 def _fuzz() -> str:
     rows = [[outcome, f"{count:,}"] for outcome, count in _result("fuzz").get("outcomes", {}).items()]
     return _table("outcome | messages", rows)
@@ -84,6 +92,7 @@ TABLES = {
     "resume": _resume,
     "soak": _soak,
     "shutdown": _shutdown,
+    "storm": _storm,
     "fuzz": _fuzz,
 }
 

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from common.log import Seldom, relog
+from common.log import Seldom, quoted, relog
 from tests.conftest import ROOT
 
 
@@ -98,3 +98,8 @@ def test_something_frequent_is_due_at_most_once_in_a_while_and_the_rest_is_count
     assert seldom.due() is None
     now = 10.0
     assert [seldom.due(), seldom.due()] == [4, None]
+
+
+def test_a_strangers_text_cannot_pass_for_ours() -> None:
+    forged = "it broke\n12:00:00 INFO learner: all is well\r\x1b[2J\u202e\x85next"
+    assert quoted(forged).splitlines() == ["| it broke", "| 12:00:00 INFO learner: all is well", "| ?[2J?", "| next"]

@@ -33,6 +33,7 @@ UNATTENDED = ("LearnerStalled", "NoActors", "ReplayStarved", "CheckpointTooOld")
 SHOWN = {*UNATTENDED, "DiskNearlyFull", "LearnerDown"} | {
     "PolicyLagHigh",
     "ActorLost",
+    "EnvironmentsFail",
     "CallsUnauthenticated",
     "NonFiniteLoss",
 }
@@ -75,6 +76,15 @@ def test_an_actor_that_acts_with_an_old_model_and_is_lost(make_config: MakeConfi
             reach(alerts, "PolicyLagHigh")
             client.channel.close()
             assert reach(alerts, "ActorLost")
+
+
+def test_an_actor_that_tells_of_an_environment_built_anew(host: LearnerServer, tmp_path: Path) -> None:
+    client = Client(host)
+    client.join()
+    with on_call(tmp_path, endpoints(tmp_path / "run"), SOONER) as (asked, alerts):
+        wait_for(lambda: asked.values("crossborder_env_rebuilds_total") == [0], "the counter is seen")
+        Talk(client.stub).say(client.batch(0, rows=0, payload=b"", report=pb.Report(env_rebuilds=1)))
+        assert reach(alerts, "EnvironmentsFail")
 
 
 def test_a_call_without_a_valid_token(tmp_path: Path) -> None:

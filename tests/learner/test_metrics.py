@@ -34,6 +34,9 @@ REPORT = pb.Report(
     wait_seconds=1.5,
     spool_bytes=380,
     reconnects=2,
+    dropped_items=7,
+    env_rebuilds=3,
+    env_hangs=1,
 )
 
 
@@ -186,6 +189,11 @@ def test_an_actors_own_figures_come_with_its_heartbeats(host: LearnerServer) -> 
         "actor_wait_seconds_total[0]": 1.5,
         "actor_spool_bytes[0]": 380,
         "actor_reconnects_total[0]": 2,
+        "actor_dropped_items_total[0]": 7,
+        "actor_env_rebuilds_total[0]": 3,
+        "dropped_items_total": 7,
+        "env_rebuilds_total": 3,
+        "env_hangs_total": 1,
     }
     assert {key: found[key] for key in expected} == expected
     assert "actor_policy_lag_opt_steps[0]" not in found, "it has sent no batch"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import NoReturn
 
@@ -43,10 +43,16 @@ class BreakingLearner(ScriptedLearner):
     streams: int = 0
     goodbyes: int = 0
     last_report: pb.Report = field(default_factory=pb.Report)
+    config: str = CONFIG
+    is_away: Callable[[], bool] = lambda: False
 
     def Join(self, request: pb.JoinRequest, context: grpc.ServicerContext) -> pb.JoinResponse:  # noqa: N802
+        if self.streams and self.is_away():
+            context.abort(grpc.StatusCode.UNAVAILABLE, "the learner is away")
         run_id = self.run_ids.pop(0) if self.run_ids else "run"
-        return pb.JoinResponse(run_id=run_id, schema=schema_to_pb(SCHEMA), config_json=CONFIG, last_seq=self.last_seq)
+        return pb.JoinResponse(
+            run_id=run_id, schema=schema_to_pb(SCHEMA), config_json=self.config, last_seq=self.last_seq
+        )
 
     def PushItems(  # noqa: N802
         self, requests: Iterator[pb.PushItemsRequest], context: grpc.ServicerContext
@@ -90,7 +96,7 @@ class Outcome:
     stopped: bool
 
 
-def push(serve: Serve, learner: BreakingLearner, batches: int) -> Outcome:
+def push(serve: Serve, learner: BreakingLearner, batches: int, pushed: list[int] | None = None) -> Outcome:
     """Push batches of one item, 0, 1, 2, …, and say goodbye."""
     stopped = threading.Event()
     connector = Connector(f"127.0.0.1:{serve(learner)}", 5, PATIENCE, stopped)
@@ -101,6 +107,8 @@ def push(serve: Serve, learner: BreakingLearner, batches: int) -> Outcome:
         if stopped.is_set():
             break
         pusher.send({"n": np.array([n])}, 1, NO_MODEL)
+        if pushed is not None:
+            pushed.append(n)
     wait_for(lambda: not len(pusher._spool) or stopped.is_set(), "everything is acknowledged")
     was_stopped = stopped.is_set()
     outcome = Outcome(pusher.finish(PATIENCE), pusher.failure, was_stopped)
@@ -128,6 +136,21 @@ def test_the_last_report_tells_of_reconnects_waiting_and_an_empty_spool(serve: S
     told = learner.last_report
     assert (told.leaving, told.reconnects, told.spool_bytes) == (True, 2, 0)
     assert told.wait_seconds > 0
+
+
+def test_an_actor_that_may_drop_goes_on_in_an_outage_and_tells_what_it_dropped(serve: Serve) -> None:
+    pushed: list[int] = []
+    push_config = '"push": {"window": 2, "spool_bytes": 80, "when_full": "drop_oldest"}'
+    learner = BreakingLearner(
+        breaks=[(1, "lost")],
+        config=CONFIG.replace('"push": {"window": 2}', push_config),
+        is_away=lambda: len(pushed) < 100,
+    )
+    outcome = push(serve, learner, 100, pushed)
+    assert outcome == Outcome(0, None, stopped=False)
+    assert learner.stored == sorted(set(learner.stored))
+    assert learner.stored[-8:] == list(range(92, 100))
+    assert learner.last_report.dropped_items == 100 - len(learner.stored) > 50
 
 
 def test_when_the_learner_says_stop_the_actor_hears_it(serve: Serve) -> None:

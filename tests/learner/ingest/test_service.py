@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import queue
 import subprocess
@@ -133,6 +134,28 @@ def test_every_actor_process_has_seeds_of_its_own_also_in_the_place_of_another(m
         talk.say(gone.batch(0, rows=0, payload=b"", report=pb.Report(leaving=True)))
         joined = late.join()
     assert (joined.actor_id, joined.seed) == (0, 58)
+
+
+def test_a_lost_actors_id_and_epsilon_pass_on_and_its_seed_does_not(make_config: MakeConfig) -> None:
+    ladder = {"base": 0.4, "alpha": 7.0, "rungs": 2}
+    with LearnerServer(make_config(exploration=ladder, server={"max_actors": 2, "lost_seconds": 3.0})) as server:
+        staying, lost, late = (Client(server, incarnation) for incarnation in (1, 2, 3))
+        staying.join()
+        before = lost.join()
+        talk = Talk(staying.stub)
+        talk.say(staying.batch(1))
+        after: list[pb.JoinResponse] = []
+
+        def joins() -> bool:
+            talk.say(staying.batch(0, rows=0, payload=b""))  # It is not silent.
+            with contextlib.suppress(grpc.RpcError):
+                after.append(late.join())
+            return bool(after)
+
+        wait_for(joins, "the lost one is given up")
+    assert (after[0].actor_id, after[0].epsilon) == (before.actor_id, before.epsilon)
+    assert before.epsilon == pytest.approx(0.4**8)
+    assert (before.seed, after[0].seed) == (1, 2), "it would replay the episodes of the lost one"
 
 
 def test_a_batch_is_stored_when_it_is_acknowledged(client: Client) -> None:
@@ -274,6 +297,20 @@ def test_when_all_ids_are_taken_joining_is_refused_for_now(make_config: MakeConf
         with pytest.raises(grpc.RpcError) as error:
             Client(server, 2).join()
     assert refusal(error)[:2] == (grpc.StatusCode.RESOURCE_EXHAUSTED, "too_many_actors")
+
+
+def test_what_an_actors_environment_raised_is_logged_marked_shortened_and_seldom(
+    client: Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    client.join()
+    talk = Talk(client.stub)
+    for text in ("x" * 10_000 + "\nERROR learner: forged", "another"):
+        talk.say(client.batch(0, rows=0, payload=b"", report=pb.Report(env_error=text)))
+    talk.end()
+    wait_for(lambda: "left" in caplog.text or "closed without goodbye" in caplog.text, "the log of the whole stream")
+    (told,) = [said for said in caplog.messages if "an environment of actor 0" in said]
+    assert told.endswith("x\n| ERROR learner: forged")
+    assert len(told) < 4200
 
 
 def test_the_newest_model_is_sent_and_what_an_actor_has_is_not_sent_again(client: Client) -> None:

@@ -1,0 +1,135 @@
+"""Environments that fail: one that raises is built anew, one that does not return is noticed."""
+
+from __future__ import annotations
+
+import faulthandler
+import logging
+import math
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+import gymnasium
+
+from actor.stat import ActorCounters
+from common.child import RestartPolicy
+from common.data import Array
+from common.envs import Env
+
+log = logging.getLogger(__name__)
+LAST_WORDS_SECONDS = 30.0
+
+
+class EpisodeLostError(Exception):
+    """An environment raised and was built anew; its episode stops without an end."""
+
+
+class Busy:
+    """Since when an environment has been busy, in monotonic seconds; infinite while none is."""
+
+    since = math.inf
+
+
+class Guard(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """An environment that is built anew when it raises, and says when it is busy.
+
+    Args:
+        env: the first one.
+        build: makes the next one.
+        allowance: how often; shared by the environments of one actor.
+        counters: counts it and keeps the traceback for the learner.
+        busy: shared too, as they are stepped in turn.
+    """
+
+    def __init__(
+        self, env: Env, build: Callable[[], Env], allowance: RestartPolicy, counters: ActorCounters, busy: Busy
+    ) -> None:
+        super().__init__(env)
+        self._build, self._allowance, self._counters, self._busy = build, allowance, counters, busy
+
+    def step(self, action: Any) -> tuple[Array, Any, bool, bool, dict[str, Any]]:
+        """As the environment.
+
+        Raises:
+            EpisodeLostError: it raised; the next call must be ``reset``.
+            Exception: it raised more often than it may.
+        """
+        self._busy.since = time.monotonic()
+        try:
+            return self.env.step(action)
+        except Exception as error:
+            self._rebuild(error)
+            raise EpisodeLostError from error
+        finally:
+            self._busy.since = math.inf
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Array, dict[str, Any]]:
+        """As the environment, or the first one after it that does not raise.
+
+        Raises:
+            Exception: it raised more often than it may.
+        """
+        try:
+            while True:
+                self._busy.since = time.monotonic()
+                try:
+                    return self.env.reset(seed=seed, options=options)
+                except Exception as error:  # noqa: BLE001 - whatever it is, it is logged or raised again
+                    self._rebuild(error)
+                    seed = None  # It led to the error, perhaps; without one a new environment draws its own.
+        finally:
+            self._busy.since = math.inf
+
+    def _rebuild(self, error: Exception) -> None:
+        self._counters.note_env_error("".join(traceback.format_exception(error)))
+        if not self._allowance.allows():
+            raise error
+        log.warning("an environment raised and is built anew", exc_info=error)
+        self._counters.env_rebuilds += 1
+        self._busy.since = time.monotonic()
+        try:
+            self.env.close()
+        except Exception:
+            log.warning("and could not be closed", exc_info=True)
+        self.env = self._build()
+
+
+class Watchdog:
+    """While entered, notices in a thread of its own that an environment does not return.
+
+    An environment that never lets go of the interpreter's lock stops that thread too: then the process ends with exit
+    code 1 after twice the time, with all stacks on stderr (``faulthandler``). So there is one watchdog in a process.
+
+    Args:
+        busy: written by the thread that makes this object.
+        seconds: an environment may be busy for so long.
+        on_hang: called with the stack of that thread, once; what it does may take ``LAST_WORDS_SECONDS``.
+    """
+
+    def __init__(self, busy: Busy, seconds: float, on_hang: Callable[[str], None]) -> None:
+        self._busy, self._seconds, self._on_hang = busy, seconds, on_hang
+        self._watched = threading.get_ident()
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
+
+    def __enter__(self) -> None:
+        self._thread.start()
+
+    def __exit__(self, *exception: object) -> None:
+        self._ended.set()
+        self._thread.join(timeout=1.0)
+
+    def _watch(self) -> None:
+        remaining = self._seconds
+        while remaining > 0:
+            faulthandler.dump_traceback_later(remaining + self._seconds, exit=True)
+            if self._ended.wait(remaining):
+                faulthandler.cancel_dump_traceback_later()
+                return
+            remaining = self._seconds + min(0.0, self._busy.since - time.monotonic())
+        faulthandler.dump_traceback_later(LAST_WORDS_SECONDS, exit=True)
+        self._on_hang("".join(traceback.format_stack(sys._current_frames()[self._watched])))
+        faulthandler.cancel_dump_traceback_later()

@@ -1,0 +1,63 @@
+"""Environments that fail cost their episodes and nothing else, and the learner hears why."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from learner.actor_table import ActorState
+from learner.server import LearnerServer
+from tests.conftest import Command, MakeConfig, wait_for
+from tests.e2e.test_counting import stored_items, train_in_thread
+from tests.learner.test_metrics import scrape_ingest, scrape_trainer
+from tests.parts import check_rows
+
+
+def test_an_environment_that_raises_is_built_anew_in_the_same_actor(
+    make_config: MakeConfig, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    params = {"marker": str(tmp_path / "raised")}
+    env = {"target": "tests.parts:FailingEnv", "params": params, "rebuilds_per_minute": 5}
+    with train_in_thread(make_config(env=env, trainer={"max_opts": 10**9}), local_actors=1) as (server, results):
+        wait_for(lambda: server.actor_table["env_steps"][0] > 1000, "it goes on")
+        found = scrape_ingest(server)
+        server.learner.request_stop()
+    assert (tmp_path / "raised").exists()
+    assert found["env_rebuilds_total"] == found["actor_env_rebuilds_total[0]"] == found["joins_total"] == 1
+    (result,) = results
+    assert result.samples_total == result.actors[0].env_steps, "its own end is no step"
+    check_rows(stored_items(result.run_dir))
+    (told,) = [said for said in caplog.messages if said.startswith("an environment of actor")]
+    assert told.startswith("an environment of actor 0 failed (0 more before it):\n| Traceback"), told
+    assert told.endswith("\n| ValueError: once only")
+
+
+def test_an_actor_whose_environment_hangs_is_started_again_and_the_learner_hears_of_it(
+    make_config: MakeConfig, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    env = {"target": "tests.parts:HangingEnv", "params": {"marker": str(tmp_path / "hung")}, "timeout_seconds": 1.0}
+    with train_in_thread(make_config(env=env, trainer={"max_opts": 10**9}), local_actors=1) as (server, results):
+        table = server.actor_table
+        wait_for(
+            lambda: max(table["env_steps"][table["state"] == ActorState.ONLINE], default=0) > 400, "another goes on"
+        )
+        found, restarts = scrape_ingest(server), scrape_trainer(server)["child_restarts_total[actor]"]
+        server.learner.request_stop()
+    assert (found["env_hangs_total"], restarts) == (1, 1)
+    assert results[0].samples_total >= 260 + 400, "what it had handed over is there"
+    assert "an environment of actor 0 failed (0 more before it):\n| does not return:" in caplog.text
+    assert "in step" in caplog.text
+
+
+def test_a_worker_whose_environment_hangs_ends_with_a_code_of_its_own(
+    make_config: MakeConfig, start: Callable[..., Command], tmp_path: Path
+) -> None:
+    env = {"target": "tests.parts:HangingEnv", "params": {"marker": str(tmp_path / "hung")}, "timeout_seconds": 1.0}
+    with LearnerServer(make_config(env=env, server={"grace_seconds": 0.5})) as server:
+        worker = start("actor.cli", "--learner", server.ingest.address)
+        assert worker.wait() == 17, worker.output()
+        assert server.actor_table["state"][0] == ActorState.LEFT, "its id is free"
+        assert server.buffer.inserted == 260, "all full batches"
+    assert "exit code 17: docs/exit-codes.md#exit-code-17" in worker.output()
