@@ -2,7 +2,8 @@
 
 Producer: ``put`` (waits while the spool is full or the other side holds back). Sender: ``connect``, ``next_unsent``,
 ``acknowledge``, ``disconnect``. A message that was sent but not acknowledged is sent again after ``connect``; one that
-was never sent may be dropped, and has no number yet.
+was never sent may be dropped, and has no number yet. Those that wait go out together, under one number: while anything
+is on its way, a little is kept back until there is more, as in TCP (Nagle, RFC 896).
 """
 
 from __future__ import annotations
@@ -22,17 +23,18 @@ MessageT = TypeVar("MessageT")
 
 @dataclass(frozen=True)
 class _Entry(Generic[MessageT]):
-    message: MessageT
+    messages: list[MessageT]
     size: int
     put_at: float
 
 
 class Spool(Generic[MessageT]):
-    """Thread-safe; sequence numbers 1, 2, 3, … are given in the order of ``put``, each when its message is first sent.
+    """Thread-safe; numbers 1, 2, 3, … are given in the order of ``put``, each when its messages are first sent.
 
     Args:
         max_bytes: kept at most, while connected or not.
         window: unacknowledged messages at most while connected.
+        group_bytes: messages go out together up to so many bytes; 0 sends each by itself.
         max_seconds: a message that was not sent for so long is dropped.
         drop_oldest: while disconnected and full, drop what was never sent, the oldest first, rather than wait.
         on_drop: told of each message that is dropped; must not call the spool.
@@ -44,17 +46,20 @@ class Spool(Generic[MessageT]):
         max_bytes: int,
         window: int,
         *,
+        group_bytes: int = 0,
         max_seconds: float = math.inf,
         drop_oldest: bool = False,
         on_drop: Callable[[MessageT], object] = lambda _: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._max_bytes, self._window, self._max_seconds = max_bytes, window, max_seconds
+        self._group_bytes = group_bytes
         self._drop_oldest, self._on_drop, self._clock = drop_oldest, on_drop, clock
         self._changed = threading.Condition()
         self._sent: deque[_Entry[MessageT]] = deque()  # Number ``_acked + 1`` and those after it.
         self._unsent: deque[_Entry[MessageT]] = deque()
-        self._bytes = 0
+        self._bytes = self._sent_bytes = 0
+        self._n_sent = 0  # Messages in ``_sent``.
         self._acked = 0
         self._on_their_way = 0  # Of those in ``_sent``, as many as were sent on this connection.
         self._epoch = 0
@@ -66,20 +71,23 @@ class Spool(Generic[MessageT]):
         with self._changed:
             if not self._changed.wait_for(lambda: self._make_room(size), seconds):
                 return False
-            self._unsent.append(_Entry(message, size, self._clock()))
+            self._unsent.append(_Entry([message], size, self._clock()))
             self._bytes += size
             self._changed.notify_all()
             return True
 
     def _make_room(self, size: int) -> bool:
         self._drop_stale()
-        if self._connected and len(self._sent) + len(self._unsent) >= self._window:
+        if self._connected and self._is_window_full():
             return False
         may_drop = self._drop_oldest and not self._connected
-        if may_drop and self._fits(size, sum(entry.size for entry in self._sent)):
+        if may_drop and self._fits(size, self._sent_bytes):
             while not self._fits(size, self._bytes):
                 self._drop()
         return self._fits(size, self._bytes)
+
+    def _is_window_full(self) -> bool:
+        return self._n_sent + len(self._unsent) >= self._window
 
     def _fits(self, size: int, kept: int) -> bool:
         return not kept or kept + size <= self._max_bytes
@@ -92,7 +100,7 @@ class Spool(Generic[MessageT]):
     def _drop(self) -> None:
         entry = self._unsent.popleft()
         self._bytes -= entry.size
-        self._on_drop(entry.message)
+        self._on_drop(entry.messages[0])
 
     def connect(self, last_seq: int) -> int:
         """A new connection, whose other side has everything up to ``last_seq``; its epoch."""
@@ -109,8 +117,8 @@ class Spool(Generic[MessageT]):
             self._epoch += 1
             self._changed.notify_all()
 
-    def next_unsent(self, epoch: int, seconds: float) -> tuple[int, MessageT] | None:
-        """The next message to send on the connection of ``epoch``, and its number; None if none within ``seconds``."""
+    def next_unsent(self, epoch: int, seconds: float) -> tuple[int, list[MessageT]] | None:
+        """A number and its messages, to send on the connection of ``epoch``; None if there are none in ``seconds``."""
         deadline = Deadline(seconds)
         with self._changed:
             while epoch == self._epoch:
@@ -118,7 +126,7 @@ class Spool(Generic[MessageT]):
                     self._number_next()
                 if self._on_their_way < len(self._sent):
                     self._on_their_way += 1
-                    return self._acked + self._on_their_way, self._sent[self._on_their_way - 1].message
+                    return self._acked + self._on_their_way, self._sent[self._on_their_way - 1].messages
                 if self._closed or deadline.passed():
                     return None
                 self._changed.wait(deadline.remaining())
@@ -126,8 +134,21 @@ class Spool(Generic[MessageT]):
 
     def _number_next(self) -> None:
         self._drop_stale()
-        if self._unsent:
-            self._sent.append(self._unsent.popleft())
+        if not self._unsent or self._waits_for_more():
+            return
+        first = self._unsent.popleft()
+        messages, size = first.messages, first.size
+        while self._unsent and size + self._unsent[0].size <= self._group_bytes:
+            entry = self._unsent.popleft()
+            messages, size = messages + entry.messages, size + entry.size
+        self._sent.append(_Entry(messages, size, first.put_at))
+        self._sent_bytes += size
+        self._n_sent += len(messages)
+
+    def _waits_for_more(self) -> bool:
+        if not self._sent or self._closed or self._is_window_full():
+            return False
+        return self._bytes - self._sent_bytes < self._group_bytes
 
     def acknowledge(self, seq: int) -> None:
         """Forget everything up to ``seq``."""
@@ -136,7 +157,10 @@ class Spool(Generic[MessageT]):
 
     def _forget(self, seq: int) -> None:
         while self._sent and self._acked < seq:
-            self._bytes -= self._sent.popleft().size
+            entry = self._sent.popleft()
+            self._bytes -= entry.size
+            self._sent_bytes -= entry.size
+            self._n_sent -= len(entry.messages)
             self._acked += 1
             self._on_their_way = max(0, self._on_their_way - 1)
         self._changed.notify_all()
@@ -165,4 +189,4 @@ class Spool(Generic[MessageT]):
     def __len__(self) -> int:
         """Messages not acknowledged yet."""
         with self._changed:
-            return len(self._sent) + len(self._unsent)
+            return self._n_sent + len(self._unsent)

@@ -29,7 +29,7 @@ from learner.certs import make_files
 from learner.server import LearnerServer, local_trust
 
 SECONDS = 3.0
-WINDOW = 8
+WINDOW = 64
 FREE = ("server.listen=127.0.0.1:0", "metrics.trainer_port=null", "metrics.ingest_port=null")
 KINDS: dict[str, tuple[str, ...]] = {
     "cartpole": (),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from common.data import Array, Column, Items, Schema
@@ -15,6 +17,19 @@ def encode(schema: Schema, items: Items, rows: int) -> bytes:
     packed = Packer(schema).pack(items, rows)
     columns = [packed.columns[column.name].tobytes() for column in schema.columns]
     return b"".join([*columns, packed.frames.data])
+
+
+def join_payloads(schema: Schema, payloads: Sequence[tuple[int, bytes]]) -> bytes:
+    """Payloads of so many rows each as one. The schema must have no frames."""
+    if len(payloads) == 1:
+        return payloads[0][1]
+    pieces, begins = [], [0] * len(payloads)
+    for column in schema.columns:
+        for i, (rows, payload) in enumerate(payloads):
+            end = begins[i] + rows * column.row_bytes
+            pieces.append(payload[begins[i] : end])
+            begins[i] = end
+    return b"".join(pieces)
 
 
 def decode(schema: Schema, rows: int, payload: bytes) -> Packed:

@@ -39,6 +39,8 @@ class Joined:
     config: ActorConfig
     last_seq: int
     newest: ModelVersion
+    max_rows: int
+    """In one message."""
 
 
 class Connector:
@@ -128,4 +130,5 @@ def _joined(response: pb.JoinResponse) -> Joined:
         config=validate(ActorConfig, json.loads(response.config_json), "the learner's configuration"),
         last_seq=response.last_seq,
         newest=version_from_pb(response.newest),
+        max_rows=response.limits.max_rows,
     )

@@ -6,7 +6,8 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import grpc
@@ -16,20 +17,33 @@ from actor.client.fetcher import ModelFetcher
 from actor.spool import Spool
 from actor.stat import ActorCounters
 from common.clocks import Deadline
-from common.codec import encode
-from common.data import Items, ModelVersion
+from common.codec import encode, join_payloads
+from common.data import MAX_EPISODES, Items, ModelVersion
 from common.errors import CrossborderError
 from common.log import Seldom
 from common.pb import crossborder_pb2 as pb
 from common.rpc import Backoff, NotJoinedError, StoppingError, describe, typed_error, version_from_pb, version_to_pb
 
 log = logging.getLogger(__name__)
+GROUP_BYTES = 256 << 10
+"""Batches that wait go out as one message of up to so many bytes; a stream carries no more with larger ones."""
 HEARTBEAT_SECONDS = 1.0
 SILENCE_SECONDS = 15.0
 """The learner answers every heartbeat, also while it holds back; silent for so long, it is gone."""
 DROPS_LOGGED_EVERY = 10.0
 LAST_PUT_SECONDS = 5.0
 """For all that is put after the end was announced: a step in many environments may fill several batches."""
+
+
+@dataclass(frozen=True)
+class Batch:
+    """What waits in the spool: items, the model that chose their first action, and episodes that ended meanwhile."""
+
+    rows: int
+    payload: bytes
+    behaviour: ModelVersion
+    returns: Sequence[float]
+    lengths: Sequence[int]
 
 
 class RunChangedError(CrossborderError):
@@ -57,10 +71,12 @@ class Pusher:
     ) -> None:
         self._connector, self._joined, self._fetcher = connector, joined, fetcher
         self._counters, self._stopped = counters, stopped
-        push = joined.config.push
-        self._spool: Spool[pb.PushItemsRequest] = Spool(
+        push, schema = joined.config.push, joined.schema
+        self._spool: Spool[Batch] = Spool(
             push.spool_bytes,
             push.window,
+            # Frames would have to be counted anew, and a batch of them is large enough.
+            group_bytes=0 if schema.frame else min(GROUP_BYTES, joined.max_rows * schema.row_bytes),
             max_seconds=push.spool_seconds or math.inf,
             drop_oldest=push.when_full == "drop_oldest",
             on_drop=self._count_dropped,
@@ -78,31 +94,23 @@ class Pusher:
 
     def send(self, items: Items, rows: int, behaviour: ModelVersion) -> None:
         payload = encode(self._joined.schema, items, rows)
-        returns, lengths = self._counters.take_episodes()
-        request = pb.PushItemsRequest(
-            incarnation=self._connector.incarnation,
-            schema_hash=self._joined.schema.hash,
-            rows=rows,
-            payload=payload,
-            behaviour=version_to_pb(behaviour),
-            report=pb.Report(episode_returns=returns, episode_lengths=lengths),
-        )
+        batch = Batch(rows, payload, behaviour, *self._counters.take_episodes())
         began = time.perf_counter()
-        if not self._put(request, len(payload)):
+        if not self._put(batch):
             log.warning("%d items could not be handed over before the end", rows)
         self._counters.wait_seconds += time.perf_counter() - began
 
-    def _put(self, request: pb.PushItemsRequest, size: int) -> bool:
+    def _put(self, batch: Batch) -> bool:
         """Wait for room in the spool; False if the actor has to end before there is any."""
-        while not self._spool.put(request, size, 0.5):
+        while not self._spool.put(batch, len(batch.payload), 0.5):
             if self._stopped.is_set():
                 self._last_chance = self._last_chance or Deadline(LAST_PUT_SECONDS)
                 if self._last_chance.passed():
                     return False
         return True
 
-    def _count_dropped(self, request: pb.PushItemsRequest) -> None:
-        self._counters.dropped_items += request.rows
+    def _count_dropped(self, batch: Batch) -> None:
+        self._counters.dropped_items += batch.rows
         if self._seldom.due() is not None:
             log.warning("items dropped so far: %d; they were too old, or the spool full", self._counters.dropped_items)
 
@@ -203,11 +211,20 @@ class Pusher:
             self._told_to_stop = True
             self._stopped.set()
 
-    def _numbered(self, seq: int, request: pb.PushItemsRequest) -> pb.PushItemsRequest:
-        """A batch as it goes out, with figures of now: those from when it was made would turn the learner's back."""
-        request.seq = seq
-        request.report.MergeFrom(self._report())
-        return request
+    def _request(self, seq: int, batches: Sequence[Batch]) -> pb.PushItemsRequest:
+        """Batches as they go out, with figures of now: those from when they were made would turn the learner's back."""
+        schema, report = self._joined.schema, self._report()
+        report.episode_returns.extend([value for batch in batches for value in batch.returns][-MAX_EPISODES:])
+        report.episode_lengths.extend([value for batch in batches for value in batch.lengths][-MAX_EPISODES:])
+        return pb.PushItemsRequest(
+            incarnation=self._connector.incarnation,
+            seq=seq,
+            schema_hash=schema.hash,
+            rows=sum(batch.rows for batch in batches),
+            payload=join_payloads(schema, [(batch.rows, batch.payload) for batch in batches]),
+            behaviour=version_to_pb(batches[0].behaviour),
+            report=report,
+        )
 
     def _requests(self, epoch: int) -> Iterator[pb.PushItemsRequest]:
         """What goes out on one connection, pulled by gRPC's own thread."""
@@ -215,7 +232,7 @@ class Pusher:
         while True:
             unsent = self._spool.next_unsent(epoch, HEARTBEAT_SECONDS)
             if unsent is not None:
-                yield self._numbered(*unsent)
+                yield self._request(*unsent)
             elif not self._spool.is_current(epoch):
                 return
             elif self._spool.drained:

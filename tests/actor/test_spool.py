@@ -27,7 +27,7 @@ class Exchange(RuleBasedStateMachine):
     Messages are 0, 1, 2, … in the order of ``put``.
     """
 
-    max_seconds, drop_oldest = math.inf, False
+    max_seconds, drop_oldest, group_bytes = math.inf, False, 0
 
     def __init__(self) -> None:
         super().__init__()
@@ -35,6 +35,7 @@ class Exchange(RuleBasedStateMachine):
         self.spool: Spool[int] = Spool(
             MAX_BYTES,
             WINDOW,
+            group_bytes=self.group_bytes,
             max_seconds=self.max_seconds,
             drop_oldest=self.drop_oldest,
             on_drop=self.dropped_one,
@@ -42,8 +43,9 @@ class Exchange(RuleBasedStateMachine):
         )
         self.put_at: list[float] = []
         self.sizes: list[int] = []
-        self.numbered: list[int] = []  # Number n is that of message numbered[n - 1].
+        self.groups: list[list[int]] = []  # Number n is that of the messages groups[n - 1].
         self.dropped: list[int] = []
+        self.closed = False
         self.n_stored = 0
         self.on_its_way: deque[int] = deque()
         self.acked = 0
@@ -52,7 +54,12 @@ class Exchange(RuleBasedStateMachine):
 
     def waiting(self) -> list[int]:
         """Messages that are neither acknowledged nor dropped."""
-        return [n for n in range(len(self.sizes)) if n not in {*self.numbered[: self.acked], *self.dropped}]
+        acknowledged = {n for group in self.groups[: self.acked] for n in group}
+        return [n for n in range(len(self.sizes)) if n not in acknowledged | {*self.dropped}]
+
+    @property
+    def numbered(self) -> list[int]:
+        return [n for group in self.groups for n in group]
 
     def dropped_one(self, message: int) -> None:
         assert message not in self.numbered, "it was sent before"
@@ -60,6 +67,12 @@ class Exchange(RuleBasedStateMachine):
         is_old = self.now - self.put_at[message] >= self.max_seconds
         assert is_old or (self.drop_oldest and self.epoch is None)
         self.dropped.append(message)
+
+    def may_wait(self, unsent: list[int]) -> bool:
+        """Whether the messages that were never sent may wait for more of them."""
+        something_is_on_its_way = len(self.groups) > self.acked
+        is_full = len(self.waiting()) >= WINDOW or sum(self.sizes[n] for n in unsent) >= self.group_bytes
+        return something_is_on_its_way and not is_full and not self.closed
 
     @rule(size=st.integers(1, 30))
     def put(self, size: int) -> None:
@@ -98,14 +111,16 @@ class Exchange(RuleBasedStateMachine):
         assert self.epoch is not None
         sent = self.spool.next_unsent(self.epoch, 0)
         if sent is None:
-            assert set(self.waiting()) <= set(self.numbered), "something was left unsent"
+            unsent = [n for n in self.waiting() if n not in self.numbered]
+            assert not unsent or self.may_wait(unsent), "something was left unsent"
             return
-        seq, message = sent
+        seq, messages = sent
         assert seq == self.n_stored + len(self.on_its_way) + 1, "sent out of order or twice on one connection"
-        if seq > len(self.numbered):
-            self.numbered.append(message)
-            assert self.now - self.put_at[message] < self.max_seconds, "it was too old"
-        assert self.numbered[seq - 1] == message, "a number has come to mean another message"
+        if seq > len(self.groups):
+            self.groups.append(messages)
+            assert self.now - self.put_at[messages[0]] < self.max_seconds, "it was too old"
+            assert len(messages) == 1 or sum(self.sizes[n] for n in messages) <= self.group_bytes
+        assert self.groups[seq - 1] == messages, "a number has come to mean other messages"
         self.on_its_way.append(seq)
 
     @precondition(lambda self: self.old_epochs)
@@ -138,6 +153,7 @@ class Exchange(RuleBasedStateMachine):
         if self.epoch is None:
             self.connect()
         self.spool.close()
+        self.closed = True
         while not self.spool.drained:
             self.send()
         while self.on_its_way:
@@ -153,7 +169,17 @@ class DroppingExchange(Exchange):
     max_seconds, drop_oldest = 10.0, True
 
 
-@pytest.mark.parametrize("machine", [Exchange, DroppingExchange])
+class GroupingExchange(Exchange):
+    """Messages that wait go together."""
+
+    group_bytes = 12
+
+
+class DroppingAndGroupingExchange(GroupingExchange, DroppingExchange):
+    """Both."""
+
+
+@pytest.mark.parametrize("machine", [Exchange, DroppingExchange, GroupingExchange, DroppingAndGroupingExchange])
 def test_what_is_put_is_delivered_in_order_exactly_once_whatever_the_network_does(machine: type[Exchange]) -> None:
     run_state_machine_as_test(machine, settings=settings(max_examples=100, stateful_step_count=40, deadline=None))
 
@@ -211,7 +237,7 @@ def test_a_full_spool_lets_its_producer_wait_for_an_acknowledgement(in_thread: I
     spool = make("a", "b", max_bytes=2)
     epoch = spool.connect(0)
     put = in_thread(spool.put, "c", 1, FOREVER)
-    assert spool.next_unsent(epoch, 0) == (1, "a")
+    assert spool.next_unsent(epoch, 0) == (1, ["a"])
     assert len(spool) == 2
     spool.acknowledge(1)
     assert put.result(PATIENCE)
@@ -231,7 +257,7 @@ def test_a_sender_waits_for_a_message(in_thread: InThread) -> None:
     spool = make()
     sent = in_thread(spool.next_unsent, spool.connect(0), FOREVER)
     assert spool.put("a", 1, 0)
-    assert sent.result(PATIENCE) == (1, "a")
+    assert sent.result(PATIENCE) == (1, ["a"])
 
 
 @pytest.mark.parametrize("end", ["close", "disconnect"])
@@ -245,10 +271,10 @@ def test_a_sender_waits_no_longer_after_the_end(in_thread: InThread, end: str) -
 def test_a_closed_spool_still_gives_out_what_it_has_and_then_is_drained() -> None:
     spool = make("a", "b")
     epoch = spool.connect(0)
-    assert spool.next_unsent(epoch, 0) == (1, "a")
+    assert spool.next_unsent(epoch, 0) == (1, ["a"])
     spool.close()
     before = spool.drained
-    assert spool.next_unsent(epoch, 0) == (2, "b")
+    assert spool.next_unsent(epoch, 0) == (2, ["b"])
     assert (before, spool.drained) == (False, True)
     assert len(spool) == 2
 
@@ -260,13 +286,13 @@ def test_a_spool_that_is_open_is_never_drained() -> None:
 def test_a_broken_connection_makes_what_was_sent_unsent_again() -> None:
     spool = make("a", "b")
     epoch = spool.connect(0)
-    assert [spool.next_unsent(epoch, 0), spool.next_unsent(epoch, 0)] == [(1, "a"), (2, "b")]
+    assert [spool.next_unsent(epoch, 0), spool.next_unsent(epoch, 0)] == [(1, ["a"]), (2, ["b"])]
     spool.close()
     before = spool.drained
     spool.disconnect()
     again = spool.connect(1)
     assert (before, spool.drained) == (True, False)
-    assert spool.next_unsent(again, 0) == (2, "b")
+    assert spool.next_unsent(again, 0) == (2, ["b"])
 
 
 def test_a_full_spool_that_may_drop_drops_the_oldest_while_the_learner_is_away_and_waits_while_it_is_there() -> None:
@@ -276,7 +302,7 @@ def test_a_full_spool_that_may_drop_drops_the_oldest_while_the_learner_is_away_a
     assert dropped == ["a", "b"]
     epoch = spool.connect(0)
     assert not spool.put("f", 1, 0)
-    assert [spool.next_unsent(epoch, 0) for _ in range(4)] == [(1, "c"), (2, "d"), (3, "e"), None]
+    assert [spool.next_unsent(epoch, 0) for _ in range(4)] == [(1, ["c"]), (2, ["d"]), (3, ["e"]), None]
 
 
 def test_what_was_sent_is_never_dropped_since_the_learner_may_have_it() -> None:
@@ -284,7 +310,7 @@ def test_what_was_sent_is_never_dropped_since_the_learner_may_have_it() -> None:
     dropped: list[str] = []
     spool: Spool[str] = Spool(2, 100, max_seconds=30.0, drop_oldest=True, on_drop=dropped.append, clock=lambda: now)
     assert spool.put("a", 1, 0)
-    assert spool.next_unsent(spool.connect(0), 0) == (1, "a")
+    assert spool.next_unsent(spool.connect(0), 0) == (1, ["a"])
     spool.disconnect()
     now = 100.0
     assert spool.put("b", 1, 0)
@@ -292,7 +318,7 @@ def test_what_was_sent_is_never_dropped_since_the_learner_may_have_it() -> None:
     assert dropped == ["b"]
     assert not spool.put("large", 2, 0)
     again = spool.connect(0)
-    assert [spool.next_unsent(again, 0) for _ in range(3)] == [(1, "a"), (2, "c"), None]
+    assert [spool.next_unsent(again, 0) for _ in range(3)] == [(1, ["a"]), (2, ["c"]), None]
 
 
 def test_what_could_not_be_sent_for_too_long_is_dropped_and_leaves_room_and_no_gap() -> None:
@@ -308,5 +334,48 @@ def test_what_could_not_be_sent_for_too_long_is_dropped_and_leaves_room_and_no_g
     assert spool.put("d", 1, 0)
     assert dropped == ["a"]
     now = 50.0
-    assert spool.next_unsent(spool.connect(0), 0) == (1, "d")
+    assert spool.next_unsent(spool.connect(0), 0) == (1, ["d"])
     assert dropped == ["a", "b", "c"]
+
+
+def test_what_waits_while_something_is_on_its_way_goes_out_together() -> None:
+    spool: Spool[str] = Spool(100, 100, group_bytes=4)
+    epoch = spool.connect(0)
+    spool.put("a", 1, 0)
+    assert spool.next_unsent(epoch, 0) == (1, ["a"])
+    for message in "bc":
+        spool.put(message, 1, 0)
+    assert spool.next_unsent(epoch, 0) is None, "a little waits for more"
+    spool.acknowledge(1)
+    assert spool.next_unsent(epoch, 0) == (2, ["b", "c"])
+
+
+def test_as_soon_as_there_is_enough_it_goes_out() -> None:
+    spool: Spool[str] = Spool(100, 100, group_bytes=4)
+    epoch = spool.connect(0)
+    for message in "abcdefgh":
+        spool.put(message, 1, 0)
+    assert [spool.next_unsent(epoch, 0) for _ in range(3)] == [(1, [*"abcd"]), (2, [*"efgh"]), None]
+
+
+def test_a_full_window_goes_out_since_nothing_can_join_it() -> None:
+    spool: Spool[str] = Spool(100, 3, group_bytes=50)
+    epoch = spool.connect(0)
+    spool.put("a", 1, 0)
+    assert spool.next_unsent(epoch, 0) == (1, ["a"])
+    for message in "bc":
+        spool.put(message, 1, 0)
+    assert spool.next_unsent(epoch, 0) == (2, ["b", "c"])
+
+
+def test_a_group_is_sent_again_as_it_was() -> None:
+    spool: Spool[str] = Spool(100, 100, group_bytes=50)
+    epoch = spool.connect(0)
+    for message in "ab":
+        spool.put(message, 1, 0)
+    assert spool.next_unsent(epoch, 0) == (1, ["a", "b"])
+    spool.disconnect()
+    spool.put("c", 1, 0)
+    again = spool.connect(0)
+    spool.close()
+    assert [spool.next_unsent(again, 0) for _ in range(2)] == [(1, ["a", "b"]), (2, ["c"])]

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from common.codec import decode, encode, schema_from_pb, schema_to_pb
+from common.codec import decode, encode, join_payloads, schema_from_pb, schema_to_pb
 from common.data import Column, Items, Schema
 from common.errors import RefusedError
 from common.pb import crossborder_pb2 as pb
@@ -161,3 +161,15 @@ def test_a_frame_that_is_not_finite_is_refused() -> None:
     items: Items = {"x": np.array([[[0, 1], [2, np.nan]]], np.float32)}
     with pytest.raises(RefusedError, match="column 'frames': expected finite values, found nan in row 1"):
         decode(schema, 1, encode(schema, items, 1))
+
+
+@given(st.lists(st.integers(1, 5), min_size=1, max_size=5))
+def test_joined_payloads_are_the_payload_of_all_rows(sizes: list[int]) -> None:
+    schema = Schema((Column("x", "<f4", (3,)), Column("n", "<i8"), Column("done", "|b1")))
+    rng = np.random.default_rng(0)
+    batches = [
+        {"x": rng.random((n, 3), np.float32), "n": rng.integers(9, size=n), "done": rng.random(n) < 0.5} for n in sizes
+    ]
+    whole = {name: np.concatenate([batch[name] for batch in batches]) for name in batches[0]}
+    payloads = [(n, encode(schema, batch, n)) for n, batch in zip(sizes, batches, strict=True)]
+    assert join_payloads(schema, payloads) == encode(schema, whole, sum(sizes))
