@@ -66,7 +66,7 @@ class Guard(gymnasium.Wrapper[Any, Any, Any, Any]):
         finally:
             self._busy.since = math.inf
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Array, dict[str, Any]]:
+    def reset(self, *, seed: int | None = None, **options: Any) -> tuple[Array, dict[str, Any]]:
         """As the environment, or the first one after it that does not raise.
 
         Raises:
@@ -76,7 +76,7 @@ class Guard(gymnasium.Wrapper[Any, Any, Any, Any]):
             while True:
                 self._busy.since = time.monotonic()
                 try:
-                    return self.env.reset(seed=seed, options=options)
+                    return self.env.reset(seed=seed, **options)
                 except Exception as error:  # noqa: BLE001 - whatever it is, it is logged or raised again
                     self._rebuild(error)
                     seed = None  # It led to the error, perhaps; without one a new environment draws its own.

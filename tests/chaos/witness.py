@@ -30,8 +30,8 @@ class WitnessedSpool(Spool[pb.PushItemsRequest]):
 
     path = Path()
 
-    def __init__(self, *limits: int) -> None:
-        super().__init__(*limits)
+    def __init__(self, *limits: int, **options: Any) -> None:
+        super().__init__(*limits, **options)
         self._noted: Any = np.memmap(self.path, "<u8", "w+", shape=(2,))
 
     def put(self, message: pb.PushItemsRequest, size: int, seconds: float) -> bool:
