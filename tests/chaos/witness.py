@@ -15,7 +15,6 @@ import numpy as np
 from actor import cli
 from actor.client import pusher
 from actor.spool import Spool
-from common.pb import crossborder_pb2 as pb
 
 
 class Noted(NamedTuple):
@@ -25,7 +24,7 @@ class Noted(NamedTuple):
     made: int = 0
 
 
-class WitnessedSpool(Spool[pb.PushItemsRequest]):
+class WitnessedSpool(Spool[pusher.Batch]):
     """Writes how many batches it was given, and how many were acknowledged, into a mapped file."""
 
     path = Path()
@@ -34,14 +33,14 @@ class WitnessedSpool(Spool[pb.PushItemsRequest]):
         super().__init__(*limits, **options)
         self._noted: Any = np.memmap(self.path, "<u8", "w+", shape=(2,))
 
-    def put(self, message: pb.PushItemsRequest, size: int, seconds: float) -> bool:
+    def put(self, message: pusher.Batch, size: int, seconds: float) -> bool:
         taken = super().put(message, size, seconds)
         self._noted[1] += taken
         return taken
 
     def acknowledge(self, seq: int) -> None:
-        self._noted[0] = max(seq, int(self._noted[0]))
         super().acknowledge(seq)
+        self._noted[0] = max(int(self._noted[1]) - len(self), int(self._noted[0]))
 
 
 def noted(directory: Path, pid: int) -> Noted:

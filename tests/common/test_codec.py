@@ -167,7 +167,7 @@ def test_a_frame_that_is_not_finite_is_refused() -> None:
 def test_joined_payloads_are_the_payload_of_all_rows(sizes: list[int]) -> None:
     schema = Schema((Column("x", "<f4", (3,)), Column("n", "<i8"), Column("done", "|b1")))
     rng = np.random.default_rng(0)
-    batches = [
+    batches: list[Items] = [
         {"x": rng.random((n, 3), np.float32), "n": rng.integers(9, size=n), "done": rng.random(n) < 0.5} for n in sizes
     ]
     whole = {name: np.concatenate([batch[name] for batch in batches]) for name in batches[0]}
