@@ -243,7 +243,7 @@ def test_refused_joins_are_counted_by_reason(make_config: MakeConfig) -> None:
             with pytest.raises(grpc.RpcError):
                 Client(server).join(**wrong)
         found = scrape_ingest(server)
-    counts = {"protocol_mismatch": 1, "bad_items": 1, "too_many_actors": 2, "stopping": 0}
+    counts = {"protocol_mismatch": 1, "bad_items": 1, "too_many_actors": 2, "over_limit": 0, "stopping": 0}
     assert {reason: found[f"joins_refused_total[{reason}]"] for reason in counts} == counts
 
 
