@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from common.log import Seldom, relog
+from common.log import AtMost, Seldom, relog
 from tests.conftest import ROOT
 
 
@@ -98,3 +98,18 @@ def test_something_frequent_is_due_at_most_once_in_a_while_and_the_rest_is_count
     assert seldom.due() is None
     now = 10.0
     assert [seldom.due(), seldom.due()] == [4, None]
+
+
+def test_lines_beyond_a_rate_are_left_out_and_counted_in_the_next_one() -> None:
+    now = [0.0]
+    at_most = AtMost(rate=1.0, at_once=2, clock=lambda: now[0])
+
+    def passes(level: int = logging.WARNING) -> str | None:
+        record = logging.LogRecord("any", level, "", 0, "from %s", ("there",), None)
+        return record.getMessage() if at_most.filter(record) else None
+
+    assert [passes() for _ in range(4)] == ["from there", "from there", None, None]
+    now[0] = 1.0
+    assert passes() == "from there (2 lines before it were left out)"
+    assert passes() is None
+    assert passes(logging.CRITICAL) is not None, "the last words of a process are heard"
