@@ -26,11 +26,11 @@ class TlsConfig(Settings):
 
 
 class LimitsConfig(Settings):
-    """How much callers may ask for; beyond it they are refused with RESOURCE_EXHAUSTED, and nothing else suffers."""
+    """How much callers may ask for; beyond it: RESOURCE_EXHAUSTED. For these, max_actors counts as 16 at least."""
 
     max_connections: PositiveInt | None = Field(
         None,
-        description="Connections at one time, others are closed at once; null: two for each of max_actors, as for 16 at least.",
+        description="Connections at one time, others are closed; null: two for each of max_actors.",
     )
     max_connection_calls: PositiveInt = Field(
         16, description="Calls at one time on one connection (HTTP/2's SETTINGS_MAX_CONCURRENT_STREAMS); others wait."

@@ -90,7 +90,7 @@ async def serve(boot: IngestBoot) -> None:
 
     loop.add_reader(bell.read_fd, on_bell)
     loop.add_reader(sys.stdin.fileno(), on_stdin_closed)
-    metrics = MetricsServer(IngestCollector(core), boot.config.metrics.host, boot.metrics_port)
+    metrics = MetricsServer(IngestCollector(core), boot.config.metrics, boot.metrics_port)
     server, port = await _start_server(boot, core, servicer, limits)
     host, _, _ = boot.listen.rpartition(":")
     say({"address": f"{host}:{port}", "metrics_port": metrics.port})

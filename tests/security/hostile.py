@@ -31,7 +31,7 @@ SERVICE: Final = f"/{pb.DESCRIPTOR.services_by_name['LearnerService'].full_name}
 PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 DATA, HEADERS, RESET, SETTINGS, PING, GOAWAY = 0, 1, 3, 4, 6, 7
 ACK, END_STREAM, END_HEADERS = 1, 1, 4
-BOMB: Final = bytes(256 << 20)
+BOMB: Final = bytes(64 << 20)
 """Gzip makes a thousandth of it."""
 
 
@@ -187,7 +187,12 @@ def _one_round(hostile: Hostile, done: Counter[str]) -> None:
 
 def main() -> None:
     stop = threading.Event()
-    threading.Thread(target=lambda: (sys.stdin.read(), stop.set()), daemon=True).start()
+
+    def await_end() -> None:
+        sys.stdin.read()
+        stop.set()
+
+    threading.Thread(target=await_end, daemon=True).start()
     os.nice(19)
     hostile = Hostile(sys.argv[1], Path(sys.argv[2]))
     sys.stdout.write(json.dumps(_besiege(hostile, stop)) + "\n")

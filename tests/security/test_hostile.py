@@ -10,6 +10,7 @@ from pathlib import Path
 
 import grpc
 import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from benchmarks.client import ROWS, Client
 from common.errors import RefusedError
@@ -33,7 +34,7 @@ from tests.security.hostile import (
 )
 from tests.security.hostile import join as join_request
 
-MEMORY = 96 << 20
+MEMORY = 48 << 20
 """Ingest may grow by so much in any of these attacks."""
 ACTORS = 8
 
@@ -42,7 +43,8 @@ ACTORS = 8
 def besieged(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
     """Gives callers little time, so that tests need not wait long."""
     limits = {"handshake_seconds": 1.0, "address_joins_per_second": 10.0, "address_failures_per_second": 5.0}
-    made = Secured(tmp_path_factory.mktemp("besieged"), limits=limits, lost_seconds=3.0, max_actors=ACTORS)
+    small = {"max_actors": ACTORS, "max_message_bytes": 1 << 20, "lost_seconds": 4.0}
+    made = Secured(tmp_path_factory.mktemp("besieged"), **small, limits=limits)
     with made.server:
         yield made
 
@@ -77,7 +79,7 @@ def met(secured: Secured, limit: str) -> float:
 
 
 def refusal(hostile: Hostile, method: str, data: bytes, compression: grpc.Compression | None = None) -> grpc.RpcError:
-    call = hostile.channel().unary_unary(f"{SERVICE}/{method}")
+    call: grpc.UnaryUnaryMultiCallable[bytes, bytes] = hostile.channel().unary_unary(f"{SERVICE}/{method}")
     with pytest.raises(grpc.RpcError) as error:
         call(data, timeout=SECONDS, compression=compression)
     return error.value
@@ -117,7 +119,7 @@ def test_a_call_that_never_finishes_its_first_message_is_ended(
     before = met(besieged, "handshake_seconds")
     wire = hostile.http2()
     stream = wire.begin(f"{SERVICE}/{method}")
-    wire.send(frame(DATA, 0, stream, message(b"slow", announced=16 << 20)))
+    wire.send(frame(DATA, 0, stream, message(b"slow", announced=1 << 19)))
     wire.await_end(stream)
     assert met(besieged, "handshake_seconds") == before + 1
 
@@ -163,8 +165,9 @@ def test_calls_beyond_the_limit_of_an_address_are_refused_and_health_is_still_to
         for _ in range(15):
             wire.begin(f"{SERVICE}/PushItems")
     wait_for(lambda: met(besieged, "address_calls") > before, "the limit is met")
-    health = hostile.channel().unary_unary("/grpc.health.v1.Health/Check")
-    assert health(b"", timeout=SECONDS) == b"\x08\x01", "SERVING"
+    health = health_pb2_grpc.HealthStub(hostile.channel())
+    answer = health.Check(health_pb2.HealthCheckRequest(), timeout=SECONDS)
+    assert answer.status == health_pb2.HealthCheckResponse.SERVING
     wait_for(lambda: scrape_ingest(besieged.server)["open_calls"] == 0, "those who say nothing are sent away")
 
 

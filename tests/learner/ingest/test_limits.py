@@ -65,7 +65,7 @@ def test_as_many_may_join_at_once_as_there_can_be_actors_and_then_so_many_a_seco
 def test_one_address_leaves_joins_for_others_and_all_together_are_limited_too() -> None:
     limits = Limited()
     assert [limits.joins(100, host) for host in (1, 2, 3)] == [FLEET, FLEET, 0]
-    assert limits.counts.over_limit["joins"] == 84, "one of its own was spent on each of the first sixteen"
+    assert limits.counts.over_limit["joins"] == FLEET, "what the third address had of its own"
 
 
 def test_calls_are_limited_while_they_are_open() -> None:
