@@ -22,10 +22,10 @@ demo: $(READY)
 test: $(READY)
 	$(BIN)/pytest
 
-# Long: kills, partitions, resumes, a soak, shutdowns, a million mutated messages; then the tables of what they found.
+# Long: kills, partitions, resumes, a soak, shutdowns, a million mutated messages, a siege; then the tables of what they found.
 SOAK_MINUTES ?= 30
 chaos: $(READY)
-	for exercise in kills partition address resume shutdown fuzz; do \
+	for exercise in kills partition address resume shutdown fuzz siege; do \
 		$(BIN)/python -m tests.chaos $$exercise || exit 1; \
 	done
 	$(BIN)/python -m tests.chaos soak --minutes $(SOAK_MINUTES)

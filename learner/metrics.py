@@ -5,6 +5,7 @@ Each process has its own registry and endpoint. docs/metrics.md says what each m
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import Mapping
 from typing import Any
 
@@ -80,8 +81,10 @@ class MetricsServer:
             raise AddressError(
                 f"metrics: cannot listen on {place}: {error.strerror}; choose another port, or 0 for a free one"
             ) from error
-        # Of TLS: else the thread that accepts makes each handshake, and one that is never finished holds up all others.
-        vars(self._server.socket)["do_handshake_on_connect"] = False
+        if isinstance(
+            self._server.socket, ssl.SSLSocket
+        ):  # Else a handshake that is never finished holds up all others.
+            self._server.socket.do_handshake_on_connect = False  # type: ignore[attr-defined] # typeshed does not know it
         self.port = int(self._server.server_port)
 
     def close(self) -> None:

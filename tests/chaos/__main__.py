@@ -15,6 +15,7 @@ from tests.chaos.partition import cut_off, move_away
 from tests.chaos.report import keep, tell
 from tests.chaos.resume import go_on
 from tests.chaos.shutdown import shut_down
+from tests.chaos.siege import besiege
 from tests.chaos.soak import soak
 
 EXERCISES: dict[str, tuple[Callable[..., dict[str, Any]], dict[str, Any]]] = {
@@ -24,6 +25,7 @@ EXERCISES: dict[str, tuple[Callable[..., dict[str, Any]], dict[str, Any]]] = {
     "shutdown": (shut_down, {}),
     "resume": (go_on, {"seeds": 5, "seed": 1}),
     "soak": (soak, {"minutes": 30.0}),
+    "siege": (besiege, {"rounds": 5, "seconds": 10.0}),
     "fuzz": (fuzz, {"messages": 1_000_000, "seed": 1}),
 }
 """What each calls, and with what unless told otherwise."""

@@ -78,6 +78,14 @@ def _fuzz() -> str:
     return _table("outcome | messages", rows)
 
 
+def _siege() -> str:
+    rows = [
+        [pace, f"{found['alone']:,.0f}", f"{found['attacked']:,.0f}", f"{100 * found['share']:.0f} %"]
+        for pace, found in _result("siege").get("rates", {}).items()
+    ]
+    return _table("two | items/s alone | attacked | share", rows)
+
+
 TABLES = {
     "items": _items,
     "recovery": _recovery,
@@ -85,6 +93,7 @@ TABLES = {
     "soak": _soak,
     "shutdown": _shutdown,
     "fuzz": _fuzz,
+    "siege": _siege,
 }
 
 

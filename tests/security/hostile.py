@@ -171,7 +171,7 @@ def _besiege(hostile: Hostile, stop: threading.Event) -> Counter[str]:
 
 
 def _one_round(hostile: Hostile, done: Counter[str]) -> None:
-    done.update(join_often(hostile, 100))
+    done.update({f"joins {outcome}": times for outcome, times in join_often(hostile, 100).items()})
     wire = hostile.http2()
     for path in ("Join", "Check", "GetModel", "PushItems"):
         wire.begin(f"{SERVICE}/{path}")
