@@ -25,6 +25,8 @@ ERROR_KEY = "crossborder-error"
 CHUNK_BYTES = 1 << 20
 UNARY_BYTES = 4 << 20
 """Models up to this size travel in one message; larger ones in chunks (one message was slower beyond 4 MiB)."""
+WINDOW_BYTES = 4 << 20
+"""What the learner takes in of a stream beyond the message that it reads."""
 
 CLIENT_OPTIONS = (
     # Without pings a client whose server changed its address stayed broken for over 45 s.
@@ -46,6 +48,8 @@ def server_options(config: ServerConfig) -> list[tuple[str, int]]:
     return [
         ("grpc.so_reuseport", 0),
         ("grpc.max_receive_message_length", config.max_message_bytes),
+        ("grpc.http2.bdp_probe", 0),  # Else the window below grows, and with it what a held-back actor makes us hold.
+        ("grpc.http2.lookahead_bytes", WINDOW_BYTES),
         ("grpc.max_allowed_incoming_connections", limits.max_connections or 2 * config.fleet),
         ("grpc.max_concurrent_streams", limits.max_connection_calls),
         ("grpc.server_handshake_timeout_ms", int(1000 * limits.handshake_seconds)),

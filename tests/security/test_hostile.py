@@ -16,7 +16,7 @@ from benchmarks.client import ROWS, Client
 from common.errors import RefusedError
 from common.pb import crossborder_pb2 as pb
 from common.rpc import typed_error
-from tests.conftest import ROOT, wait_for
+from tests.conftest import ROOT, most_memory, wait_for
 from tests.learner.test_metrics import scrape_ingest
 from tests.security.conftest import Secured, join
 from tests.security.hostile import (
@@ -67,10 +67,7 @@ def unharmed(besieged: Secured) -> Iterator[None]:
 
 
 def memory(secured: Secured) -> int:
-    """The most bytes that ingest ever was, the replay it shares included as far as it was written."""
-    status = Path(f"/proc/{secured.server.ingest._supervisor.child.pid}/status").read_text()
-    (line,) = (line for line in status.splitlines() if line.startswith("VmHWM:"))
-    return int(line.split()[1]) << 10
+    return most_memory(secured.server.ingest._supervisor.child.pid)
 
 
 def met(secured: Secured, limit: str) -> float:
