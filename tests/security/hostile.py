@@ -99,13 +99,13 @@ class Http2:
     def send(self, data: bytes) -> None:
         self._wire.sendall(data)
 
-    def begin(self, path: str, flags: int = 0) -> int:
+    def begin(self, path: str) -> int:
         """Begin a call; its stream."""
         stream, self._next = self._next, self._next + 2
         fields = (":method", "POST", ":scheme", "https", ":path", path, ":authority", "learner", "te", "trailers")
         names = (*fields, "content-type", "application/grpc", *self._extra)
         block = b"".join(b"\0" * (i % 2 == 0) + _text(text) for i, text in enumerate(names))
-        self.send(frame(HEADERS, END_HEADERS | flags, stream, block))
+        self.send(frame(HEADERS, END_HEADERS, stream, block))
         return stream
 
     def call(self, path: str, data: bytes) -> int:
