@@ -82,7 +82,7 @@ class MetricsServer:
                 f"metrics: cannot listen on {place}: {error.strerror}; choose another port, or 0 for a free one"
             ) from error
         if isinstance(self._server.socket, ssl.SSLSocket):
-            # Else handshakes are made where connections are accepted, and one that is never finished holds up all others.
+            # Else the thread that accepts makes handshakes, and one that is never finished holds up all others.
             self._server.socket.do_handshake_on_connect = False  # type: ignore[attr-defined]
         self.port = int(self._server.server_port)
 
