@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 PROTO := common/pb/crossborder.proto
 
 .PHONY: demo test chaos check lint proto proto-check proto-release proto-buf dashboards dashboards-check dashboards-types pages \
-	docs node-actor manifests manifests-check kustomize lock images compose-test bench clean
+	docs node-actor manifests manifests-check kustomize lock audit images compose-test bench clean
 
 # torch goes first, by itself: a later open requirement could fetch a CUDA build of several GB.
 $(READY): pyproject.toml
@@ -22,10 +22,10 @@ demo: $(READY)
 test: $(READY)
 	$(BIN)/pytest
 
-# Long: kills, partitions, resumes, a soak, shutdowns, a million mutated messages; then the tables of what they found.
+# Long: kills, partitions, resumes, a soak, shutdowns, a million mutated messages, a siege; then the tables of what they found.
 SOAK_MINUTES ?= 30
 chaos: $(READY)
-	for exercise in kills partition address resume shutdown storm fuzz; do \
+	for exercise in kills partition address resume shutdown storm fuzz siege; do \
 		$(BIN)/python -m tests.chaos $$exercise || exit 1; \
 	done
 	$(BIN)/python -m tests.chaos soak --minutes $(SOAK_MINUTES)
@@ -93,6 +93,15 @@ lock: $(READY)
 	$(LOCK) $(CPU_TORCH) --no-deps docker/torch.in -o docker/torch-cpu.lock
 	sed -i '1i --index-url https://download.pytorch.org/whl/cpu' docker/torch-cpu.lock
 	$(LOCK) --constraint docker/requirements.lock docker/torch.in -o docker/torch-cuda.lock
+
+# Known vulnerabilities of what the images install, of torch by its CUDA lock alone: PyPI knows no "+cpu". Needs the network.
+ADVISORIES := https://pypi.org/pypi/pip/24.0/json
+audit: $(READY)
+	@curl --silent --fail --max-time 20 $(ADVISORIES) | grep -q '"vulnerabilities"' \
+		|| { echo "make $@: skipped, no advisories come from $(ADVISORIES)" >&2; exit 0; }; \
+	for lock in docker/requirements.lock docker/build.lock docker/torch-cuda.lock; do \
+		$(BIN)/uv tool run --quiet pip-audit==2.9.0 --strict --disable-pip --require-hashes --requirement $$lock || exit 1; \
+	done
 
 # Both images; DOCKER_BUILD_FLAGS goes to docker build, e.g. --network=host.
 images:

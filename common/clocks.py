@@ -1,4 +1,4 @@
-"""Deadlines and rhythms, so that loops need no arithmetic of their own."""
+"""Deadlines, rhythms and rates, so that loops need no arithmetic of their own."""
 
 from __future__ import annotations
 
@@ -32,3 +32,22 @@ class Every:
     def count(self, before: int, now: int) -> int:
         """How many of the steps after ``before``, up to and including ``now``, are due."""
         return now // self._interval - before // self._interval if self._interval else 0
+
+
+class Bucket:
+    """A token bucket, full at first: ``size`` may be taken at once, ``rate`` a second in the long run."""
+
+    def __init__(self, rate: float, size: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._rate, self._size, self._clock = rate, size, clock
+        self._left, self._at = size, clock()
+
+    def is_empty(self) -> bool:
+        now = self._clock()
+        self._left, self._at = min(self._size, self._left + self._rate * (now - self._at)), now
+        return self._left < 1
+
+    def take(self) -> bool:
+        """Take one, if there is one."""
+        taken = not self.is_empty()
+        self._left -= taken
+        return taken

@@ -16,7 +16,7 @@ from common.errors import ConfigError
 from common.hints import nearest_path
 from common.nested import assign, laid_over
 from common.part_config import EnvConfig, PluginConfig
-from common.server_config import ServerConfig
+from common.server_config import ServerConfig, TlsConfig
 from common.settings import Settings, validate
 
 Interval = Annotated[int | None, Field(ge=0)]
@@ -169,6 +169,9 @@ class MetricsConfig(Settings):
     host: str = Field("127.0.0.1", description="Address to serve /metrics on.")
     trainer_port: Annotated[int | None, Field(ge=0, le=65535)] = Field(9464, description="/metrics of the trainer.")
     ingest_port: Annotated[int | None, Field(ge=0, le=65535)] = Field(9465, description="/metrics of ingest.")
+    tls: TlsConfig | None = Field(
+        None, description="Encrypts /metrics; with client_ca only whoever has a certificate of these may scrape."
+    )
 
 
 class RunConfig(ActorConfig):

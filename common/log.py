@@ -15,6 +15,8 @@ from typing import Literal
 from rich.console import Console
 from rich.logging import RichHandler
 
+from common.clocks import Bucket
+
 LogFormat = Literal["text", "json"]
 
 
@@ -46,6 +48,24 @@ def setup_logging(level: str = "INFO", form: LogFormat = "text", console: Consol
     if form == "json":
         sys.excepthook = _log_uncaught
         logging.captureWarnings(True)
+
+
+class AtMost(logging.Filter):
+    """Lets so many records a second pass, after some at once; the next one then tells how many were left out.
+
+    For a process that strangers can make log.
+    """
+
+    def __init__(self, rate: float, at_once: int, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__()
+        self._bucket, self._missed = Bucket(rate, at_once, clock), 0
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        passes = record.levelno >= logging.CRITICAL or self._bucket.take()
+        if passes and self._missed:
+            record.msg, record.args = f"{record.getMessage()} ({self._missed} lines before it were left out)", None
+        self._missed = 0 if passes else self._missed + 1
+        return passes
 
 
 def _log_uncaught(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:

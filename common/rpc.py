@@ -18,12 +18,15 @@ from common.errors import (
     SchemaMismatchError,
 )
 from common.pb import crossborder_pb2 as pb
+from common.server_config import ServerConfig
 
 PROTOCOL_VERSION = 1
 ERROR_KEY = "crossborder-error"
 CHUNK_BYTES = 1 << 20
 UNARY_BYTES = 4 << 20
 """Models up to this size travel in one message; larger ones in chunks (one message was slower beyond 4 MiB)."""
+WINDOW_BYTES = 4 << 20
+"""What the learner takes in of a stream beyond the message that it reads."""
 
 CLIENT_OPTIONS = (
     # Without pings a client whose server changed its address stayed broken for over 45 s.
@@ -39,11 +42,18 @@ CLIENT_OPTIONS = (
 )
 
 
-def server_options(max_message_bytes: int) -> list[tuple[str, int]]:
+def server_options(config: ServerConfig) -> list[tuple[str, int]]:
     """Options of the learner's server; ping limits match ``CLIENT_OPTIONS``, a taken port is an error."""
+    limits = config.limits
     return [
         ("grpc.so_reuseport", 0),
-        ("grpc.max_receive_message_length", max_message_bytes),
+        ("grpc.max_receive_message_length", config.max_message_bytes),
+        ("grpc.http2.bdp_probe", 0),  # Else the window below grows, and with it what a held-back actor makes us hold.
+        ("grpc.http2.lookahead_bytes", WINDOW_BYTES),
+        ("grpc.max_allowed_incoming_connections", limits.max_connections or 2 * config.fleet),
+        ("grpc.max_concurrent_streams", limits.max_connection_calls),
+        ("grpc.server_handshake_timeout_ms", int(1000 * limits.handshake_seconds)),
+        ("grpc.max_connection_idle_ms", int(1000 * config.lost_seconds)),
         ("grpc.keepalive_permit_without_calls", 1),
         ("grpc.http2.min_ping_interval_without_data_ms", 1_000),
         ("grpc.http2.min_recv_ping_interval_without_data_ms", 1_000),
@@ -80,6 +90,7 @@ _TYPED: dict[str | bytes, type[CrossborderError] | None] = {
     "bad_items": RefusedError,
     "stopping": StoppingError,
     "too_many_actors": None,  # One may leave: try again.
+    "over_limit": None,
 }
 _PERMANENT = {
     grpc.StatusCode.INVALID_ARGUMENT,

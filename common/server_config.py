@@ -25,6 +25,39 @@ class TlsConfig(Settings):
     )
 
 
+class LimitsConfig(Settings):
+    """How much callers may ask for; beyond it: RESOURCE_EXHAUSTED. For these, max_actors counts as 16 at least."""
+
+    max_connections: PositiveInt | None = Field(
+        None,
+        description="Connections at one time, others are closed; null: two for each of max_actors.",
+    )
+    max_connection_calls: PositiveInt = Field(
+        16, description="Calls at one time on one connection (HTTP/2's SETTINGS_MAX_CONCURRENT_STREAMS); others wait."
+    )
+    max_calls: PositiveInt | None = Field(
+        None,
+        description="Calls at one time, of which each can hold max_message_bytes; null: four for each of max_actors.",
+    )
+    max_address_calls: PositiveInt | None = Field(
+        None, description="Those from one address (IPv6: one /64); null: three for each of max_actors."
+    )
+    max_health_calls: PositiveInt = Field(
+        32, description="Health checks at one time, beside the other calls; a quarter of them from one address."
+    )
+    joins_per_second: PositiveFloat = Field(100.0, description="Joins, after as many as 2 * max_actors at once.")
+    address_joins_per_second: PositiveFloat = Field(
+        50.0, description="Joins from one address, after as many as max_actors at once."
+    )
+    address_failures_per_second: PositiveFloat = Field(
+        10.0,
+        description="Wrong tokens from one address, after ten times as many at once; then none of its calls is heard.",
+    )
+    handshake_seconds: Annotated[float, Field(ge=1)] = Field(
+        10.0, description="Time that a connection has for its handshakes, and a call for its first message."
+    )
+
+
 class ServerConfig(Settings):
     """The gRPC server on the learner host."""
 
@@ -46,10 +79,16 @@ class ServerConfig(Settings):
     max_message_bytes: Annotated[int, Field(ge=1024, le=256 << 20)] = Field(
         16 << 20, description="Bytes of one message from an actor, at most."
     )
+    limits: LimitsConfig = Field(LimitsConfig(), description="How much callers may ask for.")
     lost_seconds: Annotated[float, Field(ge=3)] = Field(
         30.0, description="A stream silent for so long is closed; an actor away for so long is lost, its id free again."
     )
     grace_seconds: PositiveFloat = Field(5.0, description="Time actors get at the end to hand over what they have.")
+
+    @property
+    def fleet(self) -> int:
+        """What limits that are left open are multiples of: ``max_actors``, and 16 at least."""
+        return max(16, self.max_actors)
 
     @property
     def answers_admins(self) -> bool:

@@ -110,6 +110,18 @@ _OVER_TIME = Row(
             {"calls": "increase(crossborder_unauthenticated_calls_total[5m])"},
         ),
         Graph(
+            "Over limit",
+            "Calls refused by server.limits in the last five minutes: an attack, or a fleet that outgrew them.",
+            "short",
+            {"{{limit}}": "increase(crossborder_over_limit_total[5m])"},
+        ),
+        Graph(
+            "Open calls",
+            "One for each actor online, and one for each model that is fetched. Many more: somebody only holds them.",
+            "none",
+            {"open": "crossborder_open_calls", "online": 'crossborder_actors{state="online"}'},
+        ),
+        Graph(
             "Environment steps",
             "Per second and actor. One line far below the others: a slow or crowded host.",
             "ops",

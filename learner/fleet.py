@@ -98,7 +98,7 @@ class Fleet:
         for actor in self.now.actors:
             table.add_row(
                 str(actor.actor_id),
-                f"{actor.host}:{actor.pid}",
+                Text(f"{actor.host}:{actor.pid}"),  # Whatever an actor calls its host is no markup.
                 Text(actor.state, _STYLES.get(actor.state, "")),
                 _shown(actor.lag_opt_steps, ",d"),
                 _shown(rates.get(actor.process), ",.1f"),

@@ -124,7 +124,7 @@ class LearnerServer:
     def _serve_metrics(self, publisher: ModelPublisher, stack: ExitStack) -> None:
         config = self.config.metrics
         collector = TrainerCollector(self._run, self.learner, publisher, self.control, self._restarts)
-        metrics = MetricsServer(collector, config.host, config.trainer_port)
+        metrics = MetricsServer(collector, config, config.trainer_port)
         stack.callback(metrics.close)
         endpoints = {
             "learner": self.ingest.address,

@@ -18,6 +18,7 @@ Errors are gRPC status codes; the trailing metadata key `crossborder-error` hold
   schema_mismatch      FAILED_PRECONDITION  the batch was encoded for another schema; permanent
   bad_items            INVALID_ARGUMENT     a batch or its report breaks the rules stated here; permanent
   too_many_actors      RESOURCE_EXHAUSTED   every actor id is taken; retry later
+  over_limit           RESOURCE_EXHAUSTED   too many calls, joins or wrong tokens at one time; retry later
   stopping             UNAVAILABLE          the learner is shutting down; do not come back
 UNAVAILABLE and DEADLINE_EXCEEDED without that key are transient: back off with jitter, then Join. So is the end of
 a stream that the actor has not ended. RESOURCE_EXHAUSTED without it is gRPC's own limit on messages; permanent.

@@ -85,7 +85,7 @@ function isNewer(one, other) {
 function outlook(error) {
   const [name] = error.metadata?.get("crossborder-error") ?? [];
   if (name === "stopping") return "stopping";
-  if (name) return ["not_joined", "too_many_actors"].includes(name) ? "again" : null;
+  if (name) return ["not_joined", "too_many_actors", "over_limit"].includes(name) ? "again" : null;
   const { INVALID_ARGUMENT, FAILED_PRECONDITION, PERMISSION_DENIED, UNIMPLEMENTED, RESOURCE_EXHAUSTED, UNAUTHENTICATED } =
     grpc.status;
   const permanent = [INVALID_ARGUMENT, FAILED_PRECONDITION, PERMISSION_DENIED, UNIMPLEMENTED, RESOURCE_EXHAUSTED];

@@ -18,14 +18,16 @@ from grpc_reflection.v1alpha import reflection
 
 from common.child import say, say_error
 from common.errors import AddressError, CrossborderError
-from common.log import setup_logging
+from common.log import AtMost, setup_logging
 from common.pb import crossborder_pb2 as pb
 from common.pb import crossborder_pb2_grpc as pb_grpc
 from common.rpc import server_options
 from common.settings import validate
 from learner.ingest.admin import AdminServicer
+from learner.ingest.admission import Admission
 from learner.ingest.core import IngestBoot, IngestCore
 from learner.ingest.gate import Gate, server_credentials
+from learner.ingest.limits import Limits
 from learner.ingest.metrics import IngestCollector
 from learner.ingest.service import LearnerServicer
 from learner.metrics import MetricsServer
@@ -33,12 +35,17 @@ from learner.shared import Bell, hold_alone
 
 log = logging.getLogger(__name__)
 TICK_SECONDS = 0.2
+LOGGED_PER_SECOND, LOGGED_AT_ONCE = 10.0, 1000
+"""Lines of the log: a fleet that joins at once is told in full, and a stranger cannot fill the disk."""
 
 
-async def _start_server(boot: IngestBoot, core: IngestCore, servicer: LearnerServicer) -> tuple[grpc.aio.Server, int]:
+async def _start_server(
+    boot: IngestBoot, core: IngestCore, servicer: LearnerServicer, limits: Limits
+) -> tuple[grpc.aio.Server, int]:
     config = boot.config.server
-    gate = Gate.of(config, core.counts)
-    server = grpc.aio.server(interceptors=[gate] if gate else [], options=server_options(config.max_message_bytes))
+    gate = Gate.of(config, core.counts, limits)
+    interceptors = [Admission(limits, config.limits.handshake_seconds), *([gate] if gate else [])]
+    server = grpc.aio.server(interceptors=interceptors, options=server_options(config))
     pb_grpc.add_LearnerServiceServicer_to_server(servicer, server)
     health_servicer = health.aio.HealthServicer()
     health_pb2_grpc.add_HealthServicer_to_server(health_servicer, server)
@@ -67,7 +74,8 @@ async def serve(boot: IngestBoot) -> None:
     loop = asyncio.get_running_loop()
     core = IngestCore(boot)
     bell = Bell(boot.bell_fds[1], -1)
-    servicer = LearnerServicer(core, bell)
+    limits = Limits(boot.config.server.limits, boot.config.server.fleet, core.counts)
+    servicer = LearnerServicer(core, bell, limits)
     trainer_gone, ended = asyncio.Event(), asyncio.Event()
 
     def on_bell() -> None:
@@ -82,8 +90,8 @@ async def serve(boot: IngestBoot) -> None:
 
     loop.add_reader(bell.read_fd, on_bell)
     loop.add_reader(sys.stdin.fileno(), on_stdin_closed)
-    metrics = MetricsServer(IngestCollector(core), boot.config.metrics.host, boot.metrics_port)
-    server, port = await _start_server(boot, core, servicer)
+    metrics = MetricsServer(IngestCollector(core), boot.config.metrics, boot.metrics_port)
+    server, port = await _start_server(boot, core, servicer, limits)
     host, _, _ = boot.listen.rpartition(":")
     say({"address": f"{host}:{port}", "metrics_port": metrics.port})
     while not ended.is_set():
@@ -99,6 +107,7 @@ async def serve(boot: IngestBoot) -> None:
 
 def main() -> int:
     setup_logging(form="json")
+    logging.getLogger().handlers[0].addFilter(AtMost(LOGGED_PER_SECOND, LOGGED_AT_ONCE))
     try:
         asyncio.run(serve(validate(IngestBoot, json.loads(sys.stdin.readline()))))
     except CrossborderError as error:

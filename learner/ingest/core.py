@@ -109,6 +109,8 @@ class IngestCore:
             raise RefusedError("incarnation: expected a random number, found 0")
         if len(request.host) > MAX_HOST:
             raise RefusedError(f"host: expected at most {MAX_HOST} characters, found {len(request.host)}")
+        if not request.host.isprintable():  # It is logged, and shown on terminals.
+            raise RefusedError(f"host: expected printable characters, found {request.host!r}")
         if self.control.stopping:
             raise StoppingError("the learner is shutting down")
         actor_id = self.registry.join(request.incarnation, request.host, request.pid)

@@ -9,8 +9,19 @@ from collections.abc import Iterable, Sequence
 
 REFUSALS = ("schema", "payload", "sequence", "rows", "report", "values")
 """Why a batch is refused: ``RefusedError.reason``, or ``schema``."""
-JOIN_REFUSALS = ("protocol_mismatch", "bad_items", "too_many_actors", "stopping")
+JOIN_REFUSALS = ("protocol_mismatch", "bad_items", "too_many_actors", "over_limit", "stopping")
 """Why a join is refused: the name of the error on the wire."""
+LIMITS = (
+    "calls",
+    "address_calls",
+    "health_calls",
+    "address_health_calls",
+    "joins",
+    "address_joins",
+    "address_failures",
+    "handshake_seconds",
+)
+"""``server.limits`` that a call can meet."""
 
 
 class Histogram:
@@ -39,11 +50,13 @@ class Histogram:
 
 
 class IngestCounts:
-    """Refusals by reason, calls without a valid token, and how long things take and lag."""
+    """Refusals by reason, calls without a valid token, open calls, and how long things take and lag."""
 
     def __init__(self) -> None:
         self.refused = Counter(dict.fromkeys(REFUSALS, 0))
         self.joins_refused = Counter(dict.fromkeys(JOIN_REFUSALS, 0))
+        self.over_limit = Counter(dict.fromkeys(LIMITS, 0))
+        self.open_calls = Counter({"calls": 0, "health_calls": 0})
         self.unauthenticated = 0
         self.ack_seconds = Histogram((0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10))
         self.lag_steps = Histogram((0, *(2**n for n in range(17))))

@@ -16,12 +16,12 @@ from common.tls import read_authorities, read_pair
 from common.tokens import ACTOR_VARIABLE, ADMIN_VARIABLE, Tokens
 from common.watched import Watched
 from learner.ingest.counts import IngestCounts
+from learner.ingest.limits import HEALTH, Limits
 
 log = logging.getLogger(__name__)
 Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
 REFUSALS_LOGGED_EVERY = 10.0
 _ACTORS = f"/{pb.DESCRIPTOR.services_by_name['LearnerService'].full_name}/"
-_HEALTH = "/grpc.health.v1.Health/"
 
 
 def server_credentials(tls: TlsConfig) -> grpc.ServerCredentials:
@@ -55,17 +55,20 @@ class Gate(grpc.aio.ServerInterceptor):
         admins: tokens of admins; without them only actors get in.
         open_health: health checks need no token.
         counts: where calls that are refused are counted.
+        limits: told of them too, so that nobody guesses for long.
     """
 
-    def __init__(self, actors: Tokens, admins: Tokens | None, *, open_health: bool, counts: IngestCounts) -> None:
+    def __init__(
+        self, actors: Tokens, admins: Tokens | None, *, open_health: bool, counts: IngestCounts, limits: Limits
+    ) -> None:
         self._actors, self._admins, self._open_health = actors, admins, open_health
-        self._counts = counts
+        self._counts, self._limits = counts, limits
         self._seldom = Seldom(REFUSALS_LOGGED_EVERY)
         # It waits for no request, so it fits any method.
         self._refusal: Handler = grpc.stream_stream_rpc_method_handler(self._refuse)
 
     @classmethod
-    def of(cls, config: ServerConfig, counts: IngestCounts) -> Gate | None:
+    def of(cls, config: ServerConfig, counts: IngestCounts, limits: Limits) -> Gate | None:
         """The gate that a configuration asks for; None where no token is known.
 
         Raises:
@@ -73,7 +76,9 @@ class Gate(grpc.aio.ServerInterceptor):
         """
         actors = Tokens.find(config.actor_token_file, ACTOR_VARIABLE)
         admins = Tokens.find(config.admin_token_file, ADMIN_VARIABLE)
-        return cls(actors, admins, open_health=config.open_health, counts=counts) if actors else None
+        if actors is None:
+            return None
+        return cls(actors, admins, open_health=config.open_health, counts=counts, limits=limits)
 
     async def intercept_service(
         self,
@@ -85,13 +90,14 @@ class Gate(grpc.aio.ServerInterceptor):
         return self._refusal
 
     def _may_pass(self, method: str, token: str) -> bool:
-        if self._open_health and method.startswith(_HEALTH):
+        if self._open_health and method.startswith(HEALTH):
             return True
         tokens = self._actors if method.startswith(_ACTORS) else self._admins
         return tokens is not None and tokens.accept(token)
 
     async def _refuse(self, _: object, context: grpc.aio.ServicerContext[Any, Any]) -> None:
         self._counts.unauthenticated += 1
+        self._limits.failed(context.peer())
         missed = self._seldom.due()
         if missed is not None:
             log.warning("a call from %s had no valid token (%d more before it)", context.peer(), missed)

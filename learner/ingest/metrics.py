@@ -73,6 +73,8 @@ class IngestCollector(Collector):
         yield counter("crossborder_joins_total", "Joins accepted.", control.joins)
         yield counter("crossborder_unauthenticated_calls_total", "Without a valid token.", counts.unauthenticated)
         yield counters("crossborder_joins_refused_total", "Joins refused.", "reason", counts.joins_refused)
+        yield counters("crossborder_over_limit_total", "Calls refused by a limit.", "limit", counts.over_limit)
+        yield gauge("crossborder_open_calls", "Calls that are open.", counts.open_calls.total())
         states = {state.name.lower(): registry.count(state) for state in _STATES}
         yield gauges("crossborder_actors", "Actors by state.", "state", states)
         yield counter("crossborder_env_steps_total", "Environment steps reported by actors.", control.env_steps)

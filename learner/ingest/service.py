@@ -1,4 +1,4 @@
-"""The gRPC service: decodes, calls the core, maps errors. Nothing is decided here."""
+"""The gRPC service: calls the core. Nothing is decided here, and errors are answered by ``Admission``."""
 
 from __future__ import annotations
 
@@ -7,53 +7,24 @@ import contextlib
 import logging
 import time
 from collections.abc import AsyncIterator
-from typing import Any, NoReturn
 
 import grpc
 
 from common.data import NO_MODEL
-from common.errors import CrossborderError, ProtocolMismatchError, RefusedError, SchemaMismatchError
+from common.errors import CrossborderError
 from common.pb import crossborder_pb2 as pb
 from common.pb import crossborder_pb2_grpc as pb_grpc
-from common.rpc import (
-    CHUNK_BYTES,
-    ERROR_KEY,
-    UNARY_BYTES,
-    NotJoinedError,
-    StoppingError,
-    version_from_pb,
-    version_to_pb,
-)
+from common.rpc import CHUNK_BYTES, UNARY_BYTES, version_from_pb, version_to_pb
 from learner.actor_table import ActorState
 from learner.ingest.core import IngestCore
-from learner.ingest.registry import TooManyActorsError
+from learner.ingest.limits import Limits
+from learner.ingest.refusal import Context, status_of
 from learner.models import Blob
 from learner.shared import Bell, fence
 
 log = logging.getLogger(__name__)
-Context = grpc.aio.ServicerContext[Any, Any]
 STILL_HERE_SECONDS = 1.0
 """An actor whose acknowledgement is held back hears from us this often."""
-
-_STATUS: dict[type[CrossborderError], tuple[grpc.StatusCode, str]] = {
-    ProtocolMismatchError: (grpc.StatusCode.FAILED_PRECONDITION, "protocol_mismatch"),
-    NotJoinedError: (grpc.StatusCode.FAILED_PRECONDITION, "not_joined"),
-    SchemaMismatchError: (grpc.StatusCode.FAILED_PRECONDITION, "schema_mismatch"),
-    RefusedError: (grpc.StatusCode.INVALID_ARGUMENT, "bad_items"),
-    TooManyActorsError: (grpc.StatusCode.RESOURCE_EXHAUSTED, "too_many_actors"),
-    StoppingError: (grpc.StatusCode.UNAVAILABLE, "stopping"),
-}
-
-
-def _status(error: CrossborderError) -> tuple[grpc.StatusCode, str]:
-    return _STATUS.get(type(error), (grpc.StatusCode.INTERNAL, "internal"))
-
-
-async def _abort(context: Context, error: CrossborderError) -> NoReturn:
-    code, name = _status(error)
-    log.warning("%s: %s", name, error)
-    await context.abort(code, str(error), ((ERROR_KEY, name),))
-    raise AssertionError("abort returned")
 
 
 class Stream:
@@ -84,10 +55,11 @@ class LearnerServicer(pb_grpc.LearnerServiceServicer):
     Args:
         core: decides.
         bell: rung by the trainer when it stops or when held acknowledgements may go out.
+        limits: on joins.
     """
 
-    def __init__(self, core: IngestCore, bell: Bell) -> None:
-        self._core = core
+    def __init__(self, core: IngestCore, bell: Bell, limits: Limits) -> None:
+        self._core, self._limits = core, limits
         self._bell = bell
         self._streams: set[Stream] = set()
         self._newest: dict[int, Stream] = {}
@@ -104,10 +76,11 @@ class LearnerServicer(pb_grpc.LearnerServiceServicer):
 
     async def Join(self, request: pb.JoinRequest, context: Context) -> pb.JoinResponse:  # noqa: N802
         try:
+            self._limits.join(context.peer())
             response = self._core.join(request)
         except CrossborderError as error:
-            self._core.counts.joins_refused[_status(error)[1]] += 1
-            await _abort(context, error)
+            self._core.counts.joins_refused[status_of(error)[1]] += 1
+            raise
         log.info("actor %d joined from %s (pid %d)", response.actor_id, request.host, request.pid)
         return response
 
@@ -115,13 +88,10 @@ class LearnerServicer(pb_grpc.LearnerServiceServicer):
         return self._core.check()
 
     async def GetModel(  # noqa: N802
-        self, request: pb.GetModelRequest, context: Context
+        self, request: pb.GetModelRequest, _: Context
     ) -> AsyncIterator[pb.GetModelResponse]:
         have = version_from_pb(request.have) if request.HasField("have") else NO_MODEL
-        try:
-            blob = self._core.model(have)
-        except CrossborderError as error:
-            await _abort(context, error)
+        blob = self._core.model(have)
         if blob is None:
             yield pb.GetModelResponse(version=version_to_pb(have), not_modified=True)
             return
@@ -135,7 +105,7 @@ class LearnerServicer(pb_grpc.LearnerServiceServicer):
         row = None
         self._streams.add(stream)
         try:
-            while (request := await self._read(context)) is not None:
+            while (request := await self._read(context, first=row is None)) is not None:
                 arrived = time.monotonic()
                 if row is None:
                     row = self._core.row_of(request.incarnation)
@@ -146,8 +116,6 @@ class LearnerServicer(pb_grpc.LearnerServiceServicer):
                 await stream.send(acked)
                 if request.seq:
                     self._core.counts.ack_seconds.observe(time.monotonic() - arrived)
-        except CrossborderError as error:
-            await _abort(context, error)
         finally:
             self._streams.discard(stream)
             if row is not None and self._newest.get(row) is stream:
@@ -156,13 +124,20 @@ class LearnerServicer(pb_grpc.LearnerServiceServicer):
             if not self._streams:
                 self._drained.set()
 
-    async def _read(self, context: Context) -> pb.PushItemsRequest | None:
-        """The next request; None at the end of the stream or when the actor was silent for too long."""
+    async def _read(self, context: Context, *, first: bool) -> pb.PushItemsRequest | None:
+        """The next request; None at the end of the stream or when the actor was silent for too long.
+
+        Raises:
+            OverLimitError: the first did not come in time.
+        """
+        server = self._core.config.server
         try:
-            async with asyncio.timeout(self._core.config.server.lost_seconds):
+            async with asyncio.timeout(server.limits.handshake_seconds if first else server.lost_seconds):
                 request = await context.read()
         except TimeoutError:
-            log.warning("an actor was silent for %g s; its stream is closed", self._core.config.server.lost_seconds)
+            if first:
+                raise self._limits.exceeded("handshake_seconds") from None
+            log.warning("an actor was silent for %g s; its stream is closed", server.lost_seconds)
             return None
         return None if request is grpc.aio.EOF else request
 

@@ -15,6 +15,7 @@ from tests.chaos.partition import cut_off, move_away
 from tests.chaos.report import keep, tell
 from tests.chaos.resume import go_on
 from tests.chaos.shutdown import shut_down
+from tests.chaos.siege import besiege
 from tests.chaos.soak import soak
 from tests.chaos.storm import storm
 
@@ -26,6 +27,7 @@ EXERCISES: dict[str, tuple[Callable[..., dict[str, Any]], dict[str, Any]]] = {
     "resume": (go_on, {"seeds": 5, "seed": 1}),
     "soak": (soak, {"minutes": 30.0}),
     "storm": (storm, {"actors": 256, "beyond": 16, "batches": 4}),
+    "siege": (besiege, {"rounds": 5, "seconds": 10.0}),
     "fuzz": (fuzz, {"messages": 1_000_000, "seed": 1}),
 }
 """What each calls, and with what unless told otherwise."""

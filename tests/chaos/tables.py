@@ -86,6 +86,14 @@ def _fuzz() -> str:
     return _table("outcome | messages", rows)
 
 
+def _siege() -> str:
+    rows = [
+        [pace, f"{found['alone']:,.0f}", f"{found['attacked']:,.0f}", f"{100 * found['share']:.0f} %"]
+        for pace, found in _result("siege").get("rates", {}).items()
+    ]
+    return _table("two | items/s alone | attacked | share", rows)
+
+
 TABLES = {
     "items": _items,
     "recovery": _recovery,
@@ -94,6 +102,7 @@ TABLES = {
     "shutdown": _shutdown,
     "storm": _storm,
     "fuzz": _fuzz,
+    "siege": _siege,
 }
 
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from common.clocks import Deadline, Every
+from common.clocks import Bucket, Deadline, Every
 
 
 class Clock:
@@ -50,3 +50,20 @@ def test_steps_taken_at_a_stride_are_due_as_often_as_single_ones(interval: int |
 @pytest.mark.parametrize("interval", [0, None])
 def test_an_interval_of_nothing_is_never_due(interval: int | None) -> None:
     assert not any(Every(interval).due(step) for step in range(10))
+
+
+def test_a_bucket_gives_its_size_at_once_and_then_its_rate() -> None:
+    clock = Clock()
+    bucket = Bucket(rate=2.0, size=3.0, clock=clock)
+    assert [bucket.take() for _ in range(5)] == [True, True, True, False, False]
+    clock.now += 1.0
+    assert [bucket.take() for _ in range(3)] == [True, True, False]
+    clock.now += 100.0
+    assert sum(bucket.take() for _ in range(10)) == 3, "never more than its size"
+
+
+def test_looking_into_a_bucket_takes_nothing() -> None:
+    bucket = Bucket(rate=1.0, size=1.0, clock=Clock())
+    assert not bucket.is_empty()
+    assert bucket.take()
+    assert bucket.is_empty()

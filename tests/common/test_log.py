@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from common.log import Seldom, quoted, relog
+from common.log import AtMost, Seldom, quoted, relog
 from tests.conftest import ROOT
 
 
@@ -103,3 +103,18 @@ def test_something_frequent_is_due_at_most_once_in_a_while_and_the_rest_is_count
 def test_a_strangers_text_cannot_pass_for_ours() -> None:
     forged = "it broke\n12:00:00 INFO learner: all is well\r\x1b[2J\u202e\x85next"
     assert quoted(forged).splitlines() == ["| it broke", "| 12:00:00 INFO learner: all is well", "| ?[2J?", "| next"]
+
+
+def test_lines_beyond_a_rate_are_left_out_and_counted_in_the_next_one() -> None:
+    now = [0.0]
+    at_most = AtMost(rate=1.0, at_once=2, clock=lambda: now[0])
+
+    def passes(level: int = logging.WARNING) -> str | None:
+        record = logging.LogRecord("any", level, "", 0, "from %s", ("there",), None)
+        return record.getMessage() if at_most.filter(record) else None
+
+    assert [passes() for _ in range(4)] == ["from there", "from there", None, None]
+    now[0] = 1.0
+    assert passes() == "from there (2 lines before it were left out)"
+    assert passes() is None
+    assert passes(logging.CRITICAL) is not None, "the last words of a process are heard"

@@ -24,6 +24,7 @@ from common.rpc import (
     version_from_pb,
     version_to_pb,
 )
+from common.server_config import ServerConfig
 
 
 class Refusing(pb_grpc.LearnerServiceServicer):
@@ -36,7 +37,9 @@ class Refusing(pb_grpc.LearnerServiceServicer):
 
 
 def serve(address: str, max_message_bytes: int = 1 << 20) -> tuple[grpc.Server, int]:
-    server = grpc.server(ThreadPoolExecutor(1), options=server_options(max_message_bytes))
+    server = grpc.server(
+        ThreadPoolExecutor(1), options=server_options(ServerConfig(max_message_bytes=max_message_bytes))
+    )
     pb_grpc.add_LearnerServiceServicer_to_server(Refusing(), server)  # type: ignore[abstract]
     port = server.add_insecure_port(address)
     server.start()
@@ -79,7 +82,14 @@ def test_a_refusal_for_good_becomes_its_typed_error(port: int, host: str, kind: 
 
 
 @pytest.mark.parametrize(
-    "host", ["UNAVAILABLE", "DEADLINE_EXCEEDED", "RESOURCE_EXHAUSTED too_many_actors", "UNAVAILABLE some_proxy"]
+    "host",
+    [
+        "UNAVAILABLE",
+        "DEADLINE_EXCEEDED",
+        "RESOURCE_EXHAUSTED too_many_actors",
+        "RESOURCE_EXHAUSTED over_limit",
+        "UNAVAILABLE some_proxy",
+    ],
 )
 def test_what_may_mend_itself_is_no_error_but_tried_again(port: int, host: str) -> None:
     assert typed_error(refusal(port, host)) is None
@@ -109,7 +119,7 @@ def test_a_port_that_is_taken_is_an_error(port: int) -> None:
 
 
 def test_clients_ping_no_more_often_than_the_server_allows() -> None:
-    client, server = dict(CLIENT_OPTIONS), dict(server_options(1))
+    client, server = dict(CLIENT_OPTIONS), dict(server_options(ServerConfig()))
     assert client["grpc.keepalive_time_ms"] >= server["grpc.http2.min_recv_ping_interval_without_data_ms"]
     assert server["grpc.keepalive_permit_without_calls"] == client["grpc.keepalive_permit_without_calls"] == 1
 

@@ -51,3 +51,9 @@ def test_the_table_has_a_line_for_each_actor(actors: tuple[ActorLook, ...], expe
     Console(file=out, width=120).print(Fleet(look(0.0, *before), look(1.0, *actors)).table())
     assert expected in out.getvalue()
     assert "replay 90 of 200, ratio 3.0" in out.getvalue()
+
+
+def test_whatever_an_actor_calls_its_host_is_shown_as_it_is() -> None:
+    out = io.StringIO()
+    Console(file=out, width=120).print(Fleet(look(0.0), look(1.0, actor(0, host="[/][red]x"))).table())
+    assert "[/][red]x:7" in out.getvalue()

@@ -13,6 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector
 
 from common.codec import encode
+from common.config import MetricsConfig
 from common.data import Record
 from common.errors import AddressError
 from common.pb import crossborder_pb2 as pb
@@ -251,7 +252,7 @@ def test_refused_joins_are_counted_by_reason(make_config: MakeConfig) -> None:
             with pytest.raises(grpc.RpcError):
                 Client(server).join(**wrong)
         found = scrape_ingest(server)
-    counts = {"protocol_mismatch": 1, "bad_items": 1, "too_many_actors": 2, "stopping": 0}
+    counts = {"protocol_mismatch": 1, "bad_items": 1, "too_many_actors": 2, "over_limit": 0, "stopping": 0}
     assert {reason: found[f"joins_refused_total[{reason}]"] for reason in counts} == counts
 
 
@@ -293,16 +294,16 @@ class Nothing(Collector):
 
 
 def test_a_metrics_port_that_is_taken_is_named_and_free_again_after_close() -> None:
-    first = MetricsServer(Nothing(), "127.0.0.1", 0)
+    first = MetricsServer(Nothing(), MetricsConfig(), 0)
     with pytest.raises(AddressError, match=f"cannot listen on 127.0.0.1:{first.port}"):
-        MetricsServer(Nothing(), "127.0.0.1", first.port)
+        MetricsServer(Nothing(), MetricsConfig(), first.port)
     first.close()
-    again = MetricsServer(Nothing(), "127.0.0.1", first.port)
+    again = MetricsServer(Nothing(), MetricsConfig(), first.port)
     assert again.port == first.port
     again.close()
 
 
 def test_no_port_serves_nothing() -> None:
-    server = MetricsServer(Nothing(), "127.0.0.1", None)
+    server = MetricsServer(Nothing(), MetricsConfig(), None)
     assert server.port is None
     server.close()

@@ -10,6 +10,7 @@ import pytest
 from common.pb import crossborder_pb2 as pb
 from common.pb import crossborder_pb2_grpc as pb_grpc
 from common.rpc import server_options
+from common.server_config import ServerConfig
 
 
 class ScriptedLearner(pb_grpc.LearnerServiceServicer):
@@ -46,7 +47,7 @@ def serve() -> Iterator[Serve]:
     servers: list[grpc.Server] = []
 
     def _serve(learner: ScriptedLearner, port: int = 0) -> int:
-        server = grpc.server(ThreadPoolExecutor(2), options=server_options(1 << 20))
+        server = grpc.server(ThreadPoolExecutor(2), options=server_options(ServerConfig(max_message_bytes=1 << 20)))
         pb_grpc.add_LearnerServiceServicer_to_server(learner, server)
         taken = server.add_insecure_port(f"127.0.0.1:{port}")
         server.start()

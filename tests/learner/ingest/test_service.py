@@ -23,7 +23,7 @@ from common.pb import crossborder_pb2_grpc as pb_grpc
 from common.rpc import ERROR_KEY
 from learner.actor_table import ActorState
 from learner.server import LearnerServer
-from tests.conftest import ROOT, MakeConfig, kill, wait_for
+from tests.conftest import ROOT, MakeConfig, kill, most_memory, wait_for
 
 SECONDS = 20.0
 
@@ -35,8 +35,11 @@ class Talk:
         self._requests: queue.Queue[pb.PushItemsRequest | None] = queue.Queue()
         self._responses = stub.PushItems(iter(self._requests.get, None), timeout=SECONDS)
 
-    def say(self, request: pb.PushItemsRequest) -> pb.PushItemsResponse:
+    def put(self, request: pb.PushItemsRequest) -> None:
         self._requests.put(request)
+
+    def say(self, request: pb.PushItemsRequest) -> pb.PushItemsResponse:
+        self.put(request)
         return next(self._responses)
 
     def end(self) -> None:
@@ -372,6 +375,22 @@ def test_acknowledgements_are_held_back_to_keep_the_replay_ratio(make_config: Ma
         while acked.acked_seq < 2:
             acked = talk.hear()
         assert server.control.actor_hold_seconds > 0
+
+
+def test_an_actor_that_is_held_back_cannot_make_ingest_hold_what_it_sends_on(make_config: MakeConfig) -> None:
+    with LearnerServer(make_config(replay={"samples_per_insert": 2.0, "error_buffer": 10.0})) as server:
+        client = Client(server)
+        client.join()
+        talk = Talk(client.stub)
+        talk.say(client.batch(1, count=5))
+        server.control.sampled = 1
+        before = most_memory(server.ingest._supervisor.child.pid)
+        rows = (1 << 20) // client.schema.row_bytes
+        for seq in range(2, 66):
+            talk.put(client.batch(seq, count=rows))
+        for _ in range(3):
+            assert talk.hear().acked_seq == 1, "a second later still held back"
+        assert most_memory(server.ingest._supervisor.child.pid) - before < 16 << 20
 
 
 def test_nobody_is_held_back_before_the_first_draw(make_config: MakeConfig) -> None:

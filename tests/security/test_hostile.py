@@ -1,0 +1,241 @@
+"""Whoever means harm is refused by name or cut off; ingest stays small and serves all others."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import grpc
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from benchmarks.client import ROWS, Client
+from common.errors import RefusedError
+from common.pb import crossborder_pb2 as pb
+from common.rpc import typed_error
+from tests.conftest import PATIENCE, ROOT, most_memory, wait_for
+from tests.learner.test_metrics import scrape_ingest
+from tests.security.conftest import Secured, join
+from tests.security.hostile import (
+    BOMB,
+    DATA,
+    PREFACE,
+    RESET,
+    SECONDS,
+    SERVICE,
+    Hostile,
+    frame,
+    join_often,
+    message,
+    nested,
+)
+from tests.security.hostile import join as join_request
+
+MEMORY = 48 << 20
+"""Ingest may grow by so much in any of these attacks."""
+ACTORS = 8
+
+
+@pytest.fixture(scope="module")
+def besieged(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
+    """Gives callers little time, so that tests need not wait long."""
+    limits = {"handshake_seconds": 1.0, "address_joins_per_second": 10.0}
+    small = {"max_actors": ACTORS, "max_message_bytes": 1 << 20, "lost_seconds": 4.0}
+    made = Secured(tmp_path_factory.mktemp("besieged"), **small, limits=limits)
+    with made.server:
+        yield made
+
+
+@pytest.fixture
+def hostile(besieged: Secured) -> Iterator[Hostile]:
+    made = Hostile(besieged.address, besieged.certs)
+    yield made
+    made.close()
+
+
+@pytest.fixture(autouse=True)
+def unharmed(besieged: Secured) -> Iterator[None]:
+    """After each attack the same ingest process is there, no larger than it may be, and lets an actor in."""
+    before = memory(besieged)
+    yield
+    join(besieged.address, besieged.trust())
+    assert memory(besieged) < before + MEMORY
+    assert besieged.server.ingest.restarts == 0
+
+
+def memory(secured: Secured) -> int:
+    return most_memory(secured.server.ingest._supervisor.child.pid)
+
+
+def met(secured: Secured, limit: str) -> float:
+    """How often a limit was met."""
+    return scrape_ingest(secured.server)[f"over_limit_total[{limit}]"]
+
+
+def refusal(hostile: Hostile, method: str, data: bytes, compression: grpc.Compression | None = None) -> grpc.RpcError:
+    call: grpc.UnaryUnaryMultiCallable[bytes, bytes] = hostile.channel().unary_unary(f"{SERVICE}/{method}")
+    with pytest.raises(grpc.RpcError) as error:
+        call(data, timeout=SECONDS, compression=compression)
+    return error.value
+
+
+def silent(hostile: Hostile) -> None:
+    assert hostile.tcp().recv(1) == b""
+
+
+def no_handshake(hostile: Hostile) -> None:
+    wire = hostile.tcp()
+    wire.sendall(b"\x16\x03\x01")
+    assert wire.recv(1) == b""
+
+
+def no_preface(hostile: Hostile) -> None:
+    wire = hostile.tls()
+    wire.sendall(PREFACE[:10])
+    while wire.recv(1000):
+        pass
+
+
+def no_call(hostile: Hostile) -> None:
+    for _ in hostile.http2().frames():
+        pass
+
+
+@pytest.mark.parametrize("attack", [silent, no_handshake, no_preface, no_call])
+def test_a_connection_that_comes_to_nothing_is_closed(hostile: Hostile, attack: Callable[[Hostile], None]) -> None:
+    attack(hostile)
+
+
+@pytest.mark.parametrize("method", ["Join", "Check", "GetModel", "PushItems"])
+def test_a_call_that_never_finishes_its_first_message_is_ended(
+    besieged: Secured, hostile: Hostile, method: str
+) -> None:
+    before = met(besieged, "handshake_seconds")
+    wire = hostile.http2()
+    stream = wire.begin(f"{SERVICE}/{method}")
+    wire.send(frame(DATA, 0, stream, message(b"slow", announced=1 << 19)))
+    wire.await_end(stream)
+    assert met(besieged, "handshake_seconds") == before + 1
+
+
+def test_a_message_that_announces_four_gigabytes_is_refused_unread(hostile: Hostile) -> None:
+    wire = hostile.http2()
+    stream = wire.begin(f"{SERVICE}/PushItems")
+    wire.send(frame(DATA, 0, stream, message(b"huge", announced=(1 << 32) - 1)))
+    wire.await_end(stream)
+
+
+@pytest.mark.parametrize("data", [nested(5000), b"\xff" * 1000, b"\x0a\xff\xff\xff\xff\x0f"])
+def test_bytes_that_are_no_message_are_refused(hostile: Hostile, data: bytes) -> None:
+    error = refusal(hostile, "Join", data)
+    assert isinstance(typed_error(error), RefusedError)
+    assert "expected a message of ours, found other bytes" in (error.details() or "")
+
+
+def test_a_bomb_that_gzip_made_a_thousandth_of_is_refused_before_it_is_whole(hostile: Hostile) -> None:
+    assert refusal(hostile, "Check", BOMB, grpc.Compression.Gzip).code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+
+
+def test_of_ten_thousand_joins_those_beyond_the_limits_are_refused(besieged: Secured, hostile: Hostile) -> None:
+    before = met(besieged, "address_joins")
+    outcomes = join_often(hostile, 10_000)
+    assert outcomes.keys() <= {"OK", "RESOURCE_EXHAUSTED", "UNAVAILABLE"}
+    assert outcomes["RESOURCE_EXHAUSTED"] > 5_000
+    found = scrape_ingest(besieged.server)
+    assert before < found["over_limit_total[address_joins]"] <= before + 10_000
+    assert found["actors[away]"] <= ACTORS
+
+
+def test_calls_beyond_the_limit_of_an_address_are_refused_and_health_is_still_told(
+    besieged: Secured, hostile: Hostile
+) -> None:
+    before = met(besieged, "address_calls")
+    for wire in (hostile.http2() for _ in range(4)):
+        for _ in range(15):
+            wire.begin(f"{SERVICE}/PushItems")
+    wait_for(lambda: met(besieged, "address_calls") > before, "the limit is met")
+    health = health_pb2_grpc.HealthStub(hostile.channel())
+    answer = health.Check(health_pb2.HealthCheckRequest(), timeout=SECONDS)
+    assert answer.status == health_pb2.HealthCheckResponse.SERVING
+    wait_for(lambda: scrape_ingest(besieged.server)["open_calls"] == 0, "those who say nothing are sent away")
+
+
+def test_more_calls_on_one_connection_than_it_may_have_do_not_reach_ingest(besieged: Secured, hostile: Hostile) -> None:
+    wire = hostile.http2()
+    streams = [wire.begin(f"{SERVICE}/PushItems") for _ in range(1000)]
+    wire.await_end(streams[-1])
+    assert scrape_ingest(besieged.server)["open_calls"] <= 16
+
+
+def test_calls_begun_and_taken_back_ten_thousand_times_leave_nothing(besieged: Secured, hostile: Hostile) -> None:
+    wire = hostile.http2()
+    for _ in range(10_000):
+        wire.send(frame(RESET, 0, wire.begin(f"{SERVICE}/Join"), b"\0\0\0\x08"))
+    wait_for(lambda: scrape_ingest(besieged.server)["open_calls"] == 0, "all are gone")
+
+
+def test_connections_beyond_the_limit_are_closed_and_others_come_in_again(tmp_path: Path) -> None:
+    made = Secured(tmp_path, limits={"max_connections": 4, "handshake_seconds": 10 * SECONDS})
+    with made.server:
+        hostile = Hostile(made.address, made.certs)
+        wires = [hostile.tcp() for _ in range(6)]
+        assert [wire.recv(1) for wire in wires[4:]] == [b"", b""]
+        hostile.close()
+        join(made.address, made.trust())
+
+
+def test_who_guesses_tokens_is_soon_no_longer_heard_and_right_ones_do_not_show(tmp_path: Path) -> None:
+    made = Secured(tmp_path, limits={"address_failures_per_second": 1 / PATIENCE})
+    with made.server:
+        hostile = Hostile(made.address, made.certs)
+        wire = hostile.http2("not-the-right-token-at-all")
+        for _ in range(5):
+            wire.await_end(wire.call(f"{SERVICE}/Check", message(b"")))
+        error = refusal(hostile, "Check", b"")
+        hostile.close()
+        assert (error.code(), typed_error(error)) == (grpc.StatusCode.RESOURCE_EXHAUSTED, None)
+        assert scrape_ingest(made.server)["unauthenticated_calls_total"] == 1, "nobody looked at the other four"
+        assert met(made, "address_failures") == 5
+
+
+@pytest.mark.parametrize("host", ["x\n12:00:00 ERROR learner: all is lost", "\x1b[2J", "a\u202eb", "x" * 256])
+def test_a_host_name_that_would_forge_a_log_or_a_screen_is_refused(
+    hostile: Hostile, host: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    error = refusal(hostile, "Join", join_request(7, host).SerializeToString())
+    assert "host: expected" in (error.details() or "")
+    assert host not in caplog.text
+
+
+@pytest.mark.parametrize("method", ["../../etc/passwd", "__class__", "Join\0", "Join/../PushItems", "x" * 4000])
+def test_a_method_that_is_none_of_ours_is_not_found(hostile: Hostile, method: str) -> None:
+    wire = hostile.http2()
+    wire.await_end(wire.call(f"{SERVICE}/{method}", message(b"")))
+
+
+def test_batches_of_strangers_and_of_the_past_change_nothing(besieged: Secured, hostile: Hostile) -> None:
+    """Whoever has a token but not an actor's incarnation, 64 random bits that only it and the learner know."""
+    stored = besieged.server._run.memory.committed
+    forged = [pb.PushItemsRequest(incarnation=i, seq=seq, rows=1) for i in (0, 7, 2**64 - 1) for seq in (1, 2**64 - 1)]
+    for request in forged:
+        assert "has not joined" in (refusal(hostile, "PushItems", request.SerializeToString()).details() or "")
+    assert besieged.server._run.memory.committed == stored
+
+
+def test_honest_actors_lose_nothing_while_everything_is_attacked(besieged: Secured) -> None:
+    stored, rounds = besieged.server._run.memory.committed, 0
+    command = [sys.executable, "-m", "tests.security.hostile", besieged.address, str(besieged.certs)]
+    with Client(besieged.address, besieged.trust()) as one, Client(besieged.address, besieged.trust()) as other:
+        before = met(besieged, "address_joins")
+        attack = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        while met(besieged, "address_joins") < before + 200 or rounds < 20:
+            rounds += 1
+            for client in (one, other):
+                for part in client.parts(64):
+                    client.push(part)
+    told, _ = attack.communicate(timeout=SECONDS)
+    assert json.loads(told)["rounds"] > 0
+    assert besieged.server._run.memory.committed == stored + 2 * ROWS * rounds
