@@ -38,7 +38,9 @@ class ServerConfig(Settings):
         None,
         description="Tokens for all but the actors' service; null: CROSSBORDER_ADMIN_TOKEN_FILE or _TOKEN, if set.",
     )
-    admin: bool = Field(False, description="Answer `learner-server status`; admin tokens, if there are any, imply it.")
+    admin: bool = Field(
+        False, description="Answer `learner-server status` and `ratio`; admin tokens, if there are any, imply it."
+    )
     open_health: bool = Field(True, description="Answer health checks without a token.")
     reflection: bool = Field(False, description="Let callers list the services (gRPC reflection), with an admin token.")
     max_actors: Annotated[int, Field(ge=1, le=4096)] = Field(256, description="Actors at one time.")
