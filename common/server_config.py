@@ -48,6 +48,10 @@ class ServerConfig(Settings):
     max_message_bytes: Annotated[int, Field(ge=1024, le=256 << 20)] = Field(
         16 << 20, description="Bytes of one message from an actor, at most."
     )
+    clip_nonfinite: dict[str, PositiveFloat] = Field(
+        default_factory=dict,
+        description="By column, what infinity becomes, with its sign, and NaN becomes 0; other columns refuse both.",
+    )
     lost_seconds: Annotated[float, Field(ge=3)] = Field(
         30.0, description="A stream silent for so long is closed; an actor away for so long is lost, its id free again."
     )

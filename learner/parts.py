@@ -8,6 +8,7 @@ from common.envs import Env, build_env, spec_of
 from common.errors import ConfigError
 from common.part_config import EnvConfig
 from common.parts import Parts, build_parts
+from learner.nonfinite import check_bounds
 
 ENVELOPE_BYTES = 1024 + 12 * MAX_EPISODES
 """What a batch's message holds beside its items, at most."""
@@ -17,11 +18,13 @@ def build_learner_parts(config: RunConfig, *, epsilon: float = 0.0, n_envs: int 
     """Build the learner's parts; ``epsilon`` is its agent's and ``n_envs`` its environments', where it acts itself.
 
     Raises:
-        CrossborderError: a part cannot be built, or a batch of its items does not fit a message or the replay.
+        CrossborderError: a part cannot be built, a batch of its items does not fit a message or the replay, or a column
+            that is to be clipped is none of theirs.
     """
     parts = build_parts(config, seed=config.seed, epsilon=epsilon, device=config.trainer.device, n_envs=n_envs)
     _check_message_size(config, parts.schema)
     _check_room_for_frames(config, parts.schema)
+    check_bounds(config.server.clip_nonfinite, parts.schema)
     return parts
 
 

@@ -22,6 +22,7 @@ from learner.ingest.counts import IngestCounts
 from learner.ingest.registry import Registry
 from learner.limiter import RatioLimiter
 from learner.models import Blob, ModelSlots
+from learner.nonfinite import NonFinite
 from learner.ratio import LiveRatio
 from learner.replay.ages import ItemAges
 from learner.replay.memory import ReplayMemory, ReplayWriter
@@ -82,6 +83,7 @@ class IngestCore:
             silence_seconds=config.server.lost_seconds,
         )
         self.counts = IngestCounts()
+        self.nonfinite = NonFinite(self.schema, config.server.clip_nonfinite)
         self._writer = ReplayWriter(self.memory)
         self._ages = ItemAges(config.replay.capacity, self.memory.committed, time.monotonic())
         self._trainer_bell = Bell(-1, boot.bell_fds[0])
@@ -196,7 +198,7 @@ class IngestCore:
             raise RefusedError(
                 f"behaviour: expected opt steps up to {MAX_FIGURE}, found {request.behaviour.opt_steps}", "report"
             )
-        return decode(self.schema, request.rows, request.payload)
+        return decode(self.schema, request.rows, request.payload, self.nonfinite)
 
     def _store(self, request: pb.PushItemsRequest, batch: Packed) -> None:
         self._writer.append_packed(batch, request.incarnation, request.seq)
