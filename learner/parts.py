@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from common.config import RunConfig
 from common.data import MAX_EPISODES, Schema
 from common.envs import Env, build_env, spec_of
 from common.errors import ConfigError
+from common.hints import nearest
 from common.part_config import EnvConfig
 from common.parts import Parts, build_parts
-from learner.nonfinite import check_bounds
 
 ENVELOPE_BYTES = 1024 + 12 * MAX_EPISODES
 """What a batch's message holds beside its items, at most."""
@@ -24,7 +26,7 @@ def build_learner_parts(config: RunConfig, *, epsilon: float = 0.0, n_envs: int 
     parts = build_parts(config, seed=config.seed, epsilon=epsilon, device=config.trainer.device, n_envs=n_envs)
     _check_message_size(config, parts.schema)
     _check_room_for_frames(config, parts.schema)
-    check_bounds(config.server.clip_nonfinite, parts.schema)
+    _check_clipped_columns(config, parts.schema)
     return parts
 
 
@@ -59,3 +61,14 @@ def _check_room_for_frames(config: RunConfig, schema: Schema) -> None:
             f"push.n_buffer: {config.push.n_buffer} items have up to {needed} frames, above half of those the replay "
             f"keeps ({half}): replay.capacity times replay.frames_per_item"
         )
+
+
+def _check_clipped_columns(config: RunConfig, schema: Schema) -> None:
+    for name, bound in config.server.clip_nonfinite.items():
+        column = schema.float_columns.get(name)
+        if column is None:
+            hint = nearest(name, schema.float_columns)
+            raise ConfigError(f"server.clip_nonfinite: expected a column of floats, found '{name}'{hint}")
+        most = float(np.finfo(column.dtype).max)
+        if bound > most:
+            raise ConfigError(f"server.clip_nonfinite.{name}: expected at most {most:g}, found {bound:g}")

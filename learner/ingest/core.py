@@ -19,10 +19,10 @@ from common.rpc import PROTOCOL_VERSION, NotJoinedError, StoppingError, version_
 from common.settings import Settings
 from learner.actor_table import REPORTED, ActorState, map_actor_table
 from learner.ingest.counts import IngestCounts
+from learner.ingest.nonfinite import NonFinite
 from learner.ingest.registry import Registry
 from learner.limiter import RatioLimiter
 from learner.models import Blob, ModelSlots
-from learner.nonfinite import NonFinite
 from learner.ratio import LiveRatio
 from learner.replay.ages import ItemAges
 from learner.replay.memory import ReplayMemory, ReplayWriter

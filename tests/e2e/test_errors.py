@@ -58,6 +58,11 @@ WRONG: dict[str, tuple[dict[str, Any], int, str]] = {
         2,
         r"server\.clip_nonfinite: expected a column of floats, found 'rewards' \(did you mean 'reward'\?\)",
     ),
+    "a column that cannot be clipped so": (
+        {"server": {"clip_nonfinite": {"reward": 1e39}}},
+        2,
+        r"server\.clip_nonfinite\.reward: expected at most 3\.40282e\+38, found 1e\+39",
+    ),
     "an agent for other actions": (
         {
             "env": {"target": "gymnasium:make", "params": {"id": "Pendulum-v1"}},

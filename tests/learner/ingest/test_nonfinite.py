@@ -5,8 +5,8 @@ import pytest
 
 from common.codec import decode, encode
 from common.data import Column, Items, Schema
-from common.errors import ConfigError, RefusedError
-from learner.nonfinite import NonFinite, check_bounds
+from common.errors import RefusedError
+from learner.ingest.nonfinite import NonFinite
 
 SCHEMA = Schema((Column("obs", "<f4", (2,)), Column("reward", "<f2"), Column("n", "<i8")))
 STACKED = Schema((Column("x", "<f4", (2, 2), frames=True), Column("reward", "<f4")))
@@ -38,16 +38,3 @@ def test_frames_are_one_column() -> None:
     stacks: Items = {"x": np.array([[[0, 1], [2, NAN]]], np.float32), "reward": np.zeros(1, np.float32)}
     assert decode(STACKED, 1, encode(STACKED, stacks, 1), nonfinite).frames.tolist() == [[0, 1], [2, 0]]
     assert nonfinite.found == {"frames": 1, "reward": 0}
-
-
-@pytest.mark.parametrize(
-    ("bounds", "message"),
-    [
-        ({"rewrd": 1.0}, r"expected a column of floats, found 'rewrd' \(did you mean 'reward'\?\)"),
-        ({"n": 1.0}, r"expected a column of floats, found 'n' \(known: obs, reward\)"),
-        ({"reward": 1e5}, r"clip_nonfinite\.reward: expected at most 65504, found 100000"),
-    ],
-)
-def test_a_bound_that_fits_no_column_is_refused_with_what_would(bounds: dict[str, float], message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        check_bounds(bounds, SCHEMA)
