@@ -29,7 +29,7 @@ class LiveRatio:
             limiter = self._configured.since(found.samples_per_insert or None, found.inserted, found.sampled)
             fence()  # Whoever wrote this slot again meanwhile had counted up before.
             if changes == self._control.ratio_changes:
-                self._seen, self._limiter = changes, limiter
+                self._limiter, self._seen = limiter, changes  # In this order: several threads look.
         return self._limiter
 
     @property
