@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections import deque
 from collections.abc import Callable
@@ -52,7 +53,10 @@ class ActorCounters:
         self._recent: deque[float] = deque(maxlen=100)
 
     def step(self, env: int, reward: float, done: bool) -> None:
-        """Count one step of environment number ``env``; with ``done`` it ends that environment's episode."""
+        """Count one step of environment number ``env``; with ``done`` it ends that environment's episode.
+
+        An episode with a reward that is not finite has no return and is not reported.
+        """
         self._last = self._clock()
         if self._started is None:
             self._started = self._last
@@ -60,7 +64,7 @@ class ActorCounters:
         total, length = self._open.get(env, (0.0, 0))
         total, length = total + reward, length + 1
         self._open[env] = (0.0, 0) if done else (total, length)
-        if done:
+        if done and math.isfinite(total):
             self._returns.append(total)
             self._recent.append(total)
             self._lengths.append(length)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import NoReturn
 
 import numpy as np
 
@@ -10,6 +11,21 @@ from common.data import Array, Column, Items, Schema
 from common.errors import RefusedError
 from common.frames import NO_FRAMES, Packed, Packer
 from common.pb import crossborder_pb2 as pb
+
+NonFinite = Callable[[str, Array, int], Array]
+"""Takes a column's name, its flat values of which some are not finite, and their rows; gives values that all are."""
+
+
+def refuse_nonfinite(name: str, values: Array, rows: int) -> NoReturn:
+    """Refuse a column for its first value that is not finite.
+
+    Raises:
+        RefusedError: always, naming column, value and row.
+    """
+    bad = int(np.flatnonzero(~np.isfinite(values))[0])
+    raise RefusedError(
+        f"column '{name}': expected finite values, found {values[bad]} in row {bad * rows // len(values)}", "values"
+    )
 
 
 def encode(schema: Schema, items: Items, rows: int) -> bytes:
@@ -32,22 +48,22 @@ def join_payloads(schema: Schema, payloads: Sequence[tuple[int, bytes]]) -> byte
     return b"".join(pieces)
 
 
-def decode(schema: Schema, rows: int, payload: bytes) -> Packed:
+def decode(schema: Schema, rows: int, payload: bytes, nonfinite: NonFinite = refuse_nonfinite) -> Packed:
     """Read-only views of what a payload of at least one row holds.
 
     Raises:
-        RefusedError: the size is wrong, a floating-point value is NaN or infinite, a boolean is neither 0 nor 1, or a
-            position is beyond the frames.
+        RefusedError: the size is wrong, a boolean is neither 0 nor 1, a position is beyond the frames, or ``nonfinite``
+            refuses NaN or infinity.
     """
     n_frames = _count_frames(schema, rows, len(payload))
     columns: Items = {}
     offset = 0
     for column in schema.columns:
-        columns[column.name] = _read(column.packed, rows, payload, offset)
+        columns[column.name] = _read(column.packed, rows, payload, offset, nonfinite)
         offset += rows * column.packed.row_bytes
     for column in schema.frame_columns:
         _check_positions(column.name, columns[column.name], n_frames)
-    frames = _read(schema.frame, n_frames, payload, offset) if schema.frame else NO_FRAMES
+    frames = _read(schema.frame, n_frames, payload, offset, nonfinite) if schema.frame else NO_FRAMES
     return Packed(rows, columns, frames)
 
 
@@ -68,15 +84,12 @@ def _count_frames(schema: Schema, rows: int, found: int) -> int:
     return n_frames
 
 
-def _read(column: Column, rows: int, payload: bytes, offset: int) -> Array:
+def _read(column: Column, rows: int, payload: bytes, offset: int, nonfinite: NonFinite) -> Array:
     """One column of a payload, ``[rows, *shape]``."""
     count = rows * column.row_bytes // np.dtype(column.dtype).itemsize
     flat: Array = np.frombuffer(payload, column.dtype, count, offset)
     if flat.dtype.kind == "f" and not np.isfinite(flat).all():
-        bad = int(np.flatnonzero(~np.isfinite(flat))[0])
-        raise RefusedError(
-            f"column '{column.name}': expected finite values, found {flat[bad]} in row {bad * rows // count}", "values"
-        )
+        flat = nonfinite(column.name, flat, rows)
     if flat.dtype.kind == "b" and flat.view(np.uint8).max(initial=0) > 1:
         raise RefusedError(f"column '{column.name}': expected booleans of 0 or 1, found another byte", "values")
     return flat.reshape(rows, *column.shape)

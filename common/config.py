@@ -131,7 +131,7 @@ class ReplayConfig(Settings):
     """The replay memory and the ratio at which it is used."""
 
     capacity: PositiveInt = Field(100_000, description="Items kept; the oldest is overwritten.")
-    samples_per_insert: PositiveFloat | None = Field(
+    samples_per_insert: Annotated[float | None, Field(gt=0, le=1e6)] = Field(
         None, description="Items drawn per item inserted, held on both sides; null lets both run free, as border does."
     )
     error_buffer: PositiveFloat | None = Field(

@@ -114,6 +114,12 @@ class Schema:
         return Column("frames", columns[0].dtype, columns[0].shape[1:]) if columns else None
 
     @cached_property
+    def float_columns(self) -> dict[str, Column]:
+        """Columns of the wire that could hold NaN, by name; all frames together are ``frames``."""
+        columns = (*(column.packed for column in self.columns), *([self.frame] if self.frame else []))
+        return {column.name: column for column in columns if np.dtype(column.dtype).kind == "f"}
+
+    @cached_property
     def max_frames(self) -> int:
         """Different frames in one item, at most."""
         return sum(column.shape[0] for column in self.frame_columns)

@@ -71,7 +71,9 @@ class ServerConfig(Settings):
         None,
         description="Tokens for all but the actors' service; null: CROSSBORDER_ADMIN_TOKEN_FILE or _TOKEN, if set.",
     )
-    admin: bool = Field(False, description="Answer `learner-server status`; admin tokens, if there are any, imply it.")
+    admin: bool = Field(
+        False, description="Answer `learner-server status` and `ratio`; admin tokens, if there are any, imply it."
+    )
     open_health: bool = Field(True, description="Answer health checks without a token.")
     reflection: bool = Field(False, description="Let callers list the services (gRPC reflection), with an admin token.")
     max_actors: Annotated[int, Field(ge=1, le=4096)] = Field(256, description="Actors at one time.")
@@ -80,6 +82,10 @@ class ServerConfig(Settings):
         16 << 20, description="Bytes of one message from an actor, at most."
     )
     limits: LimitsConfig = Field(LimitsConfig(), description="How much callers may ask for.")
+    clip_nonfinite: dict[str, PositiveFloat] = Field(
+        default_factory=dict,
+        description="By column, what infinity becomes, with its sign, and NaN becomes 0; other columns refuse both.",
+    )
     lost_seconds: Annotated[float, Field(ge=3)] = Field(
         30.0, description="A stream silent for so long is closed; an actor away for so long is lost, its id free again."
     )

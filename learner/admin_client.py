@@ -1,8 +1,10 @@
-"""Asking a running learner how it is, over ``AdminService``."""
+"""Asking things of a running learner, over ``AdminService``."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Final
 
 import grpc
@@ -50,8 +52,26 @@ class AdminClient:
             RefusedError: the learner answers no admins.
             LearnerUnreachableError: it does not answer at all.
         """
-        try:
+        with self._asking():
             return _look(self._stub.Status(pb.StatusRequest(), timeout=ANSWER_SECONDS))
+
+    def set_replay_ratio(self, samples_per_insert: float | None) -> float | None:
+        """Have another replay ratio kept, None for none; the one before.
+
+        Raises:
+            RefusedError: it cannot be kept, or the learner answers no admins.
+            CrossborderError: as ``look``.
+        """
+        with self._asking():
+            request = pb.SetReplayRatioRequest(samples_per_insert=samples_per_insert)
+            found = self._stub.SetReplayRatio(request, timeout=ANSWER_SECONDS)
+        return found.before if found.HasField("before") else None
+
+    @contextmanager
+    def _asking(self) -> Iterator[None]:
+        """What gRPC raises becomes an error that says what to do."""
+        try:
+            yield
         except grpc.RpcError as error:
             if error.code() is grpc.StatusCode.UNIMPLEMENTED:
                 raise RefusedError(
@@ -75,6 +95,7 @@ def _look(found: pb.StatusResponse) -> FleetLook:
         replay_items=found.replay_items,
         replay_capacity=found.replay_capacity,
         return_mean=found.return_mean if found.HasField("return_mean") else None,
+        samples_per_insert=found.samples_per_insert if found.HasField("samples_per_insert") else None,
         actors=tuple(map(_actor, found.actors)),
     )
 

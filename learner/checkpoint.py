@@ -28,7 +28,7 @@ from common.hints import nearest_path
 from common.interfaces import Agent
 from common.parts import build_parts
 from common.settings import validate
-from learner.durable import old_of, put_in_place
+from learner.durable import old_of, put_in_place, swept
 
 
 @dataclass
@@ -82,7 +82,8 @@ class Checkpoints:
         Raises:
             CheckpointError: it cannot be written; what was there before is still there.
         """
-        return self.keep(self.draft(f".{name}.part", agent, **meta), name)
+        with swept(self.directory / f".{name}.part") as draft:
+            return self.keep(self.draft(draft.name, agent, **meta), name)
 
     def draft(self, name: str, agent: Agent, **meta: Any) -> Path:
         """Write a checkpoint that need not last: a power cut may take it (syncing is two thirds of what saving costs).

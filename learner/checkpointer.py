@@ -14,8 +14,8 @@ from typing import Final
 import torch
 
 from common.clocks import Deadline
-from common.errors import CheckpointError
 from common.interfaces import Agent, TrainingState
+from learner.durable import WITHOUT_CHECKPOINT, tolerated
 from learner.replay.shared import ReplayState, SharedReplay
 from learner.scoring import Moment
 from learner.training_state import StateFiles, StateOfRun
@@ -135,10 +135,8 @@ class Checkpointer:
                 log.error("a checkpoint is not written after %g s", WRITE_SECONDS)
 
     def _write(self, state: StateOfRun) -> None:
-        try:
+        with tolerated(WITHOUT_CHECKPOINT):
             self._files.write(state)
-        except CheckpointError as error:
-            log.error("training goes on without this checkpoint: %s", error)
 
 
 def _below(prefix: str, tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:

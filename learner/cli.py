@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import argparse
 import sys
+from typing import Final
 
 from rich.console import Console
 
 from common.command import Parser, at_least
 from common.config import RunConfig
 from common.signals import StopSignals
-from learner import status_cli
+from learner import ratio_cli, status_cli
 from learner.command import add_override, add_resume, make_parser, run_command, tell_result
 
+COMMANDS: Final = {"status": (status_cli.parser, status_cli.main), "ratio": (ratio_cli.parser, ratio_cli.main)}
 EXAMPLES = """\
   learner-server --config configs/cartpole.yaml                     then start actor-worker, here or elsewhere
   learner-server --config configs/cartpole.yaml --local-actors 2    with two actors on this host
@@ -21,6 +23,7 @@ EXAMPLES = """\
       --certificate server.pem --key server.key --token-file actor.token    made by crossborder-certs
   learner-server --resume runs/cartpole-20250101-120000-1a2b       go on after a crash, Ctrl-C or with more steps
   learner-server status --learner gpu-host:50051                   a live table of its actors; see status --help
+  learner-server ratio --learner gpu-host:50051 4                  another replay ratio; see ratio --help
 """
 
 
@@ -46,10 +49,17 @@ def parser() -> Parser:
     made.add_argument(
         "--local-actors", type=at_least(0), default=0, metavar="N", help="actors on this host (default: 0)"
     )
-    # For help and completion; ``main`` looks for it first.
-    commands = made.add_subparsers(title="instead of training", metavar="", parser_class=status_cli.StatusParser)
+    # For help and completion; ``main`` looks for them first.
+    commands = made.add_subparsers(title="instead of training", metavar="", parser_class=_command_parser)  # type: ignore[call-overload] # argparse only calls it
     commands.add_parser("status", help="show the actors of a learner that runs")
+    commands.add_parser("ratio", help="set the replay ratio of a learner that runs")
     return made
+
+
+def _command_parser(*, prog: str, **_: object) -> Parser:
+    """What argparse makes for ``learner-server COMMAND``."""
+    made, _main = COMMANDS[prog.rpartition(" ")[2]]
+    return made()
 
 
 def _train(config: RunConfig, arguments: argparse.Namespace, console: Console | None, signals: StopSignals) -> None:
@@ -67,8 +77,9 @@ def _train(config: RunConfig, arguments: argparse.Namespace, console: Console | 
 def main(argv: list[str] | None = None) -> int:
     """The command; its exit code."""
     words = sys.argv[1:] if argv is None else argv
-    if words[:1] == ["status"]:
-        return status_cli.main(words[1:])
+    if words and words[0] in COMMANDS:
+        _parser, command = COMMANDS[words[0]]
+        return command(words[1:])
     return run_command(parser(), words, _train)
 
 

@@ -2,9 +2,37 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Final
+
+from common.errors import CheckpointError
+
+log = logging.getLogger(__name__)
+WITHOUT_CHECKPOINT: Final = "training goes on without this checkpoint"
+
+
+@contextmanager
+def tolerated(consequence: str) -> Iterator[None]:
+    """Log what cannot be written, such as on a full disk, with what comes of it: no reason to end a run."""
+    try:
+        yield
+    except (OSError, CheckpointError) as error:
+        log.error("%s: %s", consequence, error)
+
+
+@contextmanager
+def swept(draft: Path) -> Iterator[Path]:
+    """Remove a draft that does not come to its end: a full disk must not be kept full by it."""
+    try:
+        yield draft
+    except BaseException:
+        shutil.rmtree(draft, ignore_errors=True)
+        raise
 
 
 def put_in_place(draft: Path, target: Path) -> None:

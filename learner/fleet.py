@@ -47,6 +47,7 @@ class FleetLook:
     replay_items: int
     replay_capacity: int
     return_mean: float | None
+    samples_per_insert: float | None
     actors: tuple[ActorLook, ...]
 
 
@@ -111,11 +112,12 @@ class Fleet:
 
     def _headline(self) -> Text:
         now, online = self.now, sum(actor.state == "online" for actor in self.now.actors)
+        wanted = "" if now.samples_per_insert is None else f" of {now.samples_per_insert:g}"
         return Text(
             f"{now.name} ({now.run_id}): opt step {now.opt_steps:,}, {self._rate('opt_steps'):.0f}/s · "
             f"{online} actors online, {self._rate('inserted'):.0f} items/s, return {_shown(now.return_mean, '.1f')} · "
             f"replay {now.replay_items:,} of {now.replay_capacity:,}, "
-            f"ratio {now.sampled / max(now.inserted, 1):.1f}\n"
+            f"ratio {now.sampled / max(now.inserted, 1):.1f}{wanted}\n"
         )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from common.errors import StarvedError
 from common.interfaces import ReplayBuffer
-from learner.limiter import RatioLimiter
+from learner.ratio import LiveRatio
 from learner.shared import Bell, ControlBlock, fence
 
 WAIT_SECONDS = 0.25
@@ -19,7 +19,7 @@ class Intake:
 
     Args:
         buffer: counts items in and out.
-        limiter: the replay ratio and the warm-up.
+        ratio: the replay ratio and the warm-up.
         control: shared with ingest.
         bell: ingest rings it after a commit.
         starvation_seconds: raise after so long without a new item while waiting; None never.
@@ -30,19 +30,19 @@ class Intake:
         self,
         *,
         buffer: ReplayBuffer,
-        limiter: RatioLimiter,
+        ratio: LiveRatio,
         control: ControlBlock,
         bell: Bell,
         starvation_seconds: float | None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._buffer, self._limiter, self._control, self._bell = buffer, limiter, control, bell
+        self._buffer, self._ratio, self._control, self._bell = buffer, ratio, control, bell
         self._starvation_seconds, self._clock = starvation_seconds, clock
         self._seen_items, self._seen_at = -1, clock()
 
     def may_sample(self) -> bool:
         """Whether warm-up is over and the replay ratio lets the trainer go on."""
-        return self._limiter.may_sample(self._buffer.inserted, self._buffer.sampled)
+        return self._ratio.limiter().may_sample(self._buffer.inserted, self._buffer.sampled)
 
     def wait(self) -> None:
         """Wait until items have come in since the last look, at most ``WAIT_SECONDS``.

@@ -18,10 +18,11 @@ from dataclasses import asdict, dataclass
 
 from common.clocks import Every
 from common.config import TrainerConfig
-from common.errors import CheckpointError, DivergedError
+from common.errors import DivergedError
 from common.interfaces import Agent, Recorder, ReplayBuffer
 from learner.checkpoint import Checkpoints
 from learner.checkpointer import Checkpointer
+from learner.durable import WITHOUT_CHECKPOINT, tolerated
 from learner.scoring import Moment, Scored, Scoring
 from learner.window import RecordWindow
 
@@ -35,15 +36,6 @@ class Outcome(enum.Enum):
     MAX_OPTS = "all opt steps were taken"
     MAX_SECONDS = "the time was over"
     STOPPED = "it was asked to stop"
-
-
-@contextmanager
-def _tolerated() -> Iterator[None]:
-    """A checkpoint that cannot be saved is no reason to end training."""
-    try:
-        yield
-    except CheckpointError as error:
-        log.error("training goes on without this checkpoint: %s", error)
 
 
 @dataclass
@@ -179,7 +171,7 @@ class Learner:
         if record:
             self._write(moment, record | self._window.means())
         if self._save.due(self.opt_steps):
-            with _tolerated():
+            with tolerated(WITHOUT_CHECKPOINT):
                 self._save_as(str(self.opt_steps))
         self._check_budget()
         if self.outcome is None and self._sync.due(self.opt_steps):
@@ -219,7 +211,8 @@ class Learner:
             return
         self._publish(self.opt_steps)
         for recorder in self._recorders:
-            recorder.flush()
+            with tolerated("the last records are missing"):
+                recorder.flush()
         self._save_as("final")
         self._collect(wait=True)
         if self._checkpointer is not None:
@@ -246,7 +239,7 @@ class Learner:
         log.info("opt step %d: evaluation %.2f (best so far %.2f)", scored.moment.opt_steps, score, self.best_score)
         if score > self.best_score:  # Strictly; NaN never is.
             self.best_score = score
-            with _tolerated():
+            with tolerated(WITHOUT_CHECKPOINT):
                 self.scoring.keep_best(self.agent, scored)
         reached = self._config.target_score is not None and score >= self._config.target_score
         if reached and self.outcome is not Outcome.STOPPED:  # The score of the last step may come after it.
@@ -272,8 +265,9 @@ class Learner:
         bad = [f"{key} {value}" for key, value in record.items() if not math.isfinite(value)]
         self.last_record = {**self.last_record, **record}
         for recorder in self._recorders:
-            recorder.write(moment.opt_steps, record)
-            recorder.flush()
+            with tolerated("training goes on without this record"):
+                recorder.write(moment.opt_steps, record)
+                recorder.flush()
         if bad:
             self._diverged = True
             raise DivergedError(

@@ -3,12 +3,13 @@
 The arithmetic is Reverb's ``SampleToInsertRatio`` (arXiv:2102.04736, section 3.4): with
 ``diff = inserted * samples_per_insert - sampled`` the trainer may draw while ``diff`` is above a floor and actors may
 insert while it is below a ceiling. Both are checked before the fact and the floor is below the ceiling, so one side
-can always go on.
+can always go on. Items count from the warm-up on, or from the moment at which the ratio was changed: what came and
+was drawn before is settled, so a change makes neither side catch up.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from common.config import RunConfig
 
@@ -21,16 +22,28 @@ class RatioLimiter:
         samples_per_insert: items drawn per item inserted; None lets both sides run free.
         warmup: items inserted before the first draw.
         error_buffer: by how many drawn items ``diff`` may be off; None takes a tenth of what the warm-up allows.
+        inserted_before: items inserted that do not count.
+        sampled_before: items drawn that do not count.
     """
 
     samples_per_insert: float | None
     warmup: int
     error_buffer: float | None = None
+    inserted_before: int = 0
+    sampled_before: int = 0
 
     @classmethod
     def of(cls, config: RunConfig) -> RatioLimiter:
         """The limiter of a run, the same in the trainer and in ingest."""
         return cls(config.replay.samples_per_insert, config.trainer.warmup_period, config.replay.error_buffer)
+
+    def since(self, samples_per_insert: float | None, inserted: int, sampled: int) -> RatioLimiter:
+        """Another ratio from here on: ``diff`` is 0 at these counters."""
+        return replace(self, samples_per_insert=samples_per_insert, inserted_before=inserted, sampled_before=sampled)
+
+    def _first(self) -> int:
+        """Items inserted before those that count."""
+        return max(self.warmup, self.inserted_before)
 
     def _error(self) -> float:
         if self.error_buffer is not None:
@@ -43,7 +56,7 @@ class RatioLimiter:
             return False
         if self.samples_per_insert is None:
             return True
-        return sampled <= (inserted - self.warmup) * self.samples_per_insert + self._error()
+        return sampled <= self._due(inserted, self.samples_per_insert) + self._error()
 
     def draws_between(self, before: int, after: int) -> int:
         """Items to draw for those inserted while ``inserted`` went from ``before`` to ``after``."""
@@ -52,6 +65,10 @@ class RatioLimiter:
 
     def release_at(self, inserted: int) -> int:
         """The number of items drawn from which on inserting may go on; 0 for at once."""
-        if self.samples_per_insert is None or inserted <= self.warmup:
+        if self.samples_per_insert is None or inserted <= self._first():
             return 0
-        return max(0, int((inserted - self.warmup) * self.samples_per_insert - self._error()))
+        return max(0, int(self._due(inserted, self.samples_per_insert) - self._error()))
+
+    def _due(self, inserted: int, samples_per_insert: float) -> float:
+        """The number of items drawn at which the ratio is met exactly."""
+        return self.sampled_before + (inserted - self._first()) * samples_per_insert

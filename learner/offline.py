@@ -90,7 +90,13 @@ class OfflineTrainer:
     def status(self) -> Status:
         """One look at the run, from any thread."""
         return Status.of(
-            self.config, self.learner, trainer_wait_seconds=0.0, actors_online=0, return_mean=0.0, policy_lag=0.0
+            self.config,
+            self.learner,
+            samples_per_insert=None,
+            trainer_wait_seconds=0.0,
+            actors_online=0,
+            return_mean=0.0,
+            policy_lag=0.0,
         )
 
 

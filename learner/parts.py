@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from common.config import RunConfig
 from common.data import MAX_EPISODES, Schema
 from common.envs import Env, build_env, spec_of
 from common.errors import ConfigError
+from common.hints import nearest
 from common.part_config import EnvConfig
 from common.parts import Parts, build_parts
 
@@ -17,11 +20,13 @@ def build_learner_parts(config: RunConfig, *, epsilon: float = 0.0, n_envs: int 
     """Build the learner's parts; ``epsilon`` is its agent's and ``n_envs`` its environments', where it acts itself.
 
     Raises:
-        CrossborderError: a part cannot be built, or a batch of its items does not fit a message or the replay.
+        CrossborderError: a part cannot be built, a batch of its items does not fit a message or the replay, or a column
+            that is to be clipped is none of theirs.
     """
     parts = build_parts(config, seed=config.seed, epsilon=epsilon, device=config.trainer.device, n_envs=n_envs)
     _check_message_size(config, parts.schema)
     _check_room_for_frames(config, parts.schema)
+    _check_clipped_columns(config, parts.schema)
     return parts
 
 
@@ -56,3 +61,14 @@ def _check_room_for_frames(config: RunConfig, schema: Schema) -> None:
             f"push.n_buffer: {config.push.n_buffer} items have up to {needed} frames, above half of those the replay "
             f"keeps ({half}): replay.capacity times replay.frames_per_item"
         )
+
+
+def _check_clipped_columns(config: RunConfig, schema: Schema) -> None:
+    for name, bound in config.server.clip_nonfinite.items():
+        column = schema.float_columns.get(name)
+        if column is None:
+            hint = nearest(name, schema.float_columns)
+            raise ConfigError(f"server.clip_nonfinite: expected a column of floats, found '{name}'{hint}")
+        most = float(np.finfo(column.dtype).max)
+        if bound > most:
+            raise ConfigError(f"server.clip_nonfinite.{name}: expected at most {most:g}, found {bound:g}")

@@ -35,7 +35,7 @@ class CsvRecorder:
         rows: list[dict[str, str]] = []
         if resume_at is not None and path.exists():
             rows = [row for row in self._read() if _is_until(row, resume_at)]
-        self._rewrite(rows)
+        self._rewrite(self._columns, rows)
 
     def _read(self) -> list[dict[str, str]]:
         """All rows of the file; its columns become ours."""
@@ -44,15 +44,21 @@ class CsvRecorder:
             self._columns = list(reader.fieldnames or self._columns)
             return list(reader)
 
-    def _rewrite(self, rows: Sequence[Mapping[str, str]]) -> None:
-        """Put a file with these rows in the place of the present one, and go on writing there."""
+    def _rewrite(self, columns: Sequence[str], rows: Sequence[Mapping[str, str]]) -> None:
+        """Put a file with these columns and rows in the place of the present one, and go on writing there.
+
+        Raises:
+            OSError: it cannot be written; the present one stays.
+        """
         part = self._path.with_name(f".{self._path.name}.part")
-        self._file = part.open("w", newline="")
-        self._writer = csv.DictWriter(self._file, self._columns, restval="")
-        self._writer.writeheader()
-        self._writer.writerows(rows)
-        self._file.flush()
+        with part.open("w", newline="") as file:
+            writer = csv.DictWriter(file, columns, restval="")
+            writer.writeheader()
+            writer.writerows(rows)
         part.rename(self._path)
+        self._columns = list(columns)
+        self._file = self._path.open("a", newline="")
+        self._writer = csv.DictWriter(self._file, self._columns, restval="")
 
     def write(self, opt_steps: int, record: Mapping[str, float]) -> None:
         new = [key for key in record if key not in self._columns]
@@ -61,10 +67,10 @@ class CsvRecorder:
         self._writer.writerow({"opt_steps": opt_steps, **record})
 
     def _widen(self, new: Sequence[str]) -> None:
-        self._file.close()
-        rows = self._read()
-        self._columns.extend(new)
-        self._rewrite(rows)
+        before = self._file
+        before.flush()
+        self._rewrite([*self._columns, *new], self._read())
+        before.close()
 
     def flush(self) -> None:
         self._file.flush()

@@ -19,6 +19,7 @@ from common.interfaces import Recorder
 from learner.checkpoint import Checkpoints
 from learner.checkpointer import Checkpointer
 from learner.curve import draw_learning_curve
+from learner.durable import tolerated
 from learner.evaluator import build_evaluator
 from learner.evaluator_process import EvaluatorProcess
 from learner.learner import Learner, Outcome
@@ -84,13 +85,14 @@ class Run:
         stack.callback(self.parts.close)
         self._eval_env = build_eval_env(config.env, self.parts.env)
         stack.callback(self._eval_env.close)
-        self.memory = ReplayMemory(
-            self.dir.shared / "replay",
-            self.parts.schema,
-            config.replay.capacity,
-            create=not self.dir.is_resumed,
-            frame_capacity=config.replay.frame_capacity,
-        )
+        with self.dir.writing():
+            self.memory = ReplayMemory(
+                self.dir.shared / "replay",
+                self.parts.schema,
+                config.replay.capacity,
+                create=not self.dir.is_resumed,
+                frame_capacity=config.replay.frame_capacity,
+            )
         self.buffer = self._make_buffer()
         self.checkpoints = Checkpoints(self.dir.path, config.actor_part(), self.dir.identity.run_id)
 
@@ -107,12 +109,14 @@ class Run:
             self._state_files(), self.parts.agent, self.buffer, trainer.device, seconds=trainer.checkpoint_seconds
         )
         moment, best_score = self._go_on(checkpointer)
-        stack.callback(self._draw_curve)
-        recorders: list[Recorder] = [CsvRecorder(path / "metrics.csv", moment.opt_steps)]
-        stack.callback(recorders[0].close)
+        stack.callback(tolerated("the run ends without its learning curve")(self._draw_curve))
+        with self.dir.writing():
+            recorders: list[Recorder] = [CsvRecorder(path / "metrics.csv", moment.opt_steps)]
+        last = tolerated("the last records are missing")
+        stack.callback(last(recorders[0].close))
         for config in self.config.recorders:
             recorders.append(config.build(run_dir=path))
-            stack.callback(recorders[-1].close)
+            stack.callback(last(recorders[-1].close))
         learner = Learner(
             agent=self.parts.agent,
             buffer=self.buffer,

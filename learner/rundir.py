@@ -6,6 +6,7 @@ import fcntl
 import json
 import os
 import secrets
+import shutil
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -70,7 +71,8 @@ class RunDir:
         self.path = path
         self.shared = path / "shared"
         self.identity = RunIdentity(secrets.token_hex(8), 1)
-        try:
+        self._has_begun = False
+        with self.writing():
             path.mkdir(parents=True, exist_ok=True, mode=0o700)
             self._lock = os.open(path / "lock", os.O_RDWR | os.O_CREAT, 0o600)
             try:
@@ -79,8 +81,18 @@ class RunDir:
             except BaseException:
                 os.close(self._lock)
                 raise
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """Around whatever writes here.
+
+        Raises:
+            RunDirectoryError: for an OSError.
+        """
+        try:
+            yield
         except OSError as error:
-            raise RunDirectoryError(f"{path}: cannot be written: {error.strerror}") from error
+            raise RunDirectoryError(f"{self.path}: cannot be written: {error.strerror}") from error
 
     def _claim(self) -> None:
         if self.shared.exists():
@@ -106,18 +118,23 @@ class RunDir:
 
     def begin(self) -> None:
         """From here on the run can be resumed, and no later start of it will have this incarnation."""
-        replace_text(self.path / "run.json", json.dumps(asdict(self.identity), indent=2) + "\n")
+        self.write_text("run.json", json.dumps(asdict(self.identity), indent=2) + "\n")
+        self._has_begun = True
 
     def write_text(self, name: str, text: str) -> None:
         """Written whole or not at all."""
-        replace_text(self.path / name, text)
+        with self.writing():
+            replace_text(self.path / name, text)
 
     def write_json(self, name: str, value: object) -> None:
         """Written whole or not at all: somebody may be waiting for the file."""
         part = self.path / f".{name}.part"
-        part.write_text(json.dumps(value, indent=2) + "\n")
-        part.rename(self.path / name)
+        with self.writing():
+            part.write_text(json.dumps(value, indent=2) + "\n")
+            part.rename(self.path / name)
 
     def close(self) -> None:
-        """Give the lock back."""
+        """Give the lock back; a run that never began leaves none behind that would have to be removed."""
+        if not (self._has_begun or self.is_resumed):
+            shutil.rmtree(self.shared, ignore_errors=True)
         os.close(self._lock)

@@ -33,6 +33,7 @@ from learner.intake import Intake
 from learner.limiter import RatioLimiter
 from learner.metrics import MetricsServer
 from learner.publisher import ModelPublisher
+from learner.ratio import LiveRatio
 from learner.run import Result, Run
 from learner.shared import ControlBlock
 from learner.stat import actor_stats
@@ -85,6 +86,7 @@ class LearnerServer:
         self.buffer = self._run.buffer
         publisher = self._make_shared()
         self.learner = self._run.make_learner(publisher.publish, stack)
+        self.ratio.begin(self.buffer.inserted, self.buffer.sampled)
         self.learner.start()
         stack.callback(self._join_local_actors)
         self._start_ingest(publisher.blob_bytes, stack)
@@ -97,6 +99,7 @@ class LearnerServer:
         shared, is_new = self._run.dir.shared, not self._run.dir.is_resumed
         self.control = ControlBlock.at(shared, create=is_new)
         self.control.start(self._run.dir.identity.incarnation, self.buffer.sampled)
+        self.ratio = LiveRatio(self.control, RatioLimiter.of(self.config))
         self.actor_table = map_actor_table(shared, create=is_new)
         (shared / "models").unlink(missing_ok=True)  # Nobody reads those of an earlier life.
         return ModelPublisher(shared / "models", self._run.parts.agent.model_info(), self.control.incarnation)
@@ -115,15 +118,16 @@ class LearnerServer:
         self.ingest = IngestProcess(boot, self.control, self.fail)
         stack.callback(self.ingest.end, config.server.grace_seconds)
         stack.callback(self.ingest.announce_stop)
-        limiter = RatioLimiter.of(config)
         bell, starvation = self.ingest.trainer_bell, config.trainer.starvation_seconds
         self.intake = Intake(
-            buffer=self.buffer, limiter=limiter, control=self.control, bell=bell, starvation_seconds=starvation
+            buffer=self.buffer, ratio=self.ratio, control=self.control, bell=bell, starvation_seconds=starvation
         )
 
     def _serve_metrics(self, publisher: ModelPublisher, stack: ExitStack) -> None:
         config = self.config.metrics
-        collector = TrainerCollector(self._run, self.learner, publisher, self.control, self._restarts)
+        collector = TrainerCollector(
+            self._run, self.learner, publisher, self.control, ratio=self.ratio, restarts=self._restarts
+        )
         metrics = MetricsServer(collector, config, config.trainer_port)
         stack.callback(metrics.close)
         endpoints = {
@@ -188,6 +192,7 @@ class LearnerServer:
         return Status.of(
             self.config,
             self.learner,
+            samples_per_insert=self.ratio.samples_per_insert,
             trainer_wait_seconds=self.control.trainer_wait_seconds,
             actors_online=self.control.actors_online,
             return_mean=self.control.return_mean,

@@ -82,6 +82,16 @@ class Words:
         self._floats = raw.cast("d")
 
 
+class RatioSlot(Words):
+    """A replay ratio and the counters from which on it holds, see ``learner/ratio.py``."""
+
+    N_WORDS = 3
+    samples_per_insert = Word(0, float)
+    """0: both sides run free."""
+    inserted = Word(1)
+    sampled = Word(2)
+
+
 class ControlBlock(Words):
     """What trainer and ingest tell each other."""
 
@@ -132,6 +142,17 @@ class ControlBlock(Words):
     """Mean length of the same episodes as ``return_mean``."""
     oldest_item_at = Word(23, float)
     """When the oldest item that can be drawn came, on the host's monotonic clock."""
+    # Written by the trainer before ingest starts, then by ingest.
+    ratio_changes = Word(24)
+    """Times the replay ratio has been set; the last one lies in ``ratio_slots[ratio_changes % 2]``."""
+    ratio_configured = Word(25, float)
+    """What the configuration asked for when the trainer began; 0: both sides run free."""
+    _RATIO_SLOTS = 26
+
+    def __init__(self, buffer: mmap.mmap, offset: int, count: int) -> None:
+        super().__init__(buffer, offset, count)
+        starts = [offset + 8 * (self._RATIO_SLOTS + i * RatioSlot.N_WORDS) for i in range(2)]
+        self.ratio_slots = [RatioSlot(buffer, start, RatioSlot.N_WORDS) for start in starts]
 
     def start(self, incarnation: int, sampled: int) -> None:
         """A trainer begins: what the one before wished for is forgotten."""

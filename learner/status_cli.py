@@ -29,18 +29,17 @@ from the environment too: CROSSBORDER_ADMIN_TOKEN_FILE or CROSSBORDER_ADMIN_TOKE
 """
 
 
-class StatusParser(Parser):
-    """The command's options; what ``learner-server`` says of it as its subcommand is known here already."""
-
-    def __init__(self, **_: object) -> None:
-        super().__init__(NAME, __doc__ or "", EXAMPLES, level="WARNING")
-        add_learner(self, "the admin")
-        self.add_argument(
-            "--interval", type=positive, default=1.0, metavar="SECONDS", help="between two looks (default: 1)"
-        )
-        how = self.add_mutually_exclusive_group()
-        how.add_argument("--once", action="store_true", help="print the table once; rates are of one interval")
-        how.add_argument("--json", action="store_true", help="print one JSON object; rates are of one interval")
+def parser() -> Parser:
+    """The command's options."""
+    made = Parser(NAME, __doc__, EXAMPLES, level="WARNING")
+    add_learner(made, "the admin")
+    made.add_argument(
+        "--interval", type=positive, default=1.0, metavar="SECONDS", help="between two looks (default: 1)"
+    )
+    how = made.add_mutually_exclusive_group()
+    how.add_argument("--once", action="store_true", help="print the table once; rates are of one interval")
+    how.add_argument("--json", action="store_true", help="print one JSON object; rates are of one interval")
+    return made
 
 
 def _show(arguments: argparse.Namespace, stopped: threading.Event) -> None:
@@ -63,7 +62,7 @@ def _show(arguments: argparse.Namespace, stopped: threading.Event) -> None:
 
 def main(argv: list[str] | None = None) -> int:
     """The command; its exit code."""
-    arguments = StatusParser().parse_args(argv)
+    arguments = parser().parse_args(argv)
     setup_logging(arguments.log_level, arguments.log_format)
     stopped, signals = threading.Event(), StopSignals()
     signals.on_stop = stopped.set

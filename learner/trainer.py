@@ -113,6 +113,7 @@ class Trainer:
         return Status.of(
             self.config,
             self.learner,
+            samples_per_insert=self.config.replay.samples_per_insert,
             trainer_wait_seconds=0.0,
             actors_online=1,
             return_mean=self._counters.return_mean(),

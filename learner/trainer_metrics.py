@@ -17,6 +17,7 @@ from common.config import dump_config
 from learner.learner import Learner
 from learner.metrics import counter, counters, gauge, gauges, info
 from learner.publisher import ModelPublisher
+from learner.ratio import LiveRatio
 from learner.run import Run
 from learner.shared import ControlBlock
 
@@ -29,6 +30,7 @@ class TrainerCollector(Collector):
         learner: of the run.
         publisher: of its models.
         control: shared with ingest.
+        ratio: in force.
         restarts: how often each kind of child was started again.
     """
 
@@ -38,10 +40,12 @@ class TrainerCollector(Collector):
         learner: Learner,
         publisher: ModelPublisher,
         control: ControlBlock,
+        *,
+        ratio: LiveRatio,
         restarts: Callable[[], Mapping[str, int]],
     ) -> None:
         self._run, self._learner, self._publisher, self._control = run, learner, publisher, control
-        self._restarts = restarts
+        self._ratio, self._restarts = ratio, restarts
         config_hash = hashlib.sha256(dump_config(run.config).encode()).hexdigest()[:12]
         self._run_labels = {"run": run.config.name, "run_id": run.dir.identity.run_id, "config_hash": config_hash}
 
@@ -85,14 +89,14 @@ class TrainerCollector(Collector):
         yield counter("crossborder_evaluations_skipped_total", "Due while another one still ran.", skipped)
 
     def _replay(self) -> Iterable[Metric]:
-        memory, replay = self._run.memory, self._run.config.replay
+        memory, ratio = self._run.memory, self._ratio.samples_per_insert
         age = time.monotonic() - self._control.oldest_item_at if len(memory) else 0.0
         yield counter("crossborder_samples_drawn_total", "Items drawn from the replay.", self._run.buffer.sampled)
         yield gauge("crossborder_replay_size_items", "Items that can be drawn.", len(memory))
         yield gauge("crossborder_replay_capacity_items", "Items kept at most.", memory.capacity)
         yield gauge("crossborder_replay_bytes", "Allocated for items.", memory.n_bytes)
         yield gauge("crossborder_replay_oldest_age_seconds", "Age of the oldest item.", age)
-        yield gauge("crossborder_replay_ratio_target", "Items to draw per item inserted.", replay.samples_per_insert)
+        yield gauge("crossborder_replay_ratio_target", "Items to draw per item inserted.", ratio)
 
     def _models(self) -> Iterable[Metric]:
         publisher, slots = self._publisher, self._publisher.slots

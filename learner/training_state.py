@@ -24,7 +24,7 @@ from safetensors.torch import load_file, save_file
 
 from common.errors import CheckpointError
 from learner.checkpoint import SaveCounts
-from learner.durable import put_in_place
+from learner.durable import put_in_place, swept
 
 log = logging.getLogger(__name__)
 FORMAT: Final = 1
@@ -60,8 +60,7 @@ class StateFiles:
         Raises:
             CheckpointError: it cannot be written, or holds NaN and would be of no use; those before are still there.
         """
-        draft = self.directory / f".{state.opt_steps}.part"
-        with self._counts.timed():
+        with self._counts.timed(), swept(self.directory / f".{state.opt_steps}.part") as draft:
             _require_numbers(state)
             try:
                 self._write(state, draft)

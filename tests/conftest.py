@@ -20,6 +20,7 @@ import yaml
 from common.config import RunConfig
 from common.settings import validate
 from learner.server import LearnerServer
+from tests.disks import Disk, mounted
 
 hypothesis.settings.register_profile("untimed", deadline=None)  # No assertion on elapsed time.
 hypothesis.settings.load_profile("untimed")
@@ -65,6 +66,13 @@ def host(make_config: MakeConfig) -> Iterator[LearnerServer]:
     """A learner host with a real ingest process and no actors; nobody trains."""
     with LearnerServer(make_config(server={"grace_seconds": 0.5})) as server:
         yield server
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Disk]:
+    """An empty disk of 64 MiB."""
+    with mounted(tmp_path / "disk") as made:
+        yield made
 
 
 class Command:

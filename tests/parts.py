@@ -63,9 +63,17 @@ class CountingEnv(gymnasium.Env[Array, Any]):
 class NanEnv(CountingEnv):
     """Its fifth reward is not a number."""
 
+    fifth = np.nan
+
     def step(self, action: int) -> tuple[Array, float, bool, bool, dict[str, Any]]:
         obs, reward, terminated, truncated, info = super().step(action)
-        return obs, np.nan if reward == 5 else reward, terminated, truncated, info
+        return obs, self.fifth if reward == 5 else reward, terminated, truncated, info
+
+
+class InfiniteEnv(NanEnv):
+    """Its fifth reward is infinite."""
+
+    fifth = np.inf
 
 
 class FailingEnv(CountingEnv):

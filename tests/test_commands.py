@@ -14,7 +14,7 @@ import pytest
 from tests.conftest import ROOT
 
 SCRIPTS: dict[str, str] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
-COMMANDS = [*sorted(SCRIPTS), "learner-server status"]
+COMMANDS = [*sorted(SCRIPTS), "learner-server status", "learner-server ratio"]
 SHELLS = ["bash", "zsh"]
 
 

@@ -162,6 +162,7 @@ class StatusResponse(_message.Message):
     REPLAY_CAPACITY_FIELD_NUMBER: _builtins.int
     RETURN_MEAN_FIELD_NUMBER: _builtins.int
     ACTORS_FIELD_NUMBER: _builtins.int
+    SAMPLES_PER_INSERT_FIELD_NUMBER: _builtins.int
     run_id: _builtins.str
     """The run's random name, and the one it was given."""
     name: _builtins.str
@@ -172,6 +173,8 @@ class StatusResponse(_message.Message):
     replay_capacity: _builtins.int
     return_mean: _builtins.float
     """Mean return of the last 100 episodes of all actors; absent before the first."""
+    samples_per_insert: _builtins.float
+    """The replay ratio in force; absent: both sides run free."""
     @_builtins.property
     def newest(self) -> Global___ModelVersion:
         """The newest model there is."""
@@ -192,16 +195,66 @@ class StatusResponse(_message.Message):
         replay_capacity: _builtins.int = ...,
         return_mean: _builtins.float | None = ...,
         actors: _abc.Iterable[Global___ActorStatus] | None = ...,
+        samples_per_insert: _builtins.float | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_return_mean", b"_return_mean", "newest", b"newest", "return_mean", b"return_mean"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_return_mean", b"_return_mean", "_samples_per_insert", b"_samples_per_insert", "newest", b"newest", "return_mean", b"return_mean", "samples_per_insert", b"samples_per_insert"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_return_mean", b"_return_mean", "actors", b"actors", "inserted", b"inserted", "name", b"name", "newest", b"newest", "replay_capacity", b"replay_capacity", "replay_items", b"replay_items", "return_mean", b"return_mean", "run_id", b"run_id", "sampled", b"sampled"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_return_mean", b"_return_mean", "_samples_per_insert", b"_samples_per_insert", "actors", b"actors", "inserted", b"inserted", "name", b"name", "newest", b"newest", "replay_capacity", b"replay_capacity", "replay_items", b"replay_items", "return_mean", b"return_mean", "run_id", b"run_id", "sampled", b"sampled", "samples_per_insert", b"samples_per_insert"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__return_mean: _TypeAlias = _typing.Literal["return_mean"]  # noqa: Y015
     _WhichOneofArgType__return_mean: _TypeAlias = _typing.Literal["_return_mean", b"_return_mean"]  # noqa: Y015
+    _WhichOneofReturnType__samples_per_insert: _TypeAlias = _typing.Literal["samples_per_insert"]  # noqa: Y015
+    _WhichOneofArgType__samples_per_insert: _TypeAlias = _typing.Literal["_samples_per_insert", b"_samples_per_insert"]  # noqa: Y015
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__return_mean) -> _WhichOneofReturnType__return_mean | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__samples_per_insert) -> _WhichOneofReturnType__samples_per_insert | None: ...
 
 Global___StatusResponse: _TypeAlias = StatusResponse  # noqa: Y015
+
+@_typing.final
+class SetReplayRatioRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SAMPLES_PER_INSERT_FIELD_NUMBER: _builtins.int
+    samples_per_insert: _builtins.float
+    """Items drawn per item inserted; absent: both sides run free."""
+    def __init__(
+        self,
+        *,
+        samples_per_insert: _builtins.float | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_samples_per_insert", b"_samples_per_insert", "samples_per_insert", b"samples_per_insert"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_samples_per_insert", b"_samples_per_insert", "samples_per_insert", b"samples_per_insert"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__samples_per_insert: _TypeAlias = _typing.Literal["samples_per_insert"]  # noqa: Y015
+    _WhichOneofArgType__samples_per_insert: _TypeAlias = _typing.Literal["_samples_per_insert", b"_samples_per_insert"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__samples_per_insert) -> _WhichOneofReturnType__samples_per_insert | None: ...
+
+Global___SetReplayRatioRequest: _TypeAlias = SetReplayRatioRequest  # noqa: Y015
+
+@_typing.final
+class SetReplayRatioResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BEFORE_FIELD_NUMBER: _builtins.int
+    before: _builtins.float
+    """The one in force until now; absent: both sides ran free."""
+    def __init__(
+        self,
+        *,
+        before: _builtins.float | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_before", b"_before", "before", b"before"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_before", b"_before", "before", b"before"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__before: _TypeAlias = _typing.Literal["before"]  # noqa: Y015
+    _WhichOneofArgType__before: _TypeAlias = _typing.Literal["_before", b"_before"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__before) -> _WhichOneofReturnType__before | None: ...
+
+Global___SetReplayRatioResponse: _TypeAlias = SetReplayRatioResponse  # noqa: Y015
 
 @_typing.final
 class ActorStatus(_message.Message):

@@ -251,6 +251,11 @@ class AdminServiceStub:
                 request_serializer=common_dot_pb_dot_crossborder__pb2.StatusRequest.SerializeToString,
                 response_deserializer=common_dot_pb_dot_crossborder__pb2.StatusResponse.FromString,
                 _registered_method=True)
+        self.SetReplayRatio = channel.unary_unary(
+                '/crossborder.v1.AdminService/SetReplayRatio',
+                request_serializer=common_dot_pb_dot_crossborder__pb2.SetReplayRatioRequest.SerializeToString,
+                response_deserializer=common_dot_pb_dot_crossborder__pb2.SetReplayRatioResponse.FromString,
+                _registered_method=True)
 
 
 class AdminServiceServicer:
@@ -265,6 +270,14 @@ class AdminServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def SetReplayRatio(self, request, context):
+        """Another replay ratio, in force within a second and until it is set again; a resumed run keeps it. What came and was
+        drawn before is settled: nobody catches up. INVALID_ARGUMENT: a configuration with it would be refused.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_AdminServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -272,6 +285,11 @@ def add_AdminServiceServicer_to_server(servicer, server):
                     servicer.Status,
                     request_deserializer=common_dot_pb_dot_crossborder__pb2.StatusRequest.FromString,
                     response_serializer=common_dot_pb_dot_crossborder__pb2.StatusResponse.SerializeToString,
+            ),
+            'SetReplayRatio': grpc.unary_unary_rpc_method_handler(
+                    servicer.SetReplayRatio,
+                    request_deserializer=common_dot_pb_dot_crossborder__pb2.SetReplayRatioRequest.FromString,
+                    response_serializer=common_dot_pb_dot_crossborder__pb2.SetReplayRatioResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -303,6 +321,33 @@ class AdminService:
             '/crossborder.v1.AdminService/Status',
             common_dot_pb_dot_crossborder__pb2.StatusRequest.SerializeToString,
             common_dot_pb_dot_crossborder__pb2.StatusResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SetReplayRatio(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/crossborder.v1.AdminService/SetReplayRatio',
+            common_dot_pb_dot_crossborder__pb2.SetReplayRatioRequest.SerializeToString,
+            common_dot_pb_dot_crossborder__pb2.SetReplayRatioResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -143,6 +143,10 @@ class AdminServiceStub:
     def __new__(cls, channel: _aio.Channel) -> AdminServiceAsyncStub: ...
     Status: _grpc.UnaryUnaryMultiCallable[_crossborder_pb2.StatusRequest, _crossborder_pb2.StatusResponse]
     """One look at the run and its actors."""
+    SetReplayRatio: _grpc.UnaryUnaryMultiCallable[_crossborder_pb2.SetReplayRatioRequest, _crossborder_pb2.SetReplayRatioResponse]
+    """Another replay ratio, in force within a second and until it is set again; a resumed run keeps it. What came and was
+    drawn before is settled: nobody catches up. INVALID_ARGUMENT: a configuration with it would be refused.
+    """
 
 @_typing.type_check_only
 class AdminServiceAsyncStub(AdminServiceStub):
@@ -153,6 +157,10 @@ class AdminServiceAsyncStub(AdminServiceStub):
     def __init__(self, channel: _aio.Channel) -> None: ...
     Status: _aio.UnaryUnaryMultiCallable[_crossborder_pb2.StatusRequest, _crossborder_pb2.StatusResponse]  # type: ignore[assignment]
     """One look at the run and its actors."""
+    SetReplayRatio: _aio.UnaryUnaryMultiCallable[_crossborder_pb2.SetReplayRatioRequest, _crossborder_pb2.SetReplayRatioResponse]  # type: ignore[assignment]
+    """Another replay ratio, in force within a second and until it is set again; a resumed run keeps it. What came and was
+    drawn before is settled: nobody catches up. INVALID_ARGUMENT: a configuration with it would be refused.
+    """
 
 class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
     """For the people who run a learner; actors never call it. Served where `server.admin` or an admin token is configured;
@@ -166,5 +174,15 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_crossborder_pb2.StatusResponse, _abc.Awaitable[_crossborder_pb2.StatusResponse]]:
         """One look at the run and its actors."""
+
+    @_abc_1.abstractmethod
+    def SetReplayRatio(
+        self,
+        request: _crossborder_pb2.SetReplayRatioRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_crossborder_pb2.SetReplayRatioResponse, _abc.Awaitable[_crossborder_pb2.SetReplayRatioResponse]]:
+        """Another replay ratio, in force within a second and until it is set again; a resumed run keeps it. What came and was
+        drawn before is settled: nobody catches up. INVALID_ARGUMENT: a configuration with it would be refused.
+        """
 
 def add_AdminServiceServicer_to_server(servicer: AdminServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -1,4 +1,4 @@
-"""``AdminService``: what the people who run a learner may ask it. Read only."""
+"""``AdminService``: what the people who run a learner may ask of it."""
 
 from __future__ import annotations
 
@@ -8,9 +8,13 @@ from typing import Any, Final
 import grpc
 import numpy as np
 
+from common.config import RunConfig
+from common.errors import ConfigError
+from common.nested import laid_over
 from common.pb import crossborder_pb2 as pb
 from common.pb import crossborder_pb2_grpc as pb_grpc
 from common.rpc import version_to_pb
+from common.settings import validate
 from learner.ingest.core import IngestCore
 
 GONE_SECONDS: Final = 600.0
@@ -37,8 +41,23 @@ class AdminServicer(pb_grpc.AdminServiceServicer):
             replay_items=len(core.memory),
             replay_capacity=core.memory.capacity,
             return_mean=control.return_mean if control.episodes else None,
+            samples_per_insert=core.ratio.samples_per_insert,
             actors=[_actor(row, newest.opt_steps, now) for row in core.registry.recent(GONE_SECONDS)],
         )
+
+    async def SetReplayRatio(  # noqa: N802
+        self, request: pb.SetReplayRatioRequest, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> pb.SetReplayRatioResponse:
+        core = self._core
+        wanted = request.samples_per_insert if request.HasField("samples_per_insert") else None
+        before = core.ratio.samples_per_insert
+        try:
+            changes = {"replay": {"samples_per_insert": wanted}}
+            validate(RunConfig, laid_over(core.config.model_dump(mode="json"), changes))
+        except ConfigError as error:
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
+        core.ratio.change(wanted, core.memory.committed, core.control.sampled)
+        return pb.SetReplayRatioResponse(before=before)
 
 
 def _actor(row: np.void, newest_opt_steps: int, now: float) -> pb.ActorStatus:

@@ -20,9 +20,11 @@ from common.rpc import PROTOCOL_VERSION, NotJoinedError, StoppingError, version_
 from common.settings import Settings
 from learner.actor_table import REPORTED, ActorState, map_actor_table
 from learner.ingest.counts import IngestCounts
+from learner.ingest.nonfinite import NonFinite
 from learner.ingest.registry import Registry
 from learner.limiter import RatioLimiter
 from learner.models import Blob, ModelSlots
+from learner.ratio import LiveRatio
 from learner.replay.ages import ItemAges
 from learner.replay.memory import ReplayMemory, ReplayWriter
 from learner.shared import Bell, ControlBlock, fence
@@ -77,7 +79,7 @@ class IngestCore:
         self.registry = Registry(
             map_actor_table(boot.directory, create=False), config.server.max_actors, config.server.lost_seconds
         )
-        self.limiter = RatioLimiter.of(config)
+        self.ratio = LiveRatio(self.control, RatioLimiter.of(config))
         self.limits = pb.Limits(
             max_rows=min(config.server.max_rows, self.memory.max_rows),
             max_message_bytes=config.server.max_message_bytes,
@@ -85,6 +87,7 @@ class IngestCore:
         )
         self.counts = IngestCounts()
         self._env_errors = Seldom(ENV_ERRORS_LOGGED_EVERY)
+        self.nonfinite = NonFinite(self.schema, config.server.clip_nonfinite)
         self._writer = ReplayWriter(self.memory)
         self._ages = ItemAges(config.replay.capacity, self.memory.committed, time.monotonic())
         self._trainer_bell = Bell(-1, boot.bell_fds[0])
@@ -209,7 +212,7 @@ class IngestCore:
             raise RefusedError(
                 f"behaviour: expected opt steps up to {MAX_FIGURE}, found {request.behaviour.opt_steps}", "report"
             )
-        return decode(self.schema, request.rows, request.payload)
+        return decode(self.schema, request.rows, request.payload, self.nonfinite)
 
     def _store(self, request: pb.PushItemsRequest, batch: Packed) -> None:
         self._writer.append_packed(batch, request.incarnation, request.seq)
@@ -231,14 +234,14 @@ class IngestCore:
         self.counts.lag_steps.observe(lag)
         self.counts.lag_seconds.observe(time.monotonic() - self._published_at.get(behaviour, self._began))
 
-    def release_at(self) -> int:
-        """Items the trainer must have drawn before the next acknowledgement may go out; 0 for at once.
+    def release_at(self, inserted: int) -> int:
+        """Items the trainer must have drawn before ``inserted`` items may be acknowledged; 0 for at once.
 
         Nobody is held back before the first draw: an agent may have a warm-up of its own.
         """
         if self.control.stopping or not self.control.sampled:
             return 0
-        return self.limiter.release_at(self.memory.committed)
+        return self.ratio.limiter().release_at(inserted)
 
     def model(self, have: ModelVersion) -> Blob | None:
         """The newest model, or None if ``have`` is the newest. Serialised once a version, for all actors."""

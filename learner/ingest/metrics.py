@@ -54,6 +54,8 @@ class IngestCollector(Collector):
         yield counter("crossborder_payload_bytes_total", "Bytes of items stored.", control.payload_bytes)
         yield counter("crossborder_duplicate_batches_total", "Batches sent again and not stored.", control.duplicates)
         yield counters("crossborder_refused_batches_total", "Batches refused.", "reason", counts.refused)
+        found = self._core.nonfinite.found
+        yield counters("crossborder_nonfinite_values_total", "NaN or infinite.", "column", found)
         yield counter(
             "crossborder_ack_hold_seconds_total", "Held back to keep the replay ratio.", control.actor_hold_seconds
         )

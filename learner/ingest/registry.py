@@ -41,6 +41,7 @@ class Registry:
         self._lost_seconds = lost_seconds
         self._clock = clock
         self._rows = {int(row["incarnation"]): i for i, row in enumerate(table) if row["state"] != ActorState.UNUSED}
+        np.minimum(table["last_seen"], clock(), out=table["last_seen"])  # The clock begins anew when the host does.
         back = np.isin(table["state"], _HOLDS_ID)  # Those who were here get the time to come back.
         table["state"][back], table["last_seen"][back] = ActorState.AWAY, clock()
         self._returns: deque[float] = deque(maxlen=100)

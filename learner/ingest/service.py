@@ -151,9 +151,8 @@ class LearnerServicer(pb_grpc.LearnerServiceServicer):
 
     async def _hold(self, stream: Stream) -> None:
         """Wait until the replay ratio lets the next acknowledgement out."""
-        control = self._core.control
-        release_at = self._core.release_at()
-        while release_at > control.sampled and not control.stopping:
+        control, inserted = self._core.control, self._core.memory.committed
+        while (release_at := self._core.release_at(inserted)) > control.sampled:  # The ratio may change meanwhile.
             rung = self._rung
             control.release_at = min(control.release_at or release_at, release_at)
             fence()  # The trainer must see the wish before we look at its counter for the last time.

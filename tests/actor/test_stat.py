@@ -27,6 +27,14 @@ def test_an_episode_has_the_sum_of_its_rewards_and_its_length() -> None:
     assert counters.take_episodes() == ([3.5, -4.0], [2, 1])
 
 
+def test_an_episode_with_a_reward_that_is_not_finite_is_not_reported() -> None:
+    counters = ActorCounters()
+    for reward, done in ((float("inf"), False), (1.0, True), (2.0, True)):
+        counters.step(0, reward, done)
+    assert counters.take_episodes() == ([2.0], [1])
+    assert counters.env_steps == 3
+
+
 def test_episodes_are_taken_once_and_one_that_goes_on_is_kept_whole() -> None:
     counters = ActorCounters()
     counters.step(0, 1.0, done=False)

@@ -53,6 +53,16 @@ WRONG: dict[str, tuple[dict[str, Any], int, str]] = {
         r"push\.n_buffer: 10 items have up to 80 frames, above half of those the replay keeps \(62\)",
     ),
     "a warm-up that never ends": ({"trainer": {"warmup_period": 2_000_000}}, 2, r"training would never start"),
+    "a column to clip that is none": (
+        {"server": {"clip_nonfinite": {"rewards": 10.0}}},
+        2,
+        r"server\.clip_nonfinite: expected a column of floats, found 'rewards' \(did you mean 'reward'\?\)",
+    ),
+    "a column that cannot be clipped so": (
+        {"server": {"clip_nonfinite": {"reward": 1e39}}},
+        2,
+        r"server\.clip_nonfinite\.reward: expected at most 3\.40282e\+38, found 1e\+39",
+    ),
     "an agent for other actions": (
         {
             "env": {"target": "gymnasium:make", "params": {"id": "Pendulum-v1"}},
@@ -134,6 +144,16 @@ def test_actors_whose_items_are_refused_end_the_run_with_the_reason(start: Start
         "learner.cli", "--config", str(write_config(env={"target": "tests.parts:NanEnv"})), "--local-actors", "1"
     )
     assert_fails(server, 9, r"actor 0: column 'reward': expected finite values, found nan in row 4")
+
+
+def test_actors_whose_items_are_clipped_go_on_and_the_items_are_what_they_are_clipped_to(
+    start: Start, write_config: WriteConfig
+) -> None:
+    config = write_config(
+        env={"target": "tests.parts:InfiniteEnv"}, server={"clip_nonfinite": {"reward": 5.0}}, trainer={"max_opts": 50}
+    )
+    server = start("learner.cli", "--config", str(config), "--local-actors", "1")
+    assert server.wait() == 0, server.output()  # The agent has checked each row that it drew.
 
 
 def test_a_learner_that_cannot_be_reached(start: Start) -> None:

@@ -15,7 +15,7 @@ def actor(actor_id: int, **changes: Any) -> ActorLook:
 
 
 def look(at: float, *actors: ActorLook, **changes: Any) -> FleetLook:
-    return dataclasses.replace(FleetLook(at, "abcd", "run", 10, 100, 300, 90, 200, None, actors), **changes)
+    return dataclasses.replace(FleetLook(at, "abcd", "run", 10, 100, 300, 90, 200, None, 4.0, actors), **changes)
 
 
 def test_rates_are_what_came_between_two_looks() -> None:
@@ -50,7 +50,7 @@ def test_the_table_has_a_line_for_each_actor(actors: tuple[ActorLook, ...], expe
     before = tuple(dataclasses.replace(actor, items=90) for actor in actors)
     Console(file=out, width=120).print(Fleet(look(0.0, *before), look(1.0, *actors)).table())
     assert expected in out.getvalue()
-    assert "replay 90 of 200, ratio 3.0" in out.getvalue()
+    assert "replay 90 of 200, ratio 3.0 of 4" in out.getvalue()
 
 
 def test_whatever_an_actor_calls_its_host_is_shown_as_it_is() -> None:

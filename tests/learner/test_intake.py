@@ -9,6 +9,7 @@ from common.data import Array, Items
 from common.errors import StarvedError
 from learner.intake import Intake
 from learner.limiter import RatioLimiter
+from learner.ratio import LiveRatio
 from learner.shared import Bell, ControlBlock
 
 
@@ -31,10 +32,9 @@ class Counts:
 def make(directory: Path, starvation: float | None = None) -> tuple[Intake, Counts, ControlBlock, Bell]:
     counts, control, bell = Counts(), ControlBlock.at(directory, create=True), Bell.create()
     now = iter(range(1000))
-    limiter = RatioLimiter(None, warmup=10)
     intake = Intake(
         buffer=counts,
-        limiter=limiter,
+        ratio=LiveRatio(control, RatioLimiter(None, warmup=10)),
         control=control,
         bell=bell,
         starvation_seconds=starvation,

@@ -61,3 +61,25 @@ def test_items_that_came_while_nobody_drew_leave_the_balance_as_it_was(warmup: i
 
 def test_without_a_ratio_nothing_is_owed() -> None:
     assert RatioLimiter(None, 0).draws_between(10, 1000) == 0
+
+
+RATIOS = st.one_of(st.none(), st.floats(0.01, 1000))
+
+
+@given(
+    before=RATIOS,
+    after=RATIOS,
+    warmup=st.integers(1, 5000),
+    inserted=st.integers(0, 10**9),
+    sampled=st.integers(0, 10**9),
+)
+def test_a_change_leaves_neither_side_anything_to_catch_up(
+    before: float | None, after: float | None, warmup: int, inserted: int, sampled: int
+) -> None:
+    limiter = RatioLimiter(before, warmup).since(after, inserted, sampled)
+    assert limiter.release_at(inserted) <= sampled, "nobody is held back for what came before"
+    assert limiter.may_sample(inserted, sampled) == (inserted >= warmup)
+    if after is not None and inserted >= warmup:
+        error = max(1.0, 0.1 * warmup * after)
+        assert not limiter.may_sample(inserted, sampled + int(error) + 2), "and nothing before is drawn for now"
+        assert limiter.release_at(inserted + 5000) == pytest.approx(sampled + 5000 * after - error, abs=2)

@@ -174,6 +174,7 @@ def test_a_run_that_goes_on_is_not_a_dataset_yet(tmp_path: Path, make_config: Ma
 
 def test_a_run_without_an_item_is_empty(tmp_path: Path, make_config: MakeConfig) -> None:
     run = RunDir(tmp_path / "empty")
+    run.begin()
     ReplayMemory(run.shared / "replay", SCHEMA, 100, create=True)
     run.close()
     with pytest.raises(DatasetError, match="empty: expected items to learn from, found none"):

@@ -3,7 +3,10 @@ from __future__ import annotations
 import csv
 from pathlib import Path
 
+import pytest
+
 from learner.recorder import CsvRecorder
+from tests.disks import Disk
 
 
 def read(path: Path) -> list[dict[str, str]]:
@@ -54,3 +57,30 @@ def test_a_resumed_run_goes_on_below_the_rows_up_to_its_checkpoint(tmp_path: Pat
         ("20", "2.0"),
         ("25", "2.5"),
     ]
+
+
+def test_on_a_full_disk_nothing_is_torn_and_what_comes_later_is_written(disk: Disk) -> None:
+    path = disk.path / "m.csv"
+    recorder = CsvRecorder(path)
+    recorder.write(1, {"loss": 0.5})
+    recorder.flush()
+    disk.fill()
+
+    def record() -> None:
+        for opt_steps in range(2, 1000):
+            recorder.write(opt_steps, {"loss": 0.5})
+            recorder.flush()
+
+    with pytest.raises(OSError, match="No space left"):
+        record()
+    with pytest.raises(OSError, match="No space left"):
+        recorder.write(1000, {"new": 1.0})
+    disk.clear()
+    recorder.write(1001, {"new": 1.0})
+    recorder.close()
+    rows = read(path)
+    assert all(None not in row.values() and len(row) == 12 for row in rows)
+    steps = [int(row["opt_steps"]) for row in rows]
+    assert steps == sorted(set(steps))
+    assert (steps[0], steps[-1]) == (1, 1001)
+    assert not path.with_name(".m.csv.part").exists()

@@ -17,7 +17,9 @@ def test_two_learners_cannot_use_one_run_directory(tmp_path: Path) -> None:
 
 
 def test_a_run_is_not_written_over(tmp_path: Path) -> None:
-    RunDir(tmp_path / "run").close()
+    run = RunDir(tmp_path / "run")
+    run.begin()
+    run.close()
     with pytest.raises(RunDirectoryError, match="expected a new run directory, found a run; go on with it"):
         RunDir(tmp_path / "run")
 
@@ -62,6 +64,25 @@ def test_a_resumed_run_is_the_same_run_started_once_more(tmp_path: Path) -> None
         run.close()
     assert len({life.run_id for life in lives}) == 1
     assert [life.incarnation for life in lives] == [1, 2, 3]
+
+
+def test_a_run_that_never_began_is_not_in_the_way_of_the_next_try(tmp_path: Path) -> None:
+    first = RunDir(tmp_path / "run")
+    (first.shared / "replay").mkdir()
+    first.close()
+    for resume in (False, True):
+        again = RunDir(tmp_path / "run", resume=resume)
+        assert list(again.shared.iterdir()) == []
+        again.close()
+
+
+def test_a_resumed_run_that_fails_to_come_up_stays(tmp_path: Path) -> None:
+    for _ in range(2):
+        run = RunDir(tmp_path / "run", resume=True)
+        if not run.is_resumed:
+            run.begin()
+        run.close()
+    assert RunDir(tmp_path / "run", resume=True).identity.incarnation == 2
 
 
 def test_nobody_finds_the_addresses_of_an_earlier_life(tmp_path: Path) -> None:

@@ -31,6 +31,21 @@ def test_actors_get_the_smallest_free_id_and_keep_it(table: Array) -> None:
     assert registry.join(12, "host", 1) == 1
 
 
+def test_the_clock_may_begin_anew_as_it_does_when_the_host_is_started_again(table: Array) -> None:
+    registry = make(table, Clock())
+    for incarnation in (11, 12):
+        registry.join(incarnation, "host", 1)
+    registry.set_state(1, ActorState.LEFT)
+    clock = Clock()
+    clock.now = 5.0
+    registry = make(table, clock)
+    assert len(registry.recent(60.0)) == 2
+    clock.now = 70.0
+    assert registry.expire() == [0], "it had the time to come back"
+    assert len(registry.recent(60.0)) == 0, "neither is shown for ever"
+    assert registry.join(13, "host", 1) == 0
+
+
 def test_when_every_id_is_taken_the_next_actor_is_refused(table: Array) -> None:
     registry = make(table, Clock(), max_actors=1)
     registry.join(11, "host", 1)
