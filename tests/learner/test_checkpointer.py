@@ -57,7 +57,9 @@ class Scene:
         self.agent = TabularQ(spec_of(env), seed=0, epsilon=0.0, device="cpu")
         self.buffer = UniformReplay(memory, seed=0)
         self.now, self.opt_steps = 0.0, 0
-        self.checkpointer = Checkpointer(files, self.agent, self.buffer, "cpu", seconds=seconds, clock=lambda: self.now)
+        self.checkpointer = Checkpointer(
+            files, self.agent, {"buffer": self.buffer}, "cpu", seconds=seconds, clock=lambda: self.now
+        )
 
     def step(self, at: float) -> None:
         """An opt step that ends at this time, and what comes after it."""
