@@ -116,15 +116,17 @@ class Run:
         path, trainer = self.dir.path, self.config.trainer
         window = RecordWindow(self.buffer)
         parts: dict[str, Resumable] = {"buffer": self.buffer, "window": window}
+        items = None
         if acting is not None:
             parts["acting"] = acting
+            items = self.memory.slack // 3 or None  # Three of them, the one that is being written included, fit.
         checkpointer = Checkpointer(
             self._state_files(),
             self.parts.agent,
             parts,
             trainer.device,
             seconds=trainer.checkpoint_seconds,
-            items=self.memory.slack // 3 or None,
+            items=items,
         )
         moment, best_score = self._go_on(checkpointer, acting)
         stack.callback(self._draw_curve)
