@@ -17,16 +17,16 @@ from common.agents.losses import CriticLoss, critic_loss, td_target
 from common.agents.network_agent import NetworkAgent
 from common.agents.networks import Critics, Mlp, build_encoder
 from common.agents.policies import GreedyActor
-from common.agents.training import adam, descend, report_td_error, to_tensors
+from common.agents.training import adam, descend, report_td_error, td_error_of, to_tensors
+from common.agents.update import Update, UpdateConfig
 from common.config import Unit
 from common.data import Array, Model, Record
 from common.errors import ConfigError
 from common.interfaces import EnvSpec, ReplayBuffer
 from common.part_config import PluginConfig
-from common.settings import Settings
 
 
-class ActorCriticConfig(Settings):
+class ActorCriticConfig(UpdateConfig):
     """What the settings of all of them have in common."""
 
     units: tuple[PositiveInt, ...] = Field((256, 256), description="Width of each hidden layer, actor and critics.")
@@ -100,6 +100,8 @@ class ActorCritic(NetworkAgent):
         self._actor_optimizer = adam(self.actor.parameters(), config.lr)
         self._critics_optimizer = adam(self.critics.parameters(), config.lr)
         self._generator = torch.Generator(self.device).manual_seed(seed)
+        self._critics_update = Update(self._improve_critics, config)
+        self._actor_update = Update(self._improve_actor, config)
 
     @abc.abstractmethod
     def _make_actor(self, n_dims: int) -> nn.Module:
@@ -120,8 +122,12 @@ class ActorCritic(NetworkAgent):
         """What the next observations ``[B, *shape]`` are worth by the target networks, ``[B]``."""
 
     @abc.abstractmethod
-    def _improve_actor(self, batch: Mapping[str, torch.Tensor]) -> Record:
-        """Learn to act better, and move the targets; called after the critics' update."""
+    def _improve_actor(self, batch: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """Learn to act better, and move the targets; its record."""
+
+    def _actor_is_due(self) -> bool:
+        """Whether the actor learns after the update of the critics that was just done."""
+        return True
 
     def sample(self, obs: Array) -> Array:
         with torch.inference_mode():
@@ -136,11 +142,15 @@ class ActorCritic(NetworkAgent):
         for _ in range(self.config.n_updates_per_opt):
             batch = to_tensors(buffer.batch(self.config.batch_size), self.device)
             batch["action"] = self.action_scale.from_env(batch["action"])  # [B, A] in [-1, 1] from here on
-            record |= self._improve_critics(batch, buffer)
-            record |= self._improve_actor(batch)
+            results = self._critics_update(batch)
+            report_td_error(buffer, batch, results)
+            record |= results
+            if self._actor_is_due():
+                record |= self._actor_update(batch)
         return record
 
-    def _improve_critics(self, batch: Mapping[str, torch.Tensor], buffer: ReplayBuffer) -> Record:
+    def _improve_critics(self, batch: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """Learn to value better; its record, and each item's error for a prioritised buffer."""
         config = self.config
         with torch.no_grad():
             reward, value = batch["reward"] * config.reward_scale, self._next_value(batch["next_obs"])
@@ -149,8 +159,7 @@ class ActorCritic(NetworkAgent):
         q = self.critics(batch["obs"], batch["action"])  # [N, B]
         loss = critic_loss(config.critic_loss, q, target.expand_as(q), batch.get("weight"))
         descend(loss, self._critics_optimizer, config.max_grad_norm)
-        report_td_error(buffer, batch, q, target)
-        return {"loss_critic": loss.detach(), "q_mean": q.detach().mean()}
+        return {"loss_critic": loss.detach(), "q_mean": q.detach().mean()} | td_error_of(batch, q, target)
 
     def _noise(self, like: torch.Tensor) -> torch.Tensor:
         """Standard normal noise of the shape of ``like``, from this agent's own generator."""

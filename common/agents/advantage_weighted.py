@@ -12,7 +12,6 @@ from common.agents.actor_critic import ActorCritic, ActorCriticConfig
 from common.agents.losses_offline import exp_weight, softmax_weight, weighted_imitation_loss
 from common.agents.stochastic import GaussianConfig, GaussianPolicy
 from common.agents.training import descend, track
-from common.data import Record
 
 
 class AdvantageWeightedConfig(ActorCriticConfig, GaussianConfig):
@@ -42,7 +41,7 @@ class AdvantageWeighted(ActorCritic):
     def _explore(self, obs: torch.Tensor) -> torch.Tensor:
         return self.actor.draw(obs, self._generator)
 
-    def _improve_actor(self, batch: Mapping[str, torch.Tensor]) -> Record:
+    def _improve_actor(self, batch: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         config, obs, action = self.config, batch["obs"], batch["action"]
         with torch.no_grad():
             advantage = self._advantage(obs, action)  # [B]

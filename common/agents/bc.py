@@ -16,6 +16,7 @@ from common.agents.networks import Mlp
 from common.agents.policies import GreedyActor, GreedyQ
 from common.agents.stochastic import CategoricalPolicy, GaussianConfig, GaussianPolicy
 from common.agents.training import adam, descend, to_tensors
+from common.agents.update import Update, UpdateConfig
 from common.data import Array, Model, Record
 from common.errors import ConfigError
 from common.interfaces import EnvSpec, ReplayBuffer
@@ -23,7 +24,7 @@ from common.interfaces import EnvSpec, ReplayBuffer
 Mapped = Callable[[torch.Tensor], torch.Tensor]
 
 
-class BCConfig(GaussianConfig):
+class BCConfig(UpdateConfig, GaussianConfig):
     """``agent.params`` of ``common.agents.bc:BC``."""
 
     units: tuple[PositiveInt, ...] = Field((256, 256), description="Width of each hidden layer.")
@@ -66,6 +67,7 @@ class BC(NetworkAgent):
         torch.manual_seed(seed)
         self._build(observations, actions)
         self._optimizer = adam(self.imitator.parameters(), config.lr)
+        self._imitate = Update(self._imitate_batch, config)
         self._generator = torch.Generator(self.device).manual_seed(seed)
 
     def _build(self, observations: gymnasium.spaces.Box, actions: gymnasium.Space[Any]) -> None:
@@ -95,7 +97,9 @@ class BC(NetworkAgent):
     def opt(self, buffer: ReplayBuffer) -> Record | None:
         if len(buffer) == 0:
             return None
-        batch = to_tensors(buffer.batch(self.config.batch_size), self.device)
+        return {**self._imitate(to_tensors(buffer.batch(self.config.batch_size), self.device))}
+
+    def _imitate_batch(self, batch: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         loss = -self.imitator.log_prob(batch["obs"], self._from_env(batch["action"])).mean()
         descend(loss, self._optimizer, self.config.max_grad_norm)
         return {"loss": loss.detach()}

@@ -12,8 +12,7 @@ from common.agents.advantage_weighted import AdvantageWeighted, AdvantageWeighte
 from common.agents.losses import least_value
 from common.agents.losses_offline import expectile_loss
 from common.agents.training import adam, descend
-from common.data import Record
-from common.interfaces import EnvSpec, ReplayBuffer
+from common.interfaces import EnvSpec
 
 
 class IQLConfig(AdvantageWeightedConfig):
@@ -39,10 +38,10 @@ class IQL(AdvantageWeighted):
         self._nets["value"] = self.value
         self._value_optimizer = adam(self.value.parameters(), self.config.lr)
 
-    def _improve_critics(self, batch: Mapping[str, torch.Tensor], buffer: ReplayBuffer) -> Record:
-        return self._improve_value(batch["obs"], batch["action"]) | super()._improve_critics(batch, buffer)
+    def _improve_critics(self, batch: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        return self._improve_value(batch["obs"], batch["action"]) | super()._improve_critics(batch)
 
-    def _improve_value(self, obs: torch.Tensor, action: torch.Tensor) -> Record:
+    def _improve_value(self, obs: torch.Tensor, action: torch.Tensor) -> dict[str, torch.Tensor]:
         loss = expectile_loss(self._advantage(obs, action), self.config.tau_iql)
         descend(loss, self._value_optimizer, self.config.max_grad_norm)
         return {"loss_value": loss.detach()}

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from common.agents.training import optimizer_tensors, restore, restore_optimizer, saved
+from common.agents.update import Update
 from common.errors import CheckpointError
 from common.interfaces import Agent, TrainingState
 
@@ -51,6 +52,8 @@ class NetworkAgent(Agent):
                 random.bit_generator.state = state.values[name]
             for name in self._counters:
                 setattr(self, name, state.values[name])
+            for _, update in self._all(Update):
+                update.reset()
         except (LookupError, ValueError) as error:
             raise CheckpointError(f"{type(self).__name__}: the saved state does not fit this agent: {error}") from error
 

@@ -17,16 +17,16 @@ from common.agents.exploration import EpsilonGreedy, Explorer
 from common.agents.network_agent import NetworkAgent
 from common.agents.networks import Mlp, build_network
 from common.agents.policies import GreedyQ
-from common.agents.training import adam, descend, report_td_error, to_tensors, track
+from common.agents.training import adam, descend, report_td_error, td_error_of, to_tensors, track
+from common.agents.update import Update, UpdateConfig
 from common.config import Unit
 from common.data import Array, Items, Model, Record
 from common.errors import ConfigError
 from common.interfaces import EnvSpec, ReplayBuffer
 from common.part_config import PluginConfig
-from common.settings import Settings
 
 
-class QAgentConfig(Settings):
+class QAgentConfig(UpdateConfig):
     """What DQN and IQN have in common."""
 
     units: tuple[PositiveInt, ...] = Field((256, 256), description="Width of each hidden layer of the network.")
@@ -90,6 +90,7 @@ class QAgent(NetworkAgent):
         self.qnet_tgt.load_state_dict(self.qnet.state_dict())
         self._nets = {"qnet": self.qnet, "qnet_tgt": self.qnet_tgt}
         self._optimizer = adam(self.qnet.parameters(), config.lr)
+        self._learn = Update(self._learn_from, config)
         self._opt_steps = 0
         self._rng = np.random.default_rng(seed)
         self._epsilon = epsilon
@@ -135,11 +136,17 @@ class QAgent(NetworkAgent):
 
     def _update(self, buffer: ReplayBuffer) -> Record:
         batch = to_tensors(buffer.batch(self.config.batch_size), self.device)
+        results = self._learn(batch)
+        report_td_error(buffer, batch, results)
+        return {**results}
+
+    def _learn_from(self, batch: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         loss, prediction, target = self._loss(batch, self.qnet_tgt)
-        record: Record = {"loss": loss.detach(), "pred_mean": prediction.detach().mean(), "tgt_mean": target.mean()}
+        results = {"loss": loss.detach(), "pred_mean": prediction.detach().mean(), "tgt_mean": target.mean()}
         grad_norm = descend(loss, self._optimizer, self.config.max_grad_norm)
-        report_td_error(buffer, batch, prediction, target)
-        return record if grad_norm is None else {**record, "grad_norm": grad_norm}
+        if grad_norm is not None:
+            results["grad_norm"] = grad_norm
+        return results | td_error_of(batch, prediction, target)
 
     def td_error(self, items: Items) -> Array:
         """The model is its own target network here, since actors have no other."""

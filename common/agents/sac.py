@@ -13,7 +13,6 @@ from common.agents.actor_critic import ActorCritic, ActorCriticConfig
 from common.agents.losses import ent_coef_loss, soft_policy_loss, soft_value, squashed_gaussian
 from common.agents.networks import EntropyCoef
 from common.agents.training import adam, descend, track
-from common.data import Record
 from common.interfaces import EnvSpec
 
 
@@ -76,7 +75,7 @@ class SAC(ActorCritic):
         action, log_prob = self._draw(next_obs)
         return soft_value(self.critics_tgt(next_obs, action), log_prob, self.ent_coef())
 
-    def _improve_actor(self, batch: Mapping[str, torch.Tensor]) -> Record:
+    def _improve_actor(self, batch: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         obs = batch["obs"]
         ent_coef = self.ent_coef().detach()
         action, log_prob = self._draw(obs)

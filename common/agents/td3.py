@@ -13,7 +13,6 @@ from torch import nn
 from common.agents.actor_critic import ActorCritic, ActorCriticConfig
 from common.agents.losses import least_value, policy_loss, smoothed
 from common.agents.training import descend, track
-from common.data import Record
 from common.interfaces import EnvSpec
 
 Noise = Annotated[float, Field(ge=0)]
@@ -56,10 +55,11 @@ class TD3(ActorCritic):
         noise = self._noise(action) * self.config.target_noise
         return least_value(self.critics_tgt(next_obs, smoothed(action, noise, self.config.target_noise_clip)))
 
-    def _improve_actor(self, batch: Mapping[str, torch.Tensor]) -> Record:
+    def _actor_is_due(self) -> bool:
         self._n_updates += 1
-        if self._n_updates % self.config.policy_delay:
-            return {}
+        return self._n_updates % self.config.policy_delay == 0
+
+    def _improve_actor(self, batch: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         obs = batch["obs"]
         loss = policy_loss(self.critics(obs, self.actor(obs).tanh()))
         descend(loss, self._actor_optimizer, self.config.max_grad_norm)

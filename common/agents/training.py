@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import Final
 
 import torch
 from torch import nn
@@ -17,16 +18,26 @@ def to_tensors(items: Items, device: torch.device) -> dict[str, torch.Tensor]:
     return {name: torch.from_numpy(column).to(device) for name, column in items.items()}
 
 
-def report_td_error(
-    buffer: ReplayBuffer, batch: Mapping[str, torch.Tensor], prediction: torch.Tensor, target: torch.Tensor
-) -> None:
-    """Tell a prioritised buffer how wrong its items were, by predictions ``[B]`` or ``[N, B]`` and targets ``[B]``.
+TD_ERROR: Final = "td_error"
+"""What an update gives beside its record, where the buffer wants it."""
 
-    Of several critics the mean error counts. A uniform buffer does not ask.
+
+def td_error_of(
+    batch: Mapping[str, torch.Tensor], prediction: torch.Tensor, target: torch.Tensor
+) -> dict[str, torch.Tensor]:
+    """How wrong each item was, by predictions ``[B]`` or ``[N, B]`` and targets ``[B]``; of several critics the mean.
+
+    Nothing for a batch from a uniform buffer, which does not ask.
     """
-    if "index" in batch:
-        td_error = (target - prediction).detach().abs().reshape(-1, len(target)).mean(dim=0)
-        buffer.update_priority(batch["index"].cpu().numpy(), td_error.float().cpu().numpy())
+    if "index" not in batch:
+        return {}
+    return {TD_ERROR: (target - prediction).detach().abs().reshape(-1, len(target)).mean(dim=0).float()}
+
+
+def report_td_error(buffer: ReplayBuffer, batch: Mapping[str, torch.Tensor], results: dict[str, torch.Tensor]) -> None:
+    """Hand a prioritised buffer the errors that are among the results of an update, and take them out."""
+    if TD_ERROR in results:
+        buffer.update_priority(batch["index"].cpu().numpy(), results.pop(TD_ERROR).cpu().numpy())
 
 
 def adam(parameters: Iterable[nn.Parameter], lr: float) -> torch.optim.Adam:

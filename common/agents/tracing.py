@@ -1,0 +1,150 @@
+"""A function of tensors as the fixed list of operations that it comes down to, called without the Python around them.
+
+It is what a CUDA graph is for a GPU (https://pytorch.org/blog/accelerating-pytorch-with-cuda-graphs/), and on one it
+becomes such a graph. Whatever is no tensor, such as a learning rate, stays what it was when the function was traced.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from typing import Any
+
+import torch
+from torch import fx
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.fx.passes.split_module import split_module
+
+Traced = Callable[..., list[torch.Tensor]]
+aten = torch.ops.aten
+
+
+def trace(function: Traced, inputs: Sequence[torch.Tensor], *, fuse: bool) -> Traced:
+    """Compute ``function`` once, and give what computes it again on inputs of the same shapes and dtypes.
+
+    The same kernels run on the same memory in the same order, so results are the same bit for bit; unless what lies
+    between two changes of memory is fused by torch's compiler, which rounds in its own way.
+
+    Args:
+        function: may change memory that it refers to, such as parameters, in place.
+        inputs: of this call.
+        fuse: whether to do so; takes seconds, and on a CPU a C++ compiler.
+
+    Raises:
+        Exception: whatever the function or torch raises; parts of the function may have been computed.
+    """
+    module = make_fx(function)(*inputs)
+    _simplify(module.graph)
+    constants = _lift_constants(module)
+    if fuse:
+        module = _fuse(module)
+    module.recompile()
+    replay, kind = functools.partial(module.forward, *constants), inputs[0].device.type
+    # The casts of autocast have been traced.
+    as_traced = torch.autocast(kind, enabled=False) if torch.is_autocast_enabled(kind) else nullcontext()
+
+    def call(*again: torch.Tensor) -> list[torch.Tensor]:
+        with torch.inference_mode(), as_traced:
+            return replay(*again)  # type: ignore[no-any-return]
+
+    return _as_cuda_graph(call, inputs, constants) if kind == "cuda" else call
+
+
+def _simplify(graph: fx.Graph) -> None:
+    """Drop what changes no result: profiler marks, detaching, transposing back and forth."""
+    for node in reversed(graph.nodes):
+        if "record_function" in str(node.target):
+            graph.erase_node(node)
+    for node in graph.nodes:
+        if node.target is aten.detach.default:
+            node.replace_all_uses_with(node.args[0])
+        elif node.target is aten.t.default and node.args[0].target is aten.t.default:
+            node.replace_all_uses_with(node.args[0].args[0])
+    graph.eliminate_dead_code()
+
+
+def _lift_constants(module: fx.GraphModule) -> list[Any]:
+    """Turn the tensors and generators that a graph refers to, and views of them, into its first arguments: these."""
+    graph = module.graph
+    known = {node: _attribute(module, node) for node in graph.nodes if node.op == "get_attr"}
+    for node in graph.nodes:
+        if _is_view(node) and all(source in known for source in node.all_input_nodes):
+            known[node] = node.target(*fx.node.map_arg(node.args, known.__getitem__), **node.kwargs)
+    arguments: dict[int, fx.Node] = {}
+    constants: list[Any] = []
+    first = next(iter(graph.nodes))
+    for node, value in known.items():
+        if all(user in known for user in node.users):
+            continue
+        if id(value) not in arguments:
+            with graph.inserting_before(first):
+                arguments[id(value)] = graph.placeholder(f"constant_{len(constants)}")
+            arguments[id(value)].meta["val"] = value
+            constants.append(value)
+        node.replace_all_uses_with(arguments[id(value)], lambda user: user not in known)
+    for node in reversed(known):
+        graph.erase_node(node)
+    graph.lint()
+    return constants
+
+
+def _attribute(module: fx.GraphModule, node: fx.Node) -> Any:
+    return getattr(module, str(node.target))
+
+
+def _is_view(node: fx.Node) -> bool:
+    return isinstance(node.target, torch._ops.OpOverload) and node.target.is_view
+
+
+def _fuse(module: fx.GraphModule) -> fx.GraphModule:
+    """Compile each run of operations that change no memory and draw nothing at random."""
+    run, was_pure = 0, True
+    runs: dict[fx.Node, int] = {}
+    for node in module.graph.nodes:
+        if node.op == "call_function":
+            run += _is_pure(node) != was_pure
+            was_pure = _is_pure(node)
+            runs[node] = run
+    whole = split_module(module, None, runs.__getitem__, keep_original_order=True)  # type: ignore[arg-type]
+    for number in {number for node, number in runs.items() if _is_pure(node)}:
+        part = getattr(whole, f"submod_{number}")
+        examples: list[Any] = [_like(node.meta["val"]) for node in part.graph.find_nodes(op="placeholder")]
+        setattr(whole, f"submod_{number}", _Compiled(torch._inductor.compile(part, examples)))
+    return whole
+
+
+def _is_pure(node: fx.Node) -> bool:
+    if not isinstance(node.target, torch._ops.OpOverload):
+        return True  # Taking one of several results.
+    return not node.target._schema.is_mutable and torch.Tag.nondeterministic_seeded not in node.target.tags
+
+
+def _like(value: torch.Tensor) -> torch.Tensor:
+    return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=value.device)
+
+
+class _Compiled(torch.nn.Module):
+    """What a graph calls has to be a module."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__()
+        self.forward = function
+
+
+def _as_cuda_graph(call: Traced, inputs: Sequence[torch.Tensor], constants: Sequence[Any]) -> Traced:
+    """The same as one launch: inputs are copied to where the graph expects them, results from where it puts them."""
+    held = [column.clone() for column in inputs]
+    graph = torch.cuda.CUDAGraph()
+    for constant in constants:
+        if isinstance(constant, torch.Generator):
+            graph.register_generator_state(constant)
+    with torch.cuda.graph(graph):  # Records; computes nothing.
+        results = call(*held)
+
+    def launch(*again: torch.Tensor) -> list[torch.Tensor]:
+        torch._foreach_copy_(held, again)
+        graph.replay()
+        return [result.clone() for result in results]
+
+    return launch
