@@ -4,28 +4,28 @@ from __future__ import annotations
 
 import csv
 import json
-import multiprocessing
+import os
 import random
-from collections.abc import Callable
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-import yaml
 from safetensors.torch import load_file
 
-from common.config import RunConfig
+from common.config import RunConfig, dump_config
 from common.settings import validate
 from learner.replay.memory import ReplayMemory
 from learner.replay.reader import ReplayReader
 from learner.trainer import train_in_turns
-from tests.conftest import Command, kill, merged, wait_for
+from tests.conftest import ROOT, Command, kill, merged, wait_for
 from tests.e2e.test_resume import kept, resumed_at
 
-PROCESSES = multiprocessing.get_context("forkserver")
-PROCESSES.set_forkserver_preload(["learner.trainer", "common.agents.sac"])  # torch is imported once for all of them.
 ENDLESS, FURTHER = 1_000_000, 200
 CARTPOLE: dict[str, Any] = {
     "env": {"target": "gymnasium:make", "params": {"id": "CartPole-v1"}},
@@ -104,11 +104,32 @@ def wait_beyond(run_dir: Path, after: int) -> None:
     wait_for(lambda: kept(run_dir) >= at, f"opt step {at}")
 
 
+@pytest.fixture(scope="module")
+def forks() -> Iterator[subprocess.Popen[str]]:
+    """``tests.e2e.forks``."""
+    command, pipe = [sys.executable, "-m", "tests.e2e.forks"], subprocess.PIPE
+    with subprocess.Popen(command, cwd=ROOT, stdin=pipe, stdout=pipe, text=True, start_new_session=True) as process:
+        yield process
+        os.killpg(process.pid, signal.SIGKILL)
+
+
+def train_until_killed(forks: subprocess.Popen[str], config: Path, run_dir: Path) -> None:
+    """Train in another process, or go on, until it is killed with kill -9 some steps later."""
+    assert forks.stdin
+    assert forks.stdout
+    forks.stdin.write(f"{config}\n")
+    forks.stdin.flush()
+    pid = int(forks.stdout.readline())
+    wait_beyond(run_dir, kept(run_dir))
+    kill(pid)
+    assert int(forks.stdout.readline()) == signal.SIGKILL
+
+
 def test_sync_train_killed_and_resumed_is_the_run_that_was_left_alone(
     start: Callable[..., Command], tmp_path: Path
 ) -> None:
     alone, killed, config = tmp_path / "alone", tmp_path / "killed", tmp_path / "config.yaml"
-    config.write_text(yaml.safe_dump(configured(killed, {}, ENDLESS).model_dump(mode="json")))
+    config.write_text(dump_config(configured(killed, {}, ENDLESS)))
     run = start("learner.sync_cli", "--config", str(config))
     wait_beyond(killed, 0)
     kill(run.process.pid)
@@ -123,16 +144,12 @@ def test_sync_train_killed_and_resumed_is_the_run_that_was_left_alone(
 
 @pytest.mark.parametrize("changes", RUNS.values(), ids=RUNS)
 def test_so_it_is_when_killed_twice_whatever_is_trained_and_drawn(
-    changes: dict[str, Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
+    forks: subprocess.Popen[str], changes: dict[str, Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    alone, killed = tmp_path / "alone", tmp_path / "killed"
-    config = configured(killed, changes, ENDLESS)
+    alone, killed, config = tmp_path / "alone", tmp_path / "killed", tmp_path / "config.yaml"
+    config.write_text(dump_config(configured(killed, changes, ENDLESS)))
     for _ in range(2):
-        process = PROCESSES.Process(target=train_in_turns, args=(config,), kwargs={"resume": True})
-        process.start()
-        wait_beyond(killed, kept(killed))
-        process.kill()
-        process.join()
+        train_until_killed(forks, config, killed)
     max_opts = kept(killed) + FURTHER
     train_in_turns(configured(killed, changes, max_opts), resume=True)
     train_in_turns(configured(alone, changes, max_opts))
