@@ -15,7 +15,7 @@ from common.data import Array, Snapshot
 from common.envs import Env
 
 MAX_STEPS: Final = 100_000
-"""A longer episode is not kept."""
+"""An episode of so many steps is not kept."""
 
 
 class TapedEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
@@ -30,7 +30,7 @@ class TapedEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
         """CRC-32 of the first observation, then of the reward and the observation of each step."""
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        self._seed, self._random_before = seed, self._random()
+        self._seed, self._random_before = seed, self._random() if seed is None else None
         obs, info = self.env.reset(seed=seed, options=options)
         self._actions, self.sums = [], [_checksum(obs)]
         return obs, info
@@ -43,7 +43,7 @@ class TapedEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
         return obs, reward, terminated, truncated, info
 
     def state(self) -> Snapshot:
-        """How the present episode came to where it is; nothing of it, if it is longer than ``MAX_STEPS``."""
+        """How the present episode came to where it is; nothing of it, if it has ``MAX_STEPS``."""
         values = {"seed": self._seed, "random_before": self._random_before, "random": self._random()}
         actions, sums = (self._actions, self.sums) if len(self._actions) < MAX_STEPS else ([], [])
         return Snapshot(values, {"actions": np.array(actions), "sums": np.array(sums, np.int64)})
