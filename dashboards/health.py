@@ -71,6 +71,12 @@ _FAULTS = Row(
             {"{{reason}}": "increase(crossborder_refused_batches_total[5m])"},
         ),
         Graph(
+            "NaN and infinity",
+            "In the last five minutes, by column: clipped where server.clip_nonfinite says so, else refused.",
+            "short",
+            {"{{column}}": "increase(crossborder_nonfinite_values_total[5m])"},
+        ),
+        Graph(
             "Environments that failed",
             "In the last five minutes: built anew after an exception, and hung, which ends their actor.",
             "short",

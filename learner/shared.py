@@ -113,7 +113,7 @@ class ControlBlock(Words):
     release_at = Word(8)
     """Ring ingest's bell when ``sampled`` reaches this; 0: ingest does not wait."""
     batches = Word(9)
-    """Batches stored."""
+    """Batches stored; those that came in one message count as one."""
     payload_bytes = Word(10)
     """Bytes of payload stored."""
     duplicates = Word(11)

@@ -73,9 +73,9 @@ def test_invariant_10_actor_i_has_the_runs_seed_plus_i(run: Run) -> None:
     assert_complete(run.items, tags)
 
 
-def test_invariant_11_batches_carry_exactly_n_buffer_items_but_for_the_last(run: Run) -> None:
+def test_invariant_11_items_travel_in_batches_of_n_buffer_several_at_once_if_they_wait(run: Run) -> None:
     full_or_last = sum(-(-steps // N_BUFFER) for steps in steps_of(run.result).values())
-    assert run.control.batches == full_or_last
+    assert 0 < run.control.batches <= full_or_last
 
 
 def test_invariant_13_next_obs_is_the_terminal_one_and_no_transition_crosses_episodes(run: Run) -> None:
