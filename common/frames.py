@@ -6,6 +6,8 @@ before it too.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -49,7 +51,7 @@ class Packer:
         if self._schema.frame is None:
             return Packed(rows, columns, NO_FRAMES)
         distinct: dict[bytes, int] = {}
-        places = {c.name: _places(columns[c.name], distinct) for c in self._schema.frame_columns}
+        places = {c.name: _places(_words(columns[c.name]), distinct) for c in self._schema.frame_columns}
         reach = self._given - rows * self._schema.max_frames
         known = {content: number for content, number in self._before.items() if number >= reach}
         new = [content for content in distinct if content not in known]
@@ -63,10 +65,33 @@ class Packer:
         return Packed(rows, columns, _join(new, self._schema.frame), back)
 
 
+def _words(stacks: Array) -> Array:
+    """``[rows, k, *frame]`` as ``[rows, k, n]``: each frame as the widest integers that it consists of."""
+    frames = np.ascontiguousarray(stacks).reshape(*stacks.shape[:2], math.prod(stacks.shape[2:])).view(np.uint8)
+    return frames.view(f"u{math.gcd(8, frames.shape[2])}")
+
+
 def _places(stacks: Array, distinct: dict[bytes, int]) -> Array:
-    """Where in ``distinct``, which grows, each frame of ``[rows, k, *frame]`` is, ``[rows, k]``."""
-    places = [distinct.setdefault(frame.tobytes(), len(distinct)) for stack in stacks for frame in stack]
-    return np.array(places, np.int64).reshape(stacks.shape[:2])
+    """Where in ``distinct``, which grows, each frame of ``[rows, k, n]`` is, ``[rows, k]``.
+
+    Contents are looked up only of frames that no earlier row has one place further: of an episode's rows, the last.
+    """
+    lag, moved = _moved(stacks)
+    new = np.ones(stacks.shape[:2], bool)
+    new[lag:, :-1] = ~moved
+    frames, numbers = stacks.reshape(-1, stacks.shape[2]), np.flatnonzero(new)
+    places = np.empty(new.shape, np.int64)
+    places.flat[numbers] = [distinct.setdefault(frames[i].tobytes(), len(distinct)) for i in numbers.tolist()]
+    for k in reversed(range(moved.shape[1])):
+        np.copyto(places[lag:, k], places[: len(moved), k + 1], where=moved[:, k])
+    return places
+
+
+def _moved(stacks: Array) -> tuple[int, Array]:
+    """After how many rows the first goes on, as with several environments, and which frames do, ``[rows - lag, k - 1]``."""
+    rows = len(stacks)
+    lag = next((i for i in range(1, rows) if np.array_equal(stacks[i, :-1], stacks[0, 1:])), rows)
+    return lag, (stacks[lag:, :-1] == stacks[: rows - lag, 1:]).all(axis=2)
 
 
 def _join(contents: list[bytes], frame: Column) -> Array:
