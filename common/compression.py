@@ -1,4 +1,4 @@
-"""Zstandard (RFC 8878) at level 1: a hundredth remains of an Atari payload, in less time than it takes to send the rest."""
+"""Zstandard (RFC 8878) at level 1: it leaves a hundredth of Atari's frames, sooner than they would be sent."""
 
 from __future__ import annotations
 

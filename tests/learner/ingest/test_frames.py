@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from typing import Any
 
 import grpc
 import numpy as np
@@ -80,7 +81,7 @@ BIG = compress(bytes(1 << 20))
     ],
 )
 def test_a_payload_that_is_not_what_it_says_is_refused_and_nothing_is_stored(
-    client: Client, changes: dict[str, object], found: str
+    client: Client, changes: dict[str, Any], found: str
 ) -> None:
     client.join()
     with pytest.raises(grpc.RpcError) as error:
