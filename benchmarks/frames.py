@@ -48,10 +48,10 @@ def measure(schema: Schema, directory: Path) -> dict[str, object]:
     for _ in range(CAPACITY // BATCH):
         store()
     replay = UniformReplay(memory, seed=0)
-    frame_bytes = memory.frames.frames.nbytes / len(memory.frames.frames) if memory.frames else 0
+    framed = memory.header.frames_end * schema.frame.row_bytes / memory.committed + 8 if schema.frame else 0.0
     return {
         "bytes/transition sent": len(sent) / BATCH,
-        "kept": schema.packed_row_bytes + memory.header.frames_end * frame_bytes / memory.committed,
+        "kept": schema.packed_row_bytes + framed,  # With 8 bytes for the number that a row's positions count from.
         "µs/transition to encode": median(lambda: micros(lambda: encode(schema, items, BATCH))),
         "compress": median(lambda: micros(lambda: compress(payload))) if schema.frame else 0.0,
         "receive and store": median(lambda: micros(store)),

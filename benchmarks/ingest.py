@@ -1,8 +1,8 @@
 """Transitions per second into the replay, acknowledged, through the actor's own client, over loopback.
 
-Of CartPole, or with ``--kind atari`` of stacks of four 84 x 84 pictures of Pong, one new one a step. Beside each figure
-the floor: payloads of the same size on a stream to a gRPC server that only acknowledges them; the same rate over TLS with
-a token; and the processor time that ingest and the client took for a million transitions.
+Of CartPole, or with ``--kind atari`` of stacks of four 84 x 84 pictures of Pong, one new one a step. Beside each
+figure the floor: payloads of the same size on a stream to a gRPC server that only acknowledges them; the same rate over
+TLS with a token; and the processor time that ingest and the client took for a million transitions.
 """
 
 from __future__ import annotations
