@@ -16,7 +16,7 @@ class BatchSink(Protocol):
     """Where full batches go."""
 
     def send(self, items: Items, rows: int, behaviour: ModelVersion) -> None:
-        """Take ``items``, so many rows; waits while the learner holds back."""
+        """Take ``items``, so many rows, without keeping their arrays; waits while the learner holds back."""
 
 
 class ReplayBufferProxy:
@@ -51,15 +51,22 @@ class ReplayBufferProxy:
         n_items = self._schema.count(items)
         taken = 0
         while taken < n_items:
-            if self._rows == 0:
-                self._began, self._behaviour = self._clock(), self.version
             n = min(n_items - taken, self._config.n_buffer - self._rows)
-            for name, pieces in self._pieces.items():  # Bytes: rows of arrays take three times as long to copy.
-                pieces.append((items[name] if n == n_items else items[name][taken : taken + n]).tobytes())
-            self._rows += n
+            part = items if n == n_items else {name: items[name][taken : taken + n] for name in self._pieces}
             taken += n
-            if self._rows == self._config.n_buffer or self._is_old():
-                self.flush()
+            if n == self._config.n_buffer:
+                self._sink.send(part, n, self.version)
+            else:
+                self._keep(part, n)
+
+    def _keep(self, items: Items, rows: int) -> None:
+        if self._rows == 0:
+            self._began, self._behaviour = self._clock(), self.version
+        for name, pieces in self._pieces.items():  # Bytes: rows of arrays take three times as long to copy.
+            pieces.append(items[name].tobytes())
+        self._rows += rows
+        if self._rows == self._config.n_buffer or self._is_old():
+            self.flush()
 
     def _is_old(self) -> bool:
         limit = self._config.flush_seconds

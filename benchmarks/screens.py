@@ -1,12 +1,14 @@
-"""Items to measure with: of any schema, and of an environment as large as Atari's."""
+"""Items to measure with: of any schema, and of an environment as large as Atari's, with Pong's pictures."""
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import gymnasium
 import numpy as np
 
+from common import atari
 from common.data import Array, Items, Schema
 
 
@@ -24,10 +26,20 @@ class Screens(gymnasium.Env[Array, Any]):
 
 
 def life(schema: Schema, rows: int) -> Items:
-    """Consecutive transitions: each shows one random new frame, which ``next_obs`` is ahead of ``obs``; else zeros."""
+    """Consecutive transitions: each shows one new frame of Pong, which ``next_obs`` is ahead of ``obs``; else zeros."""
     items: Items = {column.name: np.zeros((rows, *column.shape), column.dtype) for column in schema.columns}
     for ahead, column in enumerate(schema.frame_columns):
-        stack, *frame = column.shape
-        frames = np.random.default_rng(0).integers(0, 256, (rows + stack + 1, *frame), column.dtype)
+        stack = column.shape[0]
+        frames = pong(rows + stack + 1)
         items[column.name] = np.stack([frames[i + ahead : i + ahead + stack] for i in range(rows)])
     return items
+
+
+@cache
+def pong(n: int) -> Array:
+    """The first frames of a game of Pong that is played at random, ``[n, 84, 84]``."""
+    env = atari.make("ALE/Pong-v5")
+    env.action_space.seed(0)
+    frames = [env.reset(seed=0)[0][-1], *(env.step(env.action_space.sample())[0][-1] for _ in range(n - 1))]
+    env.close()
+    return np.stack(frames)

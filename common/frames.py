@@ -6,8 +6,10 @@ before it too.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Final
 
 import numpy as np
@@ -58,7 +60,7 @@ class Packer:
         if self._schema.frame is None:
             return Packed(rows, columns, NO_FRAMES)
         distinct: dict[bytes, int] = {}
-        places = {c.name: _places(columns[c.name], distinct) for c in self._schema.frame_columns}
+        places = _places([_words(columns[column.name]) for column in self._schema.frame_columns], distinct)
         reach = self._given - rows * self._schema.max_frames
         known = {content: number for content, number in self._before.items() if number >= reach}
         new = [content for content in distinct if content not in known]
@@ -66,16 +68,68 @@ class Packer:
         self._before = {content: known[content] for content in distinct}
         numbers = np.array(list(self._before.values()))
         first = int(numbers.min(initial=self._given))
-        for name, place in places.items():
-            columns[name] = (numbers[place] - first).astype("<u4")
+        for column, place in zip(self._schema.frame_columns, places, strict=True):
+            columns[column.name] = (numbers[place] - first).astype("<u4")
         back, self._given = self._given - first, self._given + len(new)
         return Packed(rows, columns, _join(new, self._schema.frame), back)
 
 
-def _places(stacks: Array, distinct: dict[bytes, int]) -> Array:
-    """Where in ``distinct``, which grows, each frame of ``[rows, k, *frame]`` is, ``[rows, k]``."""
-    places = [distinct.setdefault(frame.tobytes(), len(distinct)) for stack in stacks for frame in stack]
-    return np.array(places, np.int64).reshape(stacks.shape[:2])
+def _words(stacks: Array) -> Array:
+    """``[rows, k, *frame]`` as ``[rows, k, n]``: each frame as the widest integers that it consists of."""
+    frames = np.ascontiguousarray(stacks).reshape(*stacks.shape[:2], math.prod(stacks.shape[2:])).view(np.uint8)
+    return frames.view(f"u{math.gcd(8, frames.shape[2])}")
+
+
+def _places(columns: Sequence[Array], distinct: dict[bytes, int]) -> list[Array]:
+    """Where in ``distinct``, which grows, each frame of each ``[rows, k, n]`` is, ``[rows, k]``.
+
+    A frame's content is looked up only if it is not where one expects it: one place further in an earlier row, or in
+    a later row of the column before. That leaves one of most rows.
+    """
+    if len(columns[0]) == 1:  # There are no other rows: look at once.
+        return [_look_up(stacks, np.ones(stacks.shape[:2], bool), distinct) for stacks in columns]
+    places = [_place_first(columns[0], distinct)]
+    for before, stacks in pairwise(columns):
+        places.append(_place_next(stacks, before, places[-1], distinct))
+    return places
+
+
+def _place_first(stacks: Array, distinct: dict[bytes, int]) -> Array:
+    lag, moved = _follows(stacks[:, :-1], stacks[:, 1:])
+    new = np.ones(stacks.shape[:2], bool)
+    new[lag:, :-1] = ~moved
+    places = _look_up(stacks, new, distinct)
+    for k in reversed(range(moved.shape[1])):  # The newest first: the others get theirs from the place after them.
+        np.copyto(places[lag:, k], places[: len(moved), k + 1], where=moved[:, k])
+    return places
+
+
+def _place_next(stacks: Array, before: Array, places_before: Array, distinct: dict[bytes, int]) -> Array:
+    newest = slice(-min(stacks.shape[1], before.shape[1]), None)
+    lag, same = _follows(before[:, newest], stacks[:, newest])
+    new = np.ones(stacks.shape[:2], bool)
+    new[: len(same), newest] = ~same
+    places = _look_up(stacks, new, distinct)
+    np.copyto(places[: len(same), newest], places_before[lag:, newest], where=same)
+    return places
+
+
+def _follows(later: Array, earlier: Array) -> tuple[int, Array]:
+    """By how many rows ``later`` follows ``earlier``, both ``[rows, k, n]``, and where it does, ``[rows - lag, k]``.
+
+    By as many as there are environments, or steps in an item; what comes of the first row is taken for all.
+    """
+    rows = len(later)
+    lag = next((i for i in range(1, rows) if np.array_equal(later[i], earlier[0])), rows)
+    return lag, (later[lag:] == earlier[: rows - lag]).all(axis=2)
+
+
+def _look_up(stacks: Array, wanted: Array, distinct: dict[bytes, int]) -> Array:
+    """The places of the frames that are wanted, by content; those of others are undefined."""
+    frames, numbers = stacks.reshape(-1, stacks.shape[2]), np.flatnonzero(wanted)
+    places = np.empty(wanted.shape, np.int64)
+    places.flat[numbers] = [distinct.setdefault(frames[i].tobytes(), len(distinct)) for i in numbers.tolist()]
+    return places
 
 
 def _join(contents: list[bytes], frame: Column) -> Array:

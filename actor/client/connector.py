@@ -41,6 +41,8 @@ class Joined:
     newest: ModelVersion
     max_rows: int
     """In one message."""
+    takes_zstd: bool
+    """The learner takes compressed payloads."""
 
 
 class Connector:
@@ -131,4 +133,5 @@ def _joined(response: pb.JoinResponse) -> Joined:
         last_seq=response.last_seq,
         newest=version_from_pb(response.newest),
         max_rows=response.limits.max_rows,
+        takes_zstd=pb.COMPRESSION_ZSTD in response.limits.compressions,
     )

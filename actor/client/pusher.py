@@ -18,6 +18,7 @@ from actor.spool import Spool
 from actor.stat import ActorCounters
 from common.clocks import Deadline
 from common.codec import encode, join_payloads
+from common.compression import compress
 from common.data import MAX_EPISODES, Items, ModelVersion
 from common.errors import CrossborderError
 from common.log import Seldom
@@ -72,6 +73,7 @@ class Pusher:
         self._connector, self._joined, self._fetcher = connector, joined, fetcher
         self._counters, self._stopped = counters, stopped
         push, schema = joined.config.push, joined.schema
+        self._compresses = schema.frame is not None and joined.takes_zstd
         self._spool: Spool[Batch] = Spool(
             push.spool_bytes,
             push.window,
@@ -94,6 +96,8 @@ class Pusher:
 
     def send(self, items: Items, rows: int, behaviour: ModelVersion) -> None:
         payload = encode(self._joined.schema, items, rows)
+        if self._compresses:
+            payload = compress(payload)
         batch = Batch(rows, payload, behaviour, *self._counters.take_episodes())
         began = time.perf_counter()
         if not self._put(batch):
@@ -224,6 +228,7 @@ class Pusher:
             payload=join_payloads(schema, [(batch.rows, batch.payload) for batch in batches]),
             behaviour=version_to_pb(batches[0].behaviour),
             report=report,
+            compression=pb.COMPRESSION_ZSTD if self._compresses else pb.COMPRESSION_UNSPECIFIED,
         )
 
     def _requests(self, epoch: int) -> Iterator[pb.PushItemsRequest]:

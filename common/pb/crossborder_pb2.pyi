@@ -70,6 +70,26 @@ ACTOR_STATE_LOST: ActorState.ValueType  # 4
 """Silent for too long."""
 Global___ActorState: _TypeAlias = ActorState  # noqa: Y015
 
+class _Compression:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _CompressionEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Compression.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    COMPRESSION_UNSPECIFIED: _Compression.ValueType  # 0
+    """None: always allowed."""
+    COMPRESSION_ZSTD: _Compression.ValueType  # 1
+    """One Zstandard frame (RFC 8878) without dictionary that states its content size."""
+
+class Compression(_Compression, metaclass=_CompressionEnumTypeWrapper):
+    """Of a payload, as a whole."""
+
+COMPRESSION_UNSPECIFIED: Compression.ValueType  # 0
+"""None: always allowed."""
+COMPRESSION_ZSTD: Compression.ValueType  # 1
+"""One Zstandard frame (RFC 8878) without dictionary that states its content size."""
+Global___Compression: _TypeAlias = Compression  # noqa: Y015
+
 @_typing.final
 class CheckRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
@@ -501,22 +521,28 @@ class Limits(_message.Message):
     MAX_ROWS_FIELD_NUMBER: _builtins.int
     MAX_MESSAGE_BYTES_FIELD_NUMBER: _builtins.int
     SILENCE_SECONDS_FIELD_NUMBER: _builtins.int
+    COMPRESSIONS_FIELD_NUMBER: _builtins.int
     max_rows: _builtins.int
     """Rows in one batch, at most."""
     max_message_bytes: _builtins.int
     """Bytes of one serialized PushItemsRequest, at most."""
     silence_seconds: _builtins.float
     """A stream on which nothing comes for so long is closed."""
+    @_builtins.property
+    def compressions(self) -> _containers.RepeatedScalarFieldContainer[Global___Compression.ValueType]:
+        """How a payload may be compressed; what is not named here may not be used."""
+
     def __init__(
         self,
         *,
         max_rows: _builtins.int = ...,
         max_message_bytes: _builtins.int = ...,
         silence_seconds: _builtins.float = ...,
+        compressions: _abc.Iterable[Global___Compression.ValueType] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["max_message_bytes", b"max_message_bytes", "max_rows", b"max_rows", "silence_seconds", b"silence_seconds"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["compressions", b"compressions", "max_message_bytes", b"max_message_bytes", "max_rows", b"max_rows", "silence_seconds", b"silence_seconds"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -533,6 +559,7 @@ class PushItemsRequest(_message.Message):
     PAYLOAD_FIELD_NUMBER: _builtins.int
     BEHAVIOUR_FIELD_NUMBER: _builtins.int
     REPORT_FIELD_NUMBER: _builtins.int
+    COMPRESSION_FIELD_NUMBER: _builtins.int
     incarnation: _builtins.int
     """The same in every request of a stream."""
     seq: _builtins.int
@@ -549,7 +576,10 @@ class PushItemsRequest(_message.Message):
     Of a column of frames, in its place, the positions of its shape[0] frames per item, uint32 [rows, shape[0]]. They
     count the frames after the last column: as many as the rest of the payload holds, from 1 to as many as there are
     positions. An actor sends each different frame of a batch once; a batch refers to no other batch's frames.
+    Compressed or not, it holds no more than `Limits.max_message_bytes`.
     """
+    compression: Global___Compression.ValueType
+    """Of the payload. It pays for frames: Zstandard leaves a hundredth of Atari's."""
     @_builtins.property
     def behaviour(self) -> Global___ModelVersion:
         """The model that chose the first action of this batch."""
@@ -568,10 +598,11 @@ class PushItemsRequest(_message.Message):
         payload: _builtins.bytes = ...,
         behaviour: Global___ModelVersion | None = ...,
         report: Global___Report | None = ...,
+        compression: Global___Compression.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["behaviour", b"behaviour", "report", b"report"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["behaviour", b"behaviour", "incarnation", b"incarnation", "payload", b"payload", "report", b"report", "rows", b"rows", "schema_hash", b"schema_hash", "seq", b"seq"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["behaviour", b"behaviour", "compression", b"compression", "incarnation", b"incarnation", "payload", b"payload", "report", b"report", "rows", b"rows", "schema_hash", b"schema_hash", "seq", b"seq"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

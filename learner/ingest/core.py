@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from common.codec import decode, schema_to_pb
+from common.compression import decompress
 from common.config import RunConfig
 from common.data import MAX_ENV_ERROR, MAX_EPISODES, ModelVersion, Schema
 from common.errors import ProtocolMismatchError, RefusedError, SchemaMismatchError
@@ -84,6 +85,7 @@ class IngestCore:
             max_rows=min(config.server.max_rows, self.memory.max_rows),
             max_message_bytes=config.server.max_message_bytes,
             silence_seconds=config.server.lost_seconds,
+            compressions=[pb.COMPRESSION_ZSTD],
         )
         self.counts = IngestCounts()
         self._env_errors = Seldom(ENV_ERRORS_LOGGED_EVERY)
@@ -183,9 +185,11 @@ class IngestCore:
             self.control.duplicates += 1
             return last
         else:
-            batch = self._decode(request, last)  # First: items name the column where a report has but a sum.
+            payload = request.payload  # Once: each access copies it.
+            batch = self._decode(request, payload, last)  # First: items name the column where a report has but a sum.
             figures = _figures(request.report)
             self._store(request, batch)
+            self.control.payload_bytes += len(payload)
             self._note_batch(row, request)
             last = request.seq
         self.registry.seen(row, figures)
@@ -201,7 +205,7 @@ class IngestCore:
             lines, actor_id = quoted(text[-MAX_ENV_ERROR:]), self.registry.actor_id(row)
             log.warning("an environment of actor %d failed (%d more before it):\n%s", actor_id, missed, lines)
 
-    def _decode(self, request: pb.PushItemsRequest, last: int) -> Packed:
+    def _decode(self, request: pb.PushItemsRequest, payload: bytes, last: int) -> Packed:
         if request.seq != last + 1:
             raise RefusedError(f"seq: expected {last + 1}, found {request.seq}", "sequence")
         if request.schema_hash != self.schema.hash:
@@ -212,12 +216,16 @@ class IngestCore:
             raise RefusedError(
                 f"behaviour: expected opt steps up to {MAX_FIGURE}, found {request.behaviour.opt_steps}", "report"
             )
-        return decode(self.schema, request.rows, request.payload, self.nonfinite)
+        if request.compression == pb.COMPRESSION_ZSTD:
+            largest = min(request.rows * self.schema.max_packed_bytes, self.limits.max_message_bytes)
+            payload = decompress(payload, largest)
+        elif request.compression:
+            raise RefusedError(f"compression: expected none or 1 (zstd), found {request.compression}", "payload")
+        return decode(self.schema, request.rows, payload, self.nonfinite)
 
     def _store(self, request: pb.PushItemsRequest, batch: Packed) -> None:
         self._writer.append_packed(batch, request.incarnation, request.seq)
         self.control.batches += 1
-        self.control.payload_bytes += batch.rows * self.schema.packed_row_bytes + batch.frames.nbytes
         fence()  # The trainer must see the items before we look whether it waits for them.
         if self.control.trainer_waits:
             self._trainer_bell.ring()

@@ -57,6 +57,17 @@ def test_batches_hold_exactly_n_buffer_items_in_order_however_they_are_pushed(n_
     assert [n for numbers in sink.numbers for n in numbers] == list(range(pushed))
 
 
+def test_a_push_of_whole_batches_is_handed_over_without_a_copy() -> None:
+    class Shares:
+        def send(self, items: Items, rows: int, behaviour: ModelVersion) -> None:
+            shared.append(np.shares_memory(items["pair"], pushed["pair"]))
+
+    shared: list[bool] = []
+    pushed = rows(*range(6))
+    ReplayBufferProxy(SCHEMA, PushConfig(n_buffer=3), Shares()).push(pushed)
+    assert shared == [True, True]
+
+
 def test_a_push_larger_than_a_batch_is_split() -> None:
     proxy, sink, _ = make(3)
     proxy.push(rows(0))

@@ -14,6 +14,7 @@ import torch
 from google.protobuf.message import DecodeError, Message
 
 from common.codec import encode
+from common.compression import compress
 from common.data import Items, Schema
 from common.envs import spec_of
 from common.errors import ProtocolMismatchError, RefusedError, SchemaMismatchError
@@ -90,7 +91,10 @@ class Target:
             return self.join(incarnation)
         if kind < 0.15:
             return pb.GetModelRequest(have=pb.ModelVersion(incarnation=1, opt_steps=rng.randrange(2)))
-        return self.batch(rng.randint(1, MAX_ROWS), incarnation)
+        batch = self.batch(rng.randint(1, MAX_ROWS), incarnation)
+        if rng.random() < 0.5:
+            batch.compression, batch.payload = pb.COMPRESSION_ZSTD, compress(batch.payload)
+        return batch
 
     def batch(self, rows: int, incarnation: int) -> pb.PushItemsRequest:
         return pb.PushItemsRequest(

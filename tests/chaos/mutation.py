@@ -6,10 +6,13 @@ import random
 from collections.abc import Callable
 from typing import Any, Final
 
+from common.compression import compress
 from common.pb import crossborder_pb2 as pb
 
 ABSURD: Final = (0, 1, 2, 127, 128, 2**16, 2**31 - 1, 2**31, 2**32 - 1, 2**53 + 1, 2**63 - 1, 2**63, 2**64 - 1)
 ODD: Final = (0.0, -0.0, -1.0, 5e-324, 1e308, -1e308, float("inf"), float("-inf"), float("nan"))
+BOMB: Final = compress(bytes(16 << 20))
+"""Sixteen MiB in a thousandth of it."""
 _COUNTS: Final = {pb.PushItemsRequest: ("seq", "rows"), pb.JoinRequest: ("protocol_version", "pid")}
 _REPORTED: Final = ("env_steps", "spool_bytes", "reconnects", "dropped_items", "env_rebuilds", "env_hangs")
 _SECONDS: Final = ("seconds", "env_seconds", "inference_seconds", "wait_seconds")
@@ -75,7 +78,10 @@ def contradict(rng: random.Random, message: Any) -> None:
     elif name in ("incarnation", "schema_hash"):
         setattr(message, name, rng.choice([0, getattr(message, name) ^ 1, rng.getrandbits(64)]))
     elif name == "payload":
-        message.payload = mutilated(rng, message.payload)
+        bombed = message.compression and rng.random() < 0.2
+        message.payload = BOMB if bombed else mutilated(rng, message.payload)
+    elif name == "compression":
+        message.compression = rng.choice(ABSURD[:6])
     elif name == "host":
         message.host = "ö" * rng.choice([0, 255, 256, 100_000])
     elif name == "report":

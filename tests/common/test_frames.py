@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from common.data import Column, Schema
+from common.data import Array, Column, Items, Schema
 from common.frames import Packer
 from tests.frames import SCHEMA, pictures, stacked_items, unpacked
 
@@ -65,6 +65,36 @@ def test_positions_lead_to_the_frames_of_all_batches_so_far(sizes: list[int]) ->
             np.testing.assert_array_equal(given_so_far[base + batch.columns[name].astype(int)], items[name])
         assert base >= lowest, "no batch may need an older frame than the batch before it"
         lowest, start = base, start + size
+
+
+def packed_by_content(items: Items) -> tuple[dict[str, list[list[int]]], list[bytes]]:
+    """Every frame looked up by its bytes, in order: what a packer must come to, however it gets there."""
+    distinct: dict[bytes, int] = {}
+    places = {
+        name: [[distinct.setdefault(frame.tobytes(), len(distinct)) for frame in stack] for stack in items[name]]
+        for name in ("obs", "next_obs")
+    }
+    return places, list(distinct)
+
+
+def interleaved(n_envs: int, steps: int) -> Array:
+    """The numbers of steps of several environments, a row of each in turn."""
+    return (np.arange(steps)[:, None] + 100 * np.arange(n_envs)).ravel()
+
+
+@pytest.mark.parametrize(
+    "numbers",
+    [np.arange(30), interleaved(4, 9), interleaved(3, 1), np.random.default_rng(0).permutation(30), np.zeros(5, int)],
+    ids=["one life", "four environments", "a step of three", "shuffled", "one step again and again"],
+)
+@pytest.mark.parametrize("ahead", [0, 2], ids=["one step", "n steps"])
+def test_frames_are_found_and_ordered_as_if_all_were_looked_up_by_content(numbers: Array, ahead: int) -> None:
+    items = stacked_items(numbers)
+    items["next_obs"] = stacked_items(numbers + ahead)["next_obs"]
+    batch = Packer(SCHEMA).pack(items, len(numbers))
+    places, contents = packed_by_content(items)
+    assert {name: batch.columns[name].tolist() for name in places} == places
+    assert [frame.tobytes() for frame in batch.frames] == contents
 
 
 def test_a_picture_that_keeps_coming_back_is_given_again_before_it_is_old() -> None:

@@ -15,13 +15,16 @@ from actor.client.connector import Connector
 from actor.client.fetcher import ModelFetcher
 from actor.client.pusher import Pusher, RunChangedError
 from actor.stat import ActorCounters
-from common.codec import decode, schema_to_pb
+from common.codec import decode, encode, schema_to_pb
+from common.compression import compress
 from common.data import NO_MODEL, Column, Schema
 from common.errors import RefusedError, SchemaMismatchError
 from common.pb import crossborder_pb2 as pb
 from common.rpc import ERROR_KEY
 from tests.actor.client.conftest import ScriptedLearner, Serve
 from tests.conftest import PATIENCE, wait_for
+from tests.frames import SCHEMA as STACKED
+from tests.frames import stacked_items
 
 SCHEMA = Schema((Column("n", "<i8"),))
 CONFIG = '{"env": {"target": "a:b"}, "agent": {"target": "c:d"}, "push": {"window": 2}}'
@@ -90,6 +93,23 @@ def _break(context: grpc.ServicerContext, way: str) -> NoReturn:
 
 
 @dataclass
+class FilmLearner(BreakingLearner):
+    """Takes stacks of frames, compressed or not as it says at Join; keeps what came."""
+
+    compressions: list[pb.Compression.ValueType] = field(default_factory=list)
+    came: list[tuple[int, bytes]] = field(default_factory=list)
+
+    def Join(self, request: pb.JoinRequest, context: grpc.ServicerContext) -> pb.JoinResponse:  # noqa: N802
+        limits = pb.Limits(compressions=self.compressions)
+        return pb.JoinResponse(schema=schema_to_pb(STACKED), config_json=self.config, limits=limits)
+
+    def _store(self, request: pb.PushItemsRequest) -> None:
+        self.last_seq = max(self.last_seq, request.seq)
+        if request.seq:
+            self.came.append((request.compression, request.payload))
+
+
+@dataclass
 class Outcome:
     unacknowledged: int
     failure: Exception | None
@@ -106,7 +126,7 @@ def push(serve: Serve, learner: BreakingLearner, batches: int, pushed: list[int]
     for n in range(batches):
         if stopped.is_set():
             break
-        pusher.send({"n": np.array([n])}, 1, NO_MODEL)
+        pusher.send(stacked_items(np.array([n])) if joined.schema.frame else {"n": np.array([n])}, 1, NO_MODEL)
         if pushed is not None:
             pushed.append(n)
     wait_for(lambda: not len(pusher._spool) or stopped.is_set(), "everything is acknowledged")
@@ -128,6 +148,15 @@ def test_whatever_breaks_everything_arrives_once_and_in_order(serve: Serve, way:
     assert learner.stored == list(range(20))
     assert outcome == Outcome(0, None, stopped=False)
     assert (learner.streams, learner.goodbyes) == (4, 1)
+
+
+def test_frames_are_compressed_for_a_learner_that_takes_it(serve: Serve) -> None:
+    plain = encode(STACKED, stacked_items(np.array([0])), 1)
+    old, new = FilmLearner(), FilmLearner(compressions=[pb.COMPRESSION_ZSTD])
+    for learner in (old, new):
+        push(serve, learner, 1)
+    assert old.came == [(pb.COMPRESSION_UNSPECIFIED, plain)]
+    assert new.came == [(pb.COMPRESSION_ZSTD, compress(plain))]
 
 
 def test_the_last_report_tells_of_reconnects_waiting_and_an_empty_spool(serve: Serve) -> None:
