@@ -31,3 +31,10 @@ def write_ring(ring: Array, rows: Array, start: int) -> None:
     until_end = min(len(rows), len(ring) - slot)
     ring[slot : slot + until_end] = rows[:until_end]
     ring[: len(rows) - until_end] = rows[until_end:]
+
+
+def read_ring(ring: Array, start: int, end: int) -> Array:
+    """A copy of the rows with absolute indices ``[start, end)``, at most one round of them."""
+    slot = start % len(ring)
+    until_end = min(end - start, len(ring) - slot)
+    return np.concatenate([ring[slot : slot + until_end], ring[: end - start - until_end]])
