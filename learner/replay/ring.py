@@ -20,9 +20,13 @@ def map_ring(mapped: MapFile, path: Path, column: Column, length: int) -> Array:
     Raises:
         RunDirectoryError: see ``map_file``.
     """
-    file = mapped(path, length * column.row_bytes)
+    return ring_over(mapped(path, length * column.row_bytes), column)
+
+
+def ring_over(file: mmap.mmap, column: Column) -> Array:
+    """All of a mapped file as rows of a column, ``[length, *shape]``."""
     array: Array = np.frombuffer(file, column.dtype)
-    return array.reshape(length, *column.shape)
+    return array.reshape(-1, *column.shape)
 
 
 def write_ring(ring: Array, rows: Array, start: int) -> None:
