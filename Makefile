@@ -136,6 +136,9 @@ bench: $(READY)
 	$(BIN)/python -m benchmarks.model
 	$(BIN)/python -m benchmarks.acting
 	$(BIN)/python -m benchmarks.frames
+	$(BIN)/python -m benchmarks.scale
+	$(BIN)/python -m benchmarks.replay
+	$(BIN)/python -m benchmarks.replay --kind atari
 	$(BIN)/python -m benchmarks.learner
 	$(BIN)/python -m benchmarks.checkpoint
 

@@ -1,10 +1,13 @@
-"""The floor of ``benchmarks.ingest`` and ``.model``: a gRPC server that acknowledges messages, or sends bytes, only."""
+"""The floor of benchmarks of the wire: a gRPC server that acknowledges messages, or sends bytes, only."""
 
 from __future__ import annotations
 
 import asyncio
+import subprocess
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import grpc
@@ -31,6 +34,24 @@ async def send(request: bytes, _: object) -> AsyncIterator[bytes]:
     data = bytes(total)
     for offset in range(0, total, size):
         yield data[offset : offset + size]
+
+
+@dataclass(frozen=True)
+class Floor:
+    """Such a server, a process of its own."""
+
+    address: str
+    pid: int
+
+
+@contextmanager
+def floor_server() -> Iterator[Floor]:
+    """One that runs."""
+    command = [sys.executable, "-m", "benchmarks.floor"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as server:
+        assert server.stdout is not None
+        # Leaving closes its standard input, and so ends it.
+        yield Floor(f"127.0.0.1:{server.stdout.readline().strip()}", server.pid)
 
 
 async def serve() -> None:

@@ -8,8 +8,6 @@ TLS with a token; and the processor time that ingest and the client took for a m
 from __future__ import annotations
 
 import argparse
-import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -20,7 +18,7 @@ from pathlib import Path
 import grpc
 
 from benchmarks.client import Client
-from benchmarks.floor import METHOD
+from benchmarks.floor import METHOD, floor_server
 from benchmarks.report import cpu_seconds, median, report
 from benchmarks.screens import life
 from common.codec import encode
@@ -83,13 +81,7 @@ def push_rate(server: LearnerServer, rows_per_push: int) -> float:
 
 def floor_rate(message_bytes: int) -> float:
     """Messages per second to a server that only acknowledges, the same number in flight."""
-    server = subprocess.Popen(
-        [sys.executable, "-m", "benchmarks.floor"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
-    assert server.stdin is not None
-    assert server.stdout is not None
-    try:
-        channel = grpc.insecure_channel(f"127.0.0.1:{server.stdout.readline().strip()}")
+    with floor_server() as floor, grpc.insecure_channel(floor.address) as channel:
         free, payload, sent = threading.Semaphore(WINDOW), bytes(message_bytes), 0
         end = time.perf_counter() + SECONDS
 
@@ -104,12 +96,7 @@ def floor_rate(message_bytes: int) -> float:
         push: grpc.StreamStreamMultiCallable[bytes, bytes] = channel.stream_stream(METHOD)
         for _ in push(messages()):
             free.release()
-        elapsed = time.perf_counter() - started
-        channel.close()
-        return sent / elapsed
-    finally:
-        server.stdin.close()
-        server.wait(10)
+        return sent / (time.perf_counter() - started)
 
 
 def main() -> None:

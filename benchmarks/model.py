@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 import statistics
-import subprocess
 import sys
 import threading
 import time
@@ -23,7 +22,7 @@ import torch
 
 from actor.client.channel import open_channel
 from actor.client.fetcher import assemble
-from benchmarks.floor import MODEL_METHOD
+from benchmarks.floor import MODEL_METHOD, floor_server
 from benchmarks.ingest import ingest
 from benchmarks.report import RUNS, median, report
 from common.child import KEEP_BUFFERS
@@ -78,16 +77,10 @@ def per_second(work: Callable[[], object], threads: int = 1) -> float:
 @contextmanager
 def floor_stream(n_bytes: int) -> Iterator[Callable[[], int]]:
     """Receives so many bytes from a server that has nothing to do but send them."""
-    command = [sys.executable, "-m", "benchmarks.floor"]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as server:
-        assert server.stdin is not None
-        assert server.stdout is not None
-        channel = grpc.insecure_channel(f"127.0.0.1:{server.stdout.readline().strip()}")
+    with floor_server() as floor, grpc.insecure_channel(floor.address) as channel:
         stream: grpc.UnaryStreamMultiCallable[bytes, bytes] = channel.unary_stream(MODEL_METHOD)
         sizes = b"%d %d" % (n_bytes, CHUNK_BYTES)
         yield lambda: sum(map(len, stream(sizes)))
-        channel.close()
-        server.stdin.close()
 
 
 def publishing(server: LearnerServer, n_bytes: int) -> dict[str, float]:

@@ -10,6 +10,7 @@ from common.config import PrioritizedConfig
 from common.data import PRIORITY, Array, Items, Schema, Snapshot
 from common.errors import CheckpointError, ConfigError
 from learner.replay.memory import ReplayMemory
+from learner.replay.ring import read_ring
 from learner.replay.shared import SharedReplay
 from learner.replay.sum_tree import MinTree, SumTree
 
@@ -74,8 +75,7 @@ class PrioritizedReplay(SharedReplay):
         self._set(index[there], priority[there])
 
     def state(self) -> Snapshot:
-        known = np.arange(self._first, self._end)
-        priorities = self._sums.get(known % self._memory.capacity)  # [n]
+        priorities = read_ring(self._sums.values, self._first, self._end)  # [n]
         schedule = {"end": self._end, "highest": self._highest, "updates": self._updates}
         return Snapshot({**super().state().values, **schedule}, {"priorities": priorities})
 
@@ -99,7 +99,7 @@ class PrioritizedReplay(SharedReplay):
         self._catch_up()
         slots = self._sums.find((np.arange(size) + self._rng.random(size)) / size)
         ages = (self._end - 1 - slots) % self._memory.capacity
-        return {"index": self._end - 1 - ages, "priority": self._sums.get(slots)}
+        return {"index": self._end - 1 - ages, "priority": self._sums.values[slots]}
 
     def _catch_up(self) -> None:
         """Let in the items that were committed since the last time, and leave out those that are being overwritten."""

@@ -20,9 +20,13 @@ def map_ring(mapped: MapFile, path: Path, column: Column, length: int) -> Array:
     Raises:
         RunDirectoryError: see ``map_file``.
     """
-    file = mapped(path, length * column.row_bytes)
+    return ring_over(mapped(path, length * column.row_bytes), column)
+
+
+def ring_over(file: mmap.mmap, column: Column) -> Array:
+    """All of a mapped file as rows of a column, ``[length, *shape]``."""
     array: Array = np.frombuffer(file, column.dtype)
-    return array.reshape(length, *column.shape)
+    return array.reshape(-1, *column.shape)
 
 
 def write_ring(ring: Array, rows: Array, start: int) -> None:
@@ -31,3 +35,10 @@ def write_ring(ring: Array, rows: Array, start: int) -> None:
     until_end = min(len(rows), len(ring) - slot)
     ring[slot : slot + until_end] = rows[:until_end]
     ring[: len(rows) - until_end] = rows[until_end:]
+
+
+def read_ring(ring: Array, start: int, end: int) -> Array:
+    """A copy of the rows with absolute indices ``[start, end)``, at most one round of them."""
+    slot = start % len(ring)
+    until_end = min(end - start, len(ring) - slot)
+    return np.concatenate([ring[slot : slot + until_end], ring[: end - start - until_end]])

@@ -28,11 +28,14 @@ class _Tree:
     def __init__(self, size: int, combine: np.ufunc, neutral: float) -> None:
         self._combine, self._neutral = combine, neutral
         self._levels: list[Array] = []  # From the leaves up, each [nodes, FAN].
-        while size > TOP:
-            size = -(-size // FAN)
-            self._levels.append(np.full((size, FAN), neutral))
-        self._top = np.full(size, neutral)
+        nodes = size
+        while nodes > TOP:
+            nodes = -(-nodes // FAN)
+            self._levels.append(np.full((nodes, FAN), neutral))
+        self._top = np.full(nodes, neutral)
         self._rows = [*(level.reshape(-1) for level in self._levels), self._top]
+        self.values = self._rows[0][:size]
+        """Of every slot, float64; to be read only."""
 
     def set(self, slots: Array, values: Array | float) -> None:
         """Set the values ``[n]`` of ``slots`` ``[n]``; of a slot named twice the last counts."""
@@ -48,10 +51,6 @@ class _Tree:
     def clear(self, slots: Array) -> None:
         """Make ``slots`` ``[n]`` as they were at first."""
         self.set(slots, self._neutral)
-
-    def get(self, slots: Array) -> Array:
-        """The values ``[n]`` of ``slots`` ``[n]``, float64."""
-        return self._rows[0][slots]
 
 
 class SumTree(_Tree):

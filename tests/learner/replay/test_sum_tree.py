@@ -53,7 +53,7 @@ def test_after_any_changes_it_is_the_tree_of_the_values_as_they_are(
         minima.set(slots, values[slots])
     shares = np.random.default_rng(draw).random(20)
     np.testing.assert_array_equal(sums.find(shares), slow_find(values, shares))
-    np.testing.assert_array_equal(sums.get(np.arange(size)), values)
+    np.testing.assert_array_equal(sums.values, values)
     assert minima.least() == values[values > 0].min()
 
 
@@ -85,7 +85,7 @@ def test_of_a_slot_named_twice_the_last_value_counts_and_no_slots_change_nothing
     sums = SumTree(4)
     sums.set(np.array([2, 1, 2]), np.array([9.0, 1.0, 3.0]))
     sums.set(np.array([], np.int64), np.array([]))
-    assert sums.get(np.arange(4)).tolist() == [0.0, 1.0, 3.0, 0.0]
+    assert sums.values.tolist() == [0.0, 1.0, 3.0, 0.0]
     assert sums.find(np.array([0.24, 0.26])).tolist() == [1, 2]
 
 

@@ -1,0 +1,121 @@
+"""Light actors, many in one process: each joins and has a connection of its own, and pushes one batch over and over.
+
+A child process (``common.child``). It is told ``{"learner", "floor", "actors"}``, the latter the address of a
+``benchmarks.floor`` to which batches go instead, or null, and says ``{}`` when all have joined. Then it is told
+``{"interval", "seconds"}`` time and again, and says ``{"milliseconds", "seconds"}``: how long each batch took to be
+acknowledged, and all of them together.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import sys
+import time
+from collections import deque
+from collections.abc import Callable
+from itertools import chain
+from typing import Any
+
+import grpc
+
+from benchmarks.floor import METHOD
+from benchmarks.screens import life
+from common.child import say
+from common.codec import encode, schema_from_pb
+from common.pb import crossborder_pb2 as pb
+from common.pb import crossborder_pb2_grpc as pb_grpc
+from common.rpc import CLIENT_OPTIONS, PROTOCOL_VERSION
+
+ROWS = 64
+WINDOW = 4
+"""Batches of one actor that are on their way, as by default."""
+OPTIONS = [*CLIENT_OPTIONS, ("grpc.use_local_subchannel_pool", 1)]  # A connection of its own.
+PUSH_ITEMS = f"/{pb.DESCRIPTOR.services_by_name['LearnerService'].full_name}/PushItems"
+
+
+class LightActor:
+    """One stream of messages, each acknowledged by one answer.
+
+    Args:
+        call: bytes both ways.
+        message: makes the one of a number, 1, 2, 3, …; the last is number 0.
+    """
+
+    def __init__(self, call: Any, message: Callable[[int], bytes]) -> None:
+        self._call, self._message = call, message
+        self._room = asyncio.Semaphore(WINDOW)
+        self._seq = 0
+        self._sent_at = deque[float]()
+        self._milliseconds: list[float] = []
+
+    async def push(self, interval: float, seconds: float) -> list[float]:
+        """A batch each so many seconds, for so long, when there is room for it; the milliseconds that each one took."""
+        self._milliseconds.clear()
+        due = time.perf_counter() + random.uniform(0, interval)
+        end = time.perf_counter() + seconds
+        while max(due, time.perf_counter()) < end:
+            await asyncio.sleep(due - time.perf_counter())
+            await self._room.acquire()
+            self._seq += 1
+            await self._send(self._seq)
+            due += interval
+        for _ in range(WINDOW):
+            await self._room.acquire()
+        for _ in range(WINDOW):
+            self._room.release()
+        return self._milliseconds
+
+    async def _send(self, seq: int) -> None:
+        self._sent_at.append(time.perf_counter())
+        await self._call.write(self._message(seq))
+
+    async def hear(self) -> None:
+        """Take acknowledgements until the stream ends."""
+        while await self._call.read() is not grpc.aio.EOF:
+            self._milliseconds.append((time.perf_counter() - self._sent_at.popleft()) * 1e3)
+            self._room.release()
+
+    async def leave(self) -> None:
+        await self._send(0)
+        await self._call.done_writing()
+
+
+async def join(learner: str, floor: str | None) -> LightActor:
+    """An actor that has joined, whose batches go to the floor if there is one."""
+    incarnation = random.getrandbits(63) | 1
+    channel = grpc.aio.insecure_channel(learner, options=OPTIONS)
+    request = pb.JoinRequest(protocol_version=PROTOCOL_VERSION, incarnation=incarnation, host="fleet", pid=1)
+    schema = schema_from_pb((await pb_grpc.LearnerServiceStub(channel).Join(request)).schema)
+    payload = encode(schema, life(schema, ROWS), ROWS)
+
+    def message(seq: int) -> bytes:
+        if not seq:
+            return pb.PushItemsRequest(incarnation=incarnation, report=pb.Report(leaving=True)).SerializeToString()
+        report = pb.Report(env_steps=seq * ROWS)
+        return pb.PushItemsRequest(
+            incarnation=incarnation, seq=seq, schema_hash=schema.hash, rows=ROWS, payload=payload, report=report
+        ).SerializeToString()
+
+    if floor is None:
+        return LightActor(channel.stream_stream(PUSH_ITEMS)(), message)
+    return LightActor(grpc.aio.insecure_channel(floor, options=OPTIONS).stream_stream(METHOD)(), message)
+
+
+async def serve() -> None:
+    boot = json.loads(sys.stdin.readline())
+    actors = await asyncio.gather(*(join(boot["learner"], boot["floor"]) for _ in range(boot["actors"])))
+    async with asyncio.TaskGroup() as group:
+        for actor in actors:
+            group.create_task(actor.hear())
+        say({})
+        while line := await asyncio.to_thread(sys.stdin.readline):
+            began = time.perf_counter()
+            pushed = await asyncio.gather(*(actor.push(**json.loads(line)) for actor in actors))
+            say({"milliseconds": list(chain.from_iterable(pushed)), "seconds": time.perf_counter() - began})
+        await asyncio.gather(*(actor.leave() for actor in actors))
+
+
+if __name__ == "__main__":
+    asyncio.run(serve())
