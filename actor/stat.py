@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from common.data import MAX_ENV_ERROR, MAX_EPISODES
 
@@ -83,6 +84,16 @@ class ActorCounters:
             return self._env_errors.pop()
         except IndexError:
             return ""
+
+    def state(self) -> dict[str, Any]:
+        """Counts of steps and episodes, as plain values."""
+        return {"env_steps": self.env_steps, "recent": list(self._recent), "open": list(self._open.items())}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on counting where ``state`` was."""
+        self.env_steps = state["env_steps"]
+        self._recent.extend(state["recent"])
+        self._open = {env: (total, length) for env, (total, length) in state["open"]}
 
     def seconds(self) -> float:
         """From the first step to the last."""

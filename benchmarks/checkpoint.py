@@ -55,7 +55,7 @@ def measure(make: MakeAgent, env_id: str, directory: Path) -> dict[str, object]:
     agent, buffer = make(spec=spec_of(env), seed=0, epsilon=0.0, device="cpu"), UniformReplay(memory, seed=0)
     agent.opt(buffer)
     files = StateFiles(directory / "checkpoints", {"run_id": "benchmark"}, keep=1, counts=SaveCounts())
-    checkpointer, moment = Checkpointer(files, agent, buffer, "cpu", seconds=None), Moment(1, 1000, 0.0)
+    checkpointer, moment = Checkpointer(files, agent, {"buffer": buffer}, "cpu", seconds=None), Moment(1, 1000, 0.0)
     state = checkpointer.copy(moment, -math.inf)
     opt = median(lambda: millis(lambda: agent.opt(buffer)))
     copy = median(lambda: millis(lambda: checkpointer.copy(moment, -math.inf)))

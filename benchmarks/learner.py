@@ -1,9 +1,10 @@
 """DQN's opt steps per second on one thread: bare, and while transitions arrive; a network of 2x256, or Nature's CNN.
 
-Beside them the floor, the step's matrix products and convolutions alone, and the update of CleanRL's ``dqn.py`` (MIT
-licence) on the same network: uniform batches from arrays, mean squared error, Adam. ``felt`` is the rate while
-transitions arrive over the rate of the same process, its server idle; ``to CleanRL`` and ``of the floor`` are of the
-bare rate. The ways take turns, and of each turn the fastest of three counts: whatever else runs only slows down.
+Beside them the floor, the step's matrix products and convolutions alone; ``resident``, the same update again and again
+on one batch that is there already; and the update of CleanRL's ``dqn.py`` (MIT licence) on the same network: uniform
+batches from arrays, mean squared error, Adam. ``felt`` is the rate while transitions arrive over the rate of the same
+process, its server idle; ``to CleanRL`` and the shares of the floors are of the bare rate. The ways take turns, and of
+each turn the fastest of three counts: whatever else runs only slows down.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from benchmarks.ingest import ingest
 from benchmarks.report import report
 from benchmarks.screens import life
 from common.agents.dqn import DQN
+from common.agents.training import to_tensors
 from common.data import Items
 from learner.server import LearnerServer, local_trust
 
@@ -38,20 +40,23 @@ NATURE = "network: {target: 'common.agents.networks:NatureCnn'}"
 KINDS = {
     "cartpole": (64, 20_000, "units: [256, 256]"),
     "atari": (32, 2_000, NATURE),
+    "atari in large batches": (512, 2_000, NATURE),
 }
 """Batch size, arriving transitions per second, network."""
 
 
 def rate(step: Callable[[], object]) -> float:
-    """Steps per second of wall-clock."""
+    """Steps per second of wall-clock, to the end of the last one's computation."""
     started, steps = time.perf_counter(), 0
-    while (elapsed := time.perf_counter() - started) < SECONDS:
+    while time.perf_counter() - started < SECONDS:
         step()
         steps += 1
-    return steps / elapsed
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+    return steps / (time.perf_counter() - started)
 
 
-def cleanrl(net: nn.Module, items: Items, size: int) -> Callable[[], None]:
+def cleanrl(net: nn.Module, items: Items, size: int, device: torch.device) -> Callable[[], None]:
     """CleanRL's update, with replay and batches as it has them."""
     online, target = net, copy.deepcopy(net)
     optimizer, rng = torch.optim.Adam(online.parameters(), lr=1e-3), np.random.default_rng(0)
@@ -61,8 +66,9 @@ def cleanrl(net: nn.Module, items: Items, size: int) -> Callable[[], None]:
 
     def update() -> None:
         drawn = rng.integers(0, rows, size)
-        obs, next_obs = (torch.tensor(items[name][drawn]) for name in ("obs", "next_obs"))
-        action, reward, done = (torch.tensor(column[drawn]) for column in (actions, items["reward"], dones))
+        obs, next_obs = (torch.tensor(items[name][drawn], device=device) for name in ("obs", "next_obs"))
+        columns = actions, items["reward"], dones
+        action, reward, done = (torch.tensor(column[drawn], device=device) for column in columns)
         with torch.no_grad():
             best, _ = target(next_obs).max(dim=1)
             expected = reward + 0.99 * best * (1 - done)
@@ -130,10 +136,11 @@ def arriving(server: LearnerServer, per_second: float) -> Iterator[None]:
         raise SystemExit(f"expected {per_second:g} transitions a second, but only {arrived:.0f} arrived")
 
 
-def measure(kind: str) -> dict[str, object]:
+def measure(kind: str, device: str, update: str) -> dict[str, object]:
     size, per_second, network = KINDS[kind]
-    params = f"agent={{target: common.agents.dqn:DQN, params: {{{PARAMS.format(size)}, {network}}}}}"
-    with ingest(kind, 64, params, f"replay.capacity={STORED}") as server:
+    params = f"agent={{target: common.agents.dqn:DQN, params: {{{PARAMS.format(size)}, {network}, update: {update}}}}}"
+    more = params, f"replay.capacity={STORED}", f"trainer.device={device}"
+    with ingest(kind.partition(" ")[0], 64, *more) as server:
         with Client(server.ingest.address, local_trust(server.config.server)) as client:
             for _ in range(STORED // ROWS):
                 client.push(client.parts(ROWS)[0])
@@ -141,11 +148,15 @@ def measure(kind: str) -> dict[str, object]:
         assert isinstance(agent, DQN)
         server.learner.start()
         items = life(server._run.memory.schema, 1000)
-        obs = torch.from_numpy(items["obs"][:size])
-        update, floor = cleanrl(copy.deepcopy(agent.qnet), items, size), products(agent.qnet, obs)
+        batch = to_tensors({name: column[:size] for name, column in items.items()}, agent.device)
+        theirs, floor = (
+            cleanrl(copy.deepcopy(agent.qnet), items, size, agent.device),
+            products(agent.qnet, batch["obs"]),
+        )
         turns = []
         for _ in range(TURNS):
-            turn = {"opt/s": rate(server.learner.step), "CleanRL/s": rate(update), "products/s": rate(floor)}
+            turn = {"opt/s": rate(server.learner.step), "CleanRL/s": rate(theirs), "products/s": rate(floor)}
+            turn["resident/s"] = rate(lambda: agent._learn(batch))
             with arriving(server, per_second):
                 turn["opt/s meanwhile"] = rate(server.learner.step)
             turns.append(turn)
@@ -155,7 +166,8 @@ def measure(kind: str) -> dict[str, object]:
         "batch": size,
         **best,
         "to CleanRL": best["opt/s"] / best["CleanRL/s"],
-        "of the floor": best["opt/s"] / best["products/s"],
+        "of the products": best["opt/s"] / best["products/s"],
+        "of the resident": best["opt/s"] / best["resident/s"],
         "arriving/s": per_second,
         "felt": best["opt/s meanwhile"] / best["opt/s"],
     }
@@ -163,9 +175,13 @@ def measure(kind: str) -> dict[str, object]:
 
 def main() -> None:
     parser = argparse.ArgumentParser("benchmarks.learner", description=__doc__)
-    parser.add_argument("--kind", choices=KINDS, nargs="+", default=list(KINDS))
+    parser.add_argument("--kind", choices=KINDS, nargs="+", default=["cartpole", "atari"])
+    parser.add_argument("--device", default="cpu", help="cuda: its floor is the update on resident data")
+    parser.add_argument("--update", default="captured", help="eager, captured or compiled")
+    arguments = parser.parse_args()
     torch.set_num_threads(1)
-    report("learner", "one thread; acknowledged, exactly once", [measure(kind) for kind in parser.parse_args().kind])
+    rows = [measure(kind, arguments.device, arguments.update) for kind in arguments.kind]
+    report("learner", f"{arguments.device}, {arguments.update}, one thread; acknowledged, exactly once", rows)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Draw and tabulate what ``benchmarks.solve`` found: ``docs/images/results.png``, the table in ``docs/results.md``."""
+"""Draw and tabulate what ``benchmarks.returns`` found: ``docs/images/results.png``, the table in docs/results.md."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from benchmarks.solve import RESULTS, TASKS, Way
+from benchmarks.returns import RESULTS, TASKS, Way
 
 PAGE = Path("docs/results.md")
 PICTURE = Path("docs/images/results.png")

@@ -1,4 +1,7 @@
-"""Train with stable-baselines3, for comparison; runs where that package is installed and imports nothing of ours."""
+"""Train with stable-baselines3, for comparison; runs where that package is installed and imports nothing of ours.
+
+The job, JSON as the only argument, ends with its environment steps, or as soon as a score is at least its ``target``.
+"""
 
 from __future__ import annotations
 
@@ -35,12 +38,17 @@ class Score(BaseCallback):  # type: ignore[misc] # without the package it has no
     def __init__(self, env: gymnasium.Env[Any, Any], job: dict[str, Any]) -> None:
         super().__init__()
         self._env, self._episodes, self._interval = env, job["episodes"], job["env_steps"] // job["evaluations"]
+        self._target = job.get("target", float("inf"))
         self.curve: list[list[float]] = []
+        self.seconds = 0.0
 
     def _on_step(self) -> bool:
-        if self.num_timesteps % self._interval == 0:
-            self.curve.append([self.num_timesteps, round(evaluate(self.model, self._env, self._episodes), 2)])
-        return True
+        if self.num_timesteps % self._interval:
+            return True
+        started = time.perf_counter()
+        self.curve.append([self.num_timesteps, round(evaluate(self.model, self._env, self._episodes), 2)])
+        self.seconds += time.perf_counter() - started
+        return bool(self.curve[-1][1] < self._target)
 
 
 def main() -> None:
@@ -52,7 +60,8 @@ def main() -> None:
     score, started = Score(gymnasium.make(**job["env"]), job), time.perf_counter()
     model.learn(job["env_steps"], callback=score)
     seconds = round(time.perf_counter() - started, 1)
-    sys.stdout.write(json.dumps({"opt_steps": model._n_updates, "seconds": seconds, "curve": score.curve}) + "\n")
+    found = {"opt_steps": model._n_updates, "seconds": seconds, "curve": score.curve, "eval_seconds": score.seconds}
+    sys.stdout.write(json.dumps(found) + "\n")
 
 
 if __name__ == "__main__":

@@ -1,160 +1,208 @@
-"""Return after a budget of environment steps: with actors, in turns, and in stable-baselines3, over several seeds.
+"""Seconds of training until a task is solved, with the network, and in stable-baselines3 in one process.
 
-    python -m benchmarks.solve cartpole --way async             one task, one way, five seeds
-    python -m benchmarks.solve cartpole --way sb3 --python …    the same budget, with a Python that has the package
+    python -m benchmarks.solve --python PYTHON     an interpreter with stable-baselines3; without it, ours alone
 
-Every way is scored by the same greedy episodes at the same ten points of its budget; its seconds are the wall-clock
-of training and these evaluations. Results are added to ``benchmarks/results/TASK.json``; ``python -m
-benchmarks.results`` draws and tabulates them.
+Both learn with the same algorithm, settings and replay ratio on one torch thread, and are scored by the same greedy
+episodes after as many environment steps. Seconds are those of training: evaluations and start-up (processes, imports,
+the first item) are stated apart. Seeds take turns, ours and theirs; medians over the seeds.
 """
 
 from __future__ import annotations
 
 import argparse
-import csv
 import json
+import math
+import statistics
 import subprocess
 import sys
 import tempfile
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any
 
-from common.config import RunConfig, load_config
-from learner.run import Result
-from learner.server import train_async
-from learner.trainer import train_in_turns
+import torch
 
-RESULTS = Path(__file__).parent / "results"
-EVALUATIONS = 10
-Way = Literal["async", "in turns", "sb3"]
+from benchmarks.report import report
+from common.config import load_config
+from learner.learner import Outcome
+from learner.server import LearnerServer
+
+MAX_ENV_STEPS = 100_000
 
 
 @dataclass(frozen=True)
 class Task:
-    """What is trained: ``configs/NAME.yaml`` with so many environment steps."""
+    """One task in both systems: ``configs/NAME.yaml`` with ``ours``, scored every ``interval`` environment steps."""
 
-    env_steps: int
+    target: float
     episodes: int
+    interval: int
+    steps_per_opt: int
+    env: str
+    ours: dict[str, Any]
     sb3: dict[str, Any]
-    """The algorithm of the same name there, with the settings of RL Baselines3 Zoo."""
 
 
-_ZOO_DQN = {
-    "algorithm": "DQN",
-    "learning_rate": 6.3e-4,
-    "batch_size": 128,
-    "buffer_size": 50_000,
-    "learning_starts": 0,
-    "target_update_interval": 250,
-    "train_freq": 4,
-    "gradient_steps": -1,
-    "exploration_final_eps": 0.1,
-    "policy_kwargs": {"net_arch": [256, 256]},
-}
 TASKS = {
     "cartpole": Task(
-        50_000,
+        475.0,
         20,
+        2000,
+        2,
+        "CartPole-v1",
+        {
+            "step_processor": "{target: common.processors:OneStep}",
+            "agent.params": "{units: [256, 256], lr: 0.0023, batch_size: 64, double_dqn: false, "
+            "soft_update_interval: 128, explorer: {start: 1.0, final_step: 4000}}",
+            "exploration": "{base: 0.04, alpha: 0.0, rungs: 1}",
+        },
         {
             "algorithm": "DQN",
             "learning_rate": 2.3e-3,
             "batch_size": 64,
             "buffer_size": 100_000,
             "learning_starts": 1000,
-            "target_update_interval": 10,
+            "target_update_interval": 10,  # Looked at once in 256 steps, with the 128 updates that follow.
             "train_freq": 256,
             "gradient_steps": 128,
-            "exploration_fraction": 0.16,
+            "exploration_fraction": 8000 / MAX_ENV_STEPS,
             "exploration_final_eps": 0.04,
             "policy_kwargs": {"net_arch": [256, 256]},
         },
     ),
-    "acrobot": Task(50_000, 20, {**_ZOO_DQN, "exploration_fraction": 0.24}),
-    "lunarlander": Task(50_000, 20, {**_ZOO_DQN, "exploration_fraction": 0.24}),
     "pendulum": Task(
-        10_000,
-        20,
+        -200.0,
+        10,
+        500,
+        1,
+        "Pendulum-v1",
+        {},
         {"algorithm": "SAC", "learning_rate": 1e-3, "learning_starts": 1000, "buffer_size": 100_000},
     ),
 }
 
 
-def configure(name: str, seed: int, run_dir: Path) -> RunConfig:
-    """The task's configuration with its budget in place of its target."""
-    plain, task = load_config(Path(f"configs/{name}.yaml")), TASKS[name]
-    ratio, batch = plain.replay.samples_per_insert, plain.agent.params["batch_size"]
-    if ratio is None:
-        raise SystemExit(f"configs/{name}.yaml: expected replay.samples_per_insert, found null")
-    opts = int((task.env_steps - plain.trainer.warmup_period) * ratio / batch)
-    interval = opts // EVALUATIONS
-    trainer = {"target_score": "null", "max_opts": interval * EVALUATIONS, "eval_interval": interval}
-    ours = {f"trainer.{key}": value for key, value in trainer.items()} | {
-        "evaluator.episodes": task.episodes,
-        "evaluator.seed": 1000,
-        "server.listen": "127.0.0.1:0",
-        "metrics.trainer_port": "null",
-        "metrics.ingest_port": "null",
-        "seed": seed,
-        "run_dir": run_dir,
-    }
-    return load_config(Path(f"configs/{name}.yaml"), [f"{key}={value}" for key, value in ours.items()])
-
-
-def train_ours(name: str, way: Way, seed: int) -> dict[str, Any]:
-    """One run of ours: its curve and what it took."""
+def solve_ours(name: str, seed: int) -> dict[str, float]:
+    """One run with an ingest process and one actor, all on this host."""
+    task = TASKS[name]
     with tempfile.TemporaryDirectory() as directory:
-        config = configure(name, seed, Path(directory) / "run")
-        result: Result = train_async(config, local_actors=2) if way == "async" else train_in_turns(config)
-        with (result.run_dir / "metrics.csv").open(newline="") as file:
-            scored = [row for row in csv.DictReader(file) if row["eval_reward"]]
-    curve = [[int(float(row["samples_total"])), round(float(row["eval_reward"]), 2)] for row in scored]
-    return {"opt_steps": result.opt_steps, "seconds": round(result.seconds, 1), "curve": curve}
+        settings = {
+            **task.ours,
+            "trainer.target_score": task.target,
+            "trainer.max_opts": MAX_ENV_STEPS // task.steps_per_opt,
+            "trainer.eval_interval": task.interval // task.steps_per_opt,
+            "evaluator": f"{{episodes: {task.episodes}, seed: 1000}}",
+            "server.listen": "127.0.0.1:0",
+            "metrics": "{trainer_port: null, ingest_port: null}",
+            "seed": seed,
+            "run_dir": f"{directory}/run",
+        }
+        config = load_config(Path(f"configs/{name}.yaml"), [f"{key}={value}" for key, value in settings.items()])
+        began = time.perf_counter()
+        with LearnerServer(config, local_actors=1) as server, Marks(server) as marks:
+            result = server.train()
+            trained = server.learner.seconds() - server.learner.evaluations.seconds
+            waited = server.control.trainer_wait_seconds
+        before = marks.first_item - marks.started
+    return {
+        "solved": float(result.outcome is Outcome.TARGET),
+        "seconds": trained - before,
+        "start-up s": marks.started - began + before,
+        "first opt s": marks.first_opt - marks.warm,
+        "env steps": float(result.samples_total),
+        "opts": float(result.opt_steps),
+        "waited s": waited,
+    }
 
 
-def train_sb3(name: str, seed: int, python: str) -> dict[str, Any]:
+class Marks:
+    """When, on ``time.perf_counter``, the first item had come, the warm-up was over, the first opt step done."""
+
+    def __init__(self, server: LearnerServer) -> None:
+        self._server, self._ended = server, threading.Event()
+        self.started = self.first_item = self.warm = self.first_opt = math.nan
+        self._thread = threading.Thread(target=self._watch)
+
+    def __enter__(self) -> Marks:
+        self.started = time.perf_counter()
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._ended.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        buffer, learner = self._server.buffer, self._server.learner
+        warm_up = self._server.config.trainer.warmup_period
+        self.first_item = self._when(lambda: buffer.inserted > 0)
+        self.warm = self._when(lambda: buffer.inserted >= warm_up)
+        self.first_opt = self._when(lambda: learner.opt_steps > 0)
+
+    def _when(self, happened: Callable[[], bool]) -> float:
+        while not happened() and not self._ended.wait(0.002):
+            pass
+        return time.perf_counter()
+
+
+def solve_sb3(name: str, seed: int, python: str) -> dict[str, float]:
     """One run of stable-baselines3, in an interpreter of its own."""
-    config, task = load_config(Path(f"configs/{name}.yaml")), TASKS[name]
+    task = TASKS[name]
     job = {
-        "env": config.env.params,
+        "env": {"id": task.env},
         "seed": seed,
-        "env_steps": task.env_steps,
+        "env_steps": MAX_ENV_STEPS,
         "episodes": task.episodes,
-        "evaluations": EVALUATIONS,
+        "evaluations": MAX_ENV_STEPS // task.interval,
+        "target": task.target,
         "settings": task.sb3,
     }
     script = Path(__file__).parent / "sb3.py"
     done = subprocess.run([python, script, json.dumps(job)], stdout=subprocess.PIPE, text=True, check=True)
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return found
-
-
-def keep(name: str, run: dict[str, Any]) -> None:
-    """Put a run into the task's file, in the place of an older one of the same way and seed."""
-    RESULTS.mkdir(exist_ok=True)
-    path = RESULTS / f"{name}.json"
-    runs = json.loads(path.read_text()) if path.exists() else []
-    others = [old for old in runs if (old["way"], old["seed"]) != (run["way"], run["seed"])]
-    lines = [json.dumps(each) for each in sorted([*others, run], key=lambda each: (each["way"], each["seed"]))]
-    path.write_text("[\n" + ",\n".join(lines) + "\n]\n")
+    found = json.loads(done.stdout.splitlines()[-1])
+    return {
+        "solved": float(found["curve"][-1][1] >= task.target),
+        "seconds": found["seconds"] - found["eval_seconds"],
+        "env steps": float(found["curve"][-1][0]),
+        "opts": float(found["opt_steps"]),
+    }
 
 
 def main() -> None:
     parser = argparse.ArgumentParser("benchmarks.solve", description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("task", choices=TASKS)
-    parser.add_argument("--way", choices=get_args(Way), required=True)
+    parser.add_argument("tasks", nargs="*", choices=TASKS, default=list(TASKS))
     parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--python", default=sys.executable, help="an interpreter with stable-baselines3, for --way sb3")
+    parser.add_argument("--python", help="an interpreter with stable-baselines3")
     arguments = parser.parse_args()
-    for seed in range(arguments.seeds):
-        if arguments.way == "sb3":
-            found = train_sb3(arguments.task, seed, arguments.python)
-        else:
-            found = train_ours(arguments.task, arguments.way, seed)
-        run = {"way": arguments.way, "seed": seed, **found}
-        keep(arguments.task, run)
-        sys.stdout.write(json.dumps({"task": arguments.task, **run}) + "\n")
-        sys.stdout.flush()
+    torch.set_num_threads(1)
+    rows = []
+    for name in arguments.tasks:
+        runs: dict[str, list[dict[str, float]]] = {"ours": [], "SB3": []}
+        for seed in range(arguments.seeds):
+            runs["ours"].append(solve_ours(name, seed))
+            if arguments.python:
+                runs["SB3"].append(solve_sb3(name, seed, arguments.python))
+            last = {who: found[-1] for who, found in runs.items() if found}
+            sys.stdout.write(json.dumps({"task": name, "seed": seed, **last}) + "\n")
+            sys.stdout.flush()
+        rows.append({"task": name, **table_row(runs)})
+    report("solve", "two processes and an actor, acknowledged; one torch thread; medians over the seeds", rows)
+
+
+def table_row(runs: Mapping[str, Sequence[Mapping[str, float]]]) -> dict[str, object]:
+    """Medians, and how many of the runs were solved."""
+    row: dict[str, object] = {}
+    for who, found in runs.items():
+        if found:
+            row[f"{who}: solved"] = f"{sum(run['solved'] for run in found):.0f} of {len(found)}"
+            figures = [key for key in found[0] if key != "solved"]
+            row |= {f"{who}: {key}": statistics.median(run[key] for run in found) for key in figures}
+    if runs["SB3"]:
+        row["ours to SB3"] = float(row["ours: seconds"]) / float(row["SB3: seconds"])  # type: ignore[arg-type]
+    return row
 
 
 if __name__ == "__main__":

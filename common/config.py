@@ -91,6 +91,9 @@ class TrainerConfig(Settings):
         "float32",
         description="bfloat16 computes the products of opt in it (torch.autocast); parameters and acting stay float32.",
     )
+    model_precision: Precision = Field(
+        "float32", description="bfloat16 halves the models that actors fetch; they act on the rounded parameters."
+    )
     torch_threads: PositiveInt = Field(1, description="Threads torch uses in the trainer.")
 
 

@@ -205,6 +205,15 @@ class Schema:
         return Schema(tuple(Column(c["name"], c["dtype"], tuple(c["shape"]), c["frames"]) for c in columns))
 
 
+@dataclass(frozen=True)
+class Snapshot:
+    """A part of a run as it was, for a resumed run to go on from."""
+
+    values: Mapping[str, Any]
+    """Whatever JSON can hold."""
+    arrays: Mapping[str, Array] = field(default_factory=dict)
+
+
 PRIORITY = Column.of("priority", np.float32)
 """What an actor adds to its items where it gives them their first priorities: |TD error|."""
 

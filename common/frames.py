@@ -6,6 +6,7 @@ before it too.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -35,13 +36,21 @@ class Packer:
 
     It reaches no further than the frames that the batch could hold by itself, or a blank picture that keeps coming
     back would have to be kept for ever.
+
+    Args:
+        schema: of the items.
+        before: the frames of the batch before, by content, and how far ``back`` each of them is.
     """
 
-    def __init__(self, schema: Schema) -> None:
+    def __init__(self, schema: Schema, before: Mapping[bytes, int] | None = None) -> None:
         self._schema = schema
         self._given = 0
-        self._before: dict[bytes, int] = {}
+        self._before = {content: -back for content, back in (before or {}).items()}
         """The frames of the batch before, by content, and the number of each among all that were given."""
+
+    def backs(self) -> list[int]:
+        """How far back the frames of the batch before are, each at least 1."""
+        return [self._given - number for number in self._before.values()]
 
     def pack(self, items: Items, rows: int) -> Packed:
         """The first ``rows`` items, which must fit the schema. Frames are equal when all their bytes are."""

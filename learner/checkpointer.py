@@ -9,14 +9,14 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
-from typing import Final
+from typing import Final, Protocol
 
 import torch
 
 from common.clocks import Deadline
+from common.data import Snapshot
 from common.interfaces import Agent, TrainingState
 from learner.durable import WITHOUT_CHECKPOINT, tolerated
-from learner.replay.shared import ReplayState, SharedReplay
 from learner.scoring import Moment
 from learner.training_state import StateFiles, StateOfRun
 
@@ -24,7 +24,16 @@ log = logging.getLogger(__name__)
 WRITE_SECONDS: Final = 60.0
 """The last state gets so long to be written."""
 _AGENT: Final = "agent."
-_BUFFER: Final = "buffer."
+
+
+class Resumable(Protocol):
+    """A part of a run beside the agent that a resumed run takes up again."""
+
+    def state(self) -> Snapshot:
+        """What it needs for that; arrays may be live."""
+
+    def restore(self, state: Snapshot) -> None:
+        """Go on as ``state`` says."""
 
 
 class Checkpointer:
@@ -35,9 +44,10 @@ class Checkpointer:
     Args:
         files: take the states.
         agent: learns.
-        buffer: it learns from.
+        parts: all else, by name.
         device: it learns on.
         seconds: between two states; None takes the last one only.
+        items: a state is taken after so many as well, and training waits for the one before; None does not count them.
         clock: seconds, monotonic.
     """
 
@@ -45,24 +55,28 @@ class Checkpointer:
         self,
         files: StateFiles,
         agent: Agent,
-        buffer: SharedReplay,
+        parts: Mapping[str, Resumable],
         device: str,
         *,
         seconds: float | None,
+        items: int | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._files, self._agent, self._buffer, self._device = files, agent, buffer, torch.device(device)
+        self._files, self._agent, self._parts, self._device = files, agent, parts, torch.device(device)
         self._seconds, self._clock = math.inf if seconds is None else seconds, clock
+        self._items = math.inf if seconds is None or items is None else items
         self._next = Deadline(self._seconds, clock)
         self._writing: threading.Thread | None = None
-        self._newest = 0
+        self._newest = Moment(0, 0, 0.0)
         if type(agent).training_state is Agent.training_state:
             log.info("%s has no training_state(): --resume restores its save_params() only", type(agent).__name__)
 
     def tick(self, moment: Moment, best_score: float) -> None:
         """Between two opt steps: take a state if one is due."""
-        if self._next.passed() and not self._is_writing():
-            self._next = Deadline(self._seconds, self._clock)
+        if moment.samples_total - self._newest.samples_total >= self._items:
+            self._wait()
+            self._take(moment, best_score)
+        elif self._next.passed():
             self._take(moment, best_score)
 
     def finish(self, moment: Moment, best_score: float) -> None:
@@ -72,29 +86,32 @@ class Checkpointer:
         self._wait()
 
     def _take(self, moment: Moment, best_score: float) -> None:
-        if moment.opt_steps > self._newest and not self._is_writing():
-            self._newest = moment.opt_steps
+        if moment.opt_steps > self._newest.opt_steps and not self._is_writing():
+            self._newest, self._next = moment, Deadline(self._seconds, self._clock)
             state = self.copy(moment, best_score)
             self._writing = threading.Thread(target=self._write, args=(state,), name="checkpoint", daemon=True)
             self._writing.start()
 
     def copy(self, moment: Moment, best_score: float) -> StateOfRun:
         """The state as it is now, on the CPU: all of a checkpoint that training waits for."""
-        agent, buffer = self._agent.training_state(), self._buffer.state()
+        agent, parts = self._agent.training_state(), {name: part.state() for name, part in self._parts.items()}
         score = best_score if math.isfinite(best_score) else None
         tensors = {f"{_AGENT}{name}": tensor for name, tensor in agent.tensors.items()}
-        tensors |= {f"{_BUFFER}{name}": torch.from_numpy(array) for name, array in buffer.arrays.items()}
+        for part, state in parts.items():
+            tensors |= {f"{part}.{name}": torch.from_numpy(array) for name, array in state.arrays.items()}
         tensors |= self._torch_states()
         values = {
             "agent": agent.values,
-            "buffer": buffer.values,
             "learner": {"moment": asdict(moment), "best_score": score},
+            **{name: state.values for name, state in parts.items()},
         }
         copied = {name: tensor.detach().to("cpu", copy=True) for name, tensor in tensors.items()}
         return StateOfRun(moment.opt_steps, score, copied, json.dumps(values))
 
     def restore(self) -> tuple[Moment, float] | None:
-        """Restore agent, buffer and torch from the newest state; its moment and best score, None if there is none.
+        """Restore everything from the newest state; its moment and best score, None if there is none.
+
+        A part that the state does not know, as of a run that was not in turns, is left as it is.
 
         Raises:
             CheckpointError: no state is whole, or it is that of another agent.
@@ -104,12 +121,14 @@ class Checkpointer:
             return None
         tensors, values = saved
         self._agent.load_training_state(TrainingState(_below(_AGENT, tensors), values["agent"]))
-        arrays = {name: tensor.numpy() for name, tensor in _below(_BUFFER, tensors).items()}
-        self._buffer.restore(ReplayState(values["buffer"], arrays))
+        for name, part in self._parts.items():
+            if name in values:
+                arrays = {key: tensor.numpy() for key, tensor in _below(f"{name}.", tensors).items()}
+                part.restore(Snapshot(values[name], arrays))
         for name, state in tensors.items():
             self._set_torch_state(name, state)
         moment, score = Moment(**values["learner"]["moment"]), values["learner"]["best_score"]
-        self._newest = moment.opt_steps
+        self._newest = moment
         return moment, -math.inf if score is None else score
 
     def _torch_states(self) -> dict[str, torch.Tensor]:

@@ -79,7 +79,7 @@ class Inspection:
             "oldest_seconds": self._age(),
             "frames": None
             if frames is None
-            else {"capacity": len(frames.frames), "stored": int(memory.header.frames_end)},
+            else {"capacity": frames.capacity, "stored": int(memory.header.frames_end)},
         }
 
     def actors(self) -> list[dict[str, Any]]:
@@ -122,7 +122,7 @@ class Inspection:
             return None
         first, end = memory.first(), memory.committed
         index = np.unique(np.linspace(first, end - 1, min(HISTOGRAM_ITEMS, max(0, end - first))).astype(np.int64))
-        values = column[index % memory.capacity]
+        values = column[index % memory.n_slots]
         return values[index >= memory.first()]
 
     def _priorities(self) -> Array | None:

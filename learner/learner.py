@@ -65,6 +65,7 @@ class Learner:
         publish: makes the agent's present policy the newest model of this opt step.
         config: intervals and limits.
         checkpointer: keeps the state of training; None keeps none.
+        window: collects what is recorded; None makes one.
         computing: what each ``opt`` runs in, such as a precision.
         clock: seconds, monotonic.
     """
@@ -80,6 +81,7 @@ class Learner:
         publish: Callable[[int], None],
         config: TrainerConfig,
         checkpointer: Checkpointer | None = None,
+        window: RecordWindow | None = None,
         computing: AbstractContextManager[object] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -99,13 +101,12 @@ class Learner:
         self._clock = clock
         self._eval, self._record = Every(config.eval_interval), Every(config.record_interval)
         self._save, self._sync = Every(config.save_interval), Every(config.sync_interval)
-        self._window = RecordWindow()
+        self._window = window or RecordWindow(buffer, clock)
         self._diverged = False
         self._seconds_before = 0.0
         self._last_opt_at: float | None = None
         self._ended: float | None = None
-        self._started = self._window_started = clock()
-        self._window_opts, self._window_samples, self._window_eval_seconds = 0, 0, 0.0
+        self._started = clock()
 
     def resume(self, moment: Moment, best_score: float) -> None:
         """Go on from a moment of training, before ``start``."""
@@ -115,10 +116,8 @@ class Learner:
         """Publish the first model and start the clocks; nothing is sampled before."""
         self.agent.train()
         self._publish(self.opt_steps)
-        self._window_started = self._clock()
-        self._started = self._window_started - self._seconds_before
+        self._started = self._window.start() - self._seconds_before
         self._check_budget()
-        self._window_samples = self.buffer.inserted  # What was there before did not arrive in this window.
 
     @contextmanager
     def training(self, announce_stop: Callable[[], None]) -> Iterator[None]:
@@ -162,12 +161,11 @@ class Learner:
         self._last_opt_at = self._clock()
         self.opt_seconds += self._last_opt_at - began
         self.opt_steps += 1
-        self._window_opts += 1
         self._window.add(losses)
         moment = self._moment()
         record = self._evaluate(moment) if self._eval.due(self.opt_steps) else {}
         if self._record.due(self.opt_steps):
-            record |= self._rates()
+            record |= self._window.rates()
         if record:
             self._write(moment, record | self._window.means())
         if self._save.due(self.opt_steps):
@@ -224,7 +222,7 @@ class Learner:
     def _evaluate(self, moment: Moment) -> dict[str, float]:
         started = self._clock()
         scored = self.scoring.begin(self.agent, moment)
-        self._window_eval_seconds += self._clock() - started
+        self._window.leave_out(self._clock() - started)
         return self._credit(scored) if scored else {}
 
     def _collect(self, *, wait: bool) -> None:
@@ -245,20 +243,6 @@ class Learner:
         if reached and self.outcome is not Outcome.STOPPED:  # The score of the last step may come after it.
             self.outcome = Outcome.TARGET
         return {key: float(value) for key, value in scored.evaluation.record.items()}
-
-    def _rates(self) -> dict[str, float]:
-        """Border's throughput keys over the window since the last record."""
-        now, inserted = self._clock(), self.buffer.inserted
-        seconds, samples = max(now - self._window_started, 1e-9), inserted - self._window_samples
-        rates = {
-            # Evaluation is not the loop's speed; samples go on arriving meanwhile.
-            "opt_steps_per_sec": self._window_opts / max(seconds - self._window_eval_seconds, 1e-9),
-            "samples_per_sec": samples / seconds,
-            "samples_per_opt_steps": samples / self._window_opts,
-        }
-        self._window_started, self._window_samples = now, inserted
-        self._window_opts, self._window_eval_seconds = 0, 0.0
-        return rates
 
     def _write(self, moment: Moment, record: dict[str, float]) -> None:
         record = {"seconds": moment.seconds, "samples_total": float(moment.samples_total), **record}

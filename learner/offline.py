@@ -14,13 +14,13 @@ from rich.console import Console
 from common.config import RunConfig
 from common.data import Items
 from common.errors import DatasetError
+from learner.acting import LocalSink
 from learner.dataset import Dataset, open_dataset
 from learner.learner import Learner
 from learner.progress import loading
 from learner.replay.memory import ReplayMemory
 from learner.run import Result, Run
 from learner.status import Status
-from learner.trainer import LocalSink
 
 
 class OfflineTrainer:

@@ -6,31 +6,14 @@ import json
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Final
 
-import numpy as np
 import torch
-from safetensors.numpy import save
+from safetensors.torch import save
 
-from common.data import Array
+from common.config import Precision
 from common.errors import ConfigError
 from learner.models import N_SLOTS, ModelSlots
 from learner.shared import fence
-
-_NUMPY: Final = {
-    "F64": "<f8",
-    "F32": "<f4",
-    "F16": "<f2",
-    "I64": "<i8",
-    "I32": "<i4",
-    "I16": "<i2",
-    "I8": "<i1",
-    "U64": "<u8",
-    "U32": "<u4",
-    "U16": "<u2",
-    "U8": "|u1",
-    "BOOL": "|b1",
-}
 
 
 class ModelPublisher:
@@ -40,13 +23,17 @@ class ModelPublisher:
         path: the file of the slots, made here.
         tensors: the agent's ``model_info``.
         incarnation: of the run, the first part of every version.
+        precision: bfloat16 rounds floating-point tensors to it; otherwise they travel as they are.
 
     Raises:
         ConfigError: a tensor's dtype cannot travel.
     """
 
-    def __init__(self, path: Path, tensors: Mapping[str, torch.Tensor], incarnation: int) -> None:
-        blank = save({name: _numpy(name, tensor) for name, tensor in tensors.items()})
+    def __init__(
+        self, path: Path, tensors: Mapping[str, torch.Tensor], incarnation: int, precision: Precision = "float32"
+    ) -> None:
+        sent = {name: _as_sent(name, tensor, precision) for name, tensor in tensors.items()}
+        blank = save({name: tensor.contiguous() for name, tensor in sent.items()})
         self.blob_bytes = len(blank)
         self.slots = ModelSlots(path, len(blank), create=True)
         self.seconds = 0.0
@@ -54,7 +41,7 @@ class ModelPublisher:
         self._incarnation = incarnation
         self._copy = torch._foreach_copy_
         self._sources = list(tensors.values())
-        self._targets = [_tensor_views(data, blank, list(tensors)) for data in self.slots.data]
+        self._targets = [_views(data, blank, sent) for data in self.slots.data]
 
     @torch.no_grad()
     def publish(self, opt_steps: int) -> None:
@@ -73,22 +60,28 @@ class ModelPublisher:
         self.seconds += slot.published_at - began
 
 
-def _numpy(name: str, tensor: torch.Tensor) -> Array:
-    try:
-        return tensor.detach().cpu().numpy()
-    except TypeError as error:
-        raise ConfigError(f"model_info '{name}': expected a dtype that numpy has, found {tensor.dtype}") from error
+def _as_sent(name: str, tensor: torch.Tensor, precision: Precision) -> torch.Tensor:
+    """A copy on the CPU, in the dtype in which it travels."""
+    if tensor.is_floating_point() and precision == "bfloat16":
+        return tensor.detach().to("cpu", torch.bfloat16)
+    copied = tensor.detach().cpu()
+    if copied.dtype != torch.bfloat16:
+        try:
+            copied.numpy()
+        except TypeError as error:
+            message = f"model_info '{name}': expected a dtype that numpy has, or bfloat16, found {tensor.dtype}"
+            raise ConfigError(message) from error
+    return copied
 
 
-def _tensor_views(data: memoryview, blank: bytes, names: list[str]) -> list[torch.Tensor]:
-    """Write a safetensors header into a slot and return its tensors, in the order of ``names``."""
+def _views(data: memoryview, blank: bytes, sent: Mapping[str, torch.Tensor]) -> list[torch.Tensor]:
+    """Write a safetensors file into a slot and return its tensors, in the order of ``sent``."""
     data[:] = blank
-    header_bytes = int.from_bytes(blank[:8], "little")
-    layout = json.loads(blank[8 : 8 + header_bytes])
-    raw = np.frombuffer(data, np.uint8)[8 + header_bytes :]
+    begin = 8 + int.from_bytes(blank[:8], "little")
+    layout = json.loads(blank[8:begin])
     views = []
-    for name in names:
-        begin, end = layout[name]["data_offsets"]
-        dtype = np.dtype(_NUMPY[layout[name]["dtype"]])
-        views.append(torch.from_numpy(raw[begin:end].view(dtype).reshape(layout[name]["shape"])))
+    for name, tensor in sent.items():
+        place = begin + layout[name]["data_offsets"][0]
+        flat = torch.frombuffer(data, dtype=torch.uint8, count=tensor.nbytes, offset=place)
+        views.append(flat.view(tensor.dtype).reshape(tensor.shape))
     return views

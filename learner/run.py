@@ -16,8 +16,9 @@ import torch
 from common.config import RunConfig, dump_config, load_config
 from common.errors import ConfigError
 from common.interfaces import Recorder
+from learner.acting import Acting
 from learner.checkpoint import Checkpoints
-from learner.checkpointer import Checkpointer
+from learner.checkpointer import Checkpointer, Resumable
 from learner.curve import draw_learning_curve
 from learner.durable import tolerated
 from learner.evaluator import build_evaluator
@@ -35,6 +36,7 @@ from learner.rundir import RunDir, default_run_dir
 from learner.scoring import AbandonableEnv, InlineScoring, Moment, Scoring
 from learner.stat import AsyncTrainStat
 from learner.training_state import StateFiles
+from learner.window import RecordWindow
 
 log = logging.getLogger(__name__)
 
@@ -64,6 +66,7 @@ class Run:
         stack: closes what was opened, last first.
         epsilon: exploration of the learner's own agent; 0 where only actors act.
         n_envs: environments it acts in itself; where only actors act, one to build the agent for.
+        slack: items that a new replay can be rolled back by.
         resume: go on with the run in ``run_dir``, if there is one.
 
     Raises:
@@ -71,7 +74,14 @@ class Run:
     """
 
     def __init__(
-        self, config: RunConfig, stack: ExitStack, *, epsilon: float = 0.0, n_envs: int = 1, resume: bool = False
+        self,
+        config: RunConfig,
+        stack: ExitStack,
+        *,
+        epsilon: float = 0.0,
+        n_envs: int = 1,
+        slack: int = 0,
+        resume: bool = False,
     ) -> None:
         self.config = config
         self.dir = RunDir(config.run_dir or default_run_dir(config.name), resume=resume)
@@ -92,6 +102,7 @@ class Run:
                 config.replay.capacity,
                 create=not self.dir.is_resumed,
                 frame_capacity=config.replay.frame_capacity,
+                slack=slack,
             )
         self.buffer = self._make_buffer()
         self.checkpoints = Checkpoints(self.dir.path, config.actor_part(), self.dir.identity.run_id)
@@ -102,13 +113,24 @@ class Run:
             return UniformReplay(self.memory, self.config.seed)
         return PrioritizedReplay(self.memory, prioritized, self.config.seed)
 
-    def make_learner(self, publish: Callable[[int], None], stack: ExitStack) -> Learner:
-        """The learner loop of this run, with its recorders, evaluator and checkpoints."""
+    def make_learner(self, publish: Callable[[int], None], stack: ExitStack, acting: Acting | None = None) -> Learner:
+        """The learner loop of this run, with its recorders, evaluator and checkpoints; those are of ``acting`` too."""
         path, trainer = self.dir.path, self.config.trainer
+        window = RecordWindow(self.buffer)
+        parts: dict[str, Resumable] = {"buffer": self.buffer, "window": window}
+        items = None
+        if acting is not None:
+            parts["acting"] = acting
+            items = self.memory.slack // 3 or None  # Three of them, the one that is being written included, fit.
         checkpointer = Checkpointer(
-            self._state_files(), self.parts.agent, self.buffer, trainer.device, seconds=trainer.checkpoint_seconds
+            self._state_files(),
+            self.parts.agent,
+            parts,
+            trainer.device,
+            seconds=trainer.checkpoint_seconds,
+            items=items,
         )
-        moment, best_score = self._go_on(checkpointer)
+        moment, best_score = self._go_on(checkpointer, acting)
         stack.callback(tolerated("the run ends without its learning curve")(self._draw_curve))
         with self.dir.writing():
             recorders: list[Recorder] = [CsvRecorder(path / "metrics.csv", moment.opt_steps)]
@@ -126,6 +148,7 @@ class Run:
             publish=publish,
             config=trainer,
             checkpointer=checkpointer,
+            window=window,
             computing=computing_in(trainer.precision, trainer.device),
         )
         learner.resume(moment, best_score)
@@ -141,12 +164,15 @@ class Run:
             self.dir.path / "checkpoints", run, self.config.trainer.keep_checkpoints, self.checkpoints.counts
         )
 
-    def _go_on(self, checkpointer: Checkpointer) -> tuple[Moment, float]:
+    def _go_on(self, checkpointer: Checkpointer, acting: Acting | None) -> tuple[Moment, float]:
         """The moment to begin at and the best score before it; what an earlier life kept is restored."""
         beginning = Moment(0, 0, 0.0), -math.inf
         if not self.dir.is_resumed:
             return beginning
-        moment, best_score = checkpointer.restore() or beginning
+        restored = checkpointer.restore()
+        if restored is None and acting is not None:
+            acting.begin_again()
+        moment, best_score = restored or beginning
         inserted = self.memory.committed
         # Items that came after the checkpoint count as drawn, or the trainer would run and actors wait to catch up.
         self.buffer.skip(RatioLimiter.of(self.config).draws_between(moment.samples_total, inserted))

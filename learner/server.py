@@ -102,7 +102,8 @@ class LearnerServer:
         self.ratio = LiveRatio(self.control, RatioLimiter.of(self.config))
         self.actor_table = map_actor_table(shared, create=is_new)
         (shared / "models").unlink(missing_ok=True)  # Nobody reads those of an earlier life.
-        return ModelPublisher(shared / "models", self._run.parts.agent.model_info(), self.control.incarnation)
+        tensors, precision = self._run.parts.agent.model_info(), self.config.trainer.model_precision
+        return ModelPublisher(shared / "models", tensors, self.control.incarnation, precision)
 
     def _start_ingest(self, model_bytes: int, stack: ExitStack) -> None:
         config = self.config

@@ -1,44 +1,23 @@
 """Training in turns, in one process and without a network: border's synchronous ``Trainer``.
 
 Sampler and learner alternate; both are the ones of asynchronous training, and so is the configuration. With one seed
-the same curve comes out every time.
+the same curve comes out every time, also when the run is killed and resumed.
 """
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterable
 from contextlib import ExitStack
 from typing import Final
 
-from actor.priority import PrioritizedItems
-from actor.sampler import Sampler
-from actor.stat import ActorCounters
-from common.clocks import Every
 from common.config import RunConfig
-from common.data import Items
-from common.interfaces import ItemSink
+from learner.acting import Acting
 from learner.learner import Learner
 from learner.limiter import RatioLimiter
-from learner.replay.memory import ReplayMemory, ReplayWriter
 from learner.run import Result, Run
 from learner.status import Status
 
-_OWN: Final = 1
-"""The incarnation of items that a process makes for itself."""
-
-
-class LocalSink:
-    """An ``ItemSink`` that writes into the replay of its own process."""
-
-    def __init__(self, memory: ReplayMemory) -> None:
-        self._schema = memory.schema
-        self._writer = ReplayWriter(memory)
-        self._seq = self._writer.last_seq(_OWN)
-
-    def push(self, items: Items) -> None:
-        self._seq += 1
-        self._writer.append(items, self._schema.count(items), incarnation=_OWN, seq=self._seq)
+MAX_SLACK: Final = 1 << 15
+"""Items that a run can be rolled back by, at most; it keeps its state three times meanwhile."""
 
 
 class Trainer:
@@ -49,7 +28,7 @@ class Trainer:
 
     Args:
         config: checked already.
-        resume: go on with the run in ``run_dir``, if there is one; its environments begin new episodes.
+        resume: go on with the run in ``run_dir``, if there is one.
 
     Raises:
         CrossborderError: something could not be built or opened.
@@ -59,21 +38,17 @@ class Trainer:
         self.config = config
         self._resume = resume
         self._stack = ExitStack()
-        self._counters = ActorCounters()
-        self._opt = Every(config.trainer.opt_interval)
         self._limiter = RatioLimiter(config.replay.samples_per_insert, config.trainer.warmup_period, error_buffer=0.0)
 
     def __enter__(self) -> Trainer:
+        config = self.config
         with self._stack as stack:
-            epsilon, n_envs = self.config.exploration.epsilon(0), self.config.envs_per_actor
-            self._run = Run(self.config, stack, epsilon=epsilon, n_envs=n_envs, resume=self._resume)
-            self.learner: Learner = self._run.make_learner(_nobody, stack)
-            lives_before = self._run.dir.identity.incarnation - 1  # Each has played episodes of its own.
-            seed = self.config.seed + lives_before * n_envs
-            self._sampler = Sampler(self._run.parts.lanes, self._counters, seed)
-            sink = LocalSink(self._run.memory)
-            first_priorities = self.config.push.initial_priorities
-            self._sink: ItemSink = PrioritizedItems(sink, self._run.parts.agent) if first_priorities else sink
+            epsilon, slack = config.exploration.epsilon(0), min(config.replay.capacity, MAX_SLACK)
+            self._run = run = Run(
+                config, stack, epsilon=epsilon, n_envs=config.envs_per_actor, slack=slack, resume=self._resume
+            )
+            self._acting = Acting(config, run.parts, run.memory, life=run.dir.identity.incarnation - 1)
+            self.learner: Learner = run.make_learner(_nobody, stack, self._acting)
             self._stack = stack.pop_all()
         return self
 
@@ -89,24 +64,23 @@ class Trainer:
         """
         learner = self.learner
         with learner.training(_nobody_to_stop):
+            self._learn()  # An earlier life may have ended in the middle of a turn.
             while learner.outcome is None:
-                env_steps = self._counters.env_steps
-                self._sampler.sample_and_push(learner.agent, self._sink)
-                self._learn(env_steps)
+                self._acting.act()
+                self._learn()
                 learner.tick()
         self._stack.close()
         return self._run.result(learner)
 
-    def _learn(self, since: int) -> None:
-        """The opt steps that are due after the environment steps that followed number ``since``."""
-        learner, buffer = self.learner, self._run.buffer
-        due: Iterable[int] = itertools.count()  # The limiter says when it is enough.
-        if self.config.replay.samples_per_insert is None:
-            due = range(self._opt.count(since, self._counters.env_steps))
-        for _ in due:
-            may_go_on = learner.outcome is None and self._limiter.may_sample(buffer.inserted, buffer.sampled)
-            if not (may_go_on and learner.step()):
+    def _learn(self) -> None:
+        """The opt steps that are due: as many as the replay ratio allows, without one as many as are owed."""
+        acting, learner, buffer = self._acting, self.learner, self._run.buffer
+        has_ratio = self.config.replay.samples_per_insert is not None
+        while learner.outcome is None and (has_ratio or acting.owed):
+            if not (self._limiter.may_sample(buffer.inserted, buffer.sampled) and learner.step()):
+                acting.owed = 0  # Warm-up runs up no debt.
                 return
+            acting.owed = max(0, acting.owed - 1)
 
     def status(self) -> Status:
         """One look at the run, from any thread."""
@@ -116,7 +90,7 @@ class Trainer:
             samples_per_insert=self.config.replay.samples_per_insert,
             trainer_wait_seconds=0.0,
             actors_online=1,
-            return_mean=self._counters.return_mean(),
+            return_mean=self._acting.counters.return_mean(),
             policy_lag=0.0,
         )
 

@@ -1,41 +1,105 @@
-"""Means of an agent's records over the opt steps since the last write."""
+"""What is recorded of the opt steps since the last record: means of the agent's records, and border's rates."""
 
 from __future__ import annotations
 
+import time
 from collections import defaultdict
+from collections.abc import Callable
 from typing import SupportsFloat
 
-from common.data import Record
+from common.data import Record, Snapshot
+from common.interfaces import ReplayBuffer
 
 _FOLD = 256
 
 
 class RecordWindow:
-    """Collects values without reading them (a tensor on a GPU would stall the step) until ``means`` is asked."""
+    """Collects values without reading them (a tensor on a GPU would stall the step) until ``means`` is asked.
 
-    def __init__(self) -> None:
+    Args:
+        buffer: counts the samples.
+        clock: seconds, monotonic.
+    """
+
+    def __init__(self, buffer: ReplayBuffer, clock: Callable[[], float] = time.monotonic) -> None:
+        self._buffer, self._clock = buffer, clock
         self._pending: defaultdict[str, list[SupportsFloat]] = defaultdict(list)
         self._sums: defaultdict[str, float] = defaultdict(float)
         self._counts: defaultdict[str, int] = defaultdict(int)
+        self._opts, self._eval_seconds = 0, 0.0
+        self._before = 0.0, 0  # Seconds and samples of an earlier life.
+        self._started, self._inserted = clock(), buffer.inserted
+
+    def start(self) -> float:
+        """Let time and samples count from now on; when that is."""
+        now = self._clock()
+        seconds, samples = self._before
+        self._started, self._inserted = now - seconds, self._buffer.inserted - samples
+        return now
 
     def add(self, record: Record) -> None:
+        """One opt step, and what the agent says of it."""
+        self._opts += 1
         for key, value in record.items():
             pending = self._pending[key]
             pending.append(value)
             if len(pending) >= _FOLD:
                 self._fold(key)
 
-    def _fold(self, key: str) -> None:
-        pending = self._pending[key]
-        self._sums[key] += sum(map(float, pending))
-        self._counts[key] += len(pending)
-        pending.clear()
+    def leave_out(self, seconds: float) -> None:
+        """An evaluation took so long: it is not the loop's speed, though samples go on arriving meanwhile."""
+        self._eval_seconds += seconds
 
     def means(self) -> dict[str, float]:
-        """The mean of each key since the last call; the window starts again."""
-        for key in list(self._pending):
-            self._fold(key)
+        """The mean of each key since the last call."""
+        self._fold_all()
         means = {key: self._sums[key] / count for key, count in self._counts.items() if count}
         self._sums.clear()
         self._counts.clear()
         return means
+
+    def rates(self) -> dict[str, float]:
+        """Border's throughput keys since the last call."""
+        now, inserted = self._clock(), self._buffer.inserted
+        seconds, samples = max(now - self._started, 1e-9), inserted - self._inserted
+        rates = {
+            "opt_steps_per_sec": self._opts / max(seconds - self._eval_seconds, 1e-9),
+            "samples_per_sec": samples / seconds,
+            "samples_per_opt_steps": samples / self._opts,
+        }
+        self._started, self._inserted = now, inserted
+        self._opts, self._eval_seconds = 0, 0.0
+        return rates
+
+    def state(self) -> Snapshot:
+        """What has been collected since the last calls."""
+        self._fold_all()
+        return Snapshot(
+            {
+                "sums": dict(self._sums),
+                "counts": dict(self._counts),
+                "opts": self._opts,
+                "eval_seconds": self._eval_seconds,
+                "seconds": self._clock() - self._started,
+                "samples": self._buffer.inserted - self._inserted,
+            }
+        )
+
+    def restore(self, state: Snapshot) -> None:
+        """Go on collecting, from ``start`` on."""
+        values = state.values
+        self._sums.update(values["sums"])
+        self._counts.update(values["counts"])
+        self._opts, self._eval_seconds = values["opts"], values["eval_seconds"]
+        self._before = values["seconds"], values["samples"]
+
+    def _fold_all(self) -> None:
+        for key in self._pending:
+            self._fold(key)
+
+    def _fold(self, key: str) -> None:
+        pending = self._pending[key]
+        for value in pending:  # One by one: the sum is the same to the last bit, whenever it is folded.
+            self._sums[key] += float(value)
+        self._counts[key] += len(pending)
+        pending.clear()

@@ -8,10 +8,11 @@ import threading
 from collections.abc import Iterable
 
 import grpc
+import torch
 from safetensors import SafetensorError
-from safetensors.numpy import load
+from safetensors.torch import load
 
-from common.data import NO_MODEL, Model, ModelVersion
+from common.data import NO_MODEL, Array, Model, ModelVersion
 from common.errors import AuthenticationError, LearnerUnreachableError
 from common.pb import crossborder_pb2 as pb
 from common.pb import crossborder_pb2_grpc as pb_grpc
@@ -134,6 +135,12 @@ def assemble(chunks: Iterable[pb.GetModelResponse]) -> Model | None:
     if size != total or hashed.digest() != digest:
         raise ValueError(f"model {version}: expected {total} bytes with their hash, found {size} other ones")
     try:
-        return Model(version, load(b"".join(pieces)))
-    except (SafetensorError, KeyError) as error:
+        return Model(version, {name: _array(tensor) for name, tensor in load(b"".join(pieces)).items()})
+    except (SafetensorError, KeyError, TypeError) as error:
         raise ValueError(f"model {version}: not a safetensors file with numpy's dtypes: {error}") from error
+
+
+def _array(tensor: torch.Tensor) -> Array:
+    """What numpy has no dtype for is widened."""
+    array: Array = (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).numpy()
+    return array

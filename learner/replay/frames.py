@@ -21,14 +21,18 @@ class FrameStore:
         directory: where the two files are.
         frame: what a frame is like.
         capacity: frames kept.
-        n_rows: rows kept.
+        n_slots: frames there is room for, at least as many.
+        n_rows: rows there is room for.
 
     Raises:
         RunDirectoryError: the files cannot be made or opened.
     """
 
-    def __init__(self, mapped: MapFile, directory: Path, frame: Column, capacity: int, n_rows: int) -> None:
-        self.frames = map_ring(mapped, directory / "frames", frame, capacity)
+    def __init__(
+        self, mapped: MapFile, directory: Path, frame: Column, *, capacity: int, n_slots: int, n_rows: int
+    ) -> None:
+        self.capacity = capacity
+        self.frames = map_ring(mapped, directory / "frames", frame, n_slots)
         self.bases = map_ring(mapped, directory / "frame-bases", Column("base", "<i8"), n_rows)
 
     @property
@@ -41,10 +45,9 @@ class FrameStore:
         write_ring(self.frames, frames, number)
         write_ring(self.bases, np.full(rows, number - back), start)
 
-    def first_whole(self, first: int, end: int, frames_end: int) -> int:
-        """The first row from ``first`` on, or ``end``, that keeps its frames when those up to ``frames_end`` come."""
-        kept = frames_end - len(self.frames)
-        return first + bisect_left(range(first, end), kept, key=lambda row: self.bases[row % len(self.bases)])
+    def first_row_since(self, number: int, first: int, end: int) -> int:
+        """The first row from ``first`` on, or ``end``, that refers to no frame before this number."""
+        return first + bisect_left(range(first, end), number, key=lambda row: self.bases[row % len(self.bases)])
 
     def take(self, slots: Array, positions: Array, out: Array) -> None:
         """Fill ``out``, ``[n, k, *frame]``, with the frames at ``[n, k]`` positions of the rows in these slots."""

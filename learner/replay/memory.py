@@ -1,6 +1,6 @@
 """Memory-mapped columns with one writer and any number of readers. Acknowledged means kept.
 
-Items have absolute indices 0, 1, 2, …; item i lives in slot ``i mod capacity``. Frames likewise, in a ring of their
+Items have absolute indices 0, 1, 2, …; item i lives in slot ``i mod n_slots``. Frames likewise, in a ring of their
 own. An append goes
 
     oldest  →  rows, frames  →  journal (cursor, ends)  →  journal_end = end  →  cursor, frames_end  →  committed = end
@@ -8,12 +8,16 @@ own. An append goes
 and a kill -9 anywhere leaves a state that opens well: from ``journal_end`` on the batch and its cursor count, before
 it neither does. A reader takes indices in ``[oldest, committed)``, gathers, and looks at ``oldest`` again: rows that
 were overwritten meanwhile, or a frame of theirs, are drawn again.
+
+With slack, more slots than items that count, what fell out of ``[oldest, committed)`` lies there for a while, from
+``intact`` on: so a writer that is its own and only actor can be rolled back to where it was.
 """
 
 from __future__ import annotations
 
 import json
 import logging
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -30,6 +34,8 @@ from learner.shared import Word, Words, fence, map_file
 log = logging.getLogger(__name__)
 LAYOUT_VERSION: Final = 2
 N_CURSORS: Final = 8192
+BEGINNING: Final = {"oldest": 0, "end": 0, "frames_end": 0, "backs": []}
+"""``ReplayWriter.mark()`` of an empty memory."""
 _CURSOR = np.dtype([("incarnation", "<u8"), ("seq", "<u8"), ("end", "<i8"), ("frames_end", "<i8")])
 
 
@@ -39,6 +45,7 @@ class _Header(Words):
     committed = Word(1)
     journal_end = Word(2)
     frames_end = Word(3)
+    intact = Word(4)
 
 
 class ReplayMemory:
@@ -50,6 +57,7 @@ class ReplayMemory:
         capacity: items kept.
         create: make new files; otherwise open existing ones.
         frame_capacity: frames kept, where the schema has any.
+        slack: slots beyond ``capacity`` in new files, with as much room for frames; existing files have what they have.
         writable: otherwise they are opened for reading only.
 
     Raises:
@@ -66,6 +74,7 @@ class ReplayMemory:
         *,
         create: bool,
         frame_capacity: int = 0,
+        slack: int = 0,
         writable: bool = True,
     ) -> None:
         self.schema = schema
@@ -79,9 +88,11 @@ class ReplayMemory:
             layout["frame_capacity"] = frame_capacity
         if create:
             directory.mkdir(parents=True)
-            (directory / "layout.json").write_text(json.dumps(layout))
+            (directory / "layout.json").write_text(json.dumps({**layout, "slack": slack}))
         else:
-            _check_layout(directory, layout)
+            slack = _check_layout(directory, layout)
+        self.slack = slack
+        self.n_slots = capacity + slack
         mapped = partial(map_file, create=create, writable=writable)
         header = mapped(directory / "header", 8 * _Header.N_WORDS)
         self.header = _Header(header, 0, _Header.N_WORDS)
@@ -89,11 +100,12 @@ class ReplayMemory:
         table = np.frombuffer(cursors, _CURSOR)
         self.journal, self.cursors = table[:1], table[1:]
         self.columns: Items = {
-            c.name: map_ring(mapped, directory / f"column-{c.name}", c.packed, capacity) for c in schema.columns
+            c.name: map_ring(mapped, directory / f"column-{c.name}", c.packed, self.n_slots) for c in schema.columns
         }
         self.frames: FrameStore | None = None
         if schema.frame is not None:
-            self.frames = FrameStore(mapped, directory, schema.frame, frame_capacity, capacity)
+            room = {"n_slots": frame_capacity * self.n_slots // capacity, "n_rows": self.n_slots}
+            self.frames = FrameStore(mapped, directory, schema.frame, capacity=frame_capacity, **room)
 
     @classmethod
     def saved(cls, directory: Path) -> ReplayMemory:
@@ -135,13 +147,16 @@ def _read_layout(directory: Path) -> dict[str, Any]:
     return found
 
 
-def _check_layout(directory: Path, expected: dict[str, Any]) -> None:
+def _check_layout(directory: Path, expected: dict[str, Any]) -> int:
+    """See that files are of this layout; the slack they were made with."""
     found = _read_layout(directory)
     here, there = Schema.from_json(expected["schema"]), Schema.from_json(found["schema"])
     here.require_equal(there, "this run", f"replay in {directory}")
     for name in ("capacity", "frame_capacity"):
         if found.get(name) != expected.get(name):
             raise SchemaMismatchError(f"{directory}: expected {name} {expected.get(name)}, found {found.get(name)}")
+    slack: int = found.get("slack", 0)
+    return slack
 
 
 class ReplayWriter:
@@ -185,6 +200,38 @@ class ReplayWriter:
         self._packer = Packer(self._memory.schema)  # What it packed last is no longer the batch before.
         self._store(batch, incarnation, seq)
 
+    def mark(self) -> dict[str, Any]:
+        """The present end, as plain values, for ``roll_back``."""
+        return {
+            "oldest": self._memory.first(),
+            "end": self._memory.committed,
+            "frames_end": int(self._header.frames_end),
+            "backs": self._packer.backs(),
+        }
+
+    def roll_back(self, mark: Mapping[str, Any], incarnation: int) -> bool:
+        """Forget what this incarnation has stored since ``mark()``, for which nobody else may be reading or writing.
+
+        Returns:
+            False, and nothing is forgotten, if there is more of others, or less than there was, or items that counted
+            then have been overwritten.
+        """
+        memory, header = self._memory, self._header
+        oldest, end, frames_end = mark["oldest"], mark["end"], mark["frames_end"]
+        others = memory.cursors["end"][memory.cursors["incarnation"] != incarnation].max(initial=0)
+        is_whole = header.intact <= oldest or oldest == end
+        if not (is_whole and others <= end <= memory.committed):
+            return False
+        header.journal_end = header.committed = end  # In this order: a kill between them must not look like an append.
+        header.frames_end = frames_end
+        header.oldest = header.intact = oldest
+        before = {}
+        if memory.frames is not None:
+            ring = memory.frames.frames
+            before = {ring[(frames_end - back) % len(ring)].tobytes(): back for back in mark["backs"]}
+        self._packer = Packer(memory.schema, before)
+        return True
+
     def _store(self, batch: Packed, incarnation: int, seq: int) -> None:
         assert batch.rows <= self._memory.max_rows, f"{batch.rows} rows in a batch of {self._memory.max_rows} at most"
         start, number = self._memory.committed, int(self._header.frames_end)
@@ -209,14 +256,16 @@ class ReplayWriter:
 
     def _give_up(self, end: int, frames_end: int) -> None:
         """Publish what stays whole when rows and frames up to these ends are written."""
-        memory = self._memory
+        memory, frames = self._memory, self._memory.frames
         oldest = max(memory.first(), end - memory.capacity)
-        if memory.frames is not None:
-            whole = memory.frames.first_whole(oldest, memory.committed, frames_end)
+        intact = max(int(self._header.intact), end - memory.n_slots)
+        if frames is not None:
+            whole = frames.first_row_since(frames_end - frames.capacity, oldest, memory.committed)
             if whole > oldest:
                 self._warn_once(end - whole, frames_end / end)
             oldest = whole
-        self._header.oldest = oldest
+            intact = frames.first_row_since(frames_end - len(frames.frames), intact, memory.committed)
+        self._header.oldest, self._header.intact = oldest, intact
 
     def _warn_once(self, n_kept: int, frames_per_item: float) -> None:
         if not self._has_warned:

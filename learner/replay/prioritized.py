@@ -7,10 +7,10 @@ from typing import Final
 import numpy as np
 
 from common.config import PrioritizedConfig
-from common.data import PRIORITY, Array, Items, Schema
+from common.data import PRIORITY, Array, Items, Schema, Snapshot
 from common.errors import CheckpointError, ConfigError
 from learner.replay.memory import ReplayMemory
-from learner.replay.shared import ReplayState, SharedReplay
+from learner.replay.shared import SharedReplay
 from learner.replay.sum_tree import MinTree, SumTree
 
 EPSILON: Final = 1e-8
@@ -73,13 +73,13 @@ class PrioritizedReplay(SharedReplay):
         there = index >= self._first
         self._set(index[there], priority[there])
 
-    def state(self) -> ReplayState:
+    def state(self) -> Snapshot:
         known = np.arange(self._first, self._end)
         priorities = self._sums.get(known % self._memory.capacity)  # [n]
         schedule = {"end": self._end, "highest": self._highest, "updates": self._updates}
-        return ReplayState({**super().state().values, **schedule}, {"priorities": priorities})
+        return Snapshot({**super().state().values, **schedule}, {"priorities": priorities})
 
-    def restore(self, state: ReplayState) -> None:
+    def restore(self, state: Snapshot) -> None:
         super().restore(state)
         try:
             priorities, values = state.arrays["priorities"], state.values
@@ -113,7 +113,7 @@ class PrioritizedReplay(SharedReplay):
 
     def _first_priorities(self, index: Array) -> Array | float:
         given = self._memory.columns.get(PRIORITY.name)
-        return self._highest if given is None else self._priorities(given[index % self._memory.capacity])
+        return self._highest if given is None else self._priorities(given[index % self._memory.n_slots])
 
     def _set(self, index: Array, priority: Array | float) -> None:
         for tree in self._trees:

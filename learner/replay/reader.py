@@ -51,7 +51,7 @@ class ReplayReader:
 
     def _gather(self, indices: Array, out: Items) -> None:
         memory = self.memory
-        slots = indices % memory.capacity
+        slots = indices % memory.n_slots
         for column in memory.schema.columns:
             stored = memory.columns[column.name]
             if column.frames and memory.frames is not None:

@@ -3,24 +3,12 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
-from common.data import Array, Items
+from common.data import Array, Items, Snapshot
 from learner.replay.memory import ReplayMemory
 from learner.replay.reader import ReplayReader
-
-
-@dataclass(frozen=True)
-class ReplayState:
-    """What draws depend on beside the items."""
-
-    values: Mapping[str, Any]
-    """Whatever JSON can hold."""
-    arrays: Mapping[str, Array] = field(default_factory=dict)
 
 
 class SharedReplay(abc.ABC):
@@ -62,11 +50,11 @@ class SharedReplay(abc.ABC):
     def update_priority(self, index: Array, td_error: Array) -> None:
         """Give items ``[n]`` the priorities of their errors ``[n]``."""
 
-    def state(self) -> ReplayState:
+    def state(self) -> Snapshot:
         """What draws depend on beside the items."""
-        return ReplayState({"sampled": self._sampled, "rng": self._rng.bit_generator.state})
+        return Snapshot({"sampled": self._sampled, "rng": self._rng.bit_generator.state})
 
-    def restore(self, state: ReplayState) -> None:
+    def restore(self, state: Snapshot) -> None:
         """Go on as ``state`` says.
 
         Raises:

@@ -24,7 +24,7 @@ EXERCISES: dict[str, tuple[Callable[..., dict[str, Any]], dict[str, Any]]] = {
     "partition": (cut_off, {"seconds": 30.0, "delay_ms": 200, "loss_percent": 1.0, "seed": 1}),
     "address": (move_away, {"seed": 1}),
     "shutdown": (shut_down, {}),
-    "resume": (go_on, {"seeds": 5, "seed": 1}),
+    "resume": (go_on, {"seeds": 5, "seed": 1, "kills": 3}),
     "soak": (soak, {"minutes": 30.0}),
     "storm": (storm, {"actors": 256, "beyond": 16, "batches": 4}),
     "siege": (besiege, {"rounds": 5, "seconds": 10.0}),

@@ -1,16 +1,17 @@
-"""A run that is killed at a random opt step and resumed comes as far as one that is left alone."""
+"""A run in turns that is killed at random opt steps and resumed is the one that is left alone, to the last bit."""
 
 from __future__ import annotations
 
-import csv
 import random
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 from common.errors import BudgetExhaustedError
 from tests.chaos.report import scratch, tell
 from tests.conftest import ROOT, Command, kill, wait_for
-from tests.e2e.test_resume import kept, resumed_at
+from tests.e2e.test_exact import assert_same, records
+from tests.e2e.test_resume import kept
 
 TARGET: Final = 475.0
 """Of CartPole-v1, where it counts as solved."""
@@ -22,49 +23,51 @@ SETTINGS: Final = (
 )
 
 
-def _start(directory: Path, seed: int) -> Command:
-    config = ("--config", str(ROOT / "configs" / "cartpole.yaml"), "--run-dir", str(directory / "run"))
-    return Command("learner.sync_cli", *config, *SETTINGS, "--set", f"seed={seed}", log=directory / "first.log")
+def _start(run_dir: Path, seed: int) -> Command:
+    config = ("--config", str(ROOT / "configs" / "cartpole.yaml"), "--run-dir", str(run_dir))
+    return Command("learner.sync_cli", *config, *SETTINGS, "--set", f"seed={seed}", log=run_dir.with_suffix(".log"))
 
 
-def _outcome(run: Command, directory: Path) -> dict[str, Any]:
-    """The best score of a run that is waited for, and the opt step at which it ended."""
+def _finish(run: Command) -> None:
     code = run.wait(RUN_SECONDS)
     assert code in (0, BudgetExhaustedError.exit_code), run.output()
-    with (directory / "run" / "metrics.csv").open(newline="") as file:
-        scores = [
-            (int(row["opt_steps"]), float(row["eval_reward"])) for row in csv.DictReader(file) if row["eval_reward"]
-        ]
-    return {"reached": code == 0, "score": max(score for _, score in scores), "opt_steps": scores[-1][0]}
 
 
-def _alone(seed: int) -> dict[str, Any]:
-    with scratch() as directory:
-        return _outcome(_start(directory, seed), directory)
+def _train_killed(run_dir: Path, seed: int, steps: list[int]) -> list[int]:
+    """Train, killed with kill -9 as soon as a checkpoint is at each of these opt steps; those it was resumed at."""
+    run, resumed = _start(run_dir, seed), []
+    for at in steps:
+        wait_for(partial(_is_beyond, run_dir, at), f"opt step {at}", RUN_SECONDS)
+        kill(run.process.pid)
+        run.wait()
+        resumed.append(kept(run_dir))
+        run = Command("learner.sync_cli", "--resume", str(run_dir), log=run_dir.with_suffix(".log"))
+    _finish(run)
+    return resumed
 
 
-def _killed(seed: int, at: int) -> dict[str, Any]:
-    with scratch() as directory:
-        first = _start(directory, seed)
-        wait_for(lambda: kept(directory / "run") >= at, f"opt step {at}", RUN_SECONDS)
-        kill(first.process.pid)
-        first.wait()
-        again = Command("learner.sync_cli", "--resume", str(directory / "run"), log=directory / "again.log")
-        outcome = _outcome(again, directory)
-        return {"resumed_at": resumed_at(again), **outcome}
+def _is_beyond(run_dir: Path, opt_steps: int) -> bool:
+    return kept(run_dir) >= opt_steps
 
 
-def go_on(seeds: int, seed: int) -> dict[str, Any]:
-    """Train in turns with so many seeds, each once alone and once killed with kill -9 at a random step and resumed.
+def go_on(seeds: int, seed: int, kills: int) -> dict[str, Any]:
+    """Train in turns with so many seeds, each once alone and once killed so often and resumed.
 
     Raises:
-        AssertionError: a killed run did not reach what the one that was left alone did.
+        AssertionError: a run that was killed left something else behind than the one that was left alone.
     """
     rng, runs = random.Random(seed), []
     for number in range(seeds):
-        alone = _alone(number)
-        killed = _killed(number, rng.randrange(1, max(2, alone["opt_steps"] // 2)))
-        tell(f"seed {number}: alone {alone}, killed {killed}")
-        assert killed["reached"] or not alone["reached"], (alone, killed)
-        runs.append({"seed": number, "alone": alone, "killed": killed})
+        with scratch() as directory:
+            alone, killed = directory / "alone", directory / "killed"
+            _finish(_start(alone, number))
+            opt_steps = kept(alone)
+            resumed = _train_killed(killed, number, sorted(rng.sample(range(1, opt_steps), kills)))
+            assert_same(alone, killed)
+            found = records(alone)
+        score = max(float(row["eval_reward"]) for row in found if row["eval_reward"])
+        runs.append(
+            {"seed": number, "score": score, "opt_steps": opt_steps, "records": len(found), "resumed_at": resumed}
+        )
+        tell(str(runs[-1]))
     return {"target": TARGET, "runs": runs}

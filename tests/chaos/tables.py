@@ -51,13 +51,13 @@ def _recovery() -> str:
 def _resume() -> str:
     rows = [
         [
-            run["seed"],
-            *(f"{run['alone'][key]:,.0f}" for key in ("score", "opt_steps")),
-            *(f"{run['killed'][key]:,.0f}" for key in ("resumed_at", "score", "opt_steps")),
+            *(f"{run[key]:,.0f}" for key in ("seed", "score", "opt_steps")),
+            ", ".join(f"{at:,}" for at in run["resumed_at"]),
+            run["records"],
         ]
         for run in _result("resume").get("runs", [])
     ]
-    return _table("seed | alone: score | opt steps | killed: resumed at | score | opt steps", rows)
+    return _table("seed | score | opt steps | killed, resumed at | records, all equal", rows)
 
 
 def _soak() -> str:

@@ -48,23 +48,27 @@ class FullFiles(StateFiles):
 class Scene:
     """An agent that learns from a few items, and a clock that the test sets."""
 
-    def __init__(self, directory: Path, files: StateFiles, seconds: float | None = 10.0) -> None:
+    def __init__(
+        self, directory: Path, files: StateFiles, seconds: float | None = 10.0, items: int | None = None
+    ) -> None:
         env = Corridor()
-        schema, items = OneStep().schema(spec_of(env)), items_of(OneStep(), play(env, 64))
+        schema, played = OneStep().schema(spec_of(env)), items_of(OneStep(), play(env, 64))
         memory = ReplayMemory(directory / "replay", schema, 100, create=not (directory / "replay").exists())
         if not memory.committed:
-            ReplayWriter(memory).append(items, schema.count(items), incarnation=1, seq=1)
+            ReplayWriter(memory).append(played, schema.count(played), incarnation=1, seq=1)
         self.agent = TabularQ(spec_of(env), seed=0, epsilon=0.0, device="cpu")
         self.buffer = UniformReplay(memory, seed=0)
         self.now, self.opt_steps = 0.0, 0
-        self.checkpointer = Checkpointer(files, self.agent, self.buffer, "cpu", seconds=seconds, clock=lambda: self.now)
+        self.checkpointer = Checkpointer(
+            files, self.agent, {"buffer": self.buffer}, "cpu", seconds=seconds, items=items, clock=lambda: self.now
+        )
 
-    def step(self, at: float) -> None:
-        """An opt step that ends at this time, and what comes after it."""
+    def step(self, at: float, items: int | None = None) -> None:
+        """An opt step that ends at this time and after so many items, and what comes after it."""
         self.now = at
         self.agent.opt(self.buffer)
         self.opt_steps += 1
-        self.checkpointer.tick(Moment(self.opt_steps, self.buffer.inserted, self.now), -math.inf)
+        self.checkpointer.tick(Moment(self.opt_steps, items or self.buffer.inserted, self.now), -math.inf)
 
     def finish(self) -> None:
         self.checkpointer.finish(Moment(self.opt_steps, self.buffer.inserted, self.now), 2.5)
@@ -91,6 +95,16 @@ def test_training_goes_on_while_a_state_is_written_and_the_state_stays_as_it_was
     again = Scene(tmp_path, files)
     assert again.checkpointer.restore() == (Moment(2, 64, 10.0), -math.inf)
     assert torch.equal(again.agent.table, table)
+
+
+def test_a_state_is_due_after_so_many_items_too_and_waits_for_the_one_before(tmp_path: Path) -> None:
+    files = GatedFiles(tmp_path / "checkpoints")
+    files.gate.set()
+    scene = Scene(tmp_path, files, items=100)
+    for items in (99, 100, 199, 200, 450, 451):
+        scene.step(at=1.0, items=items)
+    scene.checkpointer.finish(Moment(6, 451, 1.0), 0.0)
+    assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == ["2", "4", "5", "6"]
 
 
 def test_a_restored_buffer_draws_what_would_have_been_drawn(tmp_path: Path) -> None:

@@ -186,8 +186,8 @@ def test_a_typed_error_of_an_evaluator_is_raised_alike_wherever_it_is(make_confi
 def test_the_scores_are_those_of_inline_evaluations(tmp_path: Path) -> None:
     inline, child = (cartpole(tmp_path / name, seed=3) for name in ("inline", "child"))
     values = merged(child.model_dump(mode="json"), {"evaluator": {"process": "child"}})
-    there = [{k: r[k] for k in r if k.startswith(("opt_steps", "eval"))} for r in rows(train_in_turns(inline))]
-    scored = [row for row in rows(train_in_turns(type(child).model_validate(values))) if row["eval_reward"]]
+    there = [{k: r[k] for k in r if k.startswith(("opt_steps", "eval"))} for r in rows(train_in_turns(inline).run_dir)]
+    scored = [row for row in rows(train_in_turns(type(child).model_validate(values)).run_dir) if row["eval_reward"]]
     assert scored[0]["opt_steps"] == "50"
     for row in scored:
         assert {k: row[k] for k in row if k.startswith(("opt_steps", "eval"))} in there

@@ -19,7 +19,6 @@ from common.processors import OneStep
 from common.settings import validate
 from learner.learner import Outcome
 from learner.replay.memory import ReplayMemory
-from learner.run import Result
 from learner.trainer import train_in_turns
 from tests.conftest import Command, MakeConfig
 from tests.parts import CountingEnv, assert_complete, expected_items
@@ -64,15 +63,15 @@ def cartpole(run_dir: Path, seed: int, envs_per_actor: int = 1) -> RunConfig:
     )
 
 
-def rows(result: Result) -> list[dict[str, str]]:
+def rows(run_dir: Path) -> list[dict[str, str]]:
     """What was recorded, without the times."""
-    with (result.run_dir / "metrics.csv").open(newline="") as file:
+    with (run_dir / "metrics.csv").open(newline="") as file:
         return [{k: v for k, v in row.items() if "sec" not in k} for row in csv.DictReader(file)]
 
 
 def test_the_same_seed_gives_the_same_curve_twice_and_another_seed_another(tmp_path: Path) -> None:
     first, again, other = (
-        rows(train_in_turns(cartpole(tmp_path / name, seed))) for name, seed in (("a", 3), ("b", 3), ("c", 4))
+        rows(train_in_turns(cartpole(tmp_path / name, seed)).run_dir) for name, seed in (("a", 3), ("b", 3), ("c", 4))
     )
     assert len(first) == 10 + 2  # Every 20 steps, and at the evaluations that do not fall on one of them.
     assert first == again
@@ -83,10 +82,10 @@ def test_so_it_is_with_everything_that_draws_by_priority(tmp_path: Path) -> None
     def train(name: str) -> list[dict[str, str]]:
         values = cartpole(tmp_path / name, seed=3).model_dump()
         values["replay"]["prioritized"], values["push"]["initial_priorities"] = {}, True
-        return rows(train_in_turns(validate(RunConfig, values)))
+        return rows(train_in_turns(validate(RunConfig, values)).run_dir)
 
     first, again = train("a"), train("b")
-    assert first == again != rows(train_in_turns(cartpole(tmp_path / "uniform", seed=3)))
+    assert first == again != rows(train_in_turns(cartpole(tmp_path / "uniform", seed=3)).run_dir)
 
 
 @pytest.mark.parametrize("envs", [1, 4])

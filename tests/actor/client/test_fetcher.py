@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 import grpc
 import numpy as np
 import pytest
+import safetensors.torch
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -65,6 +66,15 @@ def test_torch_adopts_a_model_without_a_warning() -> None:
     model = assemble(chunks())
     assert model is not None
     assert torch.from_numpy(model.params["w"]).tolist() == PARAMS["w"].tolist()
+
+
+def test_bfloat16_is_widened() -> None:
+    data = safetensors.torch.save({"w": torch.tensor([0.5, 1 / 3]).bfloat16(), "steps": torch.tensor(7)})
+    model = assemble([pb.GetModelResponse(total_bytes=len(data), sha256=hashlib.sha256(data).digest(), data=data)])
+    assert model is not None
+    assert model.params["w"].dtype == np.float32
+    assert model.params["w"].tolist() == [0.5, float(torch.tensor(1 / 3).bfloat16())]
+    assert model.params["steps"] == 7
 
 
 @pytest.mark.parametrize(

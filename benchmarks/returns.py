@@ -1,0 +1,162 @@
+"""Return after a budget of environment steps: with actors, in turns, and in stable-baselines3, over several seeds.
+
+    python -m benchmarks.returns cartpole --way async             one task, one way, five seeds
+    python -m benchmarks.returns cartpole --way sb3 --python …    the same budget, with a Python that has the package
+
+Every way is scored by the same greedy episodes at the same ten points of its budget; its seconds are the wall-clock
+of training and these evaluations. Results are added to ``benchmarks/results/TASK.json``; ``python -m
+benchmarks.results`` draws and tabulates them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from common.config import RunConfig, load_config
+from learner.run import Result
+from learner.server import train_async
+from learner.trainer import train_in_turns
+
+RESULTS = Path(__file__).parent / "results"
+EVALUATIONS = 10
+Way = Literal["async", "in turns", "sb3"]
+
+
+@dataclass(frozen=True)
+class Task:
+    """What is trained: ``configs/NAME.yaml`` with so many environment steps."""
+
+    env_steps: int
+    episodes: int
+    sb3: dict[str, Any]
+    """The algorithm of the same name there, with the settings of RL Baselines3 Zoo."""
+
+
+_ZOO_DQN = {
+    "algorithm": "DQN",
+    "learning_rate": 6.3e-4,
+    "batch_size": 128,
+    "buffer_size": 50_000,
+    "learning_starts": 0,
+    "target_update_interval": 250,
+    "train_freq": 4,
+    "gradient_steps": -1,
+    "exploration_final_eps": 0.1,
+    "policy_kwargs": {"net_arch": [256, 256]},
+}
+TASKS = {
+    "cartpole": Task(
+        50_000,
+        20,
+        {
+            "algorithm": "DQN",
+            "learning_rate": 2.3e-3,
+            "batch_size": 64,
+            "buffer_size": 100_000,
+            "learning_starts": 1000,
+            "target_update_interval": 10,
+            "train_freq": 256,
+            "gradient_steps": 128,
+            "exploration_fraction": 0.16,
+            "exploration_final_eps": 0.04,
+            "policy_kwargs": {"net_arch": [256, 256]},
+        },
+    ),
+    "acrobot": Task(50_000, 20, {**_ZOO_DQN, "exploration_fraction": 0.24}),
+    "lunarlander": Task(50_000, 20, {**_ZOO_DQN, "exploration_fraction": 0.24}),
+    "pendulum": Task(
+        10_000,
+        20,
+        {"algorithm": "SAC", "learning_rate": 1e-3, "learning_starts": 1000, "buffer_size": 100_000},
+    ),
+}
+
+
+def configure(name: str, seed: int, run_dir: Path) -> RunConfig:
+    """The task's configuration with its budget in place of its target."""
+    plain, task = load_config(Path(f"configs/{name}.yaml")), TASKS[name]
+    ratio, batch = plain.replay.samples_per_insert, plain.agent.params["batch_size"]
+    if ratio is None:
+        raise SystemExit(f"configs/{name}.yaml: expected replay.samples_per_insert, found null")
+    opts = int((task.env_steps - plain.trainer.warmup_period) * ratio / batch)
+    interval = opts // EVALUATIONS
+    trainer = {"target_score": "null", "max_opts": interval * EVALUATIONS, "eval_interval": interval}
+    ours = {f"trainer.{key}": value for key, value in trainer.items()} | {
+        "evaluator.episodes": task.episodes,
+        "evaluator.seed": 1000,
+        "server.listen": "127.0.0.1:0",
+        "metrics.trainer_port": "null",
+        "metrics.ingest_port": "null",
+        "seed": seed,
+        "run_dir": run_dir,
+    }
+    return load_config(Path(f"configs/{name}.yaml"), [f"{key}={value}" for key, value in ours.items()])
+
+
+def train_ours(name: str, way: Way, seed: int) -> dict[str, Any]:
+    """One run of ours: its curve and what it took."""
+    with tempfile.TemporaryDirectory() as directory:
+        config = configure(name, seed, Path(directory) / "run")
+        result: Result = train_async(config, local_actors=2) if way == "async" else train_in_turns(config)
+        with (result.run_dir / "metrics.csv").open(newline="") as file:
+            scored = [row for row in csv.DictReader(file) if row["eval_reward"]]
+    curve = [[int(float(row["samples_total"])), round(float(row["eval_reward"]), 2)] for row in scored]
+    return {"opt_steps": result.opt_steps, "seconds": round(result.seconds, 1), "curve": curve}
+
+
+def train_sb3(name: str, seed: int, python: str) -> dict[str, Any]:
+    """One run of stable-baselines3, in an interpreter of its own."""
+    config, task = load_config(Path(f"configs/{name}.yaml")), TASKS[name]
+    job = {
+        "env": config.env.params,
+        "seed": seed,
+        "env_steps": task.env_steps,
+        "episodes": task.episodes,
+        "evaluations": EVALUATIONS,
+        "settings": task.sb3,
+    }
+    script = Path(__file__).parent / "sb3.py"
+    done = subprocess.run([python, script, json.dumps(job)], stdout=subprocess.PIPE, text=True, check=True)
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    del found["eval_seconds"]  # Ours count too.
+    return found
+
+
+def keep(name: str, run: dict[str, Any]) -> None:
+    """Put a run into the task's file, in the place of an older one of the same way and seed."""
+    RESULTS.mkdir(exist_ok=True)
+    path = RESULTS / f"{name}.json"
+    runs = json.loads(path.read_text()) if path.exists() else []
+    others = [old for old in runs if (old["way"], old["seed"]) != (run["way"], run["seed"])]
+    lines = [json.dumps(each) for each in sorted([*others, run], key=lambda each: (each["way"], each["seed"]))]
+    path.write_text("[\n" + ",\n".join(lines) + "\n]\n")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser("benchmarks.returns", description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("task", choices=TASKS)
+    parser.add_argument("--way", choices=get_args(Way), required=True)
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--python", default=sys.executable, help="an interpreter with stable-baselines3, for --way sb3")
+    arguments = parser.parse_args()
+    for seed in range(arguments.seeds):
+        if arguments.way == "sb3":
+            found = train_sb3(arguments.task, seed, arguments.python)
+        else:
+            found = train_ours(arguments.task, arguments.way, seed)
+        run = {"way": arguments.way, "seed": seed, **found}
+        keep(arguments.task, run)
+        sys.stdout.write(json.dumps({"task": arguments.task, **run}) + "\n")
+        sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()

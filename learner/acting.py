@@ -1,0 +1,105 @@
+"""The acting half of training in turns: environments, and the replay that they alone fill."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any, Final
+
+from actor.priority import PrioritizedItems
+from actor.resumable import ResumableSampler
+from actor.stat import ActorCounters
+from common.clocks import Every
+from common.config import RunConfig
+from common.data import Items, Snapshot
+from common.interfaces import ItemSink
+from common.parts import Parts
+from learner.replay.memory import BEGINNING, ReplayMemory, ReplayWriter
+
+log = logging.getLogger(__name__)
+_OWN: Final = 1
+"""The incarnation of items that a process makes for itself."""
+
+
+class LocalSink:
+    """An ``ItemSink`` that writes into the replay of its own process."""
+
+    def __init__(self, memory: ReplayMemory) -> None:
+        self._schema = memory.schema
+        self._writer = ReplayWriter(memory)
+        self._seq = self._writer.last_seq(_OWN)
+
+    def push(self, items: Items) -> None:
+        self._seq += 1
+        self._writer.append(items, self._schema.count(items), incarnation=_OWN, seq=self._seq)
+
+    def mark(self) -> dict[str, Any]:
+        """See ``ReplayWriter.mark``."""
+        return self._writer.mark()
+
+    def roll_back(self, mark: Mapping[str, Any]) -> bool:
+        """See ``ReplayWriter.roll_back``."""
+        return self._writer.roll_back(mark, _OWN)
+
+
+class Acting:
+    """Steps ``envs_per_actor`` environments, and counts the opt steps that are due for it.
+
+    It is kept and taken up again as a whole: items that came later are forgotten, and episodes go on where they were.
+    Where that cannot be, the items stay and all episodes begin anew.
+
+    Args:
+        config: of the run.
+        parts: environments and agent.
+        memory: nobody else writes to it.
+        life: how many times the run has been started before; each has seeds of its own for episodes it begins anew.
+    """
+
+    def __init__(self, config: RunConfig, parts: Parts, memory: ReplayMemory, life: int) -> None:
+        self.counters, self._lanes, self._agent = ActorCounters(), parts.lanes, parts.agent
+        self.owed = 0
+        """Opt steps that are due and not yet taken; 0 where there is a replay ratio, which says when they are."""
+        self._opt = Every(config.trainer.opt_interval if config.replay.samples_per_insert is None else None)
+        self._local = LocalSink(memory)
+        self._sink: ItemSink = self._local
+        if config.push.initial_priorities:
+            self._sink = PrioritizedItems(self._local, parts.agent)
+        self._first_seed = config.seed
+        self._sampler = ResumableSampler(parts.lanes, self.counters, config.seed + life * len(parts.lanes))
+
+    def act(self) -> None:
+        """One step in every environment.
+
+        Raises:
+            Exception: what an environment, a step processor or the agent raised.
+        """
+        before = self.counters.env_steps
+        self._sampler.sample_and_push(self._agent, self._sink)
+        self.owed += self._opt.count(before, self.counters.env_steps)
+
+    def state(self) -> Snapshot:
+        """What it needs to be taken up again, between two rounds."""
+        sampler = self._sampler.state()
+        values = {"replay": self._local.mark(), "owed": self.owed, "sampler": sampler.values}
+        return Snapshot(values, sampler.arrays)
+
+    def restore(self, state: Snapshot) -> None:
+        """Go on as ``state`` says."""
+        if self._rolls_back(state.values["replay"]):
+            self.owed = state.values["owed"]
+            self._sampler.restore(Snapshot(state.values["sampler"], state.arrays))
+
+    def begin_again(self) -> None:
+        """Go back to where the run began."""
+        if self._rolls_back(BEGINNING):
+            self._sampler = ResumableSampler(self._lanes, self.counters, self._first_seed)
+
+    def _rolls_back(self, mark: Mapping[str, Any]) -> bool:
+        if self._local.roll_back(mark):
+            return True
+        log.warning(
+            "the replay cannot go back to its first %d items: those that followed stay, episodes begin anew, and the "
+            "curve will not be that of a run that was never interrupted",
+            mark["end"],
+        )
+        return False

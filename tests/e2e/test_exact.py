@@ -1,0 +1,157 @@
+"""A run in turns that is killed with kill -9 and resumed is the run that was left alone, to the last bit."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from common.config import RunConfig, dump_config
+from common.settings import validate
+from learner.replay.memory import ReplayMemory
+from learner.replay.reader import ReplayReader
+from learner.trainer import train_in_turns
+from tests.conftest import ROOT, Command, kill, merged, wait_for
+from tests.e2e.test_resume import kept, resumed_at
+
+ENDLESS, FURTHER = 1_000_000, 200
+CARTPOLE: dict[str, Any] = {
+    "env": {"target": "gymnasium:make", "params": {"id": "CartPole-v1"}},
+    "agent": {"target": "common.agents.dqn:DQN", "params": {"units": [16], "explorer": {"final_step": 400}}},
+    "exploration": {"base": 0.2},
+    "replay": {"capacity": 400, "samples_per_insert": 16},
+    "trainer": {
+        "warmup_period": 50,
+        "eval_interval": 60,
+        "record_interval": 35,
+        "checkpoint_seconds": 0.02,
+    },
+    "evaluator": {"episodes": 2},
+}
+PENDULUM: dict[str, Any] = {
+    "env": {"target": "gymnasium:make", "params": {"id": "Pendulum-v1"}},
+    "agent": {"target": "common.agents.sac:SAC", "params": {"units": [16], "batch_size": 32}},
+    "replay": {"capacity": 300, "samples_per_insert": 32},
+}
+RUNS: dict[str, dict[str, Any]] = {
+    "n-step": {"step_processor": {"target": "common.processors:NStep"}},
+    "sac": PENDULUM,
+    "prioritized": {"replay": {"prioritized": {}}, "push": {"initial_priorities": True}},
+    "three environments": {"envs_per_actor": 3},
+    "without a ratio": {"replay": {"samples_per_insert": None}, "envs_per_actor": 2},
+}
+
+
+def configured(run_dir: Path, changes: dict[str, Any], max_opts: int) -> RunConfig:
+    values = merged(
+        merged({**CARTPOLE, "run_dir": str(run_dir), "seed": 1}, changes), {"trainer": {"max_opts": max_opts}}
+    )
+    return validate(RunConfig, values)
+
+
+def records(run_dir: Path) -> list[dict[str, str]]:
+    """All that was recorded, but what depends on time."""
+    with (run_dir / "metrics.csv").open(newline="") as file:
+        return [{k: v for k, v in row.items() if "sec" not in k} for row in csv.DictReader(file)]
+
+
+def last_state(run_dir: Path) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+    """Networks, optimisers, generators, counters, priorities and episodes, but what depends on time."""
+    path = run_dir / "checkpoints" / str(kept(run_dir))
+    values = json.loads((path / "state.json").read_text())
+    del values["learner"]["moment"]["seconds"], values["window"]["seconds"], values["window"]["eval_seconds"]
+    return load_file(path / "state.safetensors"), values
+
+
+def items(run_dir: Path) -> dict[str, Any]:
+    memory = ReplayMemory.saved(run_dir / "shared" / "replay")
+    first = memory.first()
+    _, found = ReplayReader(memory).take(lambda n: {"index": np.arange(first, first + n)}, len(memory))
+    return {"first": first, **found}
+
+
+def assert_same_tensors(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> None:
+    assert one.keys() == other.keys()
+    assert [name for name in one if not torch.equal(one[name], other[name])] == []
+
+
+def assert_same(run: Path, other: Path) -> None:
+    """Everything two runs leave behind is equal, bit for bit."""
+    assert records(run) == records(other)
+    for name in ("best", "final"):
+        assert_same_tensors(*(load_file(path / name / "model.safetensors") for path in (run, other)))
+    (tensors, values), (other_tensors, other_values) = last_state(run), last_state(other)
+    assert_same_tensors(tensors, other_tensors)
+    assert values == other_values
+    np.testing.assert_equal(items(run), items(other))
+
+
+def wait_beyond(run_dir: Path, after: int) -> None:
+    """Wait for a checkpoint at a random opt step after this one, or a little later."""
+    at = after + random.randint(1, 150)
+    wait_for(lambda: kept(run_dir) >= at, f"opt step {at}")
+
+
+@pytest.fixture(scope="module")
+def forks() -> Iterator[subprocess.Popen[str]]:
+    """``tests.e2e.forks``."""
+    command, pipe = [sys.executable, "-m", "tests.e2e.forks"], subprocess.PIPE
+    with subprocess.Popen(command, cwd=ROOT, stdin=pipe, stdout=pipe, text=True, start_new_session=True) as process:
+        yield process
+        os.killpg(process.pid, signal.SIGKILL)
+
+
+def train_until_killed(forks: subprocess.Popen[str], config: Path, run_dir: Path) -> None:
+    """Train in another process, or go on, until it is killed with kill -9 some steps later."""
+    assert forks.stdin
+    assert forks.stdout
+    forks.stdin.write(f"{config}\n")
+    forks.stdin.flush()
+    pid = int(forks.stdout.readline())
+    wait_beyond(run_dir, kept(run_dir))
+    kill(pid)
+    assert int(forks.stdout.readline()) == signal.SIGKILL
+
+
+def test_sync_train_killed_and_resumed_is_the_run_that_was_left_alone(
+    start: Callable[..., Command], tmp_path: Path
+) -> None:
+    alone, killed, config = tmp_path / "alone", tmp_path / "killed", tmp_path / "config.yaml"
+    config.write_text(dump_config(configured(killed, {}, ENDLESS)))
+    run = start("learner.sync_cli", "--config", str(config))
+    wait_beyond(killed, 0)
+    kill(run.process.pid)
+    run.wait()
+    at = kept(killed)
+    again = start("learner.sync_cli", "--resume", str(killed), "--set", f"trainer.max_opts={at + FURTHER}")
+    train_in_turns(configured(alone, {}, at + FURTHER))
+    assert again.wait() == 0, again.output()
+    assert resumed_at(again) == at
+    assert_same(alone, killed)
+
+
+@pytest.mark.parametrize("changes", RUNS.values(), ids=RUNS)
+def test_so_it_is_when_killed_twice_whatever_is_trained_and_drawn(
+    forks: subprocess.Popen[str], changes: dict[str, Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    alone, killed, config = tmp_path / "alone", tmp_path / "killed", tmp_path / "config.yaml"
+    config.write_text(dump_config(configured(killed, changes, ENDLESS)))
+    for _ in range(2):
+        train_until_killed(forks, config, killed)
+    max_opts = kept(killed) + FURTHER
+    train_in_turns(configured(killed, changes, max_opts), resume=True)
+    train_in_turns(configured(alone, changes, max_opts))
+    assert_same(alone, killed)
+    assert caplog.messages == [], "nothing to warn of"
