@@ -2,14 +2,17 @@
 
 Beside each figure the floor, a bare loop over the same environments that acts as CleanRL's ``dqn.py`` (MIT licence):
 the network's plain forward pass and the best actions, or random ones with probability epsilon; nothing is kept or sent.
-Seconds are those of this process on the processor, all of its threads together, which other processes take no part in.
+``ratio`` is of steps per second; ``of the processor`` of steps per second that all threads of this process spend on it,
+which holds also where no core is free for those that push, or where something else is running.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import random
 import statistics
+import sys
 import time
 from collections.abc import Callable
 
@@ -24,6 +27,7 @@ from benchmarks.client import Client
 from benchmarks.ingest import ingest
 from benchmarks.report import RUNS, report
 from common.agents.dqn import DQN
+from common.child import KEEP_BUFFERS
 from common.envs import Env, build_env
 from learner.server import LearnerServer, local_trust
 
@@ -43,12 +47,13 @@ KINDS: dict[str, tuple[str, ...]] = {
 Round = Callable[[], None]
 
 
-def rounds_per_second(take_a_round: Round) -> float:
-    started, rounds = time.process_time(), 0
-    while (elapsed := time.process_time() - started) < SECONDS:
+def seconds_a_round(take_a_round: Round) -> tuple[float, float]:
+    """By the clock, and of this process on the processor."""
+    started, computed, rounds = time.perf_counter(), time.process_time(), 0
+    while (elapsed := time.perf_counter() - started) < SECONDS:
         take_a_round()
         rounds += 1
-    return rounds / elapsed
+    return elapsed / rounds, (time.process_time() - computed) / rounds
 
 
 def acting(server: LearnerServer, client: Client, agent: DQN, sampler: Sampler) -> Round:
@@ -97,14 +102,15 @@ def measure(kind: str, n_envs: int) -> dict[str, object]:
         lanes = guarded(parts, config.env, client.counters, Busy()).lanes
         ours = acting(server, client, agent, Sampler(lanes, client.counters, seed=0))
         floor = bare([build_env(config.env) for _ in range(n_envs)], agent.qnet)
-        turns = [(rounds_per_second(ours), rounds_per_second(floor)) for _ in range(RUNS + 1)][1:]
-    rates, floors = ([n_envs * rate for rate in column] for column in zip(*turns, strict=True))
+        turns = [(*seconds_a_round(ours), *seconds_a_round(floor)) for _ in range(RUNS + 1)][1:]
+    elapsed, computed, elapsed_bare, computed_bare = (statistics.median(column) for column in zip(*turns, strict=True))
     return {
         "kind": kind,
         "envs": n_envs,
-        "steps/s": statistics.median(rates),
-        "floor steps/s": statistics.median(floors),
-        "ratio": statistics.median(rate / floor for rate, floor in zip(rates, floors, strict=True)),
+        "steps/s": n_envs / elapsed,
+        "floor steps/s": n_envs / elapsed_bare,
+        "ratio": elapsed_bare / elapsed,
+        "of the processor": computed_bare / computed,
     }
 
 
@@ -115,8 +121,11 @@ def main() -> None:
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     rows = [measure(kind, n_envs) for kind in arguments.kind for n_envs in arguments.envs]
-    report("actor", "per second of processor time; acknowledged, exactly once, models synced", rows)
+    report("actor", "acknowledged, exactly once, models synced", rows)
 
 
 if __name__ == "__main__":
+    if not KEEP_BUFFERS.keys() <= os.environ.keys():  # As an actor runs.
+        command = [sys.executable, "-m", "benchmarks.actor", *sys.argv[1:]]
+        os.execve(sys.executable, command, {**KEEP_BUFFERS, **os.environ})  # noqa: S606
     main()

@@ -13,6 +13,11 @@ from common.errors import ConfigError
 from common.interfaces import EnvSpec, Step
 
 
+_FLAGS = np.array((False,)), np.array((True,))
+for _flag in _FLAGS:
+    _flag.setflags(write=False)  # Shared by all items.
+
+
 class OneStep:
     """One transition per step: border's SimpleStepProcessor with terminated and truncated kept apart."""
 
@@ -35,10 +40,10 @@ class OneStep:
         return {
             "obs": step.obs[None],
             "action": np.asarray(step.action)[None],
-            "reward": np.array((step.reward,), np.float32),
+            "reward": np.array(step.reward, np.float32, ndmin=1),
             "next_obs": step.next_obs[None],
-            "terminated": np.array((step.terminated,)),
-            "truncated": np.array((step.truncated,)),
+            "terminated": _FLAGS[step.terminated],
+            "truncated": _FLAGS[step.truncated],
         }
 
 
