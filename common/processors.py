@@ -13,11 +13,6 @@ from common.errors import ConfigError
 from common.interfaces import EnvSpec, Step
 
 
-_FLAGS = np.array((False,)), np.array((True,))
-for _flag in _FLAGS:
-    _flag.setflags(write=False)  # Shared by all items.
-
-
 class OneStep:
     """One transition per step: border's SimpleStepProcessor with terminated and truncated kept apart."""
 
@@ -42,8 +37,8 @@ class OneStep:
             "action": np.asarray(step.action)[None],
             "reward": np.array(step.reward, np.float32, ndmin=1),
             "next_obs": step.next_obs[None],
-            "terminated": _FLAGS[step.terminated],
-            "truncated": _FLAGS[step.truncated],
+            "terminated": np.array((step.terminated,)),
+            "truncated": np.array((step.truncated,)),
         }
 
 

@@ -17,8 +17,8 @@ log = logging.getLogger(__name__)
 class Acting:
     """A function of observations ``[n, *shape]``, called with arrays and answering with arrays.
 
-    On a CPU the first call for a shape and dtype traces, and what comes after are replays: the same results bit for bit,
-    of the parameters as they are then, and the same random numbers.
+    On a CPU the first call for a shape and dtype traces, and what comes after are replays: the same bit for bit, random
+    numbers included, and of the parameters as they are then.
 
     Args:
         function: from tensor to tensor; changes nothing but random generators.

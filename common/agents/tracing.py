@@ -97,7 +97,7 @@ def _is_view(node: fx.Node) -> bool:
 
 
 def _bind(graph: fx.Graph) -> None:
-    """Call operations on nothing but tensors by torch's own functions, in half the time that a look-up by name takes."""
+    """Call operations on nothing but tensors by torch's own functions, which costs half of a look-up by name."""
     for node in graph.nodes:
         if isinstance(node.target, torch._ops.OpOverload) and _takes_only_tensors(node):
             function = getattr(torch, node.target._opname, None)
