@@ -134,7 +134,7 @@ check: lint proto-check dashboards-check manifests-check docs test
 bench: $(READY)
 	$(BIN)/python -m benchmarks.ingest
 	$(BIN)/python -m benchmarks.model
-	$(BIN)/python -m benchmarks.acting
+	$(BIN)/python -m benchmarks.actor
 	$(BIN)/python -m benchmarks.frames
 	$(BIN)/python -m benchmarks.scale
 	$(BIN)/python -m benchmarks.replay

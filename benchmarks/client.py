@@ -20,6 +20,7 @@ from actor.stat import ActorCounters
 from actor.trust import Trust
 from benchmarks.screens import life
 from common.data import Items
+from common.interfaces import Agent
 
 ROWS = 256
 """Transitions that are pushed over and over."""
@@ -35,9 +36,9 @@ class Client:
         self._connector = Connector(address, incarnation, FLUSH_SECONDS, self._stopped, trust)
         joined = self._connector.join()
         self._fetcher = ModelFetcher(self._connector.stub, self._stopped)
-        self._pusher = Pusher(self._connector, joined, self._fetcher, ActorCounters(), self._stopped)
+        self.config, self.schema, self.counters = joined.config, joined.schema, ActorCounters()
+        self._pusher = Pusher(self._connector, joined, self._fetcher, self.counters, self._stopped)
         self._proxy = ReplayBufferProxy(joined.schema, joined.config.push, self._pusher)
-        self.schema = joined.schema
 
     def __enter__(self) -> Client:
         return self
@@ -61,6 +62,13 @@ class Client:
     def push(self, items: Items) -> None:
         """As a sampler pushes; blocks while the learner holds back."""
         self._proxy.push(items)
+
+    def sync(self, agent: Agent) -> None:
+        """Adopt the newest model, if there is a newer one."""
+        model = self._fetcher.newer_than(self._proxy.version)
+        if model is not None:
+            agent.sync_model(model)
+            self._proxy.version = model.version
 
 
 def push_steadily(address: str, per_second: float) -> None:

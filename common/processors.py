@@ -35,7 +35,7 @@ class OneStep:
         return {
             "obs": step.obs[None],
             "action": np.asarray(step.action)[None],
-            "reward": np.array((step.reward,), np.float32),
+            "reward": np.array(step.reward, np.float32, ndmin=1),
             "next_obs": step.next_obs[None],
             "terminated": np.array((step.terminated,)),
             "truncated": np.array((step.truncated,)),

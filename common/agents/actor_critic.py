@@ -12,6 +12,7 @@ import torch
 from pydantic import Field, PositiveFloat, PositiveInt
 from torch import nn
 
+from common.agents.acting import Acting
 from common.agents.actions import ActionScale
 from common.agents.losses import CriticLoss, critic_loss, td_target
 from common.agents.network_agent import NetworkAgent
@@ -92,6 +93,8 @@ class ActorCritic(NetworkAgent):
         self.critics = Critics(config.n_critics, encoder, n_features, n_dims, config.units).to(self.device)
         self.critics_tgt = deepcopy(self.critics)
         self._greedy = GreedyActor(self.actor, self.action_scale)
+        self._act_greedily = Acting(self._greedy, config, self.device)
+        self._act_exploring = Acting(lambda obs: self.action_scale.to_env(self._explore(obs)), config, self.device)
         self._nets: dict[str, nn.Module] = {
             "actor": self.actor,
             "critics": self.critics,
@@ -130,10 +133,7 @@ class ActorCritic(NetworkAgent):
         return True
 
     def sample(self, obs: Array) -> Array:
-        with torch.inference_mode():
-            given = torch.from_numpy(obs).to(self.device)
-            actions = self.action_scale.to_env(self._explore(given)) if self.is_train else self._greedy(given)
-            return actions.cpu().numpy()
+        return self._act_exploring(obs) if self.is_train else self._act_greedily(obs)
 
     def opt(self, buffer: ReplayBuffer) -> Record | None:
         if len(buffer) == 0:

@@ -10,6 +10,7 @@ import torch
 from pydantic import Field, PositiveFloat, PositiveInt
 from torch import nn
 
+from common.agents.acting import Acting
 from common.agents.actions import ActionIndex, ActionScale
 from common.agents.network_agent import NetworkAgent
 from common.agents.networks import Mlp
@@ -69,6 +70,8 @@ class BC(NetworkAgent):
         self._optimizer = adam(self.imitator.parameters(), config.lr)
         self._imitate = Update(self._imitate_batch, config)
         self._generator = torch.Generator(self.device).manual_seed(seed)
+        self._act_greedily = Acting(self._greedy, config, self.device)
+        self._act_exploring = Acting(self._explore, config, self.device)
 
     def _build(self, observations: gymnasium.spaces.Box, actions: gymnasium.Space[Any]) -> None:
         """The network, the greedy policy, and the way from the environment's actions to the network's and back."""
@@ -89,10 +92,11 @@ class BC(NetworkAgent):
         self._nets = {"policy": self.imitator}
 
     def sample(self, obs: Array) -> Array:
-        with torch.inference_mode():
-            given = torch.from_numpy(obs).to(self.device)
-            actions = self._to_env(self.imitator.draw(given, self._generator)) if self.is_train else self._greedy(given)
-            return actions.cpu().numpy()
+        return self._act_exploring(obs) if self.is_train else self._act_greedily(obs)
+
+    def _explore(self, obs: torch.Tensor) -> torch.Tensor:
+        """Actions as the environment takes them, drawn for observations ``[n, *shape]``."""
+        return self._to_env(self.imitator.draw(obs, self._generator))
 
     def opt(self, buffer: ReplayBuffer) -> Record | None:
         if len(buffer) == 0:

@@ -32,8 +32,10 @@ class EpsilonGreedy(Settings):
     def choose(self, values: Array, opt_steps: int, rung: float, rng: np.random.Generator) -> Array:
         """Actions ``[n]`` for values ``[n, A]``."""
         n, n_actions = values.shape
-        explores = rng.random(n) < self.at(opt_steps, rung)
-        actions: Array = np.where(explores, rng.integers(n_actions, size=n), values.argmax(axis=1))
+        actions: Array = values.argmax(axis=1)
+        explorers = np.flatnonzero(rng.random(n) < self.at(opt_steps, rung))
+        if len(explorers):  # Seldom; and numpy takes longer to draw an integer than a small network to act.
+            actions[explorers] = rng.integers(n_actions, size=len(explorers))
         return actions
 
 

@@ -12,6 +12,7 @@ import torch
 from pydantic import Field, PositiveFloat, PositiveInt, field_validator, model_validator
 from torch import nn
 
+from common.agents.acting import Acting
 from common.agents.actions import ActionIndex
 from common.agents.exploration import EpsilonGreedy, Explorer
 from common.agents.network_agent import NetworkAgent
@@ -90,6 +91,7 @@ class QAgent(NetworkAgent):
         self.qnet_tgt.load_state_dict(self.qnet.state_dict())
         self._nets = {"qnet": self.qnet, "qnet_tgt": self.qnet_tgt}
         self._optimizer = adam(self.qnet.parameters(), config.lr)
+        self._values = Acting(self.qnet, config, self.device)  # [n, A]
         self._learn = Update(self._learn_from, config)
         self._opt_steps = 0
         self._rng = np.random.default_rng(seed)
@@ -115,8 +117,7 @@ class QAgent(NetworkAgent):
         return build_network(self.config.network, observations, out_dim)
 
     def sample(self, obs: Array) -> Array:
-        with torch.inference_mode():
-            values = self.qnet(torch.from_numpy(obs).to(self.device)).cpu().numpy()  # [n, A]
+        values = self._values(obs)
         if self.is_train:
             index = self.config.explorer.choose(values, self._opt_steps, self._epsilon, self._rng)
         else:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from types import BuiltinFunctionType
 from typing import Any
 
 import torch
@@ -39,16 +39,14 @@ def trace(function: Traced, inputs: Sequence[torch.Tensor], *, fuse: bool) -> Tr
     constants = _lift_constants(module)
     if fuse:
         module = _fuse(module)
+    else:
+        _bind(module.graph)
     module.recompile()
-    replay, kind = functools.partial(module.forward, *constants), inputs[0].device.type
-    # The casts of autocast have been traced.
-    as_traced = torch.autocast(kind, enabled=False) if torch.is_autocast_enabled(kind) else nullcontext()
-
-    def call(*again: torch.Tensor) -> list[torch.Tensor]:
-        with torch.inference_mode(), as_traced:
-            return replay(*again)  # type: ignore[no-any-return]
-
-    return _as_cuda_graph(call, inputs, constants) if kind == "cuda" else call
+    replay: Traced = functools.partial(module.forward, *constants)
+    kind = inputs[0].device.type
+    if torch.is_autocast_enabled(kind):  # Its casts have been traced.
+        replay = torch.autocast(kind, enabled=False)(replay)
+    return _as_cuda_graph(replay, inputs, constants) if kind == "cuda" else replay
 
 
 def _simplify(graph: fx.Graph) -> None:
@@ -81,7 +79,8 @@ def _lift_constants(module: fx.GraphModule) -> list[Any]:
             with graph.inserting_before(first):
                 arguments[id(value)] = graph.placeholder(f"constant_{len(constants)}")
             arguments[id(value)].meta["val"] = value
-            constants.append(value)
+            # What autograd does has been traced: it need not look at parameters again.
+            constants.append(value.detach() if isinstance(value, torch.Tensor) else value)
         node.replace_all_uses_with(arguments[id(value)], lambda user: user not in known)
     for node in reversed(known):
         graph.erase_node(node)
@@ -95,6 +94,18 @@ def _attribute(module: fx.GraphModule, node: fx.Node) -> Any:
 
 def _is_view(node: fx.Node) -> bool:
     return isinstance(node.target, torch._ops.OpOverload) and node.target.is_view
+
+
+def _bind(graph: fx.Graph) -> None:
+    """Call operations on nothing but tensors by torch's own functions, which costs half of a look-up by name."""
+    for node in graph.nodes:
+        if isinstance(node.target, torch._ops.OpOverload) and _takes_only_tensors(node):
+            function = getattr(torch, node.target._opname, None)
+            node.target = function if isinstance(function, BuiltinFunctionType) else node.target
+
+
+def _takes_only_tensors(node: fx.Node) -> bool:
+    return not node.kwargs and all(isinstance(argument, fx.Node) for argument in node.args)
 
 
 def _fuse(module: fx.GraphModule) -> fx.GraphModule:

@@ -27,7 +27,8 @@ class UpdateConfig(Settings):
         "captured",
         description="How an update is computed: eager; captured, the same operations replayed, with the same results "
         "and faster; compiled, fused too, which takes seconds and a C++ compiler and rounds differently. A network of "
-        "your own whose Python takes other ways from call to call must be eager.",
+        "your own whose Python takes other ways from call to call must be eager. On a CPU actions are replayed too, "
+        "unless it is eager.",
     )
 
 

@@ -1,0 +1,131 @@
+"""Steps per second of one actor that pushes to a learner host and syncs models: DQN in CartPole and in Pong.
+
+Beside each figure the floor, a bare loop over the same environments that acts as CleanRL's ``dqn.py`` (MIT licence):
+the network's plain forward pass and the best actions, or random ones with probability epsilon; nothing is kept or sent.
+``ratio`` is of steps per second; ``of the processor`` of steps per second that all threads of this process spend on it,
+which holds also where no core is free for those that push, or where something else is running.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import statistics
+import sys
+import time
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from torch import nn
+
+from actor.guard import Busy
+from actor.sampler import Sampler
+from actor.worker import build_agreed_parts, guarded
+from benchmarks.client import Client
+from benchmarks.ingest import ingest
+from benchmarks.report import RUNS, report
+from common.agents.dqn import DQN
+from common.child import KEEP_BUFFERS
+from common.envs import Env, build_env
+from learner.server import LearnerServer, local_trust
+
+SECONDS = 2.0
+SYNC_SECONDS = 0.1
+EPSILON = 0.05
+PARAMS = "explorer: {start: 0.05, final_step: 0}"
+KINDS: dict[str, tuple[str, ...]] = {
+    "cartpole": (f"agent={{target: common.agents.dqn:DQN, params: {{units: [256, 256], {PARAMS}}}}}",),
+    "pong": (
+        "env={target: common.atari:make, params: {id: ALE/Pong-v5}}",
+        "agent={target: common.agents.dqn:DQN, "
+        f"params: {{network: {{target: common.agents.networks:NatureCnn}}, {PARAMS}}}}}",
+        "replay.capacity=20000",
+    ),
+}
+Round = Callable[[], None]
+
+
+def seconds_a_round(take_a_round: Round) -> tuple[float, float]:
+    """By the clock, and of this process on the processor."""
+    started, computed, rounds = time.perf_counter(), time.process_time(), 0
+    while (elapsed := time.perf_counter() - started) < SECONDS:
+        take_a_round()
+        rounds += 1
+    return elapsed / rounds, (time.process_time() - computed) / rounds
+
+
+def acting(server: LearnerServer, client: Client, agent: DQN, sampler: Sampler) -> Round:
+    """A round as an actor takes it; now and then the learner publishes a model."""
+    published, opt_steps = time.perf_counter(), 0
+
+    def take_a_round() -> None:
+        nonlocal published, opt_steps
+        client.sync(agent)
+        sampler.sample_and_push(agent, client)
+        if time.perf_counter() - published > SYNC_SECONDS:
+            published, opt_steps = time.perf_counter(), opt_steps + 1
+            server.learner._publish(opt_steps)
+
+    return take_a_round
+
+
+def bare(envs: list[Env], net: nn.Module) -> Round:
+    """A round that only acts, steps and resets."""
+    obs = [env.reset(seed=j)[0] for j, env in enumerate(envs)]
+
+    def take_a_round() -> None:
+        if random.random() < EPSILON:
+            actions = np.array([env.action_space.sample() for env in envs])
+        else:
+            with torch.inference_mode():
+                actions = net(torch.from_numpy(np.array(obs))).argmax(dim=1).numpy()
+        for j, action in enumerate(actions):
+            obs[j], _, terminated, truncated, _ = envs[j].step(action)
+            if terminated or truncated:
+                obs[j], _ = envs[j].reset()
+
+    return take_a_round
+
+
+def measure(kind: str, n_envs: int) -> dict[str, object]:
+    with (
+        ingest("cartpole", 64, *KINDS[kind], f"envs_per_actor={n_envs}") as server,
+        Client(server.ingest.address, local_trust(server.config.server)) as client,
+    ):
+        config = client.config
+        parts = build_agreed_parts(config, client.schema, seed=0, epsilon=EPSILON)
+        agent = parts.agent
+        assert isinstance(agent, DQN)
+        agent.train()
+        lanes = guarded(parts, config.env, client.counters, Busy()).lanes
+        ours = acting(server, client, agent, Sampler(lanes, client.counters, seed=0))
+        floor = bare([build_env(config.env) for _ in range(n_envs)], agent.qnet)
+        turns = [(*seconds_a_round(ours), *seconds_a_round(floor)) for _ in range(RUNS + 1)][1:]
+    elapsed, computed, elapsed_bare, computed_bare = (statistics.median(column) for column in zip(*turns, strict=True))
+    return {
+        "kind": kind,
+        "envs": n_envs,
+        "steps/s": n_envs / elapsed,
+        "floor steps/s": n_envs / elapsed_bare,
+        "ratio": elapsed_bare / elapsed,
+        "of the processor": computed_bare / computed,
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser("benchmarks.actor", description=__doc__)
+    parser.add_argument("--kind", choices=KINDS, nargs="+", default=list(KINDS))
+    parser.add_argument("--envs", type=int, nargs="+", default=[1, 8])
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    rows = [measure(kind, n_envs) for kind in arguments.kind for n_envs in arguments.envs]
+    report("actor", "acknowledged, exactly once, models synced", rows)
+
+
+if __name__ == "__main__":
+    if not KEEP_BUFFERS.keys() <= os.environ.keys():  # As an actor runs.
+        command = [sys.executable, "-m", "benchmarks.actor", *sys.argv[1:]]
+        os.execve(sys.executable, command, {**KEEP_BUFFERS, **os.environ})  # noqa: S606
+    main()
