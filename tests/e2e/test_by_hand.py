@@ -92,9 +92,10 @@ def test_several_workers_of_one_command_are_restarted_and_end_with_the_learner(
     server = start("learner.cli", "--config", str(write_config(trainer=ENDLESS)))
     manager = start("actor.cli", "--learner", endpoints(run_dir)["learner"], "--num-actors", "2")
     wait_for(lambda: len(steps_by_actor(run_dir)) == 2, "both join")
-    first = set(steps_by_actor(run_dir))
-    kill(first.pop())
+    killed = min(steps_by_actor(run_dir))
+    kill(killed)
     wait_for(lambda: len(steps_by_actor(run_dir)) == 3, "one is replaced")
+    grows(run_dir, steps_by_actor(run_dir).keys() - {killed})
     server.signal(signal.SIGINT)
     assert server.wait() == 130
     assert manager.wait() == 0
