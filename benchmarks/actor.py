@@ -9,10 +9,8 @@ which holds also where no core is free for those that push, or where something e
 from __future__ import annotations
 
 import argparse
-import os
 import random
 import statistics
-import sys
 import time
 from collections.abc import Callable
 
@@ -25,9 +23,8 @@ from actor.sampler import Sampler
 from actor.worker import build_agreed_parts, guarded
 from benchmarks.client import Client
 from benchmarks.ingest import ingest
-from benchmarks.report import RUNS, report
+from benchmarks.report import RUNS, report, run_as_actors_do
 from common.agents.dqn import DQN
-from common.child import KEEP_BUFFERS
 from common.envs import Env, build_env
 from learner.server import LearnerServer, local_trust
 
@@ -125,7 +122,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    if not KEEP_BUFFERS.keys() <= os.environ.keys():  # As an actor runs.
-        command = [sys.executable, "-m", "benchmarks.actor", *sys.argv[1:]]
-        os.execve(sys.executable, command, {**KEEP_BUFFERS, **os.environ})  # noqa: S606
+    run_as_actors_do("benchmarks.actor")
     main()

@@ -19,7 +19,7 @@ import grpc
 
 from benchmarks.client import Client
 from benchmarks.floor import METHOD, floor_server
-from benchmarks.report import cpu_seconds, median, report
+from benchmarks.report import cpu_seconds, median, report, run_as_actors_do
 from benchmarks.screens import life
 from common.codec import encode
 from common.compression import compress
@@ -135,4 +135,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    run_as_actors_do("benchmarks.ingest")
     main()

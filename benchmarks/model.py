@@ -8,35 +8,36 @@ copy of the same bytes; ``not modified`` how often a second an actor could ask i
 
 from __future__ import annotations
 
-import os
 import statistics
-import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 import grpc
 import torch
 
-from actor.client.channel import open_channel
+from actor.client.channel import open_channel, watch_credentials
 from actor.client.fetcher import assemble
 from benchmarks.floor import MODEL_METHOD, floor_server
 from benchmarks.ingest import ingest
-from benchmarks.report import RUNS, median, report
-from common.child import KEEP_BUFFERS
+from benchmarks.report import RUNS, median, report, run_as_actors_do
 from common.data import ModelVersion
 from common.interfaces import Agent
 from common.pb import crossborder_pb2 as pb
-from common.pb import crossborder_pb2_grpc as pb_grpc
+from common.pb.crossborder_pb2_grpc import LearnerServiceStub as Stub
 from common.rpc import CHUNK_BYTES, version_to_pb
-from learner.server import LearnerServer
+from learner.server import LearnerServer, local_trust
 
 FETCHES = 200
 ACTORS = 8
 SECONDS = 3.0
 AGENT = "agent={target: common.agents.dqn:DQN, params: {units: [1300, 1300]}}"
+
+
+def nothing(_: int) -> None:
+    """Before a call."""
 
 
 def milliseconds(work: Callable[[int], object], before: Callable[[int], object]) -> list[float]:
@@ -50,7 +51,7 @@ def milliseconds(work: Callable[[int], object], before: Callable[[int], object])
     return sorted(found)
 
 
-def fetch(stub: pb_grpc.LearnerServiceStub, agent: Agent | None = None, have: ModelVersion | None = None) -> bool:
+def fetch(stub: Stub, agent: Agent | None = None, have: ModelVersion | None = None) -> bool:
     """Whether there was a model."""
     request = pb.GetModelRequest(have=None if have is None else version_to_pb(have))
     model = assemble(stub.GetModel(request, timeout=10))
@@ -83,67 +84,68 @@ def floor_stream(n_bytes: int) -> Iterator[Callable[[], int]]:
         yield lambda: sum(map(len, stream(sizes)))
 
 
-def publishing(server: LearnerServer, n_bytes: int) -> dict[str, float]:
-    """Milliseconds of one publication, and of a copy."""
-    source, target = torch.zeros(n_bytes // 4), torch.zeros(n_bytes // 4)
-    publish = median(lambda: statistics.median(milliseconds(server.learner._publish, lambda _: None)))
-    copy = median(lambda: statistics.median(milliseconds(lambda _: target.copy_(source), lambda _: None)))
-    return {"publish ms": publish, "copy ms": copy}
+def latency(server: LearnerServer, stubs: Sequence[Stub]) -> list[dict[str, object]]:
+    """Of one fetch, its model's hash checked, decoded and loaded into the policy."""
+    publish, agent = server.learner._publish, server.learner.agent
+    befores: dict[str, Callable[[int], object]] = {
+        "alone": publish,
+        "after another": lambda i: (publish(i), fetch(stubs[1])),
+    }
+    rows: list[dict[str, object]] = []
+    for name, before in befores.items():
+        runs = [milliseconds(lambda _: fetch(stubs[0], agent), before) for _ in range(RUNS)]
+        p50, p99 = (statistics.median(run[int(q * FETCHES)] for run in runs) for q in (0.5, 0.99))
+        with floor_stream(size_of(server)) as receive:
+            floor = median(lambda receive=receive: statistics.median(milliseconds(lambda _: receive(), nothing)))  # type: ignore[misc]
+        rows.append({"fetch": name, "p50 ms": p50, "p99 ms": p99, "floor p50 ms": floor, "ratio": floor / p50})
+    return rows
+
+
+def throughput(server: LearnerServer, stubs: Sequence[Stub]) -> dict[str, float]:
+    """Fetches per second, and what publishing costs the trainer."""
+    waiting, own = list(stubs), threading.local()
+
+    def fetch_as_one_of_many() -> None:
+        if not hasattr(own, "stub"):
+            own.stub = waiting.pop()
+        fetch(own.stub)
+
+    fetches = per_second(fetch_as_one_of_many, ACTORS)
+    with floor_stream(size_of(server)) as receive:
+        floor = per_second(receive, ACTORS)
+    source, target = torch.zeros(size_of(server) // 4), torch.zeros(size_of(server) // 4)
+    publish = median(lambda: statistics.median(milliseconds(server.learner._publish, nothing)))
+    copy = median(lambda: statistics.median(milliseconds(lambda _: target.copy_(source), nothing)))
+    newest = ModelVersion(server.control.incarnation, FETCHES - 1)
+    return {
+        "eight at once/s": fetches,
+        "floor/s": floor,
+        "ratio": fetches / floor,
+        "publish ms": publish,
+        "copy ms": copy,
+        "publish/copy": publish / copy,
+        "not modified/s": median(lambda: per_second(lambda: fetch(stubs[0], have=newest))),
+    }
+
+
+def size_of(server: LearnerServer) -> int:
+    """Bytes of the model's parameters."""
+    return sum(tensor.nbytes for tensor in server.learner.agent.model_info().values())
 
 
 def main() -> None:
-    with ingest("cartpole", 64, AGENT) as server:
-        publish, agent = server.learner._publish, server.learner.agent
-        channels = [open_channel(server.ingest.address, None) for _ in range(ACTORS)]
-        stubs = [pb_grpc.LearnerServiceStub(channel) for channel in channels]
-        rows = []
-        n_bytes = sum(tensor.nbytes for tensor in agent.model_info().values())
-        befores: dict[str, Callable[[int], object]] = {
-            "alone": publish,
-            "after another": lambda i: (publish(i), fetch(stubs[1])),
-        }
-        for name, before in befores.items():
-            runs = [milliseconds(lambda _: fetch(stubs[0], agent), before) for _ in range(RUNS)]
-            with floor_stream(n_bytes) as receive:
-                floor = [milliseconds(lambda _: receive(), lambda _: None) for _ in range(RUNS)]
-            p50, p99 = (statistics.median(run[int(q * FETCHES)] for run in runs) for q in (0.5, 0.99))
-            floor_p50 = statistics.median(run[FETCHES // 2] for run in floor)
-            rows.append(
-                {"fetch": name, "p50 ms": p50, "p99 ms": p99, "floor p50 ms": floor_p50, "ratio": floor_p50 / p50}
-            )
-        report("model fetch", f"{n_bytes / 1e6:.1f} MB, hash checked, loaded", rows)
-        own = threading.local()
-
-        def fetch_as_one_of_many() -> None:
-            if not hasattr(own, "stub"):
-                own.stub = stubs.pop()
-            fetch(own.stub)
-
-        unmodified = ModelVersion(server.control.incarnation, FETCHES - 1)
-        asked = median(lambda: per_second(lambda: fetch(stubs[0], have=unmodified)))
-        figures = publishing(server, n_bytes)
-        fetches = per_second(fetch_as_one_of_many, ACTORS)
-        with floor_stream(n_bytes) as receive:
-            floor_fetches = per_second(receive, ACTORS)
-        report(
-            "models",
-            f"{n_bytes / 1e6:.1f} MB",
-            [
-                {
-                    "eight at once/s": fetches,
-                    "floor/s": floor_fetches,
-                    "ratio": fetches / floor_fetches,
-                    **figures,
-                    "publish/copy": figures["publish ms"] / figures["copy ms"],
-                    "not modified/s": asked,
-                }
-            ],
-        )
-        for channel in channels:
-            channel.close()
+    for encrypted in (False, True):
+        with ingest("cartpole", 64, AGENT, encrypted=encrypted) as server, ExitStack() as stack:
+            credentials = watch_credentials(server.ingest.address, local_trust(server.config.server)).get()
+            channels = [open_channel(server.ingest.address, credentials) for _ in range(ACTORS)]
+            for channel in channels:
+                stack.callback(channel.close)
+            stubs = [Stub(channel) for channel in channels]
+            how = f"{size_of(server) / 1e6:.1f} MB, {'TLS and tokens' if encrypted else 'in the clear'}"
+            report("model fetch", f"{how}; hash checked, loaded", latency(server, stubs))
+            report("models", how, [throughput(server, stubs)])
 
 
 if __name__ == "__main__":
-    if not KEEP_BUFFERS.keys() <= os.environ.keys():  # As an actor runs.
-        os.execve(sys.executable, [sys.executable, "-m", "benchmarks.model"], {**KEEP_BUFFERS, **os.environ})  # noqa: S606
+    run_as_actors_do("benchmarks.model")
     main()
