@@ -140,7 +140,8 @@ class Spool(Generic[MessageT]):
         messages, size = first.messages, first.size
         while self._unsent and size + self._unsent[0].size <= self._group_bytes:
             entry = self._unsent.popleft()
-            messages, size = messages + entry.messages, size + entry.size
+            messages.extend(entry.messages)
+            size += entry.size
         self._sent.append(_Entry(messages, size, first.put_at))
         self._sent_bytes += size
         self._n_sent += len(messages)

@@ -1,4 +1,4 @@
-"""How benchmarks print: one table for people, one JSON line for machines."""
+"""How benchmarks start and print: one table for people, one JSON line for machines."""
 
 from __future__ import annotations
 

@@ -128,8 +128,8 @@ class ActorCritic(NetworkAgent):
     def _improve_actor(self, batch: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """Learn to act better, and move the targets; its record."""
 
-    def _actor_is_due(self) -> bool:
-        """Whether the actor learns after the update of the critics that was just done."""
+    def _note_critics_update(self) -> bool:
+        """Note that the critics have learnt; whether the actor learns now."""
         return True
 
     def sample(self, obs: Array) -> Array:
@@ -145,7 +145,7 @@ class ActorCritic(NetworkAgent):
             results = self._critics_update(batch)
             report_td_error(buffer, batch, results)
             record |= results
-            if self._actor_is_due():
+            if self._note_critics_update():
                 record |= self._actor_update(batch)
         return record
 

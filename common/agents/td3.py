@@ -55,7 +55,7 @@ class TD3(ActorCritic):
         noise = self._noise(action) * self.config.target_noise
         return least_value(self.critics_tgt(next_obs, smoothed(action, noise, self.config.target_noise_clip)))
 
-    def _actor_is_due(self) -> bool:
+    def _note_critics_update(self) -> bool:
         self._n_updates += 1
         return self._n_updates % self.config.policy_delay == 0
 
