@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from types import BuiltinFunctionType
+from types import BuiltinFunctionType, MethodDescriptorType
 from typing import Any
 
 import torch
 from torch import fx
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.passes.split_module import split_module
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_map_only
 
 Traced = Callable[..., list[torch.Tensor]]
 aten = torch.ops.aten
@@ -97,15 +99,46 @@ def _is_view(node: fx.Node) -> bool:
 
 
 def _bind(graph: fx.Graph) -> None:
-    """Call operations on nothing but tensors by torch's own functions, which costs half of a look-up by name."""
+    """Call operations by torch's own functions where these come to the same: half of a look-up by name."""
     for node in graph.nodes:
-        if isinstance(node.target, torch._ops.OpOverload) and _takes_only_tensors(node):
-            function = getattr(torch, node.target._opname, None)
-            node.target = function if isinstance(function, BuiltinFunctionType) else node.target
+        if isinstance(node.target, torch._ops.OpOverload) and not _is_random(node.target):
+            name = node.target._opname
+            functions = (getattr(home, name, None) for home in (torch, torch._C._nn, torch.Tensor))
+            node.target = next((found for found in functions if _comes_to(found, node)), node.target)
 
 
-def _takes_only_tensors(node: fx.Node) -> bool:
-    return not node.kwargs and all(isinstance(argument, fx.Node) for argument in node.args)
+def _comes_to(function: object, node: fx.Node) -> bool:
+    """Whether it is a function in C that, called as the node's operation is, makes that very call and no other."""
+    if not isinstance(function, BuiltinFunctionType | MethodDescriptorType):
+        return False
+    args, kwargs = fx.node.map_arg((node.args, node.kwargs), lambda argument: _like(argument.meta["val"]).zero_())
+    calls = _Calls()
+    with calls:
+        try:
+            function(*args, **kwargs)
+        except TypeError:  # It takes other arguments.
+            return False
+    return calls.made == [(node.target, _by_identity((args, kwargs)))]
+
+
+class _Calls(TorchDispatchMode):
+    """The operations that are called while it is entered, and with what."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.made: list[tuple[object, object]] = []
+
+    def __torch_dispatch__(
+        self, operation: Callable[..., Any], _: object, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        self.made.append((operation, _by_identity((args, kwargs))))
+        return operation(*args, **kwargs)
+
+
+def _by_identity(arguments: object) -> object:
+    """To be compared: tensors are equal if they are the same."""
+    return tree_map_only(torch.Tensor, id, arguments)
 
 
 def _fuse(module: fx.GraphModule) -> fx.GraphModule:
@@ -128,7 +161,11 @@ def _fuse(module: fx.GraphModule) -> fx.GraphModule:
 def _is_pure(node: fx.Node) -> bool:
     if not isinstance(node.target, torch._ops.OpOverload):
         return True  # Taking one of several results.
-    return not node.target._schema.is_mutable and torch.Tag.nondeterministic_seeded not in node.target.tags
+    return not node.target._schema.is_mutable and not _is_random(node.target)
+
+
+def _is_random(operation: torch._ops.OpOverload) -> bool:
+    return torch.Tag.nondeterministic_seeded in operation.tags
 
 
 def _like(value: torch.Tensor) -> torch.Tensor:

@@ -41,3 +41,11 @@ def test_results_do_not_change_when_it_is_called_again() -> None:
     first = traced(torch.zeros(2))
     traced(torch.ones(2))
     assert first[0].tolist() == [1, 1]
+
+
+def test_an_operation_whose_function_has_other_defaults_keeps_its_own() -> None:
+    def losses(x: torch.Tensor) -> list[torch.Tensor]:
+        return [torch.nn.functional.mse_loss(x, 2 * x), torch.nn.functional.smooth_l1_loss(x, 2 * x)]
+
+    x = torch.linspace(-3, 3, 7)
+    assert trace(losses, [x], fuse=False)(x) == losses(x)
