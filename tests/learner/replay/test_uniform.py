@@ -56,6 +56,31 @@ def test_drawing_from_nothing_is_an_error_not_a_crash(tmp_path: Path) -> None:
         UniformReplay(filled(tmp_path, 0), seed=0).batch(1)
 
 
+def test_small_batches_gathered_ahead_are_the_same_draws(tmp_path: Path) -> None:
+    memory = filled(tmp_path, 200)
+    at_once, small = UniformReplay(memory, seed=3).batch(128)["n"], UniformReplay(memory, seed=3)
+    assert [n for _ in range(16) for n in small.batch(8)["n"].tolist()] == at_once.tolist()
+    assert small.sampled == 128
+
+
+def test_what_was_gathered_ahead_is_left_when_other_items_have_come(tmp_path: Path) -> None:
+    memory = filled(tmp_path, 300)
+    replay, writer = UniformReplay(memory, seed=0), ReplayWriter(memory)
+    replay.batch(8)
+    n = np.arange(300, 400)
+    writer.append({"n": n, "many": np.repeat(n[:, None], 64, axis=1)}, 100, incarnation=2, seq=1)
+    assert max(replay.batch(8)["n"].max() for _ in range(16)) >= 300
+
+
+def test_a_restored_replay_gives_what_the_saved_one_had_gathered_ahead(tmp_path: Path) -> None:
+    memory = filled(tmp_path, 200)
+    saved, restored = UniformReplay(memory, seed=0), UniformReplay(memory, seed=1)
+    for _ in range(5):
+        saved.batch(8)
+    restored.restore(saved.state())
+    assert [restored.batch(8)["n"].tolist() for _ in range(20)] == [saved.batch(8)["n"].tolist() for _ in range(20)]
+
+
 def test_no_torn_row_is_ever_drawn_while_another_process_overwrites(tmp_path: Path) -> None:
     memory = ReplayMemory(tmp_path / "replay", SCHEMA, CAPACITY, create=True)
     command = [sys.executable, "-m", "tests.learner.replay.writer", str(tmp_path / "replay")]
