@@ -139,7 +139,8 @@ def arriving(server: LearnerServer, per_second: float) -> Iterator[None]:
 def measure(kind: str, device: str, update: str) -> dict[str, object]:
     size, per_second, network = KINDS[kind]
     params = f"agent={{target: common.agents.dqn:DQN, params: {{{PARAMS.format(size)}, {network}, update: {update}}}}}"
-    more = params, f"replay.capacity={STORED}", f"trainer.device={device}"
+    resident = f"replay.resident={str(device != 'cpu').lower()}"
+    more = params, f"replay.capacity={STORED}", f"trainer.device={device}", resident
     with ingest(kind.partition(" ")[0], 64, *more) as server:
         with Client(server.ingest.address, local_trust(server.config.server)) as client:
             for _ in range(STORED // ROWS):

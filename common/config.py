@@ -143,6 +143,9 @@ class ReplayConfig(Settings):
     prioritized: PrioritizedConfig | None = Field(
         None, description="Draw items by their TD errors; {} takes the defaults, null draws uniformly."
     )
+    resident: bool = Field(
+        False, description="Keep a copy of the items on trainer.device, and gather batches there; takes as much memory."
+    )
     frames_per_item: PositiveFloat = Field(
         1.25, description="Frames kept per item, if observations are stacks of them."
     )

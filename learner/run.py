@@ -15,7 +15,7 @@ import torch
 
 from common.config import RunConfig, dump_config, load_config
 from common.errors import ConfigError
-from common.interfaces import Recorder
+from common.interfaces import Recorder, ReplayBuffer
 from learner.acting import Acting
 from learner.checkpoint import Checkpoints
 from learner.checkpointer import Checkpointer, Resumable
@@ -32,6 +32,7 @@ from learner.replay.memory import ReplayMemory
 from learner.replay.prioritized import PrioritizedReplay
 from learner.replay.shared import SharedReplay
 from learner.replay.uniform import UniformReplay
+from learner.resident import ResidentReplay
 from learner.rundir import RunDir, default_run_dir
 from learner.scoring import AbandonableEnv, InlineScoring, Moment, Scoring
 from learner.stat import AsyncTrainStat
@@ -113,6 +114,12 @@ class Run:
             return UniformReplay(self.memory, self.config.seed)
         return PrioritizedReplay(self.memory, prioritized, self.config.seed)
 
+    def _batches(self) -> ReplayBuffer:
+        """The buffer as the agent sees it."""
+        if not self.config.replay.resident:
+            return self.buffer
+        return ResidentReplay(self.buffer, self.memory, torch.device(self.config.trainer.device))
+
     def make_learner(self, publish: Callable[[int], None], stack: ExitStack, acting: Acting | None = None) -> Learner:
         """The learner loop of this run, with its recorders, evaluator and checkpoints; those are of ``acting`` too."""
         path, trainer = self.dir.path, self.config.trainer
@@ -141,7 +148,7 @@ class Run:
             stack.callback(last(recorders[-1].close))
         learner = Learner(
             agent=self.parts.agent,
-            buffer=self.buffer,
+            buffer=self._batches(),
             scoring=self._make_scoring(stack),
             recorders=recorders,
             checkpoints=self.checkpoints,

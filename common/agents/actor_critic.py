@@ -18,7 +18,7 @@ from common.agents.losses import CriticLoss, critic_loss, td_target
 from common.agents.network_agent import NetworkAgent
 from common.agents.networks import Critics, Mlp, build_encoder
 from common.agents.policies import GreedyActor
-from common.agents.training import adam, descend, report_td_error, td_error_of, to_tensors
+from common.agents.training import adam, descend, draw, report_td_error, td_error_of
 from common.agents.update import Update, UpdateConfig
 from common.config import Unit
 from common.data import Array, Model, Record
@@ -140,7 +140,7 @@ class ActorCritic(NetworkAgent):
             return None
         record: Record = {}
         for _ in range(self.config.n_updates_per_opt):
-            batch = to_tensors(buffer.batch(self.config.batch_size), self.device)
+            batch = draw(buffer, self.config.batch_size, self.device)
             batch["action"] = self.action_scale.from_env(batch["action"])  # [B, A] in [-1, 1] from here on
             results = self._critics_update(batch)
             report_td_error(buffer, batch, results)

@@ -16,7 +16,7 @@ from common.agents.network_agent import NetworkAgent
 from common.agents.networks import Mlp
 from common.agents.policies import GreedyActor, GreedyQ
 from common.agents.stochastic import CategoricalPolicy, GaussianConfig, GaussianPolicy
-from common.agents.training import adam, descend, to_tensors
+from common.agents.training import adam, descend, draw
 from common.agents.update import Update, UpdateConfig
 from common.data import Array, Model, Record
 from common.errors import ConfigError
@@ -101,7 +101,7 @@ class BC(NetworkAgent):
     def opt(self, buffer: ReplayBuffer) -> Record | None:
         if len(buffer) == 0:
             return None
-        return {**self._imitate(to_tensors(buffer.batch(self.config.batch_size), self.device))}
+        return {**self._imitate(draw(buffer, self.config.batch_size, self.device))}
 
     def _imitate_batch(self, batch: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         loss = -self.imitator.log_prob(batch["obs"], self._from_env(batch["action"])).mean()

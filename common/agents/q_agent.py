@@ -18,7 +18,7 @@ from common.agents.exploration import EpsilonGreedy, Explorer
 from common.agents.network_agent import NetworkAgent
 from common.agents.networks import Mlp, build_network
 from common.agents.policies import GreedyQ
-from common.agents.training import adam, descend, report_td_error, td_error_of, to_tensors, track
+from common.agents.training import adam, descend, draw, report_td_error, td_error_of, to_tensors, track
 from common.agents.update import Update, UpdateConfig
 from common.config import Unit
 from common.data import Array, Items, Model, Record
@@ -136,7 +136,7 @@ class QAgent(NetworkAgent):
         return record
 
     def _update(self, buffer: ReplayBuffer) -> Record:
-        batch = to_tensors(buffer.batch(self.config.batch_size), self.device)
+        batch = draw(buffer, self.config.batch_size, self.device)
         results = self._learn(batch)
         report_td_error(buffer, batch, results)
         return {**results}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 import torch
@@ -16,6 +16,12 @@ from common.interfaces import ReplayBuffer
 def to_tensors(items: Items, device: torch.device) -> dict[str, torch.Tensor]:
     """Columns ``[B, *shape]`` as tensors on ``device``."""
     return {name: torch.from_numpy(column).to(device) for name, column in items.items()}
+
+
+def draw(buffer: ReplayBuffer, size: int, device: torch.device) -> dict[str, torch.Tensor]:
+    """A batch of ``size`` items on ``device``, which a buffer that has its ``tensors`` there gives at once."""
+    tensors: Callable[[int], dict[str, torch.Tensor]] | None = getattr(buffer, "tensors", None)
+    return to_tensors(buffer.batch(size), device) if tensors is None else tensors(size)
 
 
 TD_ERROR: Final = "td_error"

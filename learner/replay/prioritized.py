@@ -55,7 +55,11 @@ class PrioritizedReplay(SharedReplay):
         """
         drawn, items = self._reader.take(self._draw, size)
         self._sampled += size
-        return {**items, "index": drawn["index"], "weight": self._weights(drawn["priority"])}
+        return {**items, **self._beside(drawn)}
+
+    def draw(self, size: int) -> tuple[Array, Items]:
+        drawn = self._draw(size)
+        return drawn["index"], self._beside(drawn)
 
     def update_priority(self, index: Array, td_error: Array) -> None:
         """Give items the priorities of their errors, both ``[n]``; one update of the schedule of beta.
@@ -100,6 +104,9 @@ class PrioritizedReplay(SharedReplay):
         slots = self._sums.find((np.arange(size) + self._rng.random(size)) / size)
         ages = (self._end - 1 - slots) % self._memory.capacity
         return {"index": self._end - 1 - ages, "priority": self._sums.values[slots]}
+
+    def _beside(self, drawn: Items) -> Items:
+        return {"index": drawn["index"], "weight": self._weights(drawn["priority"])}
 
     def _catch_up(self) -> None:
         """Let in the items that were committed since the last time, and leave out those that are being overwritten."""

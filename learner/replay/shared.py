@@ -47,6 +47,14 @@ class SharedReplay(abc.ABC):
         """
 
     @abc.abstractmethod
+    def draw(self, size: int) -> tuple[Array, Items]:
+        """Absolute indices ``[size]`` int64, and what a batch of them has beside its items; counts nothing.
+
+        Raises:
+            IndexError: there is nothing to draw from.
+        """
+
+    @abc.abstractmethod
     def update_priority(self, index: Array, td_error: Array) -> None:
         """Give items ``[n]`` the priorities of their errors ``[n]``."""
 

@@ -37,6 +37,9 @@ class UniformReplay(SharedReplay):
         _, items = self._reader.take(self._draw, n * size)
         return _Ahead(items, size, n * size, end + int(STALE * (end - first)))
 
+    def draw(self, size: int) -> tuple[Array, Items]:
+        return self._draw(size)["index"], {}
+
     def update_priority(self, index: Array, td_error: Array) -> None:
         """Every item stays as likely as any other."""
 

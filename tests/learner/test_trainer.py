@@ -45,7 +45,7 @@ class Paying(gymnasium.Env[Array, Any]):
         return self.reset()[0], self._pay, True, False, {}
 
 
-def cartpole(run_dir: Path, seed: int, envs_per_actor: int = 1) -> RunConfig:
+def cartpole(run_dir: Path, seed: int, envs_per_actor: int = 1, **replay: Any) -> RunConfig:
     """A short CartPole run that draws on every source of chance there is."""
     return validate(
         RunConfig,
@@ -55,7 +55,7 @@ def cartpole(run_dir: Path, seed: int, envs_per_actor: int = 1) -> RunConfig:
             "env": {"target": "gymnasium:make", "params": {"id": "CartPole-v1"}},
             "agent": {"target": "common.agents.dqn:DQN", "params": {"units": [16], "explorer": {"final_step": 50}}},
             "exploration": {"base": 0.2},
-            "replay": {"capacity": 1000, "samples_per_insert": 16},
+            "replay": {"capacity": 1000, "samples_per_insert": 16, **replay},
             "trainer": {"max_opts": 200, "warmup_period": 50, "eval_interval": 50, "record_interval": 20},
             "evaluator": {"episodes": 2},
             "envs_per_actor": envs_per_actor,
@@ -76,6 +76,14 @@ def test_the_same_seed_gives_the_same_curve_twice_and_another_seed_another(tmp_p
     assert len(first) == 10 + 2  # Every 20 steps, and at the evaluations that do not fall on one of them.
     assert first == again
     assert first != other
+
+
+def test_a_replay_on_the_device_gives_the_same_curve(tmp_path: Path) -> None:
+    there, here = (
+        rows(train_in_turns(cartpole(tmp_path / name, 3, prioritized={}, resident=resident)).run_dir)
+        for name, resident in (("a", True), ("b", False))
+    )
+    assert there == here
 
 
 def test_so_it_is_with_everything_that_draws_by_priority(tmp_path: Path) -> None:
