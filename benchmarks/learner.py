@@ -178,7 +178,7 @@ def main() -> None:
     parser = argparse.ArgumentParser("benchmarks.learner", description=__doc__)
     parser.add_argument("--kind", choices=KINDS, nargs="+", default=["cartpole", "atari"])
     parser.add_argument("--device", default="cpu", help="cuda: its floor is the update on resident data")
-    parser.add_argument("--update", default="captured", help="eager, captured or compiled")
+    parser.add_argument("--update", default="captured", help="eager or captured")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     rows = [measure(kind, arguments.device, arguments.update) for kind in arguments.kind]

@@ -52,7 +52,7 @@ class Acting:
             return results
 
         try:
-            self._replays[given.shape, given.dtype] = trace(listed, [given], fuse=False)
+            self._replays[given.shape, given.dtype] = trace(listed, [given])
         except Exception:
             log.warning("actions are computed eagerly, as they cannot be replayed:", exc_info=True)
             self._is_eager = True

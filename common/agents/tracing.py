@@ -14,7 +14,6 @@ from typing import Any
 import torch
 from torch import fx
 from torch.fx.experimental.proxy_tensor import make_fx
-from torch.fx.passes.split_module import split_module
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
 
@@ -22,16 +21,14 @@ Traced = Callable[..., list[torch.Tensor]]
 aten = torch.ops.aten
 
 
-def trace(function: Traced, inputs: Sequence[torch.Tensor], *, fuse: bool) -> Traced:
+def trace(function: Traced, inputs: Sequence[torch.Tensor]) -> Traced:
     """Compute ``function`` once, and give what computes it again on inputs of the same shapes and dtypes.
 
-    The same kernels run on the same memory in the same order, so results are the same bit for bit; unless what lies
-    between two changes of memory is fused by torch's compiler, which rounds in its own way.
+    The same kernels run on the same memory in the same order, so results are the same bit for bit.
 
     Args:
         function: may change memory that it refers to, such as parameters, in place.
         inputs: of this call.
-        fuse: whether to do so; takes seconds, and on a CPU a C++ compiler.
 
     Raises:
         Exception: whatever the function or torch raises; parts of the function may have been computed.
@@ -39,13 +36,11 @@ def trace(function: Traced, inputs: Sequence[torch.Tensor], *, fuse: bool) -> Tr
     module = make_fx(function)(*inputs)
     _simplify(module.graph)
     constants = _lift_constants(module)
-    if fuse:
-        module = _fuse(module)
-    else:
+    kind = inputs[0].device.type
+    with torch.autocast(kind, enabled=False):
         _bind(module.graph)
     module.recompile()
     replay: Traced = functools.partial(module.forward, *constants)
-    kind = inputs[0].device.type
     if torch.is_autocast_enabled(kind):  # Its casts have been traced.
         replay = torch.autocast(kind, enabled=False)(replay)
     return _as_cuda_graph(replay, inputs, constants) if kind == "cuda" else replay
@@ -111,7 +106,7 @@ def _comes_to(function: object, node: fx.Node) -> bool:
     """Whether it is a function in C that, called as the node's operation is, makes that very call and no other."""
     if not isinstance(function, BuiltinFunctionType | MethodDescriptorType):
         return False
-    args, kwargs = fx.node.map_arg((node.args, node.kwargs), lambda argument: _like(argument.meta["val"]).zero_())
+    args, kwargs = fx.node.map_arg((node.args, node.kwargs), lambda argument: _blank(argument.meta["val"]))
     calls = _Calls()
     with calls:
         try:
@@ -141,43 +136,13 @@ def _by_identity(arguments: object) -> object:
     return tree_map_only(torch.Tensor, id, arguments)
 
 
-def _fuse(module: fx.GraphModule) -> fx.GraphModule:
-    """Compile each run of operations that change no memory and draw nothing at random."""
-    run, was_pure = 0, True
-    runs: dict[fx.Node, int] = {}
-    for node in module.graph.nodes:
-        if node.op == "call_function":
-            run += _is_pure(node) != was_pure
-            was_pure = _is_pure(node)
-            runs[node] = run
-    whole = split_module(module, None, runs.__getitem__, keep_original_order=True)  # type: ignore[arg-type]
-    for number in {number for node, number in runs.items() if _is_pure(node)}:
-        part = getattr(whole, f"submod_{number}")
-        examples: list[Any] = [_like(node.meta["val"]) for node in part.graph.find_nodes(op="placeholder")]
-        setattr(whole, f"submod_{number}", _Compiled(torch._inductor.compile(part, examples)))
-    return whole
-
-
-def _is_pure(node: fx.Node) -> bool:
-    if not isinstance(node.target, torch._ops.OpOverload):
-        return True  # Taking one of several results.
-    return not node.target._schema.is_mutable and not _is_random(node.target)
-
-
 def _is_random(operation: torch._ops.OpOverload) -> bool:
     return torch.Tag.nondeterministic_seeded in operation.tags
 
 
-def _like(value: torch.Tensor) -> torch.Tensor:
-    return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=value.device)
-
-
-class _Compiled(torch.nn.Module):
-    """What a graph calls has to be a module."""
-
-    def __init__(self, function: Callable[..., Any]) -> None:
-        super().__init__()
-        self.forward = function
+def _blank(value: torch.Tensor) -> torch.Tensor:
+    """One of the same kind; of zeros, since numbers may be indices."""
+    return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=value.device).zero_()
 
 
 def _as_cuda_graph(call: Traced, inputs: Sequence[torch.Tensor], constants: Sequence[Any]) -> Traced:

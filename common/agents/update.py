@@ -23,12 +23,11 @@ Results = dict[str, torch.Tensor]
 class UpdateConfig(Settings):
     """What every agent of networks can choose."""
 
-    update: Literal["eager", "captured", "compiled"] = Field(
+    update: Literal["eager", "captured"] = Field(
         "captured",
         description="How an update is computed: eager; captured, the same operations replayed, with the same results "
-        "and faster; compiled, fused too, which takes seconds and a C++ compiler and rounds differently. A network of "
-        "your own whose Python takes other ways from call to call must be eager. On a CPU actions are replayed too, "
-        "unless it is eager.",
+        "and faster. A network of your own whose Python takes other ways from call to call must be eager. On a CPU "
+        "actions are replayed too, unless it is eager.",
     )
 
 
@@ -44,16 +43,16 @@ class Update:
     """
 
     def __init__(self, function: Callable[[Tensors], Results], config: UpdateConfig) -> None:
-        self._function, self._mode = function, config.update
+        self._function, self._is_eager = function, config.update == "eager"
         self.reset()
 
     def reset(self) -> None:
         """Forget what was traced: optimisers have got other state than it refers to."""
-        self._is_warm = self._mode == "eager"
+        self._is_warm = False
         self._replays: dict[tuple[object, ...], Callable[[Tensors], Results]] = {}
 
     def __call__(self, batch: Tensors) -> Results:
-        if not self._is_warm or self._mode == "eager":
+        if self._is_eager or not self._is_warm:
             self._is_warm = True
             return self._function(batch)
         kind = (*batch, *((column.shape, column.dtype) for column in batch.values()))
@@ -72,9 +71,9 @@ class Update:
             return list(results.values())
 
         try:
-            replay: Traced = trace(listed, list(batch.values()), fuse=self._mode == "compiled")
+            replay: Traced = trace(listed, list(batch.values()))
         except Exception:
-            log.warning("updates stay eager, as they cannot be %s:", self._mode, exc_info=True)
+            log.warning("updates stay eager, as they cannot be captured:", exc_info=True)
             return self._function(batch), self._function
         names = tuple(results)
         return results, lambda again: dict(zip(names, replay(*again.values()), strict=True))
