@@ -34,7 +34,7 @@ class Sampler:
         self._lanes, self._counters = lanes, counters
         self._seeds: list[int | None] = [seed + j for j in range(len(lanes))]
         self._obs: list[Array | None] = [None] * len(lanes)
-        # By itself a single step is made into an item sooner.
+        # One step alone is made into an item faster by its own processor.
         self._is_one_step = len(lanes) > 1 and all(is_one_step(lane.processor) for lane in lanes)
 
     def sample_and_push(self, agent: Agent, sink: ItemSink) -> None:
