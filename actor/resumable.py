@@ -53,9 +53,11 @@ class ResumableSampler(Sampler):
         tape, sums = self._tapes[j], kept.arrays["sums"]
         self._seeds[j] = tape.rewind(kept)
         self._obs[j] = self._reset(j)
-        for step, action in enumerate(kept.arrays["actions"]):
+        for number, action in enumerate(kept.arrays["actions"]):
             obs = self._obs[j]
-            if obs is None or tape.sums[step] != sums[step]:
+            if obs is None or tape.sums[number] != sums[number]:
                 return False
-            self._step(j, obs, action)
+            step = self._step(j, obs, action)
+            if step is not None:
+                self._lanes[j].processor.process(step)
         return tape.is_at(kept)

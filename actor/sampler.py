@@ -14,6 +14,7 @@ from common.data import Array, Items
 from common.errors import PluginError
 from common.interfaces import Agent, ItemSink, Step
 from common.parts import Lane
+from common.processors import is_one_step, transitions
 
 
 class Sampler:
@@ -33,6 +34,8 @@ class Sampler:
         self._lanes, self._counters = lanes, counters
         self._seeds: list[int | None] = [seed + j for j in range(len(lanes))]
         self._obs: list[Array | None] = [None] * len(lanes)
+        # One step alone is made into an item faster by its own processor.
+        self._is_one_step = len(lanes) > 1 and all(is_one_step(lane.processor) for lane in lanes)
 
     def sample_and_push(self, agent: Agent, sink: ItemSink) -> None:
         """Take one step in every environment and push what the step processors make of it.
@@ -47,14 +50,14 @@ class Sampler:
         acted = perf_counter()
         if len(actions) != len(obs):
             raise PluginError(f"agent.sample: expected actions for {len(obs)} observations, found {len(actions)}")
-        made = [self._step(j, obs[j], action) for j, action in enumerate(actions)]
+        made = self._process([self._step(j, obs[j], action) for j, action in enumerate(actions)])
         self._counters.inference_seconds += acted - observed
         self._counters.env_seconds += observed - began + perf_counter() - acted
         for items in made:
-            if items is not None:
-                sink.push(items)
+            sink.push(items)
 
-    def _step(self, j: int, obs: Array, action: Any) -> Items | None:
+    def _step(self, j: int, obs: Array, action: Any) -> Step | None:
+        """Step environment j; None if that lost its episode."""
         lane = self._lanes[j]
         try:
             next_obs, reward, terminated, truncated, _ = lane.env.step(action)
@@ -67,7 +70,16 @@ class Sampler:
         done = step.terminated or step.truncated
         self._obs[j] = None if done else next_obs
         self._counters.step(j, step.reward, done)
-        return lane.processor.process(step)
+        return step
+
+    def _process(self, steps: Sequence[Step | None]) -> list[Items]:
+        """What the step processors make of a round, in the order of the environments."""
+        if self._is_one_step:
+            taken = [step for step in steps if step is not None]
+            return [transitions(taken)] if taken else []
+        lanes = zip(self._lanes, steps, strict=True)
+        made = [lane.processor.process(step) for lane, step in lanes if step is not None]
+        return [items for items in made if items is not None]
 
     def _reset(self, j: int) -> Array:
         lane, seed = self._lanes[j], self._seeds[j]

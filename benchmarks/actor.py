@@ -86,9 +86,9 @@ def bare(envs: list[Env], net: nn.Module) -> Round:
     return take_a_round
 
 
-def measure(kind: str, n_envs: int) -> dict[str, object]:
+def measure(kind: str, n_envs: int, batch: int) -> dict[str, object]:
     with (
-        ingest("cartpole", 64, *KINDS[kind], f"envs_per_actor={n_envs}") as server,
+        ingest("cartpole", batch, *KINDS[kind], f"envs_per_actor={n_envs}") as server,
         Client(server.ingest.address, local_trust(server.config.server)) as client,
     ):
         config = client.config
@@ -104,6 +104,7 @@ def measure(kind: str, n_envs: int) -> dict[str, object]:
     return {
         "kind": kind,
         "envs": n_envs,
+        "batch": batch,
         "steps/s": n_envs / elapsed,
         "floor steps/s": n_envs / elapsed_bare,
         "ratio": elapsed_bare / elapsed,
@@ -115,9 +116,10 @@ def main() -> None:
     parser = argparse.ArgumentParser("benchmarks.actor", description=__doc__)
     parser.add_argument("--kind", choices=KINDS, nargs="+", default=list(KINDS))
     parser.add_argument("--envs", type=int, nargs="+", default=[1, 8])
+    parser.add_argument("--batch", type=int, default=64, help="items that are pushed together")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    rows = [measure(kind, n_envs) for kind in arguments.kind for n_envs in arguments.envs]
+    rows = [measure(kind, n_envs, arguments.batch) for kind in arguments.kind for n_envs in arguments.envs]
     report("actor", "acknowledged, exactly once, models synced", rows)
 
 

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from common.data import Array, Column, Items, Schema
+from common.data import Column, Items, Schema
 from common.envs import column_of
-from common.errors import ConfigError
-from common.interfaces import EnvSpec, Step
+from common.errors import ConfigError, SchemaMismatchError
+from common.interfaces import EnvSpec, Step, StepProcessor
 
 
 class OneStep:
@@ -40,6 +40,33 @@ class OneStep:
             "terminated": np.array((step.terminated,)),
             "truncated": np.array((step.truncated,)),
         }
+
+
+def is_one_step(processor: StepProcessor) -> bool:
+    """Whether ``transitions`` gives its items, as it does not where a subclass has a ``process`` of its own."""
+    return getattr(processor.process, "__func__", None) is OneStep.process
+
+
+def transitions(steps: Sequence[Step]) -> Items:
+    """What ``OneStep`` makes of these steps, at least one, in the same order: many at once take half the time.
+
+    Raises:
+        SchemaMismatchError: they differ in shape.
+    """
+    try:
+        return {
+            "obs": np.array([step.obs for step in steps]),
+            "action": np.array([step.action for step in steps]),
+            "reward": np.array([step.reward for step in steps], np.float32),
+            "next_obs": np.array([step.next_obs for step in steps]),
+            "terminated": np.array([step.terminated for step in steps]),
+            "truncated": np.array([step.truncated for step in steps]),
+        }
+    except ValueError as error:
+        shapes = {(np.shape(step.obs), np.shape(step.action), np.shape(step.next_obs)) for step in steps}
+        raise SchemaMismatchError(
+            f"obs, action, next_obs: expected one shape each in all steps, found {sorted(shapes)}"
+        ) from error
 
 
 class NStep:
@@ -84,21 +111,18 @@ class NStep:
 
     def _items(self, steps: Sequence[Step], count: int) -> Items:
         """The items that begin at the first ``count`` steps; all of them end at the last step."""
-        last = steps[-1]
-        return {
-            "obs": np.stack([step.obs for step in steps[:count]]),
-            "action": np.stack([np.asarray(step.action) for step in steps[:count]]),
-            "reward": self._returns([step.reward for step in steps])[:count],
-            "next_obs": np.stack([last.next_obs] * count),
-            "terminated": np.full(count, last.terminated),
-            "truncated": np.full(count, last.truncated),
-            "discount": np.array([self._gamma ** (len(steps) - i) for i in range(count)], np.float32),
-        }
+        last, returns = steps[-1], self._returns([step.reward for step in steps])
+        folded = [
+            Step(step.obs, step.action, value, last.next_obs, last.terminated, last.truncated)
+            for step, value in zip(steps[:count], returns, strict=False)
+        ]
+        discount = np.array([self._gamma ** (len(steps) - i) for i in range(count)], np.float32)
+        return {**transitions(folded), "discount": discount}
 
-    def _returns(self, rewards: Sequence[float]) -> Array:
-        """The discounted sum of the rewards from each step on, ``[n]`` float32."""
+    def _returns(self, rewards: Sequence[float]) -> list[float]:
+        """The discounted sum of the rewards from each step on."""
         sums, total = [], 0.0
         for reward in reversed(rewards):
             total = reward + self._gamma * total
             sums.append(total)
-        return np.array(sums[::-1], np.float32)
+        return sums[::-1]

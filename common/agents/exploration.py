@@ -33,7 +33,7 @@ class EpsilonGreedy(Settings):
         """Actions ``[n]`` for values ``[n, A]``."""
         n, n_actions = values.shape
         actions: Array = values.argmax(axis=1)
-        explorers = np.flatnonzero(rng.random(n) < self.at(opt_steps, rung))
+        explorers = (rng.random(n) < self.at(opt_steps, rung)).nonzero()[0]
         if len(explorers):  # Seldom; and numpy takes longer to draw an integer than a small network to act.
             actions[explorers] = rng.integers(n_actions, size=len(explorers))
         return actions

@@ -110,6 +110,12 @@ def test_the_other_environments_of_the_actor_go_on() -> None:
     assert (tags.count(8), tags.count(9), counters.env_rebuilds) == (30, 30, 1)
 
 
+def test_a_round_in_which_all_of_them_break_pushes_nothing() -> None:
+    sink, counters = sample(FragileEnv, 11, lanes=2)
+    assert [len(items["obs"]) for items in sink.pushed] == [2] * 10
+    assert (counters.env_steps, counters.env_rebuilds) == (20, 2)
+
+
 def test_one_that_raises_in_reset_is_built_anew_too() -> None:
     sink, counters = sample(StubbornEnv, 5)
     assert len(sink.pushed) == 5

@@ -16,6 +16,7 @@ from common.errors import PluginError
 from common.interfaces import EnvSpec, Step, StepProcessor
 from common.parts import Lane
 from common.processors import NStep, OneStep
+from examples.own_processor import ScaledReward
 from tests.parts import CheckingAgent, CountingEnv, check_rows
 
 Wrap = Callable[[Env], Env]
@@ -211,6 +212,17 @@ def test_each_of_several_environments_lives_as_it_would_alone(processor: Callabl
         returns += own.take_episodes()[0]
     assert sorted(set(tags)) == [7, 8, 9]
     assert sorted(counters.take_episodes()[0]) == sorted(returns)
+
+
+def test_a_round_of_transitions_is_pushed_as_one_in_the_order_of_the_environments() -> None:
+    sink, _ = sample([CountingEnv() for _ in range(3)], 20)
+    assert [items["obs"][:, 0].tolist() for items in sink.pushed] == [[7, 8, 9]] * 20
+    check_rows({name: sink.column(name) for name in sink.pushed[0]})
+
+
+def test_a_processor_that_derives_from_one_step_sees_every_step() -> None:
+    sink, _ = sample([CountingEnv() for _ in range(3)], 10, processor=ScaledReward)
+    assert sink.column("reward").tolist() == [1.0] * 30
 
 
 def test_one_inference_acts_in_all_environments() -> None:

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import gymnasium
 import numpy as np
 import pytest
@@ -7,10 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from common.data import Array, Column, Items
-from common.errors import ConfigError
+from common.errors import ConfigError, SchemaMismatchError
 from common.interfaces import EnvSpec, Step
-from common.processors import NStep, OneStep
+from common.processors import NStep, OneStep, is_one_step, transitions
 from common.testing import items_of
+from examples.own_processor import ScaledReward
 
 SPEC = EnvSpec(gymnasium.spaces.Box(-1, 1, (2,), np.float32), gymnasium.spaces.Discrete(3))
 STEP = Step(
@@ -54,6 +57,41 @@ def test_actions_with_a_shape_keep_it() -> None:
     items = OneStep().process(step)
     assert OneStep().schema(EnvSpec(SPEC.observation_space, space)).count(items) == 1
     assert items["action"].tolist() == [[1, 2, 3]]
+
+
+# Steps of one round.
+
+ROUNDS: dict[str, Step] = {
+    "numbers": STEP,
+    "vectors": Step(STEP.obs, np.array([1, 2, 3], np.float32), 0.1, STEP.next_obs, terminated=False, truncated=True),
+    "frames": Step(np.ones((4, 8, 8), np.uint8), np.uint8(3), -1.0, np.zeros((4, 8, 8), np.uint8), False, False),
+    "scalars": Step(np.array(1, np.int32), 2, 0.0, np.array(3, np.int32), terminated=True, truncated=False),
+}
+
+
+@pytest.mark.parametrize("step", ROUNDS.values(), ids=ROUNDS)
+def test_many_steps_at_once_make_the_items_of_one_after_another(step: Step) -> None:
+    steps = [replace(step, reward=0.1 * i, terminated=i == 2, obs=step.obs + i) for i in range(5)]
+    at_once, in_turn = transitions(steps), items_of(OneStep(), [steps])
+    assert list(at_once) == list(in_turn)
+    for name, column in in_turn.items():
+        assert at_once[name].dtype == column.dtype
+        np.testing.assert_array_equal(at_once[name], column, strict=True)
+
+
+def test_steps_of_different_shapes_are_refused() -> None:
+    with pytest.raises(SchemaMismatchError, match=r"expected one shape each in all steps, found \[.*\(3,\)"):
+        transitions([STEP, replace(STEP, next_obs=np.zeros(3, np.float32))])
+
+
+def test_a_processor_that_derives_from_one_step_may_be_another_one() -> None:
+    class Renamed(OneStep):
+        """The same."""
+
+    assert is_one_step(OneStep())
+    assert is_one_step(Renamed())
+    assert not is_one_step(ScaledReward())
+    assert not is_one_step(NStep(1))
 
 
 # Several steps.
