@@ -49,7 +49,10 @@ class Admission(grpc.aio.ServerInterceptor):
             except CrossborderError as error:
                 await refuse(context, error)
 
-        return grpc.stream_stream_rpc_method_handler(serve, handler.request_deserializer, handler.response_serializer)
+        def serialized(message: Any) -> bytes:
+            return message if isinstance(message, bytes) else handler.response_serializer(message)  # Models are already.
+
+        return grpc.stream_stream_rpc_method_handler(serve, handler.request_deserializer, serialized)
 
     async def _serve(self, handler: Handler, requests: AsyncIterator[Any], context: Context) -> None:
         given = requests if handler.request_streaming else await self._first(context)
