@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 
-import numpy as np
-
 from common.data import Array
 
 _DTYPES = {
@@ -29,7 +27,7 @@ def tensors_of(file: Array) -> dict[str, Array]:
     try:
         header = json.loads(file[8:begin].tobytes())
         return {name: _tensor(file[begin:], **entry) for name, entry in header.items() if name != "__metadata__"}
-    except (ValueError, TypeError, AttributeError, KeyError) as error:
+    except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
         raise ValueError(f"not a safetensors file with numpy's dtypes: {error}") from error
 
 

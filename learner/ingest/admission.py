@@ -49,10 +49,9 @@ class Admission(grpc.aio.ServerInterceptor):
             except CrossborderError as error:
                 await refuse(context, error)
 
-        def serialized(message: Any) -> bytes:
-            return message if isinstance(message, bytes) else handler.response_serializer(message)  # Models are already.
-
-        return grpc.stream_stream_rpc_method_handler(serve, handler.request_deserializer, serialized)
+        return grpc.stream_stream_rpc_method_handler(
+            serve, handler.request_deserializer, _once(handler.response_serializer)
+        )
 
     async def _serve(self, handler: Handler, requests: AsyncIterator[Any], context: Context) -> None:
         given = requests if handler.request_streaming else await self._first(context)
@@ -72,6 +71,11 @@ class Admission(grpc.aio.ServerInterceptor):
         if message is grpc.aio.EOF:
             raise RefusedError("expected a message, found the end of the call")
         return message
+
+
+def _once(serialize: Callable[[Any], bytes] | None) -> Callable[[Any], bytes] | None:
+    """Lets bytes pass: they are serialised already."""
+    return serialize and (lambda message: message if isinstance(message, bytes) else serialize(message))
 
 
 def _behaviour(handler: Handler) -> Callable[..., Any]:

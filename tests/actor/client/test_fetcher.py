@@ -85,7 +85,10 @@ def test_bfloat16_is_widened() -> None:
         ([chunks()[1], chunks()[0]], "expected a chunk at offset 0, found one at 50"),
         ([chunks()[0], chunks()[0]], "expected a chunk at offset 50, found one at 0"),
         (chunks()[:-1], f"expected {len(DATA)} bytes, found {(len(DATA) - 1) // 50 * 50}"),
-        ([*chunks(), pb.GetModelResponse(offset=len(DATA), data=b"x")], f"expected {len(DATA)} bytes, found {len(DATA) + 1}"),
+        (
+            [*chunks(), pb.GetModelResponse(offset=len(DATA), data=b"x")],
+            f"expected {len(DATA)} bytes, found {len(DATA) + 1}",
+        ),
         ([pb.GetModelResponse(total_bytes=1 << 60, data=b"x")], f"no memory for {1 << 60} bytes"),
         ([pb.GetModelResponse(total_bytes=1 << 63, data=b"x")], f"no memory for {1 << 63} bytes"),
     ],
