@@ -50,7 +50,7 @@ class Admission(grpc.aio.ServerInterceptor):
                 await refuse(context, error)
 
         return grpc.stream_stream_rpc_method_handler(
-            serve, handler.request_deserializer, _once(handler.response_serializer)
+            serve, handler.request_deserializer, _unless_bytes(handler.response_serializer)
         )
 
     async def _serve(self, handler: Handler, requests: AsyncIterator[Any], context: Context) -> None:
@@ -73,8 +73,8 @@ class Admission(grpc.aio.ServerInterceptor):
         return message
 
 
-def _once(serialize: Callable[[Any], bytes] | None) -> Callable[[Any], bytes] | None:
-    """Lets bytes pass: they are serialised already."""
+def _unless_bytes(serialize: Callable[[Any], bytes] | None) -> Callable[[Any], bytes] | None:
+    """Serialises what is not: models come as bytes, the same for every actor."""
     return serialize and (lambda message: message if isinstance(message, bytes) else serialize(message))
 
 
