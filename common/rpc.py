@@ -31,7 +31,7 @@ WINDOW_BYTES = 4 << 20
 """What the learner takes in of a stream beyond the message that it reads."""
 
 CLIENT_OPTIONS = (
-    (ChannelOptions.SingleThreadedUnaryStream, 1),  # Whoever fetches a model reads it: a fifth of the processor time.
+    (ChannelOptions.SingleThreadedUnaryStream, 1),  # No hand-over between threads: a fifth less processor time.
     # Without pings a client whose server changed its address stayed broken for over 45 s.
     ("grpc.keepalive_time_ms", 5_000),
     ("grpc.keepalive_timeout_ms", 5_000),

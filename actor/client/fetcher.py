@@ -132,8 +132,10 @@ def assemble(chunks: Iterable[pb.GetModelResponse]) -> Model | None:
             raise ValueError(f"model: expected {len(file)} bytes, found {size + len(data)}")
         file.data[size : size + len(data)] = data
         size += len(data)
+    if size == 0:
+        raise ValueError("model: expected chunks, found none")
     version = version_from_pb(first.version)
-    if not 0 < size == first.total_bytes:
+    if size != first.total_bytes:
         raise ValueError(f"model {version}: expected {first.total_bytes} bytes, found {size}")
     if (found := checksum(file.data)) != first.checksum:
         raise ValueError(f"model {version}: expected checksum {first.checksum:016x}, found {found:016x}")

@@ -70,7 +70,6 @@ def test_a_publisher_killed_in_the_middle_leaves_the_model_before(tmp_path: Path
 READER = """
 import sys
 from pathlib import Path
-from typing import NamedTuple
 from safetensors.numpy import load
 from learner.models import ModelSlots
 slots = ModelSlots(Path(sys.argv[1]), int(sys.argv[2]), create=False)

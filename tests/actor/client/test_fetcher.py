@@ -79,7 +79,7 @@ def test_bfloat16_is_widened() -> None:
 @pytest.mark.parametrize(
     ("broken", "message"),
     [
-        ([], "expected 0 bytes, found 0"),
+        ([], "expected chunks, found none"),
         (chunks()[1:], "expected a chunk at offset 0, found one at 50"),
         ([chunks()[0], chunks()[2]], "expected a chunk at offset 50, found one at 100"),
         ([chunks()[1], chunks()[0]], "expected a chunk at offset 0, found one at 50"),
