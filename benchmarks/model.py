@@ -85,7 +85,7 @@ def floor_stream(n_bytes: int) -> Iterator[Callable[[], int]]:
 
 
 def latency(server: LearnerServer, stubs: Sequence[Stub]) -> list[dict[str, object]]:
-    """Of one fetch, its model's hash checked, decoded and loaded into the policy."""
+    """Of one fetch, its checksum compared, decoded and loaded into the policy."""
     publish, agent = server.learner._publish, server.learner.agent
     befores: dict[str, Callable[[int], object]] = {
         "alone": publish,
@@ -142,7 +142,7 @@ def main() -> None:
                 stack.callback(channel.close)
             stubs = [Stub(channel) for channel in channels]
             how = f"{size_of(server) / 1e6:.1f} MB, {'TLS and tokens' if encrypted else 'in the clear'}"
-            report("model fetch", f"{how}; hash checked, loaded", latency(server, stubs))
+            report("model fetch", f"{how}; checked, loaded", latency(server, stubs))
             report("models", how, [throughput(server, stubs)])
 
 

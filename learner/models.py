@@ -7,15 +7,16 @@ overtaken notices by the slot's ticket and takes the newest instead.
 
 from __future__ import annotations
 
-import hashlib
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 from common.data import NO_MODEL, ModelVersion
 from learner.shared import Word, Words, fence, map_file
 
 N_SLOTS: Final = 3
+T = TypeVar("T")
 
 
 class _Header(Words):
@@ -36,11 +37,10 @@ class _SlotHeader(Words):
 
 @dataclass(frozen=True)
 class Blob:
-    """A serialised model."""
+    """A serialised model, as it lies in its slot."""
 
     version: ModelVersion
-    data: bytes
-    sha256: bytes
+    data: memoryview
     published_at: float
 
 
@@ -71,15 +71,19 @@ class ModelSlots:
         slot = self.slots[published % N_SLOTS]
         return ModelVersion(slot.incarnation, slot.opt_steps)
 
-    def read(self) -> Blob | None:
-        """A whole copy of the newest model, or None before the first."""
+    def read(self, copy: Callable[[Blob], T]) -> T | None:
+        """What ``copy`` makes of the newest model, whole, or None before the first.
+
+        Args:
+            copy: called again if the writer overtook it; keeps nothing of the slot.
+        """
         while published := self.header.published:
-            slot = self.slots[published % N_SLOTS]
-            version, data, ticket = ModelVersion(slot.incarnation, slot.opt_steps), None, slot.ticket
-            published_at = slot.published_at
+            slot, data = self.slots[published % N_SLOTS], self.data[published % N_SLOTS]
+            ticket = slot.ticket
             if ticket == published:
-                data = bytes(self.data[published % N_SLOTS])
-            fence()
-            if data is not None and slot.ticket == ticket:
-                return Blob(version, data, hashlib.sha256(data).digest(), published_at)
+                blob = Blob(ModelVersion(slot.incarnation, slot.opt_steps), data, slot.published_at)
+                copied = copy(blob)
+                fence()
+                if slot.ticket == ticket:
+                    return copied
         return None

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import threading
 from collections.abc import Iterable
 
 import grpc
-import torch
-from safetensors import SafetensorError
-from safetensors.torch import load
+import numpy as np
 
+from actor.client.tensors import tensors_of
 from common.data import NO_MODEL, Array, Model, ModelVersion
 from common.errors import AuthenticationError, LearnerUnreachableError
 from common.pb import crossborder_pb2 as pb
 from common.pb import crossborder_pb2_grpc as pb_grpc
-from common.rpc import Backoff, describe, typed_error, version_from_pb, version_to_pb
+from common.rpc import Backoff, checksum, describe, typed_error, version_from_pb, version_to_pb
 
 log = logging.getLogger(__name__)
 FETCH_SECONDS = 60.0
@@ -116,31 +114,44 @@ class ModelFetcher:
 
 
 def assemble(chunks: Iterable[pb.GetModelResponse]) -> Model | None:
-    """A model from its chunks; None for *not modified*.
+    """A model from its chunks; None for *not modified*. Tensors are views of one buffer.
 
     Raises:
-        ValueError: chunks are missing, out of order, or do not hash to what was announced.
+        ValueError: chunks are missing, out of order, or do not add up to what was announced.
     """
-    pieces: list[bytes] = []
-    size, hashed, total, digest, version = 0, hashlib.sha256(), 0, b"", NO_MODEL
+    first, file, size = pb.GetModelResponse(), np.empty(0, np.uint8), 0
     for chunk in chunks:
         if chunk.not_modified:
             return None
+        if size == 0:
+            first, file = chunk, _room(chunk.total_bytes)
+        data = chunk.data  # Once: each access copies it.
         if chunk.offset != size:
             raise ValueError(f"model: expected a chunk at offset {size}, found one at {chunk.offset}")
-        pieces.append(chunk.data)
-        hashed.update(pieces[-1])  # While the next one is on its way.
-        size += len(pieces[-1])
-        total, digest, version = chunk.total_bytes, chunk.sha256, version_from_pb(chunk.version)
-    if size != total or hashed.digest() != digest:
-        raise ValueError(f"model {version}: expected {total} bytes with their hash, found {size} other ones")
+        if size + len(data) > len(file):
+            raise ValueError(f"model: expected {len(file)} bytes, found {size + len(data)}")
+        file.data[size : size + len(data)] = data
+        size += len(data)
+    if size == 0:
+        raise ValueError("model: expected chunks, found none")
+    version = version_from_pb(first.version)
+    if size != first.total_bytes:
+        raise ValueError(f"model {version}: expected {first.total_bytes} bytes, found {size}")
+    if (found := checksum(file.data)) != first.checksum:
+        raise ValueError(f"model {version}: expected checksum {first.checksum:016x}, found {found:016x}")
     try:
-        return Model(version, {name: _array(tensor) for name, tensor in load(b"".join(pieces)).items()})
-    except (SafetensorError, KeyError, TypeError) as error:
-        raise ValueError(f"model {version}: not a safetensors file with numpy's dtypes: {error}") from error
+        return Model(version, tensors_of(file))
+    except ValueError as error:
+        raise ValueError(f"model {version}: {error}") from error
 
 
-def _array(tensor: torch.Tensor) -> Array:
-    """What numpy has no dtype for is widened."""
-    array: Array = (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).numpy()
-    return array
+def _room(n_bytes: int) -> Array:
+    """uint8 [n_bytes]; memory is taken only as it is filled.
+
+    Raises:
+        ValueError: there is not so much.
+    """
+    try:
+        return np.empty(n_bytes, np.uint8)
+    except (MemoryError, ValueError) as error:
+        raise ValueError(f"model: no memory for {n_bytes} bytes") from error

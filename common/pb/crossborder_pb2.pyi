@@ -747,15 +747,17 @@ class GetModelResponse(_message.Message):
     VERSION_FIELD_NUMBER: _builtins.int
     NOT_MODIFIED_FIELD_NUMBER: _builtins.int
     TOTAL_BYTES_FIELD_NUMBER: _builtins.int
-    SHA256_FIELD_NUMBER: _builtins.int
+    CHECKSUM_FIELD_NUMBER: _builtins.int
     OFFSET_FIELD_NUMBER: _builtins.int
     DATA_FIELD_NUMBER: _builtins.int
     not_modified: _builtins.bool
     """`have` is the newest; of the other fields only `version` is set."""
     total_bytes: _builtins.int
     """Bytes of the whole model: a safetensors file with the tensors that the policy needs."""
-    sha256: _builtins.bytes
-    """SHA-256 of the whole model, 32 bytes."""
+    checksum: _builtins.int
+    """Of the whole model: its bytes as little-endian 64-bit words, the last one padded with zeros, added up modulo 2^64.
+    It finds what was put together wrongly, at the speed of memory; attackers are kept out by TLS.
+    """
     offset: _builtins.int
     """Position of `data` in the model."""
     data: _builtins.bytes
@@ -769,13 +771,13 @@ class GetModelResponse(_message.Message):
         version: Global___ModelVersion | None = ...,
         not_modified: _builtins.bool = ...,
         total_bytes: _builtins.int = ...,
-        sha256: _builtins.bytes = ...,
+        checksum: _builtins.int = ...,
         offset: _builtins.int = ...,
         data: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["version", b"version"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["data", b"data", "not_modified", b"not_modified", "offset", b"offset", "sha256", b"sha256", "total_bytes", b"total_bytes", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["checksum", b"checksum", "data", b"data", "not_modified", b"not_modified", "offset", b"offset", "total_bytes", b"total_bytes", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -4,7 +4,7 @@
 //   npm install && node corridor.mjs 127.0.0.1:50051        in another, in this directory
 //
 // It sends whole batches and waits while the window is full. What it leaves out is in docs/protocol.md.
-import { createHash, randomBytes } from "node:crypto";
+import { randomBytes } from "node:crypto";
 import { hostname } from "node:os";
 import { setImmediate, setTimeout as sleep } from "node:timers/promises";
 import { fileURLToPath } from "node:url";
@@ -75,6 +75,14 @@ function tensor(file, name) {
   return Float32Array.from({ length: data.length / 4 }, (_, i) => data.readFloatLE(4 * i));
 }
 
+// GetModelResponse.checksum: all 64-bit words of a file, the last one padded with zeros.
+function checksum(file) {
+  const padded = Buffer.concat([file, Buffer.alloc(7)]);
+  let sum = 0n;
+  for (let at = 0; at + 8 <= padded.length; at += 8) sum += padded.readBigUInt64LE(at);
+  return BigInt.asUintN(64, sum);
+}
+
 // Ordered by incarnation first, opt_steps second; 64-bit numbers are strings here, and an absent version is no model.
 function isNewer(one, other) {
   const [a, b] = [one, other].map((version) => [BigInt(version?.incarnation ?? 0), BigInt(version?.opt_steps ?? 0)]);
@@ -119,7 +127,7 @@ class Actor {
   }
 
   async join() {
-    const request = { protocol_version: 1, incarnation: this.incarnation, host: hostname(), pid: process.pid };
+    const request = { protocol_version: 2, incarnation: this.incarnation, host: hostname(), pid: process.pid };
     const end = Date.now() + PATIENCE_MS;
     for (let ceiling = 100; ; ceiling = Math.min(2 * ceiling, 5_000)) {
       try {
@@ -219,7 +227,7 @@ class Actor {
     this.leaveIfDone();
   }
 
-  // GetModel: chunks in ascending offset, checked by their hash. Null: not modified, or not to be had just now.
+  // GetModel: chunks in ascending offset, checked by their sum. Null: not modified, or not to be had just now.
   async fetch(have) {
     const chunks = [];
     let last;
@@ -232,7 +240,7 @@ class Actor {
     }
     if (last.not_modified) return null;
     const file = Buffer.concat(chunks);
-    if (!createHash("sha256").update(file).digest().equals(last.sha256)) throw new Error("model: another hash");
+    if (String(checksum(file)) !== last.checksum) throw new Error("model: another checksum");
     return { version: last.version, table: tensor(file, "table") };
   }
 

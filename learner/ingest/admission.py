@@ -49,7 +49,9 @@ class Admission(grpc.aio.ServerInterceptor):
             except CrossborderError as error:
                 await refuse(context, error)
 
-        return grpc.stream_stream_rpc_method_handler(serve, handler.request_deserializer, handler.response_serializer)
+        return grpc.stream_stream_rpc_method_handler(
+            serve, handler.request_deserializer, _unless_bytes(handler.response_serializer)
+        )
 
     async def _serve(self, handler: Handler, requests: AsyncIterator[Any], context: Context) -> None:
         given = requests if handler.request_streaming else await self._first(context)
@@ -69,6 +71,11 @@ class Admission(grpc.aio.ServerInterceptor):
         if message is grpc.aio.EOF:
             raise RefusedError("expected a message, found the end of the call")
         return message
+
+
+def _unless_bytes(serialize: Callable[[Any], bytes] | None) -> Callable[[Any], bytes] | None:
+    """Serialises what is not: models come as bytes, the same for every actor."""
+    return serialize and (lambda message: message if isinstance(message, bytes) else serialize(message))
 
 
 def _behaviour(handler: Handler) -> Callable[..., Any]:

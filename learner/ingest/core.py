@@ -20,11 +20,12 @@ from common.pb import crossborder_pb2 as pb
 from common.rpc import PROTOCOL_VERSION, NotJoinedError, StoppingError, version_from_pb, version_to_pb
 from common.settings import Settings
 from learner.actor_table import REPORTED, ActorState, map_actor_table
+from learner.ingest.answer import ModelAnswer
 from learner.ingest.counts import IngestCounts
 from learner.ingest.nonfinite import NonFinite
 from learner.ingest.registry import Registry
 from learner.limiter import RatioLimiter
-from learner.models import Blob, ModelSlots
+from learner.models import ModelSlots
 from learner.ratio import LiveRatio
 from learner.replay.ages import ItemAges
 from learner.replay.memory import ReplayMemory, ReplayWriter
@@ -95,7 +96,7 @@ class IngestCore:
         self._trainer_bell = Bell(-1, boot.bell_fds[0])
         self._config_json = config.actor_part().model_dump_json()
         self._own_config_json = {i: config.part_of(i).model_dump_json() for i in config.agent_overrides}
-        self._blob: Blob | None = None
+        self._answer: ModelAnswer | None = None
         self._began = time.monotonic()
         self._published_at: OrderedDict[ModelVersion, float] = OrderedDict()  # Of the models that actors may have.
 
@@ -251,25 +252,25 @@ class IngestCore:
             return 0
         return self.ratio.limiter().release_at(inserted)
 
-    def model(self, have: ModelVersion) -> Blob | None:
+    def model(self, have: ModelVersion) -> ModelAnswer | None:
         """The newest model, or None if ``have`` is the newest. Serialised once a version, for all actors."""
         newest = self.models.newest()
         if have == newest:
             self.control.not_modified += 1
             return None
-        if self._blob is None or self._blob.version != newest:
-            self._blob = self._read_model()
+        if self._answer is None or self._answer.version != newest:
+            self._answer = self._read_model()
         self.control.fetches += 1
-        self.control.model_bytes_sent += len(self._blob.data)
-        return self._blob
+        self.control.model_bytes_sent += self._answer.n_bytes
+        return self._answer
 
-    def _read_model(self) -> Blob:
-        blob = self.models.read()
-        assert blob is not None, "the first model is published before ingest starts"
-        self._published_at[blob.version] = blob.published_at
+    def _read_model(self) -> ModelAnswer:
+        answer = self.models.read(ModelAnswer.of)
+        assert answer is not None, "the first model is published before ingest starts"
+        self._published_at[answer.version] = answer.published_at
         if len(self._published_at) > MAX_KNOWN_MODELS:
             self._published_at.popitem(last=False)
-        return blob
+        return answer
 
     def tick(self) -> None:
         """Publish totals for the trainer and give up actors that were silent for too long; a few times a second."""

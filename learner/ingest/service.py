@@ -14,12 +14,11 @@ from common.data import NO_MODEL
 from common.errors import CrossborderError
 from common.pb import crossborder_pb2 as pb
 from common.pb import crossborder_pb2_grpc as pb_grpc
-from common.rpc import CHUNK_BYTES, UNARY_BYTES, version_from_pb, version_to_pb
+from common.rpc import version_from_pb, version_to_pb
 from learner.actor_table import ActorState
 from learner.ingest.core import IngestCore
 from learner.ingest.limits import Limits
 from learner.ingest.refusal import Context, status_of
-from learner.models import Blob
 from learner.shared import Bell, fence
 
 log = logging.getLogger(__name__)
@@ -87,16 +86,16 @@ class LearnerServicer(pb_grpc.LearnerServiceServicer):
     async def Check(self, request: pb.CheckRequest, context: Context) -> pb.CheckResponse:  # noqa: ARG002, N802
         return self._core.check()
 
-    async def GetModel(  # noqa: N802
+    async def GetModel(  # type: ignore[override]  # noqa: N802 - messages are serialised already
         self, request: pb.GetModelRequest, _: Context
-    ) -> AsyncIterator[pb.GetModelResponse]:
+    ) -> AsyncIterator[bytes]:
         have = version_from_pb(request.have) if request.HasField("have") else NO_MODEL
-        blob = self._core.model(have)
-        if blob is None:
-            yield pb.GetModelResponse(version=version_to_pb(have), not_modified=True)
+        answer = self._core.model(have)
+        if answer is None:
+            yield pb.GetModelResponse(version=version_to_pb(have), not_modified=True).SerializeToString()
             return
-        for chunk in _chunks(blob):
-            yield chunk
+        for message in answer.messages:
+            yield message
 
     async def PushItems(  # type: ignore[override]  # noqa: N802 - grpc.aio takes coroutines that read and write too
         self, _: AsyncIterator[pb.PushItemsRequest], context: Context
@@ -179,17 +178,3 @@ class LearnerServicer(pb_grpc.LearnerServiceServicer):
                     await self._drained.wait()
         except TimeoutError:
             log.warning("%d actors did not leave within %g s", len(self._streams), seconds)
-
-
-def _chunks(blob: Blob) -> list[pb.GetModelResponse]:
-    size = len(blob.data) if len(blob.data) <= UNARY_BYTES else CHUNK_BYTES
-    return [
-        pb.GetModelResponse(
-            version=version_to_pb(blob.version),
-            total_bytes=len(blob.data),
-            sha256=blob.sha256,
-            offset=offset,
-            data=blob.data[offset : offset + size],
-        )
-        for offset in range(0, len(blob.data), size)
-    ]

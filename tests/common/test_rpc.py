@@ -1,12 +1,15 @@
 from __future__ import annotations
 
 import random
+import struct
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import grpc
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from common.data import NO_MODEL, ModelVersion
 from common.errors import CrossborderError, ProtocolMismatchError, RefusedError, SchemaMismatchError
@@ -18,6 +21,7 @@ from common.rpc import (
     Backoff,
     NotJoinedError,
     StoppingError,
+    checksum,
     describe,
     server_options,
     typed_error,
@@ -25,6 +29,16 @@ from common.rpc import (
     version_to_pb,
 )
 from common.server_config import ServerConfig
+
+
+@given(st.binary(max_size=40), st.integers(0, 39), st.integers(1, 255))
+def test_a_checksum_adds_up_words_and_sees_a_changed_byte(data: bytes, place: int, change: int) -> None:
+    padded = data + bytes(-len(data) % 8)
+    words = struct.unpack(f"<{len(padded) // 8}Q", padded)
+    assert checksum(data) == sum(words) % 2**64
+    if place < len(data):
+        changed = data[:place] + bytes([data[place] ^ change]) + data[place + 1 :]
+        assert checksum(changed) != checksum(data)
 
 
 class Refusing(pb_grpc.LearnerServiceServicer):

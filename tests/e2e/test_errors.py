@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 from common.pb import crossborder_pb2 as pb
-from common.rpc import ERROR_KEY
+from common.rpc import ERROR_KEY, PROTOCOL_VERSION
 from tests.conftest import Command, endpoints
 
 Start = Callable[..., Command]
@@ -197,6 +197,6 @@ def test_a_learner_of_another_protocol_version(start: Start) -> None:
     server.start()
     try:
         worker = start("actor.cli", "--learner", f"127.0.0.1:{port}")
-        assert_fails(worker, 7, "the learner speaks 0, the actor 1")
+        assert_fails(worker, 7, f"the learner speaks 0, the actor {PROTOCOL_VERSION}")
     finally:
         server.stop(0).wait(5)

@@ -23,7 +23,7 @@ import grpc
 from common.address import split_address
 from common.pb import crossborder_pb2 as pb
 from common.pb import crossborder_pb2_grpc as pb_grpc
-from common.rpc import authorization
+from common.rpc import PROTOCOL_VERSION, authorization
 from common.tokens import read_tokens
 
 SECONDS: Final = 20.0
@@ -140,7 +140,7 @@ class Http2:
 
 
 def join(incarnation: int, host: str = "elsewhere") -> pb.JoinRequest:
-    return pb.JoinRequest(protocol_version=1, incarnation=incarnation, host=host, pid=1)
+    return pb.JoinRequest(protocol_version=PROTOCOL_VERSION, incarnation=incarnation, host=host, pid=1)
 
 
 def join_often(hostile: Hostile, times: int) -> Counter[str]:

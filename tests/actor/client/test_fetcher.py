@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import hashlib
 import threading
 from collections.abc import Callable, Iterator
 
@@ -18,7 +17,7 @@ from common.data import NO_MODEL, Array, Model, ModelVersion
 from common.errors import LearnerUnreachableError
 from common.pb import crossborder_pb2 as pb
 from common.pb import crossborder_pb2_grpc as pb_grpc
-from common.rpc import CLIENT_OPTIONS, version_to_pb
+from common.rpc import CLIENT_OPTIONS, checksum, version_to_pb
 from tests.actor.client.conftest import ScriptedLearner, Serve
 from tests.conftest import PATIENCE, wait_for
 
@@ -33,7 +32,7 @@ def chunks(size: int = 50, data: bytes = DATA, version: ModelVersion = VERSION) 
         pb.GetModelResponse(
             version=version_to_pb(version),
             total_bytes=len(data),
-            sha256=hashlib.sha256(data).digest(),
+            checksum=checksum(data),
             offset=offset,
             data=data[offset : offset + size],
         )
@@ -70,7 +69,7 @@ def test_torch_adopts_a_model_without_a_warning() -> None:
 
 def test_bfloat16_is_widened() -> None:
     data = safetensors.torch.save({"w": torch.tensor([0.5, 1 / 3]).bfloat16(), "steps": torch.tensor(7)})
-    model = assemble([pb.GetModelResponse(total_bytes=len(data), sha256=hashlib.sha256(data).digest(), data=data)])
+    model = assemble(chunks(data=data))
     assert model is not None
     assert model.params["w"].dtype == np.float32
     assert model.params["w"].tolist() == [0.5, float(torch.tensor(1 / 3).bfloat16())]
@@ -80,14 +79,30 @@ def test_bfloat16_is_widened() -> None:
 @pytest.mark.parametrize(
     ("broken", "message"),
     [
-        ([], "expected 0 bytes with their hash, found 0 other ones"),
+        ([], "expected chunks, found none"),
         (chunks()[1:], "expected a chunk at offset 0, found one at 50"),
         ([chunks()[0], chunks()[2]], "expected a chunk at offset 50, found one at 100"),
         ([chunks()[1], chunks()[0]], "expected a chunk at offset 0, found one at 50"),
         ([chunks()[0], chunks()[0]], "expected a chunk at offset 50, found one at 0"),
-        (chunks()[:-1], f"expected {len(DATA)} bytes with their hash, found {(len(DATA) - 1) // 50 * 50} other ones"),
+        (chunks()[:-1], f"expected {len(DATA)} bytes, found {(len(DATA) - 1) // 50 * 50}"),
+        (
+            [*chunks(), pb.GetModelResponse(offset=len(DATA), data=b"x")],
+            f"expected {len(DATA)} bytes, found {len(DATA) + 1}",
+        ),
+        ([pb.GetModelResponse(total_bytes=1 << 60, data=b"x")], f"no memory for {1 << 60} bytes"),
+        ([pb.GetModelResponse(total_bytes=1 << 63, data=b"x")], f"no memory for {1 << 63} bytes"),
     ],
-    ids=["none", "first missing", "middle missing", "swapped", "repeated", "last missing"],
+    ids=[
+        "none",
+        "first missing",
+        "middle missing",
+        "swapped",
+        "repeated",
+        "last missing",
+        "one too many",
+        "more than there is memory",
+        "more than can be said",
+    ],
 )
 def test_chunks_that_make_no_whole_model_are_refused(broken: list[pb.GetModelResponse], message: str) -> None:
     with pytest.raises(ValueError, match=message):
@@ -100,7 +115,7 @@ def test_a_single_changed_byte_is_found_out(place: int, change: int) -> None:
     data = bytearray(DATA)
     data[place] ^= change
     damaged[0].data = bytes(data)
-    with pytest.raises(ValueError, match="with their hash"):
+    with pytest.raises(ValueError, match="expected checksum"):
         assemble(damaged)
 
 

@@ -20,7 +20,7 @@ from common.codec import encode
 from common.data import Items, ModelVersion
 from common.pb import crossborder_pb2 as pb
 from common.pb import crossborder_pb2_grpc as pb_grpc
-from common.rpc import ERROR_KEY
+from common.rpc import ERROR_KEY, PROTOCOL_VERSION
 from learner.actor_table import ActorState
 from learner.server import LearnerServer
 from tests.conftest import ROOT, MakeConfig, kill, most_memory, wait_for
@@ -62,7 +62,13 @@ class Client:
         self.schema = server._run.memory.schema
 
     def join(self, **changes: object) -> pb.JoinResponse:
-        request = {"protocol_version": 1, "incarnation": self.incarnation, "host": "here", "pid": 1, **changes}
+        request = {
+            "protocol_version": PROTOCOL_VERSION,
+            "incarnation": self.incarnation,
+            "host": "here",
+            "pid": 1,
+            **changes,
+        }
         return self.stub.Join(pb.JoinRequest(**request), timeout=SECONDS)  # type: ignore[arg-type]
 
     def items(self, start: int, count: int) -> Items:
@@ -289,9 +295,9 @@ def test_a_stream_is_one_actors(client: Client) -> None:
 
 def test_another_protocol_version_is_refused_by_name(client: Client) -> None:
     with pytest.raises(grpc.RpcError) as error:
-        client.join(protocol_version=2)
+        client.join(protocol_version=PROTOCOL_VERSION + 1)
     assert refusal(error)[:2] == (grpc.StatusCode.FAILED_PRECONDITION, "protocol_mismatch")
-    assert "the learner speaks 1, the actor 2" in refusal(error)[2]
+    assert f"the learner speaks {PROTOCOL_VERSION}, the actor {PROTOCOL_VERSION + 1}" in refusal(error)[2]
 
 
 def test_when_all_ids_are_taken_joining_is_refused_for_now(make_config: MakeConfig) -> None:
