@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from actor.proxy import BatchSink
-from common.data import PRIORITY, Items, ModelVersion
+from common.data import PRIORITY, Items, ModelVersion, Schema
 from common.errors import PluginError
+from common.gather import Gathered
 from common.interfaces import Agent, ItemSink
 
 
@@ -24,14 +27,15 @@ def with_priority(items: Items, agent: Agent) -> Items:
 
 
 class PrioritizedBatches:
-    """A ``BatchSink`` that adds priorities to whole batches and passes them on."""
+    """A ``BatchSink`` that adds priorities to whole batches, which are of ``schema``, and passes them on."""
 
-    def __init__(self, sink: BatchSink, agent: Agent) -> None:
-        self._sink, self._agent = sink, agent
+    def __init__(self, sink: BatchSink, agent: Agent, schema: Schema) -> None:
+        self._sink, self._agent, self._schema = sink, agent, schema
 
-    def send(self, items: Items, rows: int, behaviour: ModelVersion) -> None:
-        batch = {name: column[:rows] for name, column in items.items()}
-        self._sink.send(with_priority(batch, self._agent), rows, behaviour)
+    def send(self, batch: Gathered, behaviour: ModelVersion) -> None:
+        priority = with_priority(batch.items(self._schema), self._agent)[PRIORITY.name]
+        columns = {**batch.columns, PRIORITY.name: priority.tobytes()}
+        self._sink.send(replace(batch, columns=columns), behaviour)
 
 
 class PrioritizedItems:

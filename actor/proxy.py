@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from typing import Protocol
 
-import numpy as np
-
 from common.config import PushConfig
-from common.data import NO_MODEL, Array, Column, Items, ModelVersion, Schema
+from common.data import NO_MODEL, Items, ModelVersion, Schema
+from common.gather import Gathered, Gatherer
 
 
 class BatchSink(Protocol):
     """Where full batches go."""
 
-    def send(self, items: Items, rows: int, behaviour: ModelVersion) -> None:
-        """Take ``items``, so many rows, without keeping their arrays; waits while the learner holds back."""
+    def send(self, batch: Gathered, behaviour: ModelVersion) -> None:
+        """Take a batch of at least one row; waits while the learner holds back."""
 
 
 class ReplayBufferProxy:
@@ -34,10 +34,10 @@ class ReplayBufferProxy:
     def __init__(
         self, schema: Schema, config: PushConfig, sink: BatchSink, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self._schema, self._config, self._sink, self._clock = schema, config, sink, clock
-        self._pieces: dict[str, list[bytes]] = {column.name: [] for column in schema.columns}
-        self._rows = 0
-        self._began = 0.0
+        self._schema, self._sink, self._clock = schema, sink, clock
+        self._n_buffer, self._flush_seconds = config.n_buffer, config.flush_seconds or math.inf
+        self._gatherer = Gatherer(schema)
+        self._due = math.inf
         self._behaviour = NO_MODEL
         self.version = NO_MODEL
         """The model that acts now; a batch is stamped with the one that chose its first action."""
@@ -48,38 +48,17 @@ class ReplayBufferProxy:
         Raises:
             SchemaMismatchError: the items do not have the agreed columns.
         """
-        n_items = self._schema.count(items)
-        taken = 0
-        while taken < n_items:
-            n = min(n_items - taken, self._config.n_buffer - self._rows)
-            part = items if n == n_items else {name: items[name][taken : taken + n] for name in self._pieces}
-            taken += n
-            if n == self._config.n_buffer:
-                self._sink.send(part, n, self.version)
-            else:
-                self._keep(part, n)
-
-    def _keep(self, items: Items, rows: int) -> None:
-        if self._rows == 0:
-            self._began, self._behaviour = self._clock(), self.version
-        for name, pieces in self._pieces.items():  # Bytes: rows of arrays take three times as long to copy.
-            pieces.append(items[name].tobytes())
-        self._rows += rows
-        if self._rows == self._config.n_buffer or self._is_old():
+        rows, gatherer = self._schema.count(items), self._gatherer
+        while rows > (room := self._n_buffer - gatherer.rows):
+            self.push({name: column[:room] for name, column in items.items()})
+            items, rows = {name: column[room:] for name, column in items.items()}, rows - room
+        if not gatherer.rows:
+            self._due, self._behaviour = self._clock() + self._flush_seconds, self.version
+        gatherer.add(items, rows)
+        if gatherer.rows == self._n_buffer or self._clock() >= self._due:
             self.flush()
-
-    def _is_old(self) -> bool:
-        limit = self._config.flush_seconds
-        return limit is not None and self._clock() - self._began >= limit
 
     def flush(self) -> None:
         """Hand over what there is."""
-        if self._rows:
-            rows, self._rows = self._rows, 0
-            batch = {column.name: self._joined(column, rows) for column in self._schema.columns}
-            self._sink.send(batch, rows, self._behaviour)
-
-    def _joined(self, column: Column, rows: int) -> Array:
-        flat: Array = np.frombuffer(bytearray().join(self._pieces[column.name]), column.dtype)
-        self._pieces[column.name].clear()
-        return flat.reshape(rows, *column.shape)
+        if self._gatherer.rows:
+            self._sink.send(self._gatherer.take(), self._behaviour)

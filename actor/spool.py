@@ -2,8 +2,9 @@
 
 Producer: ``put`` (waits while the spool is full or the other side holds back). Sender: ``connect``, ``next_unsent``,
 ``acknowledge``, ``disconnect``. A message that was sent but not acknowledged is sent again after ``connect``; one that
-was never sent may be dropped, and has no number yet. Those that wait go out together, under one number: while anything
-is on its way, a little is kept back until there is more, as in TCP (Nagle, RFC 896).
+was never sent may be dropped, and has no number yet. Those that wait go out together, under one number: right after a
+message, a little is kept back for a moment until there is more, since each message costs both sides as much as hundreds
+of rows.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ MessageT = TypeVar("MessageT")
 class _Entry(Generic[MessageT]):
     messages: list[MessageT]
     size: int
+    rows: int
     put_at: float
 
 
@@ -34,7 +36,8 @@ class Spool(Generic[MessageT]):
     Args:
         max_bytes: kept at most, while connected or not.
         window: unacknowledged messages at most while connected.
-        group_bytes: messages go out together up to so many bytes; 0 sends each by itself.
+        group_rows: messages go out together up to so many rows; 0 sends each by itself.
+        linger: seconds after a group for which fewer rows than that wait for more.
         max_seconds: a message that was not sent for so long is dropped.
         drop_oldest: while disconnected and full, drop what was never sent, the oldest first, rather than wait.
         on_drop: told of each message that is dropped; must not call the spool.
@@ -46,48 +49,54 @@ class Spool(Generic[MessageT]):
         max_bytes: int,
         window: int,
         *,
-        group_bytes: int = 0,
+        group_rows: int = 0,
+        linger: float = 0.0,
         max_seconds: float = math.inf,
         drop_oldest: bool = False,
         on_drop: Callable[[MessageT], object] = lambda _: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._max_bytes, self._window, self._max_seconds = max_bytes, window, max_seconds
-        self._group_bytes = group_bytes
+        self._group_rows, self._linger = group_rows, linger
         self._drop_oldest, self._on_drop, self._clock = drop_oldest, on_drop, clock
         self._changed = threading.Condition()
         self._sent: deque[_Entry[MessageT]] = deque()  # Number ``_acked + 1`` and those after it.
         self._unsent: deque[_Entry[MessageT]] = deque()
         self._bytes = self._sent_bytes = 0
+        self._unsent_rows = 0
+        self._grouped_at = -math.inf
         self._n_sent = 0  # Messages in ``_sent``.
         self._acked = 0
         self._on_their_way = 0  # Of those in ``_sent``, as many as were sent on this connection.
         self._epoch = 0
+        self._is_wanted = False  # Somebody has something to put, and there is no room.
         self._connected = False
         self._closed = False
 
-    def put(self, message: MessageT, size: int, seconds: float) -> bool:
-        """Add a message; False if there was no room for it within ``seconds``."""
+    def put(self, message: MessageT, size: int, rows: int, seconds: float) -> bool:
+        """Add a message of so many bytes and rows; False if there was no room for it within ``seconds``."""
         with self._changed:
-            if not self._changed.wait_for(lambda: self._make_room(size), seconds):
-                return False
-            self._unsent.append(_Entry([message], size, self._clock()))
+            if not self._make_room(size):
+                self._is_wanted = True
+                self._changed.notify_all()
+                if not self._changed.wait_for(lambda: self._make_room(size), seconds):
+                    return False
+            self._is_wanted = False
+            self._unsent.append(_Entry([message], size, rows, self._clock()))
             self._bytes += size
+            self._unsent_rows += rows
             self._changed.notify_all()
             return True
 
     def _make_room(self, size: int) -> bool:
         self._drop_stale()
-        if self._connected and self._is_window_full():
+        if self._connected and self._n_sent + len(self._unsent) >= self._window:
             return False
         may_drop = self._drop_oldest and not self._connected
         if may_drop and self._fits(size, self._sent_bytes):
             while not self._fits(size, self._bytes):
                 self._drop()
         return self._fits(size, self._bytes)
-
-    def _is_window_full(self) -> bool:
-        return self._n_sent + len(self._unsent) >= self._window
 
     def _fits(self, size: int, kept: int) -> bool:
         return not kept or kept + size <= self._max_bytes
@@ -100,6 +109,7 @@ class Spool(Generic[MessageT]):
     def _drop(self) -> None:
         entry = self._unsent.popleft()
         self._bytes -= entry.size
+        self._unsent_rows -= entry.rows
         self._on_drop(entry.messages[0])
 
     def connect(self, last_seq: int) -> int:
@@ -129,27 +139,32 @@ class Spool(Generic[MessageT]):
                     return self._acked + self._on_their_way, self._sent[self._on_their_way - 1].messages
                 if self._closed or deadline.passed():
                     return None
-                self._changed.wait(deadline.remaining())
+                self._changed.wait(min(deadline.remaining(), self._lingers() or math.inf))
             return None
 
     def _number_next(self) -> None:
         self._drop_stale()
         if not self._unsent or self._waits_for_more():
             return
-        first = self._unsent.popleft()
-        messages, size = first.messages, first.size
-        while self._unsent and size + self._unsent[0].size <= self._group_bytes:
-            entry = self._unsent.popleft()
-            messages.extend(entry.messages)
-            size += entry.size
-        self._sent.append(_Entry(messages, size, first.put_at))
+        group = [self._unsent.popleft()]
+        rows = group[0].rows
+        while self._unsent and rows + self._unsent[0].rows <= self._group_rows:
+            group.append(self._unsent.popleft())
+            rows += group[-1].rows
+        size, messages = sum(entry.size for entry in group), [entry.messages[0] for entry in group]
+        self._grouped_at = self._clock()
+        self._sent.append(_Entry(messages, size, rows, group[0].put_at))
         self._sent_bytes += size
+        self._unsent_rows -= rows
         self._n_sent += len(messages)
 
     def _waits_for_more(self) -> bool:
-        if not self._sent or self._closed or self._is_window_full():
-            return False
-        return self._bytes - self._sent_bytes < self._group_bytes
+        is_enough = self._closed or self._is_wanted or self._unsent_rows >= self._group_rows
+        return not is_enough and self._lingers() > 0
+
+    def _lingers(self) -> float:
+        """Seconds for which a little waits for more."""
+        return max(0.0, self._grouped_at + self._linger - self._clock())
 
     def acknowledge(self, seq: int) -> None:
         """Forget everything up to ``seq``."""
@@ -177,6 +192,10 @@ class Spool(Generic[MessageT]):
         """Closed, and everything has been sent."""
         with self._changed:
             return self._closed and not self._unsent and self._on_their_way == len(self._sent)
+
+    @property
+    def connected(self) -> bool:
+        return self._connected
 
     def is_current(self, epoch: int) -> bool:
         with self._changed:

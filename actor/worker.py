@@ -132,7 +132,8 @@ def make_proxy(joined: Joined, agent: Agent, sink: BatchSink) -> ReplayBufferPro
     push = joined.config.push
     if not push.initial_priorities:
         return ReplayBufferProxy(joined.schema, push, sink)
-    return ReplayBufferProxy(joined.schema.without(PRIORITY), push, PrioritizedBatches(sink, agent))
+    schema = joined.schema.without(PRIORITY)
+    return ReplayBufferProxy(schema, push, PrioritizedBatches(sink, agent, schema))
 
 
 def build_agreed_parts(config: ActorConfig, schema: Schema, *, seed: int, epsilon: float) -> Parts:

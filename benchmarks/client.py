@@ -55,8 +55,11 @@ class Client:
             raise SystemExit(f"{unacknowledged} batches were not acknowledged")
 
     def parts(self, rows_per_push: int) -> list[Items]:
-        """The items, so many in each part."""
+        """The items, so many in each part; one by one, what a step comes to is where the next one begins, as it is."""
         items = life(self.schema, ROWS)
+        if rows_per_push == 1:
+            items["obs"] = np.concatenate([items["obs"][:1], items["next_obs"]])
+            items["obs"], items["next_obs"] = items["obs"][:-1], items["obs"][1:]
         return [{k: v[i : i + rows_per_push] for k, v in items.items()} for i in range(0, ROWS, rows_per_push)]
 
     def push(self, items: Items) -> None:

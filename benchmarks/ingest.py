@@ -45,7 +45,7 @@ def ingest(kind: str, batch: int, *more: str, encrypted: bool = False) -> Iterat
     """A learner host that takes items in, in batches of this many, and trains only if it is told to step."""
     with tempfile.TemporaryDirectory() as directory:
         secured = encrypt(Path(directory)) if encrypted else ()
-        push = (f"push.n_buffer={batch}", f"push.window={WINDOW}", "push.flush_seconds=60")
+        push = (f"push.n_buffer={batch}", f"push.window={WINDOW}", "push.flush_seconds=60", "push.spool_bytes=67108864")
         one_step = "step_processor={target: common.processors:OneStep}"  # As the peers store it: 46 bytes.
         ours = (
             *FREE,

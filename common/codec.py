@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NoReturn
 
 import numpy as np
 
 from common.data import Array, Column, Items, Schema
 from common.errors import RefusedError
-from common.frames import NO_FRAMES, Packed, Packer
+from common.frames import NO_FRAMES, Packed, split
+from common.gather import Gathered, Gatherer
 from common.pb import crossborder_pb2 as pb
 
 NonFinite = Callable[[str, Array, int], Array]
@@ -30,22 +31,37 @@ def refuse_nonfinite(name: str, values: Array, rows: int) -> NoReturn:
 
 def encode(schema: Schema, items: Items, rows: int) -> bytes:
     """The first ``rows`` items as one payload. The items must fit the schema."""
-    packed = Packer(schema).pack(items, rows)
-    columns = [packed.columns[column.name].tobytes() for column in schema.columns]
-    return b"".join([*columns, packed.frames.data])
+    gatherer = Gatherer(schema)
+    gatherer.add({column.name: items[column.name][:rows] for column in schema.columns}, rows)
+    return encode_together(schema, [gatherer.take()])
 
 
-def join_payloads(schema: Schema, payloads: Sequence[tuple[int, bytes]]) -> bytes:
-    """Payloads of so many rows each as one. The schema must have no frames."""
-    if len(payloads) == 1:
-        return payloads[0][1]
-    pieces, begins = [], [0] * len(payloads)
+def encode_together(schema: Schema, batches: Sequence[Gathered]) -> bytes:
+    """Consecutive batches of one gatherer as one payload: no frame twice, and none that is of no row."""
+    positions, frames = _gather_frames(schema, batches) if schema.frame else ({}, ())
+    pieces: list[bytes | memoryview] = []
     for column in schema.columns:
-        for i, (rows, payload) in enumerate(payloads):
-            end = begins[i] + rows * column.row_bytes
-            pieces.append(payload[begins[i] : end])
-            begins[i] = end
-    return b"".join(pieces)
+        if column.frames:
+            pieces.append(positions[column.name].tobytes())
+        else:
+            pieces += [batch.columns[column.name] for batch in batches]
+    return b"".join([*pieces, *frames])
+
+
+def _gather_frames(schema: Schema, batches: Sequence[Gathered]) -> tuple[Items, Iterator[memoryview]]:
+    """The frames that all rows refer to, and where among them theirs are."""
+    used, places = np.unique(np.concatenate([batch.numbers for batch in batches]), return_inverse=True)
+    return split(schema, places.reshape(-1, schema.max_frames)), _frames(batches, used)
+
+
+def _frames(batches: Sequence[Gathered], numbers: Array) -> Iterator[memoryview]:
+    """The frames with these numbers, which ascend."""
+    remaining = iter(batches)
+    batch = next(remaining)
+    for number in numbers.tolist():
+        while number >= batch.end:
+            batch = next(remaining)
+        yield batch.frame(number)
 
 
 def decode(schema: Schema, rows: int, payload: bytes, nonfinite: NonFinite = refuse_nonfinite) -> Packed:

@@ -1,4 +1,4 @@
-"""Frames once: a batch whose frame columns hold positions, and beside them each different frame a single time.
+"""Frames once: a batch whose frame columns hold positions, and beside them the frames that several rows share.
 
 Of the eight frames in an Atari transition (``obs`` and ``next_obs``, four each) all but one are in the transition
 before it too.
@@ -6,15 +6,13 @@ before it too.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Final
 
 import numpy as np
 
-from common.data import Array, Column, Items, Schema
+from common.data import Array, Items, Schema
 
 NO_FRAMES: Final[Array] = np.empty(0, np.uint8)
 
@@ -33,6 +31,105 @@ class Packed:
     back: int = 0
 
 
+def unpack(schema: Schema, batch: Packed) -> Items:
+    """The items of a batch that refers to no frames but its own."""
+    assert not batch.back
+    stacks = {column.name: batch.frames[batch.columns[column.name]] for column in schema.frame_columns}
+    return {**batch.columns, **stacks}
+
+
+class Frames:
+    """Frames are given numbers, 0, 1, 2, …; those from ``first`` on are remembered, and found again.
+
+    A stack is where one expects it, one place further than in the row before, or there but for its last frame, which
+    is then new, or each of its frames is looked up by its content. So the one new frame of a step need not be hashed;
+    should it be a picture that comes back, it has two numbers.
+
+    Args:
+        schema: of the items.
+        content: the bytes of the first frames.
+    """
+
+    def __init__(self, schema: Schema, content: bytes = b"") -> None:
+        self.size = schema.frame.row_bytes if schema.frame else 1
+        self._stack_bytes = {column.name: column.row_bytes for column in schema.frame_columns}
+        self._content = bytearray(content)
+        self.first = 0
+        """The number of the first frame that is remembered."""
+        self._expected = dict.fromkeys(self._stack_bytes, -1)
+        """Where in the next row the first frame of each column should be."""
+        self._by_hash: dict[int, int] = {}
+        self._hashed = 0
+
+    @property
+    def end(self) -> int:
+        """The number of the next new frame."""
+        return self.first + len(self._content) // self.size
+
+    def since(self, number: int) -> bytearray:
+        """The bytes of the frames from this number on."""
+        return self._content[(number - self.first) * self.size :]
+
+    def forget(self, number: int) -> bytearray:
+        """Remember only what is from this number on; the bytes of all that was remembered."""
+        content, self._content = self._content, self.since(number)
+        self.first, self._hashed = number, max(number, self._hashed)
+        self._by_hash = {key: known for key, known in self._by_hash.items() if known >= number}
+        return content
+
+    def number(self, items: Items, rows: int) -> list[int]:
+        """The numbers of all frames of ``rows`` items, row after row, ``schema.max_frames`` each."""
+        contents = [(name, size, items[name].ravel().view(np.uint8).data) for name, size in self._stack_bytes.items()]
+        numbers: list[int] = []
+        for row in range(rows):
+            for name, size, content in contents:
+                numbers += self._find(content[row * size : (row + 1) * size], name)
+        return numbers
+
+    def _find(self, stack: memoryview, column: str) -> Sequence[int]:
+        """The numbers of a stack's frames."""
+        size, content = self.size, self._content
+        expected = self._expected[column]
+        begin = (expected - self.first) * size
+        if begin < 0:
+            return self._look_up(stack, column)
+        if not content.startswith(stack, begin):
+            older = stack[:-size]
+            if begin + len(older) != len(content) or not content.startswith(older, begin):
+                return self._look_up(stack, column)
+            content += stack[-size:]
+        self._expected[column] += 1
+        return range(expected, expected + len(stack) // size)
+
+    def _look_up(self, stack: memoryview, column: str) -> list[int]:
+        """The same by the content of each frame."""
+        self._hash_new()
+        found = []
+        for begin in range(0, len(stack), self.size):
+            frame = stack[begin : begin + self.size]
+            key = hash(bytes(frame))
+            known = self._by_hash.get(key, -1)
+            if known < self.first or not self._content.startswith(frame, (known - self.first) * self.size):
+                known = self._by_hash[key] = self.end
+                self._content += frame
+            found.append(known)
+        self._hashed = self.end
+        self._expected[column] = found[1] if len(found) > 1 else found[0] + 1
+        return found
+
+    def _hash_new(self) -> None:
+        for number in range(self._hashed, self.end):
+            begin = (number - self.first) * self.size
+            self._by_hash[hash(bytes(self._content[begin : begin + self.size]))] = number
+
+
+def split(schema: Schema, positions: Array) -> Items:
+    """Positions ``[rows, schema.max_frames]`` as the columns of the wire, ``<u4 [rows, k]`` each."""
+    ends = np.cumsum([column.shape[0] for column in schema.frame_columns])
+    parts = np.split(positions.astype("<u4"), ends[:-1], axis=1)
+    return {column.name: part for column, part in zip(schema.frame_columns, parts, strict=True)}
+
+
 class Packer:
     """Packs batch after batch. A frame that the batch before held too is not given again: ``back`` reaches to it.
 
@@ -41,98 +138,28 @@ class Packer:
 
     Args:
         schema: of the items.
-        before: the frames of the batch before, by content, and how far ``back`` each of them is.
+        before: the bytes of the last frames that were given.
     """
 
-    def __init__(self, schema: Schema, before: Mapping[bytes, int] | None = None) -> None:
-        self._schema = schema
-        self._given = 0
-        self._before = {content: -back for content, back in (before or {}).items()}
-        """The frames of the batch before, by content, and the number of each among all that were given."""
+    def __init__(self, schema: Schema, before: bytes = b"") -> None:
+        self._schema, self._frames = schema, Frames(schema, before)
+        self._lowest = 0
+        """The lowest number that the batch before refers to."""
 
     def backs(self) -> list[int]:
-        """How far back the frames of the batch before are, each at least 1."""
-        return [self._given - number for number in self._before.values()]
+        """How far back the frames are that the next batch may refer to."""
+        return list(range(self._frames.end - self._lowest, 0, -1))
 
     def pack(self, items: Items, rows: int) -> Packed:
         """The first ``rows`` items, which must fit the schema. Frames are equal when all their bytes are."""
         columns = {column.name: items[column.name][:rows] for column in self._schema.columns}
-        if self._schema.frame is None:
+        frame = self._schema.frame
+        if frame is None:
             return Packed(rows, columns, NO_FRAMES)
-        distinct: dict[bytes, int] = {}
-        places = _places([_words(columns[column.name]) for column in self._schema.frame_columns], distinct)
-        reach = self._given - rows * self._schema.max_frames
-        known = {content: number for content, number in self._before.items() if number >= reach}
-        new = [content for content in distinct if content not in known]
-        known |= {content: number for number, content in enumerate(new, self._given)}
-        self._before = {content: known[content] for content in distinct}
-        numbers = np.array(list(self._before.values()))
-        first = int(numbers.min(initial=self._given))
-        for column, place in zip(self._schema.frame_columns, places, strict=True):
-            columns[column.name] = (numbers[place] - first).astype("<u4")
-        back, self._given = self._given - first, self._given + len(new)
-        return Packed(rows, columns, _join(new, self._schema.frame), back)
-
-
-def _words(stacks: Array) -> Array:
-    """``[rows, k, *frame]`` as ``[rows, k, n]``: each frame as the widest integers that it consists of."""
-    frames = np.ascontiguousarray(stacks).reshape(*stacks.shape[:2], math.prod(stacks.shape[2:])).view(np.uint8)
-    return frames.view(f"u{math.gcd(8, frames.shape[2])}")
-
-
-def _places(columns: Sequence[Array], distinct: dict[bytes, int]) -> list[Array]:
-    """Where in ``distinct``, which grows, each frame of each ``[rows, k, n]`` is, ``[rows, k]``.
-
-    A frame's content is looked up only if it is not where one expects it: one place further in an earlier row, or in
-    a later row of the column before. That leaves one of most rows.
-    """
-    if len(columns[0]) == 1:  # There are no other rows: look at once.
-        return [_look_up(stacks, np.ones(stacks.shape[:2], bool), distinct) for stacks in columns]
-    places = [_place_first(columns[0], distinct)]
-    for before, stacks in pairwise(columns):
-        places.append(_place_next(stacks, before, places[-1], distinct))
-    return places
-
-
-def _place_first(stacks: Array, distinct: dict[bytes, int]) -> Array:
-    lag, moved = _follows(stacks[:, :-1], stacks[:, 1:])
-    new = np.ones(stacks.shape[:2], bool)
-    new[lag:, :-1] = ~moved
-    places = _look_up(stacks, new, distinct)
-    for k in reversed(range(moved.shape[1])):  # The newest first: the others get theirs from the place after them.
-        np.copyto(places[lag:, k], places[: len(moved), k + 1], where=moved[:, k])
-    return places
-
-
-def _place_next(stacks: Array, before: Array, places_before: Array, distinct: dict[bytes, int]) -> Array:
-    newest = slice(-min(stacks.shape[1], before.shape[1]), None)
-    lag, same = _follows(before[:, newest], stacks[:, newest])
-    new = np.ones(stacks.shape[:2], bool)
-    new[: len(same), newest] = ~same
-    places = _look_up(stacks, new, distinct)
-    np.copyto(places[: len(same), newest], places_before[lag:, newest], where=same)
-    return places
-
-
-def _follows(later: Array, earlier: Array) -> tuple[int, Array]:
-    """By how many rows ``later`` follows ``earlier``, both ``[rows, k, n]``, and where it does, ``[rows - lag, k]``.
-
-    By as many as there are environments, or steps in an item; what comes of the first row is taken for all.
-    """
-    rows = len(later)
-    lag = next((i for i in range(1, rows) if np.array_equal(later[i], earlier[0])), rows)
-    return lag, (later[lag:] == earlier[: rows - lag]).all(axis=2)
-
-
-def _look_up(stacks: Array, wanted: Array, distinct: dict[bytes, int]) -> Array:
-    """The places of the frames that are wanted, by content; those of others are undefined."""
-    frames, numbers = stacks.reshape(-1, stacks.shape[2]), np.flatnonzero(wanted)
-    places = np.empty(wanted.shape, np.int64)
-    places.flat[numbers] = [distinct.setdefault(frames[i].tobytes(), len(distinct)) for i in numbers.tolist()]
-    return places
-
-
-def _join(contents: list[bytes], frame: Column) -> Array:
-    """``[n, *frame]``."""
-    flat: Array = np.frombuffer(b"".join(contents), frame.dtype)
-    return flat.reshape(len(contents), *frame.shape)
+        given = self._frames.end
+        self._frames.forget(max(self._lowest, given - rows * self._schema.max_frames))
+        numbers = np.array(self._frames.number(columns, rows), np.int64).reshape(rows, self._schema.max_frames)
+        self._lowest = int(numbers.min(initial=given))
+        columns |= split(self._schema, numbers - self._lowest)
+        new: Array = np.frombuffer(self._frames.since(given), frame.dtype)
+        return Packed(rows, columns, new.reshape(-1, *frame.shape), given - self._lowest)

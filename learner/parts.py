@@ -5,15 +5,12 @@ from __future__ import annotations
 import numpy as np
 
 from common.config import RunConfig
-from common.data import MAX_EPISODES, Schema
+from common.data import ENVELOPE_BYTES, Schema
 from common.envs import Env, build_env, spec_of
 from common.errors import ConfigError
 from common.hints import nearest
 from common.part_config import EnvConfig
 from common.parts import Parts, build_parts
-
-ENVELOPE_BYTES = 1024 + 12 * MAX_EPISODES
-"""What a batch's message holds beside its items, at most."""
 
 
 def build_learner_parts(config: RunConfig, *, epsilon: float = 0.0, n_envs: int = 1) -> Parts:

@@ -8,7 +8,6 @@ import gymnasium
 import numpy as np
 
 from common.data import Array, Column, Items, Schema
-from common.frames import Packed
 from tests.parts import CheckingAgent, CountingEnv, check_rows
 
 EPISODE = 7
@@ -40,13 +39,6 @@ def check_stacks(items: Items) -> None:
     """Every row is whole and the one that its number says."""
     for name, column in stacked_items(items["n"]).items():
         np.testing.assert_array_equal(items[name], column, err_msg=name)
-
-
-def unpacked(schema: Schema, batch: Packed) -> Items:
-    """The items of a batch that refers to its own frames only."""
-    assert batch.back == 0
-    frames = {column.name: batch.frames[batch.columns[column.name]] for column in schema.frame_columns}
-    return {**batch.columns, **frames}
 
 
 class Filmed(gymnasium.ObservationWrapper[Array, int, Array]):

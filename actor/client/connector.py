@@ -40,7 +40,8 @@ class Joined:
     last_seq: int
     newest: ModelVersion
     max_rows: int
-    """In one message."""
+    max_message_bytes: int
+    """Both of one message."""
     takes_zstd: bool
     """The learner takes compressed payloads."""
 
@@ -133,5 +134,6 @@ def _joined(response: pb.JoinResponse) -> Joined:
         last_seq=response.last_seq,
         newest=version_from_pb(response.newest),
         max_rows=response.limits.max_rows,
+        max_message_bytes=response.limits.max_message_bytes,
         takes_zstd=pb.COMPRESSION_ZSTD in response.limits.compressions,
     )

@@ -17,10 +17,11 @@ from actor.client.fetcher import ModelFetcher
 from actor.spool import Spool
 from actor.stat import ActorCounters
 from common.clocks import Deadline
-from common.codec import encode, join_payloads
+from common.codec import encode_together
 from common.compression import compress
-from common.data import MAX_EPISODES, Items, ModelVersion
+from common.data import ENVELOPE_BYTES, MAX_EPISODES, ModelVersion
 from common.errors import CrossborderError
+from common.gather import Gathered
 from common.log import Seldom
 from common.pb import crossborder_pb2 as pb
 from common.rpc import Backoff, NotJoinedError, StoppingError, describe, typed_error, version_from_pb, version_to_pb
@@ -28,6 +29,10 @@ from common.rpc import Backoff, NotJoinedError, StoppingError, describe, typed_e
 log = logging.getLogger(__name__)
 GROUP_BYTES = 256 << 10
 """Batches that wait go out as one message of up to so many bytes; a stream carries no more with larger ones."""
+GROUP_BYTES_OF_FRAMES = 2 << 20
+"""The same of frames, before they are compressed to a hundredth."""
+LINGER_SECONDS = 0.005
+"""Right after a message, batches wait so long for more; it costs both sides some 0.5 ms of processor time."""
 HEARTBEAT_SECONDS = 1.0
 SILENCE_SECONDS = 15.0
 """The learner answers every heartbeat, also while it holds back; silent for so long, it is gone."""
@@ -41,10 +46,21 @@ class Batch:
     """What waits in the spool: items, the model that chose their first action, and episodes that ended meanwhile."""
 
     rows: int
-    payload: bytes
+    content: Gathered | bytes
+    """Bytes: a payload that is compressed already, and goes by itself."""
     behaviour: ModelVersion
     returns: Sequence[float]
     lengths: Sequence[int]
+
+
+def _group_rows(joined: Joined) -> int:
+    """Rows that go out together at most; in a batch by itself there may be more."""
+    schema, frame = joined.schema, joined.schema.frame
+    room = joined.max_message_bytes - ENVELOPE_BYTES
+    if frame is None:
+        return min(joined.max_rows, GROUP_BYTES // schema.row_bytes, room // schema.row_bytes)
+    likely = GROUP_BYTES_OF_FRAMES // (schema.packed_row_bytes + frame.row_bytes)  # Each row brings one.
+    return min(joined.max_rows, likely, room // schema.max_packed_bytes)
 
 
 class RunChangedError(CrossborderError):
@@ -74,11 +90,12 @@ class Pusher:
         self._counters, self._stopped = counters, stopped
         push, schema = joined.config.push, joined.schema
         self._compresses = schema.frame is not None and joined.takes_zstd
+        self._group_rows = _group_rows(joined)
         self._spool: Spool[Batch] = Spool(
             push.spool_bytes,
             push.window,
-            # Frames would have to be counted anew, and a batch of them is large enough.
-            group_bytes=0 if schema.frame else min(GROUP_BYTES, joined.max_rows * schema.row_bytes),
+            group_rows=self._group_rows,
+            linger=LINGER_SECONDS,
             max_seconds=push.spool_seconds or math.inf,
             drop_oldest=push.when_full == "drop_oldest",
             on_drop=self._count_dropped,
@@ -94,19 +111,26 @@ class Pusher:
         self._thread = threading.Thread(target=self._run, name="pusher", daemon=True)
         self._thread.start()
 
-    def send(self, items: Items, rows: int, behaviour: ModelVersion) -> None:
-        payload = encode(self._joined.schema, items, rows)
-        if self._compresses:
-            payload = compress(payload)
-        batch = Batch(rows, payload, behaviour, *self._counters.take_episodes())
+    def send(self, batch: Gathered, behaviour: ModelVersion) -> None:
+        content: Gathered | bytes = batch
+        if self._compresses and not self._spool.connected:  # It may have to stay for long.
+            content = self._encode([batch])
         began = time.perf_counter()
-        if not self._put(batch):
-            log.warning("%d items could not be handed over before the end", rows)
+        if not self._put(Batch(batch.rows, content, behaviour, *self._counters.take_episodes())):
+            log.warning("%d items could not be handed over before the end", batch.rows)
         self._counters.wait_seconds += time.perf_counter() - began
+
+    def _encode(self, batches: Sequence[Gathered]) -> bytes:
+        payload = encode_together(self._joined.schema, batches)
+        return compress(payload) if self._compresses else payload
 
     def _put(self, batch: Batch) -> bool:
         """Wait for room in the spool; False if the actor has to end before there is any."""
-        while not self._spool.put(batch, len(batch.payload), 0.5):
+        if isinstance(batch.content, bytes):
+            size, rows = len(batch.content), self._group_rows
+        else:
+            size, rows = batch.content.n_bytes, batch.rows
+        while not self._spool.put(batch, size, rows, 0.5):
             if self._stopped.is_set():
                 self._last_chance = self._last_chance or Deadline(LAST_PUT_SECONDS)
                 if self._last_chance.passed():
@@ -225,11 +249,17 @@ class Pusher:
             seq=seq,
             schema_hash=schema.hash,
             rows=sum(batch.rows for batch in batches),
-            payload=join_payloads(schema, [(batch.rows, batch.payload) for batch in batches]),
+            payload=self._payload([batch.content for batch in batches]),
             behaviour=version_to_pb(batches[0].behaviour),
             report=report,
             compression=pb.COMPRESSION_ZSTD if self._compresses else pb.COMPRESSION_UNSPECIFIED,
         )
+
+    def _payload(self, contents: Sequence[Gathered | bytes]) -> bytes:
+        first = contents[0]
+        if isinstance(first, bytes):
+            return first
+        return self._encode([content for content in contents if isinstance(content, Gathered)])
 
     def _requests(self, epoch: int) -> Iterator[pb.PushItemsRequest]:
         """What goes out on one connection, pulled by gRPC's own thread."""

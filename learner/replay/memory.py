@@ -28,7 +28,7 @@ from common.data import Items, Schema
 from common.errors import ConfigError, RunDirectoryError, SchemaMismatchError
 from common.frames import Packed, Packer
 from learner.replay.frames import FrameStore
-from learner.replay.ring import map_ring, write_ring
+from learner.replay.ring import map_ring, read_ring, write_ring
 from learner.shared import Word, Words, fence, map_file
 
 log = logging.getLogger(__name__)
@@ -225,10 +225,9 @@ class ReplayWriter:
         header.journal_end = header.committed = end  # In this order: a kill between them must not look like an append.
         header.frames_end = frames_end
         header.oldest = header.intact = oldest
-        before = {}
+        before = b""
         if memory.frames is not None:
-            ring = memory.frames.frames
-            before = {ring[(frames_end - back) % len(ring)].tobytes(): back for back in mark["backs"]}
+            before = read_ring(memory.frames.frames, frames_end - max(mark["backs"], default=0), frames_end).tobytes()
         self._packer = Packer(memory.schema, before)
         return True
 

@@ -10,6 +10,7 @@ from common.agents.dqn import DQN
 from common.config import PushConfig
 from common.data import PRIORITY, Array, Items, ModelVersion
 from common.errors import PluginError
+from common.gather import Gathered
 from common.interfaces import EnvSpec
 from common.processors import OneStep
 from common.testing import items_of, play
@@ -25,9 +26,8 @@ class Kept:
     def __init__(self) -> None:
         self.items: list[Items] = []
 
-    def send(self, items: Items, rows: int, behaviour: ModelVersion) -> None:
-        assert SCHEMA.plus(PRIORITY).count(items) == rows
-        self.push(items)
+    def send(self, batch: Gathered, behaviour: ModelVersion) -> None:
+        self.push(batch.items(SCHEMA.plus(PRIORITY)))
 
     def push(self, items: Items) -> None:
         SCHEMA.plus(PRIORITY).count(items)
@@ -47,7 +47,8 @@ def some_items(n: int) -> Items:
 
 def test_a_batch_gets_its_priorities_as_it_is_handed_over_a_part_of_one_too() -> None:
     sink, items = Kept(), some_items(25)
-    proxy = ReplayBufferProxy(SCHEMA, PushConfig(n_buffer=10, flush_seconds=None), PrioritizedBatches(sink, agent()))
+    batches = PrioritizedBatches(sink, agent(), SCHEMA)
+    proxy = ReplayBufferProxy(SCHEMA, PushConfig(n_buffer=10, flush_seconds=None), batches)
     for i in range(25):
         proxy.push({name: column[i : i + 1] for name, column in items.items()})
     proxy.flush()

@@ -18,7 +18,7 @@ from tests.conftest import PATIENCE, wait_for
 
 InThread = Callable[..., Future[Any]]
 FOREVER = 10 * PATIENCE
-WINDOW, MAX_BYTES = 4, 20
+WINDOW, MAX_BYTES, LINGER = 4, 20, 1.0
 
 
 class Exchange(RuleBasedStateMachine):
@@ -27,7 +27,7 @@ class Exchange(RuleBasedStateMachine):
     Messages are 0, 1, 2, … in the order of ``put``.
     """
 
-    max_seconds, drop_oldest, group_bytes = math.inf, False, 0
+    max_seconds, drop_oldest, group_rows = math.inf, False, 0
 
     def __init__(self) -> None:
         super().__init__()
@@ -35,7 +35,8 @@ class Exchange(RuleBasedStateMachine):
         self.spool: Spool[int] = Spool(
             MAX_BYTES,
             WINDOW,
-            group_bytes=self.group_bytes,
+            group_rows=self.group_rows,
+            linger=LINGER,
             max_seconds=self.max_seconds,
             drop_oldest=self.drop_oldest,
             on_drop=self.dropped_one,
@@ -43,6 +44,9 @@ class Exchange(RuleBasedStateMachine):
         )
         self.put_at: list[float] = []
         self.sizes: list[int] = []
+        self.rows: list[int] = []
+        self.there_is_no_room = False
+        self.grouped_at = -math.inf
         self.groups: list[list[int]] = []  # Number n is that of the messages groups[n - 1].
         self.dropped: list[int] = []
         self.closed = False
@@ -70,18 +74,20 @@ class Exchange(RuleBasedStateMachine):
 
     def may_wait(self, unsent: list[int]) -> bool:
         """Whether the messages that were never sent may wait for more of them."""
-        something_is_on_its_way = len(self.groups) > self.acked
-        is_full = len(self.waiting()) >= WINDOW or sum(self.sizes[n] for n in unsent) >= self.group_bytes
-        return something_is_on_its_way and not is_full and not self.closed
+        is_little = sum(self.rows[n] for n in unsent) < self.group_rows
+        just_after_another = self.now < self.grouped_at + LINGER
+        return is_little and just_after_another and not self.there_is_no_room and not self.closed
 
-    @rule(size=st.integers(1, 30))
-    def put(self, size: int) -> None:
-        taken = self.spool.put(len(self.sizes), size, 0)
+    @rule(size=st.integers(1, 30), rows=st.integers(1, 9))
+    def put(self, size: int, rows: int) -> None:
+        taken = self.spool.put(len(self.sizes), size, rows, 0)
         waiting = self.waiting()
         fits = not waiting or sum(self.sizes[n] for n in waiting) + size <= MAX_BYTES
         assert taken == (fits and (self.epoch is None or len(waiting) < WINDOW))
+        self.there_is_no_room = not taken
         if taken:
             self.sizes.append(size)
+            self.rows.append(rows)
             self.put_at.append(self.now)
         elif self.drop_oldest and self.epoch is None:
             assert sum(self.sizes[n] for n in waiting if n in self.numbered) + size > MAX_BYTES, "it could have dropped"
@@ -118,8 +124,9 @@ class Exchange(RuleBasedStateMachine):
         assert seq == self.n_stored + len(self.on_its_way) + 1, "sent out of order or twice on one connection"
         if seq > len(self.groups):
             self.groups.append(messages)
+            self.grouped_at = self.now
             assert self.now - self.put_at[messages[0]] < self.max_seconds, "it was too old"
-            assert len(messages) == 1 or sum(self.sizes[n] for n in messages) <= self.group_bytes
+            assert len(messages) == 1 or sum(self.rows[n] for n in messages) <= self.group_rows
         assert self.groups[seq - 1] == messages, "a number has come to mean other messages"
         self.on_its_way.append(seq)
 
@@ -172,7 +179,7 @@ class DroppingExchange(Exchange):
 class GroupingExchange(Exchange):
     """Messages that wait go together."""
 
-    group_bytes = 12
+    group_rows = 12
 
 
 class DroppingAndGroupingExchange(GroupingExchange, DroppingExchange):
@@ -207,36 +214,43 @@ def in_thread() -> Iterator[InThread]:
         yield _in_thread
 
 
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
 def make(*messages: str, max_bytes: int = 100, window: int = 100) -> Spool[str]:
     """A spool of messages that are one byte each."""
     spool: Spool[str] = Spool(max_bytes, window)
     for message in messages:
-        assert spool.put(message, 1, 0)
+        assert spool.put(message, 1, 1, 0)
     return spool
 
 
 def test_a_message_larger_than_everything_is_taken_when_nothing_else_is_kept() -> None:
     spool = make(max_bytes=10)
-    assert spool.put("huge", 1000, 0)
-    assert not spool.put("small", 1, 0)
+    assert spool.put("huge", 1000, 1, 0)
+    assert not spool.put("small", 1, 1, 0)
 
 
 def test_while_the_learner_is_away_only_bytes_count() -> None:
     spool = make(*"abcde", max_bytes=5, window=2)
-    assert not spool.put("f", 1, 0)
+    assert not spool.put("f", 1, 1, 0)
     epoch = spool.connect(0)
     for _ in "abcde":
         spool.next_unsent(epoch, 0)
     spool.acknowledge(3)
-    assert not spool.put("f", 1, 0)
+    assert not spool.put("f", 1, 1, 0)
     spool.acknowledge(4)
-    assert spool.put("f", 1, 0)
+    assert spool.put("f", 1, 1, 0)
 
 
 def test_a_full_spool_lets_its_producer_wait_for_an_acknowledgement(in_thread: InThread) -> None:
     spool = make("a", "b", max_bytes=2)
     epoch = spool.connect(0)
-    put = in_thread(spool.put, "c", 1, FOREVER)
+    put = in_thread(spool.put, "c", 1, 1, FOREVER)
     assert spool.next_unsent(epoch, 0) == (1, ["a"])
     assert len(spool) == 2
     spool.acknowledge(1)
@@ -247,8 +261,8 @@ def test_a_full_spool_lets_its_producer_wait_for_an_acknowledgement(in_thread: I
 def test_a_producer_that_waits_for_the_window_goes_on_when_the_connection_breaks(in_thread: InThread) -> None:
     spool = make("a", window=1)
     spool.connect(0)
-    assert not spool.put("b", 1, 0)
-    put = in_thread(spool.put, "b", 1, FOREVER)
+    assert not spool.put("b", 1, 1, 0)
+    put = in_thread(spool.put, "b", 1, 1, FOREVER)
     spool.disconnect()
     assert put.result(PATIENCE)
 
@@ -256,7 +270,7 @@ def test_a_producer_that_waits_for_the_window_goes_on_when_the_connection_breaks
 def test_a_sender_waits_for_a_message(in_thread: InThread) -> None:
     spool = make()
     sent = in_thread(spool.next_unsent, spool.connect(0), FOREVER)
-    assert spool.put("a", 1, 0)
+    assert spool.put("a", 1, 1, 0)
     assert sent.result(PATIENCE) == (1, ["a"])
 
 
@@ -298,10 +312,10 @@ def test_a_broken_connection_makes_what_was_sent_unsent_again() -> None:
 def test_a_full_spool_that_may_drop_drops_the_oldest_while_the_learner_is_away_and_waits_while_it_is_there() -> None:
     dropped: list[str] = []
     spool: Spool[str] = Spool(3, 100, drop_oldest=True, on_drop=dropped.append)
-    assert all(spool.put(message, 1, 0) for message in "abcde")
+    assert all(spool.put(message, 1, 1, 0) for message in "abcde")
     assert dropped == ["a", "b"]
     epoch = spool.connect(0)
-    assert not spool.put("f", 1, 0)
+    assert not spool.put("f", 1, 1, 0)
     assert [spool.next_unsent(epoch, 0) for _ in range(4)] == [(1, ["c"]), (2, ["d"]), (3, ["e"]), None]
 
 
@@ -309,14 +323,14 @@ def test_what_was_sent_is_never_dropped_since_the_learner_may_have_it() -> None:
     now = 0.0
     dropped: list[str] = []
     spool: Spool[str] = Spool(2, 100, max_seconds=30.0, drop_oldest=True, on_drop=dropped.append, clock=lambda: now)
-    assert spool.put("a", 1, 0)
+    assert spool.put("a", 1, 1, 0)
     assert spool.next_unsent(spool.connect(0), 0) == (1, ["a"])
     spool.disconnect()
     now = 100.0
-    assert spool.put("b", 1, 0)
-    assert spool.put("c", 1, 0)
+    assert spool.put("b", 1, 1, 0)
+    assert spool.put("c", 1, 1, 0)
     assert dropped == ["b"]
-    assert not spool.put("large", 2, 0)
+    assert not spool.put("large", 2, 1, 0)
     again = spool.connect(0)
     assert [spool.next_unsent(again, 0) for _ in range(3)] == [(1, ["a"]), (2, ["c"]), None]
 
@@ -326,56 +340,78 @@ def test_what_could_not_be_sent_for_too_long_is_dropped_and_leaves_room_and_no_g
     dropped: list[str] = []
     spool: Spool[str] = Spool(3, 100, max_seconds=30.0, on_drop=dropped.append, clock=lambda: now)
     for message in "abc":
-        assert spool.put(message, 1, 0)
+        assert spool.put(message, 1, 1, 0)
         now += 10.0
     now = 25.0
-    assert not spool.put("d", 1, 0)
+    assert not spool.put("d", 1, 1, 0)
     now = 30.0
-    assert spool.put("d", 1, 0)
+    assert spool.put("d", 1, 1, 0)
     assert dropped == ["a"]
     now = 50.0
     assert spool.next_unsent(spool.connect(0), 0) == (1, ["d"])
     assert dropped == ["a", "b", "c"]
 
 
-def test_what_waits_while_something_is_on_its_way_goes_out_together() -> None:
-    spool: Spool[str] = Spool(100, 100, group_bytes=4)
+def grouping(*, group_rows: int, window: int = 100) -> tuple[Spool[str], int, Clock]:
+    """A connected spool that has just sent "a", its epoch and its clock."""
+    clock = Clock()
+    spool: Spool[str] = Spool(100, window, group_rows=group_rows, linger=0.5, clock=clock)
     epoch = spool.connect(0)
-    spool.put("a", 1, 0)
-    assert spool.next_unsent(epoch, 0) == (1, ["a"])
+    assert spool.put("a", 1, 1, 0)
+    assert spool.next_unsent(epoch, 0) == (1, ["a"]), "nothing was sent before it, so it does not wait"
+    return spool, epoch, clock
+
+
+def test_what_comes_right_after_a_message_goes_out_together_a_moment_later() -> None:
+    spool, epoch, clock = grouping(group_rows=4)
     for message in "bc":
-        spool.put(message, 1, 0)
+        spool.put(message, 1, 1, 0)
     assert spool.next_unsent(epoch, 0) is None, "a little waits for more"
     spool.acknowledge(1)
+    assert spool.next_unsent(epoch, 0) is None, "an acknowledgement does not change that"
+    clock.now = 0.5
     assert spool.next_unsent(epoch, 0) == (2, ["b", "c"])
 
 
+def test_a_sender_wakes_when_the_moment_is_over() -> None:
+    spool: Spool[str] = Spool(100, 100, group_rows=4, linger=0.01)
+    epoch = spool.connect(0)
+    for seq, message in enumerate("ab", 1):
+        spool.put(message, 1, 1, 0)
+        assert spool.next_unsent(epoch, FOREVER) == (seq, [message])
+
+
 def test_as_soon_as_there_is_enough_it_goes_out() -> None:
-    spool: Spool[str] = Spool(100, 100, group_bytes=4)
-    epoch = spool.connect(0)
-    for message in "abcdefgh":
-        spool.put(message, 1, 0)
-    assert [spool.next_unsent(epoch, 0) for _ in range(3)] == [(1, [*"abcd"]), (2, [*"efgh"]), None]
+    spool, epoch, _ = grouping(group_rows=4)
+    for message in "bcdefghi":
+        spool.put(message, 1, 1, 0)
+    assert [spool.next_unsent(epoch, 0) for _ in range(3)] == [(2, [*"bcde"]), (3, [*"fghi"]), None]
 
 
-def test_a_full_window_goes_out_since_nothing_can_join_it() -> None:
-    spool: Spool[str] = Spool(100, 3, group_bytes=50)
-    epoch = spool.connect(0)
-    spool.put("a", 1, 0)
-    assert spool.next_unsent(epoch, 0) == (1, ["a"])
+def test_a_message_of_as_many_rows_as_a_group_goes_by_itself() -> None:
+    spool, epoch, _ = grouping(group_rows=4)
+    for message, rows in (("b", 3), ("c", 4), ("d", 1)):
+        spool.put(message, 1, rows, 0)
+    spool.close()
+    assert [spool.next_unsent(epoch, 0) for _ in range(3)] == [(2, ["b"]), (3, ["c"]), (4, ["d"])]
+
+
+def test_a_little_goes_out_at_once_when_there_is_no_room_for_more() -> None:
+    spool, epoch, _ = grouping(group_rows=50, window=3)
     for message in "bc":
-        spool.put(message, 1, 0)
+        spool.put(message, 1, 1, 0)
+    assert spool.next_unsent(epoch, 0) is None
+    assert not spool.put("d", 1, 1, 0)
     assert spool.next_unsent(epoch, 0) == (2, ["b", "c"])
 
 
 def test_a_group_is_sent_again_as_it_was() -> None:
-    spool: Spool[str] = Spool(100, 100, group_bytes=50)
-    epoch = spool.connect(0)
+    spool: Spool[str] = Spool(100, 100, group_rows=50)
     for message in "ab":
-        spool.put(message, 1, 0)
-    assert spool.next_unsent(epoch, 0) == (1, ["a", "b"])
+        spool.put(message, 1, 1, 0)
+    assert spool.next_unsent(spool.connect(0), 0) == (1, ["a", "b"])
     spool.disconnect()
-    spool.put("c", 1, 0)
+    spool.put("c", 1, 1, 0)
     again = spool.connect(0)
     spool.close()
     assert [spool.next_unsent(again, 0) for _ in range(2)] == [(1, ["a", "b"]), (2, ["c"])]

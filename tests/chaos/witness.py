@@ -33,8 +33,8 @@ class WitnessedSpool(Spool[pusher.Batch]):
         super().__init__(*limits, **options)
         self._noted: Any = np.memmap(self.path, "<u8", "w+", shape=(2,))
 
-    def put(self, message: pusher.Batch, size: int, seconds: float) -> bool:
-        taken = super().put(message, size, seconds)
+    def put(self, message: pusher.Batch, size: int, rows: int, seconds: float) -> bool:
+        taken = super().put(message, size, rows, seconds)
         self._noted[1] += taken
         return taken
 

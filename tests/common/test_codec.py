@@ -6,12 +6,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from common.codec import decode, encode, join_payloads, schema_from_pb, schema_to_pb
+from common.codec import decode, encode, encode_together, schema_from_pb, schema_to_pb
 from common.data import Column, Items, Schema
 from common.errors import RefusedError
+from common.frames import unpack
+from common.gather import Gatherer
 from common.pb import crossborder_pb2 as pb
 from tests.frames import SCHEMA as STACKED
-from tests.frames import stacked_items, unpacked
+from tests.frames import stacked_items
 
 DTYPES = ["<f2", "<f4", "<f8", "<i1", "<i2", "<i4", "<i8", "|u1", "<u2", "<u4", "<u8", "|b1"]
 SCHEMAS = st.builds(
@@ -100,7 +102,7 @@ def test_stacks_of_real_episodes_survive_the_wire_and_share_their_frames(start: 
     items = stacked_items(np.arange(start, start + rows))
     payload = encode(STACKED, items, rows)
     batch = decode(STACKED, rows, payload)
-    for name, column in unpacked(STACKED, batch).items():
+    for name, column in unpack(STACKED, batch).items():
         np.testing.assert_array_equal(column, items[name])
     shown = np.concatenate([items["obs"], items["next_obs"]]).reshape(-1, 6)
     assert len(batch.frames) == len(np.unique(shown, axis=0))
@@ -113,7 +115,7 @@ def test_stacks_of_any_kind_survive_the_wire_bit_by_bit(data: st.DataObject, dty
     finite = hnp.from_dtype(np.dtype(dtype), allow_nan=False, allow_infinity=False)
     items: Items = {c.name: data.draw(hnp.arrays(dtype, (rows, *c.shape), elements=finite)) for c in schema.columns}
     batch = decode(schema, rows, encode(schema, items, rows))
-    for name, column in unpacked(schema, batch).items():
+    for name, column in unpack(schema, batch).items():
         assert column.tobytes() == items[name].tobytes()
 
 
@@ -163,13 +165,28 @@ def test_a_frame_that_is_not_finite_is_refused() -> None:
         decode(schema, 1, encode(schema, items, 1))
 
 
-@given(st.lists(st.integers(1, 5), min_size=1, max_size=5))
-def test_joined_payloads_are_the_payload_of_all_rows(sizes: list[int]) -> None:
-    schema = Schema((Column("x", "<f4", (3,)), Column("n", "<i8"), Column("done", "|b1")))
-    rng = np.random.default_rng(0)
-    batches: list[Items] = [
-        {"x": rng.random((n, 3), np.float32), "n": rng.integers(9, size=n), "done": rng.random(n) < 0.5} for n in sizes
-    ]
-    whole = {name: np.concatenate([batch[name] for batch in batches]) for name in batches[0]}
-    payloads = [(n, encode(schema, batch, n)) for n, batch in zip(sizes, batches, strict=True)]
-    assert join_payloads(schema, payloads) == encode(schema, whole, sum(sizes))
+@given(st.lists(st.integers(1, 9), min_size=1, max_size=5))
+@pytest.mark.parametrize("schema", [STACKED, STACKED.without(STACKED.columns[0]), Schema((Column("n", "<i8"),))])
+def test_batches_encoded_together_are_the_payload_of_all_rows(schema: Schema, sizes: list[int]) -> None:
+    gatherer, batches, start = Gatherer(schema), [], 0
+    for size in sizes:
+        for n in range(start, start + size):
+            gatherer.add(stacked_items(np.array([n])), 1)
+        batches.append(gatherer.take())
+        start += size
+    together = encode_together(schema, batches)
+    items = {c.name: stacked_items(np.arange(start))[c.name] for c in schema.columns}
+    assert len(together) == len(encode(schema, items, start)), "no frame is there twice"
+    for name, column in unpack(schema, decode(schema, start, together)).items():
+        np.testing.assert_array_equal(column, items[name])
+
+
+def test_each_of_the_batches_is_whole_by_itself_too() -> None:
+    gatherer = Gatherer(STACKED)
+    for n in range(20):
+        items = stacked_items(np.array([n]))
+        gatherer.add(items, 1)
+        for column in items.values():
+            column.fill(0)  # Pushed arrays may be used again at once.
+        for name, column in gatherer.take().items(STACKED).items():
+            np.testing.assert_array_equal(column, stacked_items(np.array([n]))[name])

@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from common.data import Array, Column, Items, Schema
-from common.frames import Packer
-from tests.frames import SCHEMA, pictures, stacked_items, unpacked
+from common.frames import Packer, unpack
+from tests.frames import SCHEMA, pictures, stacked_items
 
 SINGLE = Schema((Column("obs", "|u1", (1, 2, 3), frames=True),))
 
@@ -70,10 +70,10 @@ def test_positions_lead_to_the_frames_of_all_batches_so_far(sizes: list[int]) ->
 def packed_by_content(items: Items) -> tuple[dict[str, list[list[int]]], list[bytes]]:
     """Every frame looked up by its bytes, in order: what a packer must come to, however it gets there."""
     distinct: dict[bytes, int] = {}
-    places = {
-        name: [[distinct.setdefault(frame.tobytes(), len(distinct)) for frame in stack] for stack in items[name]]
-        for name in ("obs", "next_obs")
-    }
+    places: dict[str, list[list[int]]] = {"obs": [], "next_obs": []}
+    for row in range(len(items["n"])):
+        for name, found in places.items():
+            found.append([distinct.setdefault(frame.tobytes(), len(distinct)) for frame in items[name][row]])
     return places, list(distinct)
 
 
@@ -113,5 +113,5 @@ def test_a_new_packer_knows_no_frames() -> None:
     items = stacked_items(np.arange(10, 13))
     for _ in range(2):
         batch = Packer(SCHEMA).pack(items, 3)
-        for name, column in unpacked(SCHEMA, batch).items():
+        for name, column in unpack(SCHEMA, batch).items():
             np.testing.assert_array_equal(column, items[name])

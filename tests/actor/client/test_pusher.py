@@ -16,15 +16,17 @@ from actor.client.fetcher import ModelFetcher
 from actor.client.pusher import Pusher, RunChangedError
 from actor.stat import ActorCounters
 from common.codec import decode, encode, schema_to_pb
-from common.compression import compress
+from common.compression import compress, decompress
 from common.data import NO_MODEL, Column, Schema
 from common.errors import RefusedError, SchemaMismatchError
+from common.frames import unpack
+from common.gather import Gatherer
 from common.pb import crossborder_pb2 as pb
 from common.rpc import ERROR_KEY
 from tests.actor.client.conftest import ScriptedLearner, Serve
 from tests.conftest import PATIENCE, wait_for
 from tests.frames import SCHEMA as STACKED
-from tests.frames import stacked_items
+from tests.frames import check_stacks, stacked_items
 
 SCHEMA = Schema((Column("n", "<i8"),))
 CONFIG = '{"env": {"target": "a:b"}, "agent": {"target": "c:d"}, "push": {"window": 2}}'
@@ -100,13 +102,21 @@ class FilmLearner(BreakingLearner):
     came: list[tuple[int, bytes]] = field(default_factory=list)
 
     def Join(self, request: pb.JoinRequest, context: grpc.ServicerContext) -> pb.JoinResponse:  # noqa: N802
-        limits = pb.Limits(compressions=self.compressions)
-        return pb.JoinResponse(schema=schema_to_pb(STACKED), config_json=self.config, limits=limits)
+        if self.streams and self.is_away():
+            context.abort(grpc.StatusCode.UNAVAILABLE, "the learner is away")
+        limits = pb.Limits(compressions=self.compressions, max_rows=1000, max_message_bytes=1 << 20)
+        return pb.JoinResponse(
+            schema=schema_to_pb(STACKED), config_json=self.config, limits=limits, last_seq=self.last_seq
+        )
 
     def _store(self, request: pb.PushItemsRequest) -> None:
-        self.last_seq = max(self.last_seq, request.seq)
-        if request.seq:
+        if request.seq > self.last_seq:
+            self.last_seq = request.seq
             self.came.append((request.compression, request.payload))
+            payload = decompress(request.payload, 1 << 20) if request.compression else request.payload
+            batch = unpack(STACKED, decode(STACKED, request.rows, payload))
+            check_stacks(batch)
+            self.stored.extend(batch["n"].tolist())
 
 
 @dataclass
@@ -123,10 +133,12 @@ def push(serve: Serve, learner: BreakingLearner, batches: int, pushed: list[int]
     joined = connector.join()
     fetcher = ModelFetcher(connector.stub, stopped)
     pusher = Pusher(connector, joined, fetcher, ActorCounters(), stopped)
+    gatherer = Gatherer(joined.schema)
     for n in range(batches):
         if stopped.is_set():
             break
-        pusher.send(stacked_items(np.array([n])) if joined.schema.frame else {"n": np.array([n])}, 1, NO_MODEL)
+        gatherer.add(stacked_items(np.array([n])) if joined.schema.frame else {"n": np.array([n])}, 1)
+        pusher.send(gatherer.take(), NO_MODEL)
         if pushed is not None:
             pushed.append(n)
     wait_for(lambda: not len(pusher._spool) or stopped.is_set(), "everything is acknowledged")
@@ -157,6 +169,19 @@ def test_frames_are_compressed_for_a_learner_that_takes_it(serve: Serve) -> None
         push(serve, learner, 1)
     assert old.came == [(pb.COMPRESSION_UNSPECIFIED, plain)]
     assert new.came == [(pb.COMPRESSION_ZSTD, compress(plain))]
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_every_stack_arrives_once_and_in_order_whatever_breaks_and_however_long(serve: Serve, way: str) -> None:
+    pushed: list[int] = []
+    learner = FilmLearner(
+        breaks=[(2, way), (0, way)],
+        compressions=[pb.COMPRESSION_ZSTD],
+        config=CONFIG.replace('"window": 2', '"window": 9'),
+        is_away=lambda: len(pushed) < 60,
+    )
+    assert push(serve, learner, 80, pushed) == Outcome(0, None, stopped=False)
+    assert learner.stored == list(range(80))
 
 
 def test_the_last_report_tells_of_reconnects_waiting_and_an_empty_spool(serve: Serve) -> None:
