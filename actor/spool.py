@@ -85,7 +85,8 @@ class Spool(Generic[MessageT]):
             self._unsent.append(_Entry([message], size, rows, self._clock()))
             self._bytes += size
             self._unsent_rows += rows
-            self._changed.notify_all()
+            if not self._waits_for_more():  # Otherwise whoever sends would wake in vain.
+                self._changed.notify_all()
             return True
 
     def _make_room(self, size: int) -> bool:
