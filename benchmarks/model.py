@@ -18,8 +18,8 @@ from contextlib import ExitStack, contextmanager
 import grpc
 import torch
 
+from actor.client.assembly import assemble
 from actor.client.channel import open_channel, watch_credentials
-from actor.client.fetcher import assemble
 from benchmarks.floor import MODEL_METHOD, floor_server
 from benchmarks.ingest import ingest
 from benchmarks.report import RUNS, median, report, run_as_actors_do
@@ -54,10 +54,10 @@ def milliseconds(work: Callable[[int], object], before: Callable[[int], object])
 def fetch(stub: Stub, agent: Agent | None = None, have: ModelVersion | None = None) -> bool:
     """Whether there was a model."""
     request = pb.GetModelRequest(have=None if have is None else version_to_pb(have))
-    model = assemble(stub.GetModel(request, timeout=10))
-    if model is not None and agent is not None:
-        agent.sync_model(model)
-    return model is not None
+    file = assemble(stub.GetModel(request, timeout=10))
+    if file is not None and agent is not None:
+        agent.sync_model(file.model)
+    return file is not None
 
 
 def per_second(work: Callable[[], object], threads: int = 1) -> float:

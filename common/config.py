@@ -94,6 +94,11 @@ class TrainerConfig(Settings):
     model_precision: Precision = Field(
         "float32", description="bfloat16 halves the models that actors fetch; they act on the rounded parameters."
     )
+    model_deltas: NonNegativeInt = Field(
+        0,
+        description="The learner keeps so many models sent, and to an actor with one of them sends what changed since, "
+        "compressed: for thin links; 0 sends whole models.",
+    )
     torch_threads: PositiveInt = Field(1, description="Threads torch uses in the trainer.")
 
 

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterable
 
 import grpc
-import numpy as np
 
-from actor.client.tensors import tensors_of
-from common.data import NO_MODEL, Array, Model, ModelVersion
+from actor.client.assembly import ModelFile, assemble
+from common.data import NO_MODEL, Model, ModelVersion
 from common.errors import AuthenticationError, LearnerUnreachableError
 from common.pb import crossborder_pb2 as pb
 from common.pb import crossborder_pb2_grpc as pb_grpc
-from common.rpc import Backoff, checksum, describe, typed_error, version_from_pb, version_to_pb
+from common.rpc import Backoff, describe, typed_error, version_to_pb
 
 log = logging.getLogger(__name__)
 FETCH_SECONDS = 60.0
@@ -33,6 +31,8 @@ class ModelFetcher:
         self._changed = threading.Condition()
         self._announced = NO_MODEL
         self._model: Model | None = None
+        self._base: ModelFile | None = None
+        """The model as it came; None after one that could not be put together, so that the next comes whole."""
         self.failure: AuthenticationError | None = None
         """The learner no longer trusts this actor: it has ended itself."""
         self._thread = threading.Thread(target=self._run, name="models", daemon=True)
@@ -82,7 +82,7 @@ class ModelFetcher:
             if self._stopped.is_set():
                 return
             try:
-                model = self._fetch()
+                file = self._fetch()
             except (grpc.RpcError, ValueError) as error:
                 if self._distrusted(error):
                     return
@@ -91,9 +91,9 @@ class ModelFetcher:
                 self._stopped.wait(backoff.next_delay())
                 continue
             backoff.reset()
-            if model is not None and model.version > self._have():
+            if file is not None and file.model.version > self._have():
                 with self._changed:
-                    self._model = model
+                    self._model, self._base = file.model, file
                     self._changed.notify_all()
 
     def _distrusted(self, error: Exception) -> bool:
@@ -107,51 +107,12 @@ class ModelFetcher:
     def _something_to_do(self) -> bool:
         return self._announced > self._have() or self._stopped.is_set()
 
-    def _fetch(self) -> Model | None:
-        have = self._have()
-        request = pb.GetModelRequest(have=None if have == NO_MODEL else version_to_pb(have))
-        return assemble(self.stub.GetModel(request, timeout=FETCH_SECONDS))
-
-
-def assemble(chunks: Iterable[pb.GetModelResponse]) -> Model | None:
-    """A model from its chunks; None for *not modified*. Tensors are views of one buffer.
-
-    Raises:
-        ValueError: chunks are missing, out of order, or do not add up to what was announced.
-    """
-    first, file, size = pb.GetModelResponse(), np.empty(0, np.uint8), 0
-    for chunk in chunks:
-        if chunk.not_modified:
-            return None
-        if size == 0:
-            first, file = chunk, _room(chunk.total_bytes)
-        data = chunk.data  # Once: each access copies it.
-        if chunk.offset != size:
-            raise ValueError(f"model: expected a chunk at offset {size}, found one at {chunk.offset}")
-        if size + len(data) > len(file):
-            raise ValueError(f"model: expected {len(file)} bytes, found {size + len(data)}")
-        file.data[size : size + len(data)] = data
-        size += len(data)
-    if size == 0:
-        raise ValueError("model: expected chunks, found none")
-    version = version_from_pb(first.version)
-    if size != first.total_bytes:
-        raise ValueError(f"model {version}: expected {first.total_bytes} bytes, found {size}")
-    if (found := checksum(file.data)) != first.checksum:
-        raise ValueError(f"model {version}: expected checksum {first.checksum:016x}, found {found:016x}")
-    try:
-        return Model(version, tensors_of(file))
-    except ValueError as error:
-        raise ValueError(f"model {version}: {error}") from error
-
-
-def _room(n_bytes: int) -> Array:
-    """uint8 [n_bytes]; memory is taken only as it is filled.
-
-    Raises:
-        ValueError: there is not so much.
-    """
-    try:
-        return np.empty(n_bytes, np.uint8)
-    except (MemoryError, ValueError) as error:
-        raise ValueError(f"model: no memory for {n_bytes} bytes") from error
+    def _fetch(self) -> ModelFile | None:
+        base, request = self._base, pb.GetModelRequest()
+        if base is not None:
+            request = pb.GetModelRequest(have=version_to_pb(base.model.version), takes_delta=True)
+        try:
+            return assemble(self.stub.GetModel(request, timeout=FETCH_SECONDS), base)
+        except ValueError:
+            self._base = None
+            raise

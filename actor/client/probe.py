@@ -10,8 +10,8 @@ from typing import Any, Final
 
 import grpc
 
+from actor.client.assembly import assemble
 from actor.client.channel import open_channel, watch_credentials
-from actor.client.fetcher import assemble
 from actor.trust import Trust
 from common.codec import schema_from_pb
 from common.data import Schema

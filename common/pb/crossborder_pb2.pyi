@@ -575,7 +575,7 @@ class PushItemsRequest(_message.Message):
     Floating-point values must be finite, booleans 0 or 1.
     Of a column of frames, in its place, the positions of its shape[0] frames per item, uint32 [rows, shape[0]]. They
     count the frames after the last column: as many as the rest of the payload holds, from 1 to as many as there are
-    positions. An actor sends each different frame of a batch once; a batch refers to no other batch's frames.
+    positions. An actor sends a frame that several rows share once; a batch refers to no other batch's frames.
     Compressed or not, it holds no more than `Limits.max_message_bytes`.
     """
     compression: Global___Compression.ValueType
@@ -723,6 +723,9 @@ class GetModelRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     HAVE_FIELD_NUMBER: _builtins.int
+    TAKES_DELTA_FIELD_NUMBER: _builtins.int
+    takes_delta: _builtins.bool
+    """It has the bytes of `have` too, and takes what changed since: see GetModelResponse.base."""
     @_builtins.property
     def have(self) -> Global___ModelVersion:
         """What the actor holds; absent for none."""
@@ -731,10 +734,11 @@ class GetModelRequest(_message.Message):
         self,
         *,
         have: Global___ModelVersion | None = ...,
+        takes_delta: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["have", b"have"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["have", b"have"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["have", b"have", "takes_delta", b"takes_delta"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -750,6 +754,7 @@ class GetModelResponse(_message.Message):
     CHECKSUM_FIELD_NUMBER: _builtins.int
     OFFSET_FIELD_NUMBER: _builtins.int
     DATA_FIELD_NUMBER: _builtins.int
+    BASE_FIELD_NUMBER: _builtins.int
     not_modified: _builtins.bool
     """`have` is the newest; of the other fields only `version` is set."""
     total_bytes: _builtins.int
@@ -759,11 +764,20 @@ class GetModelResponse(_message.Message):
     It finds what was put together wrongly, at the speed of memory; attackers are kept out by TLS.
     """
     offset: _builtins.int
-    """Position of `data` in the model."""
+    """Position of `data` in the model, or in the delta."""
     data: _builtins.bytes
     @_builtins.property
     def version(self) -> Global___ModelVersion:
         """Of this model, the same in every chunk."""
+
+    @_builtins.property
+    def base(self) -> Global___ModelVersion:
+        """Absent: `data` is the model's. Present, the same in every chunk and what the actor has: `data` is of a delta, not
+        longer than the model, one Zstandard frame as in COMPRESSION_ZSTD. Its content is the exclusive or of the model and
+        the base, which is as long, padded with zeros to n words of 4 bytes and sorted: first byte 0 of each word, then byte
+        1 of each, 2 and 3; 4 n bytes in all. `total_bytes` and `checksum` are of the model that comes of it; if they are
+        not right, the base was another: ask again, for the whole model, without `takes_delta`.
+        """
 
     def __init__(
         self,
@@ -774,10 +788,11 @@ class GetModelResponse(_message.Message):
         checksum: _builtins.int = ...,
         offset: _builtins.int = ...,
         data: _builtins.bytes = ...,
+        base: Global___ModelVersion | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["version", b"version"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["base", b"base", "version", b"version"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["checksum", b"checksum", "data", b"data", "not_modified", b"not_modified", "offset", b"offset", "total_bytes", b"total_bytes", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["base", b"base", "checksum", b"checksum", "data", b"data", "not_modified", b"not_modified", "offset", b"offset", "total_bytes", b"total_bytes", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

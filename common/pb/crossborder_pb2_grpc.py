@@ -78,8 +78,8 @@ class LearnerServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def GetModel(self, request, context):
-        """Newest model out. One response with `not_modified` if `have` is the newest; otherwise the model in one
-        message up to 4 MiB, in 1 MiB chunks in ascending `offset` beyond.
+        """Newest model out. One response with `not_modified` if `have` is the newest; otherwise the model, or for who asks
+        what changed since `have`, in one message up to 4 MiB, in 1 MiB chunks in ascending `offset` beyond.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

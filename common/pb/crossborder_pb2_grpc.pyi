@@ -65,8 +65,8 @@ class LearnerServiceStub:
     `Limits.silence_seconds` is closed.
     """
     GetModel: _grpc.UnaryStreamMultiCallable[_crossborder_pb2.GetModelRequest, _crossborder_pb2.GetModelResponse]
-    """Newest model out. One response with `not_modified` if `have` is the newest; otherwise the model in one
-    message up to 4 MiB, in 1 MiB chunks in ascending `offset` beyond.
+    """Newest model out. One response with `not_modified` if `have` is the newest; otherwise the model, or for who asks
+    what changed since `have`, in one message up to 4 MiB, in 1 MiB chunks in ascending `offset` beyond.
     """
     Check: _grpc.UnaryUnaryMultiCallable[_crossborder_pb2.CheckRequest, _crossborder_pb2.CheckResponse]
     """What a host may ask before it acts: nothing is joined, stored or counted, so an actor never needs it."""
@@ -84,8 +84,8 @@ class LearnerServiceAsyncStub(LearnerServiceStub):
     `Limits.silence_seconds` is closed.
     """
     GetModel: _aio.UnaryStreamMultiCallable[_crossborder_pb2.GetModelRequest, _crossborder_pb2.GetModelResponse]  # type: ignore[assignment]
-    """Newest model out. One response with `not_modified` if `have` is the newest; otherwise the model in one
-    message up to 4 MiB, in 1 MiB chunks in ascending `offset` beyond.
+    """Newest model out. One response with `not_modified` if `have` is the newest; otherwise the model, or for who asks
+    what changed since `have`, in one message up to 4 MiB, in 1 MiB chunks in ascending `offset` beyond.
     """
     Check: _aio.UnaryUnaryMultiCallable[_crossborder_pb2.CheckRequest, _crossborder_pb2.CheckResponse]  # type: ignore[assignment]
     """What a host may ask before it acts: nothing is joined, stored or counted, so an actor never needs it."""
@@ -118,8 +118,8 @@ class LearnerServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _crossborder_pb2.GetModelRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_crossborder_pb2.GetModelResponse], _abc.AsyncIterator[_crossborder_pb2.GetModelResponse]]:
-        """Newest model out. One response with `not_modified` if `have` is the newest; otherwise the model in one
-        message up to 4 MiB, in 1 MiB chunks in ascending `offset` beyond.
+        """Newest model out. One response with `not_modified` if `have` is the newest; otherwise the model, or for who asks
+        what changed since `have`, in one message up to 4 MiB, in 1 MiB chunks in ascending `offset` beyond.
         """
 
     @_abc_1.abstractmethod

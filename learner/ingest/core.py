@@ -20,7 +20,7 @@ from common.pb import crossborder_pb2 as pb
 from common.rpc import PROTOCOL_VERSION, NotJoinedError, StoppingError, version_from_pb, version_to_pb
 from common.settings import Settings
 from learner.actor_table import REPORTED, ActorState, map_actor_table
-from learner.ingest.answer import ModelAnswer
+from learner.ingest.answer import ModelAnswer, ModelAnswers
 from learner.ingest.counts import IngestCounts
 from learner.ingest.nonfinite import NonFinite
 from learner.ingest.registry import Registry
@@ -96,7 +96,7 @@ class IngestCore:
         self._trainer_bell = Bell(-1, boot.bell_fds[0])
         self._config_json = config.actor_part().model_dump_json()
         self._own_config_json = {i: config.part_of(i).model_dump_json() for i in config.agent_overrides}
-        self._answer: ModelAnswer | None = None
+        self._answers = ModelAnswers(self.models, config.trainer.model_deltas)
         self._began = time.monotonic()
         self._published_at: OrderedDict[ModelVersion, float] = OrderedDict()  # Of the models that actors may have.
 
@@ -252,24 +252,17 @@ class IngestCore:
             return 0
         return self.ratio.limiter().release_at(inserted)
 
-    def model(self, have: ModelVersion) -> ModelAnswer | None:
-        """The newest model, or None if ``have`` is the newest. Serialised once a version, for all actors."""
-        newest = self.models.newest()
-        if have == newest:
+    def model(self, have: ModelVersion, *, takes_delta: bool) -> ModelAnswer | None:
+        """The newest model, or None if ``have`` is the newest."""
+        if have == self.models.newest():
             self.control.not_modified += 1
             return None
-        if self._answer is None or self._answer.version != newest:
-            self._answer = self._read_model()
-        self.control.fetches += 1
-        self.control.model_bytes_sent += self._answer.n_bytes
-        return self._answer
-
-    def _read_model(self) -> ModelAnswer:
-        answer = self.models.read(ModelAnswer.of)
-        assert answer is not None, "the first model is published before ingest starts"
+        answer = self._answers.since(have) if takes_delta else self._answers.whole()
         self._published_at[answer.version] = answer.published_at
         if len(self._published_at) > MAX_KNOWN_MODELS:
             self._published_at.popitem(last=False)
+        self.control.fetches += 1
+        self.control.model_bytes_sent += answer.n_bytes
         return answer
 
     def tick(self) -> None:

@@ -90,7 +90,7 @@ class LearnerServicer(pb_grpc.LearnerServiceServicer):
         self, request: pb.GetModelRequest, _: Context
     ) -> AsyncIterator[bytes]:
         have = version_from_pb(request.have) if request.HasField("have") else NO_MODEL
-        answer = self._core.model(have)
+        answer = self._core.model(have, takes_delta=request.takes_delta)
         if answer is None:
             yield pb.GetModelResponse(version=version_to_pb(have), not_modified=True).SerializeToString()
             return

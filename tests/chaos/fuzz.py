@@ -121,7 +121,7 @@ class Target:
                 if message.incarnation not in ACTORS:
                     self.core.registry.set_state(self.core.row_of(message.incarnation), ActorState.LEFT)
             elif isinstance(message, pb.GetModelRequest):
-                self.core.model(version_from_pb(message.have))
+                self.core.model(version_from_pb(message.have), takes_delta=message.takes_delta)
             elif isinstance(message, pb.PushItemsRequest):
                 self.core.push(self.core.row_of(message.incarnation), message)
         except REFUSALS as error:

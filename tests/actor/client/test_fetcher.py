@@ -4,122 +4,18 @@ import threading
 from collections.abc import Callable, Iterator
 
 import grpc
-import numpy as np
 import pytest
-import safetensors.torch
-import torch
-from hypothesis import given
-from hypothesis import strategies as st
-from safetensors.numpy import save
 
-from actor.client.fetcher import ModelFetcher, assemble
-from common.data import NO_MODEL, Array, Model, ModelVersion
+from actor.client.fetcher import ModelFetcher
+from common.data import NO_MODEL, ModelVersion
+from common.delta import delta_of
 from common.errors import LearnerUnreachableError
 from common.pb import crossborder_pb2 as pb
 from common.pb import crossborder_pb2_grpc as pb_grpc
-from common.rpc import CLIENT_OPTIONS, checksum, version_to_pb
+from common.rpc import CLIENT_OPTIONS, version_to_pb
 from tests.actor.client.conftest import ScriptedLearner, Serve
+from tests.actor.client.test_assembly import NEXT, NEXT_DATA, VERSION, assert_is_the_model, chunks, delta_chunks
 from tests.conftest import PATIENCE, wait_for
-
-PARAMS: dict[str, Array] = {"w": np.arange(6, dtype=np.float32).reshape(2, 3), "steps": np.array([7], np.int64)}
-DATA = save(PARAMS)
-VERSION = ModelVersion(2, 30)
-
-
-def chunks(size: int = 50, data: bytes = DATA, version: ModelVersion = VERSION) -> list[pb.GetModelResponse]:
-    """A model in chunks of ``size`` bytes."""
-    return [
-        pb.GetModelResponse(
-            version=version_to_pb(version),
-            total_bytes=len(data),
-            checksum=checksum(data),
-            offset=offset,
-            data=data[offset : offset + size],
-        )
-        for offset in range(0, len(data), size)
-    ]
-
-
-def assert_is_the_model(model: Model | None, version: ModelVersion = VERSION) -> None:
-    assert model is not None
-    assert model.version == version
-    assert model.params.keys() == PARAMS.keys()
-    for name, expected in PARAMS.items():
-        np.testing.assert_array_equal(model.params[name], expected)
-        assert model.params[name].dtype == expected.dtype
-
-
-# Putting chunks together.
-
-
-@given(st.integers(1, len(DATA) + 10))
-def test_a_model_is_put_together_from_chunks_of_any_size(size: int) -> None:
-    assert_is_the_model(assemble(chunks(size)))
-
-
-def test_not_modified_is_no_model() -> None:
-    assert assemble([pb.GetModelResponse(version=version_to_pb(VERSION), not_modified=True)]) is None
-
-
-def test_torch_adopts_a_model_without_a_warning() -> None:
-    model = assemble(chunks())
-    assert model is not None
-    assert torch.from_numpy(model.params["w"]).tolist() == PARAMS["w"].tolist()
-
-
-def test_bfloat16_is_widened() -> None:
-    data = safetensors.torch.save({"w": torch.tensor([0.5, 1 / 3]).bfloat16(), "steps": torch.tensor(7)})
-    model = assemble(chunks(data=data))
-    assert model is not None
-    assert model.params["w"].dtype == np.float32
-    assert model.params["w"].tolist() == [0.5, float(torch.tensor(1 / 3).bfloat16())]
-    assert model.params["steps"] == 7
-
-
-@pytest.mark.parametrize(
-    ("broken", "message"),
-    [
-        ([], "expected chunks, found none"),
-        (chunks()[1:], "expected a chunk at offset 0, found one at 50"),
-        ([chunks()[0], chunks()[2]], "expected a chunk at offset 50, found one at 100"),
-        ([chunks()[1], chunks()[0]], "expected a chunk at offset 0, found one at 50"),
-        ([chunks()[0], chunks()[0]], "expected a chunk at offset 50, found one at 0"),
-        (chunks()[:-1], f"expected {len(DATA)} bytes, found {(len(DATA) - 1) // 50 * 50}"),
-        (
-            [*chunks(), pb.GetModelResponse(offset=len(DATA), data=b"x")],
-            f"expected {len(DATA)} bytes, found {len(DATA) + 1}",
-        ),
-        ([pb.GetModelResponse(total_bytes=1 << 60, data=b"x")], f"no memory for {1 << 60} bytes"),
-        ([pb.GetModelResponse(total_bytes=1 << 63, data=b"x")], f"no memory for {1 << 63} bytes"),
-    ],
-    ids=[
-        "none",
-        "first missing",
-        "middle missing",
-        "swapped",
-        "repeated",
-        "last missing",
-        "one too many",
-        "more than there is memory",
-        "more than can be said",
-    ],
-)
-def test_chunks_that_make_no_whole_model_are_refused(broken: list[pb.GetModelResponse], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        assemble(broken)
-
-
-@given(st.integers(0, len(DATA) - 1), st.integers(1, 255))
-def test_a_single_changed_byte_is_found_out(place: int, change: int) -> None:
-    damaged = chunks(len(DATA))
-    data = bytearray(DATA)
-    data[place] ^= change
-    damaged[0].data = bytes(data)
-    with pytest.raises(ValueError, match="expected checksum"):
-        assemble(damaged)
-
-
-# Fetching.
 
 Fetch = Callable[[ScriptedLearner], ModelFetcher]
 
@@ -144,6 +40,11 @@ def fetch(serve: Serve) -> Iterator[Fetch]:
 
 def scripted(*answers: list[pb.GetModelResponse]) -> ScriptedLearner:
     return ScriptedLearner(pb.JoinResponse(), list(answers))
+
+
+def holds(fetcher: ModelFetcher, version: ModelVersion) -> bool:
+    model = fetcher.newer_than(NO_MODEL)
+    return model is not None and model.version == version
 
 
 def test_an_announced_model_is_fetched(fetch: Fetch) -> None:
@@ -193,6 +94,29 @@ def test_an_older_model_than_the_one_at_hand_is_not_adopted(fetch: Fetch) -> Non
     wait_for(lambda: fetcher.newer_than(VERSION), "the newest model")
     assert_is_the_model(fetcher.newer_than(VERSION), newest)
     assert learner.had == [version_to_pb(version) for version in (NO_MODEL, VERSION, VERSION)]
+
+
+def test_what_changed_is_taken_for_the_model_at_hand(fetch: Fetch) -> None:
+    learner = scripted(chunks(), delta_chunks())
+    fetcher = fetch(learner)
+    for version in (VERSION, NEXT):
+        fetcher.announce(version)
+        wait_for(lambda version=version: holds(fetcher, version), f"model {version}")  # type: ignore[misc]
+    assert learner.had == [version_to_pb(version) for version in (NO_MODEL, VERSION)]
+
+
+def test_after_a_delta_that_makes_another_model_the_next_is_fetched_whole_and_then_deltas_again(
+    fetch: Fetch, caplog: pytest.LogCaptureFixture
+) -> None:
+    last, wrong = ModelVersion(2, 50), delta_of(NEXT_DATA, NEXT_DATA)
+    answers = [chunks(), delta_chunks(delta=wrong), chunks(version=NEXT, data=NEXT_DATA), chunks(version=last)]
+    learner = scripted(*answers)
+    fetcher = fetch(learner)
+    for version in (VERSION, NEXT, last):
+        fetcher.announce(version)
+        wait_for(lambda version=version: holds(fetcher, version), f"model {version}")  # type: ignore[misc]
+    assert learner.had == [version_to_pb(version) for version in (NO_MODEL, VERSION, NO_MODEL, NEXT)]
+    assert caplog.text.count("a model could not be fetched and is tried again") == 1
 
 
 def test_a_model_that_nobody_announces_is_missed_in_the_end(fetch: Fetch) -> None:

@@ -15,7 +15,7 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
-from actor.client.fetcher import assemble
+from actor.client.assembly import assemble
 from common.codec import encode
 from common.data import Items, ModelVersion
 from common.pb import crossborder_pb2 as pb
@@ -323,9 +323,9 @@ def test_what_an_actors_environment_raised_is_logged_marked_shortened_and_seldom
 
 
 def test_the_newest_model_is_sent_and_what_an_actor_has_is_not_sent_again(client: Client) -> None:
-    model = assemble(client.stub.GetModel(pb.GetModelRequest(), timeout=SECONDS))
-    assert model is not None
-    assert model.version == ModelVersion(1, 0)
+    file = assemble(client.stub.GetModel(pb.GetModelRequest(), timeout=SECONDS))
+    assert file is not None
+    assert file.model.version == ModelVersion(1, 0)
     have = pb.ModelVersion(incarnation=1, opt_steps=0)
     (answer,) = client.stub.GetModel(pb.GetModelRequest(have=have), timeout=SECONDS)
     assert answer.not_modified
@@ -344,10 +344,10 @@ def test_a_large_model_comes_in_chunks(make_config: MakeConfig) -> None:
     units = {"target": "common.agents.dqn:DQN", "params": {"units": [1500, 1500]}}
     with LearnerServer(make_config(agent=units)) as server:
         chunks = list(Client(server).stub.GetModel(pb.GetModelRequest(), timeout=SECONDS))
-        model = assemble(iter(chunks))
+        file = assemble(iter(chunks))
     assert len(chunks) == -(-chunks[0].total_bytes // (1 << 20)) > 4
-    assert model is not None
-    assert model.params["layers.3.weight"].shape == (1500, 1500)
+    assert file is not None
+    assert file.model.params["layers.3.weight"].shape == (1500, 1500)
 
 
 def test_stop_is_said_unasked_and_goodbye_ends_the_stream(client: Client) -> None:
