@@ -82,6 +82,8 @@ def contradict(rng: random.Random, message: Any) -> None:
         message.payload = BOMB if bombed else mutilated(rng, message.payload)
     elif name == "compression":
         message.compression = rng.choice(ABSURD[:6])
+    elif name == "takes_delta":
+        message.takes_delta = not message.takes_delta
     elif name == "host":
         message.host = "ö" * rng.choice([0, 255, 256, 100_000])
     elif name == "report":
