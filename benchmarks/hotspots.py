@@ -1,6 +1,6 @@
 """Where trainer, ingest and an actor spend their time in a run that goes as fast as it can: DQN in CartPole or Pong.
 
-    python -m benchmarks.profile --py-spy PROGRAM     https://github.com/benfred/py-spy
+    python -m benchmarks.hotspots --py-spy PROGRAM     https://github.com/benfred/py-spy
 
 Each share is of the samples in which one of a process's Python threads did something, put down to the innermost
 function of ours that was running, whatever it called. ``cores`` counts all threads, those of gRPC in C too.
@@ -88,7 +88,7 @@ def watch(program: str, server: LearnerServer, directory: Path) -> list[dict[str
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser("benchmarks.profile", description=__doc__)
+    parser = argparse.ArgumentParser("benchmarks.hotspots", description=__doc__)
     parser.add_argument("--kind", choices=KINDS, default="cartpole")
     parser.add_argument("--py-spy", required=True, help="where py-spy is")
     arguments = parser.parse_args()
@@ -111,9 +111,9 @@ def main() -> None:
             looking.join()
     if not rows:
         sys.exit(1)
-    report(f"profile {arguments.kind}", "py-spy, 100 samples a second", rows)
+    report(f"hotspots {arguments.kind}", "py-spy, 100 samples a second", rows)
 
 
 if __name__ == "__main__":
-    run_as_actors_do("benchmarks.profile")
+    run_as_actors_do("benchmarks.hotspots")
     main()
