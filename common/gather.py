@@ -32,6 +32,7 @@ class Gathered:
 
     @property
     def end(self) -> int:
+        """The number after that of the last frame."""
         return self.first + len(self.frames) // self.frame_bytes
 
     def items(self, schema: Schema) -> Items:
@@ -48,6 +49,7 @@ class Gathered:
 
     @property
     def n_bytes(self) -> int:
+        """Memory that it takes."""
         return sum(map(len, self.columns.values())) + self.numbers.nbytes + len(self.frames)
 
 
