@@ -63,7 +63,7 @@ class Watched:
     def shares(self) -> tuple[float, dict[str, float]]:
         """Cores that the process kept busy, and its shares; waits until py-spy is done."""
         if self._spy.wait(SECONDS + PATIENCE):
-            raise SystemExit(f"py-spy could not look at process {self._pid}; may it? On Linux it has to be root")
+            raise RuntimeError(f"py-spy could not look at process {self._pid}; may it? On Linux it has to be root")
         cores = (cpu_seconds(self._pid) - self._cpu) / (time.monotonic() - self._began)
         return cores, shares(self._output.read_text())
 
@@ -73,7 +73,7 @@ def watch(program: str, server: LearnerServer, directory: Path) -> list[dict[str
     deadline = time.monotonic() + PATIENCE
     while server.learner.opt_steps < 100:
         if time.monotonic() > deadline:
-            raise SystemExit(f"expected an opt step within {PATIENCE:g} s, found none")
+            raise TimeoutError(f"expected an opt step within {PATIENCE:g} s, found none")
         time.sleep(0.1)
     assert server._local_actors is not None
     actor, ingest = server._local_actors._supervisors[0].child.pid, server.ingest._supervisor.child.pid

@@ -37,7 +37,7 @@ def encode(schema: Schema, items: Items, rows: int) -> bytes:
 
 
 def encode_together(schema: Schema, batches: Sequence[Gathered]) -> bytes:
-    """Consecutive batches of one gatherer as one payload: no frame twice, and none that is of no row."""
+    """Batches of one gatherer, in order, as one payload: no frame that several rows share twice, and none of no row."""
     positions, frames = _gather_frames(schema, batches) if schema.frame else ({}, ())
     pieces: list[bytes | memoryview] = []
     for column in schema.columns:

@@ -32,7 +32,10 @@ class PushConfig(Settings):
         0.5, description="A batch older than this goes with the next item even if not full; null sends full ones only."
     )
     window: PositiveInt = Field(4, description="Unacknowledged batches after which a connected actor waits.")
-    spool_bytes: PositiveInt = Field(64 << 20, description="Bytes an actor keeps while the learner is away.")
+    spool_bytes: PositiveInt = Field(
+        64 << 20,
+        description="Bytes an actor keeps until they are acknowledged; frames compressed while the learner is away.",
+    )
     when_full: Literal["block", "drop_oldest"] = Field(
         "block",
         description="What an actor does when its spool is full. block: it waits; drop_oldest: it goes on and drops the "

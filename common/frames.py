@@ -131,10 +131,10 @@ def split(schema: Schema, positions: Array) -> Items:
 
 
 class Packer:
-    """Packs batch after batch. A frame that the batch before held too is not given again: ``back`` reaches to it.
+    """Packs batch after batch. Frames that a batch begins with, and the one before held too, are not given again.
 
-    It reaches no further than the frames that the batch could hold by itself, or a blank picture that keeps coming
-    back would have to be kept for ever.
+    It reaches no further back than the frames that the batch could hold by itself, or a blank picture that keeps coming
+    back would have to be kept for ever. What it gives depends on nothing but the items and ``before``.
 
     Args:
         schema: of the items.
@@ -142,24 +142,24 @@ class Packer:
     """
 
     def __init__(self, schema: Schema, before: bytes = b"") -> None:
-        self._schema, self._frames = schema, Frames(schema, before)
-        self._lowest = 0
-        """The lowest number that the batch before refers to."""
+        self._schema, self._before = schema, before
 
-    def backs(self) -> list[int]:
-        """How far back the frames are that the next batch may refer to."""
-        return list(range(self._frames.end - self._lowest, 0, -1))
+    @property
+    def back(self) -> int:
+        """How many of the last frames the next batch may refer to."""
+        return len(self._before) // self._schema.frame.row_bytes if self._schema.frame else 0
 
     def pack(self, items: Items, rows: int) -> Packed:
         """The first ``rows`` items, which must fit the schema. Frames are equal when all their bytes are."""
         columns = {column.name: items[column.name][:rows] for column in self._schema.columns}
-        frame = self._schema.frame
+        frame, max_frames = self._schema.frame, rows * self._schema.max_frames
         if frame is None:
             return Packed(rows, columns, NO_FRAMES)
-        given = self._frames.end
-        self._frames.forget(max(self._lowest, given - rows * self._schema.max_frames))
-        numbers = np.array(self._frames.number(columns, rows), np.int64).reshape(rows, self._schema.max_frames)
-        self._lowest = int(numbers.min(initial=given))
-        columns |= split(self._schema, numbers - self._lowest)
-        new: Array = np.frombuffer(self._frames.since(given), frame.dtype)
-        return Packed(rows, columns, new.reshape(-1, *frame.shape), given - self._lowest)
+        frames = Frames(self._schema, self._before[max(0, self.back - max_frames) * frame.row_bytes :])
+        given = frames.end
+        numbers = np.array(frames.number(columns, rows), np.int64).reshape(rows, self._schema.max_frames)
+        lowest = int(numbers.min(initial=given))
+        columns |= split(self._schema, numbers - lowest)
+        self._before = bytes(frames.since(lowest))
+        new: Array = np.frombuffer(frames.since(given), frame.dtype)
+        return Packed(rows, columns, new.reshape(-1, *frame.shape), given - lowest)

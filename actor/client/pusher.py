@@ -58,9 +58,9 @@ def _group_rows(joined: Joined) -> int:
     schema, frame = joined.schema, joined.schema.frame
     room = joined.max_message_bytes - ENVELOPE_BYTES
     if frame is None:
-        return min(joined.max_rows, GROUP_BYTES // schema.row_bytes, room // schema.row_bytes)
+        return max(1, min(joined.max_rows, GROUP_BYTES // schema.row_bytes, room // schema.row_bytes))
     likely = GROUP_BYTES_OF_FRAMES // (schema.packed_row_bytes + frame.row_bytes)  # Each row brings one.
-    return min(joined.max_rows, likely, room // schema.max_packed_bytes)
+    return max(1, min(joined.max_rows, likely, room // schema.max_packed_bytes))
 
 
 class RunChangedError(CrossborderError):
@@ -258,6 +258,7 @@ class Pusher:
     def _payload(self, contents: Sequence[Gathered | bytes]) -> bytes:
         first = contents[0]
         if isinstance(first, bytes):
+            assert len(contents) == 1, "what is compressed already goes by itself"
             return first
         return self._encode([content for content in contents if isinstance(content, Gathered)])
 

@@ -74,6 +74,6 @@ class Update:
             replay: Traced = trace(listed, list(batch.values()))
         except Exception:
             log.warning("updates stay eager, as they cannot be captured:", exc_info=True)
-            return self._function(batch), self._function
+            return results or self._function(batch), self._function  # Results: it had been computed already.
         names = tuple(results)
         return results, lambda again: dict(zip(names, replay(*again.values()), strict=True))

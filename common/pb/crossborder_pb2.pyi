@@ -640,7 +640,7 @@ class Report(_message.Message):
     inference_seconds: _builtins.float
     wait_seconds: _builtins.float
     spool_bytes: _builtins.int
-    """Bytes of payload waiting for an acknowledgement now."""
+    """Bytes kept until they are acknowledged, now; of frames as they are before they are compressed."""
     reconnects: _builtins.int
     """Times this incarnation has joined again after a broken connection."""
     dropped_items: _builtins.int

@@ -1,4 +1,4 @@
-"""The frames of a replay: each stored once a batch, found by number."""
+"""The frames of a replay, which several rows share, found by number."""
 
 from __future__ import annotations
 

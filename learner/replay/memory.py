@@ -34,7 +34,7 @@ from learner.shared import Word, Words, fence, map_file
 log = logging.getLogger(__name__)
 LAYOUT_VERSION: Final = 2
 N_CURSORS: Final = 8192
-BEGINNING: Final = {"oldest": 0, "end": 0, "frames_end": 0, "backs": []}
+BEGINNING: Final = {"oldest": 0, "end": 0, "frames_end": 0, "back": 0}
 """``ReplayWriter.mark()`` of an empty memory."""
 _CURSOR = np.dtype([("incarnation", "<u8"), ("seq", "<u8"), ("end", "<i8"), ("frames_end", "<i8")])
 
@@ -189,7 +189,7 @@ class ReplayWriter:
         return 0 if slot is None else int(self._memory.cursors["seq"][slot])
 
     def append(self, items: Items, rows: int, incarnation: int, seq: int) -> None:
-        """Store a batch and its cursor, both or neither. Frames that are in the batch before are not stored again.
+        """Store a batch and its cursor, both or neither; of frames only what goes on from the batch before.
 
         The items must fit the schema and be no more than ``max_rows``; ``seq`` must follow ``last_seq``.
         """
@@ -206,7 +206,7 @@ class ReplayWriter:
             "oldest": self._memory.first(),
             "end": self._memory.committed,
             "frames_end": int(self._header.frames_end),
-            "backs": self._packer.backs(),
+            "back": self._packer.back,
         }
 
     def roll_back(self, mark: Mapping[str, Any], incarnation: int) -> bool:
@@ -227,7 +227,7 @@ class ReplayWriter:
         header.oldest = header.intact = oldest
         before = b""
         if memory.frames is not None:
-            before = read_ring(memory.frames.frames, frames_end - max(mark["backs"], default=0), frames_end).tobytes()
+            before = read_ring(memory.frames.frames, frames_end - mark["back"], frames_end).tobytes()
         self._packer = Packer(memory.schema, before)
         return True
 

@@ -40,7 +40,7 @@ class SharedReplay(abc.ABC):
 
     @abc.abstractmethod
     def batch(self, size: int) -> Items:
-        """Draw ``size`` items; the arrays are reused by the next call of the same size.
+        """Draw ``size`` items; the arrays are valid until the next call.
 
         Raises:
             IndexError: there is nothing to draw from.

@@ -33,6 +33,8 @@ class UniformReplay(SharedReplay):
 
     def _gather_ahead(self, size: int) -> _Ahead:
         n = max(1, min(AHEAD, AHEAD_BYTES // (size * self._memory.schema.row_bytes)))
+        if self._ahead is not None and self._ahead.size != size:
+            n = 1  # Whoever draws now so many, now so many, would leave the others.
         first, end = self._reader.bounds()
         _, items = self._reader.take(self._draw, n * size)
         return _Ahead(items, size, n * size, end + int(STALE * (end - first)))

@@ -67,6 +67,19 @@ def test_positions_lead_to_the_frames_of_all_batches_so_far(sizes: list[int]) ->
         lowest, start = base, start + size
 
 
+@given(st.lists(st.integers(0, 4), min_size=2, max_size=30))
+def test_a_packer_goes_on_from_what_another_has_given_also_where_pictures_stand_still(moves: list[int]) -> None:
+    packer, given_so_far = Packer(SCHEMA), np.empty((0, 2, 3), np.uint8)
+    for newest in np.cumsum(moves) // 3:  # Most pictures come several times.
+        stacks = [pictures(np.maximum(0, newest + i + np.arange(-3, 1)))[None] for i in (0, 1)]
+        items = {"obs": stacks[0], "n": np.array([newest]), "next_obs": stacks[1]}
+        before = given_so_far[len(given_so_far) - packer.back :].tobytes()
+        again, batch = Packer(SCHEMA, before).pack(items, 1), packer.pack(items, 1)
+        assert (again.back, again.frames.tobytes()) == (batch.back, batch.frames.tobytes())
+        np.testing.assert_array_equal(again.columns["obs"], batch.columns["obs"])
+        given_so_far = np.concatenate([given_so_far, batch.frames])
+
+
 def packed_by_content(items: Items) -> tuple[dict[str, list[list[int]]], list[bytes]]:
     """Every frame looked up by its bytes, in order: what a packer must come to, however it gets there."""
     distinct: dict[bytes, int] = {}

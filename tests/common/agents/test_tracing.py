@@ -38,3 +38,11 @@ def test_an_operation_whose_function_has_other_defaults_keeps_its_own() -> None:
 
     x = torch.linspace(-3, 3, 7)
     assert trace(losses, [x])(x) == losses(x)
+
+
+def test_an_operation_that_fails_on_zeros_is_traced_too() -> None:
+    def remainder(x: torch.Tensor) -> list[torch.Tensor]:
+        return [torch.remainder(7 * x, x), torch.floor_divide(x, x)]
+
+    x = torch.arange(1, 5)
+    assert [result.tolist() for result in trace(remainder, [x])(x)] == [result.tolist() for result in remainder(x)]
