@@ -86,7 +86,7 @@ class LearnerServicer(pb_grpc.LearnerServiceServicer):
     async def Check(self, request: pb.CheckRequest, context: Context) -> pb.CheckResponse:  # noqa: ARG002, N802
         return self._core.check()
 
-    async def GetModel(  # type: ignore[override]  # noqa: N802 - messages are serialised already
+    async def GetModel(  # type: ignore[override]  # noqa: N802 - Admission lets bytes pass
         self, request: pb.GetModelRequest, _: Context
     ) -> AsyncIterator[bytes]:
         have = version_from_pb(request.have) if request.HasField("have") else NO_MODEL
