@@ -151,9 +151,9 @@ class Schema:
         Raises:
             SchemaMismatchError: naming the column, what was expected and what was found.
         """
-        if items.keys() == self._names:  # Nearly always it is a single item, which is seen in a third of the time.
+        if len(items) == len(self._one):  # Nearly always it is a single item, which is seen in a third of the time.
             for name, dtype, shape in self._one:
-                found = items[name]
+                found = items.get(name)
                 if type(found) is not _NDARRAY or found.dtype is not dtype or found.shape != shape:
                     break
             else:

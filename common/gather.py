@@ -58,13 +58,16 @@ class Gatherer:
 
     def __init__(self, schema: Schema) -> None:
         self._schema, self._frames = schema, Frames(schema)
-        self._pieces: dict[str, list[bytes]] = {c.name: [] for c in schema.columns if not c.frames}
+        self._names = [column.name for column in schema.columns if not column.frames]
+        self._pieces: list[bytes] = []
+        """All columns of the first items, then all of the next."""
         self._numbers: list[int] = []
         self.rows = 0
 
     def add(self, items: Items, rows: int) -> None:
         """Take as many items, which must fit the schema and be all there are."""
-        for name, pieces in self._pieces.items():
+        pieces = self._pieces
+        for name in self._names:
             pieces.append(items[name].tobytes())
         if self._schema.frame is not None:
             self._numbers += self._frames.number(items, rows)
@@ -72,13 +75,12 @@ class Gatherer:
 
     def take(self) -> Gathered:
         """All that was added since the last time, at least one item."""
-        columns = {name: b"".join(pieces) for name, pieces in self._pieces.items()}
+        columns = {name: b"".join(self._pieces[i :: len(self._names)]) for i, name in enumerate(self._names)}
         numbers = np.array(self._numbers, np.int64).reshape(self.rows, self._schema.max_frames)
         first = self._frames.first
         frames = self._frames.forget(self._still_wanted(numbers))
         gathered = Gathered(self.rows, columns, numbers, frames, first, self._frames.size)
-        for pieces in self._pieces.values():
-            pieces.clear()
+        self._pieces.clear()
         self._numbers.clear()
         self.rows = 0
         return gathered
