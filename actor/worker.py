@@ -87,7 +87,7 @@ class Actor:
         counters, busy = ActorCounters(), Busy()
         parts = build_agreed_parts(joined.config, joined.schema, seed=joined.seed, epsilon=joined.epsilon)
         parts = guarded(parts, joined.config.env, counters, busy)
-        fetcher = ModelFetcher(self._connector.stub, self._stopped)
+        fetcher = ModelFetcher(self._connector.get_model, self._stopped)
         fetcher.announce(joined.newest)
         pusher = Pusher(self._connector, joined, fetcher, counters, self._stopped)
         proxy = make_proxy(joined, parts.agent, pusher)

@@ -35,7 +35,7 @@ class Client:
         incarnation = int(np.random.default_rng().integers(1, 2**63))
         self._connector = Connector(address, incarnation, FLUSH_SECONDS, self._stopped, trust)
         joined = self._connector.join()
-        self._fetcher = ModelFetcher(self._connector.stub, self._stopped)
+        self._fetcher = ModelFetcher(self._connector.get_model, self._stopped)
         self.config, self.schema, self.counters = joined.config, joined.schema, ActorCounters()
         self._pusher = Pusher(self._connector, joined, self._fetcher, self.counters, self._stopped)
         self._proxy = ReplayBufferProxy(joined.schema, joined.config.push, self._pusher)

@@ -20,14 +20,13 @@ import grpc
 import torch
 
 from actor.client.assembly import assemble
-from actor.client.channel import open_channel, watch_credentials
+from actor.client.channel import GetModel, get_model, open_channel, watch_credentials
 from benchmarks.floor import MODEL_METHOD, floor_server
 from benchmarks.ingest import ingest
 from benchmarks.report import RUNS, median, report, run_as_actors_do
 from common.data import ModelVersion
 from common.interfaces import Agent
 from common.pb import crossborder_pb2 as pb
-from common.pb.crossborder_pb2_grpc import LearnerServiceStub as Stub
 from common.rpc import CHUNK_BYTES, version_to_pb
 from learner.server import LearnerServer, local_trust
 
@@ -52,10 +51,10 @@ def milliseconds(work: Callable[[int], object], before: Callable[[int], object])
     return sorted(found)
 
 
-def fetch(stub: Stub, agent: Agent | None = None, have: ModelVersion | None = None) -> bool:
+def fetch(source: GetModel, agent: Agent | None = None, have: ModelVersion | None = None) -> bool:
     """Whether there was a model."""
     request = pb.GetModelRequest(have=None if have is None else version_to_pb(have))
-    file = assemble(stub.GetModel(request, timeout=10))
+    file = assemble(source(request, timeout=10))
     if file is not None and agent is not None:
         agent.sync_model(file.model)
     return file is not None
@@ -85,16 +84,16 @@ def floor_stream(n_bytes: int) -> Iterator[Callable[[], int]]:
         yield lambda: sum(map(len, stream(sizes)))
 
 
-def latency(server: LearnerServer, stubs: Sequence[Stub]) -> list[dict[str, object]]:
+def latency(server: LearnerServer, sources: Sequence[GetModel]) -> list[dict[str, object]]:
     """Of one fetch, its checksum compared, decoded and loaded into the policy."""
     publish, agent = server.learner._publish, server.learner.agent
     befores: dict[str, Callable[[int], object]] = {
         "alone": publish,
-        "after another": lambda i: (publish(i), fetch(stubs[1])),
+        "after another": lambda i: (publish(i), fetch(sources[1])),
     }
     rows: list[dict[str, object]] = []
     for name, before in befores.items():
-        runs = [milliseconds(lambda _: fetch(stubs[0], agent), before) for _ in range(RUNS)]
+        runs = [milliseconds(lambda _: fetch(sources[0], agent), before) for _ in range(RUNS)]
         p50, p99 = (statistics.median(run[int(q * FETCHES)] for run in runs) for q in (0.5, 0.99))
         with floor_stream(size_of(server)) as receive:
             floor = median(lambda receive=receive: statistics.median(milliseconds(lambda _: receive(), nothing)))  # type: ignore[misc]
@@ -102,14 +101,14 @@ def latency(server: LearnerServer, stubs: Sequence[Stub]) -> list[dict[str, obje
     return rows
 
 
-def throughput(server: LearnerServer, stubs: Sequence[Stub]) -> dict[str, float]:
+def throughput(server: LearnerServer, sources: Sequence[GetModel]) -> dict[str, float]:
     """Fetches per second, and what publishing costs the trainer."""
-    waiting, own = list(stubs), threading.local()
+    waiting, own = list(sources), threading.local()
 
     def fetch_as_one_of_many() -> None:
-        if not hasattr(own, "stub"):
-            own.stub = waiting.pop()
-        fetch(own.stub)
+        if not hasattr(own, "source"):
+            own.source = waiting.pop()
+        fetch(own.source)
 
     fetches = per_second(fetch_as_one_of_many, ACTORS)
     with floor_stream(size_of(server)) as receive:
@@ -120,7 +119,7 @@ def throughput(server: LearnerServer, stubs: Sequence[Stub]) -> dict[str, float]
         "floor/s": floor,
         "ratio": fetches / floor,
         **publishing(server),
-        "not modified/s": median(lambda: per_second(lambda: fetch(stubs[0], have=newest))),
+        "not modified/s": median(lambda: per_second(lambda: fetch(sources[0], have=newest))),
     }
 
 
@@ -153,10 +152,10 @@ def main() -> None:
             channels = [open_channel(server.ingest.address, credentials) for _ in range(ACTORS)]
             for channel in channels:
                 stack.callback(channel.close)
-            stubs = [Stub(channel) for channel in channels]
+            sources = [get_model(channel) for channel in channels]
             how = f"{size_of(server) / 1e6:.1f} MB, {'TLS and tokens' if encrypted else 'in the clear'}"
-            report("model fetch", f"{how}; checked, loaded", latency(server, stubs))
-            report("models", how, [throughput(server, stubs)])
+            report("model fetch", f"{how}; checked, loaded", latency(server, sources))
+            report("models", how, [throughput(server, sources)])
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from actor.client.tensors import tensors_of
+from common.chunk import taken_apart
 from common.data import NO_MODEL, Array, Model
 from common.delta import restored
 from common.errors import RefusedError
@@ -27,17 +28,17 @@ class ModelFile:
     data: Array = field(repr=False)
 
 
-def assemble(chunks: Iterable[pb.GetModelResponse], base: ModelFile | None = None) -> ModelFile | None:
+def assemble(messages: Iterable[bytes], base: ModelFile | None = None) -> ModelFile | None:
     """A model from its chunks; None for *not modified*.
 
     Args:
-        chunks: of one answer.
+        messages: of one answer, serialised ``GetModelResponse``.
         base: what they may be a delta to; it stays as it is.
 
     Raises:
-        ValueError: chunks are missing, out of order, a delta to another model, or do not add up to what was announced.
+        ValueError: chunks are missing, out of order, broken, a delta to another model, or not what was announced.
     """
-    first, data = _joined(chunks)
+    first, data = _joined(messages)
     if first.not_modified:
         return None
     version = version_from_pb(first.version)
@@ -50,17 +51,17 @@ def assemble(chunks: Iterable[pb.GetModelResponse], base: ModelFile | None = Non
         raise ValueError(f"model {version}: {error}") from error
 
 
-def _joined(chunks: Iterable[pb.GetModelResponse]) -> tuple[pb.GetModelResponse, Array]:
+def _joined(messages: Iterable[bytes]) -> tuple[pb.GetModelResponse, Array]:
     """The first chunk and the data of all, uint8, in one buffer.
 
     Raises:
-        ValueError: chunks are missing, out of order, or hold more than was announced.
+        ValueError: chunks are missing, out of order, broken, or hold more than was announced.
     """
     first, file, size = pb.GetModelResponse(), np.empty(0, np.uint8), 0
-    for chunk in chunks:
+    for message in messages:
+        chunk, data = taken_apart(message)
         if size == 0:
             first, file = chunk, _room(chunk.total_bytes)
-        data = chunk.data  # Once: each access copies it.
         if chunk.offset != size:
             raise ValueError(f"model: expected a chunk at offset {size}, found one at {chunk.offset}")
         if size + len(data) > len(file):

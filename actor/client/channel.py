@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import TypeAlias
+
 import grpc
 
 from actor.trust import Trust
 from common.address import split_address
+from common.pb import crossborder_pb2 as pb
 from common.rpc import CLIENT_OPTIONS, authorization
 from common.tls import read_authorities, read_pair
 from common.tokens import Tokens
@@ -51,3 +54,13 @@ def open_channel(address: str, credentials: grpc.ChannelCredentials | None) -> g
     if credentials is None:
         return grpc.insecure_channel(address, options=CLIENT_OPTIONS)
     return grpc.secure_channel(address, credentials, options=CLIENT_OPTIONS)
+
+
+GetModel: TypeAlias = "grpc.UnaryStreamMultiCallable[pb.GetModelRequest, bytes]"
+"""Gives the messages as they came, for ``assemble``."""
+
+
+def get_model(channel: grpc.Channel) -> GetModel:
+    """``LearnerService.GetModel`` of whoever answers on a channel."""
+    service = pb.DESCRIPTOR.services_by_name["LearnerService"]
+    return channel.unary_stream(f"/{service.full_name}/GetModel", pb.GetModelRequest.SerializeToString)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import grpc
 
-from actor.client.channel import open_channel, watch_credentials
+from actor.client.channel import get_model, open_channel, watch_credentials
 from actor.trust import Trust
 from common.clocks import Deadline
 from common.codec import schema_from_pb
@@ -72,9 +72,10 @@ class Connector:
         self._opened_with = self._credentials.get()
         self._channel = open_channel(self._address, self._opened_with)
         self.stub = pb_grpc.LearnerServiceStub(self._channel)
+        self.get_model = get_model(self._channel)
 
     def refresh(self) -> None:
-        """Open another channel, and with it another ``stub``, if certificates have changed."""
+        """Open another channel, and with it other ``stub`` and ``get_model``, if certificates have changed."""
         if self._credentials.get() is not self._opened_with:
             self.close()
             self._open()

@@ -8,10 +8,10 @@ import threading
 import grpc
 
 from actor.client.assembly import ModelFile, assemble
+from actor.client.channel import GetModel
 from common.data import NO_MODEL, Model, ModelVersion
 from common.errors import AuthenticationError, LearnerUnreachableError
 from common.pb import crossborder_pb2 as pb
-from common.pb import crossborder_pb2_grpc as pb_grpc
 from common.rpc import Backoff, describe, typed_error, version_to_pb
 
 log = logging.getLogger(__name__)
@@ -22,12 +22,12 @@ class ModelFetcher:
     """A ``ModelSource`` over ``GetModel``.
 
     Args:
-        stub: of the learner; another one may be given later.
+        get_model: of the learner; that of another channel may be given later.
         stopped: ends the thread; set when the learner no longer trusts this actor.
     """
 
-    def __init__(self, stub: pb_grpc.LearnerServiceStub, stopped: threading.Event) -> None:
-        self.stub, self._stopped = stub, stopped
+    def __init__(self, get_model: GetModel, stopped: threading.Event) -> None:
+        self.get_model, self._stopped = get_model, stopped
         self._changed = threading.Condition()
         self._announced = NO_MODEL
         self._model: Model | None = None
@@ -112,7 +112,7 @@ class ModelFetcher:
         if base is not None:
             request = pb.GetModelRequest(have=version_to_pb(base.model.version), takes_delta=True)
         try:
-            return assemble(self.stub.GetModel(request, timeout=FETCH_SECONDS), base)
+            return assemble(self.get_model(request, timeout=FETCH_SECONDS), base)
         except ValueError:
             self._base = None
             raise

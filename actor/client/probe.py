@@ -11,7 +11,7 @@ from typing import Any, Final
 import grpc
 
 from actor.client.assembly import assemble
-from actor.client.channel import open_channel, watch_credentials
+from actor.client.channel import get_model, open_channel, watch_credentials
 from actor.trust import Trust
 from common.codec import schema_from_pb
 from common.data import Schema
@@ -109,20 +109,20 @@ class Probe:
         return PAYLOADS * len(payload) / (time.perf_counter() - began)
 
     def download(self) -> tuple[int, float]:
-        """Fetch the newest model: its bytes, and the seconds that took.
+        """Fetch the newest model: the bytes that came, and the seconds that took.
 
         Raises:
             RefusedError: what came is no model.
             CrossborderError: as ``ask``.
         """
         began = time.perf_counter()
-        chunks = _answered(lambda: list(self._stub.GetModel(pb.GetModelRequest(), timeout=TRANSFER_SECONDS)))
+        messages = _answered(lambda: list(get_model(self._channel)(pb.GetModelRequest(), timeout=TRANSFER_SECONDS)))
         seconds = time.perf_counter() - began
         try:
-            assemble(chunks)
+            assemble(messages)
         except ValueError as error:
             raise RefusedError(str(error)) from error
-        return sum(len(chunk.data) for chunk in chunks), seconds
+        return sum(map(len, messages)), seconds
 
     def close(self) -> None:
         self._channel.close()

@@ -203,7 +203,7 @@ class Pusher:
 
     def _join_again(self) -> int:
         self._connector.refresh()
-        self._fetcher.stub = self._connector.stub
+        self._fetcher.get_model = self._connector.get_model
         joined = self._connector.join()
         if joined.run_id != self._joined.run_id:
             raise RunChangedError(f"run {self._joined.run_id} has become run {joined.run_id}")

@@ -6,13 +6,12 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from common.chunk import taken_apart, with_data
 from common.data import ModelVersion
 from common.delta import delta_of
 from common.pb import crossborder_pb2 as pb
 from common.rpc import CHUNK_BYTES, UNARY_BYTES, checksum, version_to_pb
 from learner.models import Blob, ModelSlots
-
-_DATA_TAG = bytes([pb.GetModelResponse.DATA_FIELD_NUMBER << 3 | 2])  # Length-delimited.
 
 
 @dataclass(frozen=True)
@@ -46,7 +45,7 @@ class ModelAnswer:
         return replace(self, n_bytes=len(delta), messages=tuple(_messages(head, memoryview(delta))))
 
     def _data(self) -> bytes:
-        return b"".join(pb.GetModelResponse.FromString(message).data for message in self.messages)
+        return b"".join(taken_apart(message)[1] for message in self.messages)
 
 
 class ModelAnswers:
@@ -96,18 +95,4 @@ def _messages(head: pb.GetModelResponse, data: memoryview) -> Iterator[bytes]:
     size = len(data) if len(data) <= UNARY_BYTES else CHUNK_BYTES
     for offset in range(0, len(data), size):
         head.offset = offset
-        yield _with_data(head, data[offset : offset + size])
-
-
-def _with_data(message: pb.GetModelResponse, data: memoryview) -> bytes:
-    """Serialised; protobuf itself would copy ``data`` three times."""
-    return b"".join((message.SerializeToString(), _DATA_TAG, _varint(len(data)), data))
-
-
-def _varint(number: int) -> bytes:
-    """A number as protobuf writes it: seven bits a byte, the lowest first."""
-    low = b""
-    while number >> 7:
-        low += bytes([number & 0x7F | 0x80])
-        number >>= 7
-    return low + bytes([number])
+        yield with_data(head, data[offset : offset + size])

@@ -43,8 +43,12 @@ def assert_is_the_model(model: Model | None, version: ModelVersion = VERSION) ->
         assert model.params[name].dtype == expected.dtype
 
 
+def put_together(answer: list[pb.GetModelResponse], base: ModelFile | None = None) -> ModelFile | None:
+    return assemble([chunk.SerializeToString() for chunk in answer], base)
+
+
 def assembled(answer: list[pb.GetModelResponse], base: ModelFile | None = None) -> ModelFile:
-    file = assemble(answer, base)
+    file = put_together(answer, base)
     assert file is not None
     return file
 
@@ -55,7 +59,7 @@ def test_a_model_is_put_together_from_chunks_of_any_size(size: int) -> None:
 
 
 def test_not_modified_is_no_model() -> None:
-    assert assemble([pb.GetModelResponse(version=version_to_pb(VERSION), not_modified=True)]) is None
+    assert put_together([pb.GetModelResponse(version=version_to_pb(VERSION), not_modified=True)]) is None
 
 
 def test_torch_adopts_a_model_without_a_warning() -> None:
@@ -101,7 +105,12 @@ def test_bfloat16_is_widened() -> None:
 )
 def test_chunks_that_make_no_whole_model_are_refused(broken: list[pb.GetModelResponse], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        assemble(broken)
+        put_together(broken)
+
+
+def test_a_message_that_is_none_of_these_is_refused() -> None:
+    with pytest.raises(ValueError, match="expected a GetModelResponse, found other bytes"):
+        assemble([chunks()[0].SerializeToString()[:-1]])
 
 
 @given(st.integers(0, len(DATA) - 1), st.integers(1, 255))
@@ -111,7 +120,7 @@ def test_a_single_changed_byte_is_found_out(place: int, change: int) -> None:
     data[place] ^= change
     damaged[0].data = bytes(data)
     with pytest.raises(ValueError, match="expected checksum"):
-        assemble(damaged)
+        put_together(damaged)
 
 
 # What changed.
@@ -158,9 +167,9 @@ def test_what_changed_makes_the_model_bit_for_bit_and_leaves_the_one_before_as_i
 )
 def test_a_delta_that_makes_another_model_is_refused(broken: list[pb.GetModelResponse], message: str) -> None:
     with pytest.raises(ValueError, match=rf"model .*=40\): .*{message}"):
-        assemble(broken, assembled(chunks()))
+        put_together(broken, assembled(chunks()))
 
 
 def test_a_delta_is_refused_by_whoever_has_no_model() -> None:
     with pytest.raises(ValueError, match="expected a delta to "):
-        assemble(delta_chunks())
+        put_together(delta_chunks())

@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterator
 import grpc
 import pytest
 
+from actor.client.channel import get_model
 from actor.client.fetcher import ModelFetcher
 from common.data import NO_MODEL, ModelVersion
 from common.delta import delta_of
 from common.errors import LearnerUnreachableError
 from common.pb import crossborder_pb2 as pb
-from common.pb import crossborder_pb2_grpc as pb_grpc
 from common.rpc import CLIENT_OPTIONS, version_to_pb
 from tests.actor.client.conftest import ScriptedLearner, Serve
 from tests.actor.client.test_assembly import NEXT, NEXT_DATA, VERSION, assert_is_the_model, chunks, delta_chunks
@@ -28,7 +28,7 @@ def fetch(serve: Serve) -> Iterator[Fetch]:
     def _fetch(learner: ScriptedLearner) -> ModelFetcher:
         channel = grpc.insecure_channel(f"127.0.0.1:{serve(learner)}", options=CLIENT_OPTIONS)
         stopped = threading.Event()
-        made.append((ModelFetcher(pb_grpc.LearnerServiceStub(channel), stopped), channel, stopped))
+        made.append((ModelFetcher(get_model(channel), stopped), channel, stopped))
         return made[-1][0]
 
     yield _fetch

@@ -131,7 +131,7 @@ def push(serve: Serve, learner: BreakingLearner, batches: int, pushed: list[int]
     stopped = threading.Event()
     connector = Connector(f"127.0.0.1:{serve(learner)}", 5, PATIENCE, stopped)
     joined = connector.join()
-    fetcher = ModelFetcher(connector.stub, stopped)
+    fetcher = ModelFetcher(connector.get_model, stopped)
     pusher = Pusher(connector, joined, fetcher, ActorCounters(), stopped)
     gatherer = Gatherer(joined.schema)
     for n in range(batches):

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from actor.client.assembly import ModelFile, assemble
+from actor.client.channel import get_model
 from actor.client.fetcher import ModelFetcher
 from common.data import ModelVersion
 from common.pb import crossborder_pb2 as pb
@@ -53,7 +54,7 @@ def publish(server: LearnerServer, opt_steps: int) -> bytes:
 def test_an_actor_follows_many_versions_bit_for_bit_at_less_than_half_their_bytes(serve: Host, precision: str) -> None:
     server, stopped = serve(model_deltas=1, model_precision=precision), threading.Event()
     client = Client(server)
-    fetcher = ModelFetcher(client.stub, stopped)
+    fetcher = ModelFetcher(get_model(client.channel), stopped)
     fetcher.announce(ModelVersion(1, 0))
     fetcher.first(PATIENCE)
     whole, sent = server.ingest._boot["model_bytes"], server.control.model_bytes_sent
@@ -71,9 +72,9 @@ def test_an_actor_follows_many_versions_bit_for_bit_at_less_than_half_their_byte
     client.channel.close()
 
 
-def ask(client: Client, have: ModelVersion | None = None, *, takes_delta: bool = True) -> list[pb.GetModelResponse]:
+def ask(client: Client, have: ModelVersion | None = None, *, takes_delta: bool = True) -> list[bytes]:
     request = pb.GetModelRequest(have=have and version_to_pb(have), takes_delta=takes_delta)
-    return list(client.stub.GetModel(request, timeout=SECONDS))
+    return list(get_model(client.channel)(request, timeout=SECONDS))
 
 
 def test_the_model_comes_whole_unless_its_actor_asks_and_has_one_of_the_last(serve: Host) -> None:
@@ -86,7 +87,7 @@ def test_the_model_comes_whole_unless_its_actor_asks_and_has_one_of_the_last(ser
     gone, *kept = had
     for base in kept:
         answer = ask(client, base.model.version)
-        assert answer[0].base == version_to_pb(base.model.version)
+        assert pb.GetModelResponse.FromString(answer[0]).base == version_to_pb(base.model.version)
         found = assemble(answer, base)
         assert found is not None
         assert found.data.tobytes() == file
