@@ -3,11 +3,12 @@
 ``alone`` one actor fetches each version first, so that it is serialised for it; ``after another`` it was already;
 ``eight at once`` is fetches per second of eight actors, decoded but not loaded. The floor: the same bytes in the same
 pieces on a gRPC stream, received and forgotten. ``publish`` is what training waits for at each new version, beside one
-copy of the same bytes; ``not modified`` how often a second an actor could ask in vain, which none does.
+copy of the same bytes to the host; ``not modified`` how often a second an actor could ask in vain, which none does.
 """
 
 from __future__ import annotations
 
+import argparse
 import statistics
 import threading
 import time
@@ -112,19 +113,24 @@ def throughput(server: LearnerServer, sources: Sequence[GetModel]) -> dict[str, 
     fetches = per_second(fetch_as_one_of_many, ACTORS)
     with floor_stream(size_of(server)) as receive:
         floor = per_second(receive, ACTORS)
-    source, target = torch.zeros(size_of(server) // 4), torch.zeros(size_of(server) // 4)
-    publish = median(lambda: statistics.median(milliseconds(server.learner._publish, nothing)))
-    copy = median(lambda: statistics.median(milliseconds(lambda _: target.copy_(source), nothing)))
     newest = ModelVersion(server.control.incarnation, FETCHES - 1)
     return {
         "eight at once/s": fetches,
         "floor/s": floor,
         "ratio": fetches / floor,
-        "publish ms": publish,
-        "copy ms": copy,
-        "publish/copy": publish / copy,
+        **publishing(server),
         "not modified/s": median(lambda: per_second(lambda: fetch(sources[0], have=newest))),
     }
+
+
+def publishing(server: LearnerServer) -> dict[str, float]:
+    """What it costs the trainer; where the device is a GPU, a call of it writes the model of the call before."""
+    device = server.config.trainer.device
+    source, target = torch.zeros(size_of(server) // 4, device=device), torch.zeros(size_of(server) // 4)
+    arrive = nothing if device == "cpu" else lambda _: torch.cuda.synchronize(device)
+    publish = median(lambda: statistics.median(milliseconds(server.learner._publish, arrive)))
+    copy = median(lambda: statistics.median(milliseconds(lambda _: target.copy_(source), nothing)))
+    return {"publish ms": publish, "copy ms": copy, "publish/copy": publish / copy}
 
 
 def size_of(server: LearnerServer) -> int:
@@ -133,6 +139,13 @@ def size_of(server: LearnerServer) -> int:
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser("benchmarks.model", description=__doc__)
+    parser.add_argument("--device", default="cpu", help="cuda: what publishing costs training there, and no fetches")
+    device = parser.parse_args().device
+    if device != "cpu":
+        with ingest("cartpole", 64, AGENT, f"trainer.device={device}") as server:
+            report("publish", f"{size_of(server) / 1e6:.1f} MB from {device}", [publishing(server)])
+        return
     for encrypted in (False, True):
         with ingest("cartpole", 64, AGENT, encrypted=encrypted) as server, ExitStack() as stack:
             credentials = watch_credentials(server.ingest.address, local_trust(server.config.server)).get()

@@ -14,23 +14,32 @@ from common.config import Precision
 from common.errors import ConfigError
 from learner.models import N_SLOTS, ModelSlots
 from learner.shared import fence
+from learner.staging import Source, source_of
 
 
 class ModelPublisher:
     """The trainer's side: copies live tensors into a slot (0.13 ms for 1.7 M parameters) and counts it up.
+
+    From a GPU a model is on its way for a moment, at most one at a time; training goes on meanwhile.
 
     Args:
         path: the file of the slots, made here.
         tensors: the agent's ``model_info``.
         incarnation: of the run, the first part of every version.
         precision: bfloat16 rounds floating-point tensors to it; otherwise they travel as they are.
+        source: of the tensors' values; None makes the one for their device.
 
     Raises:
         ConfigError: a tensor's dtype cannot travel.
     """
 
     def __init__(
-        self, path: Path, tensors: Mapping[str, torch.Tensor], incarnation: int, precision: Precision = "float32"
+        self,
+        path: Path,
+        tensors: Mapping[str, torch.Tensor],
+        incarnation: int,
+        precision: Precision = "float32",
+        source: Source | None = None,
     ) -> None:
         sent = {name: _as_sent(name, tensor, precision) for name, tensor in tensors.items()}
         blank = save({name: tensor.contiguous() for name, tensor in sent.items()})
@@ -40,24 +49,42 @@ class ModelPublisher:
         """Spent on publishing so far."""
         self._incarnation = incarnation
         self._copy = torch._foreach_copy_
-        self._sources = list(tensors.values())
+        self._source = source or source_of(list(tensors.values()), list(sent.values()))
         self._targets = [_views(data, blank, sent) for data in self.slots.data]
+        self._taken: int | None = None
+        """Opt steps of the model on its way."""
+
+    def publish(self, opt_steps: int) -> None:
+        """Take the tensors' present values for the newest model; from a GPU it becomes that by ``settle``."""
+        self.settle(wait=True)
+        began = time.monotonic()
+        self._source.take()
+        self.seconds += time.monotonic() - began
+        self._taken = opt_steps
+        self.settle()
+
+    def settle(self, *, wait: bool = False) -> None:
+        """Make the model on its way the newest if it has arrived; with ``wait`` True, as soon as it has."""
+        if self._taken is None:
+            return
+        began = time.monotonic()
+        if self._source.arrived(wait=wait):
+            self._write(self._taken)
+            self._taken = None
+        self.seconds += time.monotonic() - began
 
     @torch.no_grad()
-    def publish(self, opt_steps: int) -> None:
-        """Make the tensors' present values the newest model."""
-        began = time.monotonic()
+    def _write(self, opt_steps: int) -> None:
         number = self.slots.header.published + 1
         slot = self.slots.slots[number % N_SLOTS]
         slot.ticket = 0
         fence()
-        self._copy(self._targets[number % N_SLOTS], self._sources)
+        self._copy(self._targets[number % N_SLOTS], self._source.tensors)
         slot.incarnation, slot.opt_steps = self._incarnation, opt_steps
         slot.published_at = time.monotonic()
         fence()
         slot.ticket = number
         self.slots.header.published = number
-        self.seconds += slot.published_at - began
 
 
 def _as_sent(name: str, tensor: torch.Tensor, precision: Precision) -> torch.Tensor:

@@ -84,13 +84,14 @@ class LearnerServer:
     def _start(self, stack: ExitStack) -> None:
         self._run = Run(self.config, stack, resume=self._resume)
         self.buffer = self._run.buffer
-        publisher = self._make_shared()
-        self.learner = self._run.make_learner(publisher.publish, stack)
+        self._publisher = self._make_shared()
+        self.learner = self._run.make_learner(self._publisher.publish, stack)
         self.ratio.begin(self.buffer.inserted, self.buffer.sampled)
         self.learner.start()
+        self._publisher.settle(wait=True)
         stack.callback(self._join_local_actors)
-        self._start_ingest(publisher.blob_bytes, stack)
-        self._serve_metrics(publisher, stack)
+        self._start_ingest(stack)
+        self._serve_metrics(stack)
         if self._n_local_actors:
             trust = local_trust(self.config.server)
             self._local_actors = ActorManager(self.ingest.local_address, self._n_local_actors, self.fail, trust)
@@ -105,14 +106,14 @@ class LearnerServer:
         tensors, precision = self._run.parts.agent.model_info(), self.config.trainer.model_precision
         return ModelPublisher(shared / "models", tensors, self.control.incarnation, precision)
 
-    def _start_ingest(self, model_bytes: int, stack: ExitStack) -> None:
+    def _start_ingest(self, stack: ExitStack) -> None:
         config = self.config
         boot = {
             "config": config.model_dump(mode="json"),
             "directory": str(self._run.dir.shared),
             "run_id": self._run.dir.identity.run_id,
             "columns": self._run.parts.schema.to_json(),
-            "model_bytes": model_bytes,
+            "model_bytes": self._publisher.blob_bytes,
             "listen": config.server.listen,
             "metrics_port": config.metrics.ingest_port,
         }
@@ -124,10 +125,10 @@ class LearnerServer:
             buffer=self.buffer, ratio=self.ratio, control=self.control, bell=bell, starvation_seconds=starvation
         )
 
-    def _serve_metrics(self, publisher: ModelPublisher, stack: ExitStack) -> None:
+    def _serve_metrics(self, stack: ExitStack) -> None:
         config = self.config.metrics
         collector = TrainerCollector(
-            self._run, self.learner, publisher, self.control, ratio=self.ratio, restarts=self._restarts
+            self._run, self.learner, self._publisher, self.control, ratio=self.ratio, restarts=self._restarts
         )
         metrics = MetricsServer(collector, config, config.trainer_port)
         stack.callback(metrics.close)
@@ -172,6 +173,7 @@ class LearnerServer:
             learner.finish(self.ingest.announce_stop)
         except CrossborderError as error:
             self.failure = self.failure or error
+        self._publisher.settle(wait=True)
         self.control.divergences += isinstance(self.failure, DivergedError)
         self._stack.close()
         if self.failure is not None:
@@ -184,7 +186,9 @@ class LearnerServer:
             if self.intake.may_sample() and self.learner.step():
                 self.control.sampled = self.buffer.sampled
                 self.ingest.release_held()
+                self._publisher.settle()
             else:
+                self._publisher.settle(wait=True)  # It takes a moment, waiting for items may take seconds.
                 self.intake.wait()
             self.learner.tick()
 
