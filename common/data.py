@@ -164,14 +164,14 @@ class Schema:
         if items.keys() != self._names:
             raise SchemaMismatchError(f"items: expected columns {[c.name for c in self.columns]}, found {list(items)}")
         rows = -1
-        for column in self.columns:
-            found = items[column.name]
+        for column, (name, dtype, _) in zip(self.columns, self._one, strict=True):
+            found = items[name]
             if not isinstance(found, np.ndarray) or not found.ndim:
-                raise SchemaMismatchError(f"column '{column.name}': expected an array with rows, found {found!r}")
+                raise SchemaMismatchError(f"column '{name}': expected an array with rows, found {found!r}")
             rows = len(found) if rows < 0 else rows
-            if found.shape != (rows, *column.shape) or found.dtype != column.dtype:
+            if found.shape != (rows, *column.shape) or found.dtype != dtype:
                 raise SchemaMismatchError(
-                    f"column '{column.name}': expected {column.dtype} [{rows}, *{list(column.shape)}], "
+                    f"column '{name}': expected {column.dtype} [{rows}, *{list(column.shape)}], "
                     f"found {found.dtype.str} {list(found.shape)}"
                 )
         return rows

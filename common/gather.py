@@ -78,7 +78,7 @@ class Gatherer:
         columns = {name: b"".join(self._pieces[i :: len(self._names)]) for i, name in enumerate(self._names)}
         numbers = np.array(self._numbers, np.int64).reshape(self.rows, self._schema.max_frames)
         first = self._frames.first
-        frames = self._frames.forget(self._still_wanted(numbers))
+        frames = self._frames.forget(self._still_wanted(numbers)) if numbers.size else bytearray()
         gathered = Gathered(self.rows, columns, numbers, frames, first, self._frames.size)
         self._pieces.clear()
         self._numbers.clear()
