@@ -59,7 +59,9 @@ class Spool(Generic[MessageT]):
         self._max_bytes, self._window, self._max_seconds = max_bytes, window, max_seconds
         self._group_rows, self._linger = group_rows, linger
         self._drop_oldest, self._on_drop, self._clock = drop_oldest, on_drop, clock
-        self._changed = threading.Condition()
+        self._lock = threading.Lock()
+        self._room, self._work = threading.Condition(self._lock), threading.Condition(self._lock)
+        """Waited for by who puts, and by who sends: an acknowledgement need not wake the latter."""
         self._sent: deque[_Entry[MessageT]] = deque()  # Number ``_acked + 1`` and those after it.
         self._unsent: deque[_Entry[MessageT]] = deque()
         self._bytes = self._sent_bytes = 0
@@ -75,18 +77,18 @@ class Spool(Generic[MessageT]):
 
     def put(self, message: MessageT, size: int, rows: int, seconds: float) -> bool:
         """Add a message of so many bytes and rows; False if there was no room for it within ``seconds``."""
-        with self._changed:
+        with self._lock:
             if not self._make_room(size):
                 self._is_wanted = True
-                self._changed.notify_all()
-                if not self._changed.wait_for(lambda: self._make_room(size), seconds):
+                self._work.notify_all()
+                if not self._room.wait_for(lambda: self._make_room(size), seconds):
                     return False
             self._is_wanted = False
             self._unsent.append(_Entry([message], size, rows, self._clock()))
             self._bytes += size
             self._unsent_rows += rows
             if not self._waits_for_more():  # Otherwise whoever sends would wake in vain.
-                self._changed.notify_all()
+                self._work.notify_all()
             return True
 
     def _make_room(self, size: int) -> bool:
@@ -115,7 +117,7 @@ class Spool(Generic[MessageT]):
 
     def connect(self, last_seq: int) -> int:
         """A new connection, whose other side has everything up to ``last_seq``; its epoch."""
-        with self._changed:
+        with self._lock:
             self._forget(last_seq)
             self._on_their_way = 0
             self._epoch += 1
@@ -123,15 +125,16 @@ class Spool(Generic[MessageT]):
             return self._epoch
 
     def disconnect(self) -> None:
-        with self._changed:
+        with self._lock:
             self._connected = False
             self._epoch += 1
-            self._changed.notify_all()
+            self._room.notify_all()
+            self._work.notify_all()
 
     def next_unsent(self, epoch: int, seconds: float) -> tuple[int, list[MessageT]] | None:
         """A number and its messages, to send on the connection of ``epoch``; None if there are none in ``seconds``."""
         deadline = Deadline(seconds)
-        with self._changed:
+        with self._lock:
             while epoch == self._epoch:
                 if self._on_their_way == len(self._sent):
                     self._number_next()
@@ -140,7 +143,7 @@ class Spool(Generic[MessageT]):
                     return self._acked + self._on_their_way, self._sent[self._on_their_way - 1].messages
                 if self._closed or deadline.passed():
                     return None
-                self._changed.wait(min(deadline.remaining(), self._lingers() or math.inf))
+                self._work.wait(min(deadline.remaining(), self._lingers() or math.inf))
             return None
 
     def _number_next(self) -> None:
@@ -169,7 +172,7 @@ class Spool(Generic[MessageT]):
 
     def acknowledge(self, seq: int) -> None:
         """Forget everything up to ``seq``."""
-        with self._changed:
+        with self._lock:
             self._forget(seq)
 
     def _forget(self, seq: int) -> None:
@@ -180,18 +183,18 @@ class Spool(Generic[MessageT]):
             self._n_sent -= len(entry.messages)
             self._acked += 1
             self._on_their_way = max(0, self._on_their_way - 1)
-        self._changed.notify_all()
+        self._room.notify_all()
 
     def close(self) -> None:
         """Nothing more will be put: ``next_unsent`` no longer waits."""
-        with self._changed:
+        with self._lock:
             self._closed = True
-            self._changed.notify_all()
+            self._work.notify_all()
 
     @property
     def drained(self) -> bool:
         """Closed, and everything has been sent."""
-        with self._changed:
+        with self._lock:
             return self._closed and not self._unsent and self._on_their_way == len(self._sent)
 
     @property
@@ -199,7 +202,7 @@ class Spool(Generic[MessageT]):
         return self._connected
 
     def is_current(self, epoch: int) -> bool:
-        with self._changed:
+        with self._lock:
             return epoch == self._epoch
 
     @property
@@ -209,5 +212,5 @@ class Spool(Generic[MessageT]):
 
     def __len__(self) -> int:
         """Messages not acknowledged yet."""
-        with self._changed:
+        with self._lock:
             return self._n_sent + len(self._unsent)

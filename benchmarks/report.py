@@ -33,7 +33,7 @@ def cpu_seconds(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def report(name: str, guarantees: str, rows: Sequence[Mapping[str, object]]) -> None:
+def report(name: str, guarantees: str, rows: Sequence[Mapping[str, object]], runs: int = RUNS) -> None:
     """Print the table and the JSON line."""
     columns = list(rows[0])
     cells = [[f"{row[c]:,.2f}" if isinstance(row[c], float) else str(row[c]) for c in columns] for row in rows]
@@ -41,6 +41,6 @@ def report(name: str, guarantees: str, rows: Sequence[Mapping[str, object]]) -> 
     lines = [
         "  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True)) for line in [columns, *cells]
     ]
-    heading = f"{name} ({os.cpu_count()} cores, medians of {RUNS}, {guarantees})"
-    result = {"benchmark": name, "cores": os.cpu_count(), "runs": RUNS, "guarantees": guarantees, "rows": rows}
+    heading = f"{name} ({os.cpu_count()} cores, medians of {runs}, {guarantees})"
+    result = {"benchmark": name, "cores": os.cpu_count(), "runs": runs, "guarantees": guarantees, "rows": rows}
     sys.stdout.write("\n".join([heading, *lines, json.dumps(result)]) + "\n")

@@ -31,7 +31,7 @@ GROUP_BYTES = 256 << 10
 """Batches that wait go out as one message of up to so many bytes; a stream carries no more with larger ones."""
 GROUP_BYTES_OF_FRAMES = 2 << 20
 """The same of frames, before they are compressed to a hundredth."""
-LINGER_SECONDS = 0.02
+LINGER_SECONDS = 0.05
 """Right after a message, batches wait so long for more: each message costs both sides some 0.5 ms."""
 HEARTBEAT_SECONDS = 1.0
 SILENCE_SECONDS = 15.0
