@@ -99,12 +99,14 @@ class FilmLearner(BreakingLearner):
     """Takes stacks of frames, compressed or not as it says at Join; keeps what came."""
 
     compressions: list[pb.Compression.ValueType] = field(default_factory=list)
+    max_message_bytes: int = 1 << 20
+    rows: list[int] = field(default_factory=list)
     came: list[tuple[int, bytes]] = field(default_factory=list)
 
     def Join(self, request: pb.JoinRequest, context: grpc.ServicerContext) -> pb.JoinResponse:  # noqa: N802
         if self.streams and self.is_away():
             context.abort(grpc.StatusCode.UNAVAILABLE, "the learner is away")
-        limits = pb.Limits(compressions=self.compressions, max_rows=1000, max_message_bytes=1 << 20)
+        limits = pb.Limits(compressions=self.compressions, max_rows=1000, max_message_bytes=self.max_message_bytes)
         return pb.JoinResponse(
             schema=schema_to_pb(STACKED), config_json=self.config, limits=limits, last_seq=self.last_seq
         )
@@ -112,6 +114,7 @@ class FilmLearner(BreakingLearner):
     def _store(self, request: pb.PushItemsRequest) -> None:
         if request.seq > self.last_seq:
             self.last_seq = request.seq
+            self.rows.append(request.rows)
             self.came.append((request.compression, request.payload))
             payload = decompress(request.payload, 1 << 20) if request.compression else request.payload
             batch = unpack(STACKED, decode(STACKED, request.rows, payload))
@@ -182,6 +185,16 @@ def test_every_stack_arrives_once_and_in_order_whatever_breaks_and_however_long(
     )
     assert push(serve, learner, 80, pushed) == Outcome(0, None, stopped=False)
     assert learner.stored == list(range(80))
+
+
+def test_batches_of_which_two_might_be_too_large_for_a_message_go_by_themselves(serve: Serve) -> None:
+    config = CONFIG.replace('"window": 2', '"window": 9')
+    learner = FilmLearner(config=config, max_message_bytes=1000)
+    assert push(serve, learner, 40) == Outcome(0, None, stopped=False)
+    assert learner.rows == [1] * 40
+    free = FilmLearner(config=config)
+    push(serve, free, 40)
+    assert max(free.rows) > 1
 
 
 def test_the_last_report_tells_of_reconnects_waiting_and_an_empty_spool(serve: Serve) -> None:
