@@ -80,7 +80,8 @@ class Spool(Generic[MessageT]):
         with self._lock:
             if not self._make_room(size):
                 self._is_wanted = True
-                self._work.notify_all()
+                if self._unsent:  # Those that wait for more go out now.
+                    self._work.notify_all()
                 if not self._room.wait_for(lambda: self._make_room(size), seconds):
                     return False
             self._is_wanted = False
@@ -113,6 +114,7 @@ class Spool(Generic[MessageT]):
         entry = self._unsent.popleft()
         self._bytes -= entry.size
         self._unsent_rows -= entry.rows
+        self._room.notify_all()
         self._on_drop(entry.messages[0])
 
     def connect(self, last_seq: int) -> int:
@@ -122,6 +124,7 @@ class Spool(Generic[MessageT]):
             self._on_their_way = 0
             self._epoch += 1
             self._connected = True
+            self._work.notify_all()
             return self._epoch
 
     def disconnect(self) -> None:

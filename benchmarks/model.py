@@ -2,8 +2,9 @@
 
 ``alone`` one actor fetches each version first, so that it is serialised for it; ``after another`` it was already;
 ``eight at once`` is fetches per second of eight actors, decoded but not loaded. The floor: the same bytes in the same
-pieces on a gRPC stream, received and forgotten. ``publish`` is what training waits for at each new version, beside one
-copy of the same bytes to the host; ``not modified`` how often a second an actor could ask in vain, which none does.
+pieces on a gRPC stream, received and forgotten. ``publish`` is what training waits for at each new version, a GPU
+being idle, beside one copy of the same bytes to the host; ``not modified`` how often a second an actor could ask in vain,
+which none does.
 """
 
 from __future__ import annotations
@@ -87,10 +88,12 @@ def floor_stream(n_bytes: int) -> Iterator[Callable[[], int]]:
 def latency(server: LearnerServer, sources: Sequence[GetModel]) -> list[dict[str, object]]:
     """Of one fetch, its checksum compared, decoded and loaded into the policy."""
     publish, agent = server.learner._publish, server.learner.agent
-    befores: dict[str, Callable[[int], object]] = {
-        "alone": publish,
-        "after another": lambda i: (publish(i), fetch(sources[1])),
-    }
+
+    def after_another(opt_steps: int) -> None:
+        publish(opt_steps)
+        fetch(sources[1])
+
+    befores: dict[str, Callable[[int], object]] = {"alone": publish, "after another": after_another}
     rows: list[dict[str, object]] = []
     for name, before in befores.items():
         runs = [milliseconds(lambda _: fetch(sources[0], agent), before) for _ in range(RUNS)]
@@ -126,10 +129,10 @@ def throughput(server: LearnerServer, sources: Sequence[GetModel]) -> dict[str, 
 def publishing(server: LearnerServer) -> dict[str, float]:
     """What it costs the trainer; where the device is a GPU, a call of it writes the model of the call before."""
     device = server.config.trainer.device
-    source, target = torch.zeros(size_of(server) // 4, device=device), torch.zeros(size_of(server) // 4)
+    live, target = torch.zeros(size_of(server) // 4, device=device), torch.zeros(size_of(server) // 4)
     arrive = nothing if device == "cpu" else lambda _: torch.cuda.synchronize(device)
     publish = median(lambda: statistics.median(milliseconds(server.learner._publish, arrive)))
-    copy = median(lambda: statistics.median(milliseconds(lambda _: target.copy_(source), nothing)))
+    copy = median(lambda: statistics.median(milliseconds(lambda _: target.copy_(live), nothing)))
     return {"publish ms": publish, "copy ms": copy, "publish/copy": publish / copy}
 
 

@@ -34,7 +34,7 @@ def cpu_seconds(pid: int) -> float:
 
 
 def report(name: str, guarantees: str, rows: Sequence[Mapping[str, object]], runs: int = RUNS) -> None:
-    """Print the table and the JSON line."""
+    """Print the table of medians of so many runs, and the JSON line."""
     columns = list(rows[0])
     cells = [[f"{row[c]:,.2f}" if isinstance(row[c], float) else str(row[c]) for c in columns] for row in rows]
     widths = [max(len(line[i]) for line in [columns, *cells]) for i in range(len(columns))]

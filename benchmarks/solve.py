@@ -189,12 +189,7 @@ def main() -> None:
             sys.stdout.write(json.dumps({"task": name, "seed": seed, **last}) + "\n")
             sys.stdout.flush()
         rows.append({"task": name, **table_row(runs)})
-    report(
-        "solve",
-        "two processes and an actor, acknowledged; one torch thread; medians over the seeds",
-        rows,
-        arguments.seeds,
-    )
+    report("solve", "seeds; two processes and an actor, acknowledged; one torch thread", rows, arguments.seeds)
 
 
 def table_row(runs: Mapping[str, Sequence[Mapping[str, float]]]) -> dict[str, object]:

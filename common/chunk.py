@@ -1,6 +1,7 @@
-"""``GetModelResponse`` written and read by hand: protobuf would copy its ``data`` three times at either end.
+"""``GetModelResponse`` by hand: protobuf would copy its ``data`` three times in writing and twice in reading.
 
-Messages are a field after the other, in any order: https://protobuf.dev/programming-guides/encoding.
+Messages are one field after another, in any order (https://protobuf.dev/programming-guides/encoding); ``data`` comes
+once, and there are no groups, which are no longer written.
 """
 
 from __future__ import annotations
@@ -11,13 +12,14 @@ from google.protobuf.message import DecodeError
 
 from common.pb import crossborder_pb2 as pb
 
-VARINT, FIXED_64, LENGTH, FIXED_32 = 0, 1, 2, 5
-DATA_TAG: Final = pb.GetModelResponse.DATA_FIELD_NUMBER << 3 | LENGTH
+_VARINT, _LENGTH = 0, 2
+_FIXED: Final = {1: 8, 5: 4}  # Bytes.
+_DATA_TAG: Final = pb.GetModelResponse.DATA_FIELD_NUMBER << 3 | _LENGTH
 
 
 def with_data(head: pb.GetModelResponse, data: bytes | memoryview) -> bytes:
     """A message serialised, with these data."""
-    return b"".join((head.SerializeToString(), _varint(DATA_TAG), _varint(len(data)), data))
+    return b"".join((head.SerializeToString(), _varint(_DATA_TAG), _varint(len(data)), data))
 
 
 def taken_apart(message: bytes) -> tuple[pb.GetModelResponse, memoryview]:
@@ -27,27 +29,32 @@ def taken_apart(message: bytes) -> tuple[pb.GetModelResponse, memoryview]:
         ValueError: it is no such message.
     """
     at = 0
+    data, rest = memoryview(b""), message
     try:
         while at < len(message):
             tag, begin, end = _field(message, at)
-            if tag == DATA_TAG and end <= len(message):
-                return pb.GetModelResponse.FromString(message[:at] + message[end:]), memoryview(message)[begin:end]
+            if tag == _DATA_TAG and end <= len(message):
+                data, rest = memoryview(message)[begin:end], message[:at] + message[end:]
+                break
             at = end
-        return pb.GetModelResponse.FromString(message), memoryview(b"")
-    except (DecodeError, LookupError) as error:
-        raise ValueError(f"expected a GetModelResponse, found other bytes: {error}") from error
+        head = pb.GetModelResponse.FromString(rest)
+    except (DecodeError, IndexError, KeyError) as error:
+        raise ValueError(f"expected a GetModelResponse, found {len(message)} other bytes") from error
+    if head.data:
+        raise ValueError("expected a GetModelResponse with data once, found them twice")
+    return head, data
 
 
 def _field(message: bytes, at: int) -> tuple[int, int, int]:
     """Of the field that begins at a place, its tag, and where its value begins and ends."""
     tag, at = _read_varint(message, at)
     kind = tag & 7
-    if kind == VARINT:
+    if kind == _VARINT:
         return tag, at, _read_varint(message, at)[1]
-    if kind == LENGTH:
+    if kind == _LENGTH:
         size, at = _read_varint(message, at)
         return tag, at, at + size
-    return tag, at, at + {FIXED_64: 8, FIXED_32: 4}[kind]
+    return tag, at, at + _FIXED[kind]
 
 
 def _varint(number: int) -> bytes:
@@ -67,4 +74,4 @@ def _read_varint(message: bytes, at: int) -> tuple[int, int]:
         number |= (byte & 0x7F) << 7 * place
         if byte < 0x80:
             return number, at + place + 1
-    raise LookupError("a number without end")
+    raise IndexError("a number without end")

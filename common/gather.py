@@ -88,4 +88,4 @@ class Gatherer:
     def _still_wanted(self, numbers: Array) -> int:
         """The lowest frame of the last row, which the next rows go on from; but no more than this batch could hold."""
         end = self._frames.end
-        return max(int(numbers[-1:].min(initial=end)), end - numbers.size)
+        return max(int(numbers[-1].min()), end - numbers.size)

@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict, dataclass
+from typing import Protocol
 
 from common.clocks import Every
 from common.config import TrainerConfig
@@ -53,6 +54,13 @@ class EvaluationCounts:
         self.last_at = time.time()
 
 
+class Publish(Protocol):
+    """Makes the agent's present policy the newest model."""
+
+    def __call__(self, opt_steps: int, /, *, wait: bool = False) -> None:
+        """Begin to, while training goes on; with ``wait`` it is the newest afterwards."""
+
+
 class Learner:
     """Counts steps and does what is due after each.
 
@@ -78,7 +86,7 @@ class Learner:
         scoring: Scoring,
         recorders: Sequence[Recorder],
         checkpoints: Checkpoints,
-        publish: Callable[[int], None],
+        publish: Publish,
         config: TrainerConfig,
         checkpointer: Checkpointer | None = None,
         window: RecordWindow | None = None,
@@ -115,7 +123,7 @@ class Learner:
     def start(self) -> None:
         """Publish the first model and start the clocks; nothing is sampled before."""
         self.agent.train()
-        self._publish(self.opt_steps)
+        self._publish(self.opt_steps, wait=True)
         self._started = self._window.start() - self._seconds_before
         self._check_budget()
 
@@ -207,7 +215,7 @@ class Learner:
         announce_stop()
         if self._diverged:
             return
-        self._publish(self.opt_steps)
+        self._publish(self.opt_steps, wait=True)
         for recorder in self._recorders:
             with tolerated("the last records are missing"):
                 recorder.flush()

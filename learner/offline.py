@@ -100,7 +100,7 @@ class OfflineTrainer:
         )
 
 
-def _nobody(_: int) -> None:
+def _nobody(_: int, *, wait: bool = False) -> None:
     """There is nobody to publish to."""
 
 

@@ -6,7 +6,6 @@ import hashlib
 import logging
 import math
 import threading
-from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -23,7 +22,7 @@ from learner.curve import draw_learning_curve
 from learner.durable import tolerated
 from learner.evaluator import build_evaluator
 from learner.evaluator_process import EvaluatorProcess
-from learner.learner import Learner, Outcome
+from learner.learner import Learner, Outcome, Publish
 from learner.limiter import RatioLimiter
 from learner.parts import build_eval_env, build_learner_parts
 from learner.precision import computing_in
@@ -120,7 +119,7 @@ class Run:
             return self.buffer
         return ResidentReplay(self.buffer, self.memory, torch.device(self.config.trainer.device))
 
-    def make_learner(self, publish: Callable[[int], None], stack: ExitStack, acting: Acting | None = None) -> Learner:
+    def make_learner(self, publish: Publish, stack: ExitStack, acting: Acting | None = None) -> Learner:
         """The learner loop of this run, with its recorders, evaluator and checkpoints; those are of ``acting`` too."""
         path, trainer = self.dir.path, self.config.trainer
         window = RecordWindow(self.buffer)

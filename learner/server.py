@@ -88,7 +88,6 @@ class LearnerServer:
         self.learner = self._run.make_learner(self._publisher.publish, stack)
         self.ratio.begin(self.buffer.inserted, self.buffer.sampled)
         self.learner.start()
-        self._publisher.settle(wait=True)
         stack.callback(self._join_local_actors)
         self._start_ingest(stack)
         self._serve_metrics(stack)
@@ -173,7 +172,6 @@ class LearnerServer:
             learner.finish(self.ingest.announce_stop)
         except CrossborderError as error:
             self.failure = self.failure or error
-        self._publisher.settle(wait=True)
         self.control.divergences += isinstance(self.failure, DivergedError)
         self._stack.close()
         if self.failure is not None:

@@ -39,7 +39,7 @@ class Live:
 
 
 class Staged:
-    """Tensors of a GPU, and pinned copies of them.
+    """Tensors of a GPU, and pinned copies of them. Should one be on the host, ``take`` waits for the GPU.
 
     Args:
         tensors: live.

@@ -95,7 +95,7 @@ class Trainer:
         )
 
 
-def _nobody(_: int) -> None:
+def _nobody(_: int, *, wait: bool = False) -> None:
     """In turns there is nobody to publish to: actor and learner are one agent."""
 
 

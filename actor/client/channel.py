@@ -1,4 +1,4 @@
-"""The channel to a learner: TLS with a token on every call, or plain on loopback."""
+"""The channel to a learner, TLS with a token on every call or plain on loopback; and ``GetModel`` on it."""
 
 from __future__ import annotations
 
@@ -62,5 +62,6 @@ GetModel: TypeAlias = "grpc.UnaryStreamMultiCallable[pb.GetModelRequest, bytes]"
 
 def get_model(channel: grpc.Channel) -> GetModel:
     """``LearnerService.GetModel`` of whoever answers on a channel."""
-    service = pb.DESCRIPTOR.services_by_name["LearnerService"]
-    return channel.unary_stream(f"/{service.full_name}/GetModel", pb.GetModelRequest.SerializeToString)
+    method = pb.DESCRIPTOR.services_by_name["LearnerService"].methods_by_name["GetModel"]
+    path = f"/{method.containing_service.full_name}/{method.name}"
+    return channel.unary_stream(path, pb.GetModelRequest.SerializeToString)

@@ -274,11 +274,11 @@ def test_a_sender_waits_for_a_message(in_thread: InThread) -> None:
     assert sent.result(PATIENCE) == (1, ["a"])
 
 
-@pytest.mark.parametrize("end", ["close", "disconnect"])
-def test_a_sender_waits_no_longer_after_the_end(in_thread: InThread, end: str) -> None:
+@pytest.mark.parametrize("end", [Spool.close, Spool.disconnect, lambda spool: spool.connect(0)])
+def test_a_sender_waits_no_longer_after_the_end(in_thread: InThread, end: Callable[[Spool[str]], object]) -> None:
     spool = make()
     sent = in_thread(spool.next_unsent, spool.connect(0), FOREVER)
-    getattr(spool, end)()
+    end(spool)
     assert sent.result(PATIENCE) is None
 
 
@@ -352,6 +352,17 @@ def test_what_could_not_be_sent_for_too_long_is_dropped_and_leaves_room_and_no_g
     assert dropped == ["a", "b", "c"]
 
 
+def test_a_producer_goes_on_when_the_sender_drops_what_is_too_old(in_thread: InThread) -> None:
+    clock = Clock()
+    spool: Spool[str] = Spool(1, 100, max_seconds=30.0, clock=clock)
+    epoch = spool.connect(0)
+    assert spool.put("a", 1, 1, 0)
+    put = in_thread(spool.put, "b", 1, 1, FOREVER)
+    clock.now = 30.0
+    assert spool.next_unsent(epoch, 0) is None
+    assert put.result(PATIENCE)
+
+
 def grouping(*, group_rows: int, window: int = 100) -> tuple[Spool[str], int, Clock]:
     """A connected spool that has just sent "a", its epoch and its clock."""
     clock = Clock()
@@ -403,6 +414,17 @@ def test_a_little_goes_out_at_once_when_there_is_no_room_for_more() -> None:
     assert spool.next_unsent(epoch, 0) is None
     assert not spool.put("d", 1, 1, 0)
     assert spool.next_unsent(epoch, 0) == (2, ["b", "c"])
+
+
+def test_a_sender_that_waits_for_more_wakes_when_there_is_no_room_for_more(in_thread: InThread) -> None:
+    spool: Spool[str] = Spool(100, 2, group_rows=50, linger=FOREVER)
+    epoch = spool.connect(0)
+    assert spool.put("a", 1, 1, 0)
+    assert spool.next_unsent(epoch, 0) == (1, ["a"])
+    assert spool.put("b", 1, 1, 0)
+    sent = in_thread(spool.next_unsent, epoch, FOREVER)
+    assert not spool.put("c", 1, 1, 0)
+    assert sent.result(PATIENCE) == (2, ["b"])
 
 
 def test_a_group_is_sent_again_as_it_was() -> None:

@@ -64,10 +64,29 @@ def test_one_that_was_cut_off_never_gives_half_of_its_data(length: int) -> None:
 
 @pytest.mark.parametrize("message", [b"\x80" * 1000, b"\x32" + b"\x80" * 1000, b"\x33", b"\x32\x05data", b"\x08"])
 def test_other_bytes_are_refused(message: bytes) -> None:
-    with pytest.raises(ValueError, match="expected a GetModelResponse, found other bytes: "):
+    with pytest.raises(ValueError, match=f"expected a GetModelResponse, found {len(message)} other bytes"):
         taken_apart(message)
 
 
-@given(st.binary(max_size=100))
-def test_nothing_is_found_that_was_not_there(message: bytes) -> None:
-    assert (data_of(message) or b"") in message
+def test_data_that_come_twice_are_refused() -> None:
+    with pytest.raises(ValueError, match="with data once, found them twice"):
+        taken_apart(with_data(HEAD, b"one") + with_data(HEAD, b"two"))
+
+
+FIELDS = [
+    HEAD.SerializeToString(),
+    b"\x32\x04data",
+    b"\xfa\x07\x02xx",
+    b"\xf9\x07" + bytes(8),
+    b"\x28\x96\x01",
+    b"\x32",
+]
+
+
+@given(st.lists(st.sampled_from(FIELDS) | st.binary(max_size=3), max_size=6).map(b"".join))
+def test_protobuf_finds_the_same_wherever_anything_is_found(message: bytes) -> None:
+    if (data := data_of(message)) is not None:
+        whole, head = pb.GetModelResponse.FromString(message), taken_apart(message)[0]
+        assert whole.data == data
+        whole.ClearField("data")
+        assert whole == head

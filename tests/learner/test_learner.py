@@ -62,8 +62,8 @@ class Diary:
     def close(self) -> None:
         self.events.append("close")
 
-    def publish(self, opt_steps: int) -> None:
-        self.events.append(f"publish {opt_steps}")
+    def publish(self, opt_steps: int, *, wait: bool = False) -> None:
+        self.events.append(f"publish {opt_steps}" + " and wait" * wait)
 
     def announce_stop(self) -> None:
         self.events.append("stop")
@@ -165,18 +165,18 @@ def test_invariant_3_everything_due_happens_in_borders_order(tmp_path: Path) -> 
     learner = make(diary, tmp_path, max_opts=4, eval_interval=2, record_interval=2, save_interval=2, sync_interval=1)
     run(learner, diary)
     assert diary.events == [
-        "publish 0",
+        "publish 0 and wait",
         *("opt", "publish 1"),
         *("opt", "evaluate", "save best", "record", "flush", "save 2", "publish 2"),
         *("opt", "publish 3"),
-        *("opt", "evaluate", "record", "flush", "save 4", "stop", "publish 4", "flush", "save final"),
+        *("opt", "evaluate", "record", "flush", "save 4", "stop", "publish 4 and wait", "flush", "save final"),
     ]
 
 
 def test_invariant_4_the_first_model_is_published_before_anything_else_and_has_step_zero(tmp_path: Path) -> None:
     diary = Diary()
     make(diary, tmp_path)
-    assert diary.events == ["publish 0"]
+    assert diary.events == ["publish 0 and wait"]
 
 
 def test_invariant_7_rates_are_over_the_window_and_it_starts_again_only_at_a_record(tmp_path: Path) -> None:
@@ -343,7 +343,7 @@ def test_an_interval_of_zero_or_none_switches_off(tmp_path: Path) -> None:
     diary = Diary()
     learner = make(diary, tmp_path, max_opts=50, save_interval=None)
     run(learner, diary)
-    assert set(diary.events) == {"publish 0", "opt", "stop", "publish 50", "flush", "save final"}
+    assert set(diary.events) == {"publish 0 and wait", "opt", "stop", "publish 50 and wait", "flush", "save final"}
 
 
 def test_training_goes_on_when_a_checkpoint_cannot_be_saved(tmp_path: Path) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -13,7 +15,7 @@ from common.config import Precision
 from common.data import NO_MODEL, ModelVersion
 from learner.publisher import ModelPublisher
 from learner.server import LearnerServer
-from tests.conftest import MakeConfig
+from tests.conftest import PATIENCE, MakeConfig, wait_for
 
 Tensors = dict[str, torch.Tensor]
 
@@ -21,19 +23,29 @@ Tensors = dict[str, torch.Tensor]
 class Late:
     """A source whose values arrive at the second look, if nobody waits for them."""
 
-    def __init__(self, live: list[torch.Tensor], sent: object = None) -> None:
+    looks = 2
+
+    def __init__(self, live: list[torch.Tensor], sent: object) -> None:
         self.tensors = [torch.empty_like(tensor) for tensor in live]
-        self._live, self._looks = live, 0
+        self.waits = 0
+        self._live, self._looked = live, 0
 
     def take(self) -> None:
-        self._looks, self._taken = 0, [tensor.clone() for tensor in self._live]
+        self._looked, self._taken = 0, [tensor.clone() for tensor in self._live]
 
     def arrived(self, *, wait: bool) -> bool:
-        self._looks += 1
-        if not wait and self._looks < 2:
+        self._looked += 1
+        self.waits += wait
+        if not wait and self._looked < self.looks:
             return False
         torch._foreach_copy_(self.tensors, self._taken)
         return True
+
+
+class Lost(Late):
+    """A source whose values arrive only if they are waited for."""
+
+    looks = 10**9
 
 
 def newest(publisher: ModelPublisher) -> Tensors:
@@ -42,15 +54,21 @@ def newest(publisher: ModelPublisher) -> Tensors:
     return found
 
 
-def late(directory: Path, weights: torch.Tensor) -> ModelPublisher:
-    return ModelPublisher(directory / "models", {"w": weights}, incarnation=3, source=Late([weights]))
+@pytest.fixture
+def late(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[torch.Tensor], ModelPublisher]:
+    """Publishes a tensor that comes late."""
+    monkeypatch.setattr("learner.publisher.source_of", Late)
+    return lambda weights: ModelPublisher(tmp_path / "models", {"w": weights}, incarnation=3)
+
+
+Publisher = Callable[[torch.Tensor], ModelPublisher]
 
 
 def test_a_model_on_its_way_is_the_newest_once_it_has_arrived_with_the_values_and_version_of_before(
-    tmp_path: Path,
+    late: Publisher,
 ) -> None:
     weights = torch.full((1000,), 1.0)
-    publisher = late(tmp_path, weights)
+    publisher = late(weights)
     publisher.publish(opt_steps=1)
     weights.fill_(2.0)
     assert publisher.slots.newest() == NO_MODEL
@@ -63,17 +81,17 @@ def test_a_model_on_its_way_is_the_newest_once_it_has_arrived_with_the_values_an
     assert published_at >= arrived_at, "nobody could have it before"
 
 
-def test_a_model_that_is_waited_for_is_the_newest_afterwards_and_only_once(tmp_path: Path) -> None:
-    publisher = late(tmp_path, torch.zeros(1000))
+def test_a_model_that_is_waited_for_is_the_newest_afterwards_and_only_once(late: Publisher) -> None:
+    publisher = late(torch.zeros(1000))
     publisher.publish(opt_steps=1)
     for _ in range(3):
         publisher.settle(wait=True)
     assert publisher.slots.header.published == 1
 
 
-def test_a_model_that_is_due_while_another_is_on_its_way_waits_for_that(tmp_path: Path) -> None:
+def test_a_model_that_is_due_while_another_is_on_its_way_waits_for_that(late: Publisher) -> None:
     weights = torch.full((1000,), 1.0)
-    publisher = late(tmp_path, weights)
+    publisher = late(weights)
     publisher.publish(opt_steps=1)
     weights.fill_(2.0)
     publisher.publish(opt_steps=2)
@@ -96,6 +114,30 @@ def test_a_run_has_its_first_model_before_anyone_may_join_and_its_last_one_in_th
         server.train()
     assert slots.newest() == ModelVersion(1, 95)
     assert slots.header.published == 11
+
+
+def test_a_model_becomes_the_newest_while_opt_steps_go_on(
+    make_config: MakeConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("learner.publisher.source_of", Late)
+    config = make_config(trainer={"max_opts": 95, "sync_interval": 50})
+    with LearnerServer(config, local_actors=1) as server:
+        server.train()
+    source = server._publisher._source
+    assert isinstance(source, Late)
+    assert source.waits == 2, "the first and the last, but not the one between"
+
+
+def test_a_model_becomes_the_newest_while_items_are_waited_for(
+    make_config: MakeConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("learner.publisher.source_of", Lost)
+    with LearnerServer(make_config()) as server, ThreadPoolExecutor() as pool:
+        server.learner._publish(40)
+        training = pool.submit(server.train)
+        wait_for(lambda: server._publisher.slots.newest().opt_steps == 40, "the model")
+        server.learner.request_stop()
+        training.result(PATIENCE)
 
 
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

@@ -17,7 +17,7 @@ from actor.client.pusher import Pusher, RunChangedError
 from actor.stat import ActorCounters
 from common.codec import decode, encode, schema_to_pb
 from common.compression import compress, decompress
-from common.data import NO_MODEL, Column, Schema
+from common.data import ENVELOPE_BYTES, NO_MODEL, Column, Schema
 from common.errors import RefusedError, SchemaMismatchError
 from common.frames import unpack
 from common.gather import Gatherer
@@ -187,14 +187,14 @@ def test_every_stack_arrives_once_and_in_order_whatever_breaks_and_however_long(
     assert learner.stored == list(range(80))
 
 
-def test_batches_of_which_two_might_be_too_large_for_a_message_go_by_themselves(serve: Serve) -> None:
-    config = CONFIG.replace('"window": 2', '"window": 9')
-    learner = FilmLearner(config=config, max_message_bytes=1000)
+@pytest.mark.parametrize(
+    ("room", "rows"), [(3 * STACKED.max_packed_bytes - 1, 2), (2 * STACKED.max_packed_bytes - 1, 1)]
+)
+def test_no_more_rows_go_together_than_a_message_may_hold(serve: Serve, room: int, rows: int) -> None:
+    learner = FilmLearner(config=CONFIG.replace('"window": 2', '"window": 9'), max_message_bytes=ENVELOPE_BYTES + room)
     assert push(serve, learner, 40) == Outcome(0, None, stopped=False)
-    assert learner.rows == [1] * 40
-    free = FilmLearner(config=config)
-    push(serve, free, 40)
-    assert max(free.rows) > 1
+    assert sum(learner.rows) == 40
+    assert max(learner.rows) == rows
 
 
 def test_the_last_report_tells_of_reconnects_waiting_and_an_empty_spool(serve: Serve) -> None:
