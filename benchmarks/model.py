@@ -3,8 +3,8 @@
 ``alone`` one actor fetches each version first, so that it is serialised for it; ``after another`` it was already;
 ``eight at once`` is fetches per second of eight actors, decoded but not loaded. The floor: the same bytes in the same
 pieces on a gRPC stream, received and forgotten. ``publish`` is what training waits for at each new version, a GPU
-being idle, beside one copy of the same bytes to the host; ``not modified`` how often a second an actor could ask in vain,
-which none does.
+being idle, beside one copy of the same bytes to the host; ``not modified`` how often a second an actor could ask in
+vain, which none does.
 """
 
 from __future__ import annotations

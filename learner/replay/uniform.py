@@ -56,7 +56,8 @@ class UniformReplay(SharedReplay):
     def restore(self, state: Snapshot) -> None:
         super().restore(state)
         if ahead := state.values.get("ahead"):
-            items = {name: column.copy() for name, column in state.arrays.items()}
+            names = (column.name for column in self._memory.schema.columns)  # Files know another order.
+            items = {name: state.arrays[name].copy() for name in names}
             self._ahead = _Ahead(items, ahead["size"], ahead["left"], ahead["stale_at"])
 
     def _draw(self, size: int) -> Items:
