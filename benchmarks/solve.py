@@ -189,7 +189,7 @@ def main() -> None:
             sys.stdout.write(json.dumps({"task": name, "seed": seed, **last}) + "\n")
             sys.stdout.flush()
         rows.append({"task": name, **table_row(runs)})
-    report("solve", "seeds; two processes and an actor, acknowledged; one torch thread", rows, arguments.seeds)
+    report("solve", "a seed each; two processes and an actor, acknowledged; one torch thread", rows, arguments.seeds)
 
 
 def table_row(runs: Mapping[str, Sequence[Mapping[str, float]]]) -> dict[str, object]:

@@ -137,7 +137,7 @@ def test_a_model_becomes_the_newest_while_items_are_waited_for(
         training = pool.submit(server.train)
         wait_for(lambda: server._publisher.slots.newest().opt_steps == 40, "the model")
         server.learner.request_stop()
-        training.result(PATIENCE)
+        assert training.result(PATIENCE).opt_steps == 0
 
 
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
