@@ -19,13 +19,14 @@ demo: $(READY)
 	$(BIN)/learner-server --config configs/cartpole.yaml --local-actors 2 --listen 127.0.0.1:0 \
 		--set metrics.trainer_port=0 --set metrics.ingest_port=0
 
+# Tests wait for processes more than they compute: four at a time on two cores. Those of a file stay together.
 test: $(READY)
-	$(BIN)/pytest
+	$(BIN)/pytest -n 4 --dist loadfile
 
 # Long: kills, partitions, resumes, a soak, shutdowns, a million mutated messages, a siege; then the tables of what they found.
 SOAK_MINUTES ?= 30
 chaos: $(READY)
-	for exercise in kills partition address resume shutdown storm fuzz siege; do \
+	for exercise in kills partition address resume shutdown storm fuzz siege greed power; do \
 		$(BIN)/python -m tests.chaos $$exercise || exit 1; \
 	done
 	$(BIN)/python -m tests.chaos soak --minutes $(SOAK_MINUTES)
@@ -114,16 +115,12 @@ images:
 compose-test: $(READY) images
 	$(BIN)/pytest -m compose tests/compose
 
-# The operator's rules are Prometheus' own, indented.
-RULES := deploy/components/monitoring/rules.yaml
-manifests:
-	{ echo '# Generated from docker/prometheus/ by make manifests.'; \
-	  echo 'apiVersion: monitoring.coreos.com/v1'; echo 'kind: PrometheusRule'; \
-	  echo 'metadata: { name: crossborder }'; echo 'spec:'; echo '  groups:'; \
-	  sed -n '/^  /{s/^/  /;p}' docker/prometheus/alerts.yml docker/prometheus/scaling.yml; } > $(RULES)
+# Manifests that repeat other files are committed; manifests-check fails when they are not what deploy/ generates.
+manifests: $(READY) dashboards
+	$(BIN)/python -m deploy
 
 manifests-check: manifests
-	git diff --exit-code -- $(RULES)
+	git diff --exit-code -- deploy/components
 
 # The manifests as a cluster would get them.
 kustomize:

@@ -10,9 +10,9 @@ from functools import partial
 from actor.manager import ActorManager
 from actor.trust import Trust
 from actor.trust_options import add_learner, trust_in
-from common.command import Parser, at_least, positive, tell_error
+from common.command import Parser, at_least, positive, tell_error, tell_exit
 from common.errors import CrossborderError
-from common.log import setup_logging
+from common.log import quiet_grpc, setup_logging
 from common.signals import StopSignals
 
 log = logging.getLogger(__name__)
@@ -20,6 +20,7 @@ EXAMPLES = """\
   actor-worker --learner 127.0.0.1:50051                  one actor in this process
   actor-worker --learner 127.0.0.1:50051 --num-actors 8   eight, each a process of its own, restarted when they die
   actor-worker --learner gpu-host:50051 --ca ca.pem --token-file actor.token
+  actor-worker --learner gpu-host:50051 --allow my_parts …                  the learner may name your own parts
   actor-worker --learner gpu-host:50051 --ca ca.pem --token-file actor.token --check   would it work from here?
 
 The token may come from the environment too: CROSSBORDER_TOKEN_FILE or CROSSBORDER_TOKEN.
@@ -38,8 +39,9 @@ def parser() -> Parser:
         nargs="+",
         action="extend",
         default=[],
-        metavar="MODULE",
-        help="modules the learner may name parts from, those below included (default: any)",
+        metavar="TARGET",
+        help="what the learner may name besides crossborder's own parts: module:attr, or a module for the classes in "
+        "it and below it; any: all there is (default: nothing, but all there is from a learner on this host)",
     )
     made.add_argument("--num-actors", type=at_least(1), default=1, metavar="N", help="actors on this host (default: 1)")
     made.add_argument(
@@ -88,6 +90,7 @@ def main(argv: list[str] | None = None) -> int:
     """The command; its exit code."""
     arguments = parser().parse_args(argv)
     setup_logging(arguments.log_level, arguments.log_format)
+    quiet_grpc("text" if arguments.num_actors > 1 else arguments.log_format)
     signals = StopSignals()
     try:
         run = _check if arguments.check else _run_one if arguments.num_actors == 1 else _run_many
@@ -95,8 +98,12 @@ def main(argv: list[str] | None = None) -> int:
     except CrossborderError as error:
         if signals.received is None:
             return tell_error("actor-worker", error, arguments.log_format)
-    except KeyboardInterrupt:
+    except (SystemExit, KeyboardInterrupt) as error:
+        if signals.received is None:
+            return tell_exit(error)
         sys.stderr.write("actor-worker: interrupted\n")
+    finally:
+        signals.ignore()
     return signals.exit_code
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import statistics
 import time
 from collections.abc import Callable
@@ -11,14 +10,14 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import Final, TextIO
 
+from actor.allowance import check_names
+from actor.client.answer import config_from_json
 from actor.client.probe import Answer, Probe
 from actor.handshake import connect, inspect_certificate, resolve
 from actor.trust import Trust
 from actor.worker import build_agreed_parts
 from common.address import split_address
-from common.config import ActorConfig
 from common.errors import ConfigError, CrossborderError, ProtocolMismatchError, RefusedError
-from common.settings import validate
 
 QUESTIONS: Final = 20
 CLOCK_SECONDS: Final = 5.0
@@ -62,8 +61,8 @@ class Visit:
 
     def schema(self) -> str:
         answer = self._answers[0]
-        config = validate(ActorConfig, json.loads(answer.config_json), "the learner's configuration")
-        self._trust.check_names(config)
+        config = config_from_json(answer.config_json)
+        check_names(config, self._trust, self._host)
         build_agreed_parts(config, answer.schema, seed=0, epsilon=0.0).close()
         return f"{config.env.target} and {config.agent.target} make {', '.join(map(str, answer.schema.columns))}"
 
@@ -123,7 +122,11 @@ CHECKS: Final = (
     ),
     Check("protocol", Visit.protocol, "install the same crossborder release on both hosts", is_vital=True),
     Check("room", Visit.room, "stop other actors, or raise server.max_actors"),
-    Check("schema", Visit.schema, "install what the learner names on this host too, in the same version; --allow it"),
+    Check(
+        "schema",
+        Visit.schema,
+        "install what the learner names on this host too, in the same version; if you trust it, --allow it",
+    ),
     Check("round trip", Visit.round_trip, "look at the network: the learner does not answer in time"),
     Check("clock", Visit.clock, "keep both clocks by NTP (timedatectl set-ntp true)"),
     Check("throughput", Visit.throughput, "look at the network: messages of 1 MiB do not get through in time"),

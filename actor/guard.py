@@ -17,7 +17,7 @@ import gymnasium
 from actor.stat import ActorCounters
 from common.child import RestartPolicy
 from common.data import Array
-from common.envs import Env
+from common.envs import Env, EnvExitError
 
 log = logging.getLogger(__name__)
 LAST_WORDS_SECONDS = 30.0
@@ -60,8 +60,8 @@ class Guard(gymnasium.Wrapper[Any, Any, Any, Any]):
         self._busy.since = time.monotonic()
         try:
             return self.env.step(action)
-        except Exception as error:
-            self._rebuild(error)
+        except (Exception, SystemExit) as error:
+            self._rebuild(EnvExitError(error) if isinstance(error, SystemExit) else error)
             raise EpisodeLostError from error
         finally:
             self._busy.since = math.inf
@@ -77,8 +77,8 @@ class Guard(gymnasium.Wrapper[Any, Any, Any, Any]):
                 self._busy.since = time.monotonic()
                 try:
                     return self.env.reset(seed=seed, **options)
-                except Exception as error:  # noqa: BLE001 - whatever it is, it is logged or raised again
-                    self._rebuild(error)
+                except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever it is, it is logged or raised again
+                    self._rebuild(EnvExitError(error) if isinstance(error, SystemExit) else error)
                     seed = None  # It led to the error, perhaps; without one a new environment draws its own.
         finally:
             self._busy.since = math.inf
@@ -107,10 +107,13 @@ class Watchdog:
         busy: written by the thread that makes this object.
         seconds: an environment may be busy for so long.
         on_hang: called with the stack of that thread, once; what it does may take ``LAST_WORDS_SECONDS``.
+        ends_process: whether the process may be ended so; a trainer is not, it has more to do than its environment.
     """
 
-    def __init__(self, busy: Busy, seconds: float, on_hang: Callable[[str], None]) -> None:
-        self._busy, self._seconds, self._on_hang = busy, seconds, on_hang
+    def __init__(
+        self, busy: Busy, seconds: float, on_hang: Callable[[str], None], *, ends_process: bool = True
+    ) -> None:
+        self._busy, self._seconds, self._on_hang, self._ends_process = busy, seconds, on_hang, ends_process
         self._watched = threading.get_ident()
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
@@ -125,11 +128,16 @@ class Watchdog:
     def _watch(self) -> None:
         remaining = self._seconds
         while remaining > 0:
-            faulthandler.dump_traceback_later(remaining + self._seconds, exit=True)
+            self._end_process_in(remaining + self._seconds)
             if self._ended.wait(remaining):
                 faulthandler.cancel_dump_traceback_later()
                 return
             remaining = self._seconds + min(0.0, self._busy.since - time.monotonic())
-        faulthandler.dump_traceback_later(LAST_WORDS_SECONDS, exit=True)
+        self._end_process_in(LAST_WORDS_SECONDS)
         self._on_hang("".join(traceback.format_stack(sys._current_frames()[self._watched])))
         faulthandler.cancel_dump_traceback_later()
+
+    def _end_process_in(self, seconds: float) -> None:
+        """Even if no Python runs any more; each call puts off the one before."""
+        if self._ends_process:
+            faulthandler.dump_traceback_later(seconds, exit=True)

@@ -29,14 +29,19 @@ class ResumableSampler(Sampler):
         """The present episodes, between two rounds."""
         tapes = [tape.state() for tape in self._tapes]
         arrays = {f"{j}.{name}": array for j, tape in enumerate(tapes) for name, array in tape.arrays.items()}
-        return Snapshot({"counters": self._counters.state(), "tapes": [tape.values for tape in tapes]}, arrays)
+        values = {"counters": self._counters.state(), "tapes": [tape.values for tape in tapes], "seeds": [*self._seeds]}
+        return Snapshot(values, arrays)
 
     def restore(self, state: Snapshot) -> None:
         """Play the episodes of ``state`` again, before anything else; one that comes out differently is begun anew."""
         counters, seeds = self._counters, list(self._seeds)
         counters.restore(state.values["counters"])
         self._counters = ActorCounters()  # What is played again has been counted.
+        unused = state.values.get("seeds", [])
         for j, values in enumerate(state.values["tapes"][: len(seeds)]):
+            if j < len(unused) and unused[j] is not None:  # It has not begun its first episode.
+                self._seeds[j] = unused[j]
+                continue
             kept = Snapshot(values, {name: state.arrays[f"{j}.{name}"] for name in ("actions", "sums")})
             if not self._play(j, kept):
                 log.warning(

@@ -60,7 +60,7 @@ class Sampler:
         """Step environment j; None if that lost its episode."""
         lane = self._lanes[j]
         try:
-            next_obs, reward, terminated, truncated, _ = lane.env.step(action)
+            next_obs, reward, terminated, truncated, info = lane.env.step(action)
         except EpisodeLostError:  # The next one begins with a reset; what is pending of this one goes with it.
             self._obs[j] = None
             self._counters.abandon(j)
@@ -69,7 +69,7 @@ class Sampler:
         step = Step(obs, action, float(reward), next_obs, bool(terminated), bool(truncated))
         done = step.terminated or step.truncated
         self._obs[j] = None if done else next_obs
-        self._counters.step(j, step.reward, done)
+        self._counters.step(j, step.reward, done, _success(info) if done else None)
         return step
 
     def _process(self, steps: Sequence[Step | None]) -> list[Items]:
@@ -87,3 +87,9 @@ class Sampler:
         obs, _ = lane.env.reset(seed=seed)
         lane.processor.reset()
         return np.array(obs)
+
+
+def _success(info: dict[str, Any]) -> bool | None:
+    """Whether an episode succeeded, by the info of its last step; None where the environment does not say."""
+    success = info.get("is_success")
+    return None if success is None else bool(success)

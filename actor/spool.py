@@ -1,10 +1,10 @@
 """A bounded queue of messages that are kept until they are acknowledged. No sockets.
 
 Producer: ``put`` (waits while the spool is full or the other side holds back). Sender: ``connect``, ``next_unsent``,
-``acknowledge``, ``disconnect``. A message that was sent but not acknowledged is sent again after ``connect``; one that
-was never sent may be dropped, and has no number yet. Those that wait go out together, under one number: right after a
-message, a little is kept back for a moment until there is more, since each message costs both sides as much as hundreds
-of rows.
+``acknowledge``, ``disconnect``, and ``renumber`` when the other side has lost messages that it had acknowledged. A
+message that was sent but not acknowledged is sent again after ``connect``; one that was never sent may be dropped, and
+has no number yet. Those that wait go out together, under one number: right after a message, a little is kept back for a
+moment until there is more, since each message costs both sides as much as hundreds of rows.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Spool(Generic[MessageT]):
     Args:
         max_bytes: kept at most, while connected or not.
         window: unacknowledged messages at most while connected.
-        group_rows: messages go out together up to so many rows; 0 sends each by itself.
+        group_rows: messages of up to this many rows go out together; 0 sends each by itself. May change at any time.
         linger: seconds after a group for which fewer rows than that wait for more.
         max_seconds: a message that was not sent for so long is dropped.
         drop_oldest: while disconnected and full, drop what was never sent, the oldest first, rather than wait.
@@ -57,7 +57,7 @@ class Spool(Generic[MessageT]):
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._max_bytes, self._window, self._max_seconds = max_bytes, window, max_seconds
-        self._group_rows, self._linger = group_rows, linger
+        self.group_rows, self._linger = group_rows, linger
         self._drop_oldest, self._on_drop, self._clock = drop_oldest, on_drop, clock
         self._lock = threading.Lock()
         self._room, self._work = threading.Condition(self._lock), threading.Condition(self._lock)
@@ -127,6 +127,15 @@ class Spool(Generic[MessageT]):
             self._work.notify_all()
             return self._epoch
 
+    def renumber(self) -> None:
+        """Number the messages that were sent and not acknowledged from 1 again, in the same groups.
+
+        Only while disconnected: a connection carries the numbers of before.
+        """
+        with self._lock:
+            assert not self._connected
+            self._acked = self._on_their_way = 0
+
     def disconnect(self) -> None:
         with self._lock:
             self._connected = False
@@ -155,7 +164,7 @@ class Spool(Generic[MessageT]):
             return
         group = [self._unsent.popleft()]
         rows = group[0].rows
-        while self._unsent and rows + self._unsent[0].rows <= self._group_rows:
+        while self._unsent and rows + self._unsent[0].rows <= self.group_rows:
             group.append(self._unsent.popleft())
             rows += group[-1].rows
         size, messages = sum(entry.size for entry in group), [entry.messages[0] for entry in group]
@@ -166,7 +175,7 @@ class Spool(Generic[MessageT]):
         self._n_sent += len(messages)
 
     def _waits_for_more(self) -> bool:
-        is_enough = self._closed or self._is_wanted or self._unsent_rows >= self._group_rows
+        is_enough = self._closed or self._is_wanted or self._unsent_rows >= self.group_rows
         return not is_enough and self._lingers() > 0
 
     def _lingers(self) -> float:
@@ -199,6 +208,11 @@ class Spool(Generic[MessageT]):
         """Closed, and everything has been sent."""
         with self._lock:
             return self._closed and not self._unsent and self._on_their_way == len(self._sent)
+
+    @property
+    def acknowledged(self) -> int:
+        """The highest number that was acknowledged."""
+        return self._acked
 
     @property
     def connected(self) -> bool:

@@ -5,11 +5,14 @@ from __future__ import annotations
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from common.data import MAX_ENV_ERROR, MAX_EPISODES
+
+RECENT_EPISODES: Final = 100
+"""Episodes whose means are shown."""
 
 
 @dataclass(frozen=True)
@@ -50,13 +53,22 @@ class ActorCounters:
         self._env_errors: deque[str] = deque(maxlen=1)
         self._returns: deque[float] = deque(maxlen=MAX_EPISODES)
         self._lengths: deque[int] = deque(maxlen=MAX_EPISODES)
+        self._successes: deque[bool] = deque(maxlen=MAX_EPISODES)
         self._open: dict[int, tuple[float, int]] = {}  # Return and length so far, by environment.
-        self._recent: deque[float] = deque(maxlen=100)
+        self._recent: deque[float] = deque(maxlen=RECENT_EPISODES)
+        self._recent_lengths: deque[int] = deque(maxlen=RECENT_EPISODES)
+        self._recent_successes: deque[bool] = deque(maxlen=RECENT_EPISODES)
 
-    def step(self, env: int, reward: float, done: bool) -> None:
+    def step(self, env: int, reward: float, done: bool, success: bool | None = None) -> None:
         """Count one step of environment number ``env``; with ``done`` it ends that environment's episode.
 
         An episode with a reward that is not finite has no return and is not reported.
+
+        Args:
+            env: number of the environment.
+            reward: of the step.
+            done: whether the episode ends.
+            success: whether the episode succeeded; None where the environment does not say.
         """
         self._last = self._clock()
         if self._started is None:
@@ -69,6 +81,10 @@ class ActorCounters:
             self._returns.append(total)
             self._recent.append(total)
             self._lengths.append(length)
+            self._recent_lengths.append(length)
+            if success is not None:
+                self._successes.append(success)
+                self._recent_successes.append(success)
 
     def abandon(self, env: int) -> None:
         """Forget the episode of environment number ``env``: it has no end."""
@@ -87,12 +103,20 @@ class ActorCounters:
 
     def state(self) -> dict[str, Any]:
         """Counts of steps and episodes, as plain values."""
-        return {"env_steps": self.env_steps, "recent": list(self._recent), "open": list(self._open.items())}
+        return {
+            "env_steps": self.env_steps,
+            "recent": list(self._recent),
+            "recent_lengths": list(self._recent_lengths),
+            "recent_successes": list(self._recent_successes),
+            "open": list(self._open.items()),
+        }
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Go on counting where ``state`` was."""
         self.env_steps = state["env_steps"]
         self._recent.extend(state["recent"])
+        self._recent_lengths.extend(state.get("recent_lengths", []))  # Release 0.1 did not keep these two.
+        self._recent_successes.extend(state.get("recent_successes", []))
         self._open = {env: (total, length) for env, (total, length) in state["open"]}
 
     def seconds(self) -> float:
@@ -103,9 +127,18 @@ class ActorCounters:
         """Mean return of the last 100 episodes; 0 before the first."""
         return sum(self._recent) / len(self._recent) if self._recent else 0.0
 
-    def take_episodes(self) -> tuple[list[float], list[int]]:
-        """Returns and lengths of the episodes that ended since the last call, the newest ``MAX_EPISODES``."""
-        taken = list(self._returns), list(self._lengths)
-        self._returns.clear()
-        self._lengths.clear()
+    def episode_record(self) -> dict[str, float]:
+        """Means of the last 100 episodes, by the keys of records; without those that no episode has told yet."""
+        recent: dict[str, Sequence[float]] = {
+            "train_return": self._recent,
+            "train_length": self._recent_lengths,
+            "train_success": self._recent_successes,
+        }
+        return {key: sum(values) / len(values) for key, values in recent.items() if values}
+
+    def take_episodes(self) -> tuple[list[float], list[int], list[bool]]:
+        """Returns, lengths and known successes of the episodes since the last call, the newest ``MAX_EPISODES``."""
+        taken = list(self._returns), list(self._lengths), list(self._successes)
+        for values in (self._returns, self._lengths, self._successes):
+            values.clear()
         return taken

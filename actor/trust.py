@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Final
 
 from pydantic import Field
 
 from common.address import is_loopback
-from common.config import ActorConfig
-from common.errors import ConfigError, PluginError
+from common.errors import ConfigError
 from common.settings import Settings
 from common.tokens import ACTOR_VARIABLE, Tokens
+
+ANY: Final = "any"
+"""In ``allow``: the learner may name whatever code it likes."""
 
 
 class Trust(Settings):
@@ -26,7 +27,11 @@ class Trust(Settings):
     key: Path | None = Field(None, description="The private key of that certificate.")
     token_file: Path | None = Field(None, description="Holds the actor's token; null: from the environment, if there.")
     insecure: bool = Field(False, description="Speak to a host beyond loopback although nothing is encrypted.")
-    allow: tuple[str, ...] = Field((), description="Modules the learner may name parts from; empty: any.")
+    allow: tuple[str, ...] = Field(
+        (),
+        description="What the learner may name besides crossborder's own parts: module:attr, or modules; any: all "
+        "there is; empty: nothing, or all there is from a learner on this host.",
+    )
 
     def uses_tls(self, host: str) -> bool:
         """Whether to speak TLS to ``host``.
@@ -49,33 +54,9 @@ class Trust(Settings):
         """
         return Tokens.find(self.token_file, ACTOR_VARIABLE)
 
-    def check_names(self, config: ActorConfig) -> None:
-        """See that all that ``config`` names lies within ``allow``, before anything is imported.
+    def allows_anything(self, host: str) -> bool:
+        """Whether a learner on ``host`` may name whatever code it likes.
 
-        Any text with a colon may be imported by somebody (gymnasium reads ``module:Name-v0``), so each is looked at.
-
-        Raises:
-            PluginError: something does not.
+        One on this host may unless ``allow`` says less: it could start that code itself. Others may by ``any`` only.
         """
-        for text in _texts(config.model_dump(mode="json")) if self.allow else ():
-            if ":" in text and not any(_within(text, allowed) for allowed in self.allow):
-                raise PluginError(f"the learner names '{text}', which --allow {' '.join(self.allow)} does not cover")
-
-
-def _within(target: str, allowed: str) -> bool:
-    """A module allows itself and what lies below it, ``module:attr`` only itself."""
-    module = target.partition(":")[0]
-    return allowed in (target, module) or module.startswith(f"{allowed}.")
-
-
-def _texts(value: Any) -> Iterator[str]:
-    """Every text in plain values, keys included."""
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, dict):
-        for key, inner in value.items():
-            yield str(key)
-            yield from _texts(inner)
-    elif isinstance(value, list):
-        for inner in value:
-            yield from _texts(inner)
+        return ANY in self.allow or (not self.allow and is_loopback(host))

@@ -5,25 +5,27 @@ from __future__ import annotations
 import json
 import logging
 import os
-import secrets
 import sys
 import threading
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
 from dataclasses import replace
 from functools import partial
 
 import torch
 
-from actor.client.connector import Connector, Joined
+from actor.allowance import check_names
+from actor.client.assembly import most_bytes
+from actor.client.connector import Connector, Joined, new_incarnation
 from actor.client.fetcher import ModelFetcher
-from actor.client.pusher import Pusher, RunChangedError
+from actor.client.pusher import Pusher, RunChangedError, SettingsChangedError
 from actor.guard import Busy, Guard, Watchdog
 from actor.priority import PrioritizedBatches
 from actor.proxy import BatchSink, ReplayBufferProxy
 from actor.sampler import Sampler
 from actor.stat import ActorCounters, ActorStat
 from actor.trust import Trust
+from common.address import split_address
 from common.child import RestartPolicy, say, say_error
 from common.config import ActorConfig
 from common.data import PRIORITY, Schema
@@ -55,9 +57,11 @@ class Actor:
 
     def __init__(self, address: str, patience: float, trust: Trust, tell: Callable[[CrossborderError], int]) -> None:
         self._trust, self._tell = trust, tell
+        self._host, _ = split_address(address)
+        self._address = address
         self._stopped = threading.Event()
         self._asked_to_stop = False
-        self._connector = Connector(address, secrets.randbits(63) + 1, patience, self._stopped, trust)
+        self._connector = Connector(address, new_incarnation(), patience, self._stopped, trust)
 
     def stop(self) -> None:
         """End the actor in order; from any thread."""
@@ -65,17 +69,22 @@ class Actor:
         self._stopped.set()
 
     def run(self) -> ActorStat:
-        """Act until the learner or ``stop`` says so. A new run at the same address is joined afresh.
+        """Act until the learner or ``stop`` says so.
+
+        A new run at the same address, and a run that was resumed with other settings, are joined afresh.
 
         Raises:
             CrossborderError: the learner cannot be reached or refuses, or a part cannot be built.
         """
         try:
             while True:
+                joined = self._connector.join()
+                log.info("joined run %s as actor %d of %s", joined.run_id, joined.actor_id, self._address)
                 try:
-                    return self._run_once(self._connector.join())
-                except RunChangedError as change:
+                    return self._run_once(joined)
+                except (RunChangedError, SettingsChangedError) as change:
                     log.warning("starting over: %s", change)
+                    self._connector.renew(keeps_place=False)
                     self._stopped.clear()
                     if self._asked_to_stop:
                         self._stopped.set()
@@ -83,29 +92,44 @@ class Actor:
             self._connector.close()
 
     def _run_once(self, joined: Joined) -> ActorStat:
-        self._trust.check_names(joined.config)
-        counters, busy = ActorCounters(), Busy()
-        parts = build_agreed_parts(joined.config, joined.schema, seed=joined.seed, epsilon=joined.epsilon)
-        parts = guarded(parts, joined.config.env, counters, busy)
-        fetcher = ModelFetcher(self._connector.get_model, self._stopped)
+        check_names(joined.config, self._trust, self._host)
+        counters = ActorCounters()
+        fetcher = ModelFetcher(self._connector.get_model, self._stopped, max_bytes=None)
         fetcher.announce(joined.newest)
         pusher = Pusher(self._connector, joined, fetcher, counters, self._stopped)
-        proxy = make_proxy(joined, parts.agent, pusher)
-        seconds = joined.config.env.timeout_seconds
-        watchdog = Watchdog(busy, seconds, partial(self._end_hung, pusher, counters)) if seconds else nullcontext()
-        try:
-            with watchdog:
-                self._act(Sampler(parts.lanes, counters, joined.seed), parts.agent, fetcher, proxy)
-        finally:
-            unacknowledged = pusher.finish(FINISH_SECONDS)
-            fetcher.join(1.0)
-            parts.close()
+        with ExitStack() as stack:
+            try:
+                self._live(joined, pusher, fetcher, counters, stack)
+            finally:
+                unacknowledged = pusher.finish(FINISH_SECONDS)
+                fetcher.join(1.0)
         failure = pusher.failure or fetcher.failure
         if failure is not None:
             raise failure
         if unacknowledged:
             log.warning("%d batches were not acknowledged before the end", unacknowledged)
+        if pusher.changes and not (self._asked_to_stop or pusher.told_to_stop):
+            raise SettingsChangedError("the learner has changed settings of this actor")
         return ActorStat(joined.actor_id, counters.env_steps, counters.seconds())
+
+    def _live(
+        self, joined: Joined, pusher: Pusher, fetcher: ModelFetcher, counters: ActorCounters, stack: ExitStack
+    ) -> None:
+        """Build the parts and act with them; ``stack`` closes them when the items have been handed over.
+
+        The stream is open before that, so that the learner knows of an actor whose environment takes minutes to build.
+        """
+        busy = Busy()
+        parts = guarded(_built(joined, counters), joined.config.env, counters, busy)
+        stack.callback(parts.close)
+        fetcher.allow(most_bytes(parts.agent.model_info()))
+        pusher.ready()
+        seconds = joined.config.env.timeout_seconds
+        watchdog = Watchdog(busy, seconds, partial(self._end_hung, pusher, counters)) if seconds else nullcontext()
+        with watchdog:
+            self._act(Sampler(parts.lanes, counters, joined.seed), joined, parts.agent, fetcher, pusher)
+        if pusher.changes:
+            pusher.hand_over()
 
     def _end_hung(self, pusher: Pusher, counters: ActorCounters, where: str) -> None:
         """Hand over what there is and end the process, since a thread cannot be ended."""
@@ -115,10 +139,11 @@ class Actor:
         pusher.finish(FINISH_SECONDS)
         os._exit(self._tell(EnvHungError("an environment has not returned within env.timeout_seconds")))
 
-    def _act(self, sampler: Sampler, agent: Agent, models: ModelFetcher, proxy: ReplayBufferProxy) -> None:
+    def _act(self, sampler: Sampler, joined: Joined, agent: Agent, models: ModelFetcher, pusher: Pusher) -> None:
+        proxy = make_proxy(joined, agent, pusher)
         model = models.first(FIRST_MODEL_SECONDS)
         agent.train()
-        while not self._stopped.is_set():
+        while not (self._stopped.is_set() or pusher.changes):
             if model is not None:
                 agent.sync_model(model)
                 proxy.version = model.version
@@ -134,6 +159,15 @@ def make_proxy(joined: Joined, agent: Agent, sink: BatchSink) -> ReplayBufferPro
         return ReplayBufferProxy(joined.schema, push, sink)
     schema = joined.schema.without(PRIORITY)
     return ReplayBufferProxy(schema, push, PrioritizedBatches(sink, agent, schema))
+
+
+def _built(joined: Joined, counters: ActorCounters) -> Parts:
+    """The agreed parts; the learner is told why where they cannot be built."""
+    try:
+        return build_agreed_parts(joined.config, joined.schema, seed=joined.seed, epsilon=joined.epsilon)
+    except CrossborderError as error:
+        counters.note_env_error(f"the parts of this actor cannot be built: {error}")
+        raise
 
 
 def build_agreed_parts(config: ActorConfig, schema: Schema, *, seed: int, epsilon: float) -> Parts:
@@ -185,7 +219,7 @@ def main() -> int:
         stat = run_actor(actor)
     except CrossborderError as error:
         return say_error(error)
-    except Exception:
+    except (Exception, SystemExit):
         log.exception("the actor failed")
         return 1
     say({"stat": vars(stat)})

@@ -56,7 +56,7 @@ class Replay:
         self._writer, self._seq = ReplayWriter(written), 0
         self._batch = Packer(schema).pack(life(schema, ROWS), ROWS)
         self.uniform = UniformReplay(self.memory, seed=0)
-        self.prioritized = PrioritizedReplay(self.memory, PrioritizedConfig(), seed=0)
+        self.prioritized = PrioritizedReplay(self.memory, PrioritizedConfig(), seed=0, n_opts=1000)
 
     def insert(self) -> None:
         self._seq += 1

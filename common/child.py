@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
+import math
 import os
 import queue
 import signal
@@ -81,7 +82,7 @@ class Child:
         self.events: queue.Queue[Event] = queue.Queue(maxsize=64)
         self._reported: CrossborderError | None = None
         self._process = subprocess.Popen(
-            [sys.executable, "-m", module],
+            [sys.executable, "-P", "-m", module],  # -P: not a package of our name in the current directory.
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -165,6 +166,10 @@ class Child:
         except subprocess.TimeoutExpired:
             return None
 
+    def kill(self) -> None:
+        """End it at once, also when it is stopped or hangs."""
+        self._process.kill()
+
     def close_stdin(self) -> None:
         """Ask it to end itself."""
         assert self._process.stdin is not None
@@ -215,6 +220,8 @@ class Supervisor:
         on_give_up: called with the reason when the child died too often or ended for a permanent reason.
         finished: exit codes after which the child is not started again and nothing is wrong.
         policy: how often to restart.
+        is_hung: asked twice a second of a child that runs; one that hangs is killed, and then started again as any
+            other that dies.
 
     A restart may help after a signal, after an unexpected exception, when the learner could not be reached and when an
     environment hangs. After any other typed error the next start would end the same way.
@@ -228,8 +235,10 @@ class Supervisor:
         on_give_up: Callable[[CrossborderError], None],
         finished: frozenset[int] = frozenset({0}),
         policy: RestartPolicy | None = None,
+        is_hung: Callable[[], bool] = lambda: False,
     ) -> None:
         self._start = start
+        self._is_hung = is_hung
         self._on_give_up = on_give_up
         self._finished = finished
         self._policy = policy or RestartPolicy()
@@ -242,12 +251,20 @@ class Supervisor:
     def _watch(self) -> None:
         while not self._stopping.is_set():
             code = self.child.wait(0.5)
+            if code is None and not self._stopping.is_set() and self._is_hung():
+                code = self._kill_hung()
             if code is None or self._stopping.is_set():
                 continue
             if code in self._finished:
                 return
             if not self._restart(code):
                 return
+
+    def _kill_hung(self) -> int | None:
+        """Kill it; its exit code, or None if a disk that does not answer keeps it: then we come here once more."""
+        log.error("%s (process %d) shows no sign of life and is killed", self.child.name, self.child.pid)
+        self.child.kill()
+        return self.child.wait(10.0)
 
     def _restart(self, code: int) -> bool:
         worth_it = code <= 0 or code in self._WORTH_A_RESTART
@@ -274,10 +291,12 @@ class Supervisor:
         self.restarts += 1
         return True
 
-    def wait(self) -> None:
-        """Wait until the child is no longer watched: finished, given up or to be stopped."""
-        while self._thread.is_alive():
-            self._thread.join(timeout=1.0)
+    def wait(self, seconds: float = math.inf) -> bool:
+        """Wait until the child is no longer watched: finished, given up or to be stopped; False if it still is."""
+        deadline = Deadline(seconds)
+        while self._thread.is_alive() and not deadline.passed():
+            self._thread.join(timeout=min(1.0, deadline.remaining()))
+        return not self._thread.is_alive()
 
     def stop_watching(self) -> None:
         """From now on the child may end; it is not started again."""

@@ -20,6 +20,38 @@ class Deadline:
         return self._clock() >= self._at
 
 
+class Stillness:
+    """Notices that a count which others keep changing has not changed for too long.
+
+    While the process that looks was stopped itself, the others may have been stopped with it: such a time does not
+    count.
+
+    Args:
+        count: as it stands; the others change it several times a second.
+        clock: seconds, monotonic.
+    """
+
+    _AWAY_SECONDS = 5.0
+    """Two looks further apart than this were not meant to be."""
+
+    def __init__(self, count: Callable[[], int], clock: Callable[[], float] = time.monotonic) -> None:
+        self._count, self._clock = count, clock
+        self.begin()
+
+    def begin(self) -> None:
+        """Count from now on, as if there had been a change."""
+        self._seen, self._looked_at = self._count(), self._clock()
+        self._since = self._looked_at
+
+    def seconds(self) -> float:
+        """How long there has been no change, as far as looks tell; to be asked about once a second."""
+        count, now = self._count(), self._clock()
+        if count != self._seen or now - self._looked_at > self._AWAY_SECONDS:
+            self._seen, self._since = count, now
+        self._looked_at = now
+        return now - self._since
+
+
 class Every:
     """Due at each ``interval``-th step; 0 or None is never due."""
 

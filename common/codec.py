@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import NoReturn
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -12,21 +11,7 @@ from common.errors import RefusedError
 from common.frames import NO_FRAMES, Packed, split
 from common.gather import Gathered, Gatherer
 from common.pb import crossborder_pb2 as pb
-
-NonFinite = Callable[[str, Array, int], Array]
-"""Takes a column's name, its flat values of which some are not finite, and their rows; gives values that all are."""
-
-
-def refuse_nonfinite(name: str, values: Array, rows: int) -> NoReturn:
-    """Refuse a column for its first value that is not finite.
-
-    Raises:
-        RefusedError: always, naming column, value and row.
-    """
-    bad = int(np.flatnonzero(~np.isfinite(values))[0])
-    raise RefusedError(
-        f"column '{name}': expected finite values, found {values[bad]} in row {bad * rows // len(values)}", "values"
-    )
+from common.values import REFUSE_ALL, Rules
 
 
 def encode(schema: Schema, items: Items, rows: int) -> bytes:
@@ -64,22 +49,22 @@ def _frames(batches: Sequence[Gathered], numbers: Array) -> Iterator[memoryview]
         yield batch.frame(number)
 
 
-def decode(schema: Schema, rows: int, payload: bytes, nonfinite: NonFinite = refuse_nonfinite) -> Packed:
+def decode(schema: Schema, rows: int, payload: bytes, rules: Rules = REFUSE_ALL) -> Packed:
     """Read-only views of what a payload of at least one row holds.
 
     Raises:
-        RefusedError: the size is wrong, a boolean is neither 0 nor 1, a position is beyond the frames, or ``nonfinite``
-            refuses NaN or infinity.
+        RefusedError: the size is wrong, a boolean is neither 0 nor 1, a position is beyond the frames, or the rules
+            refuse NaN, infinity or a value outside its column's domain.
     """
     n_frames = _count_frames(schema, rows, len(payload))
     columns: Items = {}
     offset = 0
     for column in schema.columns:
-        columns[column.name] = _read(column.packed, rows, payload, offset, nonfinite)
+        columns[column.name] = _read(column.packed, rows, payload, offset, rules)
         offset += rows * column.packed.row_bytes
     for column in schema.frame_columns:
         _check_positions(column.name, columns[column.name], n_frames)
-    frames = _read(schema.frame, n_frames, payload, offset, nonfinite) if schema.frame else NO_FRAMES
+    frames = _read(schema.frame, n_frames, payload, offset, rules) if schema.frame else NO_FRAMES
     return Packed(rows, columns, frames)
 
 
@@ -100,14 +85,16 @@ def _count_frames(schema: Schema, rows: int, found: int) -> int:
     return n_frames
 
 
-def _read(column: Column, rows: int, payload: bytes, offset: int, nonfinite: NonFinite) -> Array:
+def _read(column: Column, rows: int, payload: bytes, offset: int, rules: Rules) -> Array:
     """One column of a payload, ``[rows, *shape]``."""
     count = rows * column.row_bytes // np.dtype(column.dtype).itemsize
     flat: Array = np.frombuffer(payload, column.dtype, count, offset)
     if flat.dtype.kind == "f" and not np.isfinite(flat).all():
-        flat = nonfinite(column.name, flat, rows)
+        flat = rules.nonfinite(column.name, flat, rows)
     if flat.dtype.kind == "b" and flat.view(np.uint8).max(initial=0) > 1:
         raise RefusedError(f"column '{column.name}': expected booleans of 0 or 1, found another byte", "values")
+    if column.domain is not None and not column.domain.holds(flat):
+        rules.outside(column, flat, rows)
     return flat.reshape(rows, *column.shape)
 
 

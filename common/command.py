@@ -93,6 +93,12 @@ def positive(text: str) -> float:
     return value
 
 
+def tell_exit(error: BaseException) -> int:
+    """Say where a user's own part raised SystemExit or KeyboardInterrupt; the exit code, that of their exceptions."""
+    log.critical("one of your parts raised %s, which would end this process in silence", repr(error), exc_info=error)
+    return 1
+
+
 def tell_error(command: str, error: CrossborderError, form: LogFormat) -> int:
     """Say why a command fails and where to read on; the exit code."""
     code = error.exit_code

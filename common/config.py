@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 
 import yaml
 from pydantic import AliasChoices, Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
+from common.discount import with_discount_of
 from common.errors import ConfigError
 from common.hints import nearest_path
 from common.nested import assign, laid_over
@@ -19,20 +20,33 @@ from common.part_config import EnvConfig, PluginConfig
 from common.server_config import ServerConfig, TlsConfig
 from common.settings import Settings, validate
 
+MIN_RATIO, MAX_RATIO = 1e-6, 1e6
+"""Items drawn per item inserted; beyond them one side would wait for ever."""
 Interval = Annotated[int | None, Field(ge=0)]
 Unit = Annotated[float, Field(ge=0, le=1)]
 Precision = Literal["float32", "bfloat16"]
 
 
+MAX_ENVS_PER_ACTOR: Final = 1024
+MAX_BATCH_ITEMS: Final = 1 << 20
+MAX_WINDOW: Final = 1 << 16
+MAX_SPOOL_BYTES: Final = 16 << 30
+"""Learners send these settings to actors, and an actor takes memory by them: so they have bounds."""
+
+
 class PushConfig(Settings):
     """How an actor hands over its items."""
 
-    n_buffer: PositiveInt = Field(100, description="Items in one batch (border's n_buffer).")
+    n_buffer: Annotated[int, Field(ge=1, le=MAX_BATCH_ITEMS)] = Field(
+        100, description="Items in one batch (border's n_buffer)."
+    )
     flush_seconds: PositiveFloat | None = Field(
         0.5, description="A batch older than this goes with the next item even if not full; null sends full ones only."
     )
-    window: PositiveInt = Field(4, description="Unacknowledged batches after which a connected actor waits.")
-    spool_bytes: PositiveInt = Field(
+    window: Annotated[int, Field(ge=1, le=MAX_WINDOW)] = Field(
+        4, description="Unacknowledged batches after which a connected actor waits."
+    )
+    spool_bytes: Annotated[int, Field(ge=1, le=MAX_SPOOL_BYTES)] = Field(
         64 << 20,
         description="Bytes an actor keeps until they are acknowledged; frames compressed while the learner is away.",
     )
@@ -58,7 +72,7 @@ class ActorConfig(Settings):
         PluginConfig(target="common.processors:OneStep"), description="Turns environment steps into items."
     )
     push: PushConfig = Field(PushConfig(), description="How actors hand over their items.")
-    envs_per_actor: PositiveInt = Field(
+    envs_per_actor: Annotated[int, Field(ge=1, le=MAX_ENVS_PER_ACTOR)] = Field(
         1, description="Environments that one actor steps in turn; its agent acts in all of them at once."
     )
 
@@ -132,7 +146,9 @@ class PrioritizedConfig(Settings):
     alpha: Unit = Field(0.6, description="How much the TD error counts in an item's priority; 0 draws uniformly.")
     beta_0: Unit = Field(0.4, description="How far weights make up for the priorities at first.")
     beta_final: Unit = Field(1.0, description="How far they do at last; 1 is all the way.")
-    n_opts_final: PositiveInt = Field(500_000, description="Updates of priorities over which beta moves, linearly.")
+    n_opts_final: PositiveInt | None = Field(
+        None, description="Updates of priorities over which beta moves, linearly; null takes trainer.max_opts."
+    )
     normalize: Literal["all", "batch"] = Field(
         "all", description="Weights are divided by the largest in the whole replay, or by the largest in the batch."
     )
@@ -142,7 +158,7 @@ class ReplayConfig(Settings):
     """The replay memory and the ratio at which it is used."""
 
     capacity: PositiveInt = Field(100_000, description="Items kept; the oldest is overwritten.")
-    samples_per_insert: Annotated[float | None, Field(gt=0, le=1e6)] = Field(
+    samples_per_insert: Annotated[float | None, Field(ge=MIN_RATIO, le=MAX_RATIO)] = Field(
         None, description="Items drawn per item inserted, held on both sides; null lets both run free, as border does."
     )
     error_buffer: PositiveFloat | None = Field(
@@ -256,11 +272,18 @@ class RunConfig(ActorConfig):
         for actor_id in self.agent_overrides:
             self.part_of(actor_id).agent.check("agent", given_to_agents, f"agent_overrides.{actor_id}")
         self.step_processor.check("step_processor", frozenset())
+        self._check_discounts()
         evaluator = PluginConfig(target=self.evaluator.target, params=self.evaluator.params)
         evaluator.check("evaluator", frozenset({"env", "config"}))
         for index, recorder in enumerate(self.recorders):
             recorder.check(f"recorders.{index}", frozenset({"run_dir"}))
         self.server.check()
+
+    def _check_discounts(self) -> None:
+        """See that agent, step processor and the overrides of single actors agree on the discount factor."""
+        processor = with_discount_of(self.agent, self.step_processor)
+        for actor_id in self.agent_overrides:
+            with_discount_of(self.part_of(actor_id).agent, processor, f"agent_overrides.{actor_id}")
 
 
 def load_config(path: Path, overrides: Sequence[str] = ()) -> RunConfig:

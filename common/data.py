@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, SupportsFloat
 
 import numpy as np
 
+from common.domain import Domain
 from common.errors import ConfigError, SchemaMismatchError
 
 _NDARRAY = np.ndarray  # Found sooner than as an attribute, for each column of each item.
@@ -32,6 +33,9 @@ class Column:
     With ``frames`` the first axis holds frames of which neighbouring items share most: each is sent and stored once,
     and the column itself ``packed``. Only wire and replay know of it; items are ordinary arrays everywhere else.
 
+    ``domain`` says which finite values it may hold; None: all of its dtype. It stays on the learner's host: actors do
+    not know it, and columns that differ in nothing else are equal.
+
     Raises:
         ConfigError: there are no frames along the first axis.
     """
@@ -40,6 +44,7 @@ class Column:
     dtype: str
     shape: tuple[int, ...] = ()
     frames: bool = False
+    domain: Domain | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         if self.frames and (len(self.shape) < 2 or not self.row_bytes):
@@ -48,7 +53,7 @@ class Column:
             )
 
     @staticmethod
-    def of(name: str, dtype: np.dtype[Any] | type, shape: tuple[int, ...] = ()) -> Column:
+    def of(name: str, dtype: np.dtype[Any] | type, shape: tuple[int, ...] = (), domain: Domain | None = None) -> Column:
         """A column of any numpy dtype with a fixed size.
 
         Raises:
@@ -57,7 +62,7 @@ class Column:
         found = np.dtype(dtype)
         if found.kind not in "fiub":
             raise ConfigError(f"column '{name}': expected a float, integer or bool dtype, found {found}")
-        return Column(name, found.newbyteorder("<").str, tuple(int(n) for n in shape))
+        return Column(name, found.newbyteorder("<").str, tuple(int(n) for n in shape), domain=domain)
 
     @cached_property
     def row_bytes(self) -> int:
@@ -112,13 +117,22 @@ class Schema:
     def frame(self) -> Column | None:
         """What one frame is like, the same in all frame columns; None without any."""
         columns = self.frame_columns
-        return Column("frames", columns[0].dtype, columns[0].shape[1:]) if columns else None
+        if not columns:
+            return None
+        domain = Domain.shared([column.domain for column in columns])
+        return Column("frames", columns[0].dtype, columns[0].shape[1:], domain=domain)
 
     @cached_property
     def float_columns(self) -> dict[str, Column]:
         """Columns of the wire that could hold NaN, by name; all frames together are ``frames``."""
         columns = (*(column.packed for column in self.columns), *([self.frame] if self.frame else []))
         return {column.name: column for column in columns if np.dtype(column.dtype).kind == "f"}
+
+    @cached_property
+    def bounded_columns(self) -> dict[str, Column]:
+        """Columns of the wire with a domain, by name; all frames together are ``frames``."""
+        columns = (*(column.packed for column in self.columns), *([self.frame] if self.frame else []))
+        return {column.name: column for column in columns if column.domain is not None}
 
     @cached_property
     def max_frames(self) -> int:
@@ -197,11 +211,32 @@ class Schema:
                 raise SchemaMismatchError(f"column {index}: {theirs} expects {there}, {mine} has {here}")
 
     def to_json(self) -> list[dict[str, Any]]:
-        return [{"name": c.name, "dtype": c.dtype, "shape": list(c.shape), "frames": c.frames} for c in self.columns]
+        return [
+            {
+                "name": c.name,
+                "dtype": c.dtype,
+                "shape": list(c.shape),
+                "frames": c.frames,
+                "domain": c.domain.to_json() if c.domain else None,
+            }
+            for c in self.columns
+        ]
 
     @staticmethod
     def from_json(columns: list[dict[str, Any]]) -> Schema:
-        return Schema(tuple(Column(c["name"], c["dtype"], tuple(c["shape"]), c["frames"]) for c in columns))
+        """What ``to_json`` gave, of an earlier release too, which knew no domains."""
+        return Schema(tuple(_column_from_json(column) for column in columns))
+
+
+def _column_from_json(found: dict[str, Any]) -> Column:
+    domain = found.get("domain")
+    return Column(
+        found["name"],
+        found["dtype"],
+        tuple(found["shape"]),
+        found["frames"],
+        Domain.from_json(domain, found["dtype"]) if domain else None,
+    )
 
 
 @dataclass(frozen=True)
@@ -213,7 +248,7 @@ class Snapshot:
     arrays: Mapping[str, Array] = field(default_factory=dict)
 
 
-PRIORITY = Column.of("priority", np.float32)
+PRIORITY = Column.of("priority", np.float32, domain=Domain.between(0, np.inf, np.float32))
 """What an actor adds to its items where it gives them their first priorities: |TD error|."""
 
 
@@ -227,7 +262,7 @@ class ModelVersion(NamedTuple):
 NO_MODEL = ModelVersion(0, 0)
 MAX_EPISODES = 4096
 """Episodes in one report, at most."""
-ENVELOPE_BYTES = 1024 + 12 * MAX_EPISODES
+ENVELOPE_BYTES = 1024 + 13 * MAX_EPISODES
 """What a message of items holds beside them, at most."""
 MAX_ENV_ERROR = 4096
 """Characters of an environment's traceback that a learner logs, at most."""

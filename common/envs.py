@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final
 
 import gymnasium
 import numpy as np
+from gymnasium import spaces
 from gymnasium.spaces import Box
-from gymnasium.wrappers import FlattenObservation, TransformObservation
+from gymnasium.spaces.utils import flatten, flatten_space
+from gymnasium.wrappers import TransformObservation
 
-from common.data import Column
+from common.data import Array, Column
+from common.domain import Domain
 from common.errors import ConfigError, PluginError
 from common.interfaces import EnvSpec
 from common.part_config import PluginConfig
@@ -22,6 +26,13 @@ MIN_FRAME_BYTES: Final = 1024
 """Less is not worth an index."""
 
 
+class EnvExitError(Exception):
+    """An environment called ``sys.exit``: an exception as any other of its own, not the end of our process."""
+
+    def __init__(self, exit_: SystemExit) -> None:
+        super().__init__(f"the environment called sys.exit({exit_.code!r})")
+
+
 def build_env(config: PluginConfig) -> Env:
     """Build the environment that the configuration names, its observations as ``box_observations`` makes them.
 
@@ -29,13 +40,24 @@ def build_env(config: PluginConfig) -> Env:
         PluginError: it is no gymnasium.Env, gymnasium does not know it, it takes other parameters, or something that it
             needs is not installed.
     """
+    return box_observations(build_raw_env(config))
+
+
+def build_raw_env(config: PluginConfig) -> Env:
+    """Build the environment that the configuration names, with its own observations.
+
+    Raises:
+        PluginError: see ``build_env``.
+    """
     try:
         env = config.build()
+    except SystemExit as exit_:
+        raise PluginError(f"env {config.target}: {EnvExitError(exit_)} while it was built") from exit_
     except (gymnasium.error.Error, ImportError, TypeError) as error:
         raise PluginError(f"env {config.target} {config.params}: {error}{_extra(error)}") from error
     if not isinstance(env, gymnasium.Env):
         raise PluginError(f"env {config.target}: expected a gymnasium.Env, found {type(env).__name__}")
-    return box_observations(env)
+    return env
 
 
 def _extra(error: Exception) -> str:
@@ -50,20 +72,27 @@ def _extra(error: Exception) -> str:
 def box_observations(env: Env) -> Env:
     """Give an environment observations that can be stored and learned from: arrays of one dtype and shape.
 
-    Spaces other than Box become one flat Box, as ``gymnasium.wrappers.FlattenObservation`` does it: discrete values
+    Spaces other than Box become one flat Box, as ``gymnasium.spaces.utils.flatten`` does it: discrete values
     one-hot, the entries of a Dict one after another in the order of its keys (gymnasium sorts those of a plain dict).
     Observations of float64 become float32, half the bytes. Others stay as they are, and so does a space that cannot be
     flattened.
     """
     space = env.observation_space
-    if not isinstance(space, Box) and space.is_np_flattenable:
-        env = FlattenObservation(env)
-    space = env.observation_space
-    if not (isinstance(space, Box) and space.dtype == np.float64):
-        return env
-    # DtypeObservation does the same, but warns about the bounds of every space.
-    narrow = Box(space.low.astype(np.float32), space.high.astype(np.float32), space.shape)
-    return TransformObservation(env, lambda obs: np.asarray(obs, np.float32), narrow)
+    boxed = box_of(space)
+    return env if boxed is space else TransformObservation(env, partial(as_element_of, boxed, space), boxed)
+
+
+def box_of(space: gymnasium.Space[Any]) -> gymnasium.Space[Any]:
+    """The space that ``box_observations`` gives observations of ``space``; ``space`` itself where nothing changes."""
+    flat = space if isinstance(space, Box) or not space.is_np_flattenable else flatten_space(space)
+    if not (isinstance(flat, Box) and flat.dtype == np.float64):
+        return flat
+    return Box(flat.low.astype(np.float32), flat.high.astype(np.float32), flat.shape)
+
+
+def as_element_of(boxed: gymnasium.Space[Any], space: gymnasium.Space[Any], obs: Any) -> Array:
+    """An observation of ``space`` as an element of ``boxed``, which ``box_of(space)`` gave."""
+    return np.asarray(obs if isinstance(space, Box) or boxed is space else flatten(space, obs), boxed.dtype)
 
 
 def spec_of(env: Env) -> EnvSpec:
@@ -78,8 +107,22 @@ def column_of(name: str, space: gymnasium.Space[Any]) -> Column:
     """
     if space.dtype is None or space.shape is None:
         raise ConfigError(f"{name}: expected a space with one dtype and shape, found {space}")
-    column = Column.of(name, space.dtype, space.shape)
+    column = Column.of(name, space.dtype, space.shape, domain_of(space))
     return replace(column, frames=_is_stacked(column)) if isinstance(space, gymnasium.spaces.Box) else column
+
+
+def domain_of(space: gymnasium.Space[Any]) -> Domain | None:
+    """What the elements of a space may be; None where that excludes nothing, or nothing is known of such spaces."""
+    match space:
+        case spaces.Box():
+            return Domain.between(space.low, space.high, space.dtype)
+        case spaces.Discrete():
+            return Domain.between(space.start, space.start + space.n - 1, space.dtype)
+        case spaces.MultiDiscrete():
+            return Domain.between(space.start, space.start + space.nvec - 1, space.dtype)
+        case spaces.MultiBinary():
+            return Domain.between(0, 1, space.dtype)
+    return None
 
 
 def _is_stacked(column: Column) -> bool:

@@ -24,6 +24,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 
 class CrossborderError(Exception):
     """Base of all errors raised on purpose; ``exit_code`` is what a command ends with."""
@@ -59,14 +61,31 @@ class SchemaMismatchError(CrossborderError):
     exit_code = 8
 
 
+@dataclass(frozen=True)
+class BadValue:
+    """A value that a column may not hold, and the first row that holds it."""
+
+    column: str
+    expected: str
+    found: str
+    row: int
+
+    def at(self, place: str) -> str:
+        """The message, with a place that a reader knows."""
+        return f"column '{self.column}': expected {self.expected}, found {self.found} in {place}"
+
+    def __str__(self) -> str:
+        return self.at(f"row {self.row}")
+
+
 class RefusedError(CrossborderError):
-    """``reason`` is one word by which refusals are counted."""
+    """``reason`` is one word by which refusals are counted; ``bad`` is the value that was refused, if it was one."""
 
     exit_code = 9
 
-    def __init__(self, message: str, reason: str = "") -> None:
+    def __init__(self, message: str, reason: str = "", bad: BadValue | None = None) -> None:
         super().__init__(message)
-        self.reason = reason
+        self.reason, self.bad = reason, bad
 
 
 class BudgetExhaustedError(CrossborderError):

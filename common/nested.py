@@ -18,6 +18,18 @@ def laid_over(values: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]
     return result
 
 
+def flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Every value that is no section, by its path.
+
+    >>> flat({"env": {"target": "a:b", "params": {"n": 1}}, "envs_per_actor": 2})
+    {'env.target': 'a:b', 'env.params.n': 1, 'envs_per_actor': 2}
+    """
+    found: dict[str, Any] = {}
+    for key, value in values.items():
+        found |= flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
+    return found
+
+
 def assign(values: dict[str, Any], assignment: str) -> None:
     """Apply one ``a.b=c`` of the command line to ``values``; ``c`` is read as YAML.
 

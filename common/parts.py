@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from common.config import ActorConfig
 from common.data import PRIORITY, Schema
+from common.discount import with_discount_of
 from common.envs import Env, build_env, spec_of
 from common.errors import PluginError
 from common.interfaces import Agent, StepProcessor
@@ -51,7 +52,8 @@ def build_parts(config: ActorConfig, *, seed: int, epsilon: float = 0.0, device:
     Raises:
         CrossborderError: a part cannot be built or does not fit.
     """
-    lanes = tuple(Lane(build_env(config.env), config.step_processor.build()) for _ in range(n_envs))
+    processor = with_discount_of(config.agent, config.step_processor)
+    lanes = tuple(Lane(build_env(config.env), processor.build()) for _ in range(n_envs))
     spec = spec_of(lanes[0].env)
     agent = config.agent.build(spec=spec, seed=seed, epsilon=epsilon, device=device)
     if not isinstance(agent, Agent):

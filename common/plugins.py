@@ -6,10 +6,27 @@ import importlib
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from common.errors import PluginError
 from common.hints import nearest
+from common.shipped import OWN_PACKAGES
+
+
+def load_module(name: str) -> ModuleType:
+    """Import a module; the current directory is searched too, last.
+
+    Raises:
+        PluginError: it cannot be imported.
+    """
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.append(here)
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise PluginError(f"cannot import module '{name}': {error}{_clash(error.name or name)}") from error
 
 
 def load(target: str) -> Callable[..., Any]:
@@ -21,14 +38,21 @@ def load(target: str) -> Callable[..., Any]:
     module_name, colon, attr = target.partition(":")
     if not (module_name and colon and attr) or module_name.startswith("."):
         raise PluginError(f"'{target}': expected module:attr, for example common.agents.dqn:DQN")
-    here = str(Path.cwd())
-    if here not in sys.path:
-        sys.path.append(here)
     try:
-        module = importlib.import_module(module_name)
-    except ImportError as error:
-        raise PluginError(f"'{target}': cannot import module '{module_name}': {error}") from error
+        module = load_module(module_name)
+    except PluginError as error:
+        raise PluginError(f"'{target}': {error}") from error
     found = getattr(module, attr, None)
     if not callable(found):
         raise PluginError(f"'{target}': module '{module_name}' has no callable '{attr}'{nearest(attr, vars(module))}")
     return found  # type: ignore[no-any-return]
+
+
+def _clash(name: str) -> str:
+    """What to do where the current directory has a package of the name of one of ours; Python has ours already."""
+    package = name.partition(".")[0]
+    theirs = Path.cwd() / package
+    is_there = theirs.is_dir() or theirs.with_suffix(".py").is_file()
+    if package not in OWN_PACKAGES or not is_there or theirs == Path(__file__).resolve().parent.parent / package:
+        return ""
+    return f"; '{package}' is a package of crossborder's own, which hides {theirs}: rename yours"

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from common.data import Column, Items, Schema
+from common.domain import Domain
 from common.envs import column_of
 from common.errors import ConfigError, SchemaMismatchError
 from common.interfaces import EnvSpec, Step, StepProcessor
@@ -79,7 +80,8 @@ class NStep:
 
     Args:
         n: steps in one transition, at least 1.
-        discount_factor: gamma, between 0 and 1; an agent that reads ``discount`` does not use its own.
+        discount_factor: gamma, between 0 and 1. A run gives it the agent's ``discount_factor`` and refuses another
+            value; the default counts only beside an agent that has none.
 
     Raises:
         ConfigError: a value is out of range.
@@ -92,7 +94,8 @@ class NStep:
         self._steps: deque[Step] = deque()
 
     def schema(self, spec: EnvSpec) -> Schema:
-        return Schema((*OneStep().schema(spec).columns, Column.of("discount", np.float32)))
+        discount = Column.of("discount", np.float32, domain=Domain.between(0, 1, np.float32))
+        return Schema((*OneStep().schema(spec).columns, discount))
 
     def reset(self) -> None:
         self._steps.clear()

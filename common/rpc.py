@@ -78,9 +78,10 @@ def authorization(token: str) -> tuple[str, str]:
 
 
 def bearer(metadata: Iterable[tuple[str, str | bytes]]) -> str:
-    """The token that metadata carries; empty if none."""
+    """The token that metadata carries; empty if none. Schemes have no case (RFC 9110, section 11.1)."""
     given = next((str(value) for key, value in metadata if key == "authorization"), "")
-    return given.removeprefix("Bearer ")
+    scheme, _, token = given.partition(" ")
+    return token.strip() if scheme.lower() == "bearer" else ""
 
 
 class NotJoinedError(CrossborderError):

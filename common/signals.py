@@ -27,6 +27,11 @@ class StopSignals:
         # In a thread: the interrupted code may hold the very lock that stopping needs.
         threading.Thread(target=self.on_stop, name="stop").start()
 
+    def ignore(self) -> None:
+        """The command is over and its exit code decided: a late signal must not kill it while Python winds up."""
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.SIG_IGN)  # Any other handler would be taken away before Python has ended.
+
     @property
     def exit_code(self) -> int:
         """128 + the signal, as shells have it; 0 without one."""

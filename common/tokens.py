@@ -1,79 +1,152 @@
-"""Bearer tokens: from a file or the environment, never from a command line; compared in constant time."""
+"""Bearer tokens: from a file or the environment, never from a command line.
+
+A file holds one token a line, ``NAME TOKEN`` or ``TOKEN`` alone. A caller sends the first; a learner accepts any, and
+knows its callers by the names.
+"""
 
 from __future__ import annotations
 
-import hashlib
-import hmac
+import logging
 import os
 import re
-from collections.abc import Callable, Mapping
-from functools import partial
+import stat
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from common.errors import ConfigError
 from common.watched import Watched
 
+log = logging.getLogger(__name__)
 ACTOR_VARIABLE = "CROSSBORDER_TOKEN"
 ADMIN_VARIABLE = "CROSSBORDER_ADMIN_TOKEN"
-_TOKEN = re.compile(r"[\x21-\x7e]{16,}")
+UNNAMED = "unnamed"
+"""The name of a token that stands alone on its line."""
+MAX_NAME = 32
+_SECRET = re.compile(r"[\x21-\x7e]{16,}")
+_NAME = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._-]{{0,{MAX_NAME - 1}}}")
 
 
-def read_tokens(path: Path) -> tuple[str, ...]:
-    """The tokens of a file, one a line; whoever sends one sends the first, whoever checks one takes any.
+@dataclass(frozen=True)
+class Token:
+    """A secret, and the name of its holder."""
+
+    name: str
+    secret: str = field(repr=False)
+
+
+def is_name(text: str) -> bool:
+    """Whether a token may have this name: up to 32 letters, digits, ``.``, ``_`` and ``-``."""
+    return _NAME.fullmatch(text) is not None
+
+
+def parse_tokens(text: str) -> tuple[tuple[Token, ...], tuple[str, ...]]:
+    """The tokens of a text, and a message for each line that holds none; messages never show a secret."""
+    tokens, problems = dict[str, Token](), list[str]()
+    for number, words in enumerate(map(str.split, text.splitlines()), 1):
+        if not words:
+            continue
+        problem = _problem(words, tokens)
+        if problem:
+            problems.append(f"line {number}: {problem}")
+        else:
+            tokens[words[-1]] = Token(words[0] if len(words) == 2 else UNNAMED, words[-1])
+    return tuple(tokens.values()), tuple(problems)
+
+
+def _problem(words: list[str], known: Mapping[str, Token]) -> str | None:
+    secret = words[-1]
+    if len(words) > 2:
+        return f"expected a name and a token, or a token alone, found {len(words)} words"
+    if len(words) == 2 and not is_name(words[0]):
+        return f"expected a name of up to {MAX_NAME} letters, digits, '.', '_' and '-', found another word"
+    if not _SECRET.fullmatch(secret):
+        return f"expected a token of 16 or more printable ASCII characters, found {len(secret)}"
+    if secret in known and known[secret].name != (words[0] if len(words) == 2 else UNNAMED):
+        return f"expected another token than that of '{known[secret].name}', found the same"
+    return None
+
+
+def read_token_text(path: Path) -> str:
+    """What a token file holds; logs a warning when every user of this host can read it.
 
     Raises:
-        ConfigError: there is none, or one is too short; tokens themselves are never shown.
+        ConfigError: it cannot be read.
     """
     try:
         text = path.read_text("ascii")
+        mode = path.stat().st_mode
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"token file {path}: cannot be read: {error}") from None
-    return _parse(text, f"token file {path}")
+    if mode & stat.S_IROTH:
+        log.warning("token file %s: every user of this host can read it; chmod 600 %s", path, path)
+    return text
 
 
-def _parse(text: str, where: str) -> tuple[str, ...]:
-    tokens = tuple(text.split())
-    if not tokens:
-        raise ConfigError(f"{where}: expected one token per line, found none")
-    for number, token in enumerate(tokens, 1):
-        if not _TOKEN.fullmatch(token):
-            raise ConfigError(
-                f"{where}: token {number}: expected 16 or more printable ASCII characters, found {len(token)}"
-            )
-    return tokens
+def read_tokens(path: Path) -> tuple[str, ...]:
+    """The secrets of a file, without the names.
+
+    Raises:
+        ConfigError: as ``TokenSource.read``.
+    """
+    return tuple(token.secret for token in TokenSource(f"token file {path}", path).read())
+
+
+@dataclass(frozen=True)
+class TokenSource:
+    """Where tokens come from.
+
+    Args:
+        where: for messages.
+        path: a file, which may change.
+        text: the tokens themselves where there is no file.
+    """
+
+    where: str
+    path: Path | None
+    text: str = field(default="", repr=False)
+
+    @classmethod
+    def find(cls, path: Path | None, variable: str, environment: Mapping[str, str] = os.environ) -> TokenSource | None:
+        """``path``, the file that ``{variable}_FILE`` names, or ``variable`` itself; None without any."""
+        file = path or environment.get(f"{variable}_FILE")
+        if file:
+            return cls(f"token file {file}", Path(file))
+        return cls(variable, None, environment[variable]) if variable in environment else None
+
+    def read(self) -> tuple[Token, ...]:
+        """All tokens, of which there is at least one.
+
+        Raises:
+            ConfigError: it cannot be read, it holds no token, or a line holds something else.
+        """
+        tokens, problems = parse_tokens(read_token_text(self.path) if self.path else self.text)
+        if problems or not tokens:
+            raise ConfigError(f"{self.where}: {next(iter(problems), 'expected one token per line, found none')}")
+        return tokens
 
 
 class Tokens:
-    """The tokens that are valid now. A file is read again when it changes, so two at once rotate without a gap."""
+    """The tokens of a caller. A file is read again when it changes; one that cannot be used changes nothing."""
 
-    def __init__(self, current: Callable[[], tuple[str, ...]]) -> None:
-        self._current = current
+    def __init__(self, source: TokenSource) -> None:
+        self._current = Watched([source.path] if source.path else [], source.read)
 
     @classmethod
     def find(cls, path: Path | None, variable: str, environment: Mapping[str, str] = os.environ) -> Tokens | None:
-        """Those of ``path``, of the file that ``{variable}_FILE`` names, or in ``variable`` itself; None without any.
+        """Those of ``TokenSource.find``; None without any.
 
         Raises:
-            ConfigError: the first of these that is given holds no valid tokens.
+            ConfigError: as ``TokenSource.read``.
         """
-        file = path or environment.get(f"{variable}_FILE")
-        if file:
-            return cls(Watched([Path(file)], partial(read_tokens, Path(file))).get)
-        if variable in environment:
-            given = _parse(environment[variable], variable)
-            return cls(lambda: given)
-        return None
+        source = TokenSource.find(path, variable, environment)
+        return cls(source) if source else None
 
     def first(self) -> str:
-        """The one to send."""
-        return self._current()[0]
-
-    def accept(self, given: str) -> bool:
-        """Whether ``given`` is one of them; takes as long for one that is nearly right as for any other."""
-        wanted = _digest(given)
-        return any([hmac.compare_digest(_digest(token), wanted) for token in self._current()])  # noqa: C419 - all of them
+        """The secret to send."""
+        return self._current.get()[0].secret
 
 
-def _digest(token: str) -> bytes:
-    """Of equal length for all, so that not even the length shows."""
-    return hashlib.sha256(token.encode()).digest()
+def format_tokens(tokens: Iterable[Token]) -> str:
+    """The text of a token file."""
+    return "".join(("" if token.name == UNNAMED else f"{token.name} ") + f"{token.secret}\n" for token in tokens)

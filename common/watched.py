@@ -13,7 +13,7 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 
-def _stamp(path: Path) -> tuple[int, int, int] | None:
+def stamp_of(path: Path) -> tuple[int, int, int] | None:
     """Changes when the file does; None while there is none."""
     try:
         found = path.stat()
@@ -39,7 +39,7 @@ class Watched(Generic[T]):
         self._value = read()
 
     def _look(self) -> list[tuple[int, int, int] | None]:
-        return [_stamp(path) for path in self._paths]
+        return [stamp_of(path) for path in self._paths]
 
     def get(self) -> T:
         """The value as of now: the same object as before unless a file has changed."""

@@ -49,7 +49,7 @@ class Variable:
         }
 
 
-INSTANCE = Variable("instance", "Learner", 'label_values(up{job="trainer"}, instance)')
+INSTANCE = Variable("instance", "Learner", 'label_values(up{job="crossborder-trainer"}, instance)')
 ACTOR = Variable(
     "actor", "Actor", 'label_values(crossborder_actor_last_seen_seconds{instance="$instance"}, actor)', True
 )

@@ -135,17 +135,18 @@ def _decorate(axes: Axes, unit: str) -> None:
 
 
 def draw_table(panel: Table, axes: Axes, source: Source) -> None:
-    """A row for each value of the panel's label."""
+    """A row for each set of values of the panel's labels."""
     units = panel.units or {}
-    rows: dict[str, dict[str, str]] = {}
+    rows: dict[tuple[str, ...], dict[str, str]] = {}
     for legend, expr in zip(panel.series, panel.expressions(), strict=True):
         for labels, ((_, value),) in source.now(expr):
             cell = readable(value, units.get(legend, panel.unit))
-            rows.setdefault(labels[panel.key], {})[legend] = cell
+            rows.setdefault(tuple(labels.get(key, "") for key in panel.keys), {})[legend] = cell
     columns = list(panel.series)
-    cells = [[key, *(row.get(column, "") for column in columns)] for key, row in sorted(rows.items())]
+    cells = [[*key, *(row.get(column, "") for column in columns)] for key, row in sorted(rows.items())]
+    headings = [*panel.keys, *columns]
     axes.axis("off")
-    table = axes.table(cells or [["no data"] * (len(columns) + 1)], colLabels=[panel.key, *columns], loc="upper center")
+    table = axes.table(cells or [["no data"] * len(headings)], colLabels=headings, loc="upper center")
     table.set_fontsize(9)
     table.scale(1, 1.4)
 

@@ -7,6 +7,7 @@ from dashboards.panels import Graph, Stat, Table
 
 _RATE = "[$__rate_interval]"
 _CHOSEN = '{actor=~"$actor"}'
+KEYS = ("actor", "host", "name")
 
 _AT_A_GLANCE = Row(
     "Is the fleet complete?",
@@ -60,25 +61,32 @@ _AT_A_GLANCE = Row(
     ),
 )
 
+
+def _of_each(function: str, expr: str) -> str:
+    """An expression by actor, with the host that the actor is on and the name of its token."""
+    keys = ", ".join(KEYS)
+    return f"{function} by ({keys}) ({expr} * on (instance, actor) group_left (host, name) crossborder_actor_info)"
+
+
 _EACH = Row(
     "Each actor",
     (
         Table(
             "Actors",
-            "Actors online or away. Sort by a column to find the one that stands out.",
+            "Actors that hold an id, with their hosts. Sort by a column to find the actor or the host that stands out.",
             "short",
             {
-                "env steps/s": f"sum by (actor) (rate(crossborder_actor_env_steps_total{_CHOSEN}{_RATE}))",
-                "items/s": f"sum by (actor) (rate(crossborder_actor_items_total{_CHOSEN}{_RATE}))",
-                "return": f"max by (actor) (crossborder_actor_episode_return{_CHOSEN})",
-                "behind": f"max by (actor) (crossborder_actor_policy_lag_opt_steps{_CHOSEN})",
-                "last seen": f"max by (actor) (crossborder_actor_last_seen_seconds{_CHOSEN})",
-                "spool": f"max by (actor) (crossborder_actor_spool_bytes{_CHOSEN})",
-                "dropped": f"max by (actor) (crossborder_actor_dropped_items_total{_CHOSEN})",
-                "envs rebuilt": f"max by (actor) (crossborder_actor_env_rebuilds_total{_CHOSEN})",
-                "reconnects": f"max by (actor) (crossborder_actor_reconnects_total{_CHOSEN})",
+                "env steps/s": _of_each("sum", f"rate(crossborder_actor_env_steps_total{_CHOSEN}{_RATE})"),
+                "items/s": _of_each("sum", f"rate(crossborder_actor_items_total{_CHOSEN}{_RATE})"),
+                "return": _of_each("max", f"crossborder_actor_episode_return{_CHOSEN}"),
+                "behind": _of_each("max", f"crossborder_actor_policy_lag_opt_steps{_CHOSEN}"),
+                "last seen": _of_each("max", f"crossborder_actor_last_seen_seconds{_CHOSEN}"),
+                "spool": _of_each("max", f"crossborder_actor_spool_bytes{_CHOSEN}"),
+                "dropped": _of_each("max", f"crossborder_actor_dropped_items_total{_CHOSEN}"),
+                "envs rebuilt": _of_each("max", f"crossborder_actor_env_rebuilds_total{_CHOSEN}"),
+                "reconnects": _of_each("max", f"crossborder_actor_reconnects_total{_CHOSEN}"),
             },
-            key="actor",
+            keys=KEYS,
             units={"last seen": "s", "spool": "bytes"},
         ),
     ),
@@ -89,7 +97,7 @@ _OVER_TIME = Row(
     (
         Graph(
             "Actors by state",
-            "Online, away (no stream), left (said goodbye), lost.",
+            "Online, building its parts, joined (no stream yet), away (no stream any more), left (said goodbye), lost.",
             "none",
             {"{{state}}": "crossborder_actors"},
             stacked=True,

@@ -130,9 +130,13 @@ _WIRE = Row(
         ),
         Graph(
             "Acknowledgements held back",
-            "Seconds per second, over all actors, to keep the replay ratio. Growing: the trainer is the bottleneck.",
+            "Seconds per second, over all actors. To keep the replay ratio, growing: the trainer is the bottleneck. By "
+            "a quota: an actor holds more than its share of the replay, or asks for one model over and over.",
             "short",
-            {"held": f"rate(crossborder_ack_hold_seconds_total{_RATE})"},
+            {
+                "to keep the ratio": f"rate(crossborder_ack_hold_seconds_total{_RATE})",
+                "by a quota, {{answer}}": f"rate(crossborder_quota_hold_seconds_total{_RATE})",
+            },
         ),
     ),
 )

@@ -38,7 +38,7 @@ _AT_A_GLANCE = Row(
             "Last checkpoint",
             "Training that would be lost with the learner host.",
             "s",
-            {"ago": "time() - crossborder_last_checkpoint_timestamp_seconds"},
+            {"ago": 'time() - crossborder_last_checkpoint_timestamp_seconds{kind="state"}'},
             base="green",
             steps=((1800, "yellow"), (3600, "red")),
         ),
@@ -77,6 +77,12 @@ _FAULTS = Row(
             {"{{column}}": "increase(crossborder_nonfinite_values_total[5m])"},
         ),
         Graph(
+            "Values out of bounds",
+            "In the last five minutes, by column: stored where server.out_of_bounds says count, else refused.",
+            "short",
+            {"{{column}}": "increase(crossborder_out_of_bounds_values_total[5m])"},
+        ),
+        Graph(
             "Environments that failed",
             "In the last five minutes: built anew after an exception, and hung, which ends their actor.",
             "short",
@@ -84,6 +90,18 @@ _FAULTS = Row(
                 "rebuilt": "increase(crossborder_env_rebuilds_total[5m])",
                 "hung": "increase(crossborder_env_hangs_total[5m])",
             },
+        ),
+        Graph(
+            "Items never drawn",
+            "Items in the replay with values that they may not hold: found when the run was resumed, then left out.",
+            "none",
+            {"excluded": "crossborder_replay_excluded_items"},
+        ),
+        Graph(
+            "Silence of the trainer",
+            "Time since the training loop's last sign of life. It rises while an opt step or an evaluation hangs.",
+            "s",
+            {"silent": "crossborder_trainer_silent_seconds"},
         ),
         Graph(
             "Items dropped",
@@ -178,6 +196,12 @@ _RESOURCES = Row(
 _BUILD = Row(
     "What runs",
     (
+        Stat(
+            "Finished",
+            "1: the run has reached its target, its opt steps or its time, and its processes end.",
+            "none",
+            {"finished": "crossborder_run_finished"},
+        ),
         Stat("Version", "Of crossborder.", "none", {"{{version}}": "crossborder_build_info"}, show="name"),
         Stat("Torch", "Of the trainer.", "none", {"{{torch}}": "crossborder_build_info"}, show="name"),
         Stat("Python", "Of the trainer.", "none", {"{{python}}": "crossborder_build_info"}, show="name"),
@@ -186,7 +210,7 @@ _BUILD = Row(
             "Trainer up",
             "Time since the trainer began.",
             "s",
-            {"since": 'time() - process_start_time_seconds{job="trainer"}'},
+            {"since": 'time() - process_start_time_seconds{job="crossborder-trainer"}'},
         ),
         Stat(
             "Model",

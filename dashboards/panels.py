@@ -155,14 +155,14 @@ class Graph(Panel):
 
 @dataclass(frozen=True)
 class Table(Panel):
-    """A row for each value of the label ``key``, a column for each series.
+    """A row for each set of values of the labels ``keys``, a column for each series.
 
     Args:
-        key: the label.
+        keys: the labels, which every series must have.
         units: units of columns that are not in ``unit``, by legend.
     """
 
-    key: str = ""
+    keys: tuple[str, ...] = ()
     units: Mapping[str, str] | None = None
 
     kind = "table"
@@ -186,7 +186,7 @@ class Table(Panel):
 
     def _transformations(self) -> list[Json]:
         names = {self._column(place): legend for place, legend in enumerate(self.series)}
-        wanted = [self.key, *names]
+        wanted = [*self.keys, *names]
         return [
             {"id": "merge", "options": {}},
             {"id": "filterFieldsByName", "options": {"include": {"names": wanted}}},

@@ -14,7 +14,9 @@ from common.config import RunConfig
 from common.data import Items, Snapshot
 from common.interfaces import ItemSink
 from common.parts import Parts
-from learner.replay.memory import BEGINNING, ReplayMemory, ReplayWriter
+from learner.limiter import RatioLimiter
+from learner.replay.memory import ReplayMemory, ReplayWriter
+from learner.values import ValueRules
 
 log = logging.getLogger(__name__)
 _OWN: Final = 1
@@ -22,16 +24,29 @@ _OWN: Final = 1
 
 
 class LocalSink:
-    """An ``ItemSink`` that writes into the replay of its own process."""
+    """An ``ItemSink`` that writes into the replay of its own process.
 
-    def __init__(self, memory: ReplayMemory) -> None:
-        self._schema = memory.schema
+    Args:
+        memory: nobody else writes to it.
+        rules: of the values it may hold.
+    """
+
+    def __init__(self, memory: ReplayMemory, rules: ValueRules) -> None:
+        self._schema, self._rules = memory.schema, rules
         self._writer = ReplayWriter(memory)
         self._seq = self._writer.last_seq(_OWN)
 
     def push(self, items: Items) -> None:
+        """Store items.
+
+        Raises:
+            SchemaMismatchError: they have other columns.
+            RefusedError: a value may not be stored.
+        """
+        rows = self._schema.count(items)
+        checked = self._rules.check(items, rows)
         self._seq += 1
-        self._writer.append(items, self._schema.count(items), incarnation=_OWN, seq=self._seq)
+        self._writer.append(checked, rows, incarnation=_OWN, seq=self._seq)
 
     def mark(self) -> dict[str, Any]:
         """See ``ReplayWriter.mark``."""
@@ -52,19 +67,25 @@ class Acting:
         config: of the run.
         parts: environments and agent.
         memory: nobody else writes to it.
+        rules: of the values it may hold.
         life: how many times the run has been started before; each has seeds of its own for episodes it begins anew.
     """
 
-    def __init__(self, config: RunConfig, parts: Parts, memory: ReplayMemory, life: int) -> None:
-        self.counters, self._lanes, self._agent = ActorCounters(), parts.lanes, parts.agent
+    def __init__(self, config: RunConfig, parts: Parts, memory: ReplayMemory, rules: ValueRules, *, life: int) -> None:
+        self.counters, self._agent = ActorCounters(), parts.agent
+        ratio, warmup = config.replay.samples_per_insert, config.trainer.warmup_period
+        limiter = RatioLimiter(ratio, warmup, error_buffer=0.0, began=memory.began)
+        self.limiter = limiter.since(ratio, memory.committed, 0)
+        """Says when an opt step is due. What the replay was filled with before asks for none."""
+        self.goes_on = False
+        """Whether it has been restored to where it was."""
         self.owed = 0
         """Opt steps that are due and not yet taken; 0 where there is a replay ratio, which says when they are."""
         self._opt = Every(config.trainer.opt_interval if config.replay.samples_per_insert is None else None)
-        self._local = LocalSink(memory)
+        self._local = LocalSink(memory, rules)
         self._sink: ItemSink = self._local
         if config.push.initial_priorities:
             self._sink = PrioritizedItems(self._local, parts.agent)
-        self._first_seed = config.seed
         self._sampler = ResumableSampler(parts.lanes, self.counters, config.seed + life * len(parts.lanes))
 
     def act(self) -> None:
@@ -80,7 +101,9 @@ class Acting:
     def state(self) -> Snapshot:
         """What it needs to be taken up again, between two rounds."""
         sampler = self._sampler.state()
-        values = {"replay": self._local.mark(), "owed": self.owed, "sampler": sampler.values}
+        limiter = self.limiter
+        counted = [limiter.samples_per_insert, limiter.inserted_before, limiter.sampled_before]
+        values = {"replay": self._local.mark(), "owed": self.owed, "counted": counted, "sampler": sampler.values}
         return Snapshot(values, sampler.arrays)
 
     def restore(self, state: Snapshot) -> None:
@@ -88,11 +111,13 @@ class Acting:
         if self._rolls_back(state.values["replay"]):
             self.owed = state.values["owed"]
             self._sampler.restore(Snapshot(state.values["sampler"], state.arrays))
+            ratio, inserted, sampled = state.values.get("counted", (self.limiter.samples_per_insert, 0, 0))
+            self.goes_on = ratio == self.limiter.samples_per_insert
+            self.limiter = self.limiter.since(self.limiter.samples_per_insert, inserted, sampled)
 
-    def begin_again(self) -> None:
-        """Go back to where the run began."""
-        if self._rolls_back(BEGINNING):
-            self._sampler = ResumableSampler(self._lanes, self.counters, self._first_seed)
+    def count_from(self, inserted: int, sampled: int) -> None:
+        """Let the ratio hold from these counters on: neither side catches up with what came before."""
+        self.limiter = self.limiter.since(self.limiter.samples_per_insert, inserted, sampled)
 
     def _rolls_back(self, mark: Mapping[str, Any]) -> bool:
         if self._local.roll_back(mark):

@@ -89,7 +89,7 @@ def _look(found: pb.StatusResponse) -> FleetLook:
         at=time.monotonic(),
         run_id=found.run_id,
         name=found.name,
-        opt_steps=found.newest.opt_steps,
+        opt_steps=found.opt_steps,
         inserted=found.inserted,
         sampled=found.sampled,
         replay_items=found.replay_items,
@@ -112,4 +112,6 @@ def _actor(found: pb.ActorStatus) -> ActorLook:
         silent_seconds=found.silent_seconds,
         last_return=found.last_return if found.HasField("last_return") else None,
         reconnects=found.reconnects,
+        name=found.name,
+        version=found.version,
     )

@@ -19,13 +19,16 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from common.errors import ConfigError
-from common.tokens import read_tokens
+from common.tokens import MAX_NAME, UNNAMED, Token, TokenSource, format_tokens, is_name
 
 AUTHORITY_DAYS = 3650
 ALWAYS_NAMED = ("localhost", "127.0.0.1", "::1")
 """The server's certificate is for these too: actors of its own host."""
 AUTHORITY = ("ca.pem", "ca.key")
 TOKENS = ("actor.token", "admin.token")
+FOR_LEARNER = ("ca.pem", "server.pem", "server.key", *TOKENS)
+FOR_ACTORS = ("ca.pem", "actor.pem", "actor.key", "actor.token")
+"""``ca.key`` is for neither: who has it can pose as the learner."""
 MADE = (*AUTHORITY, "server.pem", "server.key", "actor.pem", "actor.key", *TOKENS)
 _BACKDATED = timedelta(hours=1)
 """Hosts whose clocks are behind accept a new certificate too."""
@@ -147,7 +150,7 @@ def make_files(directory: Path, hosts: Sequence[str], days: int, *, renew: bool)
         hosts: names and addresses by which actors reach the learner.
         days: until the certificates expire.
         renew: keep the authority that is there and put new tokens before the newest old ones, so that whoever holds
-            either is let in; otherwise nothing of ``MADE`` may be there.
+            either is let in; tokens with names stay. Otherwise nothing of ``MADE`` may be there.
 
     Raises:
         ConfigError: something is there already, or cannot be read or written.
@@ -169,8 +172,73 @@ def _pair(name: str, signed: Signed) -> dict[str, bytes]:
 
 
 def _new_tokens(path: Path) -> bytes:
-    newest = read_tokens(path)[:1] if path.exists() else ()
-    return "".join(f"{token}\n" for token in (secrets.token_urlsafe(32), *newest)).encode()
+    """A new token without a name, then the newest old one, then all that have names, which stay as they are."""
+    known = _tokens_of(path)
+    unnamed = [token for token in known if token.name == UNNAMED]
+    named = [token for token in known if token.name != UNNAMED]
+    return format_tokens([_new_token(UNNAMED), *unnamed[:1], *named]).encode()
+
+
+def _tokens_of(path: Path) -> tuple[Token, ...]:
+    return TokenSource(f"token file {path}", path).read() if path.exists() else ()
+
+
+def _new_token(name: str) -> Token:
+    return Token(name, secrets.token_urlsafe(32))
+
+
+def add_token(directory: Path, role: str, name: str, *, renew: bool) -> list[Path]:
+    """Let a new holder in: add its token to the learner's file, and write a file that is for the holder alone.
+
+    Args:
+        directory: of the learner's files; made if need be.
+        role: ``actor`` or ``admin``.
+        name: of the holder.
+        renew: replace the holder's newest token, which stays valid beside the new one; otherwise it may have none.
+
+    Returns:
+        The learner's file, ``ROLE.token``, and the holder's, ``ROLEs/NAME.token``.
+
+    Raises:
+        ConfigError: the name is no name or taken, or a file cannot be read or written.
+    """
+    if not is_name(name) or name == UNNAMED:
+        raise ConfigError(f"name: expected up to {MAX_NAME} letters, digits, '.', '_' and '-', found '{name}'")
+    path = directory / f"{role}.token"
+    known = _tokens_of(path)
+    before = [token for token in known if token.name == name]
+    if before and not renew:
+        raise ConfigError(f"{path}: expected no token of '{name}', found one; replace: --renew")
+    added, others = _new_token(name), [token for token in known if token.name != name]
+    shared = _write(directory, {path.name: format_tokens([*others, added, *before[:1]]).encode()})
+    return [*shared, *_write(directory / f"{role}s", {f"{name}.token": format_tokens([added]).encode()})]
+
+
+def hand_out(directory: Path, learners: Path | None, actors: Path | None) -> list[Path]:
+    """Copy files that were made, for machines that must not see the others; the learner knows a token before actors do.
+
+    Args:
+        directory: where they were made.
+        learners: gets ``FOR_LEARNER``.
+        actors: gets ``FOR_ACTORS``; of all tokens only the one to send.
+
+    Raises:
+        ConfigError: a file cannot be read or written.
+    """
+    written = list[Path]()
+    if learners is not None:
+        written += _write(learners, _contents(directory, FOR_LEARNER))
+    if actors is not None:
+        token = format_tokens(_tokens_of(directory / "actor.token")[:1]).encode()
+        written += _write(actors, {**_contents(directory, FOR_ACTORS), "actor.token": token})
+    return written
+
+
+def _contents(directory: Path, names: Sequence[str]) -> dict[str, bytes]:
+    try:
+        return {name: (directory / name).read_bytes() for name in names}
+    except OSError as error:
+        raise ConfigError(f"{directory}: cannot be read: {error}") from error
 
 
 def _write(directory: Path, contents: Mapping[str, bytes]) -> list[Path]:

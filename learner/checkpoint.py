@@ -12,7 +12,7 @@ import shutil
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,7 +22,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
-from common.config import ActorConfig
+from common.config import ActorConfig, EvaluatorConfig
 from common.errors import CheckpointError
 from common.hints import nearest_path
 from common.interfaces import Agent
@@ -38,15 +38,16 @@ class SaveCounts:
     kinds: Counter[str] = field(default_factory=lambda: Counter(best=0, final=0, periodic=0, state=0))
     failures: int = 0
     seconds: float = 0.0
-    last_at: float | None = None
-    """Unix seconds."""
+    last_at: dict[str, float] = field(default_factory=dict)
+    """When the last of each kind was complete, in Unix seconds."""
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def saved(self, name: str) -> None:
         """A checkpoint of this name is complete."""
+        kind = name if name in self.kinds else "periodic"
         with self._lock:
-            self.kinds[name if name in self.kinds else "periodic"] += 1
-            self.last_at = time.time()
+            self.kinds[kind] += 1
+            self.last_at[kind] = time.time()
 
     @contextmanager
     def timed(self) -> Iterator[None]:
@@ -69,12 +70,16 @@ class Checkpoints:
         directory: where the checkpoints go.
         config: what was built; written into every checkpoint.
         run_id: written into every checkpoint.
+        evaluator: what scores the run's policies; written into every checkpoint, for ``policy-eval``.
+        guard: called before each write; raises a CheckpointError if the directory is no longer the run's.
     """
 
     directory: Path
     config: ActorConfig
     run_id: str
+    evaluator: EvaluatorConfig | None = None
     counts: SaveCounts = field(default_factory=SaveCounts)
+    guard: Callable[[], None] | None = None
 
     def save(self, name: str, agent: Agent, **meta: Any) -> Path:
         """Write a checkpoint and put it in the place of one of the same name.
@@ -98,7 +103,9 @@ class Checkpoints:
             save_file(
                 {k: v.detach().cpu().contiguous() for k, v in agent.save_params().items()}, draft / "model.safetensors"
             )
-            _write_meta(draft, {"run_id": self.run_id, **meta, "config": self.config.model_dump(mode="json")})
+            evaluator = {"evaluator": self.evaluator.model_dump(mode="json")} if self.evaluator else {}
+            config = self.config.model_dump(mode="json")
+            _write_meta(draft, {"run_id": self.run_id, **meta, **evaluator, "config": config})
         return draft
 
     def keep(self, draft: Path, name: str, **meta: Any) -> Path:
@@ -121,6 +128,8 @@ class Checkpoints:
     def _writing(self, path: Path) -> Iterator[None]:
         """Count time and failures; what goes wrong becomes a CheckpointError that names the path."""
         with self.counts.timed():
+            if self.guard is not None:
+                self.guard()
             try:
                 yield
             except (OSError, ValueError, SafetensorError, RuntimeError) as error:

@@ -1,4 +1,7 @@
-"""Keeping the state of training, so that a run can be resumed: copied by the trainer, written by a thread beside it."""
+"""Keeping the state of training, so that a run can be resumed: copied by the trainer, written by a thread beside it.
+
+The thread syncs the replay's files too, so that after a power cut state and replay fit together.
+"""
 
 from __future__ import annotations
 
@@ -15,15 +18,19 @@ import torch
 
 from common.clocks import Deadline
 from common.data import Snapshot
+from common.errors import CheckpointError
 from common.interfaces import Agent, TrainingState
 from learner.durable import WITHOUT_CHECKPOINT, tolerated
+from learner.replay.memory import ReplayMemory
+from learner.replay.watermark import Watermark
 from learner.scoring import Moment
 from learner.training_state import StateFiles, StateOfRun
 
 log = logging.getLogger(__name__)
 WRITE_SECONDS: Final = 60.0
 """The last state gets so long to be written."""
-_AGENT: Final = "agent."
+AGENT: Final = "agent."
+"""Names of the agent's tensors in a state begin so."""
 
 
 class Resumable(Protocol):
@@ -48,6 +55,7 @@ class Checkpointer:
         device: it learns on.
         seconds: between two states; None takes the last one only.
         items: a state is taken after so many as well, and training waits for the one before; None does not count them.
+        replay: synced before each state is written; None where there is none to resume from.
         clock: seconds, monotonic.
     """
 
@@ -60,9 +68,11 @@ class Checkpointer:
         *,
         seconds: float | None,
         items: int | None = None,
+        replay: ReplayMemory | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._files, self._agent, self._parts, self._device = files, agent, parts, torch.device(device)
+        self._replay = replay
         self._seconds, self._clock = math.inf if seconds is None else seconds, clock
         self._items = math.inf if seconds is None or items is None else items
         self._next = Deadline(self._seconds, clock)
@@ -70,6 +80,15 @@ class Checkpointer:
         self._newest = Moment(0, 0, 0.0)
         if type(agent).training_state is Agent.training_state:
             log.info("%s has no training_state(): --resume restores its save_params() only", type(agent).__name__)
+
+    def begin(self, moment: Moment) -> None:
+        """Write the first state of a new run: however early the run is killed, there is one to go on from.
+
+        Raises:
+            CheckpointError: it cannot be written.
+        """
+        self._newest = moment
+        self._files.write(self.copy(moment, -math.inf))
 
     def tick(self, moment: Moment, best_score: float) -> None:
         """Between two opt steps: take a state if one is due."""
@@ -96,7 +115,7 @@ class Checkpointer:
         """The state as it is now, on the CPU: all of a checkpoint that training waits for."""
         agent, parts = self._agent.training_state(), {name: part.state() for name, part in self._parts.items()}
         score = best_score if math.isfinite(best_score) else None
-        tensors = {f"{_AGENT}{name}": tensor for name, tensor in agent.tensors.items()}
+        tensors = {f"{AGENT}{name}": tensor for name, tensor in agent.tensors.items()}
         for part, state in parts.items():
             tensors |= {f"{part}.{name}": torch.from_numpy(array) for name, array in state.arrays.items()}
         tensors |= self._torch_states()
@@ -108,22 +127,22 @@ class Checkpointer:
         copied = {name: tensor.detach().to("cpu", copy=True) for name, tensor in tensors.items()}
         return StateOfRun(moment.opt_steps, score, copied, json.dumps(values))
 
-    def restore(self) -> tuple[Moment, float] | None:
-        """Restore everything from the newest state; its moment and best score, None if there is none.
+    def restore(self) -> tuple[Moment, float]:
+        """Restore everything from the newest state; its moment and best score.
 
         A part that the state does not know, as of a run that was not in turns, is left as it is.
 
         Raises:
-            CheckpointError: no state is whole, or it is that of another agent.
+            CheckpointError: there is no state, none is whole, or it is that of another agent.
         """
         saved = self._files.newest()
         if saved is None:
-            return None
+            raise CheckpointError(f"{self._files.directory}: expected a state of training, found none")
         tensors, values = saved
-        self._agent.load_training_state(TrainingState(_below(_AGENT, tensors), values["agent"]))
+        self._agent.load_training_state(TrainingState(below(AGENT, tensors), values["agent"]))
         for name, part in self._parts.items():
             if name in values:
-                arrays = {key: tensor.numpy() for key, tensor in _below(f"{name}.", tensors).items()}
+                arrays = {key: tensor.numpy() for key, tensor in below(f"{name}.", tensors).items()}
                 part.restore(Snapshot(values[name], arrays))
         for name, state in tensors.items():
             self._set_torch_state(name, state)
@@ -155,8 +174,17 @@ class Checkpointer:
 
     def _write(self, state: StateOfRun) -> None:
         with tolerated(WITHOUT_CHECKPOINT):
-            self._files.write(state)
+            self._files.write(state, self._synced())
+
+    def _synced(self) -> Watermark | None:
+        """How far the replay is on disk. It is looked at first: what it says of then is on disk once all is synced."""
+        if self._replay is None:
+            return None
+        watermark = Watermark.of(self._replay)
+        self._replay.sync()
+        return watermark
 
 
-def _below(prefix: str, tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+def below(prefix: str, tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """The tensors whose names begin with ``prefix``, without it."""
     return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}

@@ -12,7 +12,15 @@ from common.command import Parser, at_least
 from common.config import RunConfig
 from common.signals import StopSignals
 from learner import ratio_cli, status_cli
-from learner.command import add_override, add_resume, make_parser, run_command, tell_result
+from learner.command import (
+    add_origin,
+    add_override,
+    add_resume,
+    make_parser,
+    origin_of,
+    run_command,
+    tell_result,
+)
 
 COMMANDS: Final = {"status": (status_cli.parser, status_cli.main), "ratio": (ratio_cli.parser, ratio_cli.main)}
 EXAMPLES = """\
@@ -22,6 +30,7 @@ EXAMPLES = """\
   learner-server --config configs/cartpole.yaml --listen 0.0.0.0:50051 \\
       --certificate server.pem --key server.key --token-file actor.token    made by crossborder-certs
   learner-server --resume runs/cartpole-20250101-120000-1a2b       go on after a crash, Ctrl-C or with more steps
+  learner-server --config FILE --from runs/pendulum-20250101-120000-1a2b --with replay    a new run from a saved agent
   learner-server status --learner gpu-host:50051                   a live table of its actors; see status --help
   learner-server ratio --learner gpu-host:50051 4                  another replay ratio; see ratio --help
 """
@@ -39,6 +48,7 @@ def parser() -> Parser:
         help="allow an address beyond loopback, unencrypted",
     )
     add_resume(made)
+    add_origin(made)
     for option, key, text in (
         ("--certificate", "tls.certificate", "the server's certificate"),
         ("--key", "tls.key", "its private key"),
@@ -67,7 +77,8 @@ def _train(config: RunConfig, arguments: argparse.Namespace, console: Console | 
     from learner.server import LearnerServer
     from learner.stat import actor_stats_fmt
 
-    with LearnerServer(config, arguments.local_actors, resume=bool(arguments.resume)) as server:
+    resume, origin = bool(arguments.resume), origin_of(arguments)
+    with LearnerServer(config, arguments.local_actors, resume=resume, origin=origin) as server:
         signals.on_stop = server.learner.request_stop
         with Progress(server.status, console):
             result = server.train()

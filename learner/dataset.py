@@ -10,11 +10,12 @@ from typing import Final, Protocol
 
 import numpy as np
 
-from common.data import PRIORITY, Items
+from common.data import PRIORITY, Array, Items
 from common.errors import DatasetError, PluginError
 from common.parts import Parts
 from learner.replay.memory import ReplayMemory
 from learner.replay.reader import ReplayReader
+from learner.replay.recovery import whole_bounds
 from learner.rundir import reading
 
 MINARI: Final = "minari:"
@@ -42,7 +43,7 @@ class SavedReplay:
     """The items in the replay of an earlier run, those that are whole.
 
     Their columns must be this run's; that its step processor has the settings of theirs is for the user to see to.
-    First priorities, if they have any, are left out: they are what another agent was wrong about.
+    First priorities, if they have any, are left out where this run's items have none.
 
     Args:
         directory: of the run. Nobody may be writing there.
@@ -55,20 +56,26 @@ class SavedReplay:
         self.name = str(directory)
         self._memory = ReplayMemory.saved(directory / "shared" / "replay")
 
+        self._first, self._end = whole_bounds(self._memory)
+
     def __len__(self) -> int:
-        return len(self._memory)
+        return self._end - self._first
 
     def items(self, parts: Parts) -> Iterator[Items]:
-        schema = self._memory.schema.without(PRIORITY)
+        schema = self._memory.schema
+        if PRIORITY not in parts.schema.columns:
+            schema = schema.without(PRIORITY)
         schema.require_equal(parts.schema, mine=f"dataset {self.name}", theirs="this run")
-        reader, end = ReplayReader(self._memory), self._memory.committed
-        for start in range(self._memory.first(), end, ROWS):
-            _, items = reader.take(partial(_following, start), min(ROWS, end - start))
+        reader = ReplayReader(self._memory)
+        for start in range(self._first, self._end, ROWS):
+            index = np.arange(start, min(start + ROWS, self._end))
+            index = index[~self._memory.is_excluded(index)]
+            _, items = reader.take(partial(_these, index), len(index))
             yield {column.name: items[column.name] for column in schema.columns}
 
 
-def _following(start: int, size: int) -> Items:
-    return {"index": np.arange(start, start + size)}
+def _these(index: Array, _: int) -> Items:
+    return {"index": index}
 
 
 @contextmanager

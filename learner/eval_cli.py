@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import logging
 import sys
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, closing
@@ -13,11 +14,13 @@ from common.command import Parser
 from learner.saved import make_parser, run_command
 
 if TYPE_CHECKING:
+    from common.config import EvaluatorConfig
     from common.envs import Env
     from common.part_config import PluginConfig
 
+log = logging.getLogger(__name__)
 EXAMPLES = """\
-  policy-eval --run runs/cartpole-20261121-085026-3f2a                     the best policy, 20 episodes
+  policy-eval --run runs/cartpole-20261121-085026-3f2a                     the best policy, scored as in training
   policy-eval --run runs/cartpole-20261121-085026-3f2a --checkpoint final --episodes 100 --json
   policy-eval --run runs/cartpole-20261121-085026-3f2a --episodes 3 --record-video
 """
@@ -26,8 +29,8 @@ EXAMPLES = """\
 def parser() -> Parser:
     """The command's options."""
     made = make_parser("policy-eval", __doc__, EXAMPLES)
-    made.add_argument("--episodes", type=int, default=20, metavar="N", help="greedy episodes (default: 20)")
-    made.add_argument("--seed", type=int, default=0, metavar="N", help="episode i starts from seed + i (default: 0)")
+    made.add_argument("--episodes", type=int, metavar="N", help="episodes (default: as the run's evaluator)")
+    made.add_argument("--seed", type=int, metavar="N", help="episode i starts from seed + i (default: the run's)")
     made.add_argument(
         "--record-video", nargs="?", const="", metavar="DIR", help="film every episode as MP4 (default: RUN/videos)"
     )
@@ -44,17 +47,27 @@ def _environment(arguments: argparse.Namespace, config: PluginConfig) -> Abstrac
 
 
 def _evaluate(arguments: argparse.Namespace) -> Mapping[str, object]:
+    from learner.checkpoint import load_agent
+    from learner.evaluator import build_evaluator
+
+    agent, parts, meta = load_agent(arguments.run / arguments.checkpoint)
+    config = _evaluator(arguments, meta.get("evaluator"))
+    with _environment(arguments, parts.env.for_evaluation()) as env:
+        evaluation = build_evaluator(env, config).evaluate(agent)
+    record = {key: float(value) for key, value in evaluation.record.items()}
+    place, episodes = str(arguments.run / arguments.checkpoint), {"episodes": config.episodes, "seed": config.seed}
+    return {"checkpoint": place, "opt_steps": meta["opt_steps"], **episodes, "score": float(evaluation.score), **record}
+
+
+def _evaluator(arguments: argparse.Namespace, saved: Mapping[str, object] | None) -> EvaluatorConfig:
+    """The evaluator that the checkpoint was saved with, with what the command line asks for laid over it."""
     from common.config import EvaluatorConfig
     from common.settings import validate
-    from learner.checkpoint import load_agent
-    from learner.evaluator import DefaultEvaluator
 
-    config = validate(EvaluatorConfig, {"episodes": arguments.episodes, "seed": arguments.seed})
-    agent, parts, meta = load_agent(arguments.run / arguments.checkpoint)
-    with _environment(arguments, parts.env.for_evaluation()) as env:
-        record = DefaultEvaluator(env, config).evaluate(agent).record
-    scores = {key: float(value) for key, value in record.items()}
-    return {"checkpoint": str(arguments.run / arguments.checkpoint), "opt_steps": meta["opt_steps"], **scores}
+    if saved is None:
+        log.warning("the checkpoint, of crossborder 0.1, does not name the run's evaluator: the default one scores it")
+    asked = {key: value for key in ("episodes", "seed") if (value := getattr(arguments, key)) is not None}
+    return validate(EvaluatorConfig, {**(saved or {}), **asked})
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -15,14 +15,15 @@ import signal
 import sys
 import threading
 import time
-from contextlib import closing, suppress
+from contextlib import closing, nullcontext, suppress
 from pathlib import Path
 
 import torch
 
+from actor.guard import Busy, Watchdog
 from common.child import Event, say, say_error
 from common.config import RunConfig
-from common.errors import CrossborderError
+from common.errors import CrossborderError, EnvHungError
 from common.interfaces import Agent, Evaluator
 from common.log import setup_logging
 from common.parts import build_parts
@@ -31,9 +32,11 @@ from learner.checkpoint import load_params
 from learner.evaluator import build_evaluator
 from learner.parts import build_eval_env
 from learner.scoring import AbandonableEnv, EvaluationAbandoned
+from learner.shared import Bell
 
 log = logging.getLogger(__name__)
 GRACE_SECONDS = 1.0
+BEAT_SECONDS = 0.5
 
 
 class EvaluatorBoot(Settings):
@@ -41,6 +44,8 @@ class EvaluatorBoot(Settings):
 
     config: RunConfig
     candidate: Path
+    bell_fd: int
+    """Write end of the bell that the child rings as a sign of life."""
 
 
 def serve(boot: EvaluatorBoot, trainer_gone: threading.Event) -> None:
@@ -53,11 +58,19 @@ def serve(boot: EvaluatorBoot, trainer_gone: threading.Event) -> None:
     parts = build_parts(boot.config, seed=boot.config.seed)
     parts.agent.eval()
     env = build_eval_env(boot.config.env, parts.env)
-    with closing(parts), closing(env), suppress(EvaluationAbandoned):
-        evaluator = build_evaluator(AbandonableEnv(env, trainer_gone), boot.config.evaluator)
+    busy, seconds = Busy(), boot.config.env.timeout_seconds
+    watchdog = Watchdog(busy, seconds, _end_hung) if seconds else nullcontext()
+    with closing(parts), closing(env), suppress(EvaluationAbandoned), watchdog:
+        evaluator = build_evaluator(AbandonableEnv(env, trainer_gone, busy), boot.config.evaluator)
         say({"ready": True})
         for _ in sys.stdin:
             say(_answer(evaluator, parts.agent, boot.candidate))
+
+
+def _end_hung(where: str) -> None:
+    """End the process, since a thread cannot be ended; the trainer starts another."""
+    log.error("an environment of the evaluation does not return:\n%s", where)
+    os._exit(say_error(EnvHungError("an environment has not returned within env.timeout_seconds")))
 
 
 def _answer(evaluator: Evaluator, agent: Agent, candidate: Path) -> Event:
@@ -74,12 +87,12 @@ def _answer(evaluator: Evaluator, agent: Agent, candidate: Path) -> Event:
             "record": record,
             "seconds": seconds,
         }
-    except Exception as error:  # noqa: BLE001 - the trainer gets it
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - the trainer gets it
         failure = _typed(error)
         return {"failure": str(failure), "exit_code": failure.exit_code}
 
 
-def _typed(error: Exception) -> CrossborderError:
+def _typed(error: Exception | SystemExit) -> CrossborderError:
     """The error itself, or one that names it; then its traceback is in the log."""
     if isinstance(error, CrossborderError):
         return error
@@ -87,11 +100,12 @@ def _typed(error: Exception) -> CrossborderError:
     return CrossborderError(f"{type(error).__name__}: {error}")
 
 
-def _outlive_no_trainer(trainer_gone: threading.Event) -> None:
-    """Wait until the other end of stdin is closed, whatever the main thread does, and see that it ends."""
+def _outlive_no_trainer(trainer_gone: threading.Event, bell: Bell) -> None:
+    """Until the other end of stdin is closed show life, whatever the main thread does; then see that it ends."""
     hang_up = select.poll()
     hang_up.register(sys.stdin.fileno(), 0)  # Hang-ups are always reported; lines are left to the main thread.
-    hang_up.poll()
+    while not hang_up.poll(1000 * BEAT_SECONDS):
+        bell.ring()
     trainer_gone.set()
     time.sleep(GRACE_SECONDS)
     os.killpg(0, signal.SIGKILL)  # With what the environment may have started.
@@ -102,7 +116,9 @@ def main() -> int:
     trainer_gone = threading.Event()
     try:
         boot = validate(EvaluatorBoot, json.loads(sys.stdin.readline()))
-        threading.Thread(target=_outlive_no_trainer, args=(trainer_gone,), name="lifeline", daemon=True).start()
+        threading.Thread(
+            target=_outlive_no_trainer, args=(trainer_gone, Bell(-1, boot.bell_fd)), name="lifeline", daemon=True
+        ).start()
         serve(boot, trainer_gone)
     except Exception as error:  # noqa: BLE001 - the trainer gets it
         return say_error(_typed(error))

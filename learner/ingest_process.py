@@ -9,6 +9,7 @@ from typing import Any
 
 from common.address import split_address
 from common.child import Child, Supervisor
+from common.clocks import Stillness
 from common.errors import CrossborderError
 from learner.shared import Bell, ControlBlock, fence
 
@@ -27,6 +28,7 @@ class IngestProcess:
         boot: see ``learner.ingest.core.IngestBoot``, without the bells.
         control: shared with it.
         on_failure: called when it cannot be kept running.
+        hung_seconds: a process without a sign of life for this long is killed and started again; None lets it hang.
 
     Raises:
         AddressError: its address or its metrics port is taken.
@@ -34,13 +36,18 @@ class IngestProcess:
     """
 
     def __init__(
-        self, boot: dict[str, Any], control: ControlBlock, on_failure: Callable[[CrossborderError], None]
+        self,
+        boot: dict[str, Any],
+        control: ControlBlock,
+        on_failure: Callable[[CrossborderError], None],
+        hung_seconds: float | None = None,
     ) -> None:
         self._boot = boot
-        self._control = control
+        self._control, self._hung_seconds = control, hung_seconds
+        self._stillness = Stillness(lambda: control.ingest_beats)
         self.trainer_bell, self._ingest_bell = Bell.create(), Bell.create()
         try:
-            self._supervisor = Supervisor(self._start, on_failure, finished=frozenset())
+            self._supervisor = Supervisor(self._start, on_failure, is_hung=self._is_hung)
         except BaseException:
             self._close_bells()
             raise
@@ -55,7 +62,11 @@ class IngestProcess:
             raise
         # A restart must come back where actors and Prometheus look for it.
         self._boot |= {"listen": ready["address"], "metrics_port": ready["metrics_port"]}
+        self._stillness.begin()
         return child
+
+    def _is_hung(self) -> bool:
+        return self._hung_seconds is not None and self._stillness.seconds() > self._hung_seconds
 
     @property
     def restarts(self) -> int:
@@ -87,19 +98,17 @@ class IngestProcess:
             self._ingest_bell.ring()
 
     def announce_stop(self) -> None:
-        """Have every actor told to stop."""
+        """Have every actor told to stop. Ingest is started again if it dies meanwhile, so that they can hand over."""
         self._control.stopping = 1
         fence()
-        self._supervisor.stop_watching()
         self._ingest_bell.ring()
 
     def end(self, grace_seconds: float) -> None:
         """Wait for it to wind up, at most ``grace_seconds`` and a little, then end it."""
-        self._supervisor.stop_watching()
-        child = self._supervisor.child
-        if self._control.stopping and child.wait(grace_seconds + 2.0) is None:
+        if self._control.stopping and not self._supervisor.wait(grace_seconds + 2.0):
             log.warning("ingest did not wind up in time")
-        child.end(2.0)
+        self._supervisor.stop_watching()
+        self._supervisor.child.end(2.0)
         self._close_bells()
 
     def _close_bells(self) -> None:

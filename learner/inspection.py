@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -12,7 +12,8 @@ from safetensors import SafetensorError, safe_open
 
 from common.data import PRIORITY, Array, Items
 from common.errors import CheckpointError
-from learner.actor_table import ActorState, map_actor_table
+from learner.actor_table import ActorState, host_of, map_actor_table
+from learner.quarantine import WRITERS, brief, read_records
 from learner.replay.memory import ReplayMemory
 from learner.replay.reader import ReplayReader
 from learner.shared import ControlBlock
@@ -20,8 +21,6 @@ from learner.shared import ControlBlock
 HISTOGRAM_ITEMS: Final = 100_000
 """Of larger replays so many, evenly spaced, are counted."""
 N_BINS: Final = 20
-SHORT: Final = 8
-"""An array of up to so many values is shown whole."""
 
 
 @dataclass(frozen=True)
@@ -100,9 +99,14 @@ class Inspection:
             return []
         drawn, items = ReplayReader(self.memory).take(draw, count)
         return [
-            {"index": int(drawn["index"][i]), **{name: _shown(column[i]) for name, column in items.items()}}
+            {"index": int(drawn["index"][i]), **{name: brief(column[i]) for name, column in items.items()}}
             for i in range(count)
         ]
+
+    def quarantine(self) -> list[dict[str, Any]]:
+        """Batches that were refused and items that were found bad, newest first; see ``learner.quarantine``."""
+        records = [record for writer in WRITERS for record in read_records(self._shared, writer)]
+        return [asdict(record) for record in sorted(records, key=lambda record: record.time, reverse=True)]
 
     def histograms(self) -> dict[str, Histogram]:
         """Of rewards, first priorities that actors gave and priorities that were last kept, where there are any."""
@@ -156,23 +160,11 @@ class Inspection:
 def _actor(row: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "actor_id": int(row["actor_id"]),
-        "host": row["host"].decode(errors="replace"),
+        "host": host_of(row),
         "pid": int(row["pid"]),
         "state": ActorState(int(row["state"])).name.lower(),
         "items": int(row["items"]),
         "env_steps": int(row["env_steps"]),
         "episodes": int(row["episodes"]),
         "last_return": float(row["last_return"]) if row["episodes"] else None,
-    }
-
-
-def _shown(value: Array) -> Any:
-    """A short array as it is, of a long one what it is like."""
-    if value.size <= SHORT:
-        return value.tolist()
-    return {
-        "shape": list(value.shape),
-        "min": value.min().item(),
-        "mean": float(value.mean(dtype=np.float64)),
-        "max": value.max().item(),
     }

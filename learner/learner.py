@@ -38,6 +38,11 @@ class Outcome(enum.Enum):
     MAX_SECONDS = "the time was over"
     STOPPED = "it was asked to stop"
 
+    @property
+    def is_finish(self) -> bool:
+        """Whether the run reached an end that its configuration sets; a run that was stopped may go on."""
+        return self is not Outcome.STOPPED
+
 
 @dataclass
 class EvaluationCounts:
@@ -75,6 +80,8 @@ class Learner:
         checkpointer: keeps the state of training; None keeps none.
         window: collects what is recorded; None makes one.
         computing: what each ``opt`` runs in, such as a precision.
+        explain: says, when ``opt`` has raised, what it had drawn; None says nothing.
+        episodes: means of the newest training episodes by key, for each record; None records none.
         clock: seconds, monotonic.
     """
 
@@ -91,6 +98,8 @@ class Learner:
         checkpointer: Checkpointer | None = None,
         window: RecordWindow | None = None,
         computing: AbstractContextManager[object] | None = None,
+        explain: Callable[[], str] | None = None,
+        episodes: Callable[[], dict[str, float]] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.agent = agent
@@ -106,19 +115,24 @@ class Learner:
         self._recorders, self._checkpoints, self._publish = recorders, checkpoints, publish
         self._config, self._checkpointer = config, checkpointer
         self._computing = computing or nullcontext()
+        self._explain = explain
+        self._episodes = episodes or dict
         self._clock = clock
         self._eval, self._record = Every(config.eval_interval), Every(config.record_interval)
         self._save, self._sync = Every(config.save_interval), Every(config.sync_interval)
         self._window = window or RecordWindow(buffer, clock)
         self._diverged = False
+        self._is_scored = True  # A policy that has not learnt in this life of the run is not scored at its end.
         self._seconds_before = 0.0
         self._last_opt_at: float | None = None
         self._ended: float | None = None
         self._started = clock()
 
     def resume(self, moment: Moment, best_score: float) -> None:
-        """Go on from a moment of training, before ``start``."""
+        """Go on from a moment of training, before ``start``; a run that has reached its target is done."""
         self.opt_steps, self._seconds_before, self.best_score = moment.opt_steps, moment.seconds, best_score
+        if self._reaches_target(best_score):
+            self.outcome = Outcome.TARGET
 
     def start(self) -> None:
         """Publish the first model and start the clocks; nothing is sampled before."""
@@ -160,20 +174,26 @@ class Learner:
 
         Raises:
             DivergedError: a value to be recorded is not finite.
+            Exception: what ``opt`` raised, with a note of what it had drawn.
         """
         began = self._clock()
-        with self._computing:
-            losses = self.agent.opt(self.buffer)
+        try:
+            with self._computing:
+                losses = self.agent.opt(self.buffer)
+        except Exception as error:
+            self._tell_failure(error)
+            raise
         if losses is None:
             return False
         self._last_opt_at = self._clock()
         self.opt_seconds += self._last_opt_at - began
         self.opt_steps += 1
+        self._is_scored = False
         self._window.add(losses)
         moment = self._moment()
         record = self._evaluate(moment) if self._eval.due(self.opt_steps) else {}
         if self._record.due(self.opt_steps):
-            record |= self._window.rates()
+            record |= self._window.rates() | self._episodes()
         if record:
             self._write(moment, record | self._window.means())
         if self._save.due(self.opt_steps):
@@ -183,6 +203,13 @@ class Learner:
         if self.outcome is None and self._sync.due(self.opt_steps):
             self._publish(self.opt_steps)
         return True
+
+    def _tell_failure(self, error: Exception) -> None:
+        """Log what ``opt`` had drawn when it raised, and note it where the traceback is shown."""
+        if self._explain is not None:
+            explanation = self._explain()
+            log.error("opt step %d failed (%s: %s): %s", self.opt_steps + 1, type(error).__name__, error, explanation)
+            error.add_note(explanation)
 
     def tick(self) -> None:
         """Between two steps: credit what was scored meanwhile, keep the state, end training if its time is over.
@@ -203,9 +230,9 @@ class Learner:
             self.outcome = self.outcome or Outcome.MAX_SECONDS
 
     def finish(self, announce_stop: Callable[[], None]) -> None:
-        """End training: announce it, publish a last model, flush, save ``final/``, await the last score; keep all.
+        """End training: announce it, publish a last model, flush, save ``final/``, score the last policy; keep all.
 
-        What has diverged is neither published nor saved.
+        A policy that has diverged is neither published nor saved. Training that was asked to stop scores nothing more.
 
         Raises:
             CheckpointError: ``final/`` could not be saved.
@@ -220,9 +247,22 @@ class Learner:
             with tolerated("the last records are missing"):
                 recorder.flush()
         self._save_as("final")
+        try:
+            self._score_last()
+        finally:
+            if self._checkpointer is not None and not self._diverged:
+                self._checkpointer.finish(self._moment(), self.best_score)
+
+    def _score_last(self) -> None:
+        """Await the evaluation that still runs; score the last policy, unless that was it."""
         self._collect(wait=True)
-        if self._checkpointer is not None:
-            self._checkpointer.finish(self._moment(), self.best_score)
+        if self._is_scored or self.outcome is Outcome.STOPPED or not self._config.eval_interval:
+            return
+        moment = self._moment()
+        record = self._evaluate(moment)
+        if record:
+            self._write(moment, record)  # Without the window's means: a longer run that resumes here goes on with them.
+        self._collect(wait=True)
 
     def _moment(self) -> Moment:
         return Moment(self.opt_steps, self.buffer.inserted, self.seconds())
@@ -242,15 +282,20 @@ class Learner:
         """Keep it if it is the best, see whether it is good enough; its record."""
         score = scored.evaluation.score
         self.evaluations.add(scored.seconds)
+        self._is_scored = scored.moment.opt_steps == self.opt_steps
         log.info("opt step %d: evaluation %.2f (best so far %.2f)", scored.moment.opt_steps, score, self.best_score)
         if score > self.best_score:  # Strictly; NaN never is.
             self.best_score = score
             with tolerated(WITHOUT_CHECKPOINT):
                 self.scoring.keep_best(self.agent, scored)
-        reached = self._config.target_score is not None and score >= self._config.target_score
-        if reached and self.outcome is not Outcome.STOPPED:  # The score of the last step may come after it.
+        if (
+            self._reaches_target(score) and self.outcome is not Outcome.STOPPED
+        ):  # The score of the last step may come after it.
             self.outcome = Outcome.TARGET
         return {key: float(value) for key, value in scored.evaluation.record.items()}
+
+    def _reaches_target(self, score: float) -> bool:
+        return self._config.target_score is not None and score >= self._config.target_score
 
     def _write(self, moment: Moment, record: dict[str, float]) -> None:
         record = {"seconds": moment.seconds, "samples_total": float(moment.samples_total), **record}

@@ -9,6 +9,7 @@ was drawn before is settled, so a change makes neither side catch up.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 from common.config import RunConfig
@@ -20,10 +21,11 @@ class RatioLimiter:
 
     Args:
         samples_per_insert: items drawn per item inserted; None lets both sides run free.
-        warmup: items inserted before the first draw.
+        warmup: items inserted before the first draw, counted from ``began``.
         error_buffer: by how many drawn items ``diff`` may be off; None takes a tenth of what the warm-up allows.
         inserted_before: items inserted that do not count.
         sampled_before: items drawn that do not count.
+        began: absolute index of the first item of the replay: above 0 where an earlier replay of the run was lost.
     """
 
     samples_per_insert: float | None
@@ -31,11 +33,18 @@ class RatioLimiter:
     error_buffer: float | None = None
     inserted_before: int = 0
     sampled_before: int = 0
+    began: int = 0
 
     @classmethod
-    def of(cls, config: RunConfig) -> RatioLimiter:
-        """The limiter of a run, the same in the trainer and in ingest."""
-        return cls(config.replay.samples_per_insert, config.trainer.warmup_period, config.replay.error_buffer)
+    def of(cls, config: RunConfig, began: int = 0) -> RatioLimiter:
+        """The limiter of a run, the same in the trainer and in ingest.
+
+        Args:
+            config: of the run.
+            began: absolute index of the first item of its replay.
+        """
+        ratio, error_buffer = config.replay.samples_per_insert, config.replay.error_buffer
+        return cls(ratio, config.trainer.warmup_period, error_buffer, began=began)
 
     def since(self, samples_per_insert: float | None, inserted: int, sampled: int) -> RatioLimiter:
         """Another ratio from here on: ``diff`` is 0 at these counters."""
@@ -43,7 +52,11 @@ class RatioLimiter:
 
     def _first(self) -> int:
         """Items inserted before those that count."""
-        return max(self.warmup, self.inserted_before)
+        return max(self._warm_at(), self.inserted_before)
+
+    def _warm_at(self) -> int:
+        """The number of items inserted at which the warm-up is over."""
+        return self.began + self.warmup
 
     def _error(self) -> float:
         if self.error_buffer is not None:
@@ -52,7 +65,7 @@ class RatioLimiter:
 
     def may_sample(self, inserted: int, sampled: int) -> bool:
         """Whether the trainer may draw a batch now."""
-        if inserted < self.warmup:
+        if inserted < self._warm_at():
             return False
         if self.samples_per_insert is None:
             return True
@@ -60,14 +73,19 @@ class RatioLimiter:
 
     def draws_between(self, before: int, after: int) -> int:
         """Items to draw for those inserted while ``inserted`` went from ``before`` to ``after``."""
-        counted = max(after, self.warmup) - max(before, self.warmup)
+        counted = max(after, self._warm_at()) - max(before, self._warm_at())
         return round(counted * (self.samples_per_insert or 0.0))
 
-    def release_at(self, inserted: int) -> int:
-        """The number of items drawn from which on inserting may go on; 0 for at once."""
+    def excess(self, inserted: int, sampled: int) -> float:
+        """Items inserted beyond those that are allowed; while there are any, actors wait."""
         if self.samples_per_insert is None or inserted <= self._first():
-            return 0
-        return max(0, int(self._due(inserted, self.samples_per_insert) - self._error()))
+            return 0.0
+        draws_behind = self._due(inserted, self.samples_per_insert) - self._error() - sampled
+        return max(0.0, draws_behind / self.samples_per_insert)
+
+    def draws_for(self, items: float) -> int:
+        """Items to draw until so many more items are allowed."""
+        return math.ceil(items * (self.samples_per_insert or 0.0))
 
     def _due(self, inserted: int, samples_per_insert: float) -> float:
         """The number of items drawn at which the ratio is met exactly."""

@@ -7,19 +7,18 @@ With one seed the same curve comes out every time.
 from __future__ import annotations
 
 from contextlib import ExitStack
+from pathlib import Path
 
-import numpy as np
 from rich.console import Console
 
 from common.config import RunConfig
-from common.data import Items
-from common.errors import DatasetError
-from learner.acting import LocalSink
-from learner.dataset import Dataset, open_dataset
+from common.errors import ConfigError, DatasetError
+from learner.dataset import open_dataset
 from learner.learner import Learner
-from learner.progress import loading
+from learner.origin import Origin
 from learner.replay.memory import ReplayMemory
 from learner.run import Result, Run
+from learner.rundir import work_in
 from learner.status import Status
 
 
@@ -27,48 +26,74 @@ class OfflineTrainer:
     """An agent that learns from what others did. Use once, as a context manager; entering it loads the dataset.
 
     The items are copied into the run's own replay, whose capacity grows to hold them all; ``trainer.warmup_period``,
-    ``trainer.opt_interval``, ``replay.samples_per_insert`` and ``push.initial_priorities`` mean nothing here.
+    ``trainer.opt_interval``, ``replay.samples_per_insert`` and ``push.initial_priorities`` mean nothing here. A resumed
+    run, of whatever kind, learns from the items that it has.
 
     Args:
         config: checked already.
-        dataset: ``minari:ID``, a Minari dataset's directory, or an earlier run's directory.
+        dataset: ``minari:ID``, a Minari dataset's directory, or an earlier run's directory; None takes the replay of
+            ``origin``, or that of the run that is resumed.
         console: shows the loading on it if it is a terminal; None logs plain lines.
+        resume: go on with the run in ``run_dir``, if there is one; it has its items already, unless they were lost.
+        origin: where a new run begins from.
 
     Raises:
-        DatasetError: the dataset cannot be read, is empty, or holds values that are not finite.
+        ConfigError: a new run has no dataset, or two.
+        DatasetError: the dataset cannot be read, is empty, or holds values that a column refuses.
         SchemaMismatchError: its items are not those of this run's environment and step processor.
         CrossborderError: something could not be built or opened.
     """
 
-    def __init__(self, config: RunConfig, dataset: str, console: Console | None = None) -> None:
+    def __init__(
+        self,
+        config: RunConfig,
+        dataset: str | None,
+        console: Console | None = None,
+        *,
+        resume: bool = False,
+        origin: Origin | None = None,
+    ) -> None:
         self.config = config
-        self._source, self._console = dataset, console
+        self._source, self._console, self._origin = dataset, console, origin
+        self._resume = resume
         self._stack = ExitStack()
 
     def __enter__(self) -> OfflineTrainer:
-        with self._stack as stack, open_dataset(self._source) as dataset:
-            self.config = _with_room(self.config, len(dataset))
-            self._run = Run(self.config, stack)
+        with self._stack as stack:
+            kept = self._kept_replay()
+            if kept is None:
+                self._fill(stack)
+            else:
+                self._go_on(stack, kept)
             self.learner: Learner = self._run.make_learner(_nobody, stack)
-            self._load(dataset)
             self._stack = stack.pop_all()
         return self
 
+    def _kept_replay(self) -> Path | None:
+        """Where the items of the run that is to go on are; None if they have to be loaded."""
+        run_dir = self.config.run_dir
+        if not self._resume or run_dir is None or not work_in(run_dir):
+            return None
+        kept = run_dir / "shared" / "replay"
+        return kept if kept.exists() else None
+
+    def _go_on(self, stack: ExitStack, kept: Path) -> None:
+        """Open the run that is resumed, with the room that its replay has."""
+        self.config = _with_capacity(self.config, ReplayMemory.saved(kept).capacity)
+        self._source = str(self.config.run_dir)
+        self._run = Run(self.config, stack, resume=True)
+
+    def _fill(self, stack: ExitStack) -> None:
+        """Open a run, new or without its replay, and copy the dataset into its replay."""
+        self._source = _the_source(self._source, self._origin)
+        with open_dataset(self._source) as dataset:
+            self.config = _with_room(self.config, len(dataset))
+            self._run = Run(self.config, stack, resume=self._resume, origin=self._origin)
+            if self._origin is None or not self._origin.has_replay:  # Otherwise the run has copied it.
+                self._run.load(dataset, whole=True, console=self._console)
+
     def __exit__(self, *exception: object) -> None:
         self._stack.close()
-
-    def _load(self, dataset: Dataset) -> None:
-        memory, sink, batch = self._run.memory, LocalSink(self._run.memory), self.config.push.n_buffer
-        with loading(dataset.name, len(dataset), self._console) as more:
-            for items in dataset.items(self._run.parts):
-                rows = memory.schema.count(items)
-                _require_room(memory, rows, dataset)
-                _require_finite(items, dataset.name, memory.committed)
-                for start in range(0, rows, batch):  # The replay has room for a batch of this size, whatever it holds.
-                    sink.push({name: column[start : start + batch] for name, column in items.items()})
-                more(rows)
-        if not memory.committed:
-            raise DatasetError(f"dataset {dataset.name}: expected items to learn from, found none")
 
     def train(self) -> Result:
         """Train until something ends it; ``final/`` is saved whatever it is.
@@ -108,44 +133,42 @@ def _nobody_to_stop() -> None:
     """Nobody has to be told to stop."""
 
 
+def _the_source(dataset: str | None, origin: Origin | None) -> str:
+    """Where a new run's items come from."""
+    replay = str(origin.run) if origin is not None and origin.has_replay else None
+    if dataset is None and replay is None:
+        raise ConfigError("--dataset: expected a dataset to fill the replay from, found none")
+    if dataset is not None and replay is not None:
+        raise ConfigError(f"--dataset: expected one source of items, found {dataset} and the replay of {replay}")
+    return dataset or replay or ""
+
+
+def _with_capacity(config: RunConfig, capacity: int) -> RunConfig:
+    """The configuration with a replay of ``capacity`` items."""
+    return config.model_copy(update={"replay": config.replay.model_copy(update={"capacity": capacity})})
+
+
 def _with_room(config: RunConfig, steps: int) -> RunConfig:
-    """The configuration as it holds offline: room for so many items, no ratio to keep, no actors."""
-    capacity = max(config.replay.capacity, steps)
-    replay = config.replay.model_copy(update={"capacity": capacity, "samples_per_insert": None})
+    """The configuration for offline training: room for ``steps`` items, and no actors to give first priorities."""
+    config = _with_capacity(config, max(config.replay.capacity, steps))
     push = config.push.model_copy(update={"initial_priorities": False})
-    return config.model_copy(update={"replay": replay, "push": push})
+    return config.model_copy(update={"push": push})
 
 
-def _require_room(memory: ReplayMemory, rows: int, dataset: Dataset) -> None:
-    """See that no item would be overwritten: a step processor may give more than one a step."""
-    if memory.committed + rows > memory.capacity:
-        raise DatasetError(
-            f"dataset {dataset.name}: expected at most {memory.capacity} items of {len(dataset)} steps, found more; "
-            "raise replay.capacity"
-        )
-
-
-def _require_finite(items: Items, dataset: str, first: int) -> None:
-    """See that items, numbered from ``first``, can be learnt from."""
-    for name, column in items.items():
-        bad = np.argwhere(~np.isfinite(column))
-        if len(bad):
-            found, item = column[tuple(bad[0])], first + int(bad[0][0])
-            raise DatasetError(
-                f"dataset {dataset}: column '{name}': expected finite values, found {found} in item {item}"
-            )
-
-
-def train_offline(config: RunConfig, dataset: str) -> Result:
+def train_offline(
+    config: RunConfig, dataset: str | None, *, resume: bool = False, origin: Origin | None = None
+) -> Result:
     """Train from a dataset, without actors.
 
     Args:
         config: the run; its environment serves to evaluate.
-        dataset: ``minari:ID``, a Minari dataset's directory, or an earlier run's directory.
+        dataset: ``minari:ID``, a Minari dataset's directory, or an earlier run's directory; see ``OfflineTrainer``.
+        resume: go on with the run in ``run_dir``, if there is one.
+        origin: where a new run begins from.
 
     Raises:
         CrossborderError: see ``OfflineTrainer``.
     """
     config.check()
-    with OfflineTrainer(config, dataset) as trainer:
+    with OfflineTrainer(config, dataset, resume=resume, origin=origin) as trainer:
         return trainer.train()

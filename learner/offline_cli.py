@@ -11,21 +11,22 @@ from rich.console import Console
 from common.command import Parser
 from common.config import RunConfig
 from common.signals import StopSignals
-from learner.command import make_parser, run_command, tell_result
+from learner.command import add_origin, add_resume, make_parser, origin_of, run_command, tell_result
 
 EXAMPLES = """\
   offline-train --config configs/pendulum_offline.yaml --dataset runs/pendulum-…       the replay of an earlier run
   offline-train --config FILE --dataset minari:mujoco/hopper/expert-v0                 after minari download
   offline-train --config FILE --dataset data/my-dataset-v0                             a directory in Minari's format
+  offline-train --resume runs/pendulum-20250101-120000-1a2b                            go on; its items are there
 """
 
 
 def parser() -> Parser:
     """The command's options."""
     made = make_parser("offline-train", __doc__, EXAMPLES)
-    made.add_argument(
-        "--dataset", required=True, metavar="SOURCE", help="minari:ID, a Minari dataset's or an earlier run's directory"
-    )
+    made.add_argument("--dataset", metavar="SOURCE", help="minari:ID, a Minari dataset's or an earlier run's directory")
+    add_resume(made)
+    add_origin(made)
     return made
 
 
@@ -33,7 +34,8 @@ def _train(config: RunConfig, arguments: argparse.Namespace, console: Console | 
     from learner.offline import OfflineTrainer
     from learner.progress import Progress
 
-    with OfflineTrainer(config, arguments.dataset, console) as trainer:
+    resume, origin = bool(arguments.resume), origin_of(arguments)
+    with OfflineTrainer(config, arguments.dataset, console, resume=resume, origin=origin) as trainer:
         signals.on_stop = trainer.learner.request_stop
         with Progress(trainer.status, console):
             result = trainer.train()

@@ -17,13 +17,14 @@ def build_learner_parts(config: RunConfig, *, epsilon: float = 0.0, n_envs: int 
     """Build the learner's parts; ``epsilon`` is its agent's and ``n_envs`` its environments', where it acts itself.
 
     Raises:
-        CrossborderError: a part cannot be built, a batch of its items does not fit a message or the replay, or a column
-            that is to be clipped is none of theirs.
+        CrossborderError: a part cannot be built, a batch of its items does not fit a message or the replay, or a
+            setting by column names one that is none of theirs.
     """
     parts = build_parts(config, seed=config.seed, epsilon=epsilon, device=config.trainer.device, n_envs=n_envs)
     _check_message_size(config, parts.schema)
     _check_room_for_frames(config, parts.schema)
     _check_clipped_columns(config, parts.schema)
+    _check_bounded_columns(config, parts.schema)
     return parts
 
 
@@ -69,3 +70,10 @@ def _check_clipped_columns(config: RunConfig, schema: Schema) -> None:
         most = float(np.finfo(column.dtype).max)
         if bound > most:
             raise ConfigError(f"server.clip_nonfinite.{name}: expected at most {most:g}, found {bound:g}")
+
+
+def _check_bounded_columns(config: RunConfig, schema: Schema) -> None:
+    for name in config.server.out_of_bounds:
+        if name not in schema.bounded_columns:
+            hint = nearest(name, schema.bounded_columns)
+            raise ConfigError(f"server.out_of_bounds: expected a column with bounds, found '{name}'{hint}")

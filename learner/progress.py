@@ -17,7 +17,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from learner.status import Status
+from learner.status import Status, short
 
 log = logging.getLogger(__name__)
 LIVE_SECONDS, PLAIN_SECONDS = 0.5, 5.0
@@ -110,7 +110,7 @@ def draw(status: Status) -> Group:
     )
     loss = record.get("loss", record.get("loss_critic", math.nan))
     fleet = (
-        f"{status.actors_online} actors · return {status.return_mean:.1f} · "
+        f"{status.actors_online} actors · return {short(status.return_mean)} · "
         f"policy lag {status.policy_lag:.0f} opt steps · loss {loss:.4g}"
     )
     return Group(bars, Text(flow, "cyan"), Text(fleet, "cyan"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 
+from common.config import MAX_RATIO, MIN_RATIO
 from learner.limiter import RatioLimiter
 from learner.shared import ControlBlock, fence
 
@@ -45,7 +46,9 @@ class LiveRatio:
         configured, control = self._configured.samples_per_insert, self._control
         in_force = configured
         if control.ratio_changes and control.ratio_configured == (configured or 0.0):
-            in_force = self.samples_per_insert
+            kept = self.samples_per_insert
+            if kept is None or MIN_RATIO <= kept <= MAX_RATIO:  # Release 0.1 took any number above 0.
+                in_force = kept
         if in_force != configured:
             log.info("replay ratio %s as it was set before, not %s", shown(in_force), shown(configured))
         control.ratio_configured = configured or 0.0

@@ -13,6 +13,8 @@ KEYS = (
     "opt_steps_per_sec",
     "samples_per_sec",
     "samples_per_opt_steps",
+    "train_return",
+    "train_length",
     "eval_reward",
     "eval_reward_std",
     "eval_reward_min",

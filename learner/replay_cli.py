@@ -7,11 +7,13 @@ import json
 import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
+from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from rich.bar import Bar
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from common.command import Parser, at_least, tell_error
@@ -22,10 +24,12 @@ from common.log import setup_logging
 if TYPE_CHECKING:
     from learner.inspection import Histogram, Inspection
 
+SHOWN_RECORDS: Final = 10
 EXAMPLES = """\
   replay-inspect runs/cartpole-20261121-085026-3f2a              of a finished run or of one that is going on
   replay-inspect runs/cartpole-20261121-085026-3f2a --items 10   the ten newest items
   replay-inspect runs/cartpole-20261121-085026-3f2a --json       for a script
+  replay-inspect runs/cartpole-20261121-085026-3f2a --export backup    a copy that --resume goes on from, also meanwhile
 """
 
 
@@ -35,6 +39,12 @@ def parser() -> Parser:
     made.add_argument("run", type=Path, metavar="RUN", help="the run's directory")
     made.add_argument("--items", type=at_least(0), default=3, metavar="N", help="newest items to show (default: 3)")
     made.add_argument("--json", action="store_true", help="print one JSON object")
+    made.add_argument(
+        "--export",
+        type=Path,
+        metavar="DIR",
+        help="copy the run to a new directory DIR, with its newest checkpoint and its replay; it may be going on",
+    )
     return made
 
 
@@ -43,11 +53,23 @@ def _inspect(arguments: argparse.Namespace) -> None:
 
     if not arguments.run.is_dir():
         raise RunDirectoryError(f"{arguments.run}: expected a run's directory{nearest_path(arguments.run)}")
+    if arguments.export is not None:
+        _export(arguments.run, arguments.export)
+        return
     inspection = Inspection(arguments.run)
     if arguments.json:
         sys.stdout.write(json.dumps(_values(inspection, arguments.items)) + "\n")
     else:
         _print(Console(), inspection, arguments.items)
+
+
+def _export(run: Path, to: Path) -> None:
+    from learner.backup import back_up
+
+    copied = back_up(run, to)
+    sys.stdout.write(
+        f"{to}: a copy of {run} at opt step {copied.opt_steps}, with {copied.items} items; go on with it by --resume\n"
+    )
 
 
 def _values(inspection: Inspection, n_items: int) -> dict[str, Any]:
@@ -56,6 +78,7 @@ def _values(inspection: Inspection, n_items: int) -> dict[str, Any]:
         "schema": inspection.memory.schema.to_json(),
         "actors": inspection.actors(),
         "newest": inspection.newest(n_items),
+        "quarantine": inspection.quarantine(),
         "histograms": {
             name: {**asdict(histogram), "edges": histogram.edges()}
             for name, histogram in inspection.histograms().items()
@@ -87,8 +110,26 @@ def _print(console: Console, inspection: Inspection, n_items: int) -> None:
     newest = inspection.newest(n_items)
     if newest:
         console.print(_side_by_side("newest items", newest))
+    _print_quarantine(console, inspection.quarantine())
     for name, histogram in inspection.histograms().items():
         console.print(_bars(name, histogram))
+
+
+def _print_quarantine(console: Console, records: list[dict[str, Any]]) -> None:
+    """The newest records, as many as a screen has room for."""
+    if records:
+        title = f"quarantine: {len(records)} batches refused or items suspected, newest first; all with --json"
+        shown = [_without_markup({**record, "time": _clock_time(record["time"])}) for record in records[:SHOWN_RECORDS]]
+        console.print(_table(title, ("time", "actor_id", "host", "seq", "item", "reason", "message"), shown))
+
+
+def _without_markup(record: dict[str, Any]) -> dict[str, Any]:
+    """The same with texts in which rich finds no markup: hosts and messages are a stranger's."""
+    return {key: escape(value) if isinstance(value, str) else value for key, value in record.items()}
+
+
+def _clock_time(unix_seconds: float) -> str:
+    return datetime.fromtimestamp(unix_seconds).astimezone().isoformat(sep=" ", timespec="seconds")
 
 
 def _table(title: str, headings: tuple[str, ...], rows: Iterable[dict[str, Any]]) -> Table:

@@ -68,7 +68,7 @@ class ResidentReplay:
         while (index < self._memory.first()).any():  # Overwritten before it was copied.
             index, beside = self._replay.draw(size)
             self._catch_up()
-        self._replay.skip(size)
+        self._replay.note_drawn(index)
         return {**self._gather(index), **to_tensors(beside, self._device)}
 
     def _catch_up(self) -> None:

@@ -5,37 +5,51 @@ from __future__ import annotations
 import hashlib
 import logging
 import math
+import shutil
 import threading
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 
 import torch
+from rich.console import Console
 
+from actor.guard import Busy
 from common.config import RunConfig, dump_config, load_config
 from common.errors import ConfigError
 from common.interfaces import Recorder, ReplayBuffer
 from learner.acting import Acting
+from learner.actor_table import actor_of, map_actor_table, upgrade_actor_table
 from learner.checkpoint import Checkpoints
 from learner.checkpointer import Checkpointer, Resumable
 from learner.curve import draw_learning_curve
+from learner.dataset import Dataset, open_dataset
 from learner.durable import tolerated
 from learner.evaluator import build_evaluator
 from learner.evaluator_process import EvaluatorProcess
 from learner.learner import Learner, Outcome, Publish
 from learner.limiter import RatioLimiter
+from learner.loading import load
+from learner.origin import Origin
 from learner.parts import build_eval_env, build_learner_parts
 from learner.precision import computing_in
+from learner.quarantine import Quarantine
 from learner.recorder import CsvRecorder
 from learner.replay.memory import ReplayMemory
 from learner.replay.prioritized import PrioritizedReplay
+from learner.replay.recovery import make_whole
 from learner.replay.shared import SharedReplay
 from learner.replay.uniform import UniformReplay
 from learner.resident import ResidentReplay
 from learner.rundir import RunDir, default_run_dir
 from learner.scoring import AbandonableEnv, InlineScoring, Moment, Scoring
+from learner.screening import screen
 from learner.stat import AsyncTrainStat
+from learner.suspects import tell_suspects
 from learner.training_state import StateFiles
+from learner.values import ValueRules
 from learner.window import RecordWindow
 
 log = logging.getLogger(__name__)
@@ -68,6 +82,7 @@ class Run:
         n_envs: environments it acts in itself; where only actors act, one to build the agent for.
         slack: items that a new replay can be rolled back by.
         resume: go on with the run in ``run_dir``, if there is one.
+        origin: where a new run begins from; a run that goes on has begun already.
 
     Raises:
         CrossborderError: the directory or a part cannot be made, or what is there does not fit the configuration.
@@ -82,36 +97,98 @@ class Run:
         n_envs: int = 1,
         slack: int = 0,
         resume: bool = False,
+        origin: Origin | None = None,
     ) -> None:
         self.config = config
-        self.dir = RunDir(config.run_dir or default_run_dir(config.name), resume=resume)
+        path, record = config.run_dir or default_run_dir(config.name), origin.record() if origin else None
+        self.dir = RunDir(path, resume=resume, origin=record)
         stack.callback(self.dir.close)
         if self.dir.is_resumed:
             require_same_agent(self.dir.path / "config.yaml", config)
-        else:
-            self.dir.write_text("config.yaml", dump_config(config))
+            upgrade_actor_table(self.dir.shared)
         torch.set_num_threads(config.trainer.torch_threads)
         self.parts = build_learner_parts(config, epsilon=epsilon, n_envs=n_envs)
         stack.callback(self.parts.close)
         self._eval_env = build_eval_env(config.env, self.parts.env)
         stack.callback(self._eval_env.close)
+        guard = self.dir.require_in_place
+        self.checkpoints = Checkpoints(
+            self.dir.path, config.actor_part(), self.dir.identity.run_id, config.evaluator, guard=guard
+        )
+        self._states = StateFiles(
+            self.dir.path / "checkpoints",
+            {**asdict(self.dir.identity), "config_sha256": hashlib.sha256(dump_config(config).encode()).hexdigest()},
+            config.trainer.keep_checkpoints,
+            self.checkpoints.counts,
+            guard,
+        )
         with self.dir.writing():
-            self.memory = ReplayMemory(
-                self.dir.shared / "replay",
-                self.parts.schema,
-                config.replay.capacity,
-                create=not self.dir.is_resumed,
-                frame_capacity=config.replay.frame_capacity,
-                slack=slack,
-            )
+            self.memory = self._open_memory(slack)
+        self.values = ValueRules.of(self.parts.schema, config.server)
+        close = tolerated("after a power cut the newest items may be missing")(self.memory.close)
+        stack.callback(close)
+        self.quarantine = Quarantine(self.dir.shared, "trainer")
+        if self.dir.is_resumed:
+            screen(self.memory, self.values, self._actor_of, self.quarantine)
         self.buffer = self._make_buffer()
-        self.checkpoints = Checkpoints(self.dir.path, config.actor_part(), self.dir.identity.run_id)
+        if origin is not None and not self.dir.is_resumed:
+            self._begin_from(origin)
+
+    def _open_memory(self, slack: int) -> ReplayMemory:
+        """The run's replay; an empty one for a new run, and for a resumed one whose replay is missing."""
+        directory, draft = self.dir.shared / "replay", self.dir.shared / ".replay.part"
+        opened = partial(
+            ReplayMemory,
+            schema=self.parts.schema,
+            capacity=self.config.replay.capacity,
+            frame_capacity=self.config.replay.frame_capacity,
+        )
+        if directory.exists():
+            memory = opened(directory, create=False, checked=False)
+            make_whole(memory, self._states.watermark)
+            return memory
+        began = self._items_lost() if self.dir.is_resumed else 0
+        shutil.rmtree(draft, ignore_errors=True)
+        memory = opened(draft, create=True, slack=slack, began=began)
+        memory.directory = draft.rename(directory)  # A kill leaves the replay whole or not there at all.
+        return memory
+
+    def _items_lost(self) -> int:
+        """Tell of the replay that is missing; how many items were ever stored in it."""
+        found = self._states.newest()
+        assert found is not None, "RunDir has seen one"
+        moment = Moment(**found[1]["learner"]["moment"])
+        stored, kept = moment.samples_total, min(moment.samples_total, self.config.replay.capacity)
+        log.warning(
+            "%s: the replay is missing (shared/replay): training goes on from opt step %d with an EMPTY replay and a "
+            "new warm-up; at that checkpoint it held up to %d items, of %d ever stored",
+            *(self.dir.path, moment.opt_steps, kept, stored),
+        )
+        return stored
+
+    def _begin_from(self, origin: Origin) -> None:
+        log.info("a new run from %s", origin)
+        origin.restore(self.parts.agent, self.config)
+        if origin.has_replay:
+            with open_dataset(str(origin.run)) as dataset:
+                self.load(dataset)
+
+    def load(self, dataset: Dataset, *, whole: bool = False, console: Console | None = None) -> None:
+        """Copy recorded items into the replay, before ``make_learner``; see ``learner.loading.load``."""
+        batch = self.config.push.n_buffer
+        load(dataset, self.parts, self.memory, self.values, batch, whole=whole, console=console)
+
+    def _actor_of(self, incarnation: int) -> tuple[int, str] | None:
+        """Who had this incarnation, if the table of actors still knows; a run in turns has no such table."""
+        if not (self.dir.shared / "actors").exists():
+            return None
+        return actor_of(map_actor_table(self.dir.shared, create=False, writable=False), incarnation)
 
     def _make_buffer(self) -> SharedReplay:
         prioritized = self.config.replay.prioritized
         if prioritized is None:
             return UniformReplay(self.memory, self.config.seed)
-        return PrioritizedReplay(self.memory, prioritized, self.config.seed)
+        return PrioritizedReplay(self.memory, prioritized, self.config.seed, self.config.trainer.max_opts)
 
     def _batches(self) -> ReplayBuffer:
         """The buffer as the agent sees it."""
@@ -119,83 +196,101 @@ class Run:
             return self.buffer
         return ResidentReplay(self.buffer, self.memory, torch.device(self.config.trainer.device))
 
-    def make_learner(self, publish: Publish, stack: ExitStack, acting: Acting | None = None) -> Learner:
-        """The learner loop of this run, with its recorders, evaluator and checkpoints; those are of ``acting`` too."""
-        path, trainer = self.dir.path, self.config.trainer
-        window = RecordWindow(self.buffer)
-        parts: dict[str, Resumable] = {"buffer": self.buffer, "window": window}
-        items = None
-        if acting is not None:
-            parts["acting"] = acting
-            items = self.memory.slack // 3 or None  # Three of them, the one that is being written included, fit.
-        checkpointer = Checkpointer(
-            self._state_files(),
-            self.parts.agent,
-            parts,
-            trainer.device,
-            seconds=trainer.checkpoint_seconds,
-            items=items,
-        )
-        moment, best_score = self._go_on(checkpointer, acting)
+    def make_learner(
+        self,
+        publish: Publish,
+        stack: ExitStack,
+        acting: Acting | None = None,
+        show_life: Callable[[], None] = lambda: None,
+        episodes: Callable[[], dict[str, float]] | None = None,
+    ) -> Learner:
+        """The learner loop of this run, with its recorders, evaluator and checkpoints.
+
+        Args:
+            publish: makes the agent's present policy the newest model.
+            stack: closes what is opened here.
+            acting: the acting half of synchronous training, which checkpoints keep too.
+            show_life: called at each step of an evaluation that training waits for.
+            episodes: means of the newest training episodes by key, for each record.
+        """
+        trainer, window = self.config.trainer, RecordWindow(self.buffer)
+        checkpointer = self._make_checkpointer(window, acting)
+        moment, best_score = self._go_on(checkpointer)
+        self.dir.write_text("config.yaml", dump_config(self.config))
         stack.callback(tolerated("the run ends without its learning curve")(self._draw_curve))
-        with self.dir.writing():
-            recorders: list[Recorder] = [CsvRecorder(path / "metrics.csv", moment.opt_steps)]
-        last = tolerated("the last records are missing")
-        stack.callback(last(recorders[0].close))
-        for config in self.config.recorders:
-            recorders.append(config.build(run_dir=path))
-            stack.callback(last(recorders[-1].close))
         learner = Learner(
             agent=self.parts.agent,
             buffer=self._batches(),
-            scoring=self._make_scoring(stack),
-            recorders=recorders,
+            scoring=self._make_scoring(stack, show_life),
+            recorders=self._make_recorders(stack, moment.opt_steps),
             checkpoints=self.checkpoints,
             publish=publish,
             config=trainer,
             checkpointer=checkpointer,
             window=window,
             computing=computing_in(trainer.precision, trainer.device),
+            explain=lambda: tell_suspects(self.memory, self.buffer.last_drawn, self._actor_of, self.quarantine),
+            episodes=episodes,
         )
         learner.resume(moment, best_score)
+        if not self.dir.is_resumed:
+            checkpointer.begin(moment)
         self.dir.begin()
         return learner
 
-    def _state_files(self) -> StateFiles:
-        run = {
-            **asdict(self.dir.identity),
-            "config_sha256": hashlib.sha256(dump_config(self.config).encode()).hexdigest(),
-        }
-        return StateFiles(
-            self.dir.path / "checkpoints", run, self.config.trainer.keep_checkpoints, self.checkpoints.counts
+    def _make_checkpointer(self, window: RecordWindow, acting: Acting | None) -> Checkpointer:
+        parts: dict[str, Resumable] = {"buffer": self.buffer, "window": window}
+        items = None
+        if acting is not None:
+            parts["acting"] = acting
+            items = self.memory.slack // 3 or None  # Three of them, the one that is being written included, fit.
+        trainer = self.config.trainer
+        return Checkpointer(
+            self._states,
+            self.parts.agent,
+            parts,
+            trainer.device,
+            seconds=trainer.checkpoint_seconds,
+            items=items,
+            replay=self.memory,
         )
 
-    def _go_on(self, checkpointer: Checkpointer, acting: Acting | None) -> tuple[Moment, float]:
+    def _make_recorders(self, stack: ExitStack, opt_steps: int) -> list[Recorder]:
+        """``metrics.csv``, whose records after this opt step are forgotten, and those that the configuration names."""
+        with self.dir.writing():
+            recorders: list[Recorder] = [CsvRecorder(self.dir.path / "metrics.csv", opt_steps)]
+        last = tolerated("the last records are missing")
+        stack.callback(last(recorders[0].close))
+        for config in self.config.recorders:
+            recorders.append(config.build(run_dir=self.dir.path))
+            stack.callback(last(recorders[-1].close))
+        return recorders
+
+    def _go_on(self, checkpointer: Checkpointer) -> tuple[Moment, float]:
         """The moment to begin at and the best score before it; what an earlier life kept is restored."""
-        beginning = Moment(0, 0, 0.0), -math.inf
         if not self.dir.is_resumed:
-            return beginning
-        restored = checkpointer.restore()
-        if restored is None and acting is not None:
-            acting.begin_again()
-        moment, best_score = restored or beginning
+            return Moment(0, self.memory.committed, 0.0), -math.inf
+        moment, best_score = checkpointer.restore()
         inserted = self.memory.committed
         # Items that came after the checkpoint count as drawn, or the trainer would run and actors wait to catch up.
-        self.buffer.skip(RatioLimiter.of(self.config).draws_between(moment.samples_total, inserted))
-        self.dir.write_text("config.yaml", dump_config(self.config))
+        limiter = RatioLimiter.of(self.config, self.memory.began)
+        # There are fewer items than then if a power cut has taken some.
+        self.buffer.skip(max(0, limiter.draws_between(moment.samples_total, inserted)))
         log.info(
-            "resumed at opt step %d with %d items, start %d", moment.opt_steps, inserted, self.dir.identity.incarnation
+            "resumed at opt step %d with %d items of %d ever stored, start %d",
+            *(moment.opt_steps, len(self.memory), inserted, self.dir.identity.incarnation),
         )
         return moment, max(best_score, self.checkpoints.best_score())
 
-    def _make_scoring(self, stack: ExitStack) -> Scoring:
+    def _make_scoring(self, stack: ExitStack, show_life: Callable[[], None]) -> Scoring:
         if self.config.evaluator.process == "child":
             process = EvaluatorProcess(self.config, self.checkpoints)
             stack.callback(process.end)
             return process
-        abandoned = threading.Event()
-        evaluator = build_evaluator(AbandonableEnv(self._eval_env, abandoned), self.config.evaluator)
-        return InlineScoring(evaluator, self.checkpoints, abandoned)
+        abandoned, busy = threading.Event(), Busy()
+        env = AbandonableEnv(self._eval_env, abandoned, busy, show_life)
+        evaluator = build_evaluator(env, self.config.evaluator)
+        return InlineScoring(evaluator, self.checkpoints, abandoned, busy, self.config.env.timeout_seconds)
 
     def _draw_curve(self) -> None:
         path, target = self.dir.path, self.config.trainer.target_score

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import logging
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -11,7 +12,9 @@ from pathlib import Path
 from common.command import Parser, tell_error
 from common.errors import CrossborderError
 from common.log import setup_logging
+from learner.durable import old_of
 
+log = logging.getLogger(__name__)
 Answer = Callable[[argparse.Namespace], Mapping[str, object]]
 
 
@@ -20,8 +23,12 @@ def make_parser(name: str, description: str, examples: str) -> Parser:
     parser = Parser(name, description, examples, level="WARNING")
     parser.add_argument("--run", required=True, type=Path, metavar="DIR", help="the run's directory")
     which = parser.add_mutually_exclusive_group()
-    which.add_argument("--checkpoint", default="best", metavar="NAME", help="best, final or an opt step")
-    which.add_argument("--best", dest="checkpoint", action="store_const", const="best", help="the default")
+    which.add_argument(
+        "--checkpoint",
+        metavar="NAME",
+        help="best, final or an opt step (default: best, and final in a run that has no best)",
+    )
+    which.add_argument("--best", dest="checkpoint", action="store_const", const="best", help="best and nothing else")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     return parser
 
@@ -30,6 +37,7 @@ def run_command(parser: argparse.ArgumentParser, argv: list[str] | None, answer:
     """Parse, answer, print; the exit code."""
     arguments = parser.parse_args(argv)
     setup_logging(arguments.log_level, arguments.log_format)
+    arguments.checkpoint = arguments.checkpoint or _default_checkpoint(arguments.run)
     try:
         found = answer(arguments)
     except CrossborderError as error:
@@ -39,3 +47,11 @@ def run_command(parser: argparse.ArgumentParser, argv: list[str] | None, answer:
     else:
         sys.stdout.write("".join(f"{key}: {value}\n" for key, value in found.items()))
     return 0
+
+
+def _default_checkpoint(run: Path) -> str:
+    """``best``, or ``final`` where the run has that alone, since nothing was scored or the scores were lost."""
+    if any(path.exists() for path in (run / "best", old_of(run / "best"))) or not (run / "final").exists():
+        return "best"
+    log.warning("%s has no best/: final/, the policy at the end of training, is taken", run)
+    return "final"

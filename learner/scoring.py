@@ -5,16 +5,23 @@ Here training waits for an evaluation; ``learner/evaluator_process.py`` has a ch
 
 from __future__ import annotations
 
+import logging
+import math
 import threading
 import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
 import gymnasium
 
-from common.envs import Env
+from actor.guard import Busy, Watchdog
+from common.envs import Env, EnvExitError
 from common.interfaces import Agent, Evaluation, Evaluator
 from learner.checkpoint import Checkpoints
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -78,11 +85,24 @@ class EvaluationAbandoned(BaseException):
 
 
 class AbandonableEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """An environment whose next step raises once ``abandoned`` is set: so any evaluator can be ended early."""
+    """An environment whose next step raises once ``abandoned`` is set: so any evaluator can be ended early.
 
-    def __init__(self, env: Env, abandoned: threading.Event) -> None:
+    Args:
+        env: the one to evaluate on.
+        abandoned: set from another thread.
+        busy: says since when the environment has been busy.
+        show_life: called at each step and reset.
+    """
+
+    def __init__(
+        self,
+        env: Env,
+        abandoned: threading.Event,
+        busy: Busy | None = None,
+        show_life: Callable[[], None] = lambda: None,
+    ) -> None:
         super().__init__(env)
-        self._abandoned = abandoned
+        self._abandoned, self._busy, self._show_life = abandoned, busy or Busy(), show_life
 
     def __getattr__(self, name: str) -> Any:
         """An evaluator finds what its environment has beyond gymnasium's interface."""
@@ -91,16 +111,25 @@ class AbandonableEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
         return getattr(self.env, name)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        self._check()
-        return self.env.reset(seed=seed, options=options)
+        with self._watched():
+            return self.env.reset(seed=seed, options=options)
 
     def step(self, action: Any) -> Any:
-        self._check()
-        return self.env.step(action)
+        with self._watched():
+            return self.env.step(action)
 
-    def _check(self) -> None:
+    @contextmanager
+    def _watched(self) -> Iterator[None]:
         if self._abandoned.is_set():
             raise EvaluationAbandoned
+        self._show_life()
+        self._busy.since = time.monotonic()
+        try:
+            yield
+        except SystemExit as exit_:
+            raise EnvExitError(exit_) from exit_
+        finally:
+            self._busy.since = math.inf
 
 
 class InlineScoring:
@@ -110,17 +139,41 @@ class InlineScoring:
         evaluator: its environment is an ``AbandonableEnv``.
         checkpoints: takes ``best/``.
         abandoned: the environment's event.
+        busy: the environment's too.
+        timeout_seconds: an environment that is busy for so long is reported in the log; None is not.
     """
 
-    def __init__(self, evaluator: Evaluator, checkpoints: Checkpoints, abandoned: threading.Event) -> None:
+    def __init__(
+        self,
+        evaluator: Evaluator,
+        checkpoints: Checkpoints,
+        abandoned: threading.Event,
+        busy: Busy | None = None,
+        timeout_seconds: float | None = None,
+    ) -> None:
         self.skipped = self.restarts = 0
         self._evaluator, self._checkpoints, self._abandoned = evaluator, checkpoints, abandoned
+        self._busy, self._timeout_seconds = busy or Busy(), timeout_seconds
+
+    def _watchdog(self) -> AbstractContextManager[None]:
+        if self._timeout_seconds is None:
+            return nullcontext()
+        return Watchdog(self._busy, self._timeout_seconds, self._report, ends_process=False)
+
+    def _report(self, where: str) -> None:
+        log.error(
+            "an environment of the evaluation has not returned for %g s (env.timeout_seconds), and training waits for "
+            "it; with evaluator.process: child it would not:\n%s",
+            self._timeout_seconds,
+            where,
+        )
 
     def begin(self, agent: Agent, moment: Moment) -> Scored | None:
         agent.eval()
         began = time.perf_counter()
         try:
-            evaluation = self._evaluator.evaluate(agent)
+            with self._watchdog():
+                evaluation = self._evaluator.evaluate(agent)
             return Scored(moment, evaluation, time.perf_counter() - began)
         except EvaluationAbandoned:
             return None

@@ -8,8 +8,8 @@ Start-up, each step only after the one before:
     5. local actors started
     6. training
 Shutdown, whatever ended training:
-    1. stop announced to the actors; last model published; recorders flushed; ``final/`` saved; last score awaited;
-       state kept
+    1. stop announced to the actors; last model published; recorders flushed; ``final/`` saved; last policy scored;
+       state kept; the last figures shown to Prometheus, if the run has finished and Prometheus is there
     2. ingest takes what actors still have (at most ``server.grace_seconds``) and ends
     3. local actors end, then the evaluator's process
     4. recorders and the picture closed; summary; the lock given back
@@ -23,15 +23,16 @@ from dataclasses import dataclass
 
 from actor.manager import ActorManager
 from actor.stat import ActorStat
-from actor.trust import Trust
+from actor.trust import ANY, Trust
 from common.config import RunConfig
 from common.errors import CrossborderError, DivergedError
 from common.server_config import ServerConfig
 from learner.actor_table import map_actor_table
+from learner.exposition import MetricsServer
 from learner.ingest_process import IngestProcess
 from learner.intake import Intake
 from learner.limiter import RatioLimiter
-from learner.metrics import MetricsServer
+from learner.origin import Origin
 from learner.publisher import ModelPublisher
 from learner.ratio import LiveRatio
 from learner.run import Result, Run
@@ -59,14 +60,17 @@ class LearnerServer:
         config: checked already.
         local_actors: actor workers to run on this host.
         resume: go on with the run in ``run_dir``, if there is one.
+        origin: where a new run begins from.
 
     Raises:
         CrossborderError: something could not be built, opened or listened on; what had begun is ended.
     """
 
-    def __init__(self, config: RunConfig, local_actors: int = 0, *, resume: bool = False) -> None:
+    def __init__(
+        self, config: RunConfig, local_actors: int = 0, *, resume: bool = False, origin: Origin | None = None
+    ) -> None:
         self.config = config
-        self._resume = resume
+        self._resume, self._origin = resume, origin
         self.failure: Exception | None = None
         self._n_local_actors = local_actors
         self._local_actors: ActorManager | None = None
@@ -82,10 +86,13 @@ class LearnerServer:
         self._stack.close()
 
     def _start(self, stack: ExitStack) -> None:
-        self._run = Run(self.config, stack, resume=self._resume)
+        self._run = Run(self.config, stack, resume=self._resume, origin=self._origin)
         self.buffer = self._run.buffer
         self._publisher = self._make_shared()
-        self.learner = self._run.make_learner(self._publisher.publish, stack)
+        self.learner = self._run.make_learner(
+            self._publisher.publish, stack, show_life=self._show_life, episodes=self.control.episode_record
+        )
+        self.control.opt_steps = self.learner.opt_steps
         self.ratio.begin(self.buffer.inserted, self.buffer.sampled)
         self.learner.start()
         stack.callback(self._join_local_actors)
@@ -96,11 +103,11 @@ class LearnerServer:
             self._local_actors = ActorManager(self.ingest.local_address, self._n_local_actors, self.fail, trust)
 
     def _make_shared(self) -> ModelPublisher:
-        shared, is_new = self._run.dir.shared, not self._run.dir.is_resumed
-        self.control = ControlBlock.at(shared, create=is_new)
+        shared = self._run.dir.shared  # A run in turns or from a dataset has made none of these files.
+        self.control = ControlBlock.at(shared, create=not (shared / "control").exists())
         self.control.start(self._run.dir.identity.incarnation, self.buffer.sampled)
-        self.ratio = LiveRatio(self.control, RatioLimiter.of(self.config))
-        self.actor_table = map_actor_table(shared, create=is_new)
+        self.ratio = LiveRatio(self.control, RatioLimiter.of(self.config, self._run.memory.began))
+        self.actor_table = map_actor_table(shared, create=not (shared / "actors").exists())
         (shared / "models").unlink(missing_ok=True)  # Nobody reads those of an earlier life.
         tensors, precision = self._run.parts.agent.model_info(), self.config.trainer.model_precision
         return ModelPublisher(shared / "models", tensors, self.control.incarnation, precision)
@@ -116,7 +123,7 @@ class LearnerServer:
             "listen": config.server.listen,
             "metrics_port": config.metrics.ingest_port,
         }
-        self.ingest = IngestProcess(boot, self.control, self.fail)
+        self.ingest = IngestProcess(boot, self.control, self.fail, config.server.hung_seconds)
         stack.callback(self.ingest.end, config.server.grace_seconds)
         stack.callback(self.ingest.announce_stop)
         bell, starvation = self.ingest.trainer_bell, config.trainer.starvation_seconds
@@ -129,15 +136,15 @@ class LearnerServer:
         collector = TrainerCollector(
             self._run, self.learner, self._publisher, self.control, ratio=self.ratio, restarts=self._restarts
         )
-        metrics = MetricsServer(collector, config, config.trainer_port)
+        self._metrics = metrics = MetricsServer(collector, config, config.trainer_port)
         stack.callback(metrics.close)
         endpoints = {
             "learner": self.ingest.address,
             "trainer_metrics_port": metrics.port,
             "ingest_metrics_port": self.ingest.metrics_port,
         }
-        self._run.dir.write_json("endpoints.json", endpoints)
         log.info("listening on %s; run directory %s", self.ingest.address, self._run.dir.path)
+        self._run.dir.write_json("endpoints.json", endpoints)  # Last: whoever waits for the file finds all there is.
 
     def _restarts(self) -> dict[str, int]:
         """How often each kind of child was started again."""
@@ -173,6 +180,8 @@ class LearnerServer:
         except CrossborderError as error:
             self.failure = self.failure or error
         self.control.divergences += isinstance(self.failure, DivergedError)
+        if self.failure is None and learner.outcome is not None and learner.outcome.is_finish:
+            self._metrics.show_last()  # Prometheus has to know that the run has finished, and did not break off.
         self._stack.close()
         if self.failure is not None:
             raise self.failure
@@ -181,14 +190,19 @@ class LearnerServer:
 
     def _loop(self) -> None:
         while self.learner.outcome is None:
+            self._show_life()
             if self.intake.may_sample() and self.learner.step():
-                self.control.sampled = self.buffer.sampled
+                self.control.sampled, self.control.opt_steps = self.buffer.sampled, self.learner.opt_steps
                 self.ingest.release_held()
                 self._publisher.settle()
             else:
                 self._publisher.settle(wait=True)  # It takes a moment, waiting for items may take seconds.
                 self.intake.wait()
             self.learner.tick()
+
+    def _show_life(self) -> None:
+        """Let ingest see that training goes on; called for each opt step, wait and step of an evaluation."""
+        self.control.trainer_beats += 1
 
     def status(self) -> Status:
         """One look at the run, from any thread."""
@@ -204,24 +218,30 @@ class LearnerServer:
 
 
 def local_trust(config: ServerConfig) -> Trust:
-    """What actors on this host need: they know the server's certificate itself, and show it where one is asked for."""
+    """What actors on this host need: they know the server's certificate itself, and show it where one is asked for.
+
+    They may build whatever the configuration names, since this process builds the same.
+    """
     if config.tls is None:
-        return Trust()
+        return Trust(allow=(ANY,))
     own = {"certificate": config.tls.certificate, "key": config.tls.key} if config.tls.client_ca else {}
-    return Trust(ca=config.tls.certificate, token_file=config.actor_token_file, **own)
+    return Trust(ca=config.tls.certificate, token_file=config.actor_token_file, allow=(ANY,), **own)
 
 
-def train_async(config: RunConfig, local_actors: int = 0, *, resume: bool = False) -> AsyncResult:
+def train_async(
+    config: RunConfig, local_actors: int = 0, *, resume: bool = False, origin: Origin | None = None
+) -> AsyncResult:
     """Train with actors over gRPC; border's ``train_async``, and it returns its statistics.
 
     Args:
         config: the run.
         local_actors: actor workers to run on this host; others may join at any time.
         resume: go on with the run in ``run_dir``, if there is one.
+        origin: where a new run begins from.
 
     Raises:
         CrossborderError: see ``LearnerServer``.
     """
     config.check()
-    with LearnerServer(config, local_actors, resume=resume) as server:
+    with LearnerServer(config, local_actors, resume=resume, origin=origin) as server:
         return server.train()

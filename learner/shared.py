@@ -6,17 +6,22 @@ outlive both processes.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import mmap
 import os
 import select
 import threading
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from common.errors import RunDirectoryError
 
 _fence_lock = threading.Lock()
+_BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 
 
 def fence() -> None:
@@ -31,24 +36,73 @@ def fence() -> None:
 
 
 def map_file(path: Path, size: int, *, create: bool, writable: bool = True) -> mmap.mmap:
-    """Map a file shared; a new one is allocated at once, so that a full disk is found out here.
+    """Map a file shared; a new one is allocated at once, so that a full disk is found out here, and synced.
+
+    A kill leaves a new file whole or not there at all.
 
     Raises:
         RunDirectoryError: it cannot be created, opened or has another size.
     """
     try:
-        access = os.O_RDWR if writable else os.O_RDONLY
-        fd = os.open(path, access | (os.O_CREAT | os.O_EXCL if create else 0), 0o600)
+        if create:
+            _allocate(path, size)
+        fd = os.open(path, os.O_RDWR if writable else os.O_RDONLY)
         try:
-            if create:
-                os.posix_fallocate(fd, 0, size)
-            elif os.fstat(fd).st_size != size:
+            if os.fstat(fd).st_size != size:
                 raise RunDirectoryError(f"{path}: expected {size} bytes, found {os.fstat(fd).st_size}")
             return mmap.mmap(fd, size, access=mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ)
         finally:
             os.close(fd)
     except OSError as error:
         raise RunDirectoryError(f"{path}: {size} bytes of shared memory: {error.strerror}") from error
+
+
+def boot_id() -> int:
+    """A number that differs from one boot of the host to the next, never 0; always 1 where the kernel has none.
+
+    Processes of one boot see all that was written before them; after another boot, what was not synced may be missing.
+    """
+    try:
+        return int(uuid.UUID(_BOOT_ID.read_text().strip()).int >> 65) or 1  # It fits a signed word.
+    except OSError:
+        return 1
+
+
+def _allocate(path: Path, size: int) -> None:
+    if path.exists():
+        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
+    part = path.with_name(f".{path.name}.part")
+    fd = os.open(part, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600)
+    try:
+        os.posix_fallocate(fd, 0, size)
+        os.fsync(fd)
+    except OSError:
+        part.unlink()
+        raise
+    finally:
+        os.close(fd)
+    part.rename(path)
+
+
+@contextmanager
+def held_alone(directory: Path) -> Iterator[None]:
+    """Be the only process that writes to the replay in ``directory``, where no ingest process does it.
+
+    Raises:
+        RunDirectoryError: the ingest process of a trainer that was killed has not ended yet.
+    """
+    fd = os.open(directory, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise RunDirectoryError(
+                f"{directory}: the ingest process of a learner that was killed still holds it; it ends within seconds: "
+                "try again"
+            ) from None
+        yield
+    finally:
+        os.close(fd)
 
 
 def hold_alone(directory: Path) -> None:
@@ -95,7 +149,7 @@ class RatioSlot(Words):
 class ControlBlock(Words):
     """What trainer and ingest tell each other."""
 
-    N_WORDS = 32
+    N_WORDS = 40
     # Written by the trainer.
     stopping = Word(0)
     """1: training is over, announce it to the actors and wind up."""
@@ -109,7 +163,11 @@ class ControlBlock(Words):
     """Times that training ended because a loss or a score was not finite, in all lives of the run."""
     trainer_wait_seconds = Word(4, float)
     """Seconds the trainer has waited for items."""
+    trainer_beats = Word(6)
+    """Signs of life of the training loop: opt steps, waits for items, steps of evaluations; 0 before it begins."""
     # Written by ingest.
+    ingest_beats = Word(7)
+    """Signs of life of ingest, several a second."""
     release_at = Word(8)
     """Ring ingest's bell when ``sampled`` reaches this; 0: ingest does not wait."""
     batches = Word(9)
@@ -148,20 +206,35 @@ class ControlBlock(Words):
     ratio_configured = Word(25, float)
     """What the configuration asked for when the trainer began; 0: both sides run free."""
     _RATIO_SLOTS = 26
+    # Unknown to release 0.1. The first is written by the trainer, the others by ingest.
+    opt_steps = Word(32)
+    """Opt steps that the trainer has taken."""
+    success_mean = Word(33, float)
+    """Share of successes among the last 100 episodes that say whether they succeeded."""
+    success_episodes = Word(34)
+    """Episodes that said whether they succeeded."""
 
     def __init__(self, buffer: mmap.mmap, offset: int, count: int) -> None:
         super().__init__(buffer, offset, count)
         starts = [offset + 8 * (self._RATIO_SLOTS + i * RatioSlot.N_WORDS) for i in range(2)]
         self.ratio_slots = [RatioSlot(buffer, start, RatioSlot.N_WORDS) for start in starts]
 
+    def episode_record(self) -> dict[str, float]:
+        """Means of the actors' last 100 episodes, by the keys of records; without those that no episode told."""
+        returns = {"train_return": self.return_mean, "train_length": self.length_mean} if self.episodes else {}
+        return returns | ({"train_success": self.success_mean} if self.success_episodes else {})
+
     def start(self, incarnation: int, sampled: int) -> None:
         """A trainer begins: what the one before wished for is forgotten."""
         self.incarnation, self.sampled = incarnation, sampled
-        self.stopping = self.trainer_waits = self.release_at = self.actors_online = 0
+        self.stopping = self.trainer_waits = self.release_at = self.actors_online = self.trainer_beats = 0
 
     @classmethod
     def at(cls, directory: Path, *, create: bool = False, writable: bool = True) -> ControlBlock:
-        mapped = map_file(directory / "control", 8 * cls.N_WORDS, create=create, writable=writable)
+        path, size = directory / "control", 8 * cls.N_WORDS
+        if writable and path.exists() and path.stat().st_size < size:
+            os.truncate(path, size)  # Release 0.1 had fewer words; the others begin at 0.
+        mapped = map_file(path, size, create=create, writable=writable)
         return cls(mapped, 0, cls.N_WORDS)
 
 

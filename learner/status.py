@@ -75,7 +75,18 @@ class Status:
         rates = (self.record.get("opt_steps_per_sec", 0.0), self.record.get("samples_per_sec", 0.0))
         return (
             f"{self.seconds:.0f} s, opt step {self.opt_steps}/{self.max_opts}, {rates[0]:.0f} opt/s, "
-            f"{rates[1]:.0f} items/s, {self.actors_online} actors, return {self.return_mean:.1f}, "
-            f"best evaluation {self.best_score:.1f}, replay {self.replay_size} items, "
+            f"{rates[1]:.0f} items/s, {self.actors_online} actors, return {short(self.return_mean)}, "
+            f"best evaluation {short(self.best_score)}, replay {self.replay_size} items, "
             f"ratio {self.replay_ratio:.1f}, policy lag {self.policy_lag:.0f} opt steps"
         )
+
+
+def short(value: float | None) -> str:
+    """A return or score for people: one decimal, or its magnitude where an actor reports one of 38 digits.
+
+    >>> short(141.25), short(3.4e38)
+    ('141.2', '3.4e+38')
+    """
+    if value is None:
+        return "-"
+    return f"{value:.1f}" if abs(value) < 1e9 else f"{value:.4g}"

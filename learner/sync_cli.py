@@ -10,12 +10,13 @@ from rich.console import Console
 from common.command import Parser
 from common.config import RunConfig
 from common.signals import StopSignals
-from learner.command import add_resume, make_parser, run_command, tell_result
+from learner.command import add_origin, add_resume, make_parser, origin_of, run_command, tell_result
 
 EXAMPLES = """\
   sync-train --config configs/cartpole.yaml                the same configuration as learner-server
   sync-train --config configs/cartpole.yaml --set seed=3   the same seed gives the same curve every time
   sync-train --resume runs/cartpole-20250101-120000-1a2b   go on with a run
+  sync-train --config FILE --from runs/cartpole-20250101-120000-1a2b    a new run from a saved agent
 """
 
 
@@ -23,6 +24,7 @@ def parser() -> Parser:
     """The command's options."""
     made = make_parser("sync-train", __doc__, EXAMPLES)
     add_resume(made)
+    add_origin(made)
     return made
 
 
@@ -30,7 +32,7 @@ def _train(config: RunConfig, arguments: argparse.Namespace, console: Console | 
     from learner.progress import Progress
     from learner.trainer import Trainer
 
-    with Trainer(config, resume=bool(arguments.resume)) as trainer:
+    with Trainer(config, resume=bool(arguments.resume), origin=origin_of(arguments)) as trainer:
         signals.on_stop = trainer.learner.request_stop
         with Progress(trainer.status, console):
             result = trainer.train()

@@ -12,8 +12,9 @@ from typing import Final
 from common.config import RunConfig
 from learner.acting import Acting
 from learner.learner import Learner
-from learner.limiter import RatioLimiter
+from learner.origin import Origin
 from learner.run import Result, Run
+from learner.shared import held_alone
 from learner.status import Status
 
 MAX_SLACK: Final = 1 << 15
@@ -29,26 +30,38 @@ class Trainer:
     Args:
         config: checked already.
         resume: go on with the run in ``run_dir``, if there is one.
+        origin: where a new run begins from.
 
     Raises:
         CrossborderError: something could not be built or opened.
     """
 
-    def __init__(self, config: RunConfig, *, resume: bool = False) -> None:
+    def __init__(self, config: RunConfig, *, resume: bool = False, origin: Origin | None = None) -> None:
         self.config = config
-        self._resume = resume
+        self._resume, self._origin = resume, origin
         self._stack = ExitStack()
-        self._limiter = RatioLimiter(config.replay.samples_per_insert, config.trainer.warmup_period, error_buffer=0.0)
 
     def __enter__(self) -> Trainer:
         config = self.config
         with self._stack as stack:
             epsilon, slack = config.exploration.epsilon(0), min(config.replay.capacity, MAX_SLACK)
             self._run = run = Run(
-                config, stack, epsilon=epsilon, n_envs=config.envs_per_actor, slack=slack, resume=self._resume
+                config,
+                stack,
+                epsilon=epsilon,
+                n_envs=config.envs_per_actor,
+                slack=slack,
+                resume=self._resume,
+                origin=self._origin,
             )
-            self._acting = Acting(config, run.parts, run.memory, life=run.dir.identity.incarnation - 1)
-            self.learner: Learner = run.make_learner(_nobody, stack, self._acting)
+            stack.enter_context(held_alone(run.dir.shared))
+            life = run.dir.identity.incarnation - 1
+            self._acting = Acting(config, run.parts, run.memory, run.values, life=life)
+            self.learner: Learner = run.make_learner(
+                _nobody, stack, self._acting, episodes=self._acting.counters.episode_record
+            )
+            if not self._acting.goes_on:
+                self._acting.count_from(run.buffer.inserted, run.buffer.sampled)
             self._stack = stack.pop_all()
         return self
 
@@ -77,7 +90,7 @@ class Trainer:
         acting, learner, buffer = self._acting, self.learner, self._run.buffer
         has_ratio = self.config.replay.samples_per_insert is not None
         while learner.outcome is None and (has_ratio or acting.owed):
-            if not (self._limiter.may_sample(buffer.inserted, buffer.sampled) and learner.step()):
+            if not (acting.limiter.may_sample(buffer.inserted, buffer.sampled) and learner.step()):
                 acting.owed = 0  # Warm-up runs up no debt.
                 return
             acting.owed = max(0, acting.owed - 1)
@@ -103,12 +116,12 @@ def _nobody_to_stop() -> None:
     """In turns nobody has to be told to stop."""
 
 
-def train_in_turns(config: RunConfig, *, resume: bool = False) -> Result:
+def train_in_turns(config: RunConfig, *, resume: bool = False, origin: Origin | None = None) -> Result:
     """Train in one process without a network; with ``resume`` go on with the run in ``run_dir``, if there is one.
 
     Raises:
         CrossborderError: see ``Trainer``.
     """
     config.check()
-    with Trainer(config, resume=resume) as trainer:
+    with Trainer(config, resume=resume, origin=origin) as trainer:
         return trainer.train()

@@ -78,6 +78,8 @@ class TrainerCollector(Collector):
         yield counter("crossborder_trainer_wait_seconds_total", "Waited for items.", waited)
         yield gauges("crossborder_record", "The newest value of each recorded key.", "key", learner.last_record)
         yield counter("crossborder_divergences_total", "Ends by NaN or infinity.", self._control.divergences)
+        finished = learner.outcome is not None and learner.outcome.is_finish
+        yield gauge("crossborder_run_finished", "1: the run has reached its end.", float(finished))
 
     def _scores(self) -> Iterable[Metric]:
         learner, evaluations = self._learner, self._learner.evaluations
@@ -94,6 +96,8 @@ class TrainerCollector(Collector):
         yield counter("crossborder_samples_drawn_total", "Items drawn from the replay.", self._run.buffer.sampled)
         yield gauge("crossborder_replay_size_items", "Items that can be drawn.", len(memory))
         yield gauge("crossborder_replay_capacity_items", "Items kept at most.", memory.capacity)
+        excluded = memory.n_excluded(memory.first(), memory.committed)
+        yield gauge("crossborder_replay_excluded_items", "Items that are never drawn.", excluded)
         yield gauge("crossborder_replay_bytes", "Allocated for items.", memory.n_bytes)
         yield gauge("crossborder_replay_oldest_age_seconds", "Age of the oldest item.", age)
         yield gauge("crossborder_replay_ratio_target", "Items to draw per item inserted.", ratio)
@@ -110,4 +114,5 @@ class TrainerCollector(Collector):
         yield counters("crossborder_checkpoint_saves_total", "Checkpoints saved.", "kind", saves.kinds)
         yield counter("crossborder_checkpoint_failures_total", "Not saved.", saves.failures)
         yield counter("crossborder_checkpoint_seconds_total", "Spent on saving.", saves.seconds)
-        yield gauge("crossborder_last_checkpoint_timestamp_seconds", "When the last was saved.", saves.last_at)
+        name = "crossborder_last_checkpoint_timestamp_seconds"
+        yield gauges(name, "When the last was saved.", "kind", dict(saves.last_at))

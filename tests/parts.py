@@ -77,17 +77,17 @@ class InfiniteEnv(NanEnv):
 
 
 class FailingEnv(CountingEnv):
-    """Fails at step 300; once only, and then writes that it did."""
+    """Fails at step ``at`` of a life; once only, and then writes that it did."""
 
-    def __init__(self, marker: str) -> None:
+    def __init__(self, marker: str, at: int = 300) -> None:
         super().__init__()
-        self._marker = Path(marker)
+        self._marker, self._at = Path(marker), at
 
     def fail(self) -> None:
         raise ValueError("once only")
 
     def step(self, action: int) -> tuple[Array, float, bool, bool, dict[str, Any]]:
-        if self._step == 300 and not self._marker.exists():
+        if self._step == self._at and not self._marker.exists():
             self._marker.write_text("failed")
             self.fail()
         return super().step(action)
@@ -100,11 +100,38 @@ class DyingEnv(FailingEnv):
         os.kill(os.getpid(), signal.SIGKILL)
 
 
+class SlowlyBuiltEnv(CountingEnv):
+    """Takes until there is no file ``busy`` any more to be built."""
+
+    def __init__(self, busy: str) -> None:
+        super().__init__()
+        while Path(busy).exists():
+            time.sleep(0.01)
+
+
 class HangingEnv(FailingEnv):
     """Does not return."""
 
     def fail(self) -> None:
         threading.Event().wait()
+
+
+class ExitingEnv(FailingEnv):
+    """Ends the process as no environment should."""
+
+    def __init__(self, marker: str, at: int, error: str) -> None:
+        super().__init__(marker, at)
+        self._error: BaseException = {"exit": SystemExit(3), "interrupt": KeyboardInterrupt()}[error]
+
+    def fail(self) -> None:
+        raise self._error
+
+
+class PausingEnv(FailingEnv):
+    """Takes three seconds for a step."""
+
+    def fail(self) -> None:
+        time.sleep(3.0)
 
 
 class Goals(gymnasium.Env[Any, Any]):
@@ -310,6 +337,19 @@ class EndlessEvaluator:
             with contextlib.suppress(Exception):
                 obs, _ = self._env.reset(seed=0)
                 self._env.step(agent.sample(obs[None])[0])
+
+
+class DyingEvaluator(StepsEvaluator):
+    """Kills its own process as long as the agent has learnt for no more than ``until`` opt steps."""
+
+    def __init__(self, env: object, config: object, until: int) -> None:
+        super().__init__(env, config)
+        self._until = until
+
+    def evaluate(self, agent: Agent) -> Evaluation:
+        if float(agent.save_params()["steps"][0]) <= self._until:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().evaluate(agent)
 
 
 class FailingEvaluator:

@@ -118,7 +118,7 @@ def test_replay(tmp_path: Path, capacity: int) -> None:
     check_replay_buffer(UniformReplay(memory, seed=0), items)
     for normalize in ("all", "batch"):
         config = validate(PrioritizedConfig, {"normalize": normalize})
-        check_replay_buffer(PrioritizedReplay(memory, config, seed=0), items)
+        check_replay_buffer(PrioritizedReplay(memory, config, seed=0, n_opts=1000), items)
 
 
 def test_evaluator() -> None:

@@ -7,7 +7,9 @@ from collections.abc import Callable
 import pytest
 from google.protobuf.descriptor_pb2 import DescriptorProto, FileDescriptorProto, FileDescriptorSet
 
+from common.data import MAX_EPISODES
 from common.pb import crossborder_pb2 as pb
+from common.rpc import CHUNK_BYTES, PROTOCOL_VERSION, UNARY_BYTES, Backoff
 from tests.conftest import ROOT
 
 
@@ -41,6 +43,24 @@ def promises(file: FileDescriptorProto) -> set[tuple[object, ...]]:
 
 def test_nothing_of_the_released_wire_is_removed_renumbered_or_changed() -> None:
     assert promises(released()) - promises(present()) == set()
+
+
+@pytest.mark.parametrize(
+    ("file", "sentence"),
+    [
+        ("proto", f"by version {PROTOCOL_VERSION} of this protocol"),
+        ("proto", f"The version of this protocol the actor speaks: {PROTOCOL_VERSION}."),
+        ("proto", f"a random time of up to {1000 * Backoff().first:g} ms"),
+        ("proto", f"of up to {Backoff().highest:g} s at most"),
+        ("proto", f"in one message up to {UNARY_BYTES >> 20} MiB, in {CHUNK_BYTES >> 20} MiB chunks"),
+        ("proto", f"the newest {MAX_EPISODES} at most"),
+        ("docs", f"`JoinRequest.protocol_version` is {PROTOCOL_VERSION}."),
+    ],
+)
+def test_the_figures_in_the_specification_are_those_of_the_code(file: str, sentence: str) -> None:
+    place = {"proto": "protos/crossborder/v1/crossborder.proto", "docs": "docs/protocol.md"}[file]
+    lines = (line.strip().removeprefix("//").strip() for line in (ROOT / place).read_text().splitlines())
+    assert sentence in " ".join(lines)
 
 
 def drop_field(file: FileDescriptorProto) -> None:

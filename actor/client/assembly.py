@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
@@ -14,6 +15,9 @@ from common.delta import restored
 from common.errors import RefusedError
 from common.pb import crossborder_pb2 as pb
 from common.rpc import checksum, version_from_pb
+
+if TYPE_CHECKING:
+    import torch
 
 
 @dataclass(frozen=True)
@@ -28,17 +32,34 @@ class ModelFile:
     data: Array = field(repr=False)
 
 
-def assemble(messages: Iterable[bytes], base: ModelFile | None = None) -> ModelFile | None:
+MAX_MODEL_BYTES: Final = 4 << 30
+"""The largest model that is received while the agent, and so the size of its tensors, is unknown."""
+_HEADER_BYTES: Final = 1 << 20
+"""A bound on the header of a model's file, without its entries for the tensors."""
+_TENSOR_HEADER_BYTES: Final = 1024
+
+
+def most_bytes(tensors: Mapping[str, torch.Tensor]) -> int:
+    """An upper bound on a file of this ``model_info``; the learner's elements may be twice as wide."""
+    n_bytes = sum(tensor.numel() * tensor.element_size() + _TENSOR_HEADER_BYTES for tensor in tensors.values())
+    return _HEADER_BYTES + 2 * n_bytes
+
+
+def assemble(
+    messages: Iterable[bytes], base: ModelFile | None = None, max_bytes: int = MAX_MODEL_BYTES
+) -> ModelFile | None:
     """A model from its chunks; None for *not modified*.
 
     Args:
         messages: of one answer, serialised ``GetModelResponse``.
         base: what they may be a delta to; it stays as it is.
+        max_bytes: of its file; as many are taken at most.
 
     Raises:
-        ValueError: chunks are missing, out of order, broken, a delta to another model, or not what was announced.
+        ValueError: chunks are missing, empty, out of order, broken, a delta to another model, or not what was
+            announced; or more than ``max_bytes`` were.
     """
-    first, data = _joined(messages)
+    first, data = _joined(messages, max_bytes)
     if first.not_modified:
         return None
     version = version_from_pb(first.version)
@@ -51,34 +72,40 @@ def assemble(messages: Iterable[bytes], base: ModelFile | None = None) -> ModelF
         raise ValueError(f"model {version}: {error}") from error
 
 
-def _joined(messages: Iterable[bytes]) -> tuple[pb.GetModelResponse, Array]:
+def _joined(messages: Iterable[bytes], max_bytes: int) -> tuple[pb.GetModelResponse, Array]:
     """The first chunk and the data of all, uint8, in one buffer.
 
     Raises:
-        ValueError: chunks are missing, out of order, broken, or hold more than was announced.
+        ValueError: chunks are missing, empty, out of order, broken, or hold more than was announced or may be.
     """
     first, file, size = pb.GetModelResponse(), np.empty(0, np.uint8), 0
     for message in messages:
         chunk, data = taken_apart(message)
+        if chunk.not_modified:
+            return chunk, file
+        if not data:  # A learner that sends such chunks could do so for ever.
+            raise ValueError(f"model: expected data in the chunk at offset {chunk.offset}, found none")
         if size == 0:
-            first, file = chunk, _room(chunk.total_bytes)
+            first, file = chunk, _room(chunk.total_bytes, max_bytes)
         if chunk.offset != size:
             raise ValueError(f"model: expected a chunk at offset {size}, found one at {chunk.offset}")
         if size + len(data) > len(file):
             raise ValueError(f"model: expected {len(file)} bytes, found {size + len(data)}")
         file.data[size : size + len(data)] = data
         size += len(data)
-    if size == 0 and not first.not_modified:
+    if size == 0:
         raise ValueError("model: expected chunks, found none")
     return first, file[:size]
 
 
-def _room(n_bytes: int) -> Array:
+def _room(n_bytes: int, max_bytes: int) -> Array:
     """uint8 [n_bytes]; memory is taken only as it is filled.
 
     Raises:
-        ValueError: there is not so much.
+        ValueError: there is not so much, or it is more than ``max_bytes``.
     """
+    if n_bytes > max_bytes:
+        raise ValueError(f"model: expected up to {max_bytes} bytes for this actor's agent, found {n_bytes} announced")
     try:
         return np.empty(n_bytes, np.uint8)
     except (MemoryError, ValueError) as error:

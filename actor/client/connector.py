@@ -2,29 +2,38 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
+import secrets
 import socket
 import threading
+from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib.metadata import version
+from typing import Any
 
 import grpc
 
+from actor.client.answer import check_join, checked_schema, config_from_json
 from actor.client.channel import get_model, open_channel, watch_credentials
 from actor.trust import Trust
 from common.clocks import Deadline
-from common.codec import schema_from_pb
 from common.config import ActorConfig
 from common.data import ModelVersion, Schema
 from common.errors import LearnerUnreachableError
+from common.log import identify
+from common.nested import flat
 from common.pb import crossborder_pb2 as pb
 from common.pb import crossborder_pb2_grpc as pb_grpc
 from common.rpc import PROTOCOL_VERSION, Backoff, StoppingError, describe, typed_error, version_from_pb
-from common.settings import validate
 
 log = logging.getLogger(__name__)
 JOIN_SECONDS = 5.0
+
+
+def new_incarnation() -> int:
+    """A random number that is not 0 and fits 64 bits."""
+    return secrets.randbits(63) + 1
 
 
 @dataclass(frozen=True)
@@ -45,13 +54,22 @@ class Joined:
     takes_zstd: bool
     """The learner takes compressed payloads."""
 
+    def changes(self, later: Joined) -> list[str]:
+        """The settings of this actor's parts that are different in a later answer, as ``key: before → now``."""
+        before, now = self._settings(), later._settings()
+        keys = sorted(before.keys() | now.keys())
+        return [f"{key}: {before.get(key)} → {now.get(key)}" for key in keys if before.get(key) != now.get(key)]
+
+    def _settings(self) -> Mapping[str, Any]:
+        return {**flat(self.config.model_dump(mode="json")), "exploration epsilon": self.epsilon}
+
 
 class Connector:
     """A channel to one learner and the handshake on it.
 
     Args:
         address: HOST:PORT.
-        incarnation: random and non-zero, one per actor process.
+        incarnation: random and not 0; see ``new_incarnation``.
         patience: seconds to keep trying.
         cancelled: set from outside to give up.
         trust: how to check it and what to prove; by default only fit for a learner on this host.
@@ -64,6 +82,7 @@ class Connector:
         self, address: str, incarnation: int, patience: float, cancelled: threading.Event, trust: Trust | None = None
     ) -> None:
         self._address, self.incarnation, self._patience = address, incarnation, patience
+        self._former = 0
         self._cancelled = cancelled
         self._credentials = watch_credentials(address, trust or Trust())
         self._open()
@@ -80,6 +99,11 @@ class Connector:
             self.close()
             self._open()
 
+    def renew(self, *, keeps_place: bool) -> None:
+        """Take another incarnation; with ``keeps_place`` it has the id and the figures of the present one."""
+        self._former = self.incarnation if keeps_place else 0
+        self.incarnation = new_incarnation()
+
     def join(self) -> Joined:
         """Join, trying for ``patience`` seconds.
 
@@ -95,11 +119,15 @@ class Connector:
             incarnation=self.incarnation,
             host=socket.gethostname()[:255],
             pid=os.getpid(),
+            version=version("crossborder")[:32],
+            former_incarnation=self._former,
         )
         told = False
         while True:
             try:
-                return _joined(self.stub.Join(request, timeout=min(JOIN_SECONDS, deadline.remaining() + 0.1)))
+                joined = _joined(self.stub.Join(request, timeout=min(JOIN_SECONDS, deadline.remaining() + 0.1)))
+                identify(run_id=joined.run_id, actor_id=joined.actor_id)
+                return joined
             except grpc.RpcError as error:
                 permanent = typed_error(error)
                 if permanent is not None:
@@ -125,13 +153,19 @@ def _hint(reason: str) -> str:
 
 
 def _joined(response: pb.JoinResponse) -> Joined:
+    """What the learner told us.
+
+    Raises:
+        ConfigError, ProtocolMismatchError: it told us what cannot be.
+    """
+    check_join(response)
     return Joined(
         actor_id=response.actor_id,
         run_id=response.run_id,
         seed=response.seed,
         epsilon=response.epsilon,
-        schema=schema_from_pb(response.schema),
-        config=validate(ActorConfig, json.loads(response.config_json), "the learner's configuration"),
+        schema=checked_schema(response.schema),
+        config=config_from_json(response.config_json),
         last_seq=response.last_seq,
         newest=version_from_pb(response.newest),
         max_rows=response.limits.max_rows,

@@ -7,7 +7,7 @@ import threading
 
 import grpc
 
-from actor.client.assembly import ModelFile, assemble
+from actor.client.assembly import MAX_MODEL_BYTES, ModelFile, assemble
 from actor.client.channel import GetModel
 from common.data import NO_MODEL, Model, ModelVersion
 from common.errors import AuthenticationError, LearnerUnreachableError
@@ -24,10 +24,11 @@ class ModelFetcher:
     Args:
         get_model: of the learner; that of another channel may be given later.
         stopped: ends the thread; set when the learner no longer trusts this actor.
+        max_bytes: of a model's file; larger ones are refused. None fetches nothing before ``allow`` says how many.
     """
 
-    def __init__(self, get_model: GetModel, stopped: threading.Event) -> None:
-        self.get_model, self._stopped = get_model, stopped
+    def __init__(self, get_model: GetModel, stopped: threading.Event, max_bytes: int | None = MAX_MODEL_BYTES) -> None:
+        self.get_model, self._stopped, self._max_bytes = get_model, stopped, max_bytes
         self._changed = threading.Condition()
         self._announced = NO_MODEL
         self._model: Model | None = None
@@ -37,6 +38,12 @@ class ModelFetcher:
         """The learner no longer trusts this actor: it has ended itself."""
         self._thread = threading.Thread(target=self._run, name="models", daemon=True)
         self._thread.start()
+
+    def allow(self, max_bytes: int) -> None:
+        """Fetch models whose files have up to this many bytes."""
+        with self._changed:
+            self._max_bytes = max_bytes
+            self._changed.notify_all()
 
     def announce(self, newest: ModelVersion) -> None:
         """The learner has this version."""
@@ -105,14 +112,15 @@ class ModelFetcher:
         return self.failure is not None
 
     def _something_to_do(self) -> bool:
-        return self._announced > self._have() or self._stopped.is_set()
+        return (self._max_bytes is not None and self._announced > self._have()) or self._stopped.is_set()
 
     def _fetch(self) -> ModelFile | None:
+        assert self._max_bytes is not None
         base, request = self._base, pb.GetModelRequest()
         if base is not None:
             request = pb.GetModelRequest(have=version_to_pb(base.model.version), takes_delta=True)
         try:
-            return assemble(self.get_model(request, timeout=FETCH_SECONDS), base)
+            return assemble(self.get_model(request, timeout=FETCH_SECONDS), base, self._max_bytes)
         except ValueError:
             self._base = None
             raise

@@ -10,10 +10,10 @@ from typing import Any, Final
 
 import grpc
 
+from actor.client.answer import checked_schema
 from actor.client.assembly import assemble
 from actor.client.channel import get_model, open_channel, watch_credentials
 from actor.trust import Trust
-from common.codec import schema_from_pb
 from common.data import Schema
 from common.errors import LearnerUnreachableError, ProtocolMismatchError, RefusedError
 from common.pb import crossborder_pb2 as pb
@@ -90,7 +90,7 @@ class Probe:
             answered_at=answered_at,
             actors=found.actors,
             max_actors=found.max_actors,
-            schema=schema_from_pb(found.schema),
+            schema=checked_schema(found.schema),
             config_json=found.config_json,
             max_message_bytes=found.limits.max_message_bytes,
         )
@@ -116,13 +116,12 @@ class Probe:
             CrossborderError: as ``ask``.
         """
         began = time.perf_counter()
-        messages = _answered(lambda: list(get_model(self._channel)(pb.GetModelRequest(), timeout=TRANSFER_SECONDS)))
-        seconds = time.perf_counter() - began
+        messages = _answered(lambda: get_model(self._channel)(pb.GetModelRequest(), timeout=TRANSFER_SECONDS))
         try:
-            assemble(messages)
+            file = _answered(lambda: assemble(messages))
         except ValueError as error:
             raise RefusedError(str(error)) from error
-        return sum(map(len, messages)), seconds
+        return len(file.data), time.perf_counter() - began
 
     def close(self) -> None:
         self._channel.close()

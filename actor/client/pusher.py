@@ -51,6 +51,7 @@ class Batch:
     behaviour: ModelVersion
     returns: Sequence[float]
     lengths: Sequence[int]
+    successes: Sequence[bool]
 
 
 def _group_rows(joined: Joined) -> int:
@@ -66,6 +67,10 @@ def _group_rows(joined: Joined) -> int:
 
 class RunChangedError(CrossborderError):
     """Another run answers at the learner's address."""
+
+
+class SettingsChangedError(CrossborderError):
+    """The run goes on with other settings of this actor's parts."""
 
 
 class Pusher:
@@ -91,11 +96,10 @@ class Pusher:
         self._counters, self._stopped = counters, stopped
         push, schema = joined.config.push, joined.schema
         self._compresses = schema.frame is not None and joined.takes_zstd
-        self._group_rows = _group_rows(joined)
         self._spool: Spool[Batch] = Spool(
             push.spool_bytes,
             push.window,
-            group_rows=self._group_rows,
+            group_rows=_group_rows(joined),
             linger=LINGER_SECONDS,
             max_seconds=push.spool_seconds or math.inf,
             drop_oldest=push.when_full == "drop_oldest",
@@ -106,6 +110,9 @@ class Pusher:
         self._call: Any = None
         self._leaving = False
         self._told_to_stop = False
+        self._building = True
+        self.changes: Sequence[str] = ()
+        """Settings of the actor's parts that the learner has changed since: the actor must hand over and start anew."""
         self._last_chance: Deadline | None = None
         self._given_up = threading.Event()
         self.failure: CrossborderError | None = None
@@ -128,7 +135,7 @@ class Pusher:
     def _put(self, batch: Batch) -> bool:
         """Wait for room in the spool; False if the actor has to end before there is any."""
         if isinstance(batch.content, bytes):
-            size, rows = len(batch.content), self._group_rows
+            size, rows = len(batch.content), self._spool.group_rows
         else:
             size, rows = batch.content.n_bytes, batch.rows
         while not self._spool.put(batch, size, rows, 0.5):
@@ -142,6 +149,21 @@ class Pusher:
         self._counters.dropped_items += batch.rows
         if self._seldom.due() is not None:
             log.warning("items dropped so far: %d; they were too old, or the spool full", self._counters.dropped_items)
+
+    def ready(self) -> None:
+        """Tell the learner from now on that this actor has built its parts and acts."""
+        self._building = False
+
+    def hand_over(self) -> None:
+        """Send all that is left and leave. Takes as long as the learner holds it back, unless the actor has to end."""
+        self._spool.close()
+        while self._thread.is_alive() and not self._stopped.is_set():
+            self._stopped.wait(HEARTBEAT_SECONDS)  # The thread sets it at its end.
+
+    @property
+    def told_to_stop(self) -> bool:
+        """The learner ends."""
+        return self._told_to_stop
 
     def finish(self, seconds: float) -> int:
         """Send what is left, say goodbye, end the stream; the number of batches that were not acknowledged."""
@@ -173,6 +195,7 @@ class Pusher:
             env_rebuilds=counters.env_rebuilds,
             env_hangs=counters.env_hangs,
             env_error=counters.take_env_error(),
+            building=self._building,
         )
 
     def _heartbeat(self, *, leaving: bool = False) -> pb.PushItemsRequest:
@@ -198,19 +221,57 @@ class Pusher:
                 return
             log.warning("connection to the learner lost, %d batches kept: %s", len(self._spool), broken or "closed")
             self._spool.disconnect()
+            lost_at = time.monotonic()
             self._stopped.wait(backoff.next_delay())
-            last_seq = self._join_again()
+            joined = self._join_again()
+            last_seq, away = joined.last_seq, time.monotonic() - lost_at
+            log.info("joined run %s again as actor %d after %.1f s", joined.run_id, joined.actor_id, away)
 
-    def _join_again(self) -> int:
+    def _join_again(self) -> Joined:
+        """Join as the same actor.
+
+        Raises:
+            RunChangedError: another run answers.
+            CrossborderError: the learner cannot be reached or refuses.
+        """
         self._connector.refresh()
         self._fetcher.get_model = self._connector.get_model
         joined = self._connector.join()
         if joined.run_id != self._joined.run_id:
             raise RunChangedError(f"run {self._joined.run_id} has become run {joined.run_id}")
         self._joined.schema.require_equal(joined.schema, "this actor", "the learner")
+        if joined.last_seq < self._spool.acknowledged:
+            joined = self._succeed_itself(joined.last_seq)
         self._fetcher.announce(joined.newest)
+        self._spool.group_rows = _group_rows(joined)
+        self._note_changes(joined)
         self._counters.reconnects += 1
-        return joined.last_seq
+        return joined
+
+    def _succeed_itself(self, last_seq: int) -> Joined:
+        """Go on as a new incarnation, since the learner has lost batches that it had acknowledged to the present one.
+
+        Under the present one it would take those batches only. No old connection can deliver the batches that are
+        renumbered here: the learner takes them in order, so it refuses all above the gap.
+        """
+        log.warning(
+            "the learner had acknowledged %d messages of items, and now has the first %d of them: the others are gone; "
+            "the actor goes on as a new incarnation",
+            self._spool.acknowledged,
+            last_seq,
+        )
+        self._connector.renew(keeps_place=True)
+        self._spool.renumber()
+        return self._connector.join()
+
+    def _note_changes(self, joined: Joined) -> None:
+        changes = self._joined.changes(joined)
+        if changes:
+            self.changes = changes  # From now on: the actor may be on its way to start anew.
+            log.warning(
+                "the learner has changed settings of this actor, which hands over its items and then starts anew: %s",
+                ", ".join(self.changes),
+            )
 
     def _stream(self, last_seq: int, backoff: Backoff) -> str | None:
         """One connection's life: why it broke, or None if it ended in order.
@@ -239,12 +300,15 @@ class Pusher:
         if response.stop:
             self._told_to_stop = True
             self._stopped.set()
+            if self._building:  # It has nothing to hand over, and the learner need not wait for what it builds.
+                self._spool.close()
 
     def _request(self, seq: int, batches: Sequence[Batch]) -> pb.PushItemsRequest:
         """Batches as they go out, with figures of now: those from when they were made would turn the learner's back."""
         schema, report = self._joined.schema, self._report()
         report.episode_returns.extend([value for batch in batches for value in batch.returns][-MAX_EPISODES:])
         report.episode_lengths.extend([value for batch in batches for value in batch.lengths][-MAX_EPISODES:])
+        report.episode_successes.extend([value for batch in batches for value in batch.successes][-MAX_EPISODES:])
         return pb.PushItemsRequest(
             incarnation=self._connector.incarnation,
             seq=seq,

@@ -26,9 +26,24 @@ def tensors_of(file: Array) -> dict[str, Array]:
     begin = 8 + int.from_bytes(file[:8].tobytes(), "little")
     try:
         header = json.loads(file[8:begin].tobytes())
-        return {name: _tensor(file[begin:], **entry) for name, entry in header.items() if name != "__metadata__"}
+        header.pop("__metadata__", None)
+        _check_regions([entry["data_offsets"] for entry in header.values()])
+        return {name: _tensor(file[begin:], **entry) for name, entry in header.items()}
     except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
         raise ValueError(f"not a safetensors file with numpy's dtypes: {error}") from error
+
+
+def _check_regions(regions: list[tuple[int, int]]) -> None:
+    """See that no two tensors share bytes: a small file could become many large arrays.
+
+    Raises:
+        ValueError: two of them do.
+    """
+    end_before = 0
+    for begin, end in sorted(regions):
+        if not end_before <= begin <= end:
+            raise ValueError(f"expected tensors one after another, found bytes {begin} to {end} after {end_before}")
+        end_before = end
 
 
 def _tensor(data: Array, dtype: str, shape: list[int], data_offsets: tuple[int, int]) -> Array:

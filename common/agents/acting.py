@@ -30,7 +30,7 @@ class Acting:
         self, function: Callable[[torch.Tensor], torch.Tensor], config: UpdateConfig, device: torch.device
     ) -> None:
         self._function, self._device = function, device
-        self._is_eager = config.update == "eager" or device.type != "cpu"
+        self._is_eager = config.is_eager or device.type != "cpu"
         self._replays: dict[tuple[torch.Size, torch.dtype], Traced] = {}
 
     def __call__(self, obs: Array) -> Array:

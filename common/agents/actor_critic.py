@@ -16,7 +16,7 @@ from common.agents.acting import Acting
 from common.agents.actions import ActionScale
 from common.agents.losses import CriticLoss, critic_loss, td_target
 from common.agents.network_agent import NetworkAgent
-from common.agents.networks import Critics, Mlp, build_encoder
+from common.agents.networks import Critics, Mlp, build_encoder, is_own_network
 from common.agents.policies import GreedyActor
 from common.agents.training import adam, descend, draw, report_td_error, td_error_of
 from common.agents.update import Update, UpdateConfig
@@ -40,7 +40,7 @@ class ActorCriticConfig(UpdateConfig):
     lr: PositiveFloat = Field(3e-4, description="Learning rate of Adam, actor and critics.")
     batch_size: PositiveInt = Field(256, description="Items in one update.")
     n_updates_per_opt: PositiveInt = Field(1, description="Updates in one opt step, each with a batch of its own.")
-    discount_factor: Unit = Field(0.99, description="Gamma, unless items bring a discount column.")
+    discount_factor: Unit = Field(0.99, description="Gamma, the discount of later rewards; NStep takes it from here.")
     n_critics: PositiveInt = Field(2, description="Critics; the least of their targets counts.")
     critic_loss: CriticLoss = Field("mse", description="smooth_l1 (Huber) or mse.")
     tau: Annotated[float, Field(gt=0, le=1)] = Field(
@@ -48,6 +48,9 @@ class ActorCriticConfig(UpdateConfig):
     )
     reward_scale: PositiveFloat = Field(1.0, description="Rewards are multiplied by this before they are learned from.")
     max_grad_norm: PositiveFloat | None = Field(None, description="Gradients are clipped to this norm; null does not.")
+
+    def _has_own_network(self) -> bool:
+        return self.network is not None and is_own_network(self.network)
 
 
 class ActorCritic(NetworkAgent):
@@ -103,8 +106,8 @@ class ActorCritic(NetworkAgent):
         self._actor_optimizer = adam(self.actor.parameters(), config.lr)
         self._critics_optimizer = adam(self.critics.parameters(), config.lr)
         self._generator = torch.Generator(self.device).manual_seed(seed)
-        self._critics_update = Update(self._improve_critics, config)
-        self._actor_update = Update(self._improve_actor, config)
+        self._critics_update = Update(self._learning(self._improve_critics), config)
+        self._actor_update = Update(self._learning(self._improve_actor), config)
 
     @abc.abstractmethod
     def _make_actor(self, n_dims: int) -> nn.Module:

@@ -68,7 +68,7 @@ class BC(NetworkAgent):
         torch.manual_seed(seed)
         self._build(observations, actions)
         self._optimizer = adam(self.imitator.parameters(), config.lr)
-        self._imitate = Update(self._imitate_batch, config)
+        self._imitate = Update(self._learning(self._imitate_batch), config)
         self._generator = torch.Generator(self.device).manual_seed(seed)
         self._act_greedily = Acting(self._greedy, config, self.device)
         self._act_exploring = Acting(self._explore, config, self.device)

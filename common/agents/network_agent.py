@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, ClassVar, TypeVar
 
 import numpy as np
@@ -10,9 +10,10 @@ import torch
 from torch import nn
 
 from common.agents.training import optimizer_tensors, restore, restore_optimizer, saved
-from common.agents.update import Update
+from common.agents.update import Results, Tensors, Update
 from common.errors import CheckpointError
 from common.interfaces import Agent, TrainingState
+from common.objects import objects_of
 
 KindT = TypeVar("KindT")
 
@@ -20,7 +21,10 @@ KindT = TypeVar("KindT")
 class NetworkAgent(Agent):
     """Finds optimisers and random generators among its own attributes, as ``nn.Module`` finds its parameters.
 
-    A subclass names its networks in ``_nets``, targets included, and in ``_counters`` the attributes that count.
+    It looks into lists, tuples and dicts too.
+
+    A subclass names its networks in ``_nets``, those of targets with a name that ends in ``_tgt``, and in ``_counters``
+    the attributes that count.
     """
 
     _nets: dict[str, nn.Module]
@@ -57,5 +61,24 @@ class NetworkAgent(Agent):
         except (LookupError, ValueError) as error:
             raise CheckpointError(f"{type(self).__name__}: the saved state does not fit this agent: {error}") from error
 
+    def _learning(self, function: Callable[[Tensors], Results]) -> Callable[[Tensors], Results]:
+        """The same function with all networks but targets in torch's train mode while it runs, in eval mode afterwards.
+
+        So batch normalisation and dropout do in an update what they are made for, and acting stays a fixed function.
+        What is replayed has been traced in train mode.
+        """
+
+        def learn(batch: Tensors) -> Results:
+            online = [net for name, net in self._nets.items() if not name.endswith("_tgt")]
+            for net in online:
+                net.train()
+            try:
+                return function(batch)
+            finally:
+                for net in online:
+                    net.eval()
+
+        return learn
+
     def _all(self, kind: type[KindT]) -> Iterator[tuple[str, KindT]]:
-        return ((name, value) for name, value in vars(self).items() if isinstance(value, kind))
+        return objects_of(kind, vars(self).items())

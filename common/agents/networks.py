@@ -170,11 +170,16 @@ class Dueling(nn.Module):
         return value + advantage - advantage.mean(dim=1, keepdim=True)  # type: ignore[no-any-return]
 
 
+def is_own_network(network: PluginConfig) -> bool:
+    """Whether a network is a user's own and none of this module."""
+    return network.target.partition(":")[0] != __name__
+
+
 def build_network(network: PluginConfig, observations: gymnasium.Space[Any], out_dim: int) -> nn.Module:
     """Build a user's network by ``target(in_shape=…, out_dim=…, **params)`` and see that it is one.
 
-    It turns observations ``[B, *in_shape]``, in the dtype of their space, into floats ``[B, out_dim]``. It is kept in
-    torch's eval mode, so that acting and learning see the same function: dropout does nothing in it.
+    It turns observations ``[B, *in_shape]``, in the dtype of their space, into floats ``[B, out_dim]``. It comes in
+    torch's eval mode, in which it acts and serves as a target; agents switch it to train mode while they learn.
 
     Raises:
         PluginError: the target cannot be loaded, does not take these arguments, or is no such network.

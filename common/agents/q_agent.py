@@ -16,7 +16,7 @@ from common.agents.acting import Acting
 from common.agents.actions import ActionIndex
 from common.agents.exploration import EpsilonGreedy, Explorer
 from common.agents.network_agent import NetworkAgent
-from common.agents.networks import Mlp, build_network
+from common.agents.networks import Mlp, build_network, is_own_network
 from common.agents.policies import GreedyQ
 from common.agents.training import adam, descend, draw, report_td_error, td_error_of, to_tensors, track
 from common.agents.update import Update, UpdateConfig
@@ -37,7 +37,7 @@ class QAgentConfig(UpdateConfig):
     lr: PositiveFloat = Field(1e-3, description="Learning rate of Adam.")
     batch_size: PositiveInt = Field(64, description="Items in one update.")
     n_updates_per_opt: PositiveInt = Field(1, description="Updates in one opt step.")
-    discount_factor: Unit = Field(0.99, description="Gamma, unless items bring a discount column.")
+    discount_factor: Unit = Field(0.99, description="Gamma, the discount of later rewards; NStep takes it from here.")
     double_dqn: bool = Field(True, description="Choose the next action with the online network.")
     tau: Annotated[float, Field(gt=0, le=1)] = Field(
         1.0, description="Share of the online network moved into the target at an update of it; 1 copies."
@@ -45,6 +45,9 @@ class QAgentConfig(UpdateConfig):
     soft_update_interval: PositiveInt = Field(250, description="Opt steps between updates of the target network.")
     max_grad_norm: PositiveFloat | None = Field(10.0, description="Gradients are clipped to this norm; null does not.")
     explorer: Explorer = Field(EpsilonGreedy(), description="How actors explore, by kind: epsilon_greedy or softmax.")
+
+    def _has_own_network(self) -> bool:
+        return self.network is not None and is_own_network(self.network)
 
     @field_validator("explorer", mode="before")
     @classmethod
@@ -92,7 +95,7 @@ class QAgent(NetworkAgent):
         self._nets = {"qnet": self.qnet, "qnet_tgt": self.qnet_tgt}
         self._optimizer = adam(self.qnet.parameters(), config.lr)
         self._values = Acting(self.qnet, config, self.device)  # [n, A]
-        self._learn = Update(self._learn_from, config)
+        self._learn = Update(self._learning(self._learn_from), config)
         self._opt_steps = 0
         self._rng = np.random.default_rng(seed)
         self._epsilon = epsilon

@@ -9,14 +9,14 @@ import torch
 from pydantic import Field, PositiveFloat, model_validator
 from torch import nn
 
-from common.agents.actor_critic import ActorCritic, ActorCriticConfig
 from common.agents.losses import ent_coef_loss, soft_policy_loss, soft_value, squashed_gaussian
 from common.agents.networks import EntropyCoef
+from common.agents.random_start import RandomStart, RandomStartConfig
 from common.agents.training import adam, descend, track
 from common.interfaces import EnvSpec
 
 
-class SACConfig(ActorCriticConfig):
+class SACConfig(RandomStartConfig):
     """``agent.params`` of ``common.agents.sac:SAC``."""
 
     ent_coef: PositiveFloat = Field(1.0, description="Entropy coefficient; where it is automatic its first value.")
@@ -37,7 +37,7 @@ class SACConfig(ActorCriticConfig):
         return self
 
 
-class SAC(ActorCritic):
+class SAC(RandomStart):
     """A Gaussian policy squashed by tanh that is paid for its entropy.
 
     Arguments and errors are those of ``ActorCritic``; params: see ``SACConfig``.

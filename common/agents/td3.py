@@ -10,15 +10,15 @@ import torch
 from pydantic import Field, PositiveInt
 from torch import nn
 
-from common.agents.actor_critic import ActorCritic, ActorCriticConfig
 from common.agents.losses import least_value, policy_loss, smoothed
+from common.agents.random_start import RandomStart, RandomStartConfig
 from common.agents.training import descend, track
 from common.interfaces import EnvSpec
 
 Noise = Annotated[float, Field(ge=0)]
 
 
-class TD3Config(ActorCriticConfig):
+class TD3Config(RandomStartConfig):
     """``agent.params`` of ``common.agents.td3:TD3``; actions, and so noise, are in [-1, 1]."""
 
     exploration_noise: Noise = Field(0.1, description="Standard deviation of the noise on actions that explore.")
@@ -27,7 +27,7 @@ class TD3Config(ActorCriticConfig):
     policy_delay: PositiveInt = Field(2, description="Updates of the critics for one of the actor and the targets.")
 
 
-class TD3(ActorCritic):
+class TD3(RandomStart):
     """A deterministic policy, tanh of the actor's outputs; actors differ by the seed of their noise, not by its size.
 
     Arguments and errors are those of ``ActorCritic``; params: see ``TD3Config``.
@@ -35,7 +35,7 @@ class TD3(ActorCritic):
 
     Config = TD3Config
     config: TD3Config
-    _counters = ("_n_updates",)
+    _counters = (*RandomStart._counters, "_n_updates")
 
     def __init__(self, spec: EnvSpec, **given: Any) -> None:
         super().__init__(spec, **given)

@@ -69,8 +69,13 @@ def descend(
 
 @torch.no_grad()
 def track(target: nn.Module, online: nn.Module, tau: float) -> None:
-    """Move ``target`` by the share ``tau`` towards ``online`` (Polyak averaging); 1 copies."""
+    """Move ``target`` by the share ``tau`` towards ``online`` (Polyak averaging); 1 copies.
+
+    Buffers, such as the statistics of batch normalisation, are copied: they are averages already.
+    """
     torch._foreach_lerp_(list(target.parameters()), list(online.parameters()), tau)
+    for copied, buffer in zip(target.buffers(), online.buffers(), strict=True):
+        copied.copy_(buffer)
 
 
 def saved(nets: Mapping[str, nn.Module]) -> dict[str, torch.Tensor]:

@@ -23,12 +23,21 @@ Results = dict[str, torch.Tensor]
 class UpdateConfig(Settings):
     """What every agent of networks can choose."""
 
-    update: Literal["eager", "captured"] = Field(
-        "captured",
+    update: Literal["eager", "captured"] | None = Field(
+        None,
         description="How an update is computed: eager; captured, the same operations replayed, with the same results "
-        "and faster. A network of your own whose Python takes other ways from call to call must be eager. On a CPU "
-        "actions are replayed too, unless it is eager.",
+        "and faster, on a CPU those of acting too; null: captured, but eager with a network of your own. One whose "
+        "Python does the same in each call may be captured.",
     )
+
+    @property
+    def is_eager(self) -> bool:
+        """Whether updates and actions are computed eagerly."""
+        return self._has_own_network() if self.update is None else self.update == "eager"
+
+    def _has_own_network(self) -> bool:
+        """Whether a network is a user's own, whose Python may take another way from call to call."""
+        return False
 
 
 class Update:
@@ -43,7 +52,7 @@ class Update:
     """
 
     def __init__(self, function: Callable[[Tensors], Results], config: UpdateConfig) -> None:
-        self._function, self._is_eager = function, config.update == "eager"
+        self._function, self._is_eager = function, config.is_eager
         self.reset()
 
     def reset(self) -> None:

@@ -24,17 +24,17 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1b\x63ommon/pb/crossborder.proto\x12\x0e\x63rossborder.v1\"\x1f\n\x0c\x43heckRequest\x12\x0f\n\x07payload\x18\x01 \x01(\x0c\"\xc8\x01\n\rCheckResponse\x12\x18\n\x10protocol_version\x18\x01 \x01(\r\x12\x14\n\x0cunix_seconds\x18\x02 \x01(\x01\x12\x0e\n\x06\x61\x63tors\x18\x03 \x01(\r\x12\x12\n\nmax_actors\x18\x04 \x01(\r\x12&\n\x06schema\x18\x05 \x01(\x0b\x32\x16.crossborder.v1.Schema\x12\x13\n\x0b\x63onfig_json\x18\x06 \x01(\t\x12&\n\x06limits\x18\x07 \x01(\x0b\x32\x16.crossborder.v1.Limits\"\x0f\n\rStatusRequest\"\xbd\x02\n\x0eStatusResponse\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12,\n\x06newest\x18\x03 \x01(\x0b\x32\x1c.crossborder.v1.ModelVersion\x12\x10\n\x08inserted\x18\x04 \x01(\x04\x12\x0f\n\x07sampled\x18\x05 \x01(\x04\x12\x14\n\x0creplay_items\x18\x06 \x01(\x04\x12\x17\n\x0freplay_capacity\x18\x07 \x01(\x04\x12\x18\n\x0breturn_mean\x18\x08 \x01(\x01H\x00\x88\x01\x01\x12+\n\x06\x61\x63tors\x18\t \x03(\x0b\x32\x1b.crossborder.v1.ActorStatus\x12\x1f\n\x12samples_per_insert\x18\n \x01(\x01H\x01\x88\x01\x01\x42\x0e\n\x0c_return_meanB\x15\n\x13_samples_per_insert\"O\n\x15SetReplayRatioRequest\x12\x1f\n\x12samples_per_insert\x18\x01 \x01(\x01H\x00\x88\x01\x01\x42\x15\n\x13_samples_per_insert\"8\n\x16SetReplayRatioResponse\x12\x13\n\x06\x62\x65\x66ore\x18\x01 \x01(\x01H\x00\x88\x01\x01\x42\t\n\x07_before\"\x8b\x02\n\x0b\x41\x63torStatus\x12\x10\n\x08\x61\x63tor_id\x18\x01 \x01(\r\x12\x0c\n\x04host\x18\x02 \x01(\t\x12\x0b\n\x03pid\x18\x03 \x01(\r\x12)\n\x05state\x18\x04 \x01(\x0e\x32\x1a.crossborder.v1.ActorState\x12\r\n\x05items\x18\x05 \x01(\x04\x12\x11\n\tenv_steps\x18\x06 \x01(\x04\x12\x1a\n\rlag_opt_steps\x18\x07 \x01(\x04H\x00\x88\x01\x01\x12\x16\n\x0esilent_seconds\x18\x08 \x01(\x01\x12\x18\n\x0blast_return\x18\t \x01(\x01H\x01\x88\x01\x01\x12\x12\n\nreconnects\x18\n \x01(\rB\x10\n\x0e_lag_opt_stepsB\x0e\n\x0c_last_return\"6\n\x0cModelVersion\x12\x13\n\x0bincarnation\x18\x01 \x01(\x04\x12\x11\n\topt_steps\x18\x02 \x01(\x04\"W\n\x0bJoinRequest\x12\x18\n\x10protocol_version\x18\x01 \x01(\r\x12\x13\n\x0bincarnation\x18\x02 \x01(\x06\x12\x0c\n\x04host\x18\x03 \x01(\t\x12\x0b\n\x03pid\x18\x04 \x01(\r\"\xf4\x01\n\x0cJoinResponse\x12\x10\n\x08\x61\x63tor_id\x18\x01 \x01(\r\x12\x0e\n\x06run_id\x18\x02 \x01(\t\x12\x0c\n\x04seed\x18\x03 \x01(\x03\x12\x0f\n\x07\x65psilon\x18\x04 \x01(\x01\x12&\n\x06schema\x18\x05 \x01(\x0b\x32\x16.crossborder.v1.Schema\x12\x13\n\x0b\x63onfig_json\x18\x06 \x01(\t\x12\x10\n\x08last_seq\x18\x07 \x01(\x04\x12,\n\x06newest\x18\x08 \x01(\x0b\x32\x1c.crossborder.v1.ModelVersion\x12&\n\x06limits\x18\t \x01(\x0b\x32\x16.crossborder.v1.Limits\"?\n\x06Schema\x12\'\n\x07\x63olumns\x18\x01 \x03(\x0b\x32\x16.crossborder.v1.Column\x12\x0c\n\x04hash\x18\x02 \x01(\x06\"D\n\x06\x43olumn\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05\x64type\x18\x02 \x01(\t\x12\r\n\x05shape\x18\x03 \x03(\r\x12\x0e\n\x06\x66rames\x18\x04 \x01(\x08\"\x81\x01\n\x06Limits\x12\x10\n\x08max_rows\x18\x01 \x01(\r\x12\x19\n\x11max_message_bytes\x18\x02 \x01(\x04\x12\x17\n\x0fsilence_seconds\x18\x03 \x01(\x01\x12\x31\n\x0c\x63ompressions\x18\x04 \x03(\x0e\x32\x1b.crossborder.v1.Compression\"\xf3\x01\n\x10PushItemsRequest\x12\x13\n\x0bincarnation\x18\x01 \x01(\x06\x12\x0b\n\x03seq\x18\x02 \x01(\x04\x12\x13\n\x0bschema_hash\x18\x03 \x01(\x06\x12\x0c\n\x04rows\x18\x04 \x01(\r\x12\x0f\n\x07payload\x18\x05 \x01(\x0c\x12/\n\tbehaviour\x18\x06 \x01(\x0b\x32\x1c.crossborder.v1.ModelVersion\x12&\n\x06report\x18\x07 \x01(\x0b\x32\x16.crossborder.v1.Report\x12\x30\n\x0b\x63ompression\x18\x08 \x01(\x0e\x32\x1b.crossborder.v1.Compression\"\xb1\x02\n\x06Report\x12\x11\n\tenv_steps\x18\x01 \x01(\x04\x12\x0f\n\x07seconds\x18\x02 \x01(\x01\x12\x17\n\x0f\x65pisode_returns\x18\x03 \x03(\x01\x12\x17\n\x0f\x65pisode_lengths\x18\x04 \x03(\r\x12\x0f\n\x07leaving\x18\x05 \x01(\x08\x12\x13\n\x0b\x65nv_seconds\x18\x06 \x01(\x01\x12\x19\n\x11inference_seconds\x18\x07 \x01(\x01\x12\x14\n\x0cwait_seconds\x18\x08 \x01(\x01\x12\x13\n\x0bspool_bytes\x18\t \x01(\x04\x12\x12\n\nreconnects\x18\n \x01(\r\x12\x15\n\rdropped_items\x18\x0b \x01(\x04\x12\x14\n\x0c\x65nv_rebuilds\x18\x0c \x01(\r\x12\x11\n\tenv_hangs\x18\r \x01(\r\x12\x11\n\tenv_error\x18\x0e \x01(\t\"b\n\x11PushItemsResponse\x12\x11\n\tacked_seq\x18\x01 \x01(\x04\x12,\n\x06newest\x18\x02 \x01(\x0b\x32\x1c.crossborder.v1.ModelVersion\x12\x0c\n\x04stop\x18\x03 \x01(\x08\"R\n\x0fGetModelRequest\x12*\n\x04have\x18\x01 \x01(\x0b\x32\x1c.crossborder.v1.ModelVersion\x12\x13\n\x0btakes_delta\x18\x02 \x01(\x08\"\xd6\x01\n\x10GetModelResponse\x12-\n\x07version\x18\x01 \x01(\x0b\x32\x1c.crossborder.v1.ModelVersion\x12\x14\n\x0cnot_modified\x18\x02 \x01(\x08\x12\x13\n\x0btotal_bytes\x18\x03 \x01(\x04\x12\x10\n\x08\x63hecksum\x18\x07 \x01(\x06\x12\x0e\n\x06offset\x18\x05 \x01(\x04\x12\x0c\n\x04\x64\x61ta\x18\x06 \x01(\x0c\x12*\n\x04\x62\x61se\x18\x08 \x01(\x0b\x32\x1c.crossborder.v1.ModelVersionJ\x04\x08\x04\x10\x05R\x06sha256*\x83\x01\n\nActorState\x12\x1b\n\x17\x41\x43TOR_STATE_UNSPECIFIED\x10\x00\x12\x14\n\x10\x41\x43TOR_STATE_AWAY\x10\x01\x12\x16\n\x12\x41\x43TOR_STATE_ONLINE\x10\x02\x12\x14\n\x10\x41\x43TOR_STATE_LEFT\x10\x03\x12\x14\n\x10\x41\x43TOR_STATE_LOST\x10\x04*@\n\x0b\x43ompression\x12\x1b\n\x17\x43OMPRESSION_UNSPECIFIED\x10\x00\x12\x14\n\x10\x43OMPRESSION_ZSTD\x10\x01\x32\xc0\x02\n\x0eLearnerService\x12\x41\n\x04Join\x12\x1b.crossborder.v1.JoinRequest\x1a\x1c.crossborder.v1.JoinResponse\x12T\n\tPushItems\x12 .crossborder.v1.PushItemsRequest\x1a!.crossborder.v1.PushItemsResponse(\x01\x30\x01\x12O\n\x08GetModel\x12\x1f.crossborder.v1.GetModelRequest\x1a .crossborder.v1.GetModelResponse0\x01\x12\x44\n\x05\x43heck\x12\x1c.crossborder.v1.CheckRequest\x1a\x1d.crossborder.v1.CheckResponse2\xb8\x01\n\x0c\x41\x64minService\x12G\n\x06Status\x12\x1d.crossborder.v1.StatusRequest\x1a\x1e.crossborder.v1.StatusResponse\x12_\n\x0eSetReplayRatio\x12%.crossborder.v1.SetReplayRatioRequest\x1a&.crossborder.v1.SetReplayRatioResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1b\x63ommon/pb/crossborder.proto\x12\x0e\x63rossborder.v1\"\x1f\n\x0c\x43heckRequest\x12\x0f\n\x07payload\x18\x01 \x01(\x0c\"\xc8\x01\n\rCheckResponse\x12\x18\n\x10protocol_version\x18\x01 \x01(\r\x12\x14\n\x0cunix_seconds\x18\x02 \x01(\x01\x12\x0e\n\x06\x61\x63tors\x18\x03 \x01(\r\x12\x12\n\nmax_actors\x18\x04 \x01(\r\x12&\n\x06schema\x18\x05 \x01(\x0b\x32\x16.crossborder.v1.Schema\x12\x13\n\x0b\x63onfig_json\x18\x06 \x01(\t\x12&\n\x06limits\x18\x07 \x01(\x0b\x32\x16.crossborder.v1.Limits\"\x0f\n\rStatusRequest\"\xd0\x02\n\x0eStatusResponse\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12,\n\x06newest\x18\x03 \x01(\x0b\x32\x1c.crossborder.v1.ModelVersion\x12\x10\n\x08inserted\x18\x04 \x01(\x04\x12\x0f\n\x07sampled\x18\x05 \x01(\x04\x12\x14\n\x0creplay_items\x18\x06 \x01(\x04\x12\x17\n\x0freplay_capacity\x18\x07 \x01(\x04\x12\x18\n\x0breturn_mean\x18\x08 \x01(\x01H\x00\x88\x01\x01\x12+\n\x06\x61\x63tors\x18\t \x03(\x0b\x32\x1b.crossborder.v1.ActorStatus\x12\x1f\n\x12samples_per_insert\x18\n \x01(\x01H\x01\x88\x01\x01\x12\x11\n\topt_steps\x18\x0b \x01(\x04\x42\x0e\n\x0c_return_meanB\x15\n\x13_samples_per_insert\"O\n\x15SetReplayRatioRequest\x12\x1f\n\x12samples_per_insert\x18\x01 \x01(\x01H\x00\x88\x01\x01\x42\x15\n\x13_samples_per_insert\"8\n\x16SetReplayRatioResponse\x12\x13\n\x06\x62\x65\x66ore\x18\x01 \x01(\x01H\x00\x88\x01\x01\x42\t\n\x07_before\"\xaa\x02\n\x0b\x41\x63torStatus\x12\x10\n\x08\x61\x63tor_id\x18\x01 \x01(\r\x12\x0c\n\x04host\x18\x02 \x01(\t\x12\x0b\n\x03pid\x18\x03 \x01(\r\x12)\n\x05state\x18\x04 \x01(\x0e\x32\x1a.crossborder.v1.ActorState\x12\r\n\x05items\x18\x05 \x01(\x04\x12\x11\n\tenv_steps\x18\x06 \x01(\x04\x12\x1a\n\rlag_opt_steps\x18\x07 \x01(\x04H\x00\x88\x01\x01\x12\x16\n\x0esilent_seconds\x18\x08 \x01(\x01\x12\x18\n\x0blast_return\x18\t \x01(\x01H\x01\x88\x01\x01\x12\x12\n\nreconnects\x18\n \x01(\r\x12\x0c\n\x04name\x18\x14 \x01(\t\x12\x0f\n\x07version\x18\x15 \x01(\tB\x10\n\x0e_lag_opt_stepsB\x0e\n\x0c_last_return\"6\n\x0cModelVersion\x12\x13\n\x0bincarnation\x18\x01 \x01(\x04\x12\x11\n\topt_steps\x18\x02 \x01(\x04\"\x84\x01\n\x0bJoinRequest\x12\x18\n\x10protocol_version\x18\x01 \x01(\r\x12\x13\n\x0bincarnation\x18\x02 \x01(\x06\x12\x0c\n\x04host\x18\x03 \x01(\t\x12\x0b\n\x03pid\x18\x04 \x01(\r\x12\x0f\n\x07version\x18\x14 \x01(\t\x12\x1a\n\x12\x66ormer_incarnation\x18\x0c \x01(\x06\"\xf4\x01\n\x0cJoinResponse\x12\x10\n\x08\x61\x63tor_id\x18\x01 \x01(\r\x12\x0e\n\x06run_id\x18\x02 \x01(\t\x12\x0c\n\x04seed\x18\x03 \x01(\x03\x12\x0f\n\x07\x65psilon\x18\x04 \x01(\x01\x12&\n\x06schema\x18\x05 \x01(\x0b\x32\x16.crossborder.v1.Schema\x12\x13\n\x0b\x63onfig_json\x18\x06 \x01(\t\x12\x10\n\x08last_seq\x18\x07 \x01(\x04\x12,\n\x06newest\x18\x08 \x01(\x0b\x32\x1c.crossborder.v1.ModelVersion\x12&\n\x06limits\x18\t \x01(\x0b\x32\x16.crossborder.v1.Limits\"?\n\x06Schema\x12\'\n\x07\x63olumns\x18\x01 \x03(\x0b\x32\x16.crossborder.v1.Column\x12\x0c\n\x04hash\x18\x02 \x01(\x06\"D\n\x06\x43olumn\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05\x64type\x18\x02 \x01(\t\x12\r\n\x05shape\x18\x03 \x03(\r\x12\x0e\n\x06\x66rames\x18\x04 \x01(\x08\"\x81\x01\n\x06Limits\x12\x10\n\x08max_rows\x18\x01 \x01(\r\x12\x19\n\x11max_message_bytes\x18\x02 \x01(\x04\x12\x17\n\x0fsilence_seconds\x18\x03 \x01(\x01\x12\x31\n\x0c\x63ompressions\x18\x04 \x03(\x0e\x32\x1b.crossborder.v1.Compression\"\xf3\x01\n\x10PushItemsRequest\x12\x13\n\x0bincarnation\x18\x01 \x01(\x06\x12\x0b\n\x03seq\x18\x02 \x01(\x04\x12\x13\n\x0bschema_hash\x18\x03 \x01(\x06\x12\x0c\n\x04rows\x18\x04 \x01(\r\x12\x0f\n\x07payload\x18\x05 \x01(\x0c\x12/\n\tbehaviour\x18\x06 \x01(\x0b\x32\x1c.crossborder.v1.ModelVersion\x12&\n\x06report\x18\x07 \x01(\x0b\x32\x16.crossborder.v1.Report\x12\x30\n\x0b\x63ompression\x18\x08 \x01(\x0e\x32\x1b.crossborder.v1.Compression\"\xde\x02\n\x06Report\x12\x11\n\tenv_steps\x18\x01 \x01(\x04\x12\x0f\n\x07seconds\x18\x02 \x01(\x01\x12\x17\n\x0f\x65pisode_returns\x18\x03 \x03(\x01\x12\x17\n\x0f\x65pisode_lengths\x18\x04 \x03(\r\x12\x0f\n\x07leaving\x18\x05 \x01(\x08\x12\x13\n\x0b\x65nv_seconds\x18\x06 \x01(\x01\x12\x19\n\x11inference_seconds\x18\x07 \x01(\x01\x12\x14\n\x0cwait_seconds\x18\x08 \x01(\x01\x12\x13\n\x0bspool_bytes\x18\t \x01(\x04\x12\x12\n\nreconnects\x18\n \x01(\r\x12\x15\n\rdropped_items\x18\x0b \x01(\x04\x12\x14\n\x0c\x65nv_rebuilds\x18\x0c \x01(\r\x12\x11\n\tenv_hangs\x18\r \x01(\r\x12\x11\n\tenv_error\x18\x0e \x01(\t\x12\x10\n\x08\x62uilding\x18\x14 \x01(\x08\x12\x19\n\x11\x65pisode_successes\x18\x19 \x03(\x08\"b\n\x11PushItemsResponse\x12\x11\n\tacked_seq\x18\x01 \x01(\x04\x12,\n\x06newest\x18\x02 \x01(\x0b\x32\x1c.crossborder.v1.ModelVersion\x12\x0c\n\x04stop\x18\x03 \x01(\x08\"R\n\x0fGetModelRequest\x12*\n\x04have\x18\x01 \x01(\x0b\x32\x1c.crossborder.v1.ModelVersion\x12\x13\n\x0btakes_delta\x18\x02 \x01(\x08\"\xd6\x01\n\x10GetModelResponse\x12-\n\x07version\x18\x01 \x01(\x0b\x32\x1c.crossborder.v1.ModelVersion\x12\x14\n\x0cnot_modified\x18\x02 \x01(\x08\x12\x13\n\x0btotal_bytes\x18\x03 \x01(\x04\x12\x10\n\x08\x63hecksum\x18\x07 \x01(\x06\x12\x0e\n\x06offset\x18\x05 \x01(\x04\x12\x0c\n\x04\x64\x61ta\x18\x06 \x01(\x0c\x12*\n\x04\x62\x61se\x18\x08 \x01(\x0b\x32\x1c.crossborder.v1.ModelVersionJ\x04\x08\x04\x10\x05R\x06sha256*\xb5\x01\n\nActorState\x12\x1b\n\x17\x41\x43TOR_STATE_UNSPECIFIED\x10\x00\x12\x14\n\x10\x41\x43TOR_STATE_AWAY\x10\x01\x12\x16\n\x12\x41\x43TOR_STATE_ONLINE\x10\x02\x12\x14\n\x10\x41\x43TOR_STATE_LEFT\x10\x03\x12\x14\n\x10\x41\x43TOR_STATE_LOST\x10\x04\x12\x18\n\x14\x41\x43TOR_STATE_BUILDING\x10\x05\x12\x16\n\x12\x41\x43TOR_STATE_JOINED\x10\x06*@\n\x0b\x43ompression\x12\x1b\n\x17\x43OMPRESSION_UNSPECIFIED\x10\x00\x12\x14\n\x10\x43OMPRESSION_ZSTD\x10\x01\x32\xc0\x02\n\x0eLearnerService\x12\x41\n\x04Join\x12\x1b.crossborder.v1.JoinRequest\x1a\x1c.crossborder.v1.JoinResponse\x12T\n\tPushItems\x12 .crossborder.v1.PushItemsRequest\x1a!.crossborder.v1.PushItemsResponse(\x01\x30\x01\x12O\n\x08GetModel\x12\x1f.crossborder.v1.GetModelRequest\x1a .crossborder.v1.GetModelResponse0\x01\x12\x44\n\x05\x43heck\x12\x1c.crossborder.v1.CheckRequest\x1a\x1d.crossborder.v1.CheckResponse2\xb8\x01\n\x0c\x41\x64minService\x12G\n\x06Status\x12\x1d.crossborder.v1.StatusRequest\x1a\x1e.crossborder.v1.StatusResponse\x12_\n\x0eSetReplayRatio\x12%.crossborder.v1.SetReplayRatioRequest\x1a&.crossborder.v1.SetReplayRatioResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'common.pb.crossborder_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_ACTORSTATE']._serialized_start=2644
-  _globals['_ACTORSTATE']._serialized_end=2775
-  _globals['_COMPRESSION']._serialized_start=2777
-  _globals['_COMPRESSION']._serialized_end=2841
+  _globals['_ACTORSTATE']._serialized_start=2785
+  _globals['_ACTORSTATE']._serialized_end=2966
+  _globals['_COMPRESSION']._serialized_start=2968
+  _globals['_COMPRESSION']._serialized_end=3032
   _globals['_CHECKREQUEST']._serialized_start=47
   _globals['_CHECKREQUEST']._serialized_end=78
   _globals['_CHECKRESPONSE']._serialized_start=81
@@ -42,37 +42,37 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_STATUSREQUEST']._serialized_start=283
   _globals['_STATUSREQUEST']._serialized_end=298
   _globals['_STATUSRESPONSE']._serialized_start=301
-  _globals['_STATUSRESPONSE']._serialized_end=618
-  _globals['_SETREPLAYRATIOREQUEST']._serialized_start=620
-  _globals['_SETREPLAYRATIOREQUEST']._serialized_end=699
-  _globals['_SETREPLAYRATIORESPONSE']._serialized_start=701
-  _globals['_SETREPLAYRATIORESPONSE']._serialized_end=757
-  _globals['_ACTORSTATUS']._serialized_start=760
-  _globals['_ACTORSTATUS']._serialized_end=1027
-  _globals['_MODELVERSION']._serialized_start=1029
-  _globals['_MODELVERSION']._serialized_end=1083
-  _globals['_JOINREQUEST']._serialized_start=1085
-  _globals['_JOINREQUEST']._serialized_end=1172
-  _globals['_JOINRESPONSE']._serialized_start=1175
-  _globals['_JOINRESPONSE']._serialized_end=1419
-  _globals['_SCHEMA']._serialized_start=1421
-  _globals['_SCHEMA']._serialized_end=1484
-  _globals['_COLUMN']._serialized_start=1486
-  _globals['_COLUMN']._serialized_end=1554
-  _globals['_LIMITS']._serialized_start=1557
-  _globals['_LIMITS']._serialized_end=1686
-  _globals['_PUSHITEMSREQUEST']._serialized_start=1689
-  _globals['_PUSHITEMSREQUEST']._serialized_end=1932
-  _globals['_REPORT']._serialized_start=1935
-  _globals['_REPORT']._serialized_end=2240
-  _globals['_PUSHITEMSRESPONSE']._serialized_start=2242
-  _globals['_PUSHITEMSRESPONSE']._serialized_end=2340
-  _globals['_GETMODELREQUEST']._serialized_start=2342
-  _globals['_GETMODELREQUEST']._serialized_end=2424
-  _globals['_GETMODELRESPONSE']._serialized_start=2427
-  _globals['_GETMODELRESPONSE']._serialized_end=2641
-  _globals['_LEARNERSERVICE']._serialized_start=2844
-  _globals['_LEARNERSERVICE']._serialized_end=3164
-  _globals['_ADMINSERVICE']._serialized_start=3167
-  _globals['_ADMINSERVICE']._serialized_end=3351
+  _globals['_STATUSRESPONSE']._serialized_end=637
+  _globals['_SETREPLAYRATIOREQUEST']._serialized_start=639
+  _globals['_SETREPLAYRATIOREQUEST']._serialized_end=718
+  _globals['_SETREPLAYRATIORESPONSE']._serialized_start=720
+  _globals['_SETREPLAYRATIORESPONSE']._serialized_end=776
+  _globals['_ACTORSTATUS']._serialized_start=779
+  _globals['_ACTORSTATUS']._serialized_end=1077
+  _globals['_MODELVERSION']._serialized_start=1079
+  _globals['_MODELVERSION']._serialized_end=1133
+  _globals['_JOINREQUEST']._serialized_start=1136
+  _globals['_JOINREQUEST']._serialized_end=1268
+  _globals['_JOINRESPONSE']._serialized_start=1271
+  _globals['_JOINRESPONSE']._serialized_end=1515
+  _globals['_SCHEMA']._serialized_start=1517
+  _globals['_SCHEMA']._serialized_end=1580
+  _globals['_COLUMN']._serialized_start=1582
+  _globals['_COLUMN']._serialized_end=1650
+  _globals['_LIMITS']._serialized_start=1653
+  _globals['_LIMITS']._serialized_end=1782
+  _globals['_PUSHITEMSREQUEST']._serialized_start=1785
+  _globals['_PUSHITEMSREQUEST']._serialized_end=2028
+  _globals['_REPORT']._serialized_start=2031
+  _globals['_REPORT']._serialized_end=2381
+  _globals['_PUSHITEMSRESPONSE']._serialized_start=2383
+  _globals['_PUSHITEMSRESPONSE']._serialized_end=2481
+  _globals['_GETMODELREQUEST']._serialized_start=2483
+  _globals['_GETMODELREQUEST']._serialized_end=2565
+  _globals['_GETMODELRESPONSE']._serialized_start=2568
+  _globals['_GETMODELRESPONSE']._serialized_end=2782
+  _globals['_LEARNERSERVICE']._serialized_start=3035
+  _globals['_LEARNERSERVICE']._serialized_end=3355
+  _globals['_ADMINSERVICE']._serialized_start=3358
+  _globals['_ADMINSERVICE']._serialized_end=3542
 # @@protoc_insertion_point(module_scope)

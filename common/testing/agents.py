@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 import json
-from collections.abc import Callable, Mapping
+import warnings
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import gymnasium
@@ -12,9 +14,11 @@ import safetensors.numpy
 import safetensors.torch
 import torch
 
-from common.data import Array, Model, ModelVersion
+from common.agents.update import UpdateConfig
+from common.data import Array, Items, Model, ModelVersion
 from common.envs import Env, box_observations, spec_of
 from common.interfaces import Agent, EnvSpec, StepProcessor, TrainingState
+from common.objects import objects_of
 from common.processors import OneStep
 from common.testing.play import ItemMemory, Policy, check_record, explained, items_of, play
 
@@ -50,10 +54,12 @@ def check_agent(
     spec = spec_of(env)
     episodes = play(env, steps, policy=policy)
     obs: Array = np.stack([step.obs for episode in episodes for step in episode][:64])
-    memory = ItemMemory(items_of(processor or OneStep(), episodes))
+    items = items_of(processor or OneStep(), episodes)
+    memory = ItemMemory(items)
     learner = _make(make, spec, seed=0)
     _check_seed(learner, _make(make, spec, seed=0))
     _check_acting(learner, obs, spec.action_space, train=False)
+    _check_not_recurrent([_make(make, spec, seed=0) for _ in range(3)], obs)
     _check_modes(learner, obs)
     _check_opt(learner, memory)
     _check_td_error(learner, memory)
@@ -63,11 +69,13 @@ def check_agent(
     _check_policy(learner, obs)
     _check_saving(_make(make, spec, seed=2), learner, obs, memory)
     _check_resuming(_make(make, spec, seed=3), learner)
+    _check_optimizers(learner)
+    _check_captured(make, spec, items, obs)
 
 
-def _make(make: MakeAgent, spec: EnvSpec, seed: int) -> Agent:
+def _make(make: MakeAgent, spec: EnvSpec, seed: int, **params: Any) -> Agent:
     with explained("the agent must be built by keywords: spec=…, seed=…, epsilon=…, device=…"):
-        agent = make(spec=spec, seed=seed, epsilon=1.0, device="cpu")
+        agent = make(spec=spec, seed=seed, epsilon=1.0, device="cpu", **params)
     assert isinstance(agent, Agent), f"expected a common.interfaces.Agent, found {type(agent).__name__}: derive from it"
     return agent
 
@@ -97,6 +105,24 @@ def _check_acting(agent: Agent, obs: Array, space: gymnasium.Space[Any], *, trai
         _check_actions(actions, n, space)
 
 
+def _check_not_recurrent(agents: Sequence[Agent], obs: Array) -> None:
+    """Of three agents of one seed the last has seen other observations before; it acts as the first two all the same.
+
+    Where the first two differ, actions are drawn at random, which is not meant here.
+    """
+    found = []
+    for agent, before in zip(agents, (obs, obs, obs[::-1].copy()), strict=True):
+        _switch(agent, train=False)
+        for _ in range(3):
+            agent.sample(before)
+        found.append(agent.sample(obs))
+    assert not _alike(found[0], found[1]) or _alike(found[0], found[2]), (
+        "sample() gave other actions after other earlier observations, so the agent is recurrent: it is not told where "
+        "an episode begins, nor which row belongs to which environment; give it stacked observations instead "
+        "(gymnasium.wrappers.FrameStackObservation)"
+    )
+
+
 def _check_modes(agent: Agent, obs: Array) -> None:
     """Without exploration, actions depend on nothing but the observation; ends in train mode."""
     actions = agent.sample(obs)
@@ -113,11 +139,14 @@ def _check_modes(agent: Agent, obs: Array) -> None:
 
 
 def _check_actions(actions: Array, n: int, space: gymnasium.Space[Any]) -> None:
-    assert isinstance(actions, np.ndarray), f"sample() returned {type(actions).__name__}: return a numpy array"
+    shape = (n, *(space.shape or ()))
+    assert isinstance(actions, np.ndarray), (
+        f"sample() of {n} observations returned {type(actions).__name__} of shape {list(np.shape(actions))}: return a "
+        f"numpy array of shape {list(shape)}, one action a row"
+    )
     assert actions.dtype == space.dtype, (
         f"sample() returned {actions.dtype} actions, the action space wants {space.dtype}: use .astype(space.dtype)"
     )
-    shape = (n, *(space.shape or ()))
     assert actions.shape == shape, (
         f"sample() of {n} observations returned {list(actions.shape)}, expected {list(shape)}: one action a row"
     )
@@ -247,6 +276,56 @@ def _check_resuming(resumed: Agent, saved: Agent) -> None:
     assert _places(resumed.model_info()) == places, (
         "model_info() gave other tensors after load_training_state(): load into the live ones (copy_, load_state_dict)"
     )
+
+
+def _check_optimizers(agent: Agent) -> None:
+    """What optimisers have gathered, such as Adam's moments, is part of the state of training."""
+    kept = list(agent.training_state().tensors.values())
+    for name, optimizer in objects_of(torch.optim.Optimizer, vars(agent).items()):
+        gathered = [value for entries in optimizer.state_dict()["state"].values() for value in entries.values()]
+        tensors = [value for value in gathered if isinstance(value, torch.Tensor) and value.dim() > 0]
+        if all(any(_equal(value, other) for other in kept) for value in tensors):
+            continue
+        advice = (
+            f"training_state() leaves out what the optimiser '{name}' has gathered, so --resume begins it anew: add "
+            "its tensors, or derive from common.agents.network_agent.NetworkAgent, which does"
+        )
+        assert type(agent).training_state is Agent.training_state, advice
+        warnings.warn(advice, stacklevel=3)
+
+
+def _equal(one: torch.Tensor, other: torch.Tensor) -> bool:
+    return one.shape == other.shape and torch.equal(one, other)
+
+
+def _check_captured(make: MakeAgent, spec: EnvSpec, items: Items, obs: Array) -> None:
+    """Captured updates come to the same as eager ones; of an agent that has captured ones and can do without."""
+    captured = _make(make, spec, seed=4)
+    config = getattr(captured, "config", None)
+    if not isinstance(config, UpdateConfig) or config.is_eager or not _takes(make, "update"):
+        return
+    eager = _make(make, spec, seed=4, update="eager")
+    advice = (
+        "with update: captured {} than with update: eager: its network does not do the same in each call, or keeps "
+        "something that is no tensor; say update: eager, the default for a network of one's own"
+    )
+    for agent in (captured, eager):
+        torch.manual_seed(0)
+        memory = ItemMemory(items)
+        for _ in range(OPTS):
+            agent.opt(memory)
+    differs = _difference(eager.save_params(), captured.save_params())
+    assert differs is None, advice.format(f"the agent learns another '{differs}'")
+    for agent in (captured, eager):
+        _switch(agent, train=False)
+        agent.sample(obs)
+    assert _alike(eager.sample(obs), captured.sample(obs)), advice.format("the agent acts differently")
+
+
+def _takes(make: MakeAgent, name: str) -> bool:
+    """Whether a callable takes a keyword argument of this name."""
+    parameters = inspect.signature(make).parameters
+    return name in parameters or any(each.kind is inspect.Parameter.VAR_KEYWORD for each in parameters.values())
 
 
 def _alike(one: Array, other: Array) -> bool:

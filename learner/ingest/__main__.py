@@ -22,15 +22,18 @@ from common.log import AtMost, setup_logging
 from common.pb import crossborder_pb2 as pb
 from common.pb import crossborder_pb2_grpc as pb_grpc
 from common.rpc import server_options
+from common.server_config import ServerConfig
 from common.settings import validate
+from learner.descriptors import DescriptorWatch, connections_within, raise_descriptor_limit
+from learner.exposition import MetricsServer
 from learner.ingest.admin import AdminServicer
 from learner.ingest.admission import Admission
+from learner.ingest.audit import AuditLog
 from learner.ingest.core import IngestBoot, IngestCore
 from learner.ingest.gate import Gate, server_credentials
 from learner.ingest.limits import Limits
 from learner.ingest.metrics import IngestCollector
 from learner.ingest.service import LearnerServicer
-from learner.metrics import MetricsServer
 from learner.shared import Bell, hold_alone
 
 log = logging.getLogger(__name__)
@@ -39,19 +42,17 @@ LOGGED_PER_SECOND, LOGGED_AT_ONCE = 10.0, 1000
 """Lines of the log: a fleet that joins at once is told in full, and a stranger cannot fill the disk."""
 
 
-async def _start_server(
-    boot: IngestBoot, core: IngestCore, servicer: LearnerServicer, limits: Limits
-) -> tuple[grpc.aio.Server, int]:
+async def _start(
+    server: grpc.aio.Server, boot: IngestBoot, core: IngestCore, servicer: LearnerServicer, audit: AuditLog
+) -> int:
+    """Serve everything that the configuration asks for; the port."""
     config = boot.config.server
-    gate = Gate.of(config, core.counts, limits)
-    interceptors = [Admission(limits, config.limits.handshake_seconds), *([gate] if gate else [])]
-    server = grpc.aio.server(interceptors=interceptors, options=server_options(config))
     pb_grpc.add_LearnerServiceServicer_to_server(servicer, server)
     health_servicer = health.aio.HealthServicer()
     health_pb2_grpc.add_HealthServicer_to_server(health_servicer, server)
     name, admin = (pb.DESCRIPTOR.services_by_name[service].full_name for service in ("LearnerService", "AdminService"))
     if config.answers_admins:
-        pb_grpc.add_AdminServiceServicer_to_server(AdminServicer(core), server)
+        pb_grpc.add_AdminServiceServicer_to_server(AdminServicer(core, audit), server)
     if config.reflection:
         names = (name, *[admin] * config.answers_admins, health.SERVICE_NAME, reflection.SERVICE_NAME)
         reflection.enable_server_reflection(names, server)
@@ -65,17 +66,27 @@ async def _start_server(
     await server.start()
     for service in ("", name):
         await health_servicer.set(service, health_pb2.HealthCheckResponse.SERVING)
-    return server, port
+    return port
+
+
+def _options_within(config: ServerConfig, descriptors: int) -> dict[str, int]:
+    """GRPC's options; connections beyond the descriptors are closed instead of left waiting."""
+    options, name = dict(server_options(config)), "grpc.max_allowed_incoming_connections"
+    return {**options, name: connections_within(options[name], descriptors)}
 
 
 async def serve(boot: IngestBoot) -> None:
     """Serve until the trainer says stop or is gone."""
     hold_alone(boot.directory)
-    loop = asyncio.get_running_loop()
+    descriptors = raise_descriptor_limit()
+    watch, loop = DescriptorWatch(descriptors), asyncio.get_running_loop()
     core = IngestCore(boot)
     bell = Bell(boot.bell_fds[1], -1)
-    limits = Limits(boot.config.server.limits, boot.config.server.fleet, core.counts)
-    servicer = LearnerServicer(core, bell, limits)
+    server_config, audit = boot.config.server, AuditLog(boot.directory.parent / "audit.jsonl")
+    limits = Limits(server_config.limits, server_config.fleet, core.counts)
+    gate, handshake_seconds = Gate.of(server_config), server_config.limits.handshake_seconds
+    admission = Admission(gate, limits, core.counts, audit, handshake_seconds)
+    servicer = LearnerServicer(core, bell, limits, audit)
     trainer_gone, ended = asyncio.Event(), asyncio.Event()
 
     def on_bell() -> None:
@@ -91,17 +102,25 @@ async def serve(boot: IngestBoot) -> None:
     loop.add_reader(bell.read_fd, on_bell)
     loop.add_reader(sys.stdin.fileno(), on_stdin_closed)
     metrics = MetricsServer(IngestCollector(core), boot.config.metrics, boot.metrics_port)
-    server, port = await _start_server(boot, core, servicer, limits)
+    promised = server_config.model_copy(update={"max_message_bytes": core.promised.max_message_bytes})
+    options = [*_options_within(promised, descriptors).items()]
+    server = grpc.aio.server(interceptors=[admission], options=options)
+    port = await _start(server, boot, core, servicer, audit)
     host, _, _ = boot.listen.rpartition(":")
+    audit.note("start", "ok", address=f"{host}:{port}", run_id=boot.run_id)
     say({"address": f"{host}:{port}", "metrics_port": metrics.port})
-    while not ended.is_set():
+    # The bell may have rung for a process before this one, which died of something else.
+    while not (ended.is_set() or core.control.stopping):
         core.tick()
+        admission.tick()
+        watch.tick()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(TICK_SECONDS):
                 await ended.wait()
     if not trainer_gone.is_set():
         await servicer.wind_up(boot.config.server.grace_seconds)
     core.tick()
+    core.quarantine.write()
     await server.stop(grace=0.2)
 
 

@@ -9,12 +9,14 @@ import grpc
 import numpy as np
 
 from common.config import RunConfig
-from common.errors import ConfigError
+from common.errors import ConfigError, RefusedError
 from common.nested import laid_over
 from common.pb import crossborder_pb2 as pb
 from common.pb import crossborder_pb2_grpc as pb_grpc
 from common.rpc import version_to_pb
 from common.settings import validate
+from learner.ingest.audit import AuditLog
+from learner.ingest.caller import current_caller
 from learner.ingest.core import IngestCore
 
 GONE_SECONDS: Final = 600.0
@@ -22,22 +24,29 @@ GONE_SECONDS: Final = 600.0
 
 
 class AdminServicer(pb_grpc.AdminServiceServicer):
-    """``AdminService`` over an ``IngestCore``."""
+    """``AdminService`` over an ``IngestCore``.
 
-    def __init__(self, core: IngestCore) -> None:
-        self._core = core
+    Args:
+        core: decides.
+        audit: told of every call.
+    """
+
+    def __init__(self, core: IngestCore, audit: AuditLog) -> None:
+        self._core, self._audit = core, audit
 
     async def Status(  # noqa: N802
         self, _: pb.StatusRequest, __: grpc.aio.ServicerContext[Any, Any]
     ) -> pb.StatusResponse:
         core, control = self._core, self._core.control
         newest, now = core.models.newest(), time.monotonic()
+        self._audit.note("admin", "ok", **current_caller.get().facts())
         return pb.StatusResponse(
             run_id=core.run_id,
             name=core.config.name,
             newest=version_to_pb(newest),
             inserted=core.memory.committed,
             sampled=control.sampled,
+            opt_steps=control.opt_steps,
             replay_items=len(core.memory),
             replay_capacity=core.memory.capacity,
             return_mean=control.return_mean if control.episodes else None,
@@ -46,7 +55,7 @@ class AdminServicer(pb_grpc.AdminServiceServicer):
         )
 
     async def SetReplayRatio(  # noqa: N802
-        self, request: pb.SetReplayRatioRequest, context: grpc.aio.ServicerContext[Any, Any]
+        self, request: pb.SetReplayRatioRequest, _: grpc.aio.ServicerContext[Any, Any]
     ) -> pb.SetReplayRatioResponse:
         core = self._core
         wanted = request.samples_per_insert if request.HasField("samples_per_insert") else None
@@ -55,7 +64,8 @@ class AdminServicer(pb_grpc.AdminServiceServicer):
             changes = {"replay": {"samples_per_insert": wanted}}
             validate(RunConfig, laid_over(core.config.model_dump(mode="json"), changes))
         except ConfigError as error:
-            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
+            raise RefusedError(str(error)) from error
+        self._audit.note("admin", "ok", **current_caller.get().facts(), before=f"{before}", wanted=f"{wanted}")
         core.ratio.change(wanted, core.memory.committed, core.control.sampled)
         return pb.SetReplayRatioResponse(before=before)
 
@@ -74,4 +84,6 @@ def _actor(row: np.void, newest_opt_steps: int, now: float) -> pb.ActorStatus:
         silent_seconds=max(0.0, now - float(row["last_seen"])),
         last_return=float(row["last_return"]) if row["episodes"] else None,
         reconnects=int(row["reconnects"]),
+        name=row["name"].decode(),
+        version=row["version"].decode(errors="replace"),
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import OrderedDict
+from dataclasses import replace
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
@@ -19,24 +20,29 @@ from common.log import Seldom, quoted
 from common.pb import crossborder_pb2 as pb
 from common.rpc import PROTOCOL_VERSION, NotJoinedError, StoppingError, version_from_pb, version_to_pb
 from common.settings import Settings
+from common.values import KEEP_ALL
 from learner.actor_table import REPORTED, ActorState, map_actor_table
 from learner.ingest.answer import ModelAnswer, ModelAnswers
 from learner.ingest.counts import IngestCounts
-from learner.ingest.nonfinite import NonFinite
-from learner.ingest.registry import Registry
+from learner.ingest.promise import promise
+from learner.ingest.quota import BATCHES_PER_REPLAY, AddressIds, ModelRepeats, ReplayShare
+from learner.ingest.registry import MAX_RETURN, Registry
+from learner.ingest.trainer_watch import TrainerWatch
+from learner.ingest.turns import Turns
 from learner.limiter import RatioLimiter
 from learner.models import ModelSlots
+from learner.quarantine import Quarantine, Record, brief_row
 from learner.ratio import LiveRatio
 from learner.replay.ages import ItemAges
 from learner.replay.memory import ReplayMemory, ReplayWriter
 from learner.shared import Bell, ControlBlock, fence
+from learner.values import ValueRules
 
 log = logging.getLogger(__name__)
-MAX_HOST = 255
+MAX_HOST, MAX_VERSION = 255, 32
+MARKUP = frozenset("<>&\"'")
 MAX_FIGURE = 2**53
 """Of all that an actor reports of itself; up to here floats count whole numbers exactly."""
-MAX_RETURNS = 1e300
-"""All returns of one report together; a hundred reports can still be added up."""
 _reported = attrgetter(*REPORTED)
 MAX_KNOWN_MODELS = 4096
 ENV_ERRORS_LOGGED_EVERY = 10.0
@@ -79,32 +85,45 @@ class IngestCore:
         )
         self.models = ModelSlots(boot.directory / "models", boot.model_bytes, create=False)
         self.registry = Registry(
-            map_actor_table(boot.directory, create=False), config.server.max_actors, config.server.lost_seconds
+            map_actor_table(boot.directory, create=False),
+            config.server.max_actors,
+            config.server.lost_seconds,
+            config.server.limits.handshake_seconds,
         )
-        self.ratio = LiveRatio(self.control, RatioLimiter.of(config))
+        self.ratio = LiveRatio(self.control, RatioLimiter.of(config, self.memory.began))
         self.limits = pb.Limits(
-            max_rows=min(config.server.max_rows, self.memory.max_rows),
+            max_rows=_rows_in_a_batch(config, self.memory),
             max_message_bytes=config.server.max_message_bytes,
             silence_seconds=config.server.lost_seconds,
             compressions=[pb.COMPRESSION_ZSTD],
         )
+        self.turns = Turns()
+        self.replay_share = ReplayShare(config.replay.capacity, config.server.replay_share)
+        self.model_repeats = ModelRepeats()
+        self.address_ids = AddressIds(
+            config.server.address_actors, lambda incarnation: self.registry.row_of(incarnation) is not None
+        )
+        self.promised = promise(boot.directory, self.limits)
+        """The largest limits that this run has told any actor."""
         self.counts = IngestCounts()
         self._env_errors = Seldom(ENV_ERRORS_LOGGED_EVERY)
-        self.nonfinite = NonFinite(self.schema, config.server.clip_nonfinite)
-        self._writer = ReplayWriter(self.memory)
+        self.values = ValueRules.of(self.schema, config.server)
+        self.quarantine = Quarantine(boot.directory, "ingest")
+        self._writer = ReplayWriter(self.memory, self.registry.is_gone)
         self._ages = ItemAges(config.replay.capacity, self.memory.committed, time.monotonic())
         self._trainer_bell = Bell(-1, boot.bell_fds[0])
         self._config_json = config.actor_part().model_dump_json()
         self._own_config_json = {i: config.part_of(i).model_dump_json() for i in config.agent_overrides}
         self._answers = ModelAnswers(self.models, config.trainer.model_deltas)
         self._began = time.monotonic()
+        self.trainer_watch = TrainerWatch(self.control, config.server.hung_seconds)
         self._published_at: OrderedDict[ModelVersion, float] = OrderedDict()  # Of the models that actors may have.
 
-    def join(self, request: pb.JoinRequest) -> pb.JoinResponse:
-        """Enter an actor.
+    def join(self, request: pb.JoinRequest, name: str = "") -> pb.JoinResponse:
+        """Enter an actor whose token has this name, empty without a token.
 
         Raises:
-            ProtocolMismatchError, RefusedError, StoppingError, TooManyActorsError: it may not enter.
+            ProtocolMismatchError, RefusedError, StoppingError, TooManyActorsError, CursorsFullError: it may not enter.
         """
         if request.protocol_version != PROTOCOL_VERSION:
             raise ProtocolMismatchError(
@@ -113,13 +132,15 @@ class IngestCore:
             )
         if not request.incarnation:
             raise RefusedError("incarnation: expected a random number, found 0")
-        if len(request.host) > MAX_HOST:
-            raise RefusedError(f"host: expected at most {MAX_HOST} characters, found {len(request.host)}")
-        if not request.host.isprintable():  # It is logged, and shown on terminals.
-            raise RefusedError(f"host: expected printable characters, found {request.host!r}")
-        if self.control.stopping:
-            raise StoppingError("the learner is shutting down")
-        actor_id = self.registry.join(request.incarnation, request.host, request.pid)
+        _check_text("host", request.host, MAX_HOST)
+        _check_text("version", request.version, MAX_VERSION)
+        former = request.former_incarnation
+        known = (request.incarnation, former)
+        if self.control.stopping and not any(self.registry.row_of(incarnation) is not None for incarnation in known):
+            raise StoppingError("the learner is shutting down")  # Actors that it knows may still hand over their items.
+        self._writer.require_cursor(request.incarnation)
+        facts = {"name": name, "version": request.version}
+        actor_id = self.registry.join(request.incarnation, request.host, request.pid, former=former, **facts)
         row = self.row_of(request.incarnation)  # Its own for good, so it does not replay episodes of another process.
         self.control.joins += 1
         return pb.JoinResponse(
@@ -170,7 +191,30 @@ class IngestCore:
             return self._take(row, request)
         except (RefusedError, SchemaMismatchError) as error:
             self.counts.refused[error.reason if isinstance(error, RefusedError) else "schema"] += 1
+            if self.quarantine.has_room():
+                self.quarantine.add(self._refused(row, request, error))
             raise type(error)(f"actor {self.registry.actor_id(row)}: {error}") from error
+
+    def _refused(self, row: int, request: pb.PushItemsRequest, error: RefusedError | SchemaMismatchError) -> Record:
+        """What people may want to know of a batch that was refused."""
+        record = Record(
+            reason=error.reason if isinstance(error, RefusedError) else "schema",
+            message=str(error),
+            actor_id=self.registry.actor_id(row),
+            host=self.registry.host(row),
+            incarnation=f"{request.incarnation:016x}",
+            seq=request.seq,
+        )
+        bad = error.bad if isinstance(error, RefusedError) else None
+        if bad is None:
+            return record
+        try:
+            batch = decode(self.schema, request.rows, self._content(request, request.payload), KEEP_ALL)
+        except RefusedError:
+            return record  # It has more than one fault, and no rows that can be shown.
+        columns = batch.columns if bad.column in batch.columns else {bad.column: batch.frames}
+        values = brief_row(columns, bad.row)
+        return replace(record, column=bad.column, expected=bad.expected, found=bad.found, row=bad.row, values=values)
 
     def _take(self, row: int, request: pb.PushItemsRequest) -> int:
         if self.registry.row_of(request.incarnation) != row:
@@ -193,7 +237,7 @@ class IngestCore:
             self.control.payload_bytes += len(payload)
             self._note_batch(row, request)
             last = request.seq
-        self.registry.seen(row, figures)
+        self.registry.seen(row, figures, building=request.report.building)
         if request.report.env_error:
             self._tell_env_error(row, request.report.env_error)
         if request.report.leaving:
@@ -206,23 +250,32 @@ class IngestCore:
             lines, actor_id = quoted(text[-MAX_ENV_ERROR:]), self.registry.actor_id(row)
             log.warning("an environment of actor %d failed (%d more before it):\n%s", actor_id, missed, lines)
 
+    def _limits_of(self, incarnation: int) -> pb.Limits:
+        """The limits that an actor process was told, maybe by an ingest process before this one."""
+        return self.promised if self.registry.was_here_before(incarnation) else self.limits
+
     def _decode(self, request: pb.PushItemsRequest, payload: bytes, last: int) -> Packed:
         if request.seq != last + 1:
             raise RefusedError(f"seq: expected {last + 1}, found {request.seq}", "sequence")
         if request.schema_hash != self.schema.hash:
             raise SchemaMismatchError(f"schema: expected {self.schema.hash:016x}, found {request.schema_hash:016x}")
-        if not 1 <= request.rows <= self.limits.max_rows:
-            raise RefusedError(f"rows: expected 1 to {self.limits.max_rows}, found {request.rows}", "rows")
+        limits = self._limits_of(request.incarnation)
+        if not 1 <= request.rows <= limits.max_rows:
+            raise RefusedError(f"rows: expected 1 to {limits.max_rows}, found {request.rows}", "rows")
         if request.behaviour.opt_steps > MAX_FIGURE:
             raise RefusedError(
                 f"behaviour: expected opt steps up to {MAX_FIGURE}, found {request.behaviour.opt_steps}", "report"
             )
+        return decode(self.schema, request.rows, self._content(request, payload), self.values)
+
+    def _content(self, request: pb.PushItemsRequest, payload: bytes) -> bytes:
+        """A payload as it was before it was compressed."""
         if request.compression == pb.COMPRESSION_ZSTD:
-            largest = min(request.rows * self.schema.max_packed_bytes, self.limits.max_message_bytes)
-            payload = decompress(payload, largest)
-        elif request.compression:
+            most = self._limits_of(request.incarnation).max_message_bytes
+            return decompress(payload, min(request.rows * self.schema.max_packed_bytes, most))
+        if request.compression:
             raise RefusedError(f"compression: expected none or 1 (zstd), found {request.compression}", "payload")
-        return decode(self.schema, request.rows, payload, self.nonfinite)
+        return payload
 
     def _store(self, request: pb.PushItemsRequest, batch: Packed) -> None:
         self._writer.append_packed(batch, request.incarnation, request.seq)
@@ -234,6 +287,12 @@ class IngestCore:
     def _note_batch(self, row: int, request: pb.PushItemsRequest) -> None:
         behaviour, report = version_from_pb(request.behaviour), request.report
         self.registry.stored(row, request.rows, behaviour.opt_steps, report.episode_returns, report.episode_lengths)
+        self.turns.stored(row, request.rows, self._excess(self.control.sampled))
+        self.replay_share.stored(row, request.rows)
+        if report.episode_successes:
+            self.registry.note_successes(report.episode_successes)
+            self.control.success_mean = self.registry.success_mean()  # Before the count, which says that there is one.
+            self.control.success_episodes += len(report.episode_successes)
         self._note_lag(behaviour)
 
     def _note_lag(self, behaviour: ModelVersion) -> None:
@@ -243,14 +302,24 @@ class IngestCore:
         self.counts.lag_steps.observe(lag)
         self.counts.lag_seconds.observe(time.monotonic() - self._published_at.get(behaviour, self._began))
 
-    def release_at(self, inserted: int) -> int:
-        """Items the trainer must have drawn before ``inserted`` items may be acknowledged; 0 for at once.
+    def settle_turns(self) -> int:
+        """Let actors go on whose turn the trainer's draws have brought.
+
+        Returns:
+            The number of items drawn at which the next actor's turn comes; 0 if no actor waits.
+        """
+        sampled = self.control.sampled  # Once: the trainer counts on meanwhile.
+        items = self.turns.settle(self._excess(sampled))
+        return sampled + self.ratio.limiter().draws_for(items) if items else 0
+
+    def _excess(self, sampled: int) -> float:
+        """Items stored beyond those that the replay ratio allows.
 
         Nobody is held back before the first draw: an agent may have a warm-up of its own.
         """
-        if self.control.stopping or not self.control.sampled:
-            return 0
-        return self.ratio.limiter().release_at(inserted)
+        if self.control.stopping or not sampled:
+            return 0.0
+        return self.ratio.limiter().excess(self.memory.committed, sampled)
 
     def model(self, have: ModelVersion, *, takes_delta: bool) -> ModelAnswer | None:
         """The newest model, or None if ``have`` is the newest."""
@@ -266,16 +335,43 @@ class IngestCore:
         return answer
 
     def tick(self) -> None:
-        """Publish totals for the trainer and give up actors that were silent for too long; a few times a second."""
+        """Publish totals for the trainer and give up actors that were silent for too long; a few times a second.
+
+        It is a sign of life for the trainer, too, and looks for one of the trainer's.
+        """
+        self.control.ingest_beats += 1
+        self.trainer_watch.look()
         for actor_id in self.registry.expire():
             log.warning("actor %d is lost: away for %g s", actor_id, self.config.server.lost_seconds)
+        for actor_id in self.registry.forget_idle():
+            log.warning("actor %d has joined and opened no stream in time; its id is free again", actor_id)
         self.control.actors_online = self.registry.count(ActorState.ONLINE)
         self.control.env_steps = self.registry.total("env_steps")
-        self.control.episodes = self.registry.total("episodes")
-        self.control.return_mean = self.registry.return_mean()
-        self.control.length_mean = self.registry.length_mean()
+        if self.registry.has_episodes:  # Until then those of the process before it stand.
+            self.control.return_mean = self.registry.return_mean()
+            self.control.length_mean = self.registry.length_mean()
+        self.control.episodes = self.registry.total("episodes")  # After the means: it says that there are some.
+        self.quarantine.tick()
         self._ages.note(self.memory.committed, time.monotonic())
         self.control.oldest_item_at = self._ages.came_at(self.memory.first())
+
+
+def _check_text(what: str, text: str, longest: int) -> None:
+    """See that a text of an actor can be logged, shown on terminals and put into pages.
+
+    Raises:
+        RefusedError: it cannot.
+    """
+    if len(text) > longest:
+        raise RefusedError(f"{what}: expected at most {longest} characters, found {len(text)}")
+    if strange := {character for character in text if character in MARKUP or not character.isprintable()}:
+        raise RefusedError(f"{what}: expected printable characters and no markup, found {min(strange)!a}")
+
+
+def _rows_in_a_batch(config: RunConfig, memory: ReplayMemory) -> int:
+    """Rows that a batch may have: a small part of the replay, and room for push.n_buffer."""
+    part = max(config.push.n_buffer, config.replay.capacity // BATCHES_PER_REPLAY)
+    return min(config.server.max_rows, memory.max_rows, part)
 
 
 def _figures(report: pb.Report) -> tuple[float, ...]:
@@ -285,15 +381,22 @@ def _figures(report: pb.Report) -> tuple[float, ...]:
         RefusedError: it says something that cannot be.
     """
     returns, n_lengths = report.episode_returns, len(report.episode_lengths)
+    if len(report.episode_successes) > n_lengths:
+        raise RefusedError(
+            f"report: expected at most {n_lengths} episode successes, one for each length, "
+            f"found {len(report.episode_successes)}",
+            "report",
+        )
     if len(returns) != n_lengths or n_lengths > MAX_EPISODES:
         raise RefusedError(
             f"report: expected as many episode lengths as returns, at most {MAX_EPISODES}, "
             f"found {n_lengths} and {len(returns)}",
             "report",
         )
-    if not sum(map(abs, returns)) <= MAX_RETURNS:  # NaN fails too.
+    if not sum(map(abs, returns)) <= MAX_RETURN:  # NaN fails too.
         raise RefusedError(
-            f"report: expected finite episode returns of up to {MAX_RETURNS:g}, found {max(returns, key=abs)}", "report"
+            f"report: expected finite episode returns of together up to {MAX_RETURN:g}, found {max(returns, key=abs)}",
+            "report",
         )
     figures: tuple[float, ...] = _reported(report)
     if min(figures) < 0 or not sum(figures) <= MAX_FIGURE:  # NaN fails too; one by one they took longer.

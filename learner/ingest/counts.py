@@ -7,7 +7,7 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-REFUSALS = ("schema", "payload", "sequence", "rows", "report", "values")
+REFUSALS = ("schema", "payload", "sequence", "rows", "report", "values", "bounds")
 """Why a batch is refused: ``RefusedError.reason``, or ``schema``."""
 JOIN_REFUSALS = ("protocol_mismatch", "bad_items", "too_many_actors", "over_limit", "stopping")
 """Why a join is refused: the name of the error on the wire."""
@@ -15,9 +15,10 @@ LIMITS = (
     "calls",
     "address_calls",
     "health_calls",
-    "address_health_calls",
+    "admin_calls",
     "joins",
     "address_joins",
+    "address_actors",
     "address_failures",
     "handshake_seconds",
 )
@@ -56,8 +57,9 @@ class IngestCounts:
         self.refused = Counter(dict.fromkeys(REFUSALS, 0))
         self.joins_refused = Counter(dict.fromkeys(JOIN_REFUSALS, 0))
         self.over_limit = Counter(dict.fromkeys(LIMITS, 0))
-        self.open_calls = Counter({"calls": 0, "health_calls": 0})
+        self.open_calls = Counter({"calls": 0, "health_calls": 0, "admin_calls": 0})
         self.unauthenticated = 0
+        self.quota_hold_seconds = {"items": 0.0, "models": 0.0}
         self.ack_seconds = Histogram((0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10))
         self.lag_steps = Histogram((0, *(2**n for n in range(17))))
         self.lag_seconds = Histogram((0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300))

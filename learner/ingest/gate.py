@@ -2,26 +2,27 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Awaitable, Callable
-from typing import Any, TypeAlias
+from collections.abc import Iterable
+from typing import Any
 
 import grpc
 
-from common.log import Seldom
-from common.pb import crossborder_pb2 as pb
+from common.errors import CrossborderError
 from common.rpc import bearer
 from common.server_config import ServerConfig, TlsConfig
 from common.tls import read_authorities, read_pair
-from common.tokens import ACTOR_VARIABLE, ADMIN_VARIABLE, Tokens
+from common.tokens import ACTOR_VARIABLE, ADMIN_VARIABLE, TokenSource
 from common.watched import Watched
-from learner.ingest.counts import IngestCounts
-from learner.ingest.limits import HEALTH, Limits
+from learner.ingest.caller import ACTORS, HEALTH, Caller, Role
+from learner.ingest.known import KnownTokens, digest_of
 
-log = logging.getLogger(__name__)
-Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
-REFUSALS_LOGGED_EVERY = 10.0
-_ACTORS = f"/{pb.DESCRIPTOR.services_by_name['LearnerService'].full_name}/"
+
+class UnauthenticatedError(CrossborderError):
+    """The call has no valid token, or no longer."""
+
+
+class TokenReplacedError(CrossborderError):
+    """The token is no longer valid, but its holder has another; an actor with the other token may come back."""
 
 
 def server_credentials(tls: TlsConfig) -> grpc.ServerCredentials:
@@ -47,58 +48,60 @@ def _configuration(tls: TlsConfig) -> grpc.ServerCertificateConfiguration:
     return grpc.ssl_server_certificate_configuration([read_pair(tls.certificate, tls.key)], authorities)
 
 
-class Gate(grpc.aio.ServerInterceptor):
-    """Asks every call for a token: an actor's for the learner's own service, an admin's for anything else.
+class Gate:
+    """Knows callers by their tokens: actors for the learner's own service, admins for anything else.
 
     Args:
-        actors: tokens of actors.
-        admins: tokens of admins; without them only actors get in.
+        known: the tokens of each role that has any; empty: no call needs a token.
         open_health: health checks need no token.
-        counts: where calls that are refused are counted.
-        limits: told of them too, so that nobody guesses for long.
     """
 
-    def __init__(
-        self, actors: Tokens, admins: Tokens | None, *, open_health: bool, counts: IngestCounts, limits: Limits
-    ) -> None:
-        self._actors, self._admins, self._open_health = actors, admins, open_health
-        self._counts, self._limits = counts, limits
-        self._seldom = Seldom(REFUSALS_LOGGED_EVERY)
-        # It waits for no request, so it fits any method.
-        self._refusal: Handler = grpc.stream_stream_rpc_method_handler(self._refuse)
+    def __init__(self, known: dict[Role, KnownTokens], *, open_health: bool) -> None:
+        self._known, self._open_health = known, open_health
 
     @classmethod
-    def of(cls, config: ServerConfig, counts: IngestCounts, limits: Limits) -> Gate | None:
-        """The gate that a configuration asks for; None where no token is known.
+    def of(cls, config: ServerConfig) -> Gate:
+        """The gate that a configuration asks for.
 
         Raises:
             ConfigError: a token file cannot be read.
         """
-        actors = Tokens.find(config.actor_token_file, ACTOR_VARIABLE)
-        admins = Tokens.find(config.admin_token_file, ADMIN_VARIABLE)
-        if actors is None:
+        sources = {
+            Role.ACTOR: TokenSource.find(config.actor_token_file, ACTOR_VARIABLE),
+            Role.ADMIN: TokenSource.find(config.admin_token_file, ADMIN_VARIABLE),
+        }
+        known = {role: KnownTokens(source) for role, source in sources.items() if source}
+        return cls(known, open_health=config.open_health)
+
+    def identify(self, method: str, metadata: Iterable[tuple[str, str | bytes]], peer: str) -> Caller:
+        """Who calls.
+
+        Raises:
+            UnauthenticatedError: the method takes a token, and the call has no valid one.
+        """
+        if not self._known or (self._open_health and method.startswith(HEALTH)):
+            return Caller(method, peer)
+        role = Role.ACTOR if method.startswith(ACTORS) else Role.ADMIN
+        digest = digest_of(bearer(metadata))
+        name = self._known[role].name_of(digest) if role in self._known else None
+        if name is None:
+            raise UnauthenticatedError("not authenticated")
+        return Caller(method, peer, role, name, digest)
+
+    def objection(self, caller: Caller) -> CrossborderError | None:
+        """Why an open call of this caller must end; None while its token is among those that ``names`` looked at last.
+
+        A name with another token is told to come back: an actor whose file holds that one goes on.
+        """
+        if caller.role is Role.ANYONE:
             return None
-        return cls(actors, admins, open_health=config.open_health, counts=counts, limits=limits)
+        known = self._known[caller.role]
+        if caller.digest in known:
+            return None
+        if caller.name in known.names():
+            return TokenReplacedError("the token was replaced; join again with the new one")
+        return UnauthenticatedError("not authenticated")
 
-    async def intercept_service(
-        self,
-        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Handler | None]],
-        handler_call_details: grpc.HandlerCallDetails,
-    ) -> Handler | None:
-        if self._may_pass(handler_call_details.method, bearer(handler_call_details.invocation_metadata)):
-            return await continuation(handler_call_details)
-        return self._refusal
-
-    def _may_pass(self, method: str, token: str) -> bool:
-        if self._open_health and method.startswith(HEALTH):
-            return True
-        tokens = self._actors if method.startswith(_ACTORS) else self._admins
-        return tokens is not None and tokens.accept(token)
-
-    async def _refuse(self, _: object, context: grpc.aio.ServicerContext[Any, Any]) -> None:
-        self._counts.unauthenticated += 1
-        self._limits.failed(context.peer())
-        missed = self._seldom.due()
-        if missed is not None:
-            log.warning("a call from %s had no valid token (%d more before it)", context.peer(), missed)
-        await context.abort(grpc.StatusCode.UNAUTHENTICATED, "not authenticated")
+    def names(self) -> dict[Role, frozenset[str]]:
+        """The holders of valid tokens."""
+        return {role: known.names() for role, known in self._known.items()}

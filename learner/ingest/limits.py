@@ -1,6 +1,8 @@
-"""How much callers may ask for, all together and from one address. No I/O.
+"""How much callers may ask for, all together and each account. No I/O.
 
-One address is limited below the whole, so that it alone leaves room for the others.
+An account is a named token, or an address where callers have no name: see ``Caller.account``. One account is limited
+below the whole, so that it alone leaves room for the others. Calls without a valid token have an account of their own,
+by address, and cost nobody else anything.
 """
 
 from __future__ import annotations
@@ -9,43 +11,56 @@ import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from ipaddress import IPv6Address, ip_network
-from urllib.parse import unquote
 
 from common.clocks import Bucket
 from common.errors import CrossborderError
 from common.server_config import LimitsConfig
+from learner.ingest.caller import ACTORS, HEALTH, Caller, address_of
 from learner.ingest.counts import IngestCounts
 
-MAX_ADDRESSES = 4096
-"""Whoever calls from more is only limited with all the others."""
-HEALTH = "/grpc.health.v1.Health/"
+MAX_ACCOUNTS = 4096
+"""Callers beyond this number are only limited together with all the others."""
 
 
 class OverLimitError(CrossborderError):
     """More was asked for than a limit allows; later it may be allowed again."""
 
 
-def address_of(peer: str) -> str:
-    """The address in gRPC's name of a peer; of IPv6 its /64, which is one host's to choose from.
-
-    >>> address_of("ipv4:10.0.0.5:50123"), address_of("ipv6:%5B2001:db8::7:1%5D:50123")
-    ('10.0.0.5', '2001:db8::/64')
-    """
-    family, _, rest = unquote(peer).partition(":")
-    host = rest.rpartition(":")[0].strip("[]").partition("%")[0]
-    if family != "ipv6":
-        return host
-    mapped = IPv6Address(host).ipv4_mapped  # A socket that listens on [::] sees IPv4 so.
-    return str(mapped or ip_network((host, 64), strict=False))
-
-
-class _Address:
-    """What one address has taken."""
+class _Account:
+    """What one account has taken."""
 
     def __init__(self, joins: Bucket, failures: Bucket) -> None:
         self.joins, self.failures = joins, failures
-        self.open = Counter[str]()
+        self.open_calls = 0
+
+
+class _YieldingPlaces:
+    """Places for short calls. When all are taken, the account that has most gives up its oldest.
+
+    So a new call always gets a place: nobody keeps others out by holding calls open.
+    """
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+        self._held = dict[object, tuple[str, Callable[[], None]]]()  # The oldest first.
+
+    def take(self, account: str, give_up: Callable[[], None]) -> object:
+        """Take a place; ``give_up`` is called when another call needs it."""
+        if len(self._held) >= self._count:
+            self._make_room()
+        place = object()
+        self._held[place] = account, give_up
+        return place
+
+    def _make_room(self) -> None:
+        ((most, _),) = Counter(account for account, _ in self._held.values()).most_common(1)
+        oldest = next(place for place, (account, _) in self._held.items() if account == most)
+        _, give_up = self._held.pop(oldest)
+        give_up()
+
+    def release(self, place: object) -> None:
+        """Give a place back; nothing happens if it was given up."""
+        self._held.pop(place, None)
 
 
 class Limits:
@@ -62,45 +77,62 @@ class Limits:
         self, config: LimitsConfig, fleet: int, counts: IngestCounts, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._config, self._fleet, self._counts, self._clock = config, fleet, counts, clock
-        calls, of_address = config.max_calls or 4 * fleet, config.max_address_calls or 3 * fleet
-        health = config.max_health_calls
-        self._open_at_most = {"calls": (calls, of_address), "health_calls": (health, -(-health // 4))}
+        self._max_calls, self._max_account_calls = config.max_calls or 4 * fleet, config.max_address_calls or 3 * fleet
+        self._health_places = _YieldingPlaces(config.max_health_calls)
+        self._admin_places = _YieldingPlaces(config.max_admin_calls)
         self._joins = Bucket(config.joins_per_second, 2 * fleet, clock)
-        self._addresses = OrderedDict[str, _Address]()
+        self._accounts = OrderedDict[str, _Account]()
 
     @contextmanager
-    def call(self, method: str, peer: str) -> Iterator[None]:
-        """Hold this while a call is open.
+    def call(self, caller: Caller, end: Callable[[OverLimitError], None]) -> Iterator[None]:
+        """Hold this while a call is open; a short call may be told to ``end`` in favour of another.
 
         Raises:
-            OverLimitError: too many are open, or the address sent too many wrong tokens.
+            OverLimitError: too many of the actors' calls are open.
         """
-        kind = "health_calls" if method.startswith(HEALTH) else "calls"
-        address, open_calls = self._of(peer), self._counts.open_calls
-        in_all, of_address = self._open_at_most[kind]
-        self._require(not address.failures.is_empty(), "address_failures")
-        self._require(open_calls[kind] < in_all, kind)
-        self._require(address.open[kind] < of_address, f"address_{kind}")
-        for counted in (open_calls, address.open):
-            counted[kind] += 1
+        if caller.method.startswith(ACTORS):
+            with self._actors_call(caller):
+                yield
+            return
+        is_health = caller.method.startswith(HEALTH)
+        kind, places = ("health_calls", self._health_places) if is_health else ("admin_calls", self._admin_places)
+        place = places.take(caller.account, lambda: end(self.exceeded(kind)))
+        self._counts.open_calls[kind] += 1
         try:
             yield
         finally:
-            for counted in (open_calls, address.open):
-                counted[kind] -= 1
+            self._counts.open_calls[kind] -= 1
+            places.release(place)
 
-    def join(self, peer: str) -> None:
+    @contextmanager
+    def _actors_call(self, caller: Caller) -> Iterator[None]:
+        account, open_calls = self._of(caller.account), self._counts.open_calls
+        self._require(open_calls["calls"] < self._max_calls, "calls")
+        self._require(account.open_calls < self._max_account_calls, "address_calls")
+        open_calls["calls"] += 1
+        account.open_calls += 1
+        try:
+            yield
+        finally:
+            open_calls["calls"] -= 1
+            account.open_calls -= 1
+
+    def join(self, caller: Caller) -> None:
         """Count a join.
 
         Raises:
             OverLimitError: there were too many.
         """
-        self._require(self._of(peer).joins.take(), "address_joins")
+        self._require(self._of(caller.account).joins.take(), "address_joins")
         self._require(self._joins.take(), "joins")
 
     def failed(self, peer: str) -> None:
-        """Count a call with a wrong token."""
-        self._of(peer).failures.take()
+        """Count a call without a valid token.
+
+        Raises:
+            OverLimitError: there were too many from its address.
+        """
+        self._require(self._of(address_of(peer)).failures.take(), "address_failures")
 
     def exceeded(self, limit: str) -> OverLimitError:
         """Count that a limit was met, and say so."""
@@ -111,19 +143,18 @@ class Limits:
         if not within:
             raise self.exceeded(limit)
 
-    def _of(self, peer: str) -> _Address:
-        name = address_of(peer)
-        known = self._addresses.get(name)
+    def _of(self, name: str) -> _Account:
+        known = self._accounts.get(name)
         if known is None:
-            if len(self._addresses) >= MAX_ADDRESSES:
-                self._addresses.popitem(last=False)
-            known = self._addresses[name] = self._new()
-        self._addresses.move_to_end(name)
+            if len(self._accounts) >= MAX_ACCOUNTS:
+                self._accounts.popitem(last=False)
+            known = self._accounts[name] = self._new()
+        self._accounts.move_to_end(name)
         return known
 
-    def _new(self) -> _Address:
+    def _new(self) -> _Account:
         config, failures = self._config, self._config.address_failures_per_second
-        return _Address(
+        return _Account(
             Bucket(config.address_joins_per_second, self._fleet, self._clock),
             Bucket(failures, max(1.0, 10 * failures), self._clock),
         )

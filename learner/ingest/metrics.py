@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterable
+from typing import Any
 
+import numpy as np
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
@@ -15,7 +17,7 @@ from learner.ingest.core import IngestCore
 from learner.ingest.counts import Histogram
 from learner.metrics import counter, counters, gauge, gauges
 
-_STATES = (ActorState.ONLINE, ActorState.AWAY, ActorState.LEFT, ActorState.LOST)
+_STATES = tuple(state for state in ActorState if state is not ActorState.UNUSED)
 _ACTOR_COUNTERS = {
     "env_steps": "Environment steps.",
     "items": "Items stored.",
@@ -43,6 +45,7 @@ class IngestCollector(Collector):
 
     def collect(self) -> Iterable[Metric]:
         yield from self._items()
+        yield from self._trainer()
         yield from self._models()
         yield from self._fleet()
         yield from _by_actor(self._core.registry.present(), self._core.models.newest().opt_steps)
@@ -54,12 +57,19 @@ class IngestCollector(Collector):
         yield counter("crossborder_payload_bytes_total", "Bytes of items stored.", control.payload_bytes)
         yield counter("crossborder_duplicate_batches_total", "Batches sent again and not stored.", control.duplicates)
         yield counters("crossborder_refused_batches_total", "Batches refused.", "reason", counts.refused)
-        found = self._core.nonfinite.found
-        yield counters("crossborder_nonfinite_values_total", "NaN or infinite.", "column", found)
+        values = self._core.values
+        yield counters("crossborder_nonfinite_values_total", "NaN or infinite.", "column", values.nonfinite_found)
+        yield counters("crossborder_out_of_bounds_values_total", "Outside.", "column", values.outside_found)
         yield counter(
             "crossborder_ack_hold_seconds_total", "Held back to keep the replay ratio.", control.actor_hold_seconds
         )
+        held = counts.quota_hold_seconds
+        yield counters("crossborder_quota_hold_seconds_total", "Answers held back by a quota.", "answer", held)
         yield _histogram("crossborder_ack_seconds", "From arrival to acknowledgement.", counts.ack_seconds)
+
+    def _trainer(self) -> Iterable[Metric]:
+        seconds = self._core.trainer_watch.silent_seconds
+        yield gauge("crossborder_trainer_silent_seconds", "Since the training loop's last sign of life.", seconds)
 
     def _models(self) -> Iterable[Metric]:
         control, counts = self._core.control, self._core.counts
@@ -89,6 +99,7 @@ class IngestCollector(Collector):
 
 def _by_actor(rows: Array, newest_opt_steps: int) -> Iterable[Metric]:
     """One series for each actor that holds an id, so never more than ``server.max_actors``."""
+    yield _info(rows)
     for column, text in _ACTOR_COUNTERS.items():
         family = CounterMetricFamily(f"crossborder_actor_{column}_total", text, labels=["actor"])
         yield _filled(family, rows, rows[column])
@@ -101,6 +112,24 @@ def _by_actor(rows: Array, newest_opt_steps: int) -> Iterable[Metric]:
         ("episode_return", "Return of its last episode.", finished, finished["last_return"]),
     ):
         yield _filled(GaugeMetricFamily(f"crossborder_actor_{name}", text, labels=["actor"]), known, values)
+
+
+def _info(rows: Array) -> Metric:
+    """Which process has which id: to be joined with the other series of an actor."""
+    labels = ("host", "name", "pid", "version")
+    family = GaugeMetricFamily(
+        "crossborder_actor_info", "Always 1; the labels say which process it is.", labels=["actor", *labels]
+    )
+    for row in rows:
+        texts = [
+            value.decode(errors="replace") if isinstance(value := row[label], bytes) else value for label in labels
+        ]
+        family.add_metric([str(row["actor_id"]), *map(str, texts)], 1)
+    return family
+
+
+def _text(value: bytes | np.integer[Any]) -> str:
+    return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
 
 
 def _filled(family: CounterMetricFamily | GaugeMetricFamily, rows: Array, values: Array) -> Metric:

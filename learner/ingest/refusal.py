@@ -9,8 +9,10 @@ import grpc
 
 from common.errors import CrossborderError, ProtocolMismatchError, RefusedError, SchemaMismatchError
 from common.rpc import ERROR_KEY, NotJoinedError, StoppingError
+from learner.ingest.gate import TokenReplacedError, UnauthenticatedError
 from learner.ingest.limits import OverLimitError
 from learner.ingest.registry import TooManyActorsError
+from learner.replay.memory import CursorsFullError
 
 log = logging.getLogger(__name__)
 Context = grpc.aio.ServicerContext[Any, Any]
@@ -21,8 +23,11 @@ _STATUS: dict[type[CrossborderError], tuple[grpc.StatusCode, str]] = {
     SchemaMismatchError: (grpc.StatusCode.FAILED_PRECONDITION, "schema_mismatch"),
     RefusedError: (grpc.StatusCode.INVALID_ARGUMENT, "bad_items"),
     TooManyActorsError: (grpc.StatusCode.RESOURCE_EXHAUSTED, "too_many_actors"),
+    CursorsFullError: (grpc.StatusCode.RESOURCE_EXHAUSTED, "too_many_actors"),  # Both end when others are gone.
     OverLimitError: (grpc.StatusCode.RESOURCE_EXHAUSTED, "over_limit"),
     StoppingError: (grpc.StatusCode.UNAVAILABLE, "stopping"),
+    TokenReplacedError: (grpc.StatusCode.UNAVAILABLE, "token_replaced"),
+    UnauthenticatedError: (grpc.StatusCode.UNAUTHENTICATED, "unauthenticated"),
 }
 
 

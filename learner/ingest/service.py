@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import time
 from collections.abc import AsyncIterator
 
 import grpc
+import numpy as np
 
 from common.data import NO_MODEL
 from common.errors import CrossborderError
@@ -16,12 +16,17 @@ from common.pb import crossborder_pb2 as pb
 from common.pb import crossborder_pb2_grpc as pb_grpc
 from common.rpc import version_from_pb, version_to_pb
 from learner.actor_table import ActorState
+from learner.ingest.audit import AuditLog
+from learner.ingest.caller import Caller, current_caller
 from learner.ingest.core import IngestCore
 from learner.ingest.limits import Limits
+from learner.ingest.quota import TooManyOfAddressError
 from learner.ingest.refusal import Context, status_of
 from learner.shared import Bell, fence
 
 log = logging.getLogger(__name__)
+NAMED = 50
+"""Actors that one line of the log names at most."""
 STILL_HERE_SECONDS = 1.0
 """An actor whose acknowledgement is held back hears from us this often."""
 
@@ -34,6 +39,8 @@ class Stream:
         self._context = context
         self._writing = asyncio.Lock()
         self._acked = 0
+        self.awake = asyncio.Event()
+        """Set when the actor's turn has come, or when training is over."""
 
     async def send(self, acked_seq: int | None = None) -> None:
         """Acknowledge up to ``acked_seq``, or repeat the last acknowledgement as a sign of life."""
@@ -55,40 +62,65 @@ class LearnerServicer(pb_grpc.LearnerServiceServicer):
         core: decides.
         bell: rung by the trainer when it stops or when held acknowledgements may go out.
         limits: on joins.
+        audit: told of every join.
     """
 
-    def __init__(self, core: IngestCore, bell: Bell, limits: Limits) -> None:
-        self._core, self._limits = core, limits
+    def __init__(self, core: IngestCore, bell: Bell, limits: Limits, audit: AuditLog) -> None:
+        self._core, self._limits, self._audit = core, limits, audit
         self._bell = bell
         self._streams: set[Stream] = set()
         self._newest: dict[int, Stream] = {}
         """An actor's newest stream: one that broke may end after its successor has begun."""
-        self._rung = asyncio.Event()
-        self._drained = asyncio.Event()
+        self._held: dict[Stream, int] = {}
+        """Streams that wait for their actor's turn, with its row of the actor table."""
+        self._stream_ended = asyncio.Event()
 
     def on_bell(self) -> None:
-        """The trainer rang: whoever waits looks again."""
+        """The trainer rang: it has drawn what the next actor waits for, or it stops."""
         self._bell.clear()
-        self._core.control.release_at = 0
-        self._rung.set()
-        self._rung = asyncio.Event()
+        self._look_again()
 
-    async def Join(self, request: pb.JoinRequest, context: Context) -> pb.JoinResponse:  # noqa: N802
+    def _look_again(self) -> None:
+        """Wake the streams whose actor's turn has come, and ask for the bell when the next one's comes."""
+        control = self._core.control
+        while True:
+            wish = control.release_at = self._core.settle_turns()
+            fence()  # The trainer must see the wish before we look at its counter for the last time.
+            if wish > control.sampled or not wish:
+                break
+        free = [stream for stream, row in self._held.items() if not self._core.turns.holds(row)]
+        for stream in self._streams if control.stopping else free:
+            stream.awake.set()
+
+    async def Join(self, request: pb.JoinRequest, context: Context) -> pb.JoinResponse:  # noqa: ARG002, N802
+        caller = current_caller.get()
         try:
-            self._limits.join(context.peer())
-            response = self._core.join(request)
+            self._limits.join(caller)
+            response = self._enter(request, caller)
         except CrossborderError as error:
             self._core.counts.joins_refused[status_of(error)[1]] += 1
             raise
         log.info("actor %d joined from %s (pid %d)", response.actor_id, request.host, request.pid)
+        self._audit.note("join", "ok", **caller.facts(), **_process(request), actor=response.actor_id)
+        return response
+
+    def _enter(self, request: pb.JoinRequest, caller: Caller) -> pb.JoinResponse:
+        ids = self._core.address_ids
+        try:
+            ids.require_room(caller.account, request.incarnation, request.former_incarnation)
+        except TooManyOfAddressError as error:
+            raise self._limits.exceeded("address_actors") from error
+        response = self._core.join(request, caller.name)
+        ids.joined(caller.account, request.incarnation)
         return response
 
     async def Check(self, request: pb.CheckRequest, context: Context) -> pb.CheckResponse:  # noqa: ARG002, N802
         return self._core.check()
 
     async def GetModel(  # type: ignore[override]  # noqa: N802 - Admission lets bytes pass
-        self, request: pb.GetModelRequest, _: Context
+        self, request: pb.GetModelRequest, context: Context
     ) -> AsyncIterator[bytes]:
+        await self._hold_model(context.peer())
         have = version_from_pb(request.have) if request.HasField("have") else NO_MODEL
         answer = self._core.model(have, takes_delta=request.takes_delta)
         if answer is None:
@@ -111,7 +143,7 @@ class LearnerServicer(pb_grpc.LearnerServiceServicer):
                     self._newest[row] = stream
                     self._core.registry.set_state(row, ActorState.ONLINE)
                 acked = self._core.push(row, request)
-                await self._hold(stream)
+                await self._hold(stream, row)
                 await stream.send(acked)
                 if request.seq:
                     self._core.counts.ack_seconds.observe(time.monotonic() - arrived)
@@ -120,8 +152,7 @@ class LearnerServicer(pb_grpc.LearnerServiceServicer):
             if row is not None and self._newest.get(row) is stream:
                 del self._newest[row]
                 self._close(row)
-            if not self._streams:
-                self._drained.set()
+            self._stream_ended.set()
 
     async def _read(self, context: Context, *, first: bool) -> pb.PushItemsRequest | None:
         """The next request; None at the end of the stream or when the actor was silent for too long.
@@ -142,39 +173,86 @@ class LearnerServicer(pb_grpc.LearnerServiceServicer):
 
     def _close(self, row: int) -> None:
         registry = self._core.registry
-        if registry.state(row) == ActorState.ONLINE:
+        if registry.state(row) in (ActorState.ONLINE, ActorState.BUILDING):
             registry.set_state(row, ActorState.AWAY)
             log.warning("actor %d: stream closed without goodbye", registry.actor_id(row))
         elif registry.state(row) == ActorState.LEFT:
             log.info("actor %d left", registry.actor_id(row))
 
-    async def _hold(self, stream: Stream) -> None:
-        """Wait until the replay ratio lets the next acknowledgement out."""
-        control, inserted = self._core.control, self._core.memory.committed
-        while (release_at := self._core.release_at(inserted)) > control.sampled:  # The ratio may change meanwhile.
-            rung = self._rung
-            control.release_at = min(control.release_at or release_at, release_at)
-            fence()  # The trainer must see the wish before we look at its counter for the last time.
-            if release_at <= control.sampled or control.stopping:
-                return
-            started = time.monotonic()
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(STILL_HERE_SECONDS):
-                    await rung.wait()
-            control.actor_hold_seconds += time.monotonic() - started
-            if not rung.is_set():
-                await stream.send()
+    async def _hold(self, stream: Stream, row: int) -> None:
+        """Wait until the replay ratio and the actor's share of the replay let it go on."""
+        core = self._core
+        if core.turns.holds(row):
+            await self._hold_for_turn(stream, row)
+        while not core.control.stopping and (seconds := core.replay_share.pause(row)):
+            core.counts.quota_hold_seconds["items"] += await self._wait(stream, min(seconds, STILL_HERE_SECONDS))
 
-    async def wind_up(self, seconds: float) -> None:
-        """Tell every actor to stop and wait until all have left, or until the time is over."""
-        if not self._streams:
-            return
-        self._drained = asyncio.Event()
+    async def _hold_for_turn(self, stream: Stream, row: int) -> None:
+        core, self._held[stream] = self._core, row
+        try:
+            self._look_again()
+            while core.turns.holds(row):
+                core.control.actor_hold_seconds += await self._wait(stream, STILL_HERE_SECONDS)
+                self._look_again()  # Also after a second without a bell: the ratio may have been changed.
+        finally:
+            del self._held[stream]
+
+    async def _wait(self, stream: Stream, seconds: float) -> float:
+        """Wait to be woken, but only so long; the actor hears from us once in ``STILL_HERE_SECONDS``.
+
+        Returns:
+            The seconds waited.
+        """
+        started = time.monotonic()
+        stream.awake.clear()
         try:
             async with asyncio.timeout(seconds):
-                # One that ends meanwhile need not hear of it.
-                await asyncio.gather(*(stream.send() for stream in self._streams), return_exceptions=True)
-                if self._streams:
-                    await self._drained.wait()
+                await stream.awake.wait()
         except TimeoutError:
-            log.warning("%d actors did not leave within %g s", len(self._streams), seconds)
+            if seconds >= STILL_HERE_SECONDS:
+                await stream.send()
+        return time.monotonic() - started
+
+    async def _hold_model(self, connection: str) -> None:
+        """Wait if the connection asks again and again for the same model."""
+        seconds = self._core.model_repeats.delay(connection, self._core.models.newest())
+        if seconds:
+            self._core.counts.quota_hold_seconds["models"] += seconds
+            await asyncio.sleep(seconds)
+
+    async def wind_up(self, seconds: float) -> None:
+        """Tell every actor to stop and wait until all have left, or until the time is over.
+
+        Actors that are away get the same time: they may join again, hear of the end and hand over what they have.
+        """
+        try:
+            async with asyncio.timeout(seconds):
+                # A stream that ends meanwhile need not hear of it.
+                await asyncio.gather(*(stream.send() for stream in self._streams), return_exceptions=True)
+                while self._streams or len(self._core.registry.working()):
+                    self._stream_ended.clear()
+                    await self._stream_ended.wait()
+        except TimeoutError:
+            self._tell_who_is_missing(seconds)
+
+    def _tell_who_is_missing(self, seconds: float) -> None:
+        rows = self._core.registry.working()
+        if not len(rows):  # Only streams of strangers are open.
+            return
+        names = [f"actor {row['actor_id']} ({_host(row)}, pid {row['pid']})" for row in rows[:NAMED]]
+        others = [f"{len(rows) - NAMED} more"] if len(rows) > NAMED else []
+        log.warning(
+            "%d actors have not handed over within %g s; the items that they still have are lost: %s",
+            len(rows),
+            seconds,
+            ", ".join(names + others),
+        )
+
+
+def _host(row: np.void) -> str:
+    return str(row["host"].decode(errors="replace"))
+
+
+def _process(request: pb.JoinRequest) -> dict[str, str | int]:
+    """What the audit log says about an actor process; its incarnation is a secret."""
+    return {"host": request.host, "pid": request.pid, "version": request.version}

@@ -47,11 +47,11 @@ class FrameStore:
         """Bytes allocated."""
         return self.frames.nbytes + self.bases.nbytes
 
-    def write(self, frames: Array, number: int, start: int, rows: int, back: int) -> None:
-        """Store the frames of a batch from ``number`` on; its rows from ``start`` on reach ``back`` frames further."""
+    def write(self, frames: Array, number: int, bases: Array, start: int) -> None:
+        """Store the frames of a batch from ``number`` on, and the bases ``[rows]`` of its rows from ``start`` on."""
         self._fault_in(number % len(self.frames), len(frames))
         write_ring(self.frames, frames, number)
-        write_ring(self.bases, np.full(rows, number - back), start)
+        write_ring(self.bases, bases, start)
 
     def _fault_in(self, slot: int, n: int) -> None:
         """Get the pages of ``n`` slots ready at once: one by one, when first written to, takes seven times as long."""

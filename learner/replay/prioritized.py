@@ -23,25 +23,26 @@ class PrioritizedReplay(SharedReplay):
 
     Rows come from another process, the tree is of this one: each draw first brings it up to what memory holds. A new
     item gets the highest priority so far, or that of its column ``priority``. The slots of ``[first, end)`` have a
-    priority, all others 0, and an absolute index outside of it names an item that is gone.
+    priority, but excluded items and all other slots have 0; an absolute index outside of it names an item that is gone.
 
     Args:
         memory: read only here.
         config: exponents and normalisation.
         seed: of the draws.
+        n_opts: updates of priorities over which beta moves where ``config`` does not say.
 
     Raises:
         ConfigError: the items have a column of a name that is used here.
     """
 
-    def __init__(self, memory: ReplayMemory, config: PrioritizedConfig, seed: int) -> None:
+    def __init__(self, memory: ReplayMemory, config: PrioritizedConfig, seed: int, n_opts: int) -> None:
         _check_names(memory.schema)
         super().__init__(memory, seed)
-        self._config = config
+        self._config, self._n_opts_final = config, config.n_opts_final or n_opts
         self._sums = SumTree(memory.capacity)
         self._minima = MinTree(memory.capacity) if config.normalize == "all" else None
         self._trees = [self._sums] if self._minima is None else [self._sums, self._minima]
-        self._first = self._end = 0
+        self._first = self._end = self._n_excluded = 0
         self._highest = 1.0
         self._updates = 0
 
@@ -54,7 +55,7 @@ class PrioritizedReplay(SharedReplay):
             IndexError: there is nothing to draw from.
         """
         drawn, items = self._reader.take(self._draw, size)
-        self._sampled += size
+        self.note_drawn(drawn["index"])
         return {**items, **self._beside(drawn)}
 
     def draw(self, size: int) -> tuple[Array, Items]:
@@ -75,7 +76,7 @@ class PrioritizedReplay(SharedReplay):
         priority = self._priorities(td_error)
         self._updates += 1
         self._highest = float(priority.max(initial=self._highest))
-        there = index >= self._first
+        there = (index >= self._first) & ~self._memory.is_excluded(index)
         self._set(index[there], priority[there])
 
     def state(self) -> Snapshot:
@@ -91,11 +92,13 @@ class PrioritizedReplay(SharedReplay):
         except KeyError as error:
             raise CheckpointError(f"replay.prioritized: expected priorities, found no {error} in the state") from error
         self._first = self._end - len(priorities)
-        self._set(np.arange(self._first, self._end), priorities)
+        self._end = max(self._first, min(self._end, self._memory.committed))  # A power cut may have taken the newest.
+        self._set(np.arange(self._first, self._end), priorities[: self._end - self._first])
+        self._n_excluded = 0
 
     def beta(self) -> float:
         """How far weights now make up for the priorities, from ``beta_0`` to ``beta_final``."""
-        share = min(1.0, self._updates / self._config.n_opts_final)
+        share = min(1.0, self._updates / self._n_opts_final)
         return self._config.beta_0 + share * (self._config.beta_final - self._config.beta_0)
 
     def _draw(self, size: int) -> Items:
@@ -117,10 +120,23 @@ class PrioritizedReplay(SharedReplay):
         new = np.arange(max(self._end, first), end)
         self._set(new, self._first_priorities(new))
         self._first, self._end = first, end
+        self._leave_out_excluded(len(new) > 0)
+
+    def _leave_out_excluded(self, has_new: bool) -> None:
+        """Give excluded items that are here no priority, where there are more of them than before or new items."""
+        excluded = self._memory.excluded
+        if len(excluded) and (has_new or len(excluded) != self._n_excluded):
+            self._clear(excluded[(excluded >= self._first) & (excluded < self._end)])
+            self._n_excluded = len(excluded)
 
     def _first_priorities(self, index: Array) -> Array | float:
         given = self._memory.columns.get(PRIORITY.name)
-        return self._highest if given is None else self._priorities(given[index % self._memory.n_slots])
+        if given is None:
+            return self._highest
+        first = given[index % self._memory.n_slots]
+        if len(self._memory.excluded):  # Their priorities may be what they were excluded for, such as NaN.
+            first = np.where(self._memory.is_excluded(index), 0.0, first)
+        return self._priorities(first)
 
     def _set(self, index: Array, priority: Array | float) -> None:
         for tree in self._trees:

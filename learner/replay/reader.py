@@ -26,13 +26,13 @@ class ReplayReader:
         self._out: dict[int, Items] = {}
 
     def bounds(self) -> tuple[int, int]:
-        """First and end of the absolute indices that can be drawn now.
+        """First and end of the absolute indices that can be drawn now, those that are excluded among them.
 
         Raises:
             IndexError: there is nothing to draw from.
         """
         first, end = self.memory.first(), self.memory.committed
-        if first >= end:
+        if first >= end - self.memory.n_excluded(first, end):
             raise IndexError("replay: nothing to draw from yet")
         return first, end
 
@@ -48,6 +48,13 @@ class ReplayReader:
         self._gather(drawn["index"], out)
         self._redraw_overwritten(draw, drawn, out)
         return drawn, out
+
+    def whole(self, index: Array) -> Items | None:
+        """The items at absolute indices ``[n]``; None if one of them is gone or was overwritten meanwhile."""
+        items = self.memory.schema.empty(len(index))
+        self._gather(index, items)
+        fence()
+        return items if index.min() >= self.memory.first() else None
 
     def _gather(self, indices: Array, out: Items) -> None:
         memory = self.memory

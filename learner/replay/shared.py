@@ -24,6 +24,8 @@ class SharedReplay(abc.ABC):
         self._reader = ReplayReader(memory)
         self._rng = np.random.default_rng(seed)
         self._sampled = 0
+        self.last_drawn: Array = np.empty(0, np.int64)
+        """Absolute indices of the batch that was given last, ``[n]``; empty where they are not known."""
 
     @property
     def inserted(self) -> int:
@@ -70,6 +72,11 @@ class SharedReplay(abc.ABC):
         """
         self._sampled = state.values["sampled"]
         self._rng.bit_generator.state = state.values["rng"]
+
+    def note_drawn(self, index: Array) -> None:
+        """Count the items of these absolute indices ``[n]`` as drawn, and remember them."""
+        self._sampled += len(index)
+        self.last_drawn = index
 
     def skip(self, n: int) -> None:
         """Count ``n`` items as drawn."""

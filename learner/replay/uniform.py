@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+import numpy as np
+
 from common.data import Array, Items, Snapshot
 from learner.replay.shared import SharedReplay
 
@@ -26,18 +28,20 @@ class UniformReplay(SharedReplay):
 
     def batch(self, size: int) -> Items:
         ahead = self._ahead
-        if ahead is None or not ahead.serves(size, self._memory.committed):
+        if ahead is None or not ahead.serves(size, self._memory.committed, len(self._memory.excluded)):
             ahead = self._ahead = self._gather_ahead(size)
+        items, self.last_drawn = ahead.next()
         self._sampled += size
-        return ahead.next()
+        return items
 
     def _gather_ahead(self, size: int) -> _Ahead:
         n = max(1, min(AHEAD, AHEAD_BYTES // (size * self._memory.schema.row_bytes)))
         if self._ahead is not None and self._ahead.size != size:
             n = 1  # Whoever draws now so many, now so many, would leave the others.
         first, end = self._reader.bounds()
-        _, items = self._reader.take(self._draw, n * size)
-        return _Ahead(items, size, n * size, end + int(STALE * (end - first)))
+        n_excluded = len(self._memory.excluded)
+        drawn, items = self._reader.take(self._draw, n * size)
+        return _Ahead(items, drawn["index"], size, n * size, end + int(STALE * (end - first)), n_excluded)
 
     def draw(self, size: int) -> tuple[Array, Items]:
         return self._draw(size)["index"], {}
@@ -55,13 +59,19 @@ class UniformReplay(SharedReplay):
 
     def restore(self, state: Snapshot) -> None:
         super().restore(state)
-        if ahead := state.values.get("ahead"):
+        ahead = state.values.get("ahead")
+        if ahead and not len(self._memory.excluded):  # Of what was gathered nobody knows the indices.
             names = (column.name for column in self._memory.schema.columns)  # Files know another order.
             items = {name: state.arrays[name].copy() for name in names}
-            self._ahead = _Ahead(items, ahead["size"], ahead["left"], ahead["stale_at"])
+            unknown = np.empty(0, np.int64)
+            self._ahead = _Ahead(items, unknown, ahead["size"], ahead["left"], ahead["stale_at"], n_excluded=0)
 
     def _draw(self, size: int) -> Items:
-        return {"index": self._rng.integers(*self._reader.bounds(), size)}
+        first, end = self._reader.bounds()
+        index = self._rng.integers(first, end, size)
+        while len(self._memory.excluded) and len(bad := np.flatnonzero(self._memory.is_excluded(index))):
+            index[bad] = self._rng.integers(first, end, len(bad))
+        return {"index": index}
 
 
 @dataclass
@@ -70,23 +80,29 @@ class _Ahead:
 
     Args:
         items: columns ``[gathered, *shape]``.
+        index: their absolute indices ``[gathered]``; empty where they are not known.
         size: items in a batch.
         gathered: items in all of them.
         stale_at: with so many items inserted, they are no longer used.
+        n_excluded: items that were excluded when they were drawn; once there are more, they are no longer used.
         taken: items given so far.
     """
 
     items: Items
+    index: Array
     size: int
     gathered: int
     stale_at: int
+    n_excluded: int
     taken: int = 0
 
-    def serves(self, size: int, inserted: int) -> bool:
-        """Whether there is another batch of this size."""
-        return size == self.size and self.taken < self.gathered and inserted <= self.stale_at
+    def serves(self, size: int, inserted: int, n_excluded: int) -> bool:
+        """Whether there is another batch of this size, and nothing has come since that it should not be used for."""
+        is_left = size == self.size and self.taken < self.gathered
+        return is_left and inserted <= self.stale_at and n_excluded == self.n_excluded
 
-    def next(self) -> Items:
-        """The next batch."""
+    def next(self) -> tuple[Items, Array]:
+        """The next batch, and the indices of its items."""
         begin, self.taken = self.taken, self.taken + self.size
-        return {name: column[begin : self.taken] for name, column in self.items.items()}
+        items = {name: column[begin : self.taken] for name, column in self.items.items()}
+        return items, self.index[begin : self.taken]

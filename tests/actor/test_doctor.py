@@ -42,7 +42,9 @@ def test_a_healthy_learner_passes_every_check_and_does_not_notice(host: LearnerS
 def test_what_differs_here_fails_alone_and_is_what_the_command_ends_with(host: LearnerServer) -> None:
     lines, error = lines_and_error(host.ingest.address, Trust(allow=("elsewhere",)))
     assert [line[:4] for line in lines if line[0] != " "] == ["pass"] * 6 + ["FAIL"] + ["pass"] * 3
-    assert lines[6].startswith("FAIL  schema      the learner names 'tests.parts:")
+    assert lines[6].startswith(
+        "FAIL  schema      the learner names code that this actor does not allow: env.target: 'tests.parts:"
+    )
     assert lines[7].lstrip().startswith("to do: install what the learner names on this host too")
     assert isinstance(error, PluginError)
 

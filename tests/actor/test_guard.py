@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from actor.guard import Busy, Guard, Watchdog
+from actor.guard import Busy, EpisodeLostError, Guard, Watchdog
 from actor.sampler import Sampler
 from actor.stat import ActorCounters
 from common.child import RestartPolicy
 from common.data import Array
-from common.envs import Env, spec_of
+from common.envs import Env, EnvExitError, spec_of
 from common.interfaces import StepProcessor
 from common.parts import Lane
 from common.processors import NStep, OneStep
@@ -92,7 +92,7 @@ def test_an_environment_that_raises_is_built_anew_and_goes_on_with_another_episo
 
 def test_an_episode_that_broke_is_not_counted_and_its_rewards_are_in_no_other() -> None:
     _, counters = sample(FragileEnv, 16)
-    assert counters.take_episodes() == ([21.0, 21.0], [6, 6])
+    assert counters.take_episodes() == ([21.0, 21.0], [6, 6], [])
 
 
 def test_no_item_reaches_from_the_episode_that_broke_into_the_next_one() -> None:
@@ -191,3 +191,21 @@ def test_an_environment_that_never_lets_go_of_the_interpreter_ends_its_process()
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE, check=False)
     assert done.returncode == 1
     assert 'File "<string>", line 5' in done.stderr
+
+
+class LeavingEnv(CountingEnv):
+    """Calls ``sys.exit``."""
+
+    def step(self, action: int) -> tuple[Array, float, bool, bool, dict[str, Any]]:
+        sys.exit(3)
+
+
+def test_an_environment_that_calls_exit_is_one_that_raised() -> None:
+    counters, busy = ActorCounters(), Busy()
+    guard = Guard(LeavingEnv(), LeavingEnv, RestartPolicy(1, 60.0), counters, busy)
+    guard.reset(seed=0)
+    with pytest.raises(EpisodeLostError):
+        guard.step(0)
+    assert counters.env_rebuilds == 1
+    with pytest.raises(EnvExitError, match=r"the environment called sys\.exit\(3\)"):
+        guard.step(0)

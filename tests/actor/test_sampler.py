@@ -132,7 +132,7 @@ def test_a_time_limit_of_gymnasium_truncates() -> None:
     env.close()
     assert np.flatnonzero(sink.column("truncated")).tolist() == [4, 9]
     assert not sink.column("terminated").any()
-    assert counters.take_episodes() == ([5.0, 5.0], [5, 5])
+    assert counters.take_episodes() == ([5.0, 5.0], [5, 5], [])
 
 
 @BARE_AND_AUTORESET
@@ -176,7 +176,7 @@ def test_a_step_that_makes_no_item_pushes_nothing_but_counts() -> None:
 def test_returns_and_lengths_are_those_of_the_episodes() -> None:
     sink, counters = sample(CountingEnv(), 30)
     episodes, rewards = sink.column("obs")[:, 2], sink.column("reward")
-    returns, lengths = counters.take_episodes()
+    returns, lengths, _ = counters.take_episodes()
     assert len(returns) == 4
     assert returns == [float(rewards[episodes == episode].sum()) for episode in range(4)]
     assert lengths == [int((episodes == episode).sum()) for episode in range(4)]

@@ -49,6 +49,7 @@ class Exchange(RuleBasedStateMachine):
         self.grouped_at = -math.inf
         self.groups: list[list[int]] = []  # Number n is that of the messages groups[n - 1].
         self.dropped: list[int] = []
+        self.forgotten: list[int] = []  # The learner had acknowledged them, and lost them.
         self.closed = False
         self.n_stored = 0
         self.on_its_way: deque[int] = deque()
@@ -59,11 +60,11 @@ class Exchange(RuleBasedStateMachine):
     def waiting(self) -> list[int]:
         """Messages that are neither acknowledged nor dropped."""
         acknowledged = {n for group in self.groups[: self.acked] for n in group}
-        return [n for n in range(len(self.sizes)) if n not in acknowledged | {*self.dropped}]
+        return [n for n in range(len(self.sizes)) if n not in acknowledged | {*self.dropped, *self.forgotten}]
 
     @property
     def numbered(self) -> list[int]:
-        return [n for group in self.groups for n in group]
+        return self.forgotten + [n for group in self.groups for n in group]
 
     def dropped_one(self, message: int) -> None:
         assert message not in self.numbered, "it was sent before"
@@ -110,6 +111,15 @@ class Exchange(RuleBasedStateMachine):
         self.old_epochs.append(self.epoch)
         self.epoch = None
         self.on_its_way.clear()
+
+    @precondition(lambda self: self.epoch is None and self.acked)
+    @rule()
+    def the_learner_comes_back_with_less_than_it_acknowledged(self) -> None:
+        assert self.spool.acknowledged == self.acked
+        self.spool.renumber()
+        self.forgotten += [n for group in self.groups[: self.acked] for n in group]
+        self.groups = self.groups[self.acked :]
+        self.n_stored = self.acked = 0
 
     @precondition(lambda self: self.epoch is not None)
     @rule()

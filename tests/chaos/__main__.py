@@ -10,8 +10,10 @@ from typing import Any
 
 from common.log import setup_logging
 from tests.chaos.fuzz import fuzz
+from tests.chaos.greed import be_greedy
 from tests.chaos.kills import kill_at_random
 from tests.chaos.partition import cut_off, move_away
+from tests.chaos.power import cut_power
 from tests.chaos.report import keep, tell
 from tests.chaos.resume import go_on
 from tests.chaos.shutdown import shut_down
@@ -24,10 +26,12 @@ EXERCISES: dict[str, tuple[Callable[..., dict[str, Any]], dict[str, Any]]] = {
     "partition": (cut_off, {"seconds": 30.0, "delay_ms": 200, "loss_percent": 1.0, "seed": 1}),
     "address": (move_away, {"seed": 1}),
     "shutdown": (shut_down, {}),
+    "power": (cut_power, {"cuts": 10, "seed": 1, "shortest": 5.0, "longest": 90.0}),
     "resume": (go_on, {"seeds": 5, "seed": 1, "kills": 3}),
     "soak": (soak, {"minutes": 30.0}),
     "storm": (storm, {"actors": 256, "beyond": 16, "batches": 4}),
     "siege": (besiege, {"rounds": 5, "seconds": 10.0}),
+    "greed": (be_greedy, {"rounds": 3, "seconds": 10.0}),
     "fuzz": (fuzz, {"messages": 1_000_000, "seed": 1}),
 }
 """What each calls, and with what unless told otherwise."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -53,12 +54,15 @@ class Fleet:
         directory: all files are below it.
         n_actors: at one time.
         wire: between the learner's host and the actors'; None: all are on this one.
+        run_dir: where the learner writes; None: below ``directory`` too.
         changes: laid over the configuration of the counting run.
     """
 
-    def __init__(self, directory: Path, n_actors: int, *, wire: Wire | None = None, **changes: Any) -> None:
+    def __init__(
+        self, directory: Path, n_actors: int, *, wire: Wire | None = None, run_dir: Path | None = None, **changes: Any
+    ) -> None:
         self._hosts = (wire.learner, wire.actors) if wire else (None, None)
-        self._directory, self.run_dir = directory, directory / "run"
+        self._directory, self.run_dir = directory, run_dir or directory / "run"
         self._notes = directory / "acknowledged"
         self._notes.mkdir()
         self._commands: list[Command] = []
@@ -90,7 +94,7 @@ class Fleet:
         return self._start("learner.cli", *arguments, host=self._hosts[0])
 
     def _start_actor(self) -> Command:
-        trust = ["--insecure"] * (self._hosts[1] is not None)
+        trust = ["--insecure", "--allow", "tests"] * (self._hosts[1] is not None)
         arguments = (str(self._notes), "--learner", self._address, *trust)
         return self._start("tests.chaos.witness", *arguments, host=self._hosts[1])
 
@@ -148,8 +152,18 @@ class Fleet:
         for pid in [*children, self.server.process.pid]:
             kill(pid)
         self.server.wait()
+        self.resume()
+
+    def resume(self) -> None:
+        """Start the learner again, which has been killed."""
         self.server = self._start_learner("--resume", str(self.run_dir))
         self.ingest_deaths = 0
+
+    def resumed_with(self) -> int:
+        """Items ever stored when the learner went on."""
+        found = re.search(r"resumed at opt step \d+ with \d+ items of (\d+) ever stored", self.server.output())
+        assert found, self.server.output()
+        return int(found[1])
 
     def stop(self) -> None:
         """End the run in order, once all who were started take part."""

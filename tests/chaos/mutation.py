@@ -75,7 +75,7 @@ def contradict(rng: random.Random, message: Any) -> None:
     if name in _COUNTS.get(type(message), ()):
         limit = 2**64 if name == "seq" else 2**32
         setattr(message, name, rng.choice(ABSURD) % limit)
-    elif name in ("incarnation", "schema_hash"):
+    elif name in ("incarnation", "former_incarnation", "schema_hash"):
         setattr(message, name, rng.choice([0, getattr(message, name) ^ 1, rng.getrandbits(64)]))
     elif name == "payload":
         bombed = message.compression and rng.random() < 0.2
@@ -84,8 +84,8 @@ def contradict(rng: random.Random, message: Any) -> None:
         message.compression = rng.choice(ABSURD[:6])
     elif name == "takes_delta":
         message.takes_delta = not message.takes_delta
-    elif name == "host":
-        message.host = "ö" * rng.choice([0, 255, 256, 100_000])
+    elif name in ("host", "version"):
+        setattr(message, name, "ö" * rng.choice([0, 32, 255, 256, 100_000]))
     elif name == "report":
         _contradict_report(rng, message.report)
     else:  # A model's version.

@@ -10,10 +10,14 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import Any, Final
 
+from actor.client.channel import get_model, open_channel, watch_credentials
+from actor.client.health import check_health
 from benchmarks.client import ROWS, Client
+from common.pb import crossborder_pb2 as pb
+from learner.admin_client import AdminClient, AdminTrust
 from tests.chaos.report import scratch, tell
 from tests.chaos.soak import resident_kib
 from tests.conftest import ROOT
@@ -22,6 +26,7 @@ from tests.security.conftest import Secured
 CLIENTS: Final = 2
 PACES: Final = {"actors at 1,000 items/s each": 1000.0, "actors as fast as they can": float("inf")}
 END_SECONDS: Final = 30.0
+ASK_SECONDS: Final = 10.0
 
 
 @contextmanager
@@ -60,6 +65,17 @@ def _attacked(secured: Secured, done: Counter[str]) -> Iterator[None]:
         done.update(json.loads(told))
 
 
+def _ask(secured: Secured) -> None:
+    """What nobody may keep out: a probe, an admin, and an actor that wants a model."""
+    check_health(secured.address, secured.trust(token_file=None), ASK_SECONDS)
+    trust = AdminTrust.model_validate({"ca": secured.path("ca.pem"), "token_file": secured.path("admin.token")})
+    with closing(AdminClient(secured.address, trust)) as admin:
+        admin.look()
+    channel = open_channel(secured.address, watch_credentials(secured.address, secured.trust()).get())
+    with closing(channel):
+        assert list(get_model(channel)(pb.GetModelRequest(), timeout=ASK_SECONDS))
+
+
 def _rate(secured: Secured, seconds: float) -> float:
     """Items stored per second, once all have settled."""
     time.sleep(1.0)
@@ -76,6 +92,7 @@ def _compare(secured: Secured, rounds: int, seconds: float, done: Counter[str]) 
         alone.append(_rate(secured, seconds))
         with _attacked(secured, done):
             attacked.append(_rate(secured, seconds))
+            _ask(secured)
         tell(f"round {number}: {alone[-1]:.0f} items/s alone, {attacked[-1]:.0f} attacked")
     share = statistics.median(with_ / without for with_, without in zip(attacked, alone, strict=True))
     return {"alone": statistics.median(alone), "attacked": statistics.median(attacked), "share": share}
@@ -86,6 +103,7 @@ def besiege(rounds: int, seconds: float) -> dict[str, Any]:
 
     Raises:
         AssertionError: ingest died, or has grown by more than 96 MiB beside the replay.
+        CrossborderError, RpcError: a probe, an admin or a joined actor was kept out.
     """
     done = Counter[str]()
     with scratch() as directory:

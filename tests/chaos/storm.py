@@ -99,7 +99,9 @@ def storm(actors: int, beyond: int, batches: int) -> dict[str, Any]:
         AssertionError: an item is lost or doubled, an id given twice, or one too many let in.
     """
     with scratch() as directory:
-        config = counting_config(directory / "run", server={"max_actors": actors, "grace_seconds": 0.5})
+        limits = {"max_address_actors": actors + beyond}  # All of them come from this host.
+        server_config = {"max_actors": actors, "grace_seconds": 0.5, "limits": limits}
+        config = counting_config(directory / "run", server=server_config)
         with LearnerServer(config) as server:
             those = Storm(server.ingest.address, server._run.parts.schema, batches)
             asyncio.run(those.break_loose(actors, beyond))

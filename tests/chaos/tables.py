@@ -60,6 +60,13 @@ def _resume() -> str:
     return _table("seed | score | opt steps | killed, resumed at | records, all equal", rows)
 
 
+def _power() -> str:
+    rows = [
+        [f"{cut['seconds']:.0f}", f"{cut['stored']:,}", f"{cut['lost']:,}"] for cut in _result("power").get("taken", [])
+    ]
+    return _table("cut after s | items ever stored | lost of the newest", rows)
+
+
 def _soak() -> str:
     rows = [
         [name, f["resident_mib"], f["kib_a_minute"], f["files_at_first"], f["files_at_last"]]
@@ -98,6 +105,7 @@ TABLES = {
     "items": _items,
     "recovery": _recovery,
     "resume": _resume,
+    "power": _power,
     "soak": _soak,
     "shutdown": _shutdown,
     "storm": _storm,

@@ -12,7 +12,15 @@ def test_mutilated_messages_are_taken_or_refused_by_name_and_cost_no_memory() ->
     assert result["outcomes"].keys() == {
         *("taken", "no message", "RefusedError", "NotJoinedError", "SchemaMismatchError", "ProtocolMismatchError"),
     }
-    assert result["batches_refused_for"].keys() == {"payload", "report", "rows", "schema", "sequence", "values"}
+    assert result["batches_refused_for"].keys() == {
+        "bounds",
+        "payload",
+        "report",
+        "rows",
+        "schema",
+        "sequence",
+        "values",
+    }
 
 
 def test_a_seed_names_its_messages() -> None:

@@ -137,6 +137,21 @@ def signalled(boot: dict[str, Any]) -> int:
     return signals.exit_code
 
 
+def late(boot: dict[str, Any]) -> int:
+    """Gets SIGTERM when it is over, while Python takes itself down; ``ignores`` says whether it is prepared."""
+    from common.signals import StopSignals
+
+    class Late:
+        def __del__(self, kill: Any = os.kill, pid: int = os.getpid()) -> None:
+            kill(pid, signal.SIGTERM)
+
+    signals = StopSignals()
+    globals()["_late"] = Late()
+    if boot["ignores"]:
+        signals.ignore()
+    return 5
+
+
 if __name__ == "__main__":
     told = json.loads(sys.stdin.readline())
     sys.exit(globals()[told["life"]](told))

@@ -4,13 +4,14 @@ import logging
 import os
 import signal
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from common.child import Child, RestartPolicy, Supervisor
 from common.errors import AddressError, ChildFailedError, ConfigError, CrossborderError
 from tests.common.conftest import Bear
-from tests.conftest import PATIENCE, is_alive, kill, wait_for
+from tests.conftest import PATIENCE, ROOT, is_alive, kill, wait_for
 
 
 def supervise(
@@ -155,6 +156,15 @@ def test_a_child_inherits_the_file_descriptors_it_is_passed(bear: Bear) -> None:
     os.close(read_end)
 
 
+def test_a_package_in_the_current_directory_does_not_hide_ours(
+    bear: Bear, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "common").mkdir()
+    (tmp_path / "common" / "__init__.py").write_text("raise AssertionError('imported')")
+    monkeypatch.chdir(tmp_path)
+    assert bear("obedient", env={"PYTHONPATH": str(ROOT)}).next_event(PATIENCE)
+
+
 # Restarts.
 
 
@@ -185,6 +195,25 @@ def test_a_killed_child_is_started_again(bear: Bear) -> None:
     kill(first)
     wait_for(lambda: supervisor.restarts == 1, "the restart")
     assert supervisor.child.next_event(PATIENCE)["pid"] != first
+    supervisor.stop_watching()
+    assert failures == []
+
+
+def test_a_child_that_hangs_is_killed_and_started_again(bear: Bear) -> None:
+    failures: list[CrossborderError] = []
+    hung: set[int] = set()
+    children: list[Child] = []
+
+    def start() -> Child:
+        children.append(bear("obedient"))
+        return children[-1]
+
+    supervisor = Supervisor(start, failures.append, is_hung=lambda: children[-1].pid in hung)
+    os.kill(children[0].pid, signal.SIGSTOP)
+    hung.add(children[0].pid)
+    wait_for(lambda: supervisor.restarts == 1, "the restart")
+    assert children[0].poll() == -signal.SIGKILL
+    children[1].next_event(PATIENCE)
     supervisor.stop_watching()
     assert failures == []
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from common.clocks import Bucket, Deadline, Every
+from common.clocks import Bucket, Deadline, Every, Stillness
 
 
 class Clock:
@@ -67,3 +67,25 @@ def test_looking_into_a_bucket_takes_nothing() -> None:
     assert not bucket.is_empty()
     assert bucket.take()
     assert bucket.is_empty()
+
+
+def test_stillness_counts_from_the_last_change() -> None:
+    clock, counts = Clock(), [0]
+    stillness = Stillness(lambda: counts[0], clock)
+    found = []
+    for change in (0, 0, 0, 1, 0, 0):
+        clock.now += 1.0
+        counts[0] += change
+        found.append(stillness.seconds())
+    assert found == [1.0, 2.0, 3.0, 0.0, 1.0, 2.0]
+    stillness.begin()
+    assert stillness.seconds() == 0.0
+
+
+def test_a_time_in_which_nobody_could_look_is_no_stillness() -> None:
+    clock = Clock()
+    stillness = Stillness(lambda: 0, clock)
+    clock.now += 1.0
+    assert stillness.seconds() == 1.0
+    clock.now += 3600.0
+    assert stillness.seconds() == 0.0

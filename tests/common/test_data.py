@@ -1,12 +1,15 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from typing import Any
 
 import numpy as np
 import pytest
 
+from common.codec import schema_to_pb
 from common.data import NO_MODEL, Array, Column, ModelVersion, Schema
+from common.domain import Domain
 from common.errors import ConfigError, SchemaMismatchError
 
 SCHEMA = Schema((Column("obs", "<f4", (2, 3)), Column("action", "<i8"), Column("done", "|b1")))
@@ -149,6 +152,22 @@ def test_a_column_more_can_be_taken_away_again() -> None:
     more = Column("priority", "<f4")
     assert SCHEMA.plus(more).columns == (*SCHEMA.columns, more)
     assert SCHEMA.plus(more).without(more) == SCHEMA
+
+
+def test_a_domain_changes_neither_a_column_nor_the_wire_and_travels_with_the_schema() -> None:
+    bounded = Schema((Column("action", "<i8", domain=Domain.between(0, 1, "<i8")),))
+    plain = Schema((Column("action", "<i8"),))
+    assert bounded == plain
+    assert bounded.hash == plain.hash
+    bounded.require_equal(plain, "this one", "the other")
+    assert schema_to_pb(bounded) == schema_to_pb(plain)
+    (column,) = Schema.from_json(json.loads(json.dumps(bounded.to_json()))).columns
+    assert str(column.domain) == "0 to 1"
+
+
+def test_a_schema_of_an_earlier_release_has_no_domains() -> None:
+    (column,) = Schema.from_json([{"name": "action", "dtype": "<i8", "shape": [], "frames": False}]).columns
+    assert column.domain is None
 
 
 def test_a_column_of_a_name_that_is_taken_is_refused() -> None:

@@ -56,6 +56,40 @@ def test_a_space_has_a_column(space: gymnasium.Space[Any], column: Column) -> No
 
 
 @pytest.mark.parametrize(
+    ("space", "bounds"),
+    [
+        (gymnasium.spaces.Discrete(3), ["0 to 2"]),
+        (gymnasium.spaces.Discrete(3, start=-1), ["-1 to 1"]),
+        (gymnasium.spaces.MultiDiscrete([2, 3]), ["0 to 1", "0 to 2"]),
+        (gymnasium.spaces.MultiDiscrete([2, 3], start=[5, 0]), ["5 to 6", "0 to 2"]),
+        (gymnasium.spaces.MultiBinary(5), ["0 to 1"]),
+        (gymnasium.spaces.Box(-2, 2, (3,), np.float32), ["-2 to 2"]),
+        (
+            gymnasium.spaces.Box(np.array([-1, 0], np.float32), np.array([1, np.inf], np.float32)),
+            ["-1 to 1", "at least 0"],
+        ),
+        (gymnasium.spaces.Box(0, 10, (1,), np.int64), ["0 to 10"]),
+    ],
+)
+def test_the_column_of_a_space_knows_what_its_elements_may_be(space: gymnasium.Space[Any], bounds: list[str]) -> None:
+    column = column_of("x", space)
+    assert column.domain is not None
+    assert [column.domain.text(element) for element in range(len(bounds))] == bounds
+    assert column.domain.holds(np.array([space.sample() for _ in range(50)]).reshape(-1))
+
+
+@pytest.mark.parametrize(
+    "space",
+    [
+        gymnasium.spaces.Box(-np.inf, np.inf, (3,), np.float32),
+        gymnasium.spaces.Box(0, 255, (4, 84, 84), np.uint8),
+    ],
+)
+def test_where_a_space_excludes_nothing_there_is_nothing_to_check(space: gymnasium.Space[Any]) -> None:
+    assert column_of("x", space).domain is None
+
+
+@pytest.mark.parametrize(
     ("shape", "are_frames"),
     [
         ((4, 84, 84), True),

@@ -2,13 +2,14 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import re
 import subprocess
 import sys
 
 import pytest
 
-from common.log import AtMost, Seldom, quoted, relog
+from common.log import AtMost, LogFormat, Seldom, quiet_grpc, quoted, relog
 from tests.conftest import ROOT
 
 
@@ -35,6 +36,28 @@ def test_machines_read_one_object_per_line() -> None:
     assert entry.keys() == {"time", "level", "logger", "message"}
     assert (entry["level"], entry["logger"], entry["message"]) == ("WARNING", "deep.inside", "look out")
     assert match(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}\+00:00", entry["time"])
+
+
+IDENTIFY = "from common.log import identify; identify(run_id='1a2b', actor_id=3)"
+
+
+def test_an_actor_that_has_joined_is_named_in_each_of_its_lines() -> None:
+    line = written(f"setup_logging(); {IDENTIFY}")
+    assert match(r"\d\d:\d\d:\d\d WARNING \[run 1a2b actor 3\] deep\.inside: look out\n", line)
+    entry = json.loads(written(f"setup_logging(form='json'); {IDENTIFY}"))
+    assert (entry["run_id"], entry["actor_id"], entry["message"]) == ("1a2b", 3, "look out")
+
+
+@pytest.mark.parametrize("form", ["text", "json"])
+def test_an_actor_that_is_a_child_is_named_in_its_parents_log_too(form: str) -> None:
+    said = json.dumps({**RECORD, "run_id": "1a2b", "actor_id": 3})
+    line = written(
+        f"from common.log import relog; setup_logging(form='{form}'); relog('worker-0', {said!r})", "debug('')"
+    )
+    if form == "text":
+        assert line.endswith("WARNING [run 1a2b actor 3] worker-0.a.b: 100 %s\n")
+    else:
+        assert (json.loads(line)["run_id"], json.loads(line)["actor_id"]) == ("1a2b", 3)
 
 
 def test_an_exception_is_part_of_its_object() -> None:
@@ -88,6 +111,28 @@ def test_other_words_of_a_child_are_information(caplog: pytest.LogCaptureFixture
     caplog.set_level(logging.INFO, "worker-3")
     relog("worker-3", line)
     assert [(r.name, r.levelno, r.getMessage()) for r in caplog.records] == [("worker-3", logging.INFO, line)]
+
+
+@pytest.mark.parametrize(("letter", "level"), [("I", logging.INFO), ("W", logging.WARNING), ("E", logging.ERROR)])
+def test_a_line_of_grpcs_core_in_a_child_keeps_its_level(
+    caplog: pytest.LogCaptureFixture, letter: str, level: int
+) -> None:
+    caplog.set_level(logging.INFO, "worker-3")
+    relog("worker-3", f"{letter}1122 03:17:05.123456   71 chttp2_transport.cc:1403] Got goaway")
+    assert caplog.records[0].levelno == level
+
+
+@pytest.mark.parametrize(
+    ("form", "given", "then"), [("json", "", "NONE"), ("text", "", "ERROR"), ("json", "INFO", "INFO")]
+)
+def test_grpcs_core_is_quiet_where_machines_read_unless_somebody_wants_to_hear_it(
+    monkeypatch: pytest.MonkeyPatch, form: LogFormat, given: str, then: str
+) -> None:
+    monkeypatch.setenv("GRPC_VERBOSITY", given)
+    if not given:
+        monkeypatch.delenv("GRPC_VERBOSITY")
+    quiet_grpc(form)
+    assert os.environ["GRPC_VERBOSITY"] == then
 
 
 def test_something_frequent_is_due_at_most_once_in_a_while_and_the_rest_is_counted() -> None:

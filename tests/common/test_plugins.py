@@ -45,3 +45,29 @@ def test_a_module_in_the_current_directory_is_found(tmp_path: Path, monkeypatch:
 def test_a_relative_module_is_refused() -> None:
     with pytest.raises(PluginError, match="expected module:attr"):
         load(".foo:bar")
+
+
+@pytest.mark.parametrize(
+    ("code", "target"),
+    [
+        ("from common import own_thing", "my_clashing_part:make"),
+        ("import common.own_module", "my_clashing_part:make"),
+        ("", "common.own_module:make"),
+    ],
+)
+def test_a_package_with_the_name_of_one_of_ours_is_told_to_be_renamed(
+    code: str, target: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "my_clashing_part.py").write_text(code)
+    (tmp_path / "common").mkdir()
+    (tmp_path / "common" / "own_module.py").touch()
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.chdir(tmp_path)
+    hint = f"'common' is a package of crossborder's own, which hides {tmp_path / 'common'}: rename yours"
+    with pytest.raises(PluginError, match=hint):
+        load(target)
+
+
+def test_a_slip_in_the_name_of_a_module_of_ours_is_no_clash() -> None:
+    with pytest.raises(PluginError, match=r"No module named 'common\.agents\.dqm'$"):
+        load("common.agents.dqm:DQN")

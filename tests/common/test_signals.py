@@ -35,3 +35,9 @@ def test_a_signal_before_anything_can_be_stopped_ends_at_once(bear: Bear) -> Non
     os.kill(child.pid, signal.SIGTERM)
     assert child.next_event(PATIENCE) == {"interrupted": True}
     assert child.wait(PATIENCE) == 143
+
+
+@pytest.mark.parametrize(("ignores", "code"), [(True, 5), (False, -signal.SIGTERM)])
+def test_a_signal_that_comes_when_all_is_over_changes_nothing(bear: Bear, *, ignores: bool, code: int) -> None:
+    """Python takes our handlers away before it has ended; a signal that is not ignored kills it then."""
+    assert bear("late", ignores=ignores).wait(PATIENCE) == code

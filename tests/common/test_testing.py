@@ -311,7 +311,10 @@ BROKEN_AGENTS: dict[str, Broken] = {
         changed("sample", lambda actions: actions + 5),
         "which is not in the action space Discrete(2)",
     ),
-    "actions in a list": (changed("sample", list), "sample() returned list: return a numpy array"),
+    "actions in a list": (
+        changed("sample", list),
+        "returned list of shape [1]: return a numpy array",
+    ),
     "observations overwritten": ({"sample": sample_in_place}, "sample() changed the observations it was given"),
     "chance in eval mode": (
         {"sample": lambda self, obs: self._rng.integers(2, size=len(obs))},

@@ -29,7 +29,12 @@ ENDLESS = {
     "record_interval": 100,
     "save_interval": 1000,
 }
-BEGUN = 'process_start_time_seconds{job="ingest"}'
+SEEN = {
+    "learner": ["actor.token", "admin.token", "ca.pem", "server.key", "server.pem"],
+    "actor": ["actor.key", "actor.pem", "actor.token", "ca.pem"],
+}
+"""The files of certificates and tokens in each container."""
+BEGUN = 'process_start_time_seconds{job="crossborder-ingest"}'
 SHIPPED = {**VARIABLES, "$__rate_interval": "20s"}  # Four scrapes.
 
 
@@ -83,6 +88,18 @@ def test_nobody_joins_without_a_token_or_in_the_clear(system: Composition) -> No
     assert exit_code(*join, "--ca=certs/ca.pem") == AuthenticationError.exit_code
     assert exit_code(*join, "--insecure") == LearnerUnreachableError.exit_code
     wait(lambda: system.value("crossborder_unauthenticated_calls_total"), "the refused call is counted")
+
+
+def test_an_actors_container_sees_neither_the_authoritys_key_nor_the_admins_token(system: Composition) -> None:
+    seen = {service: docker("exec", system.containers(service)[0], "ls", "certs").split() for service in SEEN}
+    assert seen == SEEN
+
+
+def test_status_is_told_in_the_learners_container(system: Composition) -> None:
+    (learner,) = system.containers("learner")
+    trust = ["--ca=certs/ca.pem", "--token-file=certs/admin.token"]
+    told = docker("exec", learner, "learner-server", "status", "--learner=localhost:50051", *trust, "--json")
+    assert {actor["name"] for actor in json.loads(told)["actors"]} == {"unnamed"}
 
 
 def test_scaled_to_four_all_four_deliver(system: Composition) -> None:
@@ -146,8 +163,8 @@ def test_every_rule_can_be_evaluated(system: Composition) -> None:
 def test_restarted_with_a_target_the_run_goes_on_to_it_and_ends_well(system: Composition) -> None:
     system.configure(merged(CARTPOLE, {"trainer": {"max_opts": ENDLESS["max_opts"]}}))  # It has used up its own.
     system("restart", "learner")
-    wait(lambda: not system.learner()["State"]["Running"], "the target is reached")
-    assert system.learner()["State"]["ExitCode"] == 0
+    assert docker("wait", system.learner()["Id"]) == "0", "the target is reached"
+    assert not system.learner()["State"]["Running"]
     log = docker("logs", system.learner()["Id"])
     assert log.count("the target score was reached") == 1
     wait(lambda: system.value("max(up)") == 0, "Prometheus sees the end")

@@ -107,7 +107,9 @@ def prometheus(
     config = yaml.safe_load((SHIPPED / "prometheus.yml").read_text())
     config["global"] = {"scrape_interval": "1s", "evaluation_interval": "1s"}
     for job in config["scrape_configs"]:
-        job["static_configs"][0]["targets"] = [f"127.0.0.1:{endpoints[job['job_name'] + '_metrics_port']}"]
+        job["static_configs"][0]["targets"] = [
+            f"127.0.0.1:{endpoints[job['job_name'].removeprefix('crossborder-') + '_metrics_port']}"
+        ]
     if alertmanager:
         config["alerting"] = {"alertmanagers": [{"static_configs": [{"targets": [alertmanager]}]}]}
     rules = yaml.safe_load((SHIPPED / "alerts.yml").read_text())

@@ -51,7 +51,10 @@ def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
     learner = Command("learner.cli", *where, "--local-actors", "2", *options, log=folder / "learner.log")
     try:
         with prometheus(folder, endpoints(folder / "run")) as asked:
-            wait_for(lambda: asked.values("crossborder_last_checkpoint_timestamp_seconds"), "the first checkpoint")
+            wait_for(
+                lambda: asked.values('crossborder_last_checkpoint_timestamp_seconds{kind="state"}'),
+                "the first checkpoint",
+            )
             yield asked
     finally:
         learner.end()

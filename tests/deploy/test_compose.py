@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
 import yaml
 
 from actor.cli import parser as actor_parser
+from common.server_config import LimitsConfig, ServerConfig
+from learner.certs import FOR_ACTORS, FOR_LEARNER
 from learner.certs_cli import parser as certs_parser
 from learner.cli import parser as learner_parser
 from tests.conftest import ROOT
@@ -32,6 +35,34 @@ def test_the_gpu_overlay_adds_a_device_to_the_learners_command_and_nothing_else(
     assert added == [*SERVICES["learner"]["command"], "--set=trainer.device=cuda"]
 
 
+def test_behind_the_front_the_learner_is_reached_by_the_front_and_prometheus_alone() -> None:
+    overlay = services("docker/docker-compose.front.yml")
+    networks = {name: set(overlay.get(name, {}).get("networks", ["default"])) for name in {*SERVICES, *overlay}}
+    assert {name for name, joined in networks.items() if joined & networks["learner"]} == {
+        "learner",
+        "front",
+        "prometheus",
+    }
+    assert "ports" not in overlay["learner"]
+    front = overlay["front"]
+    assert (front["read_only"], front["cap_drop"]) == (True, ["ALL"])
+    assert front["ports"] == ["${FRONT:-127.0.0.1:50051}:50051"]
+
+
+def test_behind_the_front_commands_are_the_programs_and_limits_of_an_address_are_those_of_all() -> None:
+    overlay = services("docker/docker-compose.front.yml")
+    for name, parser in PARSERS.items():
+        parser().parse_args(overlay[name]["command"])
+    command = overlay["learner"]["command"]
+    size = len(SERVICES["learner"]["command"])
+    assert command[:size] == SERVICES["learner"]["command"]
+    assert set(command[size:]) == {
+        f"--set=server.limits.max_address_calls={4 * ServerConfig().fleet}",
+        f"--set=server.limits.max_address_actors={ServerConfig().max_actors}",
+        f"--set=server.limits.address_joins_per_second={LimitsConfig().joins_per_second:g}",
+    }
+
+
 @pytest.mark.parametrize("path", OVERLAYS)
 def test_an_overlay_changes_services_that_exist(path: str) -> None:
     assert set(OVERLAYS[path]) <= set(SERVICES)
@@ -44,3 +75,36 @@ def test_every_service_is_hardened_and_only_prometheus_and_grafana_are_published
         assert service["security_opt"] == ["no-new-privileges:true"]
         assert all(port.startswith("127.0.0.1:") for port in service.get("ports", []))
     assert {name for name, service in SERVICES.items() if "ports" in service} == {"prometheus", "grafana"}
+
+
+def mounts(service: str) -> dict[str, str]:
+    """The volumes of a service by where it sees them."""
+    return {place: volume for volume, place, *_ in (mount.split(":") for mount in SERVICES[service]["volumes"])}
+
+
+def test_an_actor_sees_neither_the_authoritys_key_nor_the_admins_token_and_the_learner_not_the_key() -> None:
+    arguments = certs_parser().parse_args(SERVICES["certs"]["command"])
+    made = mounts("certs")
+    for service, handed_out, files in (
+        ("learner", arguments.for_learner, FOR_LEARNER),
+        ("actor", arguments.for_actors, FOR_ACTORS),
+    ):
+        assert mounts(service)["/app/certs"] == made[f"/app/{handed_out}"]
+        assert made[f"/app/{arguments.out}"] not in mounts(service).values()
+        assert "ca.key" not in files
+    assert not {"admin.token", "server.key"} & {*FOR_ACTORS}
+
+
+def test_the_image_has_a_directory_of_its_user_for_each_volume_of_certificates() -> None:
+    (line,) = re.findall(r"install --directory --owner=crossborder .*", (ROOT / "docker/Dockerfile").read_text())
+    assert {*mounts("certs"), *mounts("learner")} <= {*line.split()}
+
+
+def test_the_files_that_commands_name_are_those_that_they_are_handed() -> None:
+    for service, files in (("learner", FOR_LEARNER), ("actor", FOR_ACTORS)):
+        named = re.findall(r"certs/([a-z.]+)", " ".join(SERVICES[service]["command"]))
+        assert {*named} <= {*files}
+
+
+def test_status_is_answered_to_the_admins_token() -> None:
+    assert "--set=server.admin_token_file=certs/admin.token" in SERVICES["learner"]["command"]

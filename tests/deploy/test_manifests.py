@@ -1,4 +1,4 @@
-"""The manifests and units: valid, restricted, and of the same words as the programs and the rules they name."""
+"""The manifests and units are valid and restricted, and name what the programs and the rules name."""
 
 from __future__ import annotations
 
@@ -16,14 +16,16 @@ import yaml
 
 from actor.cli import parser as actor_parser
 from actor.health_cli import parser as health_parser
+from deploy.__main__ import GENERATED
+from learner.certs import FOR_ACTORS, FOR_LEARNER
 from learner.cli import parser as learner_parser
 from tests.conftest import PATIENCE, ROOT
 
 DEPLOY = ROOT / "deploy"
 KUBERNETES = "1.31.0"
 OVERLAYS = ["base", *(f"overlays/{path.name}" for path in sorted((DEPLOY / "overlays").iterdir()))]
-OPERATORS = {"ServiceMonitor", "PrometheusRule"}
-"""Kinds of the Prometheus Operator, which Kubernetes' own schemas do not know."""
+OPERATORS = {"ServiceMonitor", "PrometheusRule", "ScaledObject"}
+"""Kinds of the Prometheus Operator and of KEDA, which Kubernetes' own schemas do not know."""
 
 needs_kubectl = pytest.mark.skipif(shutil.which("kubectl") is None, reason="not installed: kubectl")
 
@@ -57,13 +59,19 @@ def pod_of(workload: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
 
 BASE = documents("base")
 MONITORING = documents("components/monitoring")
+FRONT = documents("components/front")
+COMPONENTS = [
+    document for name in ("monitoring", "autoscaler", "job", "front") for document in documents(f"components/{name}")
+]
 LEARNER, ACTOR = find("StatefulSet", "learner", BASE), find("Deployment", "actor", BASE)
 
 
-@pytest.mark.parametrize("document", [*BASE, *MONITORING], ids=lambda d: f"{d['kind']}-{d['metadata']['name']}")
+KNOWN = [document for document in [*BASE, *COMPONENTS] if document["kind"] not in OPERATORS]
+
+
+@pytest.mark.parametrize("document", KNOWN, ids=lambda d: f"{d['kind']}-{d['metadata']['name']}")
 def test_a_resource_is_valid_and_has_no_field_that_kubernetes_does_not_know(document: dict[str, Any]) -> None:
-    if document["kind"] not in OPERATORS:
-        kubernetes_validate.validate(document, KUBERNETES, strict=True)
+    kubernetes_validate.validate(document, KUBERNETES, strict=True)
 
 
 def test_a_misspelt_field_would_be_seen() -> None:
@@ -93,7 +101,29 @@ def test_where_actors_are_scaled_by_demand_nothing_else_says_how_many() -> None:
     assert "replicas" not in find("Deployment", "actor", kustomized("overlays/monitoring"))["spec"]
 
 
-@pytest.mark.parametrize("workload", [LEARNER, ACTOR], ids=["learner", "actor"])
+@needs_kubectl
+def test_behind_the_front_actors_reach_the_front_alone_and_it_alone_reaches_the_learner() -> None:
+    found = kustomized("overlays/front")
+    assert pod_of(find("Deployment", "actor", found))[1]["env"] == [{"name": "LEARNER", "value": "front"}]
+    learner_parser().parse_args(pod_of(find("StatefulSet", "learner", found))[1]["args"])
+
+    def peers(policy: str, direction: str, end: str) -> dict[str, str]:
+        (peer,) = find("NetworkPolicy", policy, found)["spec"][direction][0][end]
+        return dict(peer["podSelector"]["matchLabels"])
+
+    name = "app.kubernetes.io/name"
+    assert peers("actor", "egress", "to") == {name: "front"}
+    assert peers("front", "ingress", "from") == {name: "actor"}
+    assert peers("front", "egress", "to") == {name: "learner"}
+    assert peers("learner", "ingress", "from") == {name: "front"}
+    limits = pod_of(find("StatefulSet", "learner", found))[1]["args"][-3:]
+    composed = yaml.safe_load((ROOT / "docker/docker-compose.front.yml").read_text())["services"]
+    assert limits == composed["learner"]["command"][-3:]
+
+
+@pytest.mark.parametrize(
+    "workload", [LEARNER, ACTOR, find("Deployment", "front", FRONT)], ids=["learner", "actor", "front"]
+)
 def test_pods_are_restricted_and_their_root_is_read_only(workload: dict[str, Any]) -> None:
     spec, container = pod_of(workload)
     assert spec["securityContext"]["runAsNonRoot"]
@@ -116,27 +146,87 @@ def test_the_programs_take_their_arguments_and_the_learner_its_probes() -> None:
         health_parser().parse_args(arguments)
 
 
+def test_the_learner_answers_admins_and_only_it_has_their_token() -> None:
+    assert "--set=server.admin_token_file=certs/admin.token" in pod_of(LEARNER)[1]["args"]
+    guide = (ROOT / "docs/operations.md").read_text()
+    for workload, secret, handed_out, files in (
+        (LEARNER, "learner-certs", "for-learner", FOR_LEARNER),
+        (ACTOR, "actor-certs", "for-actors", FOR_ACTORS),
+    ):
+        spec, container = pod_of(workload)
+        assert [volume["secret"]["secretName"] for volume in spec["volumes"] if "secret" in volume] == [secret]
+        assert f"create secret generic {secret} --from-file={handed_out}\n" in guide
+        assert {*re.findall(r"certs/([a-z.]+)", " ".join(container["args"]))} <= {*files}
+
+
 def test_ports_are_named_the_same_everywhere() -> None:
     ports = {port["name"] for port in pod_of(LEARNER)[1]["ports"]}
     service = find("Service", "learner", BASE)["spec"]["ports"]
     assert {port["name"] for port in service} == {port["targetPort"] for port in service} == ports
     monitored = find("ServiceMonitor", "learner", MONITORING)["spec"]["endpoints"]
     jobs = yaml.safe_load((ROOT / "docker/prometheus/prometheus.yml").read_text())["scrape_configs"]
-    assert {one["port"] for one in monitored} == {job["job_name"] for job in jobs} == ports - {"grpc"}
+    assert {one["port"] for one in monitored} == ports - {"grpc"}
+    assert {job["job_name"] for job in jobs} == {f"crossborder-{one['port']}" for one in monitored}
+    assert all(one["relabelings"][0]["replacement"] == "crossborder-$1" for one in monitored)
     allowed = find("NetworkPolicy", "learner-metrics", MONITORING)["spec"]["ingress"][0]["ports"]
     assert {port["port"] for port in allowed} == ports - {"grpc"}
 
 
-def test_the_operators_rules_are_those_of_the_composition() -> None:
-    shipped = [
-        yaml.safe_load((ROOT / "docker/prometheus" / name).read_text()) for name in ("alerts.yml", "scaling.yml")
-    ]
-    rules = find("PrometheusRule", "crossborder", MONITORING)["spec"]
-    assert rules == {"groups": [group for file in shipped for group in file["groups"]]}
+@pytest.mark.parametrize("path", GENERATED)
+def test_a_generated_manifest_is_what_its_sources_say(path: str) -> None:
+    assert list(yaml.safe_load_all((DEPLOY / path).read_text())) == GENERATED[path]()
+
+
+@needs_kubectl
+def test_the_job_overlay_runs_the_same_pods_to_completion() -> None:
+    found = kustomized("overlays/job")
+    assert {one["kind"] for one in found}.isdisjoint({"StatefulSet", "Deployment"})
+    for name, workload in (("learner", LEARNER), ("actor", ACTOR)):
+        job = find("Job", name, found)["spec"]
+        assert job["template"]["spec"]["restartPolicy"] == "OnFailure"
+        assert job["template"]["spec"]["containers"] == [pod_of(workload)[1]]
+    volumes = {volume["name"]: volume for volume in pod_of(find("Job", "learner", found))[0]["volumes"]}
+    assert find("PersistentVolumeClaim", volumes["runs"]["persistentVolumeClaim"]["claimName"], found)
+
+
+@needs_kubectl
+def test_two_runs_in_a_namespace_share_neither_names_nor_pods() -> None:
+    named = kustomized("overlays/named")
+    service, actor = find("Service", "first-learner", named), find("Deployment", "first-actor", named)
+    (variable,) = pod_of(actor)[1]["env"]
+    assert variable == {"name": "LEARNER", "value": service["metadata"]["name"]}
+    selectors = [service["spec"]["selector"], actor["spec"]["selector"]["matchLabels"]]
+    selectors += [one["spec"]["selector"]["matchLabels"] for one in named if one["kind"] == "PodDisruptionBudget"]
+    selectors += [one["spec"]["podSelector"]["matchLabels"] for one in named if one["kind"] == "NetworkPolicy"]
+    assert len(selectors) == 6
+    assert all(selector["app.kubernetes.io/instance"] == "first" for selector in selectors)
+    theirs = {(one["kind"], one["metadata"]["name"]) for one in named if one["kind"] != "Namespace"}
+    assert theirs.isdisjoint({(one["kind"], one["metadata"]["name"]) for one in kustomized("base")})
+
+
+def test_every_pod_is_within_a_disruption_budget_and_actors_are_spread_over_the_nodes() -> None:
+    budgets = [one["spec"]["selector"]["matchLabels"] for one in BASE if one["kind"] == "PodDisruptionBudget"]
+    assert budgets == [workload["spec"]["selector"]["matchLabels"] for workload in (LEARNER, ACTOR)]
+    (spread,) = pod_of(ACTOR)[0]["topologySpreadConstraints"]
+    assert spread["labelSelector"] == ACTOR["spec"]["selector"]
+
+
+def test_keda_asks_for_the_metric_of_this_namespace_and_this_learner() -> None:
+    (scaled,) = documents("components/keda")
+    (trigger,) = scaled["spec"]["triggers"]
+    assert scaled["spec"]["scaleTargetRef"]["name"] == ACTOR["metadata"]["name"]
+    service = find("Service", "learner", BASE)["metadata"]["name"]
+    assert f'crossborder:actor_demand{{namespace="crossborder",service="{service}"}}' in trigger["metadata"]["query"]
+
+
+def test_grafanas_sidecar_finds_every_dashboard() -> None:
+    maps = [one for one in MONITORING if one["kind"] == "ConfigMap"]
+    assert len(maps) == len(list((ROOT / "docker/grafana/dashboards").glob("*.json")))
+    assert all(one["metadata"]["labels"] == {"grafana_dashboard": "1"} for one in maps)
 
 
 def test_actors_are_scaled_by_a_metric_that_a_rule_records() -> None:
-    spec = find("HorizontalPodAutoscaler", "actor", MONITORING)["spec"]
+    spec = find("HorizontalPodAutoscaler", "actor", documents("components/autoscaler"))["spec"]
     assert spec["scaleTargetRef"]["name"] == ACTOR["metadata"]["name"]
     (metric,) = spec["metrics"]
     (group,) = yaml.safe_load((ROOT / "docker/prometheus/scaling.yml").read_text())["groups"]
@@ -150,6 +240,15 @@ UNITS = sorted((DEPLOY / "systemd").glob("*.service"))
 @pytest.mark.parametrize("unit", UNITS, ids=lambda path: path.stem)
 def test_a_unit_starts_a_program_with_arguments_that_it_takes(unit: Path) -> None:
     (line,) = re.findall(r"^ExecStart=(.*)$", unit.read_text().replace("\\\n", ""), re.MULTILINE)
-    program, *arguments = shlex.split(line)
+    program = shlex.split(line)[0]
     parser = {"learner-server": learner_parser, "actor-worker": actor_parser}[Path(program).name]()
-    parser.parse_args([argument.replace("${ACTORS}", "16") for argument in arguments])
+    options = {"${ACTORS}": "16", "$OPTIONS": "--allow my_env"}  # systemd splits what has no braces.
+    for variable, value in options.items():
+        line = line.replace(variable, value)
+    parser.parse_args(shlex.split(line)[1:])
+
+
+def test_the_learners_unit_has_descriptors_for_its_connections_and_answers_admins() -> None:
+    unit = (DEPLOY / "systemd/crossborder-learner.service").read_text()
+    assert "\nLimitNOFILE=65536\n" in unit
+    assert "--set=server.admin_token_file=/etc/crossborder/admin.token" in unit

@@ -7,9 +7,12 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from common.config import RunConfig
-from common.data import Items, Schema
+from common.data import Array, Items, Schema
 from common.envs import spec_of
 from common.processors import OneStep
 from learner.actor_table import ActorState
@@ -57,6 +60,27 @@ def test_every_item_of_every_actor_arrives_once_and_in_order(make_config: MakeCo
     assert sorted(steps) == [0, 1, 2], "nobody died, so seeds, and with them the environments' tags, are the actor ids"
     assert sum(steps.values()) == result.samples_total
     assert_complete(stored_items(result.run_dir), steps)
+
+
+class SucceedingEnv(CountingEnv):
+    """Its episodes succeed where they terminate, and say so."""
+
+    def step(self, action: int) -> tuple[Array, float, bool, bool, dict[str, Any]]:
+        obs, reward, terminated, truncated, _ = super().step(action)
+        return obs, reward, terminated, truncated, {"is_success": terminated}
+
+
+def test_what_actors_get_in_training_is_recorded(make_config: MakeConfig) -> None:
+    env = {"target": "tests.e2e.test_counting:SucceedingEnv"}
+    trainer = {"max_opts": 1_000_000, "record_interval": 5}
+    config = make_config(env=env, replay={"samples_per_insert": 1.6}, trainer=trainer)
+    with train_in_thread(config, local_actors=1) as (server, _):
+        keys = {"train_return", "train_length", "train_success"}
+        wait_for(lambda: keys <= server.learner.last_record.keys(), "a record has what the episodes came to")
+        found = dict(server.learner.last_record)
+        server.learner.request_stop()
+    assert found["train_length"] == pytest.approx(7, abs=1)
+    assert found["train_return"] > 0
 
 
 def test_the_environments_of_one_actor_are_kept_apart(make_config: MakeConfig) -> None:

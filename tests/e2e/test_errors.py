@@ -63,6 +63,11 @@ WRONG: dict[str, tuple[dict[str, Any], int, str]] = {
         2,
         r"server\.clip_nonfinite\.reward: expected at most 3\.40282e\+38, found 1e\+39",
     ),
+    "a column with bounds that is none": (
+        {"server": {"out_of_bounds": {"actions": "count"}}},
+        2,
+        r"server\.out_of_bounds: expected a column with bounds, found 'actions' \(did you mean 'action'\?\)",
+    ),
     "an agent for other actions": (
         {
             "env": {"target": "gymnasium:make", "params": {"id": "Pendulum-v1"}},
@@ -113,7 +118,7 @@ def test_a_port_in_use(start: Start, write_config: WriteConfig) -> None:
 
 
 def test_a_run_directory_that_holds_a_run(start: Start, write_config: WriteConfig, tmp_path: Path) -> None:
-    (tmp_path / "run" / "shared").mkdir(parents=True)
+    (tmp_path / "run" / "best").mkdir(parents=True)
     assert_fails(start("learner.cli", "--config", str(write_config())), 4, "expected a new run directory, found a run")
 
 
@@ -200,3 +205,15 @@ def test_a_learner_of_another_protocol_version(start: Start) -> None:
         assert_fails(worker, 7, f"the learner speaks 0, the actor {PROTOCOL_VERSION}")
     finally:
         server.stop(0).wait(5)
+
+
+@pytest.mark.parametrize(("error", "named"), [("exit", r"SystemExit\(3\)"), ("interrupt", r"KeyboardInterrupt\(\)")])
+def test_an_environment_that_ends_the_process_does_not_do_so_in_silence(
+    error: str, named: str, start: Start, write_config: WriteConfig, tmp_path: Path
+) -> None:
+    env = {"target": "tests.parts:ExitingEnv", "params": {"marker": str(tmp_path / "it"), "at": 3, "error": error}}
+    agent = {"target": "tests.parts:CheckingAgent", "params": {"in_turns": True}}
+    command = start("learner.sync_cli", "--config", str(write_config(env=env, agent=agent)))
+    assert command.wait() == 1, command.output()
+    assert re.search(f"one of your parts raised {named}", command.output()), command.output()
+    assert "in fail" in command.output(), "the traceback names the place"

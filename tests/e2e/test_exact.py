@@ -49,7 +49,7 @@ PENDULUM: dict[str, Any] = {
 RUNS: dict[str, dict[str, Any]] = {
     "n-step": {"step_processor": {"target": "common.processors:NStep"}},
     "sac": PENDULUM,
-    "prioritized": {"replay": {"prioritized": {}}, "push": {"initial_priorities": True}},
+    "prioritized": {"replay": {"prioritized": {"n_opts_final": 1000}}, "push": {"initial_priorities": True}},
     "three environments": {"envs_per_actor": 3},
     "without a ratio": {"replay": {"samples_per_insert": None}, "envs_per_actor": 2},
 }

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 import re
+import shutil
 import signal
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
+
 from common.errors import DivergedError
 from learner.actor_table import map_actor_table
 from tests.conftest import Command, children_of, endpoints, is_alive, kill, wait_for
-from tests.e2e.test_by_hand import ENDLESS, free_port, grows
+from tests.e2e.test_by_hand import ENDLESS, free_port, grows, steps_by_actor
 from tests.e2e.test_counting import CAPACITY, stored_items
 from tests.learner.test_metrics import scrape
-from tests.parts import assert_complete
+from tests.parts import assert_complete, check_rows
 
 
 def resumed_at(server: Command) -> int:
@@ -88,3 +92,99 @@ def test_a_run_that_diverges_ends_without_saving_that_and_goes_on_from_the_check
     wait_for(lambda: kept(run_dir) > last, "a checkpoint further on")
     assert resumed_at(again) == last
     assert scrape(endpoints(run_dir)["trainer_metrics_port"])["divergences_total"] == 1
+
+
+def with_three_actors(
+    start: Callable[..., Command], write_config: Callable[..., Path], run_dir: Path
+) -> tuple[Command, list[Command]]:
+    """A learner with a checkpoint, and two commands whose three actors have all stored items."""
+    address = f"127.0.0.1:{free_port()}"
+    trainer, push = {**ENDLESS, "checkpoint_seconds": 0.1}, {"n_buffer": 10, "spool_bytes": 50_000}
+    config = write_config(trainer=trainer, replay={"samples_per_insert": 16}, push=push)
+    server = start("learner.cli", "--config", str(config), "--listen", address)
+    actors = [start("actor.cli", "--learner", address, "--num-actors", n) for n in ("1", "2")]
+    wait_for(lambda: len(steps_by_actor(run_dir)) == 3, "three actors")
+    grows(run_dir, {*steps_by_actor(run_dir)})
+    wait_for(lambda: kept(run_dir) > 0, "a checkpoint")
+    return server, actors
+
+
+def test_a_restored_older_copy_costs_what_came_after_it_and_no_actor(
+    start: Callable[..., Command], write_config: Callable[..., Path], tmp_path: Path
+) -> None:
+    run_dir = tmp_path / "run"
+    server, actors = with_three_actors(start, write_config, run_dir)
+    stop_and_copy(server, run_dir / "shared", tmp_path / "older")
+    before, pids = items_by_actor(run_dir), {*steps_by_actor(run_dir)}
+    more_than_a_window = 100  # So that the learner has acknowledged some of them.
+    wait_for(
+        lambda: all(items_by_actor(run_dir)[pid] > n + more_than_a_window for pid, n in before.items()), "later items"
+    )
+    for pid in (*children_of(server.process.pid), server.process.pid):
+        kill(pid)
+    server.wait()
+    shutil.rmtree(run_dir / "shared")
+    (tmp_path / "older").rename(run_dir / "shared")
+    server = start("learner.cli", "--resume", str(run_dir))
+    grows(run_dir, pids)
+    assert all(actor.process.poll() is None for actor in actors)
+    warnings = [line for actor in actors for line in actor.output().splitlines() if "the others are gone" in line]
+    assert len(warnings) == 3, "each actor says that acknowledged items are gone"
+    assert all(" WARNING " in line for line in warnings)
+    server.signal(signal.SIGTERM)
+    assert server.wait() == 128 + signal.SIGTERM, server.output()
+    assert [actor.wait() for actor in actors] == [0, 0], actors[0].output() + actors[1].output()
+    table = map_actor_table(run_dir / "shared", create=False)
+    assert table["actor_id"][table["pid"] > 0].tolist() == [0, 1, 2], "each went on in its own place"
+    items = stored_items(run_dir)
+    check_rows(items)
+    for tag in range(3):
+        steps = items["obs"][items["obs"][:, 0] == tag, 1]
+        assert (np.diff(steps) > 0).all(), "nothing was stored twice"
+
+
+def test_settings_changed_on_resume_reach_the_actors_that_live_on_after_they_have_handed_over(
+    start: Callable[..., Command], write_config: Callable[..., Path], tmp_path: Path
+) -> None:
+    run_dir = tmp_path / "run"
+    server, actors = with_three_actors(start, write_config, run_dir)
+    pids = {*steps_by_actor(run_dir)}
+    kill(server.process.pid)
+    server.wait()
+    server = start(
+        "learner.cli", "--resume", str(run_dir), "--set", "env.rebuilds_per_minute=3", "--set", "server.max_rows=10"
+    )
+    wait_for(lambda: lives(run_dir) == [2, 2, 2], "each process begins a second life")
+    grows(run_dir, pids)
+    server.signal(signal.SIGTERM)
+    assert server.wait() == 128 + signal.SIGTERM, server.output()
+    assert [actor.wait() for actor in actors] == [0, 0], actors[0].output() + actors[1].output()
+    said = "".join(actor.output() for actor in actors)
+    assert said.count("starts anew: env.rebuilds_per_minute: 0 → 3\n") == 3
+    assert "were not acknowledged" not in said
+    table = map_actor_table(run_dir / "shared", create=False)
+    known = table[table["pid"] > 0]
+    assert_complete(stored_items(run_dir), {tag: int(row["env_steps"]) for tag, row in enumerate(known)})
+
+
+def lives(run_dir: Path) -> list[int]:
+    """How often each actor process has begun to act."""
+    table = map_actor_table(run_dir / "shared", create=False)
+    acted = table[(table["pid"] > 0) & (table["env_steps"] > 0)]
+    return [int(count) for count in np.unique(acted["pid"], return_counts=True)[1]]
+
+
+def items_by_actor(run_dir: Path) -> dict[int, int]:
+    """Items stored of each actor process, by its pid."""
+    table = map_actor_table(run_dir / "shared", create=False)
+    return {int(row["pid"]): int(row["items"]) for row in table if row["pid"]}
+
+
+def stop_and_copy(server: Command, directory: Path, target: Path) -> None:
+    """Copy a directory while neither the trainer nor its children write."""
+    pids = (server.process.pid, *children_of(server.process.pid))
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
+    shutil.copytree(directory, target)
+    for pid in pids:
+        os.kill(pid, signal.SIGCONT)

@@ -15,7 +15,6 @@ import yaml
 from tests.conftest import Command
 
 Start = Callable[..., Command]
-SCORED = ("--episodes", "3", "--seed", "7", "--json")
 CART_POLE: dict[str, Any] = {
     "env": {"target": "gymnasium:make", "params": {"id": "CartPole-v1"}},
     "agent": {"target": "common.agents.dqn:DQN", "params": {"units": [16]}},
@@ -38,7 +37,7 @@ def moved(start: Start, tmp_path: Path) -> Path:
 
 
 def test_the_best_policy_is_scored_filmed_and_exported_where_only_its_directory_is(start: Start, moved: Path) -> None:
-    evaluated = start("learner.eval_cli", "--run", "moved", "--best", *SCORED, "--record-video", cwd=moved.parent)
+    evaluated = start("learner.eval_cli", "--run", "moved", "--best", "--json", "--record-video", cwd=moved.parent)
     exported = start("learner.export_cli", "--run", "moved", "--output", "policy.onnx", cwd=moved.parent)
     assert evaluated.wait() == 0, evaluated.output()
     assert exported.wait() == 0, exported.output()

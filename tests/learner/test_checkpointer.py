@@ -20,6 +20,7 @@ from learner.checkpoint import SaveCounts
 from learner.checkpointer import Checkpointer
 from learner.replay.memory import ReplayMemory, ReplayWriter
 from learner.replay.uniform import UniformReplay
+from learner.replay.watermark import Watermark
 from learner.scoring import Moment
 from learner.training_state import StateFiles, StateOfRun
 from tests.conftest import PATIENCE
@@ -32,16 +33,16 @@ class GatedFiles(StateFiles):
         super().__init__(directory, {"run_id": "run"}, keep=9, counts=SaveCounts())
         self.begun, self.gate = threading.Event(), threading.Event()
 
-    def write(self, state: StateOfRun) -> None:
+    def write(self, state: StateOfRun, watermark: Watermark | None = None) -> None:
         self.begun.set()
         assert self.gate.wait(PATIENCE)
-        super().write(state)
+        super().write(state, watermark)
 
 
 class FullFiles(StateFiles):
     """A disk without room."""
 
-    def write(self, state: StateOfRun) -> None:
+    def write(self, state: StateOfRun, watermark: Watermark | None = None) -> None:
         raise CheckpointError("no space left on device")
 
 
@@ -60,7 +61,14 @@ class Scene:
         self.buffer = UniformReplay(memory, seed=0)
         self.now, self.opt_steps = 0.0, 0
         self.checkpointer = Checkpointer(
-            files, self.agent, {"buffer": self.buffer}, "cpu", seconds=seconds, items=items, clock=lambda: self.now
+            files,
+            self.agent,
+            {"buffer": self.buffer},
+            "cpu",
+            seconds=seconds,
+            items=items,
+            replay=memory,
+            clock=lambda: self.now,
         )
 
     def step(self, at: float, items: int | None = None) -> None:
@@ -118,6 +126,19 @@ def test_a_restored_buffer_draws_what_would_have_been_drawn(tmp_path: Path) -> N
     assert torch.rand(4).tolist() == torch_expected
     assert again.buffer.batch(16)["obs"].tolist() == expected
     assert again.buffer.sampled == scene.buffer.sampled
+
+
+def test_the_replay_is_synced_before_a_state_is_written_which_says_how_far_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = StateFiles(tmp_path / "checkpoints", {"run_id": "run"}, keep=1, counts=SaveCounts())
+    synced = list[Path]()
+    monkeypatch.setattr("learner.replay.memory.sync", synced.append)
+    scene = Scene(tmp_path, files)
+    scene.step(at=10.0)
+    scene.finish()
+    assert {path.name for path in synced} >= {"header", "cursors", "batches", "column-obs", "column-reward"}
+    assert files.watermark() == Watermark(0, 64, 0, 1, [(1, 1, 64, 0)])
 
 
 def test_a_full_disk_does_not_end_training(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -147,6 +147,13 @@ def test_the_last_evaluation_is_waited_for(make_config: MakeConfig) -> None:
     assert [row["eval_reward"] for row in evaluations(result.run_dir)] == [20.0]
 
 
+def test_the_last_policy_is_scored_in_the_process_too(make_config: MakeConfig) -> None:
+    trainer = {"max_opts": 25, "eval_interval": 20}
+    result = train_in_turns(make_config(agent=IN_TURNS, evaluator=RISING, trainer=trainer))
+    assert [(row["opt_steps"], row["eval_reward"]) for row in evaluations(result.run_dir)] == [(20, 20.0), (25, 25.0)]
+    assert result.best_score == 25.0
+
+
 def test_but_not_for_ever(make_config: MakeConfig, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG, "learner")
     evaluator = gated(tmp_path, finish_seconds=0.2)

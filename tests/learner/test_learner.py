@@ -173,6 +173,69 @@ def test_invariant_3_everything_due_happens_in_borders_order(tmp_path: Path) -> 
     ]
 
 
+def test_the_last_policy_is_scored_after_it_is_saved_where_no_evaluation_was_due(tmp_path: Path) -> None:
+    diary = Diary(scores=[1.0, 5.0])
+    learner = make(diary, tmp_path, max_opts=3, eval_interval=2, target_score=5.0)
+    run(learner, diary)
+    assert diary.events[-7:] == [
+        "publish 3 and wait",
+        "flush",
+        "save final",
+        "evaluate",
+        "save best",
+        "record",
+        "flush",
+    ]
+    assert diary.records[-1] == (3, {"seconds": 101.5, "samples_total": 0.0, "eval_reward": 5.0})
+    assert (learner.best_score, learner.outcome) == (5.0, Outcome.TARGET)
+
+
+def test_a_policy_is_not_scored_twice_and_not_after_a_request_to_stop(tmp_path: Path) -> None:
+    for directory, max_opts, evaluations in (("multiple", 4, 2), ("stopped", 1000, 1)):
+        diary = Diary()
+        learner = make(diary, tmp_path / directory, max_opts=max_opts, eval_interval=2)
+        while learner.outcome is None:
+            learner.step()
+            if learner.opt_steps == 3 and directory == "stopped":
+                learner.request_stop()
+        learner.finish(diary.announce_stop)
+        assert diary.events.count("evaluate") == evaluations
+
+
+def test_a_stop_request_ends_the_last_evaluation_without_a_score(tmp_path: Path) -> None:
+    diary = Diary()
+
+    class Endless(InlineScoring):
+        def begin(self, agent: Agent, moment: Moment) -> Scored | None:
+            learner.request_stop()
+            return None
+
+    parts = ActorConfig(env=EnvConfig(target="none:none"), agent=PluginConfig(target="none:none"))
+    scoring = Endless(diary, Checkpoints(tmp_path, parts, "run"), threading.Event())
+    learner = make(diary, tmp_path, scoring, max_opts=1, eval_interval=2)
+    learner.step()
+    learner.finish(diary.announce_stop)
+    assert (learner.outcome, diary.records) == (Outcome.MAX_OPTS, [])
+
+
+def test_a_life_of_the_run_without_an_opt_step_scores_nothing(tmp_path: Path) -> None:
+    diary = Diary()
+    learner = make(diary, tmp_path, max_opts=3, eval_interval=2)
+    learner.resume(Moment(3, 0, 1.0), 1.0)
+    learner.tick()
+    learner.finish(diary.announce_stop)
+    assert "evaluate" not in diary.events
+
+
+def test_the_last_policy_is_scored_by_an_evaluator_that_answers_late(tmp_path: Path) -> None:
+    diary, scoring = Diary(), LateScoring()
+    learner = make(diary, tmp_path, scoring, max_opts=3, eval_interval=2)
+    while learner.outcome is None:
+        learner.step()
+    learner.finish(diary.announce_stop)
+    assert [step for step, _ in diary.records] == [2, 3]
+
+
 def test_invariant_4_the_first_model_is_published_before_anything_else_and_has_step_zero(tmp_path: Path) -> None:
     diary = Diary()
     make(diary, tmp_path)
@@ -355,3 +418,13 @@ def test_training_goes_on_when_a_checkpoint_cannot_be_saved(tmp_path: Path) -> N
     (tmp_path / "file").write_text("not a directory")
     assert learner.step()
     assert learner.opt_steps == 1
+
+
+def test_a_resumed_run_that_had_reached_its_target_is_done_and_another_target_lets_it_go_on(tmp_path: Path) -> None:
+    moment, diary = Moment(5, 50, 2.0), Diary()
+    done = make(diary, tmp_path, target_score=100.0)
+    done.resume(moment, best_score=120.0)
+    assert done.outcome is Outcome.TARGET
+    further = make(diary, tmp_path, target_score=150.0)
+    further.resume(moment, best_score=120.0)
+    assert further.outcome is None

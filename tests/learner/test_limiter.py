@@ -16,7 +16,7 @@ def test_nothing_is_drawn_before_the_warm_up() -> None:
 def test_without_a_ratio_both_sides_run_free() -> None:
     limiter = RatioLimiter(None, warmup=1)
     assert limiter.may_sample(inserted=1, sampled=10**9)
-    assert limiter.release_at(inserted=10**9) == 0
+    assert limiter.excess(inserted=10**9, sampled=0) == 0
 
 
 def test_the_trainer_may_run_ahead_by_the_error_buffer_and_no_more() -> None:
@@ -27,8 +27,10 @@ def test_the_trainer_may_run_ahead_by_the_error_buffer_and_no_more() -> None:
 
 def test_actors_may_run_ahead_by_the_error_buffer_and_no_more() -> None:
     limiter = RatioLimiter(4.0, warmup=10, error_buffer=20)
-    assert limiter.release_at(inserted=15) == 0
-    assert limiter.release_at(inserted=115) == 105 * 4 - 20
+    assert limiter.excess(inserted=15, sampled=0) == 0
+    assert limiter.excess(inserted=115, sampled=0) == 105 - 20 / 4
+    assert limiter.draws_for(105 - 20 / 4) == 105 * 4 - 20
+    assert limiter.excess(inserted=115, sampled=105 * 4 - 20) == 0
 
 
 @pytest.mark.parametrize("batch", [1, 64, 1000])
@@ -40,7 +42,7 @@ def test_one_side_can_always_go_on_and_the_ratio_is_kept(
     limiter = RatioLimiter(spi, warmup, error)
     inserted = sampled = 0
     for _ in range(200):
-        sample, hold = limiter.may_sample(inserted, sampled), limiter.release_at(inserted) > sampled
+        sample, hold = limiter.may_sample(inserted, sampled), limiter.excess(inserted, sampled) > 0
         assert sample or not hold, "both sides wait for each other"
         if sample:
             sampled += batch
@@ -55,8 +57,8 @@ def test_one_side_can_always_go_on_and_the_ratio_is_kept(
 @pytest.mark.parametrize(("warmup", "before", "after"), [(0, 10, 25), (20, 30, 50), (20, 5, 50), (50, 5, 10)])
 def test_items_that_came_while_nobody_drew_leave_the_balance_as_it_was(warmup: int, before: int, after: int) -> None:
     limiter = RatioLimiter(4.0, warmup, error_buffer=0.0)
-    sampled = limiter.release_at(before)
-    assert sampled + limiter.draws_between(before, after) == limiter.release_at(after)
+    sampled = limiter.draws_for(limiter.excess(before, sampled=0))
+    assert sampled + limiter.draws_between(before, after) == limiter.draws_for(limiter.excess(after, sampled=0))
 
 
 def test_without_a_ratio_nothing_is_owed() -> None:
@@ -77,9 +79,10 @@ def test_a_change_leaves_neither_side_anything_to_catch_up(
     before: float | None, after: float | None, warmup: int, inserted: int, sampled: int
 ) -> None:
     limiter = RatioLimiter(before, warmup).since(after, inserted, sampled)
-    assert limiter.release_at(inserted) <= sampled, "nobody is held back for what came before"
+    assert limiter.excess(inserted, sampled) == 0, "nobody is held back for what came before"
     assert limiter.may_sample(inserted, sampled) == (inserted >= warmup)
     if after is not None and inserted >= warmup:
         error = max(1.0, 0.1 * warmup * after)
         assert not limiter.may_sample(inserted, sampled + int(error) + 2), "and nothing before is drawn for now"
-        assert limiter.release_at(inserted + 5000) == pytest.approx(sampled + 5000 * after - error, abs=2)
+        expected = max(0.0, 5000 - error / after)
+        assert limiter.excess(inserted + 5000, sampled) == pytest.approx(expected, rel=1e-3, abs=1.0)

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import time
 import urllib.request
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.metadata import version
 from typing import Any
@@ -10,14 +10,10 @@ from typing import Any
 import grpc
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
-from prometheus_client.registry import Collector
 
 from common.codec import encode
-from common.config import MetricsConfig
 from common.data import Record
-from common.errors import AddressError
 from common.pb import crossborder_pb2 as pb
-from learner.metrics import MetricsServer
 from learner.server import LearnerServer
 from tests.conftest import MakeConfig, endpoints, kill, wait_for
 from tests.e2e.test_counting import train_in_thread
@@ -38,6 +34,7 @@ REPORT = pb.Report(
     dropped_items=7,
     env_rebuilds=3,
     env_hangs=1,
+    episode_successes=[True],
 )
 
 
@@ -119,8 +116,9 @@ def test_the_trainer_tells_of_steps_scores_replay_models_and_checkpoints(make_co
     assert {key: found[key] for key in expected} == expected
     for key in ("opt", "evaluation", "model_publish", "checkpoint"):
         assert 0 < found[f"{key}_seconds_total"] < after - before
-    for key in ("opt", "evaluation", "checkpoint"):
-        assert before < found[f"last_{key}_timestamp_seconds"] < after
+    for key in ("last_opt_timestamp_seconds", "last_evaluation_timestamp_seconds"):
+        assert before < found[key] < after
+    assert before < found["last_checkpoint_timestamp_seconds[periodic]"] < after
     assert 0 < found["replay_oldest_age_seconds"] < after - before
     assert found["disk_free_bytes"] > 0
     assert [key for key in found if key.startswith("run_info[") and run_id in key]
@@ -131,6 +129,7 @@ def test_the_trainer_tells_of_steps_scores_replay_models_and_checkpoints(make_co
 def test_ingest_tells_of_items_models_actors_and_of_each_actor(make_config: MakeConfig) -> None:
     with full_run(make_config) as server:
         found = scrape_ingest(server)
+        assert server.control.episode_record() == {"train_return": 4.0, "train_length": 25.0, "train_success": 1.0}
         payload, model_bytes = 20 * server._run.parts.schema.row_bytes, server.ingest._boot["model_bytes"]
     expected = {
         "items_total": 20,
@@ -241,8 +240,9 @@ def test_refused_batches_are_counted_by_reason(host: LearnerServer) -> None:
         assert refusal(error)[1] == name
     found = scrape_ingest(host)
     refused = {key: value for key, value in found.items() if key.startswith("refused_batches_total")}
-    counts = {"schema": 1, "payload": 2, "sequence": 2, "rows": 2, "report": 7, "values": 2}
+    counts = {"schema": 1, "payload": 2, "sequence": 2, "rows": 2, "report": 8, "values": 2, "bounds": 1}
     assert refused == {f"refused_batches_total[{reason}]": count for reason, count in counts.items()}
+    assert found["out_of_bounds_values_total[action]"] == 2
 
 
 def test_refused_joins_are_counted_by_reason(make_config: MakeConfig) -> None:
@@ -283,27 +283,7 @@ def test_checkpoints_that_went_wrong_are_counted(make_config: MakeConfig) -> Non
 
 def test_nothing_is_said_of_what_has_not_happened_yet(host: LearnerServer) -> None:
     found = scrape_trainer(host)
-    assert not [key for key in found if key.startswith("last_")]
+    first_state = "last_checkpoint_timestamp_seconds[state]"  # A run begins with one.
+    assert [key for key in found if key.startswith("last_")] == [first_state]
     assert found["replay_oldest_age_seconds"] == 0
     assert "replay_ratio_target" not in found, "both sides run free"
-
-
-class Nothing(Collector):
-    def collect(self) -> Iterable[object]:  # type: ignore[override]
-        return []
-
-
-def test_a_metrics_port_that_is_taken_is_named_and_free_again_after_close() -> None:
-    first = MetricsServer(Nothing(), MetricsConfig(), 0)
-    with pytest.raises(AddressError, match=f"cannot listen on 127.0.0.1:{first.port}"):
-        MetricsServer(Nothing(), MetricsConfig(), first.port)
-    first.close()
-    again = MetricsServer(Nothing(), MetricsConfig(), first.port)
-    assert again.port == first.port
-    again.close()
-
-
-def test_no_port_serves_nothing() -> None:
-    server = MetricsServer(Nothing(), MetricsConfig(), None)
-    assert server.port is None
-    server.close()

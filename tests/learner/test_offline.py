@@ -82,6 +82,11 @@ def earlier(tmp_path: Path, **changes: Any) -> Path:
     return train_in_turns(config).run_dir
 
 
+def changed(run_dir: Path, column: str, item: int, value: float) -> None:
+    """Change one value in a run's replay, as an earlier release could have stored it."""
+    ReplayMemory(run_dir / "shared" / "replay", SCHEMA, 1_000_000, create=False).columns[column][item] = value
+
+
 def stored(result: Result, capacity: int) -> Items:
     """The items in a run's replay, in order."""
     memory = ReplayMemory(result.run_dir / "shared" / "replay", SCHEMA, capacity, create=False)
@@ -189,11 +194,18 @@ def test_another_step_processor_of_the_run_is_named_by_its_column(tmp_path: Path
 
 
 def test_what_is_not_a_number_is_named_by_column_and_item(tmp_path: Path, make_config: MakeConfig) -> None:
-    """In turns nobody checks what an environment gives; its fifth reward is not a number."""
-    run_dir, nan = tmp_path / "earlier", {"target": "tests.parts:NanEnv"}
-    with pytest.raises(AssertionError, match="nan location"):  # It is the agent that notices.
-        earlier(tmp_path, env=nan)
+    run_dir = earlier(tmp_path)
+    changed(run_dir, "reward", 4, np.nan)
     with pytest.raises(DatasetError, match="column 'reward': expected finite values, found nan in item 4"):
+        train_offline(make_config(), str(run_dir))
+
+
+def test_an_action_that_the_environment_does_not_have_is_named_by_column_and_item(
+    tmp_path: Path, make_config: MakeConfig
+) -> None:
+    run_dir = earlier(tmp_path)
+    changed(run_dir, "action", 13, 7)
+    with pytest.raises(DatasetError, match="column 'action': expected 0 to 2, found 7 in item 13"):
         train_offline(make_config(), str(run_dir))
 
 
@@ -203,8 +215,7 @@ def test_what_is_not_a_number_is_named_by_column_and_item(tmp_path: Path, make_c
 def test_the_replay_grows_to_the_size_of_the_dataset(tmp_path: Path, make_config: MakeConfig) -> None:
     config = make_config(agent=IN_TURNS, replay={"capacity": 100, "samples_per_insert": 8})
     result = train_offline(config, str(earlier(tmp_path)))
-    resolved = load_config(result.run_dir / "config.yaml").replay
-    assert (resolved.capacity, resolved.samples_per_insert) == (500, None)
+    assert load_config(result.run_dir / "config.yaml").replay.capacity == 500
     assert len(stored(result, 500)["obs"]) == 500
 
 

@@ -79,7 +79,7 @@ def test_on_a_full_disk_nothing_is_torn_and_what_comes_later_is_written(disk: Di
     recorder.write(1001, {"new": 1.0})
     recorder.close()
     rows = read(path)
-    assert all(None not in row.values() and len(row) == 12 for row in rows)
+    assert all(None not in row.values() and len(row) == 14 for row in rows)
     steps = [int(row["opt_steps"]) for row in rows]
     assert steps == sorted(set(steps))
     assert (steps[0], steps[-1]) == (1, 1001)

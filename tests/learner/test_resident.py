@@ -30,7 +30,7 @@ def arrays(tensors: dict[str, torch.Tensor]) -> Items:
 def test_it_gives_the_batches_of_the_other_one_through_many_rounds_of_rows_and_frames(tmp_path: Path) -> None:
     memory = open_memory(tmp_path, create=True, capacity=40, frames=100)
     writer = ReplayWriter(memory)
-    plain, other = (PrioritizedReplay(memory, PrioritizedConfig(), seed=3) for _ in range(2))
+    plain, other = (PrioritizedReplay(memory, PrioritizedConfig(), seed=3, n_opts=1000) for _ in range(2))
     resident = ResidentReplay(other, memory, CPU)
     for seq in range(1, 60):
         writer.append(batch(memory, 1 + seq % 4), 1 + seq % 4, incarnation=1, seq=seq)

@@ -104,7 +104,9 @@ def test_a_run_that_ended_in_the_middle_of_a_turn_goes_on_there(tmp_path: Path, 
     alone = train("alone", 200)
     for max_opts in (81, 142, 200):
         resumed = train("resumed", max_opts)
-    assert resumed == alone
+    ends = [row for row in resumed if row["opt_steps"] in ("81", "142")]  # Each life scores its last policy.
+    assert [bool(row["eval_reward"]) for row in ends] == [True, True]
+    assert [row for row in resumed if row not in ends] == alone
 
 
 def test_where_the_replay_cannot_go_back_items_stay_episodes_begin_anew_and_it_is_said(
@@ -121,15 +123,51 @@ def test_where_the_replay_cannot_go_back_items_stay_episodes_begin_anew_and_it_i
     assert abs((result.samples_total - before - 5) * RATIO - 100 * BATCH) <= 2 * BATCH, "and without a burst"
 
 
+def test_after_a_power_cut_the_run_goes_on_from_its_checkpoint_as_if_nothing_had_been(
+    ended: RunConfig, once: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    shared, checkpoints = tmp_path / "run" / "shared" / "replay", tmp_path / "run" / "checkpoints"
+    shutil.rmtree(max(checkpoints.iterdir(), key=lambda path: int(path.name)))
+    memory = ReplayMemory(shared, ReplayMemory.saved(shared).schema, ended.replay.capacity, create=False)
+    memory.columns["obs"][(memory.committed - 1) % memory.n_slots] = 0  # Its page did not reach the disk.
+    memory.header.boot = 12345
+    train_in_turns(ended, resume=True)
+    assert "the host was started anew" in caplog.text
+    assert "the replay cannot go back" not in caplog.text
+    assert rows(tmp_path / "run") == rows(once)
+
+
 def test_resuming_where_there_is_no_run_begins_one(tmp_path: Path) -> None:
     config = changed(cartpole(tmp_path / "run", seed=3), trainer={"max_opts": 20})
     assert train_in_turns(config, resume=True).opt_steps == 20
 
 
-def test_a_run_that_died_before_its_first_checkpoint_begins_again(ended: RunConfig, tmp_path: Path, once: Path) -> None:
-    shutil.rmtree(tmp_path / "run" / "checkpoints")
-    assert train_in_turns(ended, resume=True).opt_steps == 200
-    assert rows(tmp_path / "run") == rows(once)
+def test_a_run_that_was_killed_early_goes_on_from_the_state_with_which_it_began(tmp_path: Path, once: Path) -> None:
+    run_dir = tmp_path / "run"
+    config = cartpole(run_dir, seed=3)
+    train_in_turns(changed(config, trainer={"checkpoint_seconds": 0.01, "keep_checkpoints": 1000}))
+    for state in (run_dir / "checkpoints").iterdir():
+        if state.name != "0":
+            shutil.rmtree(state)
+    assert train_in_turns(config, resume=True).opt_steps == 200
+    assert rows(run_dir) == rows(once)
+
+
+@pytest.mark.parametrize("left", ["nothing", "an empty directory"])
+def test_a_run_whose_states_are_gone_is_not_begun_anew_and_it_is_said_how_to_go_on(
+    ended: RunConfig, tmp_path: Path, left: str
+) -> None:
+    states = tmp_path / "run" / "checkpoints"
+    shutil.rmtree(states)
+    if left != "nothing":
+        states.mkdir()
+    best = (tmp_path / "run" / "best" / "model.safetensors").read_bytes()
+    message = r"found run\.json, best/, final/, metrics\.csv, but no state of training in checkpoints/.*--from .*run "
+    with pytest.raises(RunDirectoryError, match=message):
+        train_in_turns(ended, resume=True)
+    with pytest.raises(RunDirectoryError, match="expected a new run directory, found a run"):
+        train_in_turns(ended)
+    assert (tmp_path / "run" / "best" / "model.safetensors").read_bytes() == best
 
 
 @pytest.mark.parametrize(
@@ -150,10 +188,12 @@ def test_what_does_not_fit_is_refused_by_name_and_the_run_stays_as_it_was(
     assert train_in_turns(changed(ended, trainer={"max_opts": 210}), resume=True).opt_steps == 210
 
 
-def test_a_directory_whose_run_never_began_is_not_resumed(tmp_path: Path) -> None:
-    (tmp_path / "run" / "shared").mkdir(parents=True)
-    with pytest.raises(RunDirectoryError, match="did not come as far as to be resumed"):
-        train_in_turns(cartpole(tmp_path / "run", seed=3), resume=True)
+def test_a_directory_whose_run_never_began_is_begun_anew(tmp_path: Path) -> None:
+    (tmp_path / "run" / "shared" / "replay").mkdir(parents=True)
+    (tmp_path / "run" / "shared" / "replay" / "header").write_text("half")
+    (tmp_path / "run" / "metrics.csv").write_text("opt_steps,seconds\n")
+    config = changed(cartpole(tmp_path / "run", seed=3), trainer={"max_opts": 20})
+    assert train_in_turns(config, resume=True).opt_steps == 20
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,14 @@ from common.errors import RunDirectoryError
 from learner.rundir import RunDir, reading
 
 
+def begin(run: RunDir) -> None:
+    """Begin as ``Run`` does: a run has a state from its first moment on."""
+    state = run.path / "checkpoints" / "0"
+    state.mkdir(parents=True, exist_ok=True)
+    (state / "manifest.json").write_text(json.dumps({"run_id": run.identity.run_id, "incarnation": 1}))
+    run.begin()
+
+
 def test_two_learners_cannot_use_one_run_directory(tmp_path: Path) -> None:
     first = RunDir(tmp_path / "run")
     with pytest.raises(RunDirectoryError, match="another learner is using"):
@@ -18,9 +26,10 @@ def test_two_learners_cannot_use_one_run_directory(tmp_path: Path) -> None:
 
 def test_a_run_is_not_written_over(tmp_path: Path) -> None:
     run = RunDir(tmp_path / "run")
-    run.begin()
+    begin(run)
     run.close()
-    with pytest.raises(RunDirectoryError, match="expected a new run directory, found a run; go on with it"):
+    message = r"expected a new run directory, found a run \(run\.json, checkpoints/\); go on"
+    with pytest.raises(RunDirectoryError, match=message):
         RunDir(tmp_path / "run")
 
 
@@ -59,7 +68,7 @@ def test_a_resumed_run_is_the_same_run_started_once_more(tmp_path: Path) -> None
     lives = []
     for _ in range(3):  # The first finds no run and begins one.
         run = RunDir(tmp_path / "run", resume=True)
-        run.begin()
+        begin(run)
         lives.append(run.identity)
         run.close()
     assert len({life.run_id for life in lives}) == 1
@@ -80,15 +89,28 @@ def test_a_resumed_run_that_fails_to_come_up_stays(tmp_path: Path) -> None:
     for _ in range(2):
         run = RunDir(tmp_path / "run", resume=True)
         if not run.is_resumed:
-            run.begin()
+            begin(run)
         run.close()
     assert RunDir(tmp_path / "run", resume=True).identity.incarnation == 2
 
 
 def test_nobody_finds_the_addresses_of_an_earlier_life(tmp_path: Path) -> None:
     run = RunDir(tmp_path / "run")
-    run.begin()
+    begin(run)
     run.write_json("endpoints.json", {"learner": "gone"})
     run.close()
     RunDir(tmp_path / "run", resume=True).close()
     assert not (tmp_path / "run" / "endpoints.json").exists()
+
+
+def test_only_what_a_learner_makes_is_swept_up_after_a_start_that_was_killed(tmp_path: Path) -> None:
+    shared = tmp_path / "run" / "shared"
+    (shared / "replay").mkdir(parents=True)
+    for name in (".control.part", "quarantine-trainer.json"):
+        (shared / name).touch()
+    RunDir(tmp_path / "run").close()
+    shared.mkdir()
+    (shared / "thesis.tex").touch()
+    with pytest.raises(RunDirectoryError, match=r"expected nothing, or what a learner made, found thesis\.tex"):
+        RunDir(tmp_path / "run")
+    assert (shared / "thesis.tex").exists()

@@ -52,7 +52,18 @@ def gone(server: LearnerServer) -> None:
 def test_one_look_as_json_has_every_actor(start: Start, watched: LearnerServer) -> None:
     talk = busy(watched)
     gone(watched)
-    status = start("learner.cli", "status", "--learner", watched.ingest.address, "--json", "--interval", "0.1")
+    status = start(
+        "learner.cli",
+        "status",
+        "--learner",
+        watched.ingest.address,
+        "--json",
+        "--interval",
+        "0.1",
+        "--state",
+        "online",
+        "left",
+    )
     assert status.wait() == 0, status.output()
     found = json.loads(status.output())
     talk.end()
@@ -70,6 +81,8 @@ def test_one_look_as_json_has_every_actor(start: Start, watched: LearnerServer) 
         "last_return": 1.5,
         "reconnects": 2,
         "items_per_second": 0.0,
+        "name": "",
+        "version": "",
     }
     assert (left["state"], left["items"], left["lag_opt_steps"], left["last_return"]) == ("left", 0, None, None)
 
@@ -79,10 +92,10 @@ def test_once_prints_the_table(start: Start, watched: LearnerServer) -> None:
     status = start("learner.status_cli", "--learner", watched.ingest.address, "--once", "--interval", "0.1")
     assert status.wait() == 0, status.output()
     talk.end()
-    assert "1 actors online" in status.output()
+    assert "actors: 1 online" in status.output()
     headings, row = (line.split() for line in status.output().splitlines()[-2:])
-    assert headings == ["id", "host", "state", "lag", "items/s", "items", "seen", "return", "reconnects"]
-    assert row[:6] == ["0", "here:1", "online", "0", "0.0", "5"]
+    assert headings == ["id", "name", "host", "state", "lag", "items/s", "items", "seen", "return", "reconnects"]
+    assert row[:7] == ["0", "-", "here:1", "online", "0", "0.0", "5"]
     assert row[-2:] == ["1.5", "2"]
 
 

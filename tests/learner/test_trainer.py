@@ -14,7 +14,7 @@ import pytest
 from common.config import RunConfig
 from common.data import Array
 from common.envs import spec_of
-from common.errors import ConfigError
+from common.errors import ConfigError, RefusedError
 from common.processors import OneStep
 from common.settings import validate
 from learner.learner import Outcome
@@ -43,6 +43,29 @@ class Paying(gymnasium.Env[Array, Any]):
 
     def step(self, action: int) -> tuple[Array, float, bool, bool, dict[str, Any]]:
         return self.reset()[0], self._pay, True, False, {}
+
+
+class Succeeding(Paying):
+    """Every other episode succeeds, and says so."""
+
+    episodes = 0
+
+    def step(self, action: int) -> tuple[Array, float, bool, bool, dict[str, Any]]:
+        self.episodes += 1
+        return *super().step(action)[:4], {"is_success": np.bool_(self.episodes % 2 == 0)}
+
+
+def test_what_the_agent_gets_in_training_is_recorded(make_config: MakeConfig) -> None:
+    config = make_config(
+        agent=IDLE,
+        env={"target": "tests.learner.test_trainer:Succeeding", "params": {"pay": 3.0}},
+        trainer={"max_opts": 4, "warmup_period": 1, "record_interval": 2, "eval_interval": 0},
+    )
+    run_dir = train_in_turns(config).run_dir
+    with (run_dir / "metrics.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [(row["train_return"], row["train_length"]) for row in rows] == [("3.0", "1.0")] * 2
+    assert [row["train_success"] for row in rows] == ["0.5"] * 2
 
 
 def cartpole(run_dir: Path, seed: int, envs_per_actor: int = 1, **replay: Any) -> RunConfig:
@@ -180,6 +203,12 @@ def test_an_exception_ends_training_and_what_was_learnt_is_saved(make_config: Ma
         train_in_turns(config)
     assert config.run_dir is not None
     assert (config.run_dir / "final" / "meta.json").exists()
+
+
+def test_a_value_that_may_not_be_stored_ends_training_by_its_column(make_config: MakeConfig) -> None:
+    config = make_config(env={"target": "tests.parts:NanEnv"}, agent=IN_TURNS)
+    with pytest.raises(RefusedError, match="column 'reward': expected finite values, found nan in row 0"):
+        train_in_turns(config)
 
 
 def test_sync_train_is_a_command_with_a_summary(start: Callable[..., Command], tmp_path: Path) -> None:

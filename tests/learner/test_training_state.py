@@ -9,6 +9,7 @@ import torch
 
 from common.errors import CheckpointError
 from learner.checkpoint import SaveCounts
+from learner.replay.watermark import Watermark
 from learner.training_state import StateFiles, StateOfRun
 
 
@@ -94,3 +95,20 @@ def test_a_state_that_is_no_numbers_is_refused_and_the_one_before_stays(tmp_path
     with pytest.raises(CheckpointError, match="opt step 10: expected numbers, found NaN in w"):
         kept.write(StateOfRun(10, None, {"w": torch.tensor([1.0, torch.nan])}, "{}"))
     assert newest(kept) == 9
+
+
+WATERMARKS = [Watermark(0, n, 0, n, [(7, n, n, 0)]) for n in range(3)]
+
+
+def test_the_watermark_of_the_newest_state_is_found_whatever_else_is_damaged(tmp_path: Path) -> None:
+    found = files(tmp_path)
+    assert found.watermark() is None
+    for step, watermark in enumerate([*WATERMARKS, None]):
+        found.write(StateOfRun(step, None, {"w": torch.zeros(1)}, "{}"), watermark)
+    assert found.watermark() == WATERMARKS[2], "the newest that has one"
+    (tmp_path / "checkpoints" / "2" / "state.safetensors").unlink()
+    assert found.watermark() == WATERMARKS[2]
+    (tmp_path / "checkpoints" / "2" / "replay.json").write_text(WATERMARKS[0].to_json())
+    assert found.watermark() == WATERMARKS[1]
+    (tmp_path / "checkpoints" / "1" / "manifest.json").write_text("{}")
+    assert found.watermark() is None

@@ -3,7 +3,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -17,6 +17,9 @@ from tests.conftest import PATIENCE, counting_config
 class Secured:
     """A learner host that lets in over TLS and with a token only, and the files it was given."""
 
+    changes: ClassVar[dict[str, Any]] = {}
+    """Laid over the sections of the configuration."""
+
     def __init__(self, directory: Path, **server: Any) -> None:
         self.certs = directory / "certs"
         make_files(self.certs, ["gpu-host"], 1, renew=False)
@@ -24,7 +27,8 @@ class Secured:
         tls = {"certificate": self.path("server.pem"), "key": self.path("server.key"), **server.pop("tls", {})}
         tokens = {"actor_token_file": self.path("actor.token"), "admin_token_file": self.path("admin.token")}
         listen = {"listen": "127.0.0.1:0", "grace_seconds": 0.5}
-        config = counting_config(directory / "run", server={**listen, "tls": tls, **tokens, **server})
+        server = {**listen, "tls": tls, **tokens, **server}
+        config = counting_config(directory / "run", server=server, **self.changes)
         config.check()
         self.server = LearnerServer(config)
 

@@ -29,7 +29,7 @@ from common.tokens import read_tokens
 SECONDS: Final = 20.0
 SERVICE: Final = f"/{pb.DESCRIPTOR.services_by_name['LearnerService'].full_name}"
 PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-DATA, HEADERS, RESET, SETTINGS, PING, GOAWAY = 0, 1, 3, 4, 6, 7
+DATA, HEADERS, RESET, SETTINGS, PING, GOAWAY, CONTINUATION = 0, 1, 3, 4, 6, 7, 9
 ACK, END_STREAM, END_HEADERS = 1, 1, 4
 BOMB: Final = bytes(64 << 20)
 """Gzip makes a thousandth of it."""
@@ -65,17 +65,17 @@ class Hostile:
     def close(self) -> None:
         self._stack.close()
 
-    def tcp(self) -> socket.socket:
-        """A connection on which nothing has been said."""
-        return self._stack.enter_context(socket.create_connection(self.address, SECONDS))
+    def tcp(self, source: str = "") -> socket.socket:
+        """A connection on which nothing has been said, from an address of this host."""
+        return self._stack.enter_context(socket.create_connection(self.address, SECONDS, (source, 0)))
 
-    def tls(self) -> ssl.SSLSocket:
+    def tls(self, source: str = "") -> ssl.SSLSocket:
         """An encrypted connection on which nothing has been said."""
-        return self._stack.enter_context(self._context.wrap_socket(self.tcp(), server_hostname="127.0.0.1"))
+        return self._stack.enter_context(self._context.wrap_socket(self.tcp(source), server_hostname="127.0.0.1"))
 
-    def http2(self, token: str | None = None) -> Http2:
+    def http2(self, token: str | None = None, source: str = "") -> Http2:
         """A connection that is ready for calls; with an actor's token unless another is given."""
-        return Http2(self.tls(), *((self._token[0], f"Bearer {token}") if token else self._token))
+        return Http2(self.tls(source), *((self._token[0], f"Bearer {token}") if token else self._token))
 
     def channel(self) -> grpc.Channel:
         """gRPC's own client, with an actor's token and without a limit on what it sends."""
@@ -180,6 +180,8 @@ def _one_round(hostile: Hostile, done: Counter[str]) -> None:
     wire.call(f"{SERVICE}/Join", message(nested(5000)))
     for _ in range(100):
         wire.send(frame(RESET, 0, wire.begin(f"{SERVICE}/Join"), b"\0\0\0\x08"))
+    for _ in range(8):
+        wire.call("/grpc.health.v1.Health/Watch", message(b""))
     guessing = hostile.http2("not-the-right-token-at-all")
     for _ in range(20):
         guessing.call(f"{SERVICE}/Check", message(b""))

@@ -14,7 +14,7 @@ from prometheus_client import CollectorRegistry
 from common.config import MetricsConfig
 from common.errors import ConfigError
 from learner.certs import make_authority, make_files, sign
-from learner.metrics import MetricsServer
+from learner.exposition import MetricsServer
 
 
 @pytest.fixture

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import os
+import socket
+import threading
 from collections.abc import Callable, Iterator
+from contextlib import closing
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -11,14 +17,18 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
+from actor.trust import Trust
 from common.errors import AuthenticationError
 from common.pb import crossborder_pb2 as pb
 from common.pb import crossborder_pb2_grpc as pb_grpc
 from common.rpc import authorization
-from common.tokens import ACTOR_VARIABLE, read_tokens
-from tests.conftest import Command
+from common.tokens import ACTOR_VARIABLE, UNNAMED, read_tokens
+from tests.conftest import Command, wait_for
 from tests.learner.test_metrics import scrape_ingest
 from tests.security.conftest import Secured, join, write
+from tests.security.hostile import SERVICE
+from tests.security.hostile import join as join_request
+from tests.security.test_operators import look
 
 SECONDS = 20.0
 OLD, NEW = "old-old-old-old-old", "new-new-new-new-new"
@@ -129,6 +139,149 @@ def test_two_tokens_are_valid_while_one_replaces_the_other(secured: Secured, tok
     with pytest.raises(AuthenticationError):
         join(secured.address, old)
     assert secured.server.ingest._supervisor.restarts == 0
+
+
+def named_trust(secured: Secured, directory: Path, name: str, token: str) -> Trust:
+    return secured.trust(token_file=write(directory / f"{name}.token", f"{name} {token}"))
+
+
+def audited(secured: Secured, **facts: object) -> list[dict[str, Any]]:
+    """The lines of the audit log that say this."""
+    lines = (secured.server._run.dir.path / "audit.jsonl").read_text().splitlines()
+    return [entry for entry in map(json.loads, lines) if facts.items() <= entry.items()]
+
+
+class Streaming:
+    """A stream that an actor with this token has open."""
+
+    def __init__(self, secured: Secured, token: str, incarnation: int) -> None:
+        encrypted = grpc.ssl_channel_credentials((secured.certs / "ca.pem").read_bytes())
+        credentials = grpc.composite_channel_credentials(encrypted, grpc.access_token_call_credentials(token))
+        self._channel = grpc.secure_channel(secured.address, credentials)
+        stub = pb_grpc.LearnerServiceStub(self._channel)
+        stub.Join(join_request(incarnation), timeout=SECONDS)
+        self._over = threading.Event()
+        self._answers = stub.PushItems(self._requests(incarnation), timeout=SECONDS)
+        next(self._answers)
+
+    def _requests(self, incarnation: int) -> Iterator[pb.PushItemsRequest]:
+        while not self._over.wait(0.1):
+            yield pb.PushItemsRequest(incarnation=incarnation)
+
+    def heartbeat(self) -> None:
+        """Wait until one more is answered."""
+        next(self._answers)
+
+    def end(self) -> grpc.StatusCode:
+        """How the learner ends the stream."""
+        with pytest.raises(grpc.RpcError) as ended:
+            for _ in self._answers:
+                pass
+        return ended.value.code()
+
+    def close(self) -> None:
+        self._over.set()
+        self._channel.close()
+
+
+def test_a_token_that_is_taken_out_of_the_file_ends_its_holders_streams_and_nobody_elses(
+    secured: Secured, tokens: Path, tmp_path: Path
+) -> None:
+    write(tokens, f"alice {OLD}", f"bob {NEW}")
+    with closing(Streaming(secured, OLD, 11)) as alices, closing(Streaming(secured, NEW, 12)) as bobs:
+        write(tokens, f"bob {NEW}")
+        assert alices.end() is grpc.StatusCode.UNAUTHENTICATED
+        bobs.heartbeat()
+        with pytest.raises(AuthenticationError):
+            join(secured.address, named_trust(secured, tmp_path, "alice", OLD))
+        bobs.heartbeat()
+    assert audited(secured, event="revoked", role="actor", name="alice")
+    assert audited(secured, event="refused", outcome="unauthenticated", name="alice", peer="127.0.0.1")
+
+
+def test_a_token_that_another_one_of_the_same_name_replaces_sends_its_holder_back_to_join(
+    secured: Secured, tokens: Path
+) -> None:
+    write(tokens, f"alice {OLD}")
+    with closing(Streaming(secured, OLD, 13)) as alices:
+        write(tokens, f"alice {NEW}", f"alice {OLD}")
+        alices.heartbeat()
+        write(tokens, f"alice {NEW}")
+        assert alices.end() is grpc.StatusCode.UNAVAILABLE
+
+
+def test_a_worker_goes_on_with_the_token_that_replaces_its_own_and_ends_when_that_is_taken_away(
+    secured: Secured, tokens: Path, start: Callable[..., Command], tmp_path: Path
+) -> None:
+    write(tokens, f"carol {OLD}")
+    own = write(tmp_path / "carol.token", f"carol {OLD}")
+    worker = start(
+        *("actor.cli", "--learner", secured.address, "--allow", "tests.parts", "common.processors"),
+        *("--ca", secured.path("ca.pem"), "--token-file", str(own)),
+    )
+
+    def joins() -> int:
+        return len(audited(secured, event="join", name="carol"))
+
+    def is_online() -> bool:
+        return any(actor.name == "carol" and actor.state == "online" for actor in look(secured, "admin.token").actors)
+
+    wait_for(is_online, "its stream is open")
+    write(tokens, f"carol {NEW}", f"carol {OLD}")
+    write(own, f"carol {NEW}")
+    write(tokens, f"carol {NEW}")
+    wait_for(lambda: joins() == 2, "it joins again with the new token")
+    write(tokens, f"dave {OLD}")
+    assert worker.wait() == 15
+    assert "the learner refused the token" in worker.output()
+
+
+def test_an_emptied_file_throws_everybody_out(secured: Secured, tokens: Path) -> None:
+    write(tokens, f"alice {OLD}")
+    with closing(Streaming(secured, OLD, 14)) as alices:
+        tokens.write_text("")
+        assert alices.end() is grpc.StatusCode.UNAUTHENTICATED
+    with pytest.raises(AuthenticationError):
+        join(secured.address, secured.trust(token_file=write(tokens.with_name("old"), OLD)))
+
+
+def test_an_actor_is_known_by_the_name_of_its_token_and_by_its_host(
+    secured: Secured, tokens: Path, tmp_path: Path
+) -> None:
+    write(tokens, f"alice {OLD}")
+    with closing(Streaming(secured, OLD, 15)):
+        join(secured.address, named_trust(secured, tmp_path, "alice", OLD))
+        (actor,) = (actor for actor in look(secured, "admin.token").actors if actor.pid == os.getpid())
+        assert (actor.name, actor.version) == ("alice", version("crossborder"))
+        labels = f"[{actor.actor_id}][{socket.gethostname()[:64]}][alice][{os.getpid()}][{version('crossborder')}]"
+        assert scrape_ingest(secured.server)[f"actor_info{labels}"] == 1
+    (joined,) = audited(secured, event="join", name="alice", pid=os.getpid())
+    assert joined["host"] == socket.gethostname()
+    assert audited(secured, event="admin", method="/crossborder.v1.AdminService/Status", name=UNNAMED)
+
+
+@pytest.mark.parametrize("given", ["{}", "Basic {}", "Bearer"])
+def test_a_token_counts_only_after_its_scheme(secured: Secured, channel: grpc.Channel, given: str) -> None:
+    value = given.format(read_tokens(secured.certs / "actor.token")[0])
+    with pytest.raises(grpc.RpcError) as refused:
+        pb_grpc.LearnerServiceStub(channel).Check(
+            pb.CheckRequest(), timeout=SECONDS, metadata=(("authorization", value),)
+        )
+    assert refused.value.code() is grpc.StatusCode.UNAUTHENTICATED
+
+
+def test_the_scheme_may_be_written_in_any_case(secured: Secured, channel: grpc.Channel) -> None:
+    value = f"bEARER {read_tokens(secured.certs / 'actor.token')[0]}"
+    stub = pb_grpc.LearnerServiceStub(channel)
+    assert stub.Check(pb.CheckRequest(), timeout=SECONDS, metadata=(("authorization", value),)).max_actors
+
+
+def test_a_flood_of_wrong_tokens_is_one_line_of_the_audit_log(secured: Secured, channel: grpc.Channel) -> None:
+    before = len(audited(secured, outcome="unauthenticated", method=f"{SERVICE}/GetModel"))
+    for _ in range(50):
+        with pytest.raises(grpc.RpcError):
+            CALLS["GetModel"](pb_grpc.LearnerServiceStub(channel))
+    assert len(audited(secured, outcome="unauthenticated", method=f"{SERVICE}/GetModel")) <= before + 2
 
 
 def test_refusals_are_counted_and_the_log_holds_no_token(

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 import safetensors.torch
@@ -8,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.numpy import save
 
-from actor.client.assembly import ModelFile, assemble
+from actor.client.assembly import ModelFile, assemble, most_bytes
 from common.compression import compress
 from common.data import Array, Model, ModelVersion
 from common.delta import delta_of
@@ -88,8 +90,9 @@ def test_bfloat16_is_widened() -> None:
             [*chunks(), pb.GetModelResponse(offset=len(DATA), data=b"x")],
             f"expected {len(DATA)} bytes, found {len(DATA) + 1}",
         ),
-        ([pb.GetModelResponse(total_bytes=1 << 60, data=b"x")], f"no memory for {1 << 60} bytes"),
-        ([pb.GetModelResponse(total_bytes=1 << 63, data=b"x")], f"no memory for {1 << 63} bytes"),
+        ([pb.GetModelResponse(total_bytes=1 << 60, data=b"x")], f"found {1 << 60} announced"),
+        ([pb.GetModelResponse(total_bytes=1 << 63, data=b"x")], f"found {1 << 63} announced"),
+        ([pb.GetModelResponse(total_bytes=9)], "expected data in the chunk at offset 0, found none"),
     ],
     ids=[
         "none",
@@ -100,7 +103,8 @@ def test_bfloat16_is_widened() -> None:
         "last missing",
         "one too many",
         "more than there is memory",
-        "more than can be said",
+        "more than numpy can say",
+        "empty",
     ],
 )
 def test_chunks_that_make_no_whole_model_are_refused(broken: list[pb.GetModelResponse], message: str) -> None:
@@ -173,3 +177,23 @@ def test_a_delta_that_makes_another_model_is_refused(broken: list[pb.GetModelRes
 def test_a_delta_is_refused_by_whoever_has_no_model() -> None:
     with pytest.raises(ValueError, match="expected a delta to "):
         put_together(delta_chunks())
+
+
+def test_a_model_larger_than_its_agent_can_take_is_refused_before_it_is_received() -> None:
+    room = most_bytes({"w": torch.zeros(2, 3), "steps": torch.zeros(1, dtype=torch.int64)})
+    messages = [chunk.SerializeToString() for chunk in chunks()]
+    assert assemble(messages, max_bytes=room) is not None
+    announced = iter([pb.GetModelResponse(total_bytes=room + 1, data=b"x").SerializeToString(), *messages])
+    with pytest.raises(ValueError, match=f"expected up to {room} bytes for this actor's agent, found {room + 1}"):
+        assemble(announced, max_bytes=room)
+    assert len(list(announced)) == len(messages), "no further chunk was taken"
+
+
+def test_answers_that_say_not_modified_without_end_are_not_listened_to() -> None:
+    message = pb.GetModelResponse(version=version_to_pb(VERSION), not_modified=True).SerializeToString()
+    assert assemble(itertools.repeat(message)) is None
+
+
+def test_an_agent_of_many_small_tensors_has_room_for_their_names() -> None:
+    tensors = {f"layers.{i}.{'weight' * 20}": torch.zeros(()) for i in range(5000)}
+    assert len(safetensors.torch.save(tensors)) < most_bytes(tensors)

@@ -5,6 +5,7 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
+import grpc
 import pytest
 
 from actor.client.connector import Connector
@@ -25,12 +26,13 @@ SCHEMA = Schema((Column("n", "<i8"),))
 JOINED = pb.JoinResponse(
     actor_id=3,
     run_id="a run",
-    seed=-5,
+    seed=5,
     epsilon=0.25,
     schema=schema_to_pb(SCHEMA),
     config_json='{"env": {"target": "a:b"}, "agent": {"target": "c:d"}, "push": {"n_buffer": 17}}',
     last_seq=9,
     newest=pb.ModelVersion(incarnation=2, opt_steps=30),
+    limits=pb.Limits(max_rows=100, max_message_bytes=1 << 20),
 )
 Connect = Callable[..., Connector]
 
@@ -53,7 +55,7 @@ def connect() -> Iterator[Connect]:
 
 def test_what_the_learner_says_at_join_is_understood(serve: Serve, connect: Connect) -> None:
     joined = connect(f"127.0.0.1:{serve(ScriptedLearner(JOINED, []))}").join()
-    assert (joined.actor_id, joined.run_id, joined.seed, joined.epsilon) == (3, "a run", -5, 0.25)
+    assert (joined.actor_id, joined.run_id, joined.seed, joined.epsilon) == (3, "a run", 5, 0.25)
     assert (joined.schema, joined.last_seq, joined.newest) == (SCHEMA, 9, ModelVersion(2, 30))
     assert (joined.config.env.target, joined.config.agent.target, joined.config.push.n_buffer) == ("a:b", "c:d", 17)
 
@@ -111,3 +113,37 @@ def test_whoever_is_told_to_stop_does_not_go_on_waiting(
 def test_a_refusal_for_good_is_not_tried_again(host: LearnerServer, connect: Connect) -> None:
     with pytest.raises(RefusedError, match="incarnation: expected a random number, found 0"):
         connect(host.ingest.address, 100 * PATIENCE, incarnation=0).join()
+
+
+def test_what_is_different_in_a_later_answer_is_named_with_both_values(serve: Serve, connect: Connect) -> None:
+    later = pb.JoinResponse()
+    later.CopyFrom(JOINED)
+    later.config_json = JOINED.config_json.replace('"c:d"', '"c:d", "params": {"lr": 0.5}').replace("17", "18")
+    later.epsilon, later.last_seq, later.seed = 0.5, 12, 7
+    before, now = (connect(f"127.0.0.1:{serve(ScriptedLearner(told, []))}").join() for told in (JOINED, later))
+    assert before.changes(now) == [
+        "agent.params.lr: None → 0.5",
+        "exploration epsilon: 0.25 → 0.5",
+        "push.n_buffer: 17 → 18",
+    ]
+    assert before.changes(before) == []
+
+
+def test_another_incarnation_names_the_one_whose_place_it_takes(serve: Serve, connect: Connect) -> None:
+    asked: list[pb.JoinRequest] = []
+
+    class Learner(ScriptedLearner):
+        def Join(self, request: pb.JoinRequest, context: grpc.ServicerContext) -> pb.JoinResponse:  # noqa: N802
+            asked.append(request)
+            return self.joined
+
+    connector = connect(f"127.0.0.1:{serve(Learner(JOINED, []))}", incarnation=11)
+    for keeps_place in (True, False):
+        connector.join()
+        connector.renew(keeps_place=keeps_place)
+    connector.join()
+    first, second, third = asked
+    assert (first.incarnation, first.former_incarnation) == (11, 0)
+    assert second.former_incarnation == 11
+    assert third.former_incarnation == 0, "a new actor, in nobody's place"
+    assert len({request.incarnation for request in asked}) == 3

@@ -56,7 +56,11 @@ class BreakingLearner(ScriptedLearner):
             context.abort(grpc.StatusCode.UNAVAILABLE, "the learner is away")
         run_id = self.run_ids.pop(0) if self.run_ids else "run"
         return pb.JoinResponse(
-            run_id=run_id, schema=schema_to_pb(SCHEMA), config_json=self.config, last_seq=self.last_seq
+            run_id=run_id,
+            schema=schema_to_pb(SCHEMA),
+            config_json=self.config,
+            last_seq=self.last_seq,
+            limits=pb.Limits(max_rows=1, max_message_bytes=1 << 20),
         )
 
     def PushItems(  # noqa: N802
@@ -123,6 +127,21 @@ class FilmLearner(BreakingLearner):
 
 
 @dataclass
+class ForgetfulLearner(BreakingLearner):
+    """After its first stream it has only ``remains`` of the batches that it has acknowledged."""
+
+    remains: int = 0
+    joins: list[tuple[int, int]] = field(default_factory=list)
+
+    def Join(self, request: pb.JoinRequest, context: grpc.ServicerContext) -> pb.JoinResponse:  # noqa: N802
+        self.joins.append((request.incarnation, request.former_incarnation))
+        if self.streams == 1:
+            self.last_seq = min(self.last_seq, self.remains) if request.incarnation == self.joins[0][0] else 0
+            self.stored = self.stored[: self.remains]
+        return super().Join(request, context)
+
+
+@dataclass
 class Outcome:
     unacknowledged: int
     failure: Exception | None
@@ -163,6 +182,28 @@ def test_whatever_breaks_everything_arrives_once_and_in_order(serve: Serve, way:
     assert learner.stored == list(range(20))
     assert outcome == Outcome(0, None, stopped=False)
     assert (learner.streams, learner.goodbyes) == (4, 1)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_an_actor_whose_acknowledged_items_are_gone_goes_on_as_a_new_incarnation_in_its_place(
+    serve: Serve, caplog: pytest.LogCaptureFixture, way: str
+) -> None:
+    learner = ForgetfulLearner(breaks=[(5, way), (3, "lost")], remains=2)
+    outcome = push(serve, learner, 20)
+    assert learner.stored == [0, 1, *range(5, 20)], "2 to 4 were acknowledged, so the actor has them no more"
+    assert outcome == Outcome(0, None, stopped=False)
+    first, again, new, last = learner.joins
+    assert first == again == (5, 0)
+    assert new == last == (new[0], 5)
+    assert new[0] not in (0, 5)
+    assert "had acknowledged 5 messages of items, and now has the first 2 of them" in caplog.text
+
+
+def test_a_learner_that_has_stored_more_than_it_could_acknowledge_has_lost_nothing(serve: Serve) -> None:
+    learner = ForgetfulLearner(breaks=[(5, "unacknowledged")], remains=10)
+    assert push(serve, learner, 20) == Outcome(0, None, stopped=False)
+    assert learner.stored == list(range(20))
+    assert [incarnation for incarnation, _ in learner.joins] == [5, 5]
 
 
 def test_frames_are_compressed_for_a_learner_that_takes_it(serve: Serve) -> None:

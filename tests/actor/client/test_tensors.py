@@ -64,3 +64,9 @@ def test_every_bfloat16_is_widened_to_the_float32_that_torch_makes_of_it() -> No
 def test_what_is_no_safetensors_file_is_refused(data: bytes) -> None:
     with pytest.raises(ValueError, match="not a safetensors file with numpy's dtypes"):
         tensors_of(file_of(data) if data else np.empty(0, np.uint8))
+
+
+def test_tensors_that_share_bytes_are_refused_before_any_is_widened() -> None:
+    entry = {"dtype": "BF16", "shape": [4], "data_offsets": [0, 8]}
+    with pytest.raises(ValueError, match="expected tensors one after another, found bytes 0 to 8 after 8"):
+        tensors_of(file_of(written({f"t{i}": entry for i in range(500)})))

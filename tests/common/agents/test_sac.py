@@ -21,7 +21,7 @@ ZERO = np.zeros(2, np.float32)
 
 
 def make(**params: Any) -> SAC:
-    defaults: dict[str, Any] = {"units": (), "batch_size": 8, "lr": 0.01}
+    defaults: dict[str, Any] = {"units": (), "batch_size": 8, "lr": 0.01, "random_opts": 0}
     return SAC(SPEC, seed=0, **(defaults | params))
 
 

@@ -18,7 +18,7 @@ ZERO = np.zeros(2, np.float32)
 
 
 def make(**params: Any) -> TD3:
-    defaults: dict[str, Any] = {"units": (), "batch_size": 8, "lr": 0.01}
+    defaults: dict[str, Any] = {"units": (), "batch_size": 8, "lr": 0.01, "random_opts": 0}
     return TD3(SPEC, seed=0, **(defaults | params))
 
 

@@ -20,7 +20,9 @@ from tests.learner.ingest.test_service import Client, Talk, refusal
 
 @pytest.fixture
 def client(make_config: MakeConfig) -> Iterator[Client]:
-    with LearnerServer(make_config(**PARTS, replay={"capacity": 200}, server={"grace_seconds": 0.5})) as server:
+    with LearnerServer(
+        make_config(**PARTS, replay={"capacity": 200, "frames_per_item": 0.9}, server={"grace_seconds": 0.5})
+    ) as server:
         made = Client(server)
         yield made
         made.channel.close()
@@ -29,10 +31,10 @@ def client(make_config: MakeConfig) -> Iterator[Client]:
 def test_an_actor_is_told_how_many_rows_have_room_for_their_frames(client: Client) -> None:
     joined = client.join()
     assert [column.frames for column in joined.schema.columns] == [True, False, False, True, False, False]
-    assert joined.limits.max_rows == 250 // 16
+    assert joined.limits.max_rows == 180 // 16
     with pytest.raises(grpc.RpcError) as error:
-        Talk(client.stub).say(client.batch(1, count=16))
-    assert "actor 0: rows: expected 1 to 15, found 16" in refusal(error)[2]
+        Talk(client.stub).say(client.batch(1, count=12))
+    assert "actor 0: rows: expected 1 to 11, found 12" in refusal(error)[2]
 
 
 def test_a_position_beyond_the_frames_is_refused_naming_actor_and_column(client: Client) -> None:

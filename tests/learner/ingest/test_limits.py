@@ -6,12 +6,19 @@ from typing import Any
 import pytest
 
 from common.server_config import LimitsConfig
+from common.tokens import UNNAMED
+from learner.ingest.caller import Caller, Role, address_of
 from learner.ingest.counts import IngestCounts
-from learner.ingest.limits import MAX_ADDRESSES, Limits, OverLimitError, address_of
+from learner.ingest.limits import MAX_ACCOUNTS, Limits, OverLimitError
 from tests.common.test_clocks import Clock
 
 JOIN, HEALTH = "/crossborder.v1.LearnerService/Join", "/grpc.health.v1.Health/Check"
+STATUS = "/crossborder.v1.AdminService/Status"
 FLEET = 16
+
+
+def caller(host: int, port: int = 50000, method: str = JOIN, name: str = "") -> Caller:
+    return Caller(method, peer(host, port), Role.ACTOR if name else Role.ANYONE, name)
 
 
 def peer(host: int, port: int = 50000) -> str:
@@ -23,21 +30,24 @@ class Limited(Limits):
 
     def __init__(self, **config: Any) -> None:
         self.clock, self.counts = Clock(), IngestCounts()
+        self.ended = list[Caller]()
+        """Calls that were told to make room."""
         super().__init__(LimitsConfig(**config), FLEET, self.counts, self.clock)
 
-    def joins(self, times: int, host: int = 1) -> int:
+    def joins(self, times: int, host: int = 1, name: str = "") -> int:
         """How many of so many joins are let in."""
         refused = 0
         for _ in range(times):
             try:
-                self.join(peer(host))
+                self.join(caller(host, name=name))
             except OverLimitError:
                 refused += 1
         return times - refused
 
-    def hold(self, stack: ExitStack, host: int, times: int = 1, method: str = JOIN) -> None:
+    def hold(self, stack: ExitStack, host: int, times: int = 1, method: str = JOIN, name: str = "") -> None:
         for port in range(times):
-            stack.enter_context(self.call(method, peer(host, port)))
+            of = caller(host, port, method, name)
+            stack.enter_context(self.call(of, lambda _, of=of: self.ended.append(of)))  # type: ignore[misc]
 
 
 @pytest.mark.parametrize(
@@ -83,31 +93,53 @@ def test_calls_are_limited_while_they_are_open() -> None:
         limits.hold(held, host=1, times=3)
 
 
-def test_health_checks_have_places_of_their_own() -> None:
-    limits = Limited(max_calls=1, max_health_calls=8)
+def test_a_named_token_has_limits_of_its_own_whatever_others_at_its_address_do() -> None:
+    limits = Limited(max_calls=8, max_address_calls=3)
+    with ExitStack() as held:
+        limits.hold(held, host=1, times=3)
+        limits.hold(held, host=1, times=3, name="alice")
+        with pytest.raises(OverLimitError, match="address calls"):
+            limits.hold(held, host=2, name="alice")
+    assert limits.joins(100) == FLEET
+    assert limits.joins(100, name="alice") == FLEET
+
+
+def test_a_token_without_a_name_is_limited_by_address_as_its_many_holders_cannot_be_told_apart() -> None:
+    limits = Limited()
+    assert [limits.joins(100, host, UNNAMED) for host in (1, 2)] == [FLEET, FLEET]
+
+
+@pytest.mark.parametrize(("method", "limit"), [(HEALTH, "health_calls"), (STATUS, "admin_calls")])
+def test_a_short_call_always_gets_a_place_from_the_account_that_holds_most(method: str, limit: str) -> None:
+    limits = Limited(max_calls=1, **{f"max_{limit}": 4})
     with ExitStack() as held:
         limits.hold(held, host=1)
-        limits.hold(held, host=1, times=2, method=HEALTH)
-        with pytest.raises(OverLimitError, match="address health calls"):
-            limits.hold(held, host=1, method=HEALTH)
-        limits.hold(held, host=2, method=HEALTH)
+        limits.hold(held, host=2, method=method)
+        limits.hold(held, host=3, times=3, method=method)
+        assert limits.ended == []
+        limits.hold(held, host=1, times=2, method=method)
+        assert [address_of(of.peer) for of in limits.ended] == ["10.0.0.3", "10.0.0.3"]
+        assert limits.counts.over_limit[limit] == 2
+    assert limits.counts.open_calls[limit] == 0
 
 
-def test_an_address_with_many_wrong_tokens_is_not_heard_for_a_while_and_others_are() -> None:
+def test_wrong_tokens_hold_up_no_call_that_has_a_right_one() -> None:
     limits = Limited(address_failures_per_second=1.0)
     for _ in range(10):
         limits.failed(peer(1))
-    with pytest.raises(OverLimitError, match="address failures"), limits.call(JOIN, peer(1)):
-        pass
-    with limits.call(JOIN, peer(2)):
-        pass
+    with pytest.raises(OverLimitError, match="address failures"):
+        limits.failed(peer(1))
+    limits.failed(peer(2))
+    with ExitStack() as held:
+        limits.hold(held, host=1)
+        limits.hold(held, host=1, method=STATUS)
+        limits.hold(held, host=1, method=HEALTH)
     limits.clock.now += 1.0
-    with limits.call(JOIN, peer(1)):
-        pass
+    limits.failed(peer(1))
 
 
 def test_addresses_beyond_number_are_forgotten_and_not_kept() -> None:
     limits = Limited()
-    for host in range(MAX_ADDRESSES + 10):
+    for host in range(MAX_ACCOUNTS + 10):
         limits.failed(peer(host))
-    assert len(limits._addresses) == MAX_ADDRESSES
+    assert len(limits._accounts) == MAX_ACCOUNTS

@@ -2,11 +2,20 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from common.data import Array
-from learner.actor_table import ActorState, map_actor_table
-from learner.ingest.registry import Registry, TooManyActorsError
+from learner.actor_table import REPORTED, ActorState, map_actor_table
+from learner.ingest.registry import (
+    GONE_SECONDS,
+    MAX_RATE,
+    MAX_RETURN,
+    MAX_TOTAL,
+    UNSEEN_SECONDS,
+    Registry,
+    TooManyActorsError,
+)
 
 
 class Clock:
@@ -16,8 +25,16 @@ class Clock:
         return self.now
 
 
+def enter(registry: Registry, incarnation: int) -> None:
+    """Join, open a stream and lose it."""
+    registry.join(incarnation, "host", 1)
+    row = registry.row_of(incarnation)
+    assert row is not None
+    registry.set_state(row, ActorState.AWAY)
+
+
 def make(table: Array, clock: Clock, max_actors: int = 3) -> Registry:
-    return Registry(table, max_actors, lost_seconds=30.0, clock=clock)
+    return Registry(table, max_actors, lost_seconds=30.0, join_seconds=10.0, clock=clock)
 
 
 @pytest.fixture
@@ -34,7 +51,7 @@ def test_actors_get_the_smallest_free_id_and_keep_it(table: Array) -> None:
 def test_the_clock_may_begin_anew_as_it_does_when_the_host_is_started_again(table: Array) -> None:
     registry = make(table, Clock())
     for incarnation in (11, 12):
-        registry.join(incarnation, "host", 1)
+        enter(registry, incarnation)
     registry.set_state(1, ActorState.LEFT)
     clock = Clock()
     clock.now = 5.0
@@ -78,13 +95,82 @@ def test_an_actor_in_anothers_place_has_its_id_and_a_row_of_its_own(table: Array
 def test_an_actor_silent_for_too_long_is_lost_and_its_id_free(table: Array) -> None:
     clock = Clock()
     registry = make(table, clock)
-    registry.join(11, "host", 1)
+    enter(registry, 11)
     clock.now += 29
     assert registry.expire() == []
     clock.now += 2
     assert registry.expire() == [0]
     assert registry.count(ActorState.LOST) == 1
     assert registry.join(12, "host", 1) == 0
+
+
+def test_an_actor_that_opens_no_stream_gives_its_id_back_within_seconds_and_leaves_no_row(table: Array) -> None:
+    clock = Clock()
+    registry = make(table, clock, max_actors=1)
+    registry.join(11, "host", 1)
+    clock.now += 9
+    assert registry.forget_idle() == []
+    with pytest.raises(TooManyActorsError):
+        registry.join(12, "host", 1)
+    clock.now += 2
+    assert registry.forget_idle() == [0]
+    assert registry.row_of(11) is None
+    assert registry.count(ActorState.LOST) == 0, "it never worked, so nobody needs to look for it"
+    assert registry.join(12, "host", 1) == 0
+
+
+def test_an_actor_that_is_back_after_it_was_lost_keeps_its_figures_although_it_opens_no_stream(table: Array) -> None:
+    clock = Clock()
+    registry = make(table, clock)
+    enter(registry, 11)
+    registry.stored(0, items=10, behaviour_opt_steps=5, returns=[], lengths=[])
+    clock.now += 100
+    registry.expire()
+    registry.join(11, "host", 1)
+    clock.now += 11
+    assert registry.forget_idle() == []
+    assert registry.total("items") == 10
+
+
+def test_an_actor_that_builds_is_not_online_until_it_says_so(table: Array) -> None:
+    registry = make(table, Clock())
+    registry.join(11, "host", 1)
+    registry.set_state(0, ActorState.ONLINE)
+    figures = (0,) * len(REPORTED)
+    states = []
+    for building in (True, True, False):
+        registry.seen(0, figures, building=building)
+        states.append(registry.state(0))
+    assert states == [ActorState.BUILDING, ActorState.BUILDING, ActorState.ONLINE]
+
+
+def test_a_late_message_of_an_old_stream_does_not_bring_an_actor_online(table: Array) -> None:
+    registry = make(table, Clock())
+    enter(registry, 11)
+    for building in (False, True):
+        registry.seen(0, (0,) * len(REPORTED), building=building)
+        assert registry.state(0) == ActorState.AWAY
+
+
+def test_an_incarnation_in_the_place_of_another_has_its_id_and_its_figures_and_the_other_is_unknown(
+    table: Array,
+) -> None:
+    registry = make(table, Clock())
+    for incarnation in (11, 12):
+        enter(registry, incarnation)
+    registry.stored(1, items=10, behaviour_opt_steps=5, returns=[], lengths=[])
+    assert [registry.join(22, "host", 1, former=12) for _ in range(2)] == [1, 1], "also when it asks again"
+    assert (registry.row_of(22), registry.row_of(12), registry.total("items")) == (1, None, 10)
+    assert make(table, Clock()).row_of(22) == 1, "the next ingest process knows that too"
+    assert registry.join(33, "host", 1, former=99) == 2, "nobody knows 99, so 33 is a new actor"
+
+
+def test_an_actor_of_a_former_ingest_process_is_known_as_such_also_under_its_new_incarnation(table: Array) -> None:
+    enter(make(table, Clock()), 11)
+    registry = make(table, Clock())
+    registry.join(22, "host", 1, former=11)
+    registry.join(33, "host", 1)
+    assert [registry.was_here_before(incarnation) for incarnation in (22, 33)] == [True, False]
 
 
 def test_an_actor_with_an_open_stream_is_never_lost(table: Array) -> None:
@@ -101,7 +187,7 @@ def test_an_actor_with_an_open_stream_is_never_lost(table: Array) -> None:
 def test_a_lost_actor_that_comes_back_keeps_its_statistics(table: Array) -> None:
     clock = Clock()
     registry = make(table, clock)
-    registry.join(11, "host", 1)
+    enter(registry, 11)
     row = registry.row_of(11)
     assert row is not None
     registry.stored(row, items=10, behaviour_opt_steps=5, returns=[1.0, 2.0], lengths=[3, 4])
@@ -135,6 +221,14 @@ def test_mean_return_and_length_are_over_the_last_hundred_episodes(table: Array)
     assert (registry.return_mean(), registry.length_mean()) == (2.0, 7.0)
 
 
+def test_the_share_of_successes_is_over_the_last_hundred_episodes_that_say_so(table: Array) -> None:
+    registry = make(table, Clock())
+    assert registry.success_mean() == 0.0
+    registry.note_successes([False] * 50)
+    registry.note_successes([True] * 75)
+    assert registry.success_mean() == 0.75
+
+
 def test_the_row_of_the_actor_gone_for_longest_is_used_again(table: Array) -> None:
     clock = Clock()
     registry = make(table, clock, max_actors=len(table) + 1)
@@ -160,3 +254,67 @@ def test_of_those_that_are_gone_the_recent_ones_are_shown_below_whoever_has_thei
     assert registry.recent(60.0)["incarnation"].tolist() == [13, 11, 12]
     clock.now += 61
     assert registry.recent(60.0)["incarnation"].tolist() == [13, 12]
+
+
+def test_an_actor_is_gone_when_it_said_goodbye_or_was_lost_for_a_day(table: Array) -> None:
+    clock = Clock()
+    registry = make(table, clock)
+    for incarnation in (11, 12):
+        registry.join(incarnation, "host", 1)
+    registry.set_state(0, ActorState.LEFT)
+    registry.set_state(1, ActorState.AWAY)
+    assert [registry.is_gone(incarnation) for incarnation in (11, 12, 13)] == [True, False, False]
+    clock.now += GONE_SECONDS
+    registry.expire()
+    assert not registry.is_gone(12)
+    clock.now += 1.0
+    assert registry.is_gone(12)
+
+
+def figures(**given: float) -> tuple[float, ...]:
+    return tuple(given.get(name, 0.0) for name in REPORTED)
+
+
+def test_of_what_an_actor_reports_no_more_counts_than_can_be_since_it_joined(
+    table: Array, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock = Clock()
+    registry = make(table, clock)
+    registry.join(11, "host", 1)
+    clock.now += 9.0
+    registry.seen(0, figures(env_steps=5_000, seconds=9.0, spool_bytes=64 << 20), building=False)
+    assert (registry.total("env_steps"), table["spool_bytes"][0]) == (5_000, 64 << 20)
+    registry.seen(0, figures(env_steps=2**53, seconds=9.0), building=False)
+    assert registry.total("env_steps") == 10 * MAX_RATE
+    assert "actor 0 reports more than can be: {'env_steps': 9007199254740992" in caplog.text
+    registry.seen(0, figures(env_steps=6_000, seconds=10.0), building=False)
+    assert registry.total("env_steps") == 6_000, "the next honest report counts as it is"
+
+
+def test_an_actor_that_was_here_before_ingest_was_started_again_goes_on_from_its_figures(table: Array) -> None:
+    clock = Clock()
+    make(table, clock).join(11, "host", 1)
+    table["env_steps"][0] = 10**13
+    clock.now = 5.0
+    registry = make(table, clock)
+    registry.seen(0, figures(env_steps=10**13 + 10**9), building=False)
+    assert registry.total("env_steps") == 10**13 + 10**9
+    registry.seen(0, figures(env_steps=2**53), building=False)
+    assert registry.total("env_steps") == pytest.approx(10**13 + UNSEEN_SECONDS * MAX_RATE)
+
+
+def test_sums_do_not_overflow_however_many_actors_report_the_most_there_can_be(table: Array) -> None:
+    table["state"], table["env_steps"] = ActorState.LEFT, int(MAX_TOTAL)
+    assert make(table, Clock()).total("env_steps") == len(table) * int(MAX_TOTAL)
+
+
+def test_a_table_that_was_poisoned_heals_when_it_is_opened(table: Array, caplog: pytest.LogCaptureFixture) -> None:
+    table["state"][:1100] = ActorState.LEFT
+    table["env_steps"][:1092], table["env_steps"][1092] = 2**53, 70
+    table["dropped_items"][3], table["seconds"][4], table["last_return"][:2] = -5, np.nan, (1e300, np.inf)
+    registry = make(table, Clock())
+    assert registry.total("env_steps") == 70
+    assert registry.total("dropped_items") == 0
+    assert table["seconds"][4] == 0.0
+    assert (np.abs(table["last_return"]) <= MAX_RETURN).all()
+    assert "actor table: 1092 values of env_steps that cannot be are set to 0" in caplog.text

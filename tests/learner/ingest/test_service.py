@@ -48,6 +48,10 @@ class Talk:
         for _ in self._responses:
             raise AssertionError("nothing more was asked")
 
+    def cancel(self) -> None:
+        """Break off, as an actor does that is killed."""
+        self._responses.cancel()
+
     def hear(self) -> pb.PushItemsResponse:
         return next(self._responses)
 
@@ -116,7 +120,7 @@ def test_join_tells_everything_an_actor_needs(client: Client) -> None:
     assert (joined.newest.incarnation, joined.newest.opt_steps) == (1, 0)
     assert joined.schema.hash == client.schema.hash
     assert "tests.parts:CountingEnv" in joined.config_json
-    assert joined.limits.max_rows == 65_536
+    assert joined.limits.max_rows == 62_500, "a sixteenth of the capacity"
     again = client.join()
     assert (again.actor_id, again.run_id) == (0, joined.run_id)
 
@@ -152,6 +156,9 @@ def test_a_lost_actors_id_and_epsilon_pass_on_and_its_seed_does_not(make_config:
         staying, lost, late = (Client(server, incarnation) for incarnation in (1, 2, 3))
         staying.join()
         before = lost.join()
+        broken = Talk(lost.stub)
+        broken.say(lost.batch(0, rows=0, payload=b""))
+        broken.cancel()
         talk = Talk(staying.stub)
         talk.say(staying.batch(1))
         after: list[pb.JoinResponse] = []
@@ -216,8 +223,8 @@ BAD: dict[str, tuple[Callable[[Client], pb.PushItemsRequest], str, str]] = {
         "bad_items",
         "column 'truncated': expected booleans of 0 or 1",
     ),
-    "no rows": (lambda c: c.batch(1, rows=0), "bad_items", "rows: expected 1 to 65536, found 0"),
-    "too many rows": (lambda c: c.batch(1, rows=65_537), "bad_items", "found 65537"),
+    "no rows": (lambda c: c.batch(1, rows=0), "bad_items", "rows: expected 1 to 62500, found 0"),
+    "too many rows": (lambda c: c.batch(1, rows=62_501), "bad_items", "found 62501"),
     "truncated bytes": (lambda c: c.batch(1, payload=b"123"), "bad_items", "payload: expected 190 bytes"),
     "another count": (lambda c: c.batch(1, rows=4), "bad_items", "payload: expected 152 bytes for 4 rows, found 190"),
     "not a number": (
@@ -225,20 +232,30 @@ BAD: dict[str, tuple[Callable[[Client], pb.PushItemsRequest], str, str]] = {
         "bad_items",
         "column 'reward': expected finite values, found nan in row 0",
     ),
+    "an action that the environment does not have": (
+        lambda c: c.batch(1, payload=encode(c.schema, {**c.items(0, 5), "action": np.array([0, 2, 3, 0, 7])}, 5)),
+        "bad_items",
+        "actor 0: column 'action': expected 0 to 2, found 3 in row 2",
+    ),
     "lengths without returns": (
         lambda c: c.batch(1, report=pb.Report(episode_lengths=[3])),
         "bad_items",
         "as many episode lengths as returns",
+    ),
+    "more successes than episodes": (
+        lambda c: c.batch(1, report=pb.Report(episode_successes=[True])),
+        "bad_items",
+        "report: expected at most 0 episode successes",
     ),
     "a return that is not finite": (
         lambda c: c.batch(1, report=pb.Report(episode_returns=[float("inf")], episode_lengths=[3])),
         "bad_items",
         "report: expected finite episode returns",
     ),
-    "a return that no mean can be taken of": (
+    "a return that no sum of rewards can be": (
         lambda c: c.batch(1, report=pb.Report(episode_returns=[1e308, -1e308], episode_lengths=[3, 3])),
         "bad_items",
-        "report: expected finite episode returns of up to 1e+300, found 1e+308",
+        "report: expected finite episode returns of together up to 3.40282e+38, found 1e+308",
     ),
     "seconds that cannot be": (
         lambda c: c.batch(1, report=pb.Report(env_seconds=float("nan"))),
@@ -365,6 +382,116 @@ def test_stop_is_said_unasked_and_goodbye_ends_the_stream(client: Client) -> Non
     assert client.stored() == [*range(5), *range(5, 10)]
 
 
+def test_an_actor_that_is_away_when_the_learner_stops_may_come_back_and_hand_over(make_config: MakeConfig) -> None:
+    with LearnerServer(make_config(server={"grace_seconds": SECONDS})) as server:
+        client, stranger = Client(server), Client(server, incarnation=78)
+        client.join()
+        talk = Talk(client.stub)
+        talk.say(client.batch(1))
+        talk.cancel()
+        wait_for(lambda: server.actor_table["state"][0] == ActorState.AWAY, "the stream is broken")
+        server.ingest.announce_stop()
+        wait_for(lambda: server.control.stopping, "the stop")
+        with pytest.raises(grpc.RpcError) as error:
+            stranger.join()
+        assert refusal(error)[1] == "stopping", "nobody new begins"
+        assert client.join().last_seq == 1
+        talk = Talk(client.stub)
+        assert talk.say(client.batch(2, start=5)).stop, "it hears at once that the learner stops"
+        talk.say(client.batch(0, rows=0, payload=b"", report=pb.Report(leaving=True)))
+        talk.end()
+        wait_for(lambda: server.ingest._supervisor.child.poll() == 0, "ingest winds up as soon as all have left")
+        assert client.stored() == list(range(10))
+
+
+def test_actors_hand_over_also_when_ingest_dies_as_the_learner_stops(make_config: MakeConfig) -> None:
+    with LearnerServer(make_config(server={"grace_seconds": SECONDS})) as server:
+        client = Client(server)
+        client.join()
+        Talk(client.stub).say(client.batch(1))
+        kill(server.ingest._supervisor.child.pid)
+        server.ingest.announce_stop()
+        answers: list[pb.JoinResponse] = []
+
+        def is_back() -> bool:
+            with contextlib.suppress(grpc.RpcError):
+                answers.append(client.join())
+            return bool(answers)
+
+        wait_for(is_back, "ingest is started again")
+        talk = Talk(client.stub)
+        assert talk.say(client.batch(2, start=5)).stop
+        talk.say(client.batch(0, rows=0, payload=b"", report=pb.Report(leaving=True)))
+        talk.end()
+        assert server.ingest._supervisor.wait(SECONDS), "it ends in order, and is not started once more"
+        assert client.stored() == list(range(10))
+
+
+def test_the_learner_names_the_actors_that_do_not_come_back_before_it_ends(
+    client: Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    client.join(host="far-away", pid=4711)
+    talk = Talk(client.stub)
+    talk.say(client.batch(1))
+    talk.cancel()
+    Client(client.server, incarnation=78).join()  # It never opens a stream, so it has nothing to hand over.
+    wait_for(lambda: client.server.actor_table["state"][0] == ActorState.AWAY, "the stream is broken")
+    client.server.ingest.announce_stop()
+    wait_for(lambda: client.server.ingest._supervisor.child.poll() == 0, "ingest winds up")
+    wait_for(lambda: "have not handed over" in caplog.text, "its last words")
+    (told,) = [said for said in caplog.messages if "have not handed over" in said]
+    assert told.endswith("the items that they still have are lost: actor 0 (far-away, pid 4711)")
+    assert told.startswith("1 actors have not handed over within 0.5 s")
+
+
+def test_an_actor_that_builds_its_environment_is_neither_away_nor_online(client: Client) -> None:
+    client.join()
+    table = client.server.actor_table
+    assert table["state"][0] == ActorState.JOINED
+    talk = Talk(client.stub)
+    states = []
+    for building in (True, False):
+        talk.say(client.batch(0, rows=0, payload=b"", report=pb.Report(building=building)))
+        states.append(table["state"][0])
+    assert states == [ActorState.BUILDING, ActorState.ONLINE]
+
+
+def test_a_join_without_a_stream_gives_its_id_back_within_seconds(make_config: MakeConfig) -> None:
+    limits = {"handshake_seconds": 1.0}
+    with LearnerServer(make_config(server={"max_actors": 1, "limits": limits, "grace_seconds": 0.5})) as server:
+        idle, honest = Client(server, 1), Client(server, 2)
+        idle.join()
+        with pytest.raises(grpc.RpcError) as error:
+            honest.join()
+        assert refusal(error)[1] == "too_many_actors"
+        wait_for(lambda: not (server.actor_table["state"] == ActorState.JOINED).any(), "it is forgotten")
+        assert honest.join().actor_id == 0
+        with pytest.raises(grpc.RpcError) as error:
+            Talk(idle.stub).say(idle.batch(1))
+        assert refusal(error)[1] == "not_joined", "so an actor that builds first joins again by itself"
+
+
+def test_batches_within_limits_that_the_run_has_told_before_are_taken_after_it_has_lowered_them(
+    make_config: MakeConfig,
+) -> None:
+    with LearnerServer(make_config(server={"grace_seconds": 0.5})) as server:
+        client = Client(server)
+        client.join()
+        talk = Talk(client.stub)
+        talk.say(client.batch(1))
+        talk.cancel()
+    lower = {"grace_seconds": 0.5, "max_rows": 20, "max_message_bytes": 60_000}
+    with LearnerServer(make_config(server=lower), resume=True) as server:
+        client, newcomer = Client(server), Client(server, incarnation=78)
+        joined = client.join()
+        assert (joined.last_seq, joined.limits.max_rows, joined.limits.max_message_bytes) == (1, 20, 60_000)
+        assert Talk(client.stub).say(client.batch(2, count=2000)).acked_seq == 2
+        newcomer.join()
+        with pytest.raises(grpc.RpcError) as error:
+            Talk(newcomer.stub).say(newcomer.batch(1, count=21))
+        assert "rows: expected 1 to 20, found 21" in refusal(error)[2]
+
+
 def test_acknowledgements_are_held_back_to_keep_the_replay_ratio(make_config: MakeConfig) -> None:
     ratio = {"samples_per_insert": 2.0, "error_buffer": 10.0}
     with LearnerServer(make_config(replay=ratio)) as server:
@@ -382,6 +509,53 @@ def test_acknowledgements_are_held_back_to_keep_the_replay_ratio(make_config: Ma
         while acked.acked_seq < 2:
             acked = talk.hear()
         assert server.control.actor_hold_seconds > 0
+
+
+def test_one_actors_large_batch_holds_back_that_actor_and_not_the_others(make_config: MakeConfig) -> None:
+    with LearnerServer(make_config(replay={"samples_per_insert": 2.0, "error_buffer": 10.0})) as server:
+        greedy, honest = Client(server, 1), Client(server, 2)
+        greedy.join(), honest.join()
+        server.control.sampled = 1
+        large, small = Talk(greedy.stub), Talk(honest.stub)
+        large.put(greedy.batch(1, count=5000))
+        wait_for(lambda: len(honest.stored()) == 5000, "the large batch")
+        small.put(honest.batch(1, count=5))
+        wait_for(lambda: len(honest.stored()) == 5005, "the small batch")
+        server.control.sampled = 1 + 2 * 2 * 5
+        server.ingest.release_held()
+        acked = small.hear()
+        while acked.acked_seq < 1:
+            acked = small.hear()
+        assert large.hear().acked_seq == 0, "a sign of life, not the acknowledgement"
+
+
+def test_an_actor_beyond_its_share_of_the_replay_waits_and_is_told_that_the_learner_is_there(
+    make_config: MakeConfig,
+) -> None:
+    with LearnerServer(make_config(replay={"capacity": 1000}, push={"n_buffer": 500})) as server:
+        greedy, honest = Client(server, 1), Client(server, 2)
+        greedy.join(), honest.join()
+        large, small = Talk(greedy.stub), Talk(honest.stub)
+        assert small.say(honest.batch(1)).acked_seq == 1
+        seq = 1
+        while large.say(greedy.batch(seq, count=500)).acked_seq == seq:
+            seq += 1
+        assert [small.say(honest.batch(n)).acked_seq for n in range(2, 6)] == [2, 3, 4, 5]
+        server.ingest.announce_stop()
+        acked = large.hear()
+        while acked.acked_seq < seq:
+            acked = large.hear()
+        assert acked.stop, "nobody waits for a quota when training is over"
+
+
+def test_actors_at_one_address_leave_ids_for_others(make_config: MakeConfig) -> None:
+    with LearnerServer(make_config(server={"max_actors": 4, "limits": {"max_address_actors": 2}})) as server:
+        for incarnation in (1, 2, 2):
+            Client(server, incarnation).join()
+        with pytest.raises(grpc.RpcError) as error:
+            Client(server, 3).join()
+        assert refusal(error)[:2] == (grpc.StatusCode.RESOURCE_EXHAUSTED, "over_limit")
+        assert "limit of address actors" in refusal(error)[2]
 
 
 def test_an_actor_that_is_held_back_cannot_make_ingest_hold_what_it_sends_on(make_config: MakeConfig) -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +10,7 @@ from hypothesis import strategies as st
 
 from common.data import Column, Items, Schema
 from common.errors import RunDirectoryError, SchemaMismatchError
-from learner.replay.memory import N_CURSORS, ReplayMemory, ReplayWriter
+from learner.replay.memory import N_CURSORS, CursorsFullError, ReplayMemory, ReplayWriter
 
 SCHEMA = Schema((Column("n", "<i8"), Column("pair", "<f4", (2,))))
 
@@ -91,13 +92,33 @@ def test_a_batch_cut_off_after_its_journal_counts_whole(tmp_path: Path) -> None:
     assert again.last_seq(7) == 1
 
 
-def test_the_cursor_unused_for_longest_makes_room(tmp_path: Path) -> None:
+def test_the_cursor_unused_for_longest_makes_room_once_its_items_are_overwritten(tmp_path: Path) -> None:
     _, writer = make(tmp_path)
     for incarnation in range(1, N_CURSORS + 2):
         writer.append(rows(0, 1), 1, incarnation, seq=1)
     assert writer.last_seq(1) == 0
     assert writer.last_seq(2) == 1
     assert writer.last_seq(N_CURSORS + 1) == 1
+
+
+def test_no_batch_is_stored_twice_for_want_of_cursors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("learner.replay.memory.N_CURSORS", 20)
+    memory, gone = ReplayMemory(tmp_path / "replay", SCHEMA, 1000, create=True), set[int]()
+    writer = ReplayWriter(memory, lambda incarnation: incarnation in gone)
+    for incarnation in range(1, 21):
+        writer.require_cursor(incarnation)
+        writer.append(rows(incarnation, 1), 1, incarnation, seq=1)
+    full = "cursors for 20 actor processes"
+    with pytest.raises(CursorsFullError, match=full):
+        writer.require_cursor(21)
+    with pytest.raises(CursorsFullError, match=full):
+        writer.append(rows(0, 1), 1, 21, seq=1)
+    assert (memory.committed, writer.last_seq(1)) == (20, 1), "nothing was stored and nothing forgotten"
+    writer.require_cursor(1)
+    gone |= {5, 9}
+    writer.append(rows(0, 1), 1, 21, seq=1)
+    again = ReplayWriter(memory, lambda incarnation: incarnation in gone)
+    assert [again.last_seq(incarnation) for incarnation in (1, 5, 9, 21)] == [1, 0, 1, 1]
 
 
 def test_other_columns_are_refused_by_name(tmp_path: Path) -> None:
@@ -134,3 +155,28 @@ def test_a_saved_memory_is_opened_as_it_is_for_reading_only(tmp_path: Path) -> N
 def test_a_saved_memory_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(RunDirectoryError, match="replay: no readable replay memory"):
         ReplayMemory.saved(tmp_path / "replay")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"committed": 10**15}, "committed: expected 0 to 14, found 1000000000000000"),
+        ({"committed": -5}, "committed: expected 0 to 14, found -5"),
+        ({"oldest": 15, "committed": 14}, "oldest: expected 4 to 14, found 15"),
+        ({"oldest": 3}, "oldest: expected 4 to 14, found 3"),
+        ({"intact": 5}, "intact: expected 0 to 4, found 5"),
+        ({"batches": 1}, "committed: expected 0 to 10, found 14"),
+        ({"batches": 1, "committed": 10}, "end of the last cursor: expected 0 to 10, found 14"),
+        ({"batches": 3}, "expected the record of batch 2 in the log, found none that is whole"),
+        ({"batches": 0}, "committed: expected 0 to 0, found 14"),
+    ],
+)
+def test_a_header_that_cannot_be_is_refused(tmp_path: Path, changes: dict[str, int], message: str) -> None:
+    memory, writer = make(tmp_path)
+    writer.append(rows(0, 10), 10, incarnation=7, seq=1)
+    writer.append(rows(10, 4), 4, incarnation=7, seq=2)
+    for name, value in changes.items():
+        setattr(memory.header, name, value)
+    for opened in (lambda: reopen(tmp_path), lambda: ReplayMemory.saved(tmp_path / "replay")):
+        with pytest.raises(RunDirectoryError, match="replay/header: .*" + re.escape(message)):
+            opened()

@@ -35,8 +35,8 @@ class Ring:
         items = {"n": np.arange(self.memory.committed, self.memory.committed + count), **more}
         self._writer.append(items, count, incarnation=1, seq=self._seq)
 
-    def replay(self, seed: int = 0, **config: Any) -> PrioritizedReplay:
-        return PrioritizedReplay(self.memory, PrioritizedConfig(**config), seed)
+    def replay(self, seed: int = 0, n_opts: int = 1000, **config: Any) -> PrioritizedReplay:
+        return PrioritizedReplay(self.memory, PrioritizedConfig(**config), seed, n_opts)
 
 
 def ring_of(directory: Path, count: int, capacity: int = 1000) -> Ring:
@@ -162,6 +162,17 @@ def test_beta_moves_linearly_with_the_updates_and_stays_at_its_end(tmp_path: Pat
         np.testing.assert_allclose(batch["weight"][batch["n"] == 1], 16**-beta, rtol=1e-5)
 
 
+def test_beta_moves_over_the_opt_steps_of_the_run_unless_it_is_told_otherwise(tmp_path: Path) -> None:
+    ring = ring_of(tmp_path, 2)
+    betas = []
+    for replay in (ring.replay(n_opts=4, beta_0=0.4), ring.replay(n_opts=4, beta_0=0.4, n_opts_final=8)):
+        replay.batch(1)
+        for _ in range(4):
+            tell(replay, {0: 1.0})
+        betas.append(replay.beta())
+    assert betas == pytest.approx([1.0, 0.7])
+
+
 # A ring that is written to.
 
 
@@ -256,7 +267,7 @@ def test_while_another_process_overwrites_indices_name_their_items_and_late_erro
     writer = subprocess.Popen(command, stdin=subprocess.PIPE, cwd=ROOT)
     try:
         wait_for(lambda: len(memory) > 256, "the first rows")
-        replay = PrioritizedReplay(memory, PrioritizedConfig(), seed=0)
+        replay = PrioritizedReplay(memory, PrioritizedConfig(), seed=0, n_opts=1000)
         gone, before = replay.batch(256)["index"], memory.committed
         wait_for(lambda: memory.committed > before + 2 * CAPACITY, "all of them are overwritten")
         draws, deadline = 0, Deadline(PATIENCE)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from learner.replay.memory import BEGINNING, ReplayMemory, ReplayWriter
+from learner.replay.memory import ReplayMemory, ReplayWriter
 from learner.replay.reader import ReplayReader
 from tests.frames import SCHEMA, stacked_items
 
@@ -60,6 +60,7 @@ def test_after_going_back_all_goes_on_as_if_nothing_had_been_in_between(
 
 def test_what_has_been_overwritten_does_not_come_back(tmp_path: Path) -> None:
     memory, writer = opened(tmp_path, create=True)
+    beginning = writer.mark()
     append(writer, memory, [1] * CAPACITY)
     mark = writer.mark()
     append(writer, memory, [1] * SLACK)
@@ -68,7 +69,7 @@ def test_what_has_been_overwritten_does_not_come_back(tmp_path: Path) -> None:
     then = contents(memory)
     assert not writer.roll_back(mark, OWN)
     assert contents(memory) == then
-    assert writer.roll_back(BEGINNING, OWN), "for which nothing is needed"
+    assert writer.roll_back(beginning, OWN), "for which nothing is needed"
     assert memory.committed == 0
 
 

@@ -1,0 +1,69 @@
+"""Uniformly random actions before learning begins, as the authors of TD3 and SAC take them."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import torch
+from pydantic import Field, NonNegativeInt
+
+from common.agents.actor_critic import ActorCritic, ActorCriticConfig
+from common.data import Array, Model, Record
+from common.interfaces import EnvSpec, ReplayBuffer, TrainingState
+
+
+class RandomStartConfig(ActorCriticConfig):
+    """The settings of agents that begin with random actions."""
+
+    random_opts: NonNegativeInt = Field(
+        1,
+        description="While the learner has taken fewer opt steps than this, actions that explore are uniformly random; "
+        "1: until it begins to learn, after trainer.warmup_period items; 0: never.",
+    )
+
+
+class RandomStart(ActorCritic):
+    """Explores uniformly at random until the learner has taken ``random_opts`` opt steps, then by its policy.
+
+    An untrained policy hardly moves, so that its items would show the critics one small part of the action space.
+    TD3's authors act at random for the first 1,000 or 10,000 environment steps (arXiv:1802.09477, section 6.1) and
+    begin to learn after them (https://github.com/sfujim/TD3, main.py, ``start_timesteps``); SAC's authors do the same
+    (https://github.com/rail-berkeley/softlearning, ``n_initial_exploration_steps``). Here opt steps are counted, which
+    come with each model: an actor that joins late, or again, does as the others do. ``trainer.warmup_period`` is the
+    number of random items; actors add those that they make until a model of the first opt steps reaches them.
+
+    Arguments and errors are those of ``ActorCritic``.
+    """
+
+    config: RandomStartConfig
+    _counters: ClassVar[tuple[str, ...]] = ("_opt_steps",)
+
+    def __init__(self, spec: EnvSpec, **given: Any) -> None:
+        super().__init__(spec, **given)
+        self._opt_steps = 0
+
+    def sample(self, obs: Array) -> Array:
+        if self.is_train and self._opt_steps < self.config.random_opts:
+            return self._random_actions(len(obs))
+        return super().sample(obs)
+
+    def _random_actions(self, n: int) -> Array:
+        """Uniform actions ``[n, *action_shape]``."""
+        shape = (n, self.action_scale.size)
+        unit = 2 * torch.rand(shape, generator=self._generator, device=self.device) - 1
+        actions: Array = self.action_scale.to_env(unit).numpy(force=True)
+        return actions
+
+    def opt(self, buffer: ReplayBuffer) -> Record | None:
+        record = super().opt(buffer)
+        self._opt_steps += record is not None
+        return record
+
+    def sync_model(self, model: Model) -> None:
+        super().sync_model(model)
+        self._opt_steps = model.version.opt_steps
+
+    def load_training_state(self, state: TrainingState) -> None:
+        # Release 0.1 did not count opt steps, and its policies went on without random actions.
+        values = {"_opt_steps": self.config.random_opts, **state.values}
+        super().load_training_state(TrainingState(state.tensors, values))

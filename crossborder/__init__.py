@@ -1,0 +1,1 @@
+"""crossborder's commands; the rest is in ``learner``, ``actor`` and ``common``."""

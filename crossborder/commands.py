@@ -1,0 +1,67 @@
+"""The commands as they are installed. Each sees first that Python finds crossborder's packages, and no others.
+
+They are called ``common``, ``actor`` and ``learner``, as packages of many people are, and Python takes the first of a
+name that it finds. So this module imports none of them before it has looked.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable, Sequence
+from importlib.machinery import ModuleSpec
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Final
+
+PACKAGES: Final = ("common", "actor", "learner")
+HOME: Final = Path(__file__).resolve().parent.parent
+CLASH_CODE: Final = 3
+"""As of parts that cannot be loaded."""
+Main = Callable[[Sequence[str] | None], int]
+
+
+def find_clash() -> tuple[Path, Path] | None:
+    """Where one of our packages is, and where Python finds another of its name before it; None if all is well."""
+    for name in PACKAGES:
+        spec = find_spec(name)
+        if spec is not None and (found := _place(spec)) != HOME / name:
+            return HOME / name, found
+    return None
+
+
+def _place(spec: ModuleSpec) -> Path:
+    """The directory of a package, or the file of a module."""
+    places = spec.submodule_search_locations
+    return Path(next(iter(places)) if places else spec.origin or "").resolve()
+
+
+def _command(name: str, module: str) -> Main:
+    """The command ``name``, which is ``main`` of a module."""
+
+    def main(argv: Sequence[str] | None = None) -> int:
+        clash = find_clash()
+        if clash is None:
+            code: int = importlib.import_module(module).main(argv)
+            return code
+        expected, found = clash
+        sys.stderr.write(
+            f"{name}: expected crossborder's own package {expected}, found another of that name before it: {found}\n"
+            f"{name}: rename that package, or take the directory it is in off PYTHONPATH; parts of yours are found in "
+            "the current directory without that\n"
+            f"{name}: exit code {CLASH_CODE}: docs/exit-codes.md#exit-code-{CLASH_CODE}\n"
+        )
+        return CLASH_CODE
+
+    return main
+
+
+learner_server = _command("learner-server", "learner.cli")
+actor_worker = _command("actor-worker", "actor.cli")
+sync_train = _command("sync-train", "learner.sync_cli")
+offline_train = _command("offline-train", "learner.offline_cli")
+policy_eval = _command("policy-eval", "learner.eval_cli")
+policy_export = _command("policy-export", "learner.export_cli")
+replay_inspect = _command("replay-inspect", "learner.replay_cli")
+crossborder_certs = _command("crossborder-certs", "learner.certs_cli")
+crossborder_health = _command("crossborder-health", "actor.health_cli")

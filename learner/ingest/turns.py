@@ -1,0 +1,82 @@
+"""Whose acknowledgement goes out first while the replay ratio holds actors back. Decisions without I/O or clock."""
+
+from __future__ import annotations
+
+from heapq import heappop, heappush
+
+UNKNOWN = -1
+"""Owes the items that no actor of this process has brought: those that a former ingest process stored."""
+_ROUNDING = 1e-3
+"""Items; sums of floats are off by less."""
+
+
+class Turns:
+    """Shares what the trainer draws equally among the actors that wait for it.
+
+    The replay ratio allows all actors together a number of items for each item that the trainer draws. Every actor
+    owes the items of its last batch, and each allowed item is split evenly among the actors that still owe. So an actor
+    that asks for less than an equal share never waits for an actor that asks for more, and nothing that is allowed is
+    left unused: this is generalised processor sharing (Parekh and Gallager, 1993), computed by virtual time. Virtual
+    time counts the items that each waiting actor has been allowed; an actor's turn comes at its finish time.
+    """
+
+    def __init__(self) -> None:
+        self._now = 0.0
+        self._finish: dict[int, float] = {}
+        self._order: list[tuple[float, int]] = []
+        """A heap of finish times; an actor that stored again meanwhile has an older entry too."""
+        self._owed = 0.0
+
+    def stored(self, actor: int, rows: int, excess: float) -> None:
+        """Note a batch.
+
+        Args:
+            actor: its row of the actor table.
+            rows: items of the batch.
+            excess: items of all actors beyond those that the replay ratio allows, this batch included.
+        """
+        if not excess and not self._finish:
+            return
+        self.settle(max(0.0, excess - rows))
+        self._owe(actor, rows)
+        self.settle(excess)
+
+    def settle(self, excess: float) -> float:
+        """Count what the trainer has drawn.
+
+        Args:
+            excess: items of all actors beyond those that the replay ratio allows now.
+
+        Returns:
+            Items that the ratio must allow until the next actor's turn comes; 0 if no actor waits.
+        """
+        self._work_off(self._owed - excess)
+        if excess > self._owed + 1:
+            self._owe(UNKNOWN, excess - self._owed)
+        return len(self._finish) * (self._order[0][0] - self._now) if self._finish else 0.0
+
+    def holds(self, actor: int) -> bool:
+        """Whether the actor must wait for its turn."""
+        return actor in self._finish
+
+    def _owe(self, actor: int, rows: float) -> None:
+        finish = self._finish[actor] = max(self._now, self._finish.get(actor, 0.0)) + rows
+        heappush(self._order, (finish, actor))
+        self._owed += rows
+
+    def _work_off(self, items: float) -> None:
+        """Split ``items`` evenly among the actors that owe."""
+        while self._finish and items > -_ROUNDING:
+            first, actor = self._order[0]
+            step = min(items / len(self._finish), first - self._now)
+            items -= step * len(self._finish)
+            self._owed -= step * len(self._finish)
+            self._now += step
+            if first - self._now > _ROUNDING:
+                return
+            heappop(self._order)
+            if self._finish[actor] <= first:
+                del self._finish[actor]
+        if not self._finish:
+            self._now = self._owed = 0.0
+            self._order.clear()

@@ -1,0 +1,211 @@
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import pytest
+
+from actor.allowance import Allowance, check_names
+from actor.client.answer import MAX_COLUMNS, MAX_ITEM_BYTES
+from actor.trust import Trust
+from common.config import (
+    MAX_BATCH_ITEMS,
+    MAX_ENVS_PER_ACTOR,
+    MAX_SPOOL_BYTES,
+    MAX_WINDOW,
+    ActorConfig,
+    load_config,
+)
+from common.errors import PluginError
+from common.settings import validate
+from tests.conftest import ROOT
+
+SHIPPED_CONFIGS = sorted((ROOT / "configs").glob("*.yaml"))
+CARTPOLE = {"target": "gymnasium:make", "params": {"id": "CartPole-v1"}}
+DQN = {"target": "common.agents.dqn:DQN"}
+OWN_PARTS = """
+from subprocess import Popen, getoutput
+import gymnasium
+from common.interfaces import Agent
+from common.child import Child
+class Game(gymnasium.Env): pass
+class Mind(Agent): pass
+class Chop:
+    def schema(self, spec): ...
+    def reset(self): ...
+    def process(self, step): ...
+class NoProcessor: pass
+def make(**params): raise AssertionError("called")
+gymnasium.register("Own-v0", "mine.parts:Game")
+"""
+
+
+@pytest.fixture
+def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A user's package ``mine``, importable; forgotten afterwards."""
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "__init__.py").touch()
+    (tmp_path / "mine" / "parts.py").write_text(OWN_PARTS)
+    monkeypatch.syspath_prepend(tmp_path)
+    yield
+    for name in [name for name in sys.modules if name.partition(".")[0] == "mine"]:
+        del sys.modules[name]
+    gymnasium.registry.pop("Own-v0", None)
+
+
+def config(**changes: Any) -> ActorConfig:
+    return validate(ActorConfig, {"env": CARTPOLE, "agent": DQN, **changes})
+
+
+@pytest.mark.parametrize("path", SHIPPED_CONFIGS, ids=lambda path: path.stem)
+def test_shipped_configurations_need_no_option(path: Path) -> None:
+    Allowance(()).check(load_config(path).actor_part())
+
+
+@pytest.mark.parametrize("path", SHIPPED_CONFIGS, ids=lambda path: path.stem)
+def test_the_page_lists_what_shipped_configurations_name(path: Path) -> None:
+    page, shipped = (ROOT / "docs" / "SECURITY.md").read_text(), load_config(path)
+    (row,) = [line for line in page.splitlines() if line.startswith(f"| `configs/{path.name}` ")]
+    network = shipped.agent.params.get("network", {})
+    parts = [shipped.env.target, shipped.agent.target, shipped.step_processor.target, network.get("target")]
+    assert re.findall("`([^`]+)`", row) == [
+        f"configs/{path.name}",
+        shipped.env.params["id"],
+        *(part for part in parts if part),
+    ]
+
+
+def test_the_page_states_the_bounds_of_what_an_actor_takes() -> None:
+    page = " ".join((ROOT / "docs" / "SECURITY.md").read_text().split())
+    for bound in (
+        f"{MAX_ENVS_PER_ACTOR} environments in one actor",
+        f"{MAX_BATCH_ITEMS:,} items in a batch",
+        f"{MAX_WINDOW:,} unacknowledged batches",
+        f"{MAX_SPOOL_BYTES >> 30} GiB of spool",
+        f"{MAX_COLUMNS} columns",
+        f"{MAX_ITEM_BYTES >> 20} MiB an item",
+    ):
+        assert bound in page
+
+
+def test_an_actor_asks_of_a_learner_on_another_host_only() -> None:
+    own = config(agent={"target": "mine.parts:Mind"})
+    check_names(own, Trust(), "127.0.0.1")
+    check_names(own, Trust(allow=("any",)), "gpu-host")
+    with pytest.raises(PluginError, match=r"--allow mine\.parts:Mind "):
+        check_names(own, Trust(), "gpu-host")
+
+
+@pytest.mark.usefixtures("mine")
+@pytest.mark.parametrize("entries", [("mine",), ("mine.parts",), ("mine.parts:Game", "mine.parts:Mind", "mine")])
+def test_a_module_allows_the_classes_in_it_and_below(entries: tuple[str, ...]) -> None:
+    changes = {part: {"target": f"mine.parts:{name}"} for part, name in (("env", "Game"), ("agent", "Mind"))}
+    Allowance(entries).check(config(**changes, step_processor={"target": "mine.parts:Chop"}))
+
+
+@pytest.mark.usefixtures("mine")
+def test_a_function_is_allowed_by_its_whole_name_and_not_called() -> None:
+    made = config(env={"target": "mine.parts:make"})
+    Allowance(("mine.parts:make",)).check(made)
+    with pytest.raises(PluginError, match=r"'mine\.parts:make' is no class.*--allow mine\.parts:make"):
+        Allowance(("mine",)).check(made)
+
+
+@pytest.mark.usefixtures("mine")
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"env": {"target": "mine.parts:Popen"}}, "env.target: expected a subclass of gymnasium.Env"),
+        ({"env": {"target": "mine.parts:Child"}}, "env.target: expected a subclass of gymnasium.Env"),
+        ({"env": {"target": "mine.parts:getoutput"}}, "is no class"),
+        ({"agent": {"target": "mine.parts:Game"}}, "agent.target: expected a subclass of common.interfaces.Agent"),
+        ({"step_processor": {"target": "mine.parts:NoProcessor"}}, "is no step processor: it has no schema, reset"),
+        (
+            {"agent": {**DQN, "params": {"network": {"target": "mine.parts:Popen"}}}},
+            "agent.params.network.target: expected a subclass of torch.nn.Module",
+        ),
+        ({"agent": {"target": "mine.parts:Mind", "params": {"hook": "mine.parts:make"}}}, r"agent\.params\.hook"),
+    ],
+)
+def test_within_an_allowed_module_only_parts_of_the_right_kind_may_be_named(
+    changes: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(PluginError, match=message):
+        Allowance(("mine",)).check(config(**changes))
+
+
+@pytest.mark.parametrize(
+    ("changes", "place"),
+    [
+        ({"env": {"target": "os:system", "params": {"command": "true"}}}, "env.target: 'os:system'"),
+        ({"agent": {"target": "subprocess:getoutput"}}, "agent.target: 'subprocess:getoutput'"),
+        ({"step_processor": {"target": "subprocess:run"}}, "step_processor.target: 'subprocess:run'"),
+        (
+            {"agent": {**DQN, "params": {"network": {"target": "os:system"}}}},
+            "agent.params.network.target: 'os:system'",
+        ),
+        (
+            {"agent": {**DQN, "params": {"network": [{"target": "os:system"}]}}},
+            r"agent.params.network.0.target: 'os:system'",
+        ),
+        ({"env": {**CARTPOLE, "params": {"id": "this:Any-v0"}}}, "env.params.id: 'this:Any-v0'"),
+        ({"env": {**CARTPOLE, "params": {"id": "CartPole-v1", "wrapper": "os:x"}}}, "env.params.wrapper: 'os:x'"),
+        ({"env": {"target": "gymnasium:make_vec"}}, "env.target: 'gymnasium:make_vec'"),
+        ({"env": {"target": "gymnasium.:make"}}, r"env.target: 'gymnasium\.:make'"),
+        ({"env": {"target": "gymnasiumevil:make"}}, "env.target: 'gymnasiumevil:make'"),
+        ({"agent": {"target": "gymnasium:make"}}, "agent.target: 'gymnasium:make'"),
+    ],
+)
+def test_whatever_else_is_named_at_any_depth_is_refused_with_what_to_add(changes: dict[str, Any], place: str) -> None:
+    with pytest.raises(PluginError, match=f"{place}; if you trust it, start the actor with --allow "):
+        Allowance(()).check(config(**changes))
+    assert "this" not in sys.modules, "nothing is imported before it is allowed"
+
+
+def test_everything_that_is_missing_is_told_at_once_and_fit_for_a_shell() -> None:
+    changes = {"env": {"target": "a b:Game"}, "agent": {"target": "mind:$(id)"}}
+    with pytest.raises(PluginError, match=r"--allow 'a b:Game' 'mind:\$\(id\)' \(or with --allow any"):
+        Allowance(()).check(config(**changes))
+
+
+@pytest.mark.parametrize(
+    "target", ["common.child:Child", "common.plugins:load", "common.envs:build_env", "actor.cli:main", "learner:x"]
+)
+@pytest.mark.parametrize("entries", [(), ("gymnasium", "common", "actor", "learner"), ("common.child:Child",)])
+def test_our_own_machinery_is_out_of_reach_whatever_is_allowed(target: str, entries: tuple[str, ...]) -> None:
+    with pytest.raises(PluginError, match="belongs to crossborder itself"):
+        Allowance(entries).check(config(env={"target": target}))
+
+
+@pytest.mark.parametrize("env_id", ["CartPole-v1", "CartPole", "HalfCheetah-v5"])
+def test_gymnasiums_own_environments_need_no_option(env_id: str) -> None:
+    Allowance(()).check(config(env={**CARTPOLE, "params": {"id": env_id}}))
+
+
+@pytest.mark.parametrize(
+    ("env", "message"),
+    [
+        ({**CARTPOLE, "params": {"id": "NoSuch-v1"}}, "gymnasium has no environment 'NoSuch-v1' on this host"),
+        ({**CARTPOLE, "params": {"id": {"entry_point": "x"}}}, "expected the id of an environment as text"),
+        ({"target": "common.atari:make", "params": {"id": "CartPole-v1"}}, "expected an Atari game"),
+    ],
+)
+def test_an_id_that_gymnasium_does_not_know_is_refused(env: dict[str, Any], message: str) -> None:
+    with pytest.raises(PluginError, match=message):
+        Allowance(()).check(config(env=env))
+
+
+@pytest.mark.usefixtures("mine")
+def test_an_environment_that_another_package_registered_needs_that_package_allowed() -> None:
+    own = config(env={**CARTPOLE, "params": {"id": "mine.parts:Own-v0"}})
+    with pytest.raises(PluginError, match=r"--allow mine\.parts:Own-v0"):
+        Allowance(()).check(own)
+    assert "mine.parts" not in sys.modules
+    Allowance(("mine.parts:Own-v0",)).check(own)
+    Allowance(("mine",)).check(own)
+    with pytest.raises(PluginError, match=r"'Own-v0' is an environment of mine\.parts.*--allow mine\.parts"):
+        Allowance(()).check(config(env={**CARTPOLE, "params": {"id": "Own-v0"}}))
+    Allowance(("mine",)).check(config(env={**CARTPOLE, "params": {"id": "Own-v0"}}))

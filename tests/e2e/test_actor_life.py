@@ -1,0 +1,100 @@
+"""The life of an actor as its learner and its log tell it."""
+
+from __future__ import annotations
+
+import json
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from learner.actor_table import ActorState
+from tests.conftest import Command, MakeConfig, kill, wait_for
+from tests.e2e.test_counting import train_in_thread
+from tests.learner.test_metrics import scrape_ingest
+
+Start = Callable[..., Command]
+HANDSHAKE, LOST = 1.0, 3.0
+SERVER = {"lost_seconds": LOST, "limits": {"handshake_seconds": HANDSHAKE}, "grace_seconds": 30.0}
+TRAINER = {"max_opts": 10**9}
+
+
+def slow(busy: Path) -> dict[str, object]:
+    """An environment that is not built before ``busy`` is gone."""
+    return {"target": "tests.parts:SlowlyBuiltEnv", "params": {"busy": str(busy)}}
+
+
+def test_an_actor_that_builds_for_long_is_building_and_keeps_its_place(
+    make_config: MakeConfig, start: Start, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    busy = tmp_path / "busy"
+    with train_in_thread(make_config(env=slow(busy), server=SERVER, trainer=TRAINER), local_actors=0) as (server, _):
+        busy.touch()
+        actor = start("actor.cli", "--learner", server.ingest.address)
+        table = server.actor_table
+        wait_for(lambda: table["state"][0] == ActorState.BUILDING, "the actor builds")
+        began = time.monotonic()
+        wait_for(lambda: time.monotonic() - began > LOST + HANDSHAKE, "longer than a silent actor keeps its place")
+        found = scrape_ingest(server)
+        assert [found[f"actors[{state}]"] for state in ("building", "online", "away", "lost")] == [1, 0, 0, 0]
+        busy.unlink()
+        wait_for(lambda: table["env_steps"][0] > 0, "it acts")
+        assert table["state"][0] == ActorState.ONLINE
+        assert scrape_ingest(server)["joins_total"] == 1
+    assert actor.wait() == 0, actor.output()
+    assert not [said for said in caplog.messages if "lost" in said]
+
+
+def test_a_learner_that_stops_does_not_wait_for_an_actor_that_builds(
+    make_config: MakeConfig, start: Start, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    busy = tmp_path / "busy"
+    config = make_config(env=slow(busy), server={**SERVER, "grace_seconds": 10_000.0}, trainer=TRAINER)
+    with train_in_thread(config, local_actors=0) as (server, results):
+        busy.touch()
+        actor = start("actor.cli", "--learner", server.ingest.address)
+        wait_for(lambda: server.actor_table["state"][0] == ActorState.BUILDING, "the actor builds")
+    assert results, "the run has ended"
+    assert server.actor_table["state"][0] == ActorState.LEFT
+    busy.unlink()
+    assert actor.wait() == 0, actor.output()
+
+
+@pytest.mark.parametrize("n_actors", [1, 2])
+def test_every_line_of_an_actors_log_for_machines_is_an_object_with_its_run_and_its_id(
+    make_config: MakeConfig, start: Start, n_actors: int
+) -> None:
+    words = ("--num-actors", str(n_actors), "--log-format", "json")
+    with train_in_thread(make_config(trainer=TRAINER), local_actors=0) as (server, _):
+        actor = start("actor.cli", "--learner", server.ingest.address, *words)
+        table = server.actor_table
+        wait_for(lambda: (table["env_steps"] > 0).sum() == n_actors, "the actors act")
+        run_id = server._run.dir.identity.run_id
+        kill(server.ingest._supervisor.child.pid)
+        wait_for(lambda: (table["reconnects"] > 0).sum() == n_actors, "the actors are back")
+        actor.signal(signal.SIGTERM)
+        assert actor.wait() == 128 + signal.SIGTERM
+    lines = [line for line in actor.output().splitlines() if not line.startswith("actor ")]  # Those are on stdout.
+    entries = [json.loads(line) for line in lines]
+    for actor_id in range(n_actors):
+        own = [entry["message"] for entry in entries if entry.get("actor_id") == actor_id]
+        assert own[0] == f"joined run {run_id} as actor {actor_id} of {server.ingest.address}"
+        assert any(said.startswith("connection to the learner lost") for said in own)
+        assert any(said.startswith(f"joined run {run_id} again as actor {actor_id} after ") for said in own)
+    of_actors = [entry for entry in entries if "pusher" in entry["logger"] or "fetcher" in entry["logger"]]
+    assert {entry["run_id"] for entry in of_actors} == {run_id}
+
+
+def test_every_line_of_an_actors_log_for_people_begins_with_its_run_and_its_id(
+    make_config: MakeConfig, start: Start
+) -> None:
+    with train_in_thread(make_config(trainer=TRAINER), local_actors=0) as (server, _):
+        actor = start("actor.cli", "--learner", server.ingest.address)
+        wait_for(lambda: server.actor_table["env_steps"][0] > 0, "the actor acts")
+        run_id = server._run.dir.identity.run_id
+    assert actor.wait() == 0, actor.output()
+    lines = actor.output().splitlines()
+    assert len(lines) > 1
+    assert all(f"INFO    [run {run_id} actor 0] actor.worker: " in line for line in lines), actor.output()

@@ -1,0 +1,59 @@
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import grpc
+import pytest
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+
+from common.server_config import LimitsConfig
+from learner.ingest import admission
+from learner.ingest.admission import Admission
+from learner.ingest.audit import AuditLog
+from learner.ingest.counts import IngestCounts
+from learner.ingest.gate import Gate
+from learner.ingest.limits import Limits
+
+SECONDS = 20.0
+
+
+@asynccontextmanager
+async def health_stub(directory: Path) -> AsyncIterator[health_pb2_grpc.HealthAsyncStub]:
+    """Of a server on this host that asks for no token."""
+    counts = IngestCounts()
+    limits, audit = Limits(LimitsConfig(), 16, counts), AuditLog(directory / "audit.jsonl")
+    server = grpc.aio.server(interceptors=[Admission(Gate({}, open_health=True), limits, counts, audit, SECONDS)])
+    health_pb2_grpc.add_HealthServicer_to_server(health.aio.HealthServicer(), server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    try:
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+            yield health_pb2_grpc.HealthStub(channel)
+    finally:
+        await server.stop(None)
+
+
+def test_a_stream_of_health_ends_after_a_time_and_health_is_told_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(admission, "WATCH_SECONDS", 0.1)
+
+    async def watch_twice() -> list[list[int]]:
+        async with health_stub(tmp_path) as stub:
+            return [[answer.status async for answer in stub.Watch(request, timeout=SECONDS)] for _ in range(2)]
+
+    request = health_pb2.HealthCheckRequest()
+    assert asyncio.run(watch_twice()) == [[health_pb2.HealthCheckResponse.SERVING]] * 2
+
+
+def test_a_method_that_there_is_not_is_told_to_callers_who_may_ask(tmp_path: Path) -> None:
+    async def ask() -> grpc.StatusCode:
+        async with health_stub(tmp_path) as stub:
+            with pytest.raises(grpc.aio.AioRpcError) as refused:
+                await stub.List(health_pb2.HealthListRequest(), timeout=SECONDS)
+            return refused.value.code()
+
+    assert asyncio.run(ask()) is grpc.StatusCode.UNIMPLEMENTED

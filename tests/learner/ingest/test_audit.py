@@ -1,0 +1,86 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from learner.ingest.audit import INTERVAL_SECONDS, LINES_AT_ONCE, MAX_TEXT, N_OLD_FILES, AuditLog
+from tests.common.test_clocks import Clock
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "audit.jsonl"
+
+
+@pytest.fixture
+def audit(path: Path, clock: Clock) -> AuditLog:
+    return AuditLog(path, clock=clock)
+
+
+def entries(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_an_event_is_one_private_line_with_its_time(audit: AuditLog, path: Path) -> None:
+    audit.note("join", "ok", name="alice", pid=7)
+    (entry,) = entries(path)
+    assert entry.pop("time").endswith("+00:00")
+    assert entry == {"event": "join", "outcome": "ok", "name": "alice", "pid": 7}
+    assert path.stat().st_mode & 0o777 == 0o600
+
+
+def test_equal_events_of_an_interval_are_counted_in_one_line(audit: AuditLog, path: Path, clock: Clock) -> None:
+    for _ in range(3):
+        for _ in range(300):
+            audit.note("refused", "unauthenticated", peer="10.0.0.1")
+            audit.tick()
+        clock.now += INTERVAL_SECONDS
+        audit.tick()
+    assert [entry.get("count") for entry in entries(path)] == [None, 299, 300, 300]
+    clock.now += INTERVAL_SECONDS
+    audit.tick()
+    audit.note("refused", "unauthenticated", peer="10.0.0.1")
+    assert len(entries(path)) == 5, "after a quiet interval an event is written at once again"
+
+
+def test_lines_beyond_the_rate_are_left_out_and_the_next_line_tells_how_many(
+    audit: AuditLog, path: Path, clock: Clock
+) -> None:
+    for pid in range(LINES_AT_ONCE + 50):
+        audit.note("join", "ok", pid=pid)
+    assert len(entries(path)) == LINES_AT_ONCE
+    clock.now += INTERVAL_SECONDS
+    audit.tick()
+    audit.note("join", "ok", pid=-1)
+    assert entries(path)[-1]["events_left_out"] == 50
+
+
+def test_no_text_is_long_and_none_makes_another_line(audit: AuditLog, path: Path) -> None:
+    audit.note("join", "ok", host="x\n" * 1000)
+    (entry,) = entries(path)
+    assert len(entry["host"]) == MAX_TEXT
+
+
+def test_old_files_go_so_that_the_log_is_bounded(path: Path, clock: Clock) -> None:
+    audit = AuditLog(path, max_bytes=200, clock=clock)
+    for pid in range(100):
+        audit.note("join", "ok", pid=pid)
+    files = sorted(path.parent.iterdir())
+    assert [file.name for file in files] == [path.name, *(f"{path.name}.{i + 1}" for i in range(N_OLD_FILES))]
+    assert all(file.stat().st_size <= 200 for file in files)
+    assert entries(path)[-1]["pid"] == 99
+
+
+def test_a_log_that_cannot_be_written_is_told_and_stops_nothing(
+    path: Path, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    AuditLog(path / "nowhere", clock=clock).note("join", "ok")
+    assert "cannot be written: No such file or directory" in caplog.text

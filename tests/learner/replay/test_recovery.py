@@ -1,0 +1,301 @@
+"""After a power cut: any page of any file may be as it was at any moment since the last checkpoint."""
+
+from __future__ import annotations
+
+import logging
+import random
+import shutil
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from common.errors import RunDirectoryError
+from learner.replay.batch_log import BatchLog
+from learner.replay.memory import CLOSED, ReplayMemory, ReplayWriter
+from learner.replay.reader import ReplayReader
+from learner.replay.recovery import make_whole, whole_bounds
+from learner.replay.watermark import Watermark
+from learner.shared import Word, hold_alone
+from tests.conftest import PATIENCE
+from tests.frames import SCHEMA, check_stacks, stacked_items
+
+CAPACITY, FRAMES, PAGE = 600, 1000, 4096
+OTHER_BOOT = 12345
+
+
+def opened(directory: Path, *, create: bool = False, checked: bool = True, slack: int = 0) -> ReplayMemory:
+    room = {"frame_capacity": FRAMES, "slack": slack}
+    return ReplayMemory(directory / "replay", SCHEMA, CAPACITY, create=create, checked=checked, **room)  # type: ignore[arg-type]
+
+
+def store(memory: ReplayMemory, batches: int, rng: random.Random) -> None:
+    writer = ReplayWriter(memory)
+    for _ in range(batches):
+        rows, incarnation = rng.randrange(1, 30), rng.randrange(1, 6)
+        items = stacked_items(np.arange(memory.committed, memory.committed + rows))
+        writer.append(items, rows, incarnation, writer.last_seq(incarnation) + 1)
+
+
+def files(directory: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in (directory / "replay").iterdir()}
+
+
+def cut(directory: Path, moments: list[dict[str, bytes]], rng: random.Random) -> None:
+    """Leave each page as it was at one of these moments."""
+    for name, newest in moments[-1].items():
+        pages = range(0, len(newest), PAGE)
+        mixed = b"".join(rng.choice(moments)[name][at : at + PAGE] for at in pages)
+        (directory / "replay" / name).write_bytes(mixed)
+    np.memmap(directory / "replay" / "header", "<i8", "r+")[6] = OTHER_BOOT
+
+
+def recovered(directory: Path, watermark: Watermark | None, slack: int = 0) -> ReplayMemory:
+    make_whole(opened(directory, checked=False, slack=slack), lambda: watermark)
+    return opened(directory)
+
+
+def check_whole(memory: ReplayMemory) -> None:
+    """Every item that can be drawn is the one that was stored with its number."""
+    index = np.arange(memory.first(), memory.committed)
+    _, items = ReplayReader(memory).take(lambda _: {"index": index}, len(index))
+    np.testing.assert_array_equal(items["n"], index)
+    check_stacks(items)
+
+
+def true_cursors(seed: int, batches: int, end: int) -> dict[int, int]:
+    """The highest seq of each incarnation in the batches that ``store`` makes, up to an item."""
+    rng, seqs, committed = random.Random(seed), dict[int, int](), 0
+    for _ in range(batches):
+        rows, incarnation = rng.randrange(1, 30), rng.randrange(1, 6)
+        committed += rows
+        if committed <= end:
+            seqs[incarnation] = seqs.get(incarnation, 0) + 1
+    return seqs
+
+
+@pytest.mark.parametrize("before", [0, 1, 12, 100])
+@pytest.mark.parametrize("after", [3, 30, 200])
+def test_after_a_power_cut_every_item_is_whole_and_cursors_fit_wherever_pages_are_from(
+    tmp_path: Path, before: int, after: int
+) -> None:
+    for seed in range(4):
+        directory, rng, torn = tmp_path / str(seed), random.Random(seed), random.Random(seed)
+        memory = opened(directory, create=True)
+        store(memory, before, rng)
+        watermark = Watermark.from_json(Watermark.of(memory).to_json())
+        moments = [files(directory)]
+        for _ in range(3):
+            store(memory, after // 3, rng)
+            moments.append(files(directory))
+        cut(directory, moments, torn)
+        memory = recovered(directory, watermark if before else None)
+        check_whole(memory)
+        assert memory.committed >= watermark.committed
+        writer = ReplayWriter(memory)
+        found = {incarnation: writer.last_seq(incarnation) for incarnation in range(1, 6)}
+        expected = true_cursors(seed, before + after, memory.committed)
+        assert found == {incarnation: expected.get(incarnation, 0) for incarnation in range(1, 6)}
+        store(memory, 60, random.Random(seed))  # It can be gone on with.
+        check_whole(opened(directory))
+
+
+def test_what_a_checkpoint_has_synced_and_nothing_has_overwritten_is_kept(tmp_path: Path) -> None:
+    rng = random.Random(0)
+    memory = opened(tmp_path, create=True)
+    store(memory, 20, rng)
+    watermark, synced = Watermark.of(memory), files(tmp_path)
+    store(memory, 10, rng)
+    cut(tmp_path, [synced, files(tmp_path)], random.Random(1))
+    memory = recovered(tmp_path, watermark)
+    assert (memory.first(), memory.committed >= watermark.committed) == (0, True)
+
+
+def test_after_a_power_cut_that_took_nothing_nothing_is_lost(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    memory = opened(tmp_path, create=True)
+    store(memory, 20, random.Random(0))
+    before = memory.committed
+    cut(tmp_path, [files(tmp_path)], random.Random(0))
+    with caplog.at_level(logging.INFO):
+        memory = recovered(tmp_path, None)
+    assert (memory.first(), memory.committed) == (0, before)
+    assert f"the host was started anew; all {before} items are whole" in caplog.messages[-1]
+    assert "WARNING" not in {record.levelname for record in caplog.records}
+
+
+def test_a_replay_that_was_closed_is_whole_in_any_boot_and_loses_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    memory = opened(tmp_path, create=True)
+    store(memory, 100, random.Random(0))
+    before = memory.first(), memory.committed
+    memory.close()
+    assert memory.header.boot == CLOSED
+    memory = recovered(tmp_path, None)
+    assert (memory.first(), memory.committed) == before
+    assert memory.header.boot not in (CLOSED, 0)
+    assert not caplog.messages
+
+
+def test_what_is_lost_is_said_with_its_number_and_place(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    memory = opened(tmp_path, create=True)
+    writer = ReplayWriter(memory)
+    for seq in range(1, 11):
+        writer.append(stacked_items(np.arange(memory.committed, memory.committed + 10)), 10, 1, seq)
+    memory.columns["n"][73] = -1
+    memory.header.boot = OTHER_BOOT
+    memory = recovered(tmp_path, None)
+    check_whole(memory)
+    assert (memory.first(), memory.committed) == (0, 70)
+    assert "70 items are whole and stay, from index 0 on" in caplog.messages[-1]
+    assert "Lost are 0 before them" in caplog.messages[-1]
+    assert "those from index 70 on, at least 30" in caplog.messages[-1]
+
+
+def test_where_nothing_is_whole_the_replay_begins_empty_where_the_checkpoint_was(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    memory = opened(tmp_path, create=True)
+    store(memory, 10, random.Random(0))
+    watermark = Watermark.of(memory)
+    memory.columns["n"][:] = -1
+    memory.header.boot = OTHER_BOOT
+    memory = recovered(tmp_path, watermark)
+    assert (len(memory), memory.committed) == (0, watermark.committed)
+    assert "0 items are whole" in caplog.messages[-1]
+    assert sorted(ReplayWriter(memory).last_seq(cursor[0]) for cursor in watermark.cursors) == sorted(
+        cursor[1] for cursor in watermark.cursors
+    )
+    store(memory, 5, random.Random(0))
+    check_whole(opened(tmp_path))
+
+
+@pytest.mark.parametrize("name", ["header", "cursors"])
+def test_an_older_header_or_older_cursors_are_found_out_and_made_good_by_the_log(tmp_path: Path, name: str) -> None:
+    memory = opened(tmp_path, create=True)
+    rng = random.Random(0)
+    store(memory, 10, rng)
+    older = files(tmp_path)[name]
+    store(memory, 10, rng)
+    before = memory.committed
+    (tmp_path / "replay" / name).write_bytes(older)
+    with pytest.raises(RunDirectoryError, match="cursor: expected"):
+        opened(tmp_path)
+    memory = recovered(tmp_path, None)
+    assert memory.committed == before
+    check_whole(memory)
+    writer = ReplayWriter(memory)
+    assert {n: writer.last_seq(n) for n in range(1, 6)} == true_cursors(0, 20, before)
+
+
+def test_a_run_in_turns_can_be_rolled_back_to_its_checkpoint_after_a_power_cut(tmp_path: Path) -> None:
+    memory = opened(tmp_path, create=True, slack=300)
+    writer = ReplayWriter(memory)
+
+    def append(batches: int) -> None:
+        for _ in range(batches):
+            writer.append(
+                stacked_items(np.arange(memory.committed, memory.committed + 3)), 3, 1, writer.last_seq(1) + 1
+            )
+
+    append(250)
+    mark, watermark, moments = writer.mark(), Watermark.of(memory), [files(tmp_path)]
+    append(60)
+    moments.append(files(tmp_path))
+    cut(tmp_path, moments, random.Random(3))
+    memory = recovered(tmp_path, watermark, slack=300)
+    writer = ReplayWriter(memory)
+    assert writer.roll_back(mark, 1)
+    check_whole(memory)
+    assert (memory.first(), memory.committed) == (mark["oldest"], mark["end"])
+    append(30)
+    memory = opened(tmp_path)
+    check_whole(memory)
+    assert memory.committed == mark["end"] + 90
+
+
+class KilledError(Exception):
+    pass
+
+
+@contextmanager
+def killed_after(writes: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Raise before the write of a header's word, a cursor or a record that follows so many others."""
+    left = writes
+
+    def counted(write: object, *arguments: object) -> object:
+        nonlocal left
+        left -= 1
+        if left < 0:
+            raise KilledError
+        return write(*arguments)  # type: ignore[operator]
+
+    with monkeypatch.context() as patch:
+        set_word, keep = Word.__set__, BatchLog.keep
+        patch.setattr(Word, "__set__", lambda *arguments: counted(set_word, *arguments))
+        patch.setattr(BatchLog, "keep", lambda *arguments: counted(keep, *arguments))
+        patch.setattr(ReplayMemory, "sync", lambda memory: counted(lambda: None))
+        yield
+
+
+def test_a_recovery_that_is_killed_anywhere_comes_to_the_same_the_next_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rng = random.Random(5)
+    memory = opened(tmp_path / "cut", create=True)
+    store(memory, 30, rng)
+    watermark, moments = Watermark.of(memory), [files(tmp_path / "cut")]
+    store(memory, 30, rng)
+    cut(tmp_path / "cut", [*moments, files(tmp_path / "cut")], random.Random(7))
+    shutil.copytree(tmp_path / "cut", tmp_path / "alone")
+    recovered(tmp_path / "alone", watermark)
+    expected = files(tmp_path / "alone")
+    for writes in range(9):
+        again = tmp_path / str(writes)
+        shutil.copytree(tmp_path / "cut", again)
+        with killed_after(writes, monkeypatch), pytest.raises(KilledError):
+            make_whole(opened(again, checked=False), lambda: watermark)
+        recovered(again, watermark)
+        assert files(again) == expected, writes
+
+
+def test_nothing_is_recovered_beside_an_ingest_that_still_writes(tmp_path: Path) -> None:
+    memory = opened(tmp_path, create=True)
+    memory.header.boot = OTHER_BOOT
+    hold_alone(tmp_path)
+    with pytest.raises(RunDirectoryError, match="the ingest process of a learner that was killed still holds it"):
+        make_whole(opened(tmp_path, checked=False), lambda: None)
+
+
+def test_of_files_that_are_only_read_the_bounds_of_the_whole_items_are_found(tmp_path: Path) -> None:
+    memory = opened(tmp_path, create=True)
+    writer = ReplayWriter(memory)
+    for seq in range(1, 11):
+        writer.append(stacked_items(np.arange(memory.committed, memory.committed + 10)), 10, 1, seq)
+    assert whole_bounds(ReplayMemory.saved(tmp_path / "replay")) == (0, 100)
+    memory.columns["n"][73] = -1
+    memory.header.boot = OTHER_BOOT
+    assert whole_bounds(ReplayMemory.saved(tmp_path / "replay")) == (0, 70)
+
+
+def test_a_watermark_taken_while_a_writer_goes_on_is_that_of_one_moment(tmp_path: Path) -> None:
+    memory, ended = opened(tmp_path, create=True), threading.Event()
+
+    def write() -> None:
+        rng, theirs = random.Random(0), opened(tmp_path)
+        while not ended.is_set():
+            store(theirs, 10, rng)
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        for _ in range(300):
+            found = Watermark.of(memory)
+            assert found.batches == sum(seq for _, seq, _, _ in found.cursors)
+            assert found.committed == max((end for _, _, end, _ in found.cursors), default=0)
+    finally:
+        ended.set()
+        writer.join(PATIENCE)
