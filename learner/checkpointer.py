@@ -31,6 +31,8 @@ WRITE_SECONDS: Final = 60.0
 """The last state gets so long to be written."""
 AGENT: Final = "agent."
 """Names of the agent's tensors in a state begin so."""
+WINDOW: Final = "window"
+"""The name of the part that collects losses until they are recorded."""
 
 
 class Resumable(Protocol):
@@ -173,6 +175,11 @@ class Checkpointer:
                 log.error("a checkpoint is not written after %g s", WRITE_SECONDS)
 
     def _write(self, state: StateOfRun) -> None:
+        """Write it, unless training has diverged and the next record will tell: a resumed run would diverge again."""
+        bad = diverged(state)
+        if bad:
+            log.error("opt step %d: no checkpoint is written: expected finite values in %s", state.opt_steps, bad)
+            return
         with tolerated(WITHOUT_CHECKPOINT):
             self._files.write(state, self._synced())
 
@@ -183,6 +190,14 @@ class Checkpointer:
         watermark = Watermark.of(self._replay)
         self._replay.sync()
         return watermark
+
+
+def diverged(state: StateOfRun) -> str:
+    """Names of the agent's tensors that hold NaN and of the losses that are not finite; empty if training is sound."""
+    tensors = below(AGENT, state.tensors)
+    names = [name for name, tensor in tensors.items() if tensor.is_floating_point() and bool(tensor.isnan().any())]
+    losses = json.loads(state.values).get(WINDOW, {"sums": {}})["sums"]
+    return ", ".join(names + [name for name, value in losses.items() if not math.isfinite(value)])
 
 
 def below(prefix: str, tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:

@@ -23,7 +23,7 @@ from common.interfaces import Recorder, ReplayBuffer
 from learner.acting import Acting
 from learner.actor_table import actor_of, map_actor_table, upgrade_actor_table
 from learner.checkpoint import Checkpoints
-from learner.checkpointer import Checkpointer, Resumable
+from learner.checkpointer import WINDOW, Checkpointer, Resumable
 from learner.curve import draw_learning_curve
 from learner.dataset import Dataset, open_dataset
 from learner.durable import tolerated
@@ -239,7 +239,7 @@ class Run:
         return learner
 
     def _make_checkpointer(self, window: RecordWindow, acting: Acting | None) -> Checkpointer:
-        parts: dict[str, Resumable] = {"buffer": self.buffer, "window": window}
+        parts: dict[str, Resumable] = {"buffer": self.buffer, WINDOW: window}
         items = None
         if acting is not None:
             parts["acting"] = acting

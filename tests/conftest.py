@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -116,15 +116,29 @@ class Command:
             self.process.wait()
 
 
+STARTED = pytest.StashKey[list[Command]]()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Show the output of the commands that a failed test had started."""
+    report = yield
+    if report.failed:
+        for command in item.stash.get(STARTED, []):
+            report.sections.append((f"Output of {command.log.stem}", command.output()[-10_000:]))
+    return report
+
+
 @pytest.fixture
-def start(tmp_path: Path) -> Iterator[Callable[..., Command]]:
-    """Starts ``python -m module arguments``; what still runs at the end of the test is killed."""
-    commands: list[Command] = []
+def start(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[..., Command]]:
+    """Starts ``python -m module arguments``; commands that still run at the end of the test are killed."""
+    commands: list[Command] = request.node.stash.setdefault(STARTED, [])
 
     def _start(module: str, *arguments: str, **places: Any) -> Command:
         log = tmp_path / f"command-{len(commands)}.log"
-        commands.append(Command(module, *arguments, log=log, **places))
-        return commands[-1]
+        command = Command(module, *arguments, log=log, **places)
+        commands.append(command)
+        return command
 
     yield _start
     for command in commands:

@@ -17,12 +17,13 @@ from common.processors import OneStep
 from common.testing import items_of, play
 from examples.own_parts import Corridor, TabularQ
 from learner.checkpoint import SaveCounts
-from learner.checkpointer import Checkpointer
+from learner.checkpointer import WINDOW, Checkpointer
 from learner.replay.memory import ReplayMemory, ReplayWriter
 from learner.replay.uniform import UniformReplay
 from learner.replay.watermark import Watermark
 from learner.scoring import Moment
 from learner.training_state import StateFiles, StateOfRun
+from learner.window import RecordWindow
 from tests.conftest import PATIENCE
 
 
@@ -60,10 +61,11 @@ class Scene:
         self.agent = TabularQ(spec_of(env), seed=0, epsilon=0.0, device="cpu")
         self.buffer = UniformReplay(memory, seed=0)
         self.now, self.opt_steps = 0.0, 0
+        self.window = RecordWindow(self.buffer, lambda: self.now)
         self.checkpointer = Checkpointer(
             files,
             self.agent,
-            {"buffer": self.buffer},
+            {"buffer": self.buffer, WINDOW: self.window},
             "cpu",
             seconds=seconds,
             items=items,
@@ -146,6 +148,23 @@ def test_a_full_disk_does_not_end_training(tmp_path: Path, caplog: pytest.LogCap
     scene.step(at=10.0)
     scene.finish()
     assert "training goes on without this checkpoint: no space left on device" in caplog.messages
+
+
+def test_a_diverged_agent_or_loss_is_not_kept(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    files = StateFiles(tmp_path / "states", {"run_id": "run"}, keep=9, counts=SaveCounts())
+    scene = Scene(tmp_path, files)
+    scene.step(at=11.0)
+    scene.checkpointer.finish(Moment(1, scene.buffer.inserted, 11.0), -math.inf)
+    scene.window.add({"loss": math.nan})
+    scene.checkpointer.finish(Moment(2, scene.buffer.inserted, 12.0), -math.inf)
+    scene.window.means()
+    scene.agent.table[0, 0] = math.nan
+    scene.checkpointer.finish(Moment(3, scene.buffer.inserted, 13.0), -math.inf)
+    assert scene.checkpointer.restore()[0].opt_steps == 1
+    assert [record.getMessage().rpartition(" in ")[2] for record in caplog.records if record.levelname == "ERROR"] == [
+        "loss",
+        "table",
+    ]
 
 
 def test_an_agent_without_a_training_state_of_its_own_is_told_of(
