@@ -3,7 +3,7 @@ PYTHON ?= python3.11
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
-PROTO := common/pb/crossborder.proto
+PROTO := common/wire/pb/crossborder.proto
 
 .PHONY: demo test chaos check lint proto proto-check proto-release proto-buf dashboards dashboards-check dashboards-types pages \
 	docs node-actor manifests manifests-check kustomize lock audit images compose-test bench clean
@@ -41,12 +41,12 @@ lint: $(READY)
 	$(BIN)/check-jsonschema --builtin-schema vendor.compose-spec docker-compose.yml docker/docker-compose.*.yml
 
 proto: $(READY)
-	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m grpc_tools.protoc -Icommon/pb=protos/crossborder/v1 \
+	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m grpc_tools.protoc -Icommon/wire/pb=protos/crossborder/v1 \
 		--python_out=. --grpc_python_out=. --mypy_out=quiet:. --mypy_grpc_out=quiet:. $(PROTO)
 
 # Generated code is committed; this fails when it is not what protos/ generates.
 proto-check: proto
-	git diff --exit-code -- common/pb
+	git diff --exit-code -- common/wire/pb
 
 # What actors out there speak: kept at a release, never taken back. tests/test_protos.py and buf compare with it.
 proto-release: $(READY)

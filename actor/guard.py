@@ -15,9 +15,9 @@ from typing import Any
 import gymnasium
 
 from actor.stat import ActorCounters
-from common.child import RestartPolicy
 from common.data import Array
 from common.envs import Env, EnvExitError
+from common.process.child import RestartPolicy
 
 log = logging.getLogger(__name__)
 LAST_WORDS_SECONDS = 30.0

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from functools import partial
 
 from actor.stat import ActorStat
-from actor.trust import Trust
-from common.child import Child, Supervisor
-from common.clocks import Deadline
 from common.errors import CrossborderError
+from common.process.child import Child, Supervisor
+from common.process.clocks import Deadline
+from common.wire.trust import Trust
 
 log = logging.getLogger(__name__)
 

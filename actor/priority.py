@@ -9,8 +9,8 @@ import numpy as np
 from actor.proxy import BatchSink
 from common.data import PRIORITY, Items, ModelVersion, Schema
 from common.errors import PluginError
-from common.gather import Gathered
 from common.interfaces import Agent, ItemSink
+from common.wire.gather import Gathered
 
 
 def with_priority(items: Items, agent: Agent) -> Items:

@@ -7,9 +7,9 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
-from common.config import PushConfig
+from common.config.run_config import PushConfig
 from common.data import NO_MODEL, Items, ModelVersion, Schema
-from common.gather import Gathered, Gatherer
+from common.wire.gather import Gathered, Gatherer
 
 
 class BatchSink(Protocol):

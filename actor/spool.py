@@ -17,7 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from common.clocks import Deadline
+from common.process.clocks import Deadline
 
 MessageT = TypeVar("MessageT")
 

@@ -24,18 +24,18 @@ from actor.priority import PrioritizedBatches
 from actor.proxy import BatchSink, ReplayBufferProxy
 from actor.sampler import Sampler
 from actor.stat import ActorCounters, ActorStat
-from actor.trust import Trust
-from common.address import split_address
-from common.child import RestartPolicy, say, say_error
-from common.config import ActorConfig
+from common.config.run_config import ActorConfig
 from common.data import PRIORITY, Schema
 from common.envs import build_env
 from common.errors import ConfigError, CrossborderError, EnvHungError, PluginError
 from common.interfaces import Agent
-from common.log import setup_logging
-from common.part_config import EnvConfig
 from common.parts import Lane, Parts, build_parts
+from common.plugins.part_config import EnvConfig
+from common.process.child import RestartPolicy, say, say_error
+from common.process.log import setup_logging
 from common.settings import validate
+from common.wire.address import split_address
+from common.wire.trust import Trust
 
 log = logging.getLogger(__name__)
 FIRST_MODEL_SECONDS = 60.0

@@ -27,7 +27,7 @@ from benchmarks.ingest import ingest
 from benchmarks.report import report, run_as_actors_do
 from common.agents.dqn import DQN
 from common.envs import Env, build_env
-from learner.server import LearnerServer, local_trust
+from learner.loop.server import LearnerServer, local_trust
 
 SECONDS = 0.5
 TURNS = 15

@@ -24,12 +24,12 @@ from common.envs import spec_of
 from common.processors import OneStep
 from common.testing import items_of, play
 from common.testing.agents import MakeAgent
-from learner.checkpoint import SaveCounts
-from learner.checkpointer import Checkpointer
 from learner.replay.memory import ReplayMemory, ReplayWriter
 from learner.replay.uniform import UniformReplay
-from learner.scoring import Moment
-from learner.training_state import StateFiles
+from learner.storage.checkpoint import SaveCounts
+from learner.storage.checkpointer import Checkpointer
+from learner.storage.moment import Moment
+from learner.storage.training_state import StateFiles
 
 TIMES = 50
 AGENTS: dict[str, tuple[MakeAgent, str]] = {

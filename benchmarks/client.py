@@ -17,10 +17,10 @@ from actor.client.fetcher import ModelFetcher
 from actor.client.pusher import Pusher
 from actor.proxy import ReplayBufferProxy
 from actor.stat import ActorCounters
-from actor.trust import Trust
 from benchmarks.screens import life
 from common.data import Items
 from common.interfaces import Agent
+from common.wire.trust import Trust
 
 ROWS = 256
 """Transitions that are pushed over and over."""

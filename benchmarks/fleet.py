@@ -1,6 +1,6 @@
 """Light actors, many in one process: each joins and has a connection of its own, and pushes one batch over and over.
 
-A child process (``common.child``). It is told ``{"learner", "floor", "actors"}``, the latter the address of a
+A child process (``common.process.child``). It is told ``{"learner", "floor", "actors"}``, the latter the address of a
 ``benchmarks.floor`` to which batches go instead, or null, and says ``{}`` when all have joined. Then it is told
 ``{"interval", "seconds"}`` time and again, and says ``{"milliseconds", "seconds"}``: how long each batch took to be
 acknowledged, and all of them together.
@@ -22,11 +22,11 @@ import grpc
 
 from benchmarks.floor import METHOD
 from benchmarks.screens import life
-from common.child import say
-from common.codec import encode, schema_from_pb
-from common.pb import crossborder_pb2 as pb
-from common.pb import crossborder_pb2_grpc as pb_grpc
-from common.rpc import CLIENT_OPTIONS, PROTOCOL_VERSION
+from common.process.child import say
+from common.wire.codec import encode, schema_from_pb
+from common.wire.pb import crossborder_pb2 as pb
+from common.wire.pb import crossborder_pb2_grpc as pb_grpc
+from common.wire.rpc import CLIENT_OPTIONS, PROTOCOL_VERSION
 
 ROWS = 64
 WINDOW = 4

@@ -14,11 +14,11 @@ from pathlib import Path
 
 from benchmarks.report import median, report
 from benchmarks.screens import Screens, life
-from common.codec import decode, encode
-from common.compression import compress, decompress
 from common.data import Schema
 from common.envs import spec_of
 from common.processors import OneStep
+from common.wire.codec import decode, encode
+from common.wire.compression import compress, decompress
 from learner.replay.memory import ReplayMemory, ReplayWriter
 from learner.replay.uniform import UniformReplay
 

@@ -25,8 +25,8 @@ import torch
 from benchmarks.actor import KINDS
 from benchmarks.ingest import FREE
 from benchmarks.report import cpu_seconds, report, run_as_actors_do
-from common.config import load_config
-from learner.server import LearnerServer
+from common.config.run_config import load_config
+from learner.loop.server import LearnerServer
 
 SECONDS: Final = 20
 PATIENCE: Final = 60.0

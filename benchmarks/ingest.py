@@ -21,11 +21,11 @@ from benchmarks.client import Client
 from benchmarks.floor import METHOD, floor_server
 from benchmarks.report import cpu_seconds, median, report, run_as_actors_do
 from benchmarks.screens import life
-from common.codec import encode
-from common.compression import compress
-from common.config import load_config
-from learner.certs import make_files
-from learner.server import LearnerServer, local_trust
+from common.config.run_config import load_config
+from common.wire.codec import encode
+from common.wire.compression import compress
+from learner.commands.authority import make_files
+from learner.loop.server import LearnerServer, local_trust
 
 SECONDS = 3.0
 WINDOW = 64

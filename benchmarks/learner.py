@@ -29,7 +29,7 @@ from benchmarks.screens import life
 from common.agents.dqn import DQN
 from common.agents.training import to_tensors
 from common.data import Items
-from learner.server import LearnerServer, local_trust
+from learner.loop.server import LearnerServer, local_trust
 
 SECONDS = 2.0
 TURNS = 3

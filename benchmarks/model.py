@@ -21,15 +21,15 @@ import grpc
 import torch
 
 from actor.client.assembly import assemble
-from actor.client.channel import GetModel, get_model, open_channel, watch_credentials
 from benchmarks.floor import MODEL_METHOD, floor_server
 from benchmarks.ingest import ingest
 from benchmarks.report import RUNS, median, report, run_as_actors_do
 from common.data import ModelVersion
 from common.interfaces import Agent
-from common.pb import crossborder_pb2 as pb
-from common.rpc import CHUNK_BYTES, version_to_pb
-from learner.server import LearnerServer, local_trust
+from common.wire.channel import GetModel, get_model, open_channel, watch_credentials
+from common.wire.pb import crossborder_pb2 as pb
+from common.wire.rpc import CHUNK_BYTES, version_to_pb
+from learner.loop.server import LearnerServer, local_trust
 
 FETCHES = 200
 ACTORS = 8

@@ -23,14 +23,14 @@ import torch
 from benchmarks.report import median, report
 from benchmarks.screens import Screens, life
 from common.agents.dqn import DQN
-from common.config import PrioritizedConfig
+from common.config.run_config import PrioritizedConfig
 from common.data import Schema
 from common.envs import spec_of
-from common.frames import Packer
 from common.processors import OneStep
+from common.wire.frames import Packer
 from learner.replay.memory import ReplayMemory, ReplayWriter
 from learner.replay.prioritized import PrioritizedReplay
-from learner.replay.shared import SharedReplay
+from learner.replay.shared_buffer import SharedReplay
 from learner.replay.uniform import UniformReplay
 
 ROWS, DRAWN = 64, 512

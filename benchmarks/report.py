@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from common.child import KEEP_BUFFERS
+from common.process.child import KEEP_BUFFERS
 
 RUNS = 3
 

@@ -20,10 +20,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from common.config import RunConfig, load_config
-from learner.run import Result
-from learner.server import train_async
-from learner.trainer import train_in_turns
+from common.config.run_config import RunConfig, load_config
+from learner.loop.in_turns import train_in_turns
+from learner.loop.run import Result
+from learner.loop.server import train_async
 
 RESULTS = Path(__file__).parent / "results"
 EVALUATIONS = 10

@@ -21,7 +21,7 @@ from benchmarks.fleet import ROWS
 from benchmarks.floor import floor_server
 from benchmarks.ingest import ingest
 from benchmarks.report import RUNS, report
-from common.child import Child
+from common.process.child import Child
 
 ACTORS: Final = (1, 4, 16, 64, 256)
 PROCESSES: Final = 4

@@ -26,9 +26,9 @@ from typing import Any
 import torch
 
 from benchmarks.report import report
-from common.config import load_config
-from learner.learner import Outcome
-from learner.server import LearnerServer
+from common.config.run_config import load_config
+from learner.loop.learner import Outcome
+from learner.loop.server import LearnerServer
 
 MAX_ENV_STEPS = 100_000
 

@@ -17,7 +17,7 @@ from common.data import Array, Column
 from common.domain import Domain
 from common.errors import ConfigError, PluginError
 from common.interfaces import EnvSpec
-from common.part_config import PluginConfig
+from common.plugins.part_config import PluginConfig
 
 Env = gymnasium.Env[Any, Any]
 MAX_STACK: Final = 16

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from common.config import ActorConfig
+from common.config.discount import with_discount_of
+from common.config.run_config import ActorConfig
 from common.data import PRIORITY, Schema
-from common.discount import with_discount_of
 from common.envs import Env, build_env, spec_of
 from common.errors import PluginError
 from common.interfaces import Agent, StepProcessor

@@ -56,12 +56,12 @@ def _command(name: str, module: str) -> Main:
     return main
 
 
-learner_server = _command("learner-server", "learner.cli")
-actor_worker = _command("actor-worker", "actor.cli")
-sync_train = _command("sync-train", "learner.sync_cli")
-offline_train = _command("offline-train", "learner.offline_cli")
-policy_eval = _command("policy-eval", "learner.eval_cli")
-policy_export = _command("policy-export", "learner.export_cli")
-replay_inspect = _command("replay-inspect", "learner.replay_cli")
-crossborder_certs = _command("crossborder-certs", "learner.certs_cli")
-crossborder_health = _command("crossborder-health", "actor.health_cli")
+learner_server = _command("learner-server", "learner.commands.learner_server")
+actor_worker = _command("actor-worker", "actor.commands.actor_worker")
+sync_train = _command("sync-train", "learner.commands.sync_train")
+offline_train = _command("offline-train", "learner.commands.offline_train")
+policy_eval = _command("policy-eval", "learner.commands.policy_eval")
+policy_export = _command("policy-export", "learner.commands.policy_export")
+replay_inspect = _command("replay-inspect", "learner.commands.replay_inspect")
+crossborder_certs = _command("crossborder-certs", "learner.commands.crossborder_certs")
+crossborder_health = _command("crossborder-health", "actor.commands.crossborder_health")

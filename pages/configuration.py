@@ -17,8 +17,8 @@ from common.agents.iql import IQLConfig
 from common.agents.iqn import IQNConfig
 from common.agents.sac import SACConfig
 from common.agents.td3 import TD3Config
-from common.config import RunConfig
-from common.part_config import PluginConfig
+from common.config.run_config import RunConfig
+from common.plugins.part_config import PluginConfig
 from common.settings import Settings, models_in
 
 AGENTS: tuple[type[Settings], ...] = (DQNConfig, IQNConfig, SACConfig, TD3Config, BCConfig, AWACConfig, IQLConfig)

@@ -17,9 +17,9 @@ import hypothesis
 import pytest
 import yaml
 
-from common.config import RunConfig
+from common.config.run_config import RunConfig
 from common.settings import validate
-from learner.server import LearnerServer
+from learner.loop.server import LearnerServer
 from tests.disks import Disk, mounted
 
 hypothesis.settings.register_profile("untimed", deadline=None)  # No assertion on elapsed time.
@@ -75,12 +75,22 @@ def disk(tmp_path: Path) -> Iterator[Disk]:
         yield made
 
 
+def module_of(command: str) -> str:
+    """The module that Python runs for a command."""
+    package = "actor" if command in {"actor-worker", "crossborder-health"} else "learner"
+    return f"{package}.commands.{command.replace('-', '_')}" if "-" in command else command
+
+
 class Command:
-    """A command of ours as a real process, its output kept in a file."""
+    """A command as a real process, its output kept in a file.
+
+    Args:
+        name: of the command, such as ``learner-server``, or of another module that Python runs.
+    """
 
     def __init__(
         self,
-        module: str,
+        name: str,
         *arguments: str,
         log: Path,
         python_path: Path = ROOT,
@@ -90,7 +100,7 @@ class Command:
         self.log = log
         with log.open("w") as output:
             self.process = subprocess.Popen(
-                [*prefix, sys.executable, "-m", module, *arguments],
+                [*prefix, sys.executable, "-m", module_of(name), *arguments],
                 cwd=cwd,
                 stdout=output,
                 stderr=subprocess.STDOUT,
@@ -131,12 +141,12 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
 
 @pytest.fixture
 def start(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[..., Command]]:
-    """Starts ``python -m module arguments``; commands that still run at the end of the test are killed."""
+    """Starts a command; commands that still run at the end of the test are killed."""
     commands: list[Command] = request.node.stash.setdefault(STARTED, [])
 
-    def _start(module: str, *arguments: str, **places: Any) -> Command:
+    def _start(name: str, *arguments: str, **places: Any) -> Command:
         log = tmp_path / f"command-{len(commands)}.log"
-        command = Command(module, *arguments, log=log, **places)
+        command = Command(name, *arguments, log=log, **places)
         commands.append(command)
         return command
 

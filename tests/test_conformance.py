@@ -16,7 +16,7 @@ from common.agents.dqn import DQN
 from common.agents.iql import IQL
 from common.agents.sac import SAC
 from common.agents.td3 import TD3
-from common.config import EvaluatorConfig, PrioritizedConfig
+from common.config.run_config import EvaluatorConfig, PrioritizedConfig
 from common.envs import Env, spec_of
 from common.interfaces import Agent, StepProcessor
 from common.processors import NStep, OneStep
@@ -34,9 +34,9 @@ from common.testing import (
 from common.testing.agents import MakeAgent
 from examples.own_parts import Corridor, TabularQ
 from examples.own_processor import ScaledReward
-from learner.evaluator import DefaultEvaluator
-from learner.mlflow import MlflowRecorder
-from learner.recorder import CsvRecorder
+from learner.evaluation.evaluator import DefaultEvaluator
+from learner.records.csv_recorder import CsvRecorder
+from learner.records.mlflow import MlflowRecorder
 from learner.replay.memory import ReplayMemory, ReplayWriter
 from learner.replay.prioritized import PrioritizedReplay
 from learner.replay.uniform import UniformReplay

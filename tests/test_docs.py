@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 
 from common import errors
-from common.config import RunConfig
+from common.config.run_config import RunConfig
 from common.errors import CrossborderError
-from learner.recorder import KEYS
+from learner.records.csv_recorder import KEYS
 from pages import configuration
 from tests.conftest import ROOT, MakeConfig
 from tests.dashboards.test_alerts import RULES
-from tests.learner.test_metrics import full_run, scrape_ingest, scrape_trainer
+from tests.learner.records.test_families import full_run, scrape_ingest, scrape_trainer
 
 README = (ROOT / "README.md").read_text()
 METRICS_PAGE = (ROOT / "docs" / "metrics.md").read_text()

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from actor.client.tensors import tensors_of
-from common.chunk import taken_apart
 from common.data import NO_MODEL, Array, Model
-from common.delta import restored
 from common.errors import RefusedError
-from common.pb import crossborder_pb2 as pb
-from common.rpc import checksum, version_from_pb
+from common.wire.chunk import taken_apart
+from common.wire.delta import restored
+from common.wire.pb import crossborder_pb2 as pb
+from common.wire.rpc import checksum, version_from_pb
 
 if TYPE_CHECKING:
     import torch

@@ -14,18 +14,18 @@ from typing import Any
 
 import grpc
 
-from actor.client.answer import check_join, checked_schema, config_from_json
-from actor.client.channel import get_model, open_channel, watch_credentials
-from actor.trust import Trust
-from common.clocks import Deadline
-from common.config import ActorConfig
+from actor.client.join_answer import check_join, checked_schema, config_from_json
+from common.config.nested import flat
+from common.config.run_config import ActorConfig
 from common.data import ModelVersion, Schema
 from common.errors import LearnerUnreachableError
-from common.log import identify
-from common.nested import flat
-from common.pb import crossborder_pb2 as pb
-from common.pb import crossborder_pb2_grpc as pb_grpc
-from common.rpc import PROTOCOL_VERSION, Backoff, StoppingError, describe, typed_error, version_from_pb
+from common.process.clocks import Deadline
+from common.process.log import identify
+from common.wire.channel import get_model, open_channel, watch_credentials
+from common.wire.pb import crossborder_pb2 as pb
+from common.wire.pb import crossborder_pb2_grpc as pb_grpc
+from common.wire.rpc import PROTOCOL_VERSION, Backoff, StoppingError, describe, typed_error, version_from_pb
+from common.wire.trust import Trust
 
 log = logging.getLogger(__name__)
 JOIN_SECONDS = 5.0

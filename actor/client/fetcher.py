@@ -8,11 +8,11 @@ import threading
 import grpc
 
 from actor.client.assembly import MAX_MODEL_BYTES, ModelFile, assemble
-from actor.client.channel import GetModel
 from common.data import NO_MODEL, Model, ModelVersion
 from common.errors import AuthenticationError, LearnerUnreachableError
-from common.pb import crossborder_pb2 as pb
-from common.rpc import Backoff, describe, typed_error, version_to_pb
+from common.wire.channel import GetModel
+from common.wire.pb import crossborder_pb2 as pb
+from common.wire.rpc import Backoff, describe, typed_error, version_to_pb
 
 log = logging.getLogger(__name__)
 FETCH_SECONDS = 60.0

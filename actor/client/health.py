@@ -5,11 +5,11 @@ from __future__ import annotations
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from actor.client.channel import open_channel, watch_credentials
-from actor.trust import Trust
 from common.errors import LearnerUnreachableError
-from common.pb import crossborder_pb2 as pb
-from common.rpc import describe, typed_error
+from common.wire.channel import open_channel, watch_credentials
+from common.wire.pb import crossborder_pb2 as pb
+from common.wire.rpc import describe, typed_error
+from common.wire.trust import Trust
 
 SERVICE = pb.DESCRIPTOR.services_by_name["LearnerService"].full_name
 

@@ -10,15 +10,15 @@ from typing import Any, Final
 
 import grpc
 
-from actor.client.answer import checked_schema
 from actor.client.assembly import assemble
-from actor.client.channel import get_model, open_channel, watch_credentials
-from actor.trust import Trust
+from actor.client.join_answer import checked_schema
 from common.data import Schema
 from common.errors import LearnerUnreachableError, ProtocolMismatchError, RefusedError
-from common.pb import crossborder_pb2 as pb
-from common.pb import crossborder_pb2_grpc as pb_grpc
-from common.rpc import PROTOCOL_VERSION, describe, typed_error
+from common.wire.channel import get_model, open_channel, watch_credentials
+from common.wire.pb import crossborder_pb2 as pb
+from common.wire.pb import crossborder_pb2_grpc as pb_grpc
+from common.wire.rpc import PROTOCOL_VERSION, describe, typed_error
+from common.wire.trust import Trust
 
 ANSWER_SECONDS: Final = 5.0
 TRANSFER_SECONDS: Final = 60.0

@@ -16,15 +16,23 @@ from actor.client.connector import Connector, Joined
 from actor.client.fetcher import ModelFetcher
 from actor.spool import Spool
 from actor.stat import ActorCounters
-from common.clocks import Deadline
-from common.codec import encode_together
-from common.compression import compress
 from common.data import ENVELOPE_BYTES, MAX_EPISODES, ModelVersion
 from common.errors import CrossborderError
-from common.gather import Gathered
-from common.log import Seldom
-from common.pb import crossborder_pb2 as pb
-from common.rpc import Backoff, NotJoinedError, StoppingError, describe, typed_error, version_from_pb, version_to_pb
+from common.process.clocks import Deadline
+from common.process.log import Seldom
+from common.wire.codec import encode_together
+from common.wire.compression import compress
+from common.wire.gather import Gathered
+from common.wire.pb import crossborder_pb2 as pb
+from common.wire.rpc import (
+    Backoff,
+    NotJoinedError,
+    StoppingError,
+    describe,
+    typed_error,
+    version_from_pb,
+    version_to_pb,
+)
 
 log = logging.getLogger(__name__)
 GROUP_BYTES = 256 << 10

@@ -20,11 +20,11 @@ from common.agents.networks import Critics, Mlp, build_encoder, is_own_network
 from common.agents.policies import GreedyActor
 from common.agents.training import adam, descend, draw, report_td_error, td_error_of
 from common.agents.update import Update, UpdateConfig
-from common.config import Unit
+from common.config.run_config import Unit
 from common.data import Array, Model, Record
 from common.errors import ConfigError
 from common.interfaces import EnvSpec, ReplayBuffer
-from common.part_config import PluginConfig
+from common.plugins.part_config import PluginConfig
 
 
 class ActorCriticConfig(UpdateConfig):

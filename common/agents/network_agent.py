@@ -9,11 +9,11 @@ import numpy as np
 import torch
 from torch import nn
 
+from common.agents.objects import objects_of
 from common.agents.training import optimizer_tensors, restore, restore_optimizer, saved
 from common.agents.update import Results, Tensors, Update
 from common.errors import CheckpointError
 from common.interfaces import Agent, TrainingState
-from common.objects import objects_of
 
 KindT = TypeVar("KindT")
 

@@ -15,7 +15,7 @@ from torch import nn
 
 from common.data import Array
 from common.errors import ConfigError, PluginError
-from common.part_config import PluginConfig
+from common.plugins.part_config import PluginConfig
 
 
 class Head(nn.Linear):

@@ -20,11 +20,11 @@ from common.agents.networks import Mlp, build_network, is_own_network
 from common.agents.policies import GreedyQ
 from common.agents.training import adam, descend, draw, report_td_error, td_error_of, to_tensors, track
 from common.agents.update import Update, UpdateConfig
-from common.config import Unit
+from common.config.run_config import Unit
 from common.data import Array, Items, Model, Record
 from common.errors import ConfigError
 from common.interfaces import EnvSpec, ReplayBuffer
-from common.part_config import PluginConfig
+from common.plugins.part_config import PluginConfig
 
 
 class QAgentConfig(UpdateConfig):

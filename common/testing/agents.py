@@ -14,11 +14,11 @@ import safetensors.numpy
 import safetensors.torch
 import torch
 
+from common.agents.objects import objects_of
 from common.agents.update import UpdateConfig
 from common.data import Array, Items, Model, ModelVersion
 from common.envs import Env, box_observations, spec_of
 from common.interfaces import Agent, EnvSpec, StepProcessor, TrainingState
-from common.objects import objects_of
 from common.processors import OneStep
 from common.testing.play import ItemMemory, Policy, check_record, explained, items_of, play
 

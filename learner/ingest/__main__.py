@@ -16,25 +16,26 @@ import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
-from common.child import say, say_error
+from common.config.server_config import ServerConfig
 from common.errors import AddressError, CrossborderError
-from common.log import AtMost, setup_logging
-from common.pb import crossborder_pb2 as pb
-from common.pb import crossborder_pb2_grpc as pb_grpc
-from common.rpc import server_options
-from common.server_config import ServerConfig
+from common.process.child import say, say_error
+from common.process.log import AtMost, setup_logging
 from common.settings import validate
-from learner.descriptors import DescriptorWatch, connections_within, raise_descriptor_limit
-from learner.exposition import MetricsServer
+from common.wire.pb import crossborder_pb2 as pb
+from common.wire.pb import crossborder_pb2_grpc as pb_grpc
 from learner.ingest.admin import AdminServicer
 from learner.ingest.admission import Admission
 from learner.ingest.audit import AuditLog
 from learner.ingest.core import IngestBoot, IngestCore
+from learner.ingest.descriptors import DescriptorWatch, connections_within, raise_descriptor_limit
 from learner.ingest.gate import Gate, server_credentials
+from learner.ingest.ingest_metrics import IngestCollector
 from learner.ingest.limits import Limits
-from learner.ingest.metrics import IngestCollector
+from learner.ingest.server_options import server_options
 from learner.ingest.service import LearnerServicer
-from learner.shared import Bell, hold_alone
+from learner.records.exposition import MetricsServer
+from learner.shared.bell import Bell
+from learner.shared.mapped import hold_alone
 
 log = logging.getLogger(__name__)
 TICK_SECONDS = 0.2

@@ -8,13 +8,13 @@ from typing import Any, Final
 import grpc
 import numpy as np
 
-from common.config import RunConfig
+from common.config.nested import laid_over
+from common.config.run_config import RunConfig
 from common.errors import ConfigError, RefusedError
-from common.nested import laid_over
-from common.pb import crossborder_pb2 as pb
-from common.pb import crossborder_pb2_grpc as pb_grpc
-from common.rpc import version_to_pb
 from common.settings import validate
+from common.wire.pb import crossborder_pb2 as pb
+from common.wire.pb import crossborder_pb2_grpc as pb_grpc
+from common.wire.rpc import version_to_pb
 from learner.ingest.audit import AuditLog
 from learner.ingest.caller import current_caller
 from learner.ingest.core import IngestCore

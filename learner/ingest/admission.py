@@ -15,8 +15,8 @@ import grpc
 from google.protobuf.message import DecodeError
 
 from common.errors import CrossborderError, RefusedError
-from common.log import Seldom
-from common.rpc import ERROR_KEY
+from common.process.log import Seldom
+from common.wire.rpc import ERROR_KEY
 from learner.ingest.audit import AuditLog
 from learner.ingest.caller import HEALTH, Caller, current_caller, host_of
 from learner.ingest.counts import IngestCounts

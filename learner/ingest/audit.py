@@ -17,8 +17,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Final, TypeAlias
 
-from common.clocks import Bucket
-from common.log import Seldom
+from common.process.clocks import Bucket
+from common.process.log import Seldom
 
 log = logging.getLogger(__name__)
 Fact: TypeAlias = str | int | float

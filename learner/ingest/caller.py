@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from ipaddress import IPv6Address, ip_network
 from urllib.parse import unquote
 
-from common.pb import crossborder_pb2 as pb
-from common.tokens import UNNAMED
+from common.wire.pb import crossborder_pb2 as pb
+from common.wire.tokens import UNNAMED
 
 HEALTH = "/grpc.health.v1.Health/"
 ACTORS = f"/{pb.DESCRIPTOR.services_by_name['LearnerService'].full_name}/"

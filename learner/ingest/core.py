@@ -10,33 +10,35 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
-from common.codec import decode, schema_to_pb
-from common.compression import decompress
-from common.config import RunConfig
+from common.config.run_config import RunConfig
 from common.data import MAX_ENV_ERROR, MAX_EPISODES, ModelVersion, Schema
 from common.errors import ProtocolMismatchError, RefusedError, SchemaMismatchError
-from common.frames import Packed
-from common.log import Seldom, quoted
-from common.pb import crossborder_pb2 as pb
-from common.rpc import PROTOCOL_VERSION, NotJoinedError, StoppingError, version_from_pb, version_to_pb
+from common.process.log import Seldom, quoted
 from common.settings import Settings
 from common.values import KEEP_ALL
-from learner.actor_table import REPORTED, ActorState, map_actor_table
-from learner.ingest.answer import ModelAnswer, ModelAnswers
+from common.wire.codec import decode, schema_to_pb
+from common.wire.compression import decompress
+from common.wire.frames import Packed
+from common.wire.pb import crossborder_pb2 as pb
+from common.wire.rpc import PROTOCOL_VERSION, NotJoinedError, StoppingError, version_from_pb, version_to_pb
 from learner.ingest.counts import IngestCounts
+from learner.ingest.model_answers import ModelAnswer, ModelAnswers
 from learner.ingest.promise import promise
 from learner.ingest.quota import BATCHES_PER_REPLAY, AddressIds, ModelRepeats, ReplayShare
 from learner.ingest.registry import MAX_RETURN, Registry
 from learner.ingest.trainer_watch import TrainerWatch
 from learner.ingest.turns import Turns
-from learner.limiter import RatioLimiter
-from learner.models import ModelSlots
-from learner.quarantine import Quarantine, Record, brief_row
-from learner.ratio import LiveRatio
+from learner.models.slots import ModelSlots
 from learner.replay.ages import ItemAges
+from learner.replay.limiter import RatioLimiter
 from learner.replay.memory import ReplayMemory, ReplayWriter
-from learner.shared import Bell, ControlBlock, fence
-from learner.values import ValueRules
+from learner.replay.quarantine import Quarantine, Record, brief_row
+from learner.replay.ratio import LiveRatio
+from learner.replay.value_rules import ValueRules
+from learner.shared.actor_table import REPORTED, ActorState, map_actor_table
+from learner.shared.bell import Bell
+from learner.shared.control import ControlBlock
+from learner.shared.mapped import fence
 
 log = logging.getLogger(__name__)
 MAX_HOST, MAX_VERSION = 255, 32

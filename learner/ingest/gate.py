@@ -7,12 +7,12 @@ from typing import Any
 
 import grpc
 
+from common.config.server_config import ServerConfig, TlsConfig
 from common.errors import CrossborderError
-from common.rpc import bearer
-from common.server_config import ServerConfig, TlsConfig
-from common.tls import read_authorities, read_pair
-from common.tokens import ACTOR_VARIABLE, ADMIN_VARIABLE, TokenSource
-from common.watched import Watched
+from common.wire.rpc import bearer
+from common.wire.tls import read_authorities, read_pair
+from common.wire.tokens import ACTOR_VARIABLE, ADMIN_VARIABLE, TokenSource
+from common.wire.watched import Watched
 from learner.ingest.caller import ACTORS, HEALTH, Caller, Role
 from learner.ingest.known import KnownTokens, digest_of
 

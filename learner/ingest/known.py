@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from common.errors import ConfigError
-from common.tokens import Token, TokenSource, parse_tokens, read_token_text
-from common.watched import stamp_of
+from common.wire.tokens import Token, TokenSource, parse_tokens, read_token_text
+from common.wire.watched import stamp_of
 
 log = logging.getLogger(__name__)
 SETTLE_SECONDS = 0.5

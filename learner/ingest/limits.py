@@ -12,9 +12,9 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from common.clocks import Bucket
+from common.config.server_config import LimitsConfig
 from common.errors import CrossborderError
-from common.server_config import LimitsConfig
+from common.process.clocks import Bucket
 from learner.ingest.caller import ACTORS, HEALTH, Caller, address_of
 from learner.ingest.counts import IngestCounts
 

@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from common.pb import crossborder_pb2 as pb
-from learner.durable import replace_text
+from common.wire.pb import crossborder_pb2 as pb
+from learner.shared.durable import replace_text
 
 log = logging.getLogger(__name__)
 _PROMISED: Final = ("max_rows", "max_message_bytes")

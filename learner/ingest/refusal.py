@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 import grpc
 
 from common.errors import CrossborderError, ProtocolMismatchError, RefusedError, SchemaMismatchError
-from common.rpc import ERROR_KEY, NotJoinedError, StoppingError
+from common.wire.rpc import ERROR_KEY, NotJoinedError, StoppingError
 from learner.ingest.gate import TokenReplacedError, UnauthenticatedError
 from learner.ingest.limits import OverLimitError
 from learner.ingest.registry import TooManyActorsError

@@ -12,8 +12,8 @@ import numpy as np
 
 from common.data import Array
 from common.errors import CrossborderError
-from common.log import Seldom
-from learner.actor_table import HOLDS_ID, REPORTED, WORKING, ActorState, host_of
+from common.process.log import Seldom
+from learner.shared.actor_table import HOLDS_ID, REPORTED, WORKING, ActorState, host_of
 
 log = logging.getLogger(__name__)
 GONE_SECONDS: Final = 24 * 3600.0

@@ -12,17 +12,18 @@ import numpy as np
 
 from common.data import NO_MODEL
 from common.errors import CrossborderError
-from common.pb import crossborder_pb2 as pb
-from common.pb import crossborder_pb2_grpc as pb_grpc
-from common.rpc import version_from_pb, version_to_pb
-from learner.actor_table import ActorState
+from common.wire.pb import crossborder_pb2 as pb
+from common.wire.pb import crossborder_pb2_grpc as pb_grpc
+from common.wire.rpc import version_from_pb, version_to_pb
 from learner.ingest.audit import AuditLog
 from learner.ingest.caller import Caller, current_caller
 from learner.ingest.core import IngestCore
 from learner.ingest.limits import Limits
 from learner.ingest.quota import TooManyOfAddressError
 from learner.ingest.refusal import Context, status_of
-from learner.shared import Bell, fence
+from learner.shared.actor_table import ActorState
+from learner.shared.bell import Bell
+from learner.shared.mapped import fence
 
 log = logging.getLogger(__name__)
 NAMED = 50

@@ -6,8 +6,8 @@ import logging
 import time
 from collections.abc import Callable
 
-from common.clocks import Stillness
-from learner.shared import ControlBlock
+from common.process.clocks import Stillness
+from learner.shared.control import ControlBlock
 
 log = logging.getLogger(__name__)
 

@@ -9,7 +9,7 @@ from typing import Final
 
 from common.data import Schema
 from common.errors import RunDirectoryError, SchemaMismatchError
-from learner.durable import replace_text
+from learner.shared.durable import replace_text
 
 LAYOUT_VERSION: Final = 3
 _READABLE: Final = (2, LAYOUT_VERSION)

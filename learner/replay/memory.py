@@ -26,14 +26,15 @@ import numpy as np
 
 from common.data import Array, Items, Schema
 from common.errors import ConfigError, CrossborderError, RunDirectoryError
-from common.frames import Packed, Packer
-from learner.durable import sync
+from common.wire.frames import Packed, Packer
 from learner.replay.batch_log import RECORD, Batch, BatchLog, content_checksum, n_records
-from learner.replay.frames import FrameStore
+from learner.replay.frame_ring import FrameStore
 from learner.replay.layout import LAYOUT_VERSION, Layout
 from learner.replay.ring import map_ring, read_ring, write_ring
 from learner.replay.upgrade import upgrade
-from learner.shared import Word, Words, boot_id, fence, map_file
+from learner.shared.control import Word, Words
+from learner.shared.durable import sync
+from learner.shared.mapped import boot_id, fence, map_file
 
 log = logging.getLogger(__name__)
 N_CURSORS: Final = 8192
@@ -56,7 +57,7 @@ class _Header(Words):
     batches = Word(5)
     """Batches ever stored; the number of the next one."""
     boot = Word(6)
-    """The boot of the host in which the files are written, see ``learner.shared.boot_id``; ``CLOSED``: in none."""
+    """The boot of the host in which the files are written, see ``boot_id``; ``CLOSED``: in none."""
 
 
 class ReplayMemory:

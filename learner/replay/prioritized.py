@@ -6,12 +6,12 @@ from typing import Final
 
 import numpy as np
 
-from common.config import PrioritizedConfig
+from common.config.run_config import PrioritizedConfig
 from common.data import PRIORITY, Array, Items, Schema, Snapshot
 from common.errors import CheckpointError, ConfigError
 from learner.replay.memory import ReplayMemory
 from learner.replay.ring import read_ring
-from learner.replay.shared import SharedReplay
+from learner.replay.shared_buffer import SharedReplay
 from learner.replay.sum_tree import MinTree, SumTree
 
 EPSILON: Final = 1e-8

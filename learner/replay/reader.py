@@ -8,7 +8,7 @@ import numpy as np
 
 from common.data import Array, Items
 from learner.replay.memory import ReplayMemory
-from learner.shared import fence
+from learner.shared.mapped import fence
 
 Draw = Callable[[int], Items]
 """Draws so many items: ``index``, absolute, ``[n]`` int64, and whatever else belongs to each draw."""

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable
 from learner.replay.batch_log import Batch
 from learner.replay.memory import ReplayMemory
 from learner.replay.watermark import Cursor, Watermark
-from learner.shared import fence, held_alone
+from learner.shared.mapped import fence, held_alone
 
 log = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ import numpy as np
 from common.data import Array, Column
 
 MapFile = Callable[[Path, int], mmap.mmap]
-"""``learner.shared.map_file``, knowing already whether files are made and written."""
+"""``learner.shared.control.map_file``, knowing already whether files are made and written."""
 
 
 def map_ring(mapped: MapFile, path: Path, column: Column, length: int) -> Array:

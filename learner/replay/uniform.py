@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 
 from common.data import Array, Items, Snapshot
-from learner.replay.shared import SharedReplay
+from learner.replay.shared_buffer import SharedReplay
 
 AHEAD: Final = 16
 AHEAD_BYTES: Final = 256 << 10

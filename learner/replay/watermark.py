@@ -8,7 +8,7 @@ from typing import Final
 
 from common.errors import CheckpointError
 from learner.replay.memory import ReplayMemory
-from learner.shared import fence
+from learner.shared.mapped import fence
 
 Cursor = tuple[int, int, int, int]
 """Incarnation, its highest seq that is stored, and where items and frames ended then."""

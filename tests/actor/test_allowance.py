@@ -9,9 +9,8 @@ import gymnasium
 import pytest
 
 from actor.allowance import Allowance, check_names
-from actor.client.answer import MAX_COLUMNS, MAX_ITEM_BYTES
-from actor.trust import Trust
-from common.config import (
+from actor.client.join_answer import MAX_COLUMNS, MAX_ITEM_BYTES
+from common.config.run_config import (
     MAX_BATCH_ITEMS,
     MAX_ENVS_PER_ACTOR,
     MAX_SPOOL_BYTES,
@@ -21,6 +20,7 @@ from common.config import (
 )
 from common.errors import PluginError
 from common.settings import validate
+from common.wire.trust import Trust
 from tests.conftest import ROOT
 
 SHIPPED_CONFIGS = sorted((ROOT / "configs").glob("*.yaml"))
@@ -172,9 +172,16 @@ def test_everything_that_is_missing_is_told_at_once_and_fit_for_a_shell() -> Non
 
 
 @pytest.mark.parametrize(
-    "target", ["common.child:Child", "common.plugins:load", "common.envs:build_env", "actor.cli:main", "learner:x"]
+    "target",
+    [
+        "common.process.child:Child",
+        "common.plugins.importing:load",
+        "common.envs:build_env",
+        "actor.commands.actor_worker:main",
+        "learner:x",
+    ],
 )
-@pytest.mark.parametrize("entries", [(), ("gymnasium", "common", "actor", "learner"), ("common.child:Child",)])
+@pytest.mark.parametrize("entries", [(), ("gymnasium", "common", "actor", "learner"), ("common.process.child:Child",)])
 def test_our_own_machinery_is_out_of_reach_whatever_is_allowed(target: str, entries: tuple[str, ...]) -> None:
     with pytest.raises(PluginError, match="belongs to crossborder itself"):
         Allowance(entries).check(config(env={"target": target}))

@@ -15,11 +15,11 @@ import pytest
 from actor.guard import Busy, EpisodeLostError, Guard, Watchdog
 from actor.sampler import Sampler
 from actor.stat import ActorCounters
-from common.child import RestartPolicy
 from common.data import Array
 from common.envs import Env, EnvExitError, spec_of
 from common.interfaces import StepProcessor
 from common.parts import Lane
+from common.process.child import RestartPolicy
 from common.processors import NStep, OneStep
 from tests.actor.test_sampler import Kept
 from tests.conftest import PATIENCE, ROOT, wait_for

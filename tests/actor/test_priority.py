@@ -7,13 +7,13 @@ import pytest
 from actor.priority import PrioritizedBatches, PrioritizedItems, with_priority
 from actor.proxy import ReplayBufferProxy
 from common.agents.dqn import DQN
-from common.config import PushConfig
+from common.config.run_config import PushConfig
 from common.data import PRIORITY, Array, Items, ModelVersion
 from common.errors import PluginError
-from common.gather import Gathered
 from common.interfaces import EnvSpec
 from common.processors import OneStep
 from common.testing import items_of, play
+from common.wire.gather import Gathered
 from examples.own_parts import Corridor, TabularQ
 
 SPEC = EnvSpec(gymnasium.spaces.Box(0, 10, (1,), np.int64), gymnasium.spaces.Discrete(2))

@@ -6,10 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from actor.proxy import ReplayBufferProxy
-from common.config import PushConfig
+from common.config.run_config import PushConfig
 from common.data import NO_MODEL, Column, Items, ModelVersion, Schema
 from common.errors import SchemaMismatchError
-from common.gather import Gathered
+from common.wire.gather import Gathered
 
 SCHEMA = Schema((Column("n", "<i8"), Column("pair", "<f4", (2,))))
 

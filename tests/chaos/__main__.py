@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
-from common.log import setup_logging
+from common.process.log import setup_logging
 from tests.chaos.fuzz import fuzz
 from tests.chaos.greed import be_greedy
 from tests.chaos.kills import kill_at_random

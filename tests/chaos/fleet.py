@@ -9,8 +9,8 @@ from typing import Any, Final, Literal
 
 import yaml
 
-from learner.actor_table import map_actor_table
 from learner.replay.memory import ReplayMemory
+from learner.shared.actor_table import map_actor_table
 from tests.chaos.audit import Audit, audit
 from tests.chaos.wire import NAME, Host, Wire
 from tests.chaos.witness import noted
@@ -91,7 +91,7 @@ class Fleet:
         return command
 
     def _start_learner(self, *arguments: str) -> Command:
-        return self._start("learner.cli", *arguments, host=self._hosts[0])
+        return self._start("learner-server", *arguments, host=self._hosts[0])
 
     def _start_actor(self) -> Command:
         trust = ["--insecure", "--allow", "tests"] * (self._hosts[1] is not None)
@@ -196,4 +196,4 @@ class Fleet:
     @property
     def starts(self) -> int:
         """Times the learner was started."""
-        return sum("learner.cli" in command.log.name for command in self._commands)
+        return sum("learner-server" in command.log.name for command in self._commands)

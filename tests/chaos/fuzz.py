@@ -13,20 +13,21 @@ import numpy as np
 import torch
 from google.protobuf.message import DecodeError, Message
 
-from common.codec import encode
-from common.compression import compress
 from common.data import Items, Schema
 from common.envs import spec_of
 from common.errors import ProtocolMismatchError, RefusedError, SchemaMismatchError
-from common.pb import crossborder_pb2 as pb
 from common.processors import OneStep
-from common.rpc import PROTOCOL_VERSION, NotJoinedError, version_from_pb
-from learner.actor_table import ActorState, map_actor_table
+from common.wire.codec import encode
+from common.wire.compression import compress
+from common.wire.pb import crossborder_pb2 as pb
+from common.wire.rpc import PROTOCOL_VERSION, NotJoinedError, version_from_pb
 from learner.ingest.core import IngestBoot, IngestCore
 from learner.ingest.registry import TooManyActorsError
-from learner.publisher import ModelPublisher
+from learner.models.publisher import ModelPublisher
 from learner.replay.memory import ReplayMemory
-from learner.shared import Bell, ControlBlock
+from learner.shared.actor_table import ActorState, map_actor_table
+from learner.shared.bell import Bell
+from learner.shared.control import ControlBlock
 from tests import frames
 from tests.chaos.mutation import contradict, mutilated
 from tests.chaos.report import scratch, tell

@@ -19,13 +19,13 @@ import grpc
 import numpy as np
 
 from benchmarks.screens import life
-from common.codec import encode, schema_from_pb
-from common.config import load_config
-from common.pb import crossborder_pb2 as pb
-from common.pb import crossborder_pb2_grpc as pb_grpc
-from common.rpc import PROTOCOL_VERSION
-from learner.limiter import RatioLimiter
-from learner.server import LearnerServer
+from common.config.run_config import load_config
+from common.wire.codec import encode, schema_from_pb
+from common.wire.pb import crossborder_pb2 as pb
+from common.wire.pb import crossborder_pb2_grpc as pb_grpc
+from common.wire.rpc import PROTOCOL_VERSION
+from learner.loop.server import LearnerServer
+from learner.replay.limiter import RatioLimiter
 from tests.chaos.report import scratch, tell
 from tests.conftest import ROOT, wait_for
 

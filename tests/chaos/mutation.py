@@ -6,8 +6,8 @@ import random
 from collections.abc import Callable
 from typing import Any, Final
 
-from common.compression import compress
-from common.pb import crossborder_pb2 as pb
+from common.wire.compression import compress
+from common.wire.pb import crossborder_pb2 as pb
 
 ABSURD: Final = (0, 1, 2, 127, 128, 2**16, 2**31 - 1, 2**31, 2**32 - 1, 2**53 + 1, 2**63 - 1, 2**63, 2**64 - 1)
 ODD: Final = (0.0, -0.0, -1.0, 5e-324, 1e308, -1e308, float("inf"), float("-inf"), float("nan"))

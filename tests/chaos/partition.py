@@ -6,7 +6,7 @@ import time
 from dataclasses import asdict
 from typing import Any, Final
 
-from learner.actor_table import ActorState, map_actor_table
+from learner.shared.actor_table import ActorState, map_actor_table
 from tests.chaos.fleet import BACK_SECONDS, Fleet
 from tests.chaos.report import scratch, tell
 from tests.chaos.wire import LEARNER, MOVED, NAME, Wire

@@ -25,7 +25,7 @@ SETTINGS: Final = (
 
 def _start(run_dir: Path, seed: int) -> Command:
     config = ("--config", str(ROOT / "configs" / "cartpole.yaml"), "--run-dir", str(run_dir))
-    return Command("learner.sync_cli", *config, *SETTINGS, "--set", f"seed={seed}", log=run_dir.with_suffix(".log"))
+    return Command("sync-train", *config, *SETTINGS, "--set", f"seed={seed}", log=run_dir.with_suffix(".log"))
 
 
 def _finish(run: Command) -> None:
@@ -41,7 +41,7 @@ def _train_killed(run_dir: Path, seed: int, steps: list[int]) -> list[int]:
         kill(run.process.pid)
         run.wait()
         resumed.append(kept(run_dir))
-        run = Command("learner.sync_cli", "--resume", str(run_dir), log=run_dir.with_suffix(".log"))
+        run = Command("sync-train", "--resume", str(run_dir), log=run_dir.with_suffix(".log"))
     _finish(run)
     return resumed
 

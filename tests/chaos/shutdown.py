@@ -14,9 +14,9 @@ from typing import Any, Final
 import torch
 import yaml
 
-from learner.checkpoint import SaveCounts
 from learner.replay.memory import ReplayMemory
-from learner.training_state import StateFiles
+from learner.storage.checkpoint import SaveCounts
+from learner.storage.training_state import StateFiles
 from tests.chaos.report import scratch, tell
 from tests.conftest import Command, children_of, counting_values, endpoints, kill, merged, wait_for
 from tests.e2e.test_by_hand import ENDLESS, steps_by_actor
@@ -99,7 +99,7 @@ def end_from(name: str, directory: Path) -> float:
     (directory / "shutdown.yaml").write_text(yaml.safe_dump(values))
     os.environ[_MARK] = str(directory)
     arguments = ("--config", str(directory / "shutdown.yaml"), "--local-actors", str(state.local_actors))
-    server = Command("learner.cli", *arguments, log=directory / "server.log")
+    server = Command("learner-server", *arguments, log=directory / "server.log")
     try:
         wait_for(lambda: state.reached(run_dir, server), name)
         began = time.monotonic()

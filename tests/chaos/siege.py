@@ -13,11 +13,11 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from typing import Any, Final
 
-from actor.client.channel import get_model, open_channel, watch_credentials
 from actor.client.health import check_health
 from benchmarks.client import ROWS, Client
-from common.pb import crossborder_pb2 as pb
-from learner.admin_client import AdminClient, AdminTrust
+from common.wire.channel import get_model, open_channel, watch_credentials
+from common.wire.pb import crossborder_pb2 as pb
+from learner.commands.admin_client import AdminClient, AdminTrust
 from tests.chaos.report import scratch, tell
 from tests.chaos.soak import resident_kib
 from tests.conftest import ROOT

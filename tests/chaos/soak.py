@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from common.clocks import Deadline
+from common.process.clocks import Deadline
 from tests.chaos.fleet import Fleet
 from tests.chaos.report import scratch, tell
 from tests.conftest import children_of

@@ -9,13 +9,13 @@ from typing import Any, Final
 import grpc
 import numpy as np
 
-from common.codec import encode
 from common.data import Schema
-from common.pb import crossborder_pb2 as pb
-from common.pb import crossborder_pb2_grpc as pb_grpc
-from common.rpc import CLIENT_OPTIONS, ERROR_KEY, PROTOCOL_VERSION
-from learner.actor_table import ActorState
-from learner.server import LearnerServer
+from common.wire.codec import encode
+from common.wire.pb import crossborder_pb2 as pb
+from common.wire.pb import crossborder_pb2_grpc as pb_grpc
+from common.wire.rpc import CLIENT_OPTIONS, ERROR_KEY, PROTOCOL_VERSION
+from learner.loop.server import LearnerServer
+from learner.shared.actor_table import ActorState
 from tests.chaos.report import scratch
 from tests.conftest import PATIENCE, counting_config
 

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from actor import cli
 from actor.client import pusher
+from actor.commands import actor_worker
 from actor.spool import Spool
 
 
@@ -53,7 +53,7 @@ def main() -> int:
     directory, *arguments = sys.argv[1:]
     WitnessedSpool.path = Path(directory) / str(os.getpid())
     pusher.Spool = WitnessedSpool  # type: ignore[assignment, attr-defined]
-    return cli.main(arguments)
+    return actor_worker.main(arguments)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ import sys
 import threading
 from typing import Any, Final
 
-from common.child import say
+from common.process.child import say
 
 MODULE: Final = "tests.common.child_scripts"
 
@@ -79,7 +79,7 @@ def simulating(boot: dict[str, Any]) -> int:
 
 def logging_(boot: dict[str, Any]) -> int:
     """Logs at several levels, and leaves a traceback."""
-    from common.log import setup_logging
+    from common.process.log import setup_logging
 
     setup_logging(form="json")
     log = logging.getLogger("deep.inside")
@@ -108,7 +108,7 @@ def descriptor(boot: dict[str, Any]) -> int:
 
 def parent(boot: dict[str, Any]) -> int:
     """Has a child of its own, and names it."""
-    from common.child import Child
+    from common.process.child import Child
 
     child = Child("grandchild", MODULE, {"life": "obedient"})
     tell(grandchild=child.next_event(30)["pid"])
@@ -118,7 +118,7 @@ def parent(boot: dict[str, Any]) -> int:
 
 def signalled(boot: dict[str, Any]) -> int:
     """Waits for signals; ``orderly`` says whether it knows how to stop, ``prompt`` whether it does so."""
-    from common.signals import StopSignals
+    from common.process.signals import StopSignals
 
     signals, stopped = StopSignals(), threading.Event()
 
@@ -139,7 +139,7 @@ def signalled(boot: dict[str, Any]) -> int:
 
 def late(boot: dict[str, Any]) -> int:
     """Gets SIGTERM when it is over, while Python takes itself down; ``ignores`` says whether it is prepared."""
-    from common.signals import StopSignals
+    from common.process.signals import StopSignals
 
     class Late:
         def __del__(self, kill: Any = os.kill, pid: int = os.getpid()) -> None:

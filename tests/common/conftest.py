@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from common.child import Child
+from common.process.child import Child
 from tests.common.child_scripts import MODULE
 from tests.conftest import ROOT
 

@@ -14,7 +14,7 @@ from common.atari import make
 from common.data import Array
 from common.envs import Env, build_env
 from common.errors import PluginError
-from common.part_config import PluginConfig
+from common.plugins.part_config import PluginConfig
 
 PONG, SEAQUEST = "ALE/Pong-v5", "ALE/Seaquest-v5"
 

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from common.codec import schema_to_pb
 from common.data import NO_MODEL, Array, Column, ModelVersion, Schema
 from common.domain import Domain
 from common.errors import ConfigError, SchemaMismatchError
+from common.wire.codec import schema_to_pb
 
 SCHEMA = Schema((Column("obs", "<f4", (2, 3)), Column("action", "<i8"), Column("done", "|b1")))
 STACKED = Schema(

@@ -13,7 +13,7 @@ import pytest
 from common.data import Column
 from common.envs import box_observations, build_env, column_of, spec_of
 from common.errors import ConfigError, PluginError
-from common.part_config import PluginConfig
+from common.plugins.part_config import PluginConfig
 from tests.conftest import ROOT
 from tests.parts import CountingEnv
 

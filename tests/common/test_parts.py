@@ -1,8 +1,8 @@
 from __future__ import annotations
 
-from common.config import ActorConfig
-from common.part_config import EnvConfig, PluginConfig
+from common.config.run_config import ActorConfig
 from common.parts import build_parts
+from common.plugins.part_config import EnvConfig, PluginConfig
 from common.processors import NStep
 from tests.parts import CheckingAgent, CountingEnv
 

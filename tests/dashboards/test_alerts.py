@@ -12,7 +12,7 @@ import grpc
 import pytest
 import yaml
 
-from learner.server import LearnerServer
+from learner.loop.server import LearnerServer
 from tests.conftest import PATIENCE, ROOT, endpoints, wait_for
 from tests.dashboards.stack import SHIPPED, alertmanager, needs, prometheus, webhook
 from tests.learner.ingest.test_service import Client, Talk

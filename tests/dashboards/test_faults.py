@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from common.errors import AuthenticationError, DivergedError
-from common.pb import crossborder_pb2 as pb
-from learner.server import LearnerServer
+from common.wire.pb import crossborder_pb2 as pb
+from learner.loop.server import LearnerServer
 from tests.conftest import Command, MakeConfig, endpoints, kill, wait_for
 from tests.dashboards.stack import free_port, needs, on_call
 from tests.dashboards.test_alerts import NAMES, reach
@@ -51,7 +51,7 @@ def test_a_learner_to_which_nobody_comes_on_a_disk_that_fills_and_that_is_killed
     with mounted(tmp_path / "disk") as disk:
         run_dir = disk.path / "run"
         config = write_config(trainer=ENDLESS, run_dir=str(run_dir), replay={"capacity": 10_000})
-        server = start("learner.cli", "--config", str(config))
+        server = start("learner-server", "--config", str(config))
         wait_for((run_dir / "endpoints.json").exists, "the learner is up")
         half = shutil.disk_usage(disk.path).free // 2
         with on_call(tmp_path, endpoints(run_dir), {**SOONER, "5e9": str(half)}) as (_, alerts):
@@ -102,7 +102,7 @@ def test_a_call_without_a_valid_token(tmp_path: Path) -> None:
 def test_a_run_whose_checkpoints_cannot_be_written(start: Start, write_config: WriteConfig, tmp_path: Path) -> None:
     checkpoints = tmp_path / "run" / "checkpoints"
     config = write_config(trainer={**ENDLESS, "checkpoint_seconds": 0.2})
-    start("learner.cli", "--config", str(config), "--local-actors", "1")
+    start("learner-server", "--config", str(config), "--local-actors", "1")
     wait_for((tmp_path / "run" / "endpoints.json").exists, "the learner is up")
     with on_call(tmp_path, endpoints(tmp_path / "run"), SOONER) as (asked, alerts):
         wait_for(lambda: asked.values("crossborder_checkpoint_failures_total") == [0], "the counter is seen")
@@ -117,7 +117,7 @@ def test_a_run_that_diverges_and_is_started_again(start: Start, write_config: Wr
     trainer = {**ENDLESS, "checkpoint_seconds": 0.1, "record_interval": 10}
     metrics = {"trainer_port": free_port(), "ingest_port": free_port()}
     config = write_config(agent=agent, trainer=trainer, metrics=metrics)
-    server = start("learner.cli", "--config", str(config), "--local-actors", "1")
+    server = start("learner-server", "--config", str(config), "--local-actors", "1")
     wait_for((run_dir / "endpoints.json").exists, "the learner is up")
     over_the_restart = {**SOONER, "[10m]": "[60s]"}  # A busy machine may take longer than 20 s to start it again.
     with on_call(tmp_path, endpoints(run_dir), over_the_restart) as (asked, alerts):
@@ -126,5 +126,5 @@ def test_a_run_that_diverges_and_is_started_again(start: Start, write_config: Wr
         ill.touch()
         assert server.wait() == DivergedError.exit_code, server.output()
         ill.unlink()
-        start("learner.cli", "--resume", str(run_dir), "--local-actors", "1")
+        start("learner-server", "--resume", str(run_dir), "--local-actors", "1")
         assert reach(alerts, "NonFiniteLoss")

@@ -48,7 +48,7 @@ def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
     }
     options = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
     where = ["--config", "configs/cartpole.yaml", "--listen", "127.0.0.1:0", "--run-dir", str(folder / "run")]
-    learner = Command("learner.cli", *where, "--local-actors", "2", *options, log=folder / "learner.log")
+    learner = Command("learner-server", *where, "--local-actors", "2", *options, log=folder / "learner.log")
     try:
         with prometheus(folder, endpoints(folder / "run")) as asked:
             wait_for(

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 import yaml
 
-from actor.cli import parser as actor_parser
-from common.server_config import LimitsConfig, ServerConfig
-from learner.certs import FOR_ACTORS, FOR_LEARNER
-from learner.certs_cli import parser as certs_parser
-from learner.cli import parser as learner_parser
+from actor.commands.actor_worker import parser as actor_parser
+from common.config.server_config import LimitsConfig, ServerConfig
+from learner.commands.authority import FOR_ACTORS, FOR_LEARNER
+from learner.commands.crossborder_certs import parser as certs_parser
+from learner.commands.learner_server import parser as learner_parser
 from tests.conftest import ROOT
 
 

@@ -15,10 +15,10 @@ from typing import Any, ClassVar
 import pytest
 
 from actor.client.assembly import assemble
-from actor.client.channel import get_model, open_channel, watch_credentials
 from actor.client.health import check_health
-from common.pb import crossborder_pb2 as pb
-from common.rpc import WINDOW_BYTES
+from common.wire.channel import get_model, open_channel, watch_credentials
+from common.wire.pb import crossborder_pb2 as pb
+from common.wire.rpc import WINDOW_BYTES
 from tests.conftest import PATIENCE, ROOT, Command, endpoints, most_memory
 from tests.e2e.test_by_hand import steps_by_actor
 from tests.security.conftest import Secured, join
@@ -116,17 +116,17 @@ def test_a_real_actor_trains_a_run_to_its_end(
     start: Callable[..., Command], write_config: Callable[..., Path], tmp_path: Path
 ) -> None:
     certs, run_dir = tmp_path / "certs", tmp_path / "run"
-    made = start("learner.certs_cli", "--out", str(certs), "--host", "gpu-host")
+    made = start("crossborder-certs", "--out", str(certs), "--host", "gpu-host")
     assert made.wait() == 0, made.output()
     server = start(
-        "learner.cli",
+        "learner-server",
         *("--config", str(write_config(trainer={"max_opts": 2000}))),
         *("--certificate", f"{certs}/server.pem", "--key", f"{certs}/server.key"),
         *("--token-file", f"{certs}/actor.token"),
     )
     with fronted(certs, endpoints(run_dir)["learner"]) as address:
         actor = start(
-            "actor.cli",
+            "actor-worker",
             *("--learner", address, "--ca", f"{certs}/ca.pem", "--token-file", f"{certs}/actor.token"),
         )
         assert (server.wait(), actor.wait()) == (0, 0), server.output() + actor.output()

@@ -14,11 +14,11 @@ import kubernetes_validate
 import pytest
 import yaml
 
-from actor.cli import parser as actor_parser
-from actor.health_cli import parser as health_parser
+from actor.commands.actor_worker import parser as actor_parser
+from actor.commands.crossborder_health import parser as health_parser
 from deploy.__main__ import GENERATED
-from learner.certs import FOR_ACTORS, FOR_LEARNER
-from learner.cli import parser as learner_parser
+from learner.commands.authority import FOR_ACTORS, FOR_LEARNER
+from learner.commands.learner_server import parser as learner_parser
 from tests.conftest import PATIENCE, ROOT
 
 DEPLOY = ROOT / "deploy"

@@ -10,8 +10,8 @@ import sys
 from pathlib import Path
 
 import common.agents.sac  # noqa: F401 - what it imports, children have
-from common.config import load_config
-from learner.trainer import train_in_turns
+from common.config.run_config import load_config
+from learner.loop.in_turns import train_in_turns
 
 
 def main() -> None:

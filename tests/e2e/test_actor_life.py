@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from learner.actor_table import ActorState
+from learner.shared.actor_table import ActorState
 from tests.conftest import Command, MakeConfig, kill, wait_for
 from tests.e2e.test_counting import train_in_thread
-from tests.learner.test_metrics import scrape_ingest
+from tests.learner.records.test_families import scrape_ingest
 
 Start = Callable[..., Command]
 HANDSHAKE, LOST = 1.0, 3.0
@@ -32,7 +32,7 @@ def test_an_actor_that_builds_for_long_is_building_and_keeps_its_place(
     busy = tmp_path / "busy"
     with train_in_thread(make_config(env=slow(busy), server=SERVER, trainer=TRAINER), local_actors=0) as (server, _):
         busy.touch()
-        actor = start("actor.cli", "--learner", server.ingest.address)
+        actor = start("actor-worker", "--learner", server.ingest.address)
         table = server.actor_table
         wait_for(lambda: table["state"][0] == ActorState.BUILDING, "the actor builds")
         began = time.monotonic()
@@ -54,7 +54,7 @@ def test_a_learner_that_stops_does_not_wait_for_an_actor_that_builds(
     config = make_config(env=slow(busy), server={**SERVER, "grace_seconds": 10_000.0}, trainer=TRAINER)
     with train_in_thread(config, local_actors=0) as (server, results):
         busy.touch()
-        actor = start("actor.cli", "--learner", server.ingest.address)
+        actor = start("actor-worker", "--learner", server.ingest.address)
         wait_for(lambda: server.actor_table["state"][0] == ActorState.BUILDING, "the actor builds")
     assert results, "the run has ended"
     assert server.actor_table["state"][0] == ActorState.LEFT
@@ -68,7 +68,7 @@ def test_every_line_of_an_actors_log_for_machines_is_an_object_with_its_run_and_
 ) -> None:
     words = ("--num-actors", str(n_actors), "--log-format", "json")
     with train_in_thread(make_config(trainer=TRAINER), local_actors=0) as (server, _):
-        actor = start("actor.cli", "--learner", server.ingest.address, *words)
+        actor = start("actor-worker", "--learner", server.ingest.address, *words)
         table = server.actor_table
         wait_for(lambda: (table["env_steps"] > 0).sum() == n_actors, "the actors act")
         run_id = server._run.dir.identity.run_id
@@ -91,7 +91,7 @@ def test_every_line_of_an_actors_log_for_people_begins_with_its_run_and_its_id(
     make_config: MakeConfig, start: Start
 ) -> None:
     with train_in_thread(make_config(trainer=TRAINER), local_actors=0) as (server, _):
-        actor = start("actor.cli", "--learner", server.ingest.address)
+        actor = start("actor-worker", "--learner", server.ingest.address)
         wait_for(lambda: server.actor_table["env_steps"][0] > 0, "the actor acts")
         run_id = server._run.dir.identity.run_id
     assert actor.wait() == 0, actor.output()

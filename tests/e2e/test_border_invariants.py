@@ -1,6 +1,6 @@
 """Border's invariants that only a whole run can show; one run of three real actors serves them all.
 
-1, 2, 3, 4, 7, 8 and 9 are shown on the learner loop alone in tests/learner/test_learner.py, 10 also in
+1, 2, 3, 4, 7, 8 and 9 are shown on the learner loop alone in tests/learner/loop/test_learner.py, 10 also in
 test_evaluator.py, 12 in ingest/test_service.py, 14 in test_stat.py.
 """
 
@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import pytest
 
 from common.data import Array, Items
-from learner.server import AsyncResult
-from learner.shared import ControlBlock
+from learner.loop.server import AsyncResult
+from learner.shared.control import ControlBlock
 from tests.conftest import counting_config, wait_for
 from tests.e2e.test_counting import CAPACITY, steps_of, stored_items, train_in_thread
 from tests.parts import assert_complete, check_rows

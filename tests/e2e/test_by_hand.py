@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from learner.actor_table import map_actor_table
+from learner.shared.actor_table import map_actor_table
 from tests.conftest import Command, children_of, endpoints, is_alive, kill, wait_for
 
 Start = Callable[..., Command]
@@ -45,12 +45,12 @@ def test_workers_come_and_go_and_ctrl_c_of_the_server_ends_all(
 ) -> None:
     run_dir, address = tmp_path / "run", f"127.0.0.1:{free_port()}"
     config = write_config(trainer=ENDLESS, replay={"capacity": 1_000_000, "samples_per_insert": 1.6})
-    early = start("actor.cli", "--learner", address)
+    early = start("actor-worker", "--learner", address)
     wait_for(lambda: "waiting for the learner" in early.output(), "the early worker waits")
-    server = start("learner.cli", "--config", str(config), "--listen", address)
-    late = start("actor.cli", "--learner", address)
+    server = start("learner-server", "--config", str(config), "--listen", address)
+    late = start("actor-worker", "--learner", address)
     grows(run_dir, {early.process.pid, late.process.pid})
-    last = start("actor.cli", "--learner", address)
+    last = start("actor-worker", "--learner", address)
     grows(run_dir, {last.process.pid})
 
     kill(late.process.pid)
@@ -72,8 +72,8 @@ def test_a_worker_that_is_told_to_end_hands_over_what_it_has(
     start: Start, write_config: WriteConfig, tmp_path: Path
 ) -> None:
     run_dir = tmp_path / "run"
-    server = start("learner.cli", "--config", str(write_config(trainer=ENDLESS, push={"n_buffer": 1000})))
-    worker = start("actor.cli", "--learner", endpoints(run_dir)["learner"])
+    server = start("learner-server", "--config", str(write_config(trainer=ENDLESS, push={"n_buffer": 1000})))
+    worker = start("actor-worker", "--learner", endpoints(run_dir)["learner"])
     wait_for(lambda: steps_by_actor(run_dir), "the worker joins")
     grows(run_dir, {worker.process.pid})
     worker.signal(signal.SIGTERM)
@@ -89,8 +89,8 @@ def test_several_workers_of_one_command_are_restarted_and_end_with_the_learner(
     start: Start, write_config: WriteConfig, tmp_path: Path
 ) -> None:
     run_dir = tmp_path / "run"
-    server = start("learner.cli", "--config", str(write_config(trainer=ENDLESS)))
-    manager = start("actor.cli", "--learner", endpoints(run_dir)["learner"], "--num-actors", "2")
+    server = start("learner-server", "--config", str(write_config(trainer=ENDLESS)))
+    manager = start("actor-worker", "--learner", endpoints(run_dir)["learner"], "--num-actors", "2")
     wait_for(lambda: len(steps_by_actor(run_dir)) == 2, "both join")
     killed = min(steps_by_actor(run_dir))
     kill(killed)
@@ -104,7 +104,7 @@ def test_several_workers_of_one_command_are_restarted_and_end_with_the_learner(
 
 def test_when_the_trainer_is_killed_no_child_is_left(start: Start, write_config: WriteConfig, tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
-    server = start("learner.cli", "--config", str(write_config(trainer=ENDLESS)), "--local-actors", "1")
+    server = start("learner-server", "--config", str(write_config(trainer=ENDLESS)), "--local-actors", "1")
     wait_for(lambda: steps_by_actor(run_dir), "the actor joins")
     children = children_of(server.process.pid)
     assert len(children) == 2
@@ -116,14 +116,20 @@ def test_an_actor_outlives_its_learner_and_joins_the_next_run_at_the_same_addres
     start: Start, write_config: WriteConfig, tmp_path: Path
 ) -> None:
     address = f"127.0.0.1:{free_port()}"
-    first = start("learner.cli", "--config", str(write_config(trainer=ENDLESS)), "--listen", address)
-    worker = start("actor.cli", "--learner", address)
+    first = start("learner-server", "--config", str(write_config(trainer=ENDLESS)), "--listen", address)
+    worker = start("actor-worker", "--learner", address)
     wait_for(lambda: steps_by_actor(tmp_path / "run"), "it joins")
     kill(first.process.pid)
     wait_for(lambda: "connection to the learner lost" in worker.output(), "it notices")
     second_dir = tmp_path / "second"
     second = start(
-        "learner.cli", "--config", str(write_config(trainer=ENDLESS)), "--listen", address, "--run-dir", str(second_dir)
+        "learner-server",
+        "--config",
+        str(write_config(trainer=ENDLESS)),
+        "--listen",
+        address,
+        "--run-dir",
+        str(second_dir),
     )
     endpoints(second_dir)
     grows(second_dir, {worker.process.pid})
@@ -136,7 +142,7 @@ def test_an_actor_outlives_its_learner_and_joins_the_next_run_at_the_same_addres
 def test_a_server_without_actors_ends_at_once_on_a_signal(
     start: Start, write_config: WriteConfig, tmp_path: Path, number: int
 ) -> None:
-    server = start("learner.cli", "--config", str(write_config()))
+    server = start("learner-server", "--config", str(write_config()))
     endpoints(tmp_path / "run")
     server.signal(number)
     assert server.wait() == 128 + number

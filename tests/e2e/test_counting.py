@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from common.config import RunConfig
+from common.config.run_config import RunConfig
 from common.data import Array, Items, Schema
 from common.envs import spec_of
 from common.processors import OneStep
-from learner.actor_table import ActorState
+from learner.loop.server import AsyncResult, LearnerServer, train_async
 from learner.replay.memory import ReplayMemory
-from learner.server import AsyncResult, LearnerServer, train_async
+from learner.shared.actor_table import ActorState
 from tests.conftest import PATIENCE, MakeConfig, children_of, kill, wait_for
 from tests.parts import CountingEnv, assert_complete
 

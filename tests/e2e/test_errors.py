@@ -14,8 +14,8 @@ import grpc
 import pytest
 import yaml
 
-from common.pb import crossborder_pb2 as pb
-from common.rpc import ERROR_KEY, PROTOCOL_VERSION
+from common.wire.pb import crossborder_pb2 as pb
+from common.wire.rpc import ERROR_KEY, PROTOCOL_VERSION
 from tests.conftest import Command, endpoints
 
 Start = Callable[..., Command]
@@ -82,17 +82,17 @@ WRONG: dict[str, tuple[dict[str, Any], int, str]] = {
 @pytest.mark.parametrize("what", WRONG)
 def test_a_wrong_configuration(start: Start, write_config: WriteConfig, what: str) -> None:
     changes, code, message = WRONG[what]
-    assert_fails(start("learner.cli", "--config", str(write_config(**changes)), "--check"), code, message)
+    assert_fails(start("learner-server", "--config", str(write_config(**changes)), "--check"), code, message)
 
 
 def test_a_missing_configuration_file(start: Start, tmp_path: Path) -> None:
-    assert_fails(start("learner.cli", "--config", str(tmp_path / "no.yaml")), 2, "no.yaml: cannot be read")
+    assert_fails(start("learner-server", "--config", str(tmp_path / "no.yaml")), 2, "no.yaml: cannot be read")
 
 
 def test_a_good_configuration_passes_the_check_and_starts_nothing(
     start: Start, write_config: WriteConfig, tmp_path: Path
 ) -> None:
-    check = start("learner.cli", "--config", str(write_config()), "--check")
+    check = start("learner-server", "--config", str(write_config()), "--check")
     assert check.wait() == 0
     assert "counting: good. Items: obs <f4 [3]" in check.output()
     assert not (tmp_path / "run").exists()
@@ -100,7 +100,14 @@ def test_a_good_configuration_passes_the_check_and_starts_nothing(
 
 def test_the_resolved_configuration_is_shown_with_its_overrides(start: Start, write_config: WriteConfig) -> None:
     shown = start(
-        "learner.cli", "--config", str(write_config()), "--set", "seed=9", "--set", "push.window=3", "--show-config"
+        "learner-server",
+        "--config",
+        str(write_config()),
+        "--set",
+        "seed=9",
+        "--set",
+        "push.window=3",
+        "--show-config",
     )
     assert shown.wait() == 0
     values = yaml.safe_load(shown.output())
@@ -113,24 +120,30 @@ def test_a_port_in_use(start: Start, write_config: WriteConfig) -> None:
         taken.listen()
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         assert_fails(
-            start("learner.cli", "--config", str(write_config()), "--listen", address), 5, f"{address}: cannot"
+            start("learner-server", "--config", str(write_config()), "--listen", address),
+            5,
+            f"{address}: cannot",
         )
 
 
 def test_a_run_directory_that_holds_a_run(start: Start, write_config: WriteConfig, tmp_path: Path) -> None:
     (tmp_path / "run" / "best").mkdir(parents=True)
-    assert_fails(start("learner.cli", "--config", str(write_config())), 4, "expected a new run directory, found a run")
+    assert_fails(
+        start("learner-server", "--config", str(write_config())),
+        4,
+        "expected a new run directory, found a run",
+    )
 
 
 def test_a_budget_that_runs_out_before_the_target(start: Start, write_config: WriteConfig) -> None:
     config = write_config(trainer={"max_opts": 20, "eval_interval": 10, "target_score": 1e9}, evaluator={"episodes": 1})
-    server = start("learner.cli", "--config", str(config), "--local-actors", "1")
+    server = start("learner-server", "--config", str(config), "--local-actors", "1")
     assert_fails(server, 10, r"all opt steps were taken, but the target score 1e\+09 was not reached: best evaluation")
 
 
 def test_items_that_never_come(start: Start, write_config: WriteConfig, tmp_path: Path) -> None:
     config = write_config(trainer={"max_opts": 20, "starvation_seconds": 1.0})
-    assert_fails(start("learner.cli", "--config", str(config)), 13, "no item has arrived")
+    assert_fails(start("learner-server", "--config", str(config)), 13, "no item has arrived")
     assert (tmp_path / "run" / "final" / "meta.json").exists()
 
 
@@ -138,7 +151,7 @@ def test_an_exception_in_a_users_agent_shows_its_traceback_and_what_was_learnt_i
     start: Start, write_config: WriteConfig, tmp_path: Path
 ) -> None:
     config = write_config(agent={"target": "tests.parts:FailingAgent"})
-    server = start("learner.cli", "--config", str(config), "--local-actors", "1")
+    server = start("learner-server", "--config", str(config), "--local-actors", "1")
     assert server.wait() == 1
     assert "ZeroDivisionError: the user's own mistake" in server.output()
     assert json.loads((tmp_path / "run" / "final" / "meta.json").read_text())["opt_steps"] == 3
@@ -146,7 +159,11 @@ def test_an_exception_in_a_users_agent_shows_its_traceback_and_what_was_learnt_i
 
 def test_actors_whose_items_are_refused_end_the_run_with_the_reason(start: Start, write_config: WriteConfig) -> None:
     server = start(
-        "learner.cli", "--config", str(write_config(env={"target": "tests.parts:NanEnv"})), "--local-actors", "1"
+        "learner-server",
+        "--config",
+        str(write_config(env={"target": "tests.parts:NanEnv"})),
+        "--local-actors",
+        "1",
     )
     assert_fails(server, 9, r"actor 0: column 'reward': expected finite values, found nan in row 4")
 
@@ -157,12 +174,12 @@ def test_actors_whose_items_are_clipped_go_on_and_the_items_are_what_they_are_cl
     config = write_config(
         env={"target": "tests.parts:InfiniteEnv"}, server={"clip_nonfinite": {"reward": 5.0}}, trainer={"max_opts": 50}
     )
-    server = start("learner.cli", "--config", str(config), "--local-actors", "1")
+    server = start("learner-server", "--config", str(config), "--local-actors", "1")
     assert server.wait() == 0, server.output()  # The agent has checked each row that it drew.
 
 
 def test_a_learner_that_cannot_be_reached(start: Start) -> None:
-    worker = start("actor.cli", "--learner", "127.0.0.1:1", "--patience", "1")
+    worker = start("actor-worker", "--learner", "127.0.0.1:1", "--patience", "1")
     assert_fails(worker, 6, r"127\.0\.0\.1:1: no learner for 1 s: UNAVAILABLE")
 
 
@@ -176,9 +193,9 @@ def test_an_actor_whose_parts_make_other_items_than_the_learners(
             f"class Env(CountingEnv):\n    observation_space = gymnasium.spaces.Box(0, 1, ({size},), 'float32')\n"
         )
     config = write_config(env={"target": "versioned:Env"})
-    start("learner.cli", "--config", str(config), python_path=tmp_path / "learner")
+    start("learner-server", "--config", str(config), python_path=tmp_path / "learner")
     address = endpoints(tmp_path / "run")["learner"]
-    worker = start("actor.cli", "--learner", address, python_path=tmp_path / "actor")
+    worker = start("actor-worker", "--learner", address, python_path=tmp_path / "actor")
     assert_fails(worker, 8, r"column 0: the learner expects obs <f4 \[3\], this actor has obs <f4 \[4\]")
 
 
@@ -201,7 +218,7 @@ def test_a_learner_of_another_protocol_version(start: Start) -> None:
     port = server.add_insecure_port("127.0.0.1:0")
     server.start()
     try:
-        worker = start("actor.cli", "--learner", f"127.0.0.1:{port}")
+        worker = start("actor-worker", "--learner", f"127.0.0.1:{port}")
         assert_fails(worker, 7, f"the learner speaks 0, the actor {PROTOCOL_VERSION}")
     finally:
         server.stop(0).wait(5)
@@ -213,7 +230,7 @@ def test_an_environment_that_ends_the_process_does_not_do_so_in_silence(
 ) -> None:
     env = {"target": "tests.parts:ExitingEnv", "params": {"marker": str(tmp_path / "it"), "at": 3, "error": error}}
     agent = {"target": "tests.parts:CheckingAgent", "params": {"in_turns": True}}
-    command = start("learner.sync_cli", "--config", str(write_config(env=env, agent=agent)))
+    command = start("sync-train", "--config", str(write_config(env=env, agent=agent)))
     assert command.wait() == 1, command.output()
     assert re.search(f"one of your parts raised {named}", command.output()), command.output()
     assert "in fail" in command.output(), "the traceback names the place"

@@ -19,11 +19,11 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from common.config import RunConfig, dump_config
+from common.config.run_config import RunConfig, dump_config
 from common.settings import validate
+from learner.loop.in_turns import train_in_turns
 from learner.replay.memory import ReplayMemory
 from learner.replay.reader import ReplayReader
-from learner.trainer import train_in_turns
 from tests.conftest import ROOT, Command, kill, merged, wait_for
 from tests.e2e.test_resume import kept, resumed_at
 
@@ -131,12 +131,12 @@ def test_sync_train_killed_and_resumed_is_the_run_that_was_left_alone(
 ) -> None:
     alone, killed, config = tmp_path / "alone", tmp_path / "killed", tmp_path / "config.yaml"
     config.write_text(dump_config(configured(killed, {}, ENDLESS)))
-    run = start("learner.sync_cli", "--config", str(config))
+    run = start("sync-train", "--config", str(config))
     wait_beyond(killed, 0)
     kill(run.process.pid)
     run.wait()
     at = kept(killed)
-    again = start("learner.sync_cli", "--resume", str(killed), "--set", f"trainer.max_opts={at + FURTHER}")
+    again = start("sync-train", "--resume", str(killed), "--set", f"trainer.max_opts={at + FURTHER}")
     train_in_turns(configured(alone, {}, at + FURTHER))
     assert again.wait() == 0, again.output()
     assert resumed_at(again) == at

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from learner.actor_table import ActorState
-from learner.server import LearnerServer
+from learner.loop.server import LearnerServer
+from learner.shared.actor_table import ActorState
 from tests.conftest import Command, MakeConfig, wait_for
 from tests.e2e.test_counting import stored_items, train_in_thread
-from tests.learner.test_metrics import scrape_ingest, scrape_trainer
+from tests.learner.records.test_families import scrape_ingest, scrape_trainer
 from tests.parts import check_rows
 
 
@@ -56,7 +56,7 @@ def test_a_worker_whose_environment_hangs_ends_with_a_code_of_its_own(
 ) -> None:
     env = {"target": "tests.parts:HangingEnv", "params": {"marker": str(tmp_path / "hung")}, "timeout_seconds": 1.0}
     with LearnerServer(make_config(env=env, server={"grace_seconds": 0.5})) as server:
-        worker = start("actor.cli", "--learner", server.ingest.address)
+        worker = start("actor-worker", "--learner", server.ingest.address)
         assert worker.wait() == 17, worker.output()
         assert server.actor_table["state"][0] == ActorState.LEFT, "its id is free"
         assert server.buffer.inserted == 260, "all full batches"

@@ -9,9 +9,9 @@ import numpy as np
 from common.data import Items
 from common.envs import spec_of
 from common.processors import OneStep
+from learner.loop.in_turns import train_in_turns
 from learner.replay.memory import ReplayMemory
 from learner.replay.reader import ReplayReader
-from learner.trainer import train_in_turns
 from tests.conftest import MakeConfig, kill, wait_for
 from tests.e2e.test_counting import steps_of, train_in_thread
 from tests.frames import check_filmed, stacked_counting_env

@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from learner.trainer import Trainer, train_in_turns
+from learner.loop.in_turns import Trainer, train_in_turns
 from tests.conftest import Command, MakeConfig, endpoints, wait_for
 from tests.e2e.test_counting import CAPACITY, steps_of, stored_items, train_in_thread
-from tests.learner.test_evaluator_process import ENDLESS, evaluations, in_thread, process_of
-from tests.learner.test_metrics import scrape
-from tests.learner.test_trainer import IN_TURNS
+from tests.learner.evaluation.test_evaluator_process import ENDLESS, evaluations, in_thread, process_of
+from tests.learner.loop.test_in_turns import IN_TURNS
+from tests.learner.records.test_families import scrape
 from tests.parts import assert_complete
 
 IMPATIENT = {"hung_seconds": 1.0}
@@ -52,7 +52,7 @@ def test_a_frozen_trainer_is_seen_by_ingest(
     start: Callable[..., Command], write_config: Callable[..., Path], tmp_path: Path
 ) -> None:
     config = write_config(trainer=ENDLESS, server=IMPATIENT)
-    learner = start("learner.cli", "--config", str(config))
+    learner = start("learner-server", "--config", str(config))
     port = endpoints(tmp_path / "run")["ingest_metrics_port"]
     learner.signal(signal.SIGSTOP)
     wait_for(lambda: scrape(port)["trainer_silent_seconds"] > 1, "ingest sees it")

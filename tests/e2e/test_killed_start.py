@@ -35,11 +35,11 @@ def test_a_start_that_is_killed_at_any_moment_is_made_up_for_by_the_same_command
     words = ["--config", str(write_config(trainer={"max_opts": 50})), "--run-dir", str(run_dir), "--resume"]
     for moment in MOMENTS:
         before = {path: changed_at(path) for path in (run_dir / moment, run_dir / "endpoints.json")}
-        command = start("learner.cli", *words)
+        command = start("learner-server", *words)
         wait_for(partial(has_changed, before), moment)
         kill(command.process.pid)
         command.wait()
-    last = start("learner.cli", *words, "--local-actors", "1")
+    last = start("learner-server", *words, "--local-actors", "1")
     assert last.wait() == 0, last.output()
     assert json.loads((run_dir / "final" / "meta.json").read_text())["opt_steps"] == 50
 
@@ -48,9 +48,9 @@ def test_a_second_learner_hears_that_the_directory_is_in_use_before_its_parts_ar
     start: Callable[..., Command], write_config: Callable[..., Path], tmp_path: Path
 ) -> None:
     config = str(write_config(trainer=ENDLESS))
-    first = start("learner.cli", "--config", config)
+    first = start("learner-server", "--config", config)
     wait_for((tmp_path / "run" / "run.json").exists, "the first learner")
-    second = start("learner.cli", "--config", config, "--set", "agent.target=no.such:Agent")
+    second = start("learner-server", "--config", config, "--set", "agent.target=no.such:Agent")
     assert second.wait() == RunDirectoryError.exit_code, second.output()
     assert "another learner is using this run directory" in second.output()
     first.end()

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from common.config import RunConfig, load_config
+from common.config.run_config import RunConfig, load_config
 from common.envs import spec_of
 from common.processors import NStep, OneStep
 from examples.own_parts import Corridor

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from common.config import load_config
-from learner.checkpoint import load_agent
+from common.config.run_config import load_config
+from learner.storage.checkpoint import load_agent
 from tests.conftest import ROOT, Command
 
 FREE_PORTS = ("--listen", "127.0.0.1:0", "--set", "metrics.trainer_port=0", "--set", "metrics.ingest_port=0")
@@ -18,7 +18,14 @@ FREE_PORTS = ("--listen", "127.0.0.1:0", "--set", "metrics.trainer_port=0", "--s
 def test_an_example_trains_to_its_target(start: Callable[..., Command], tmp_path: Path, config: Path) -> None:
     run_dir = tmp_path / "run"
     server = start(
-        "learner.cli", "--config", str(config), "--local-actors", "2", "--run-dir", str(run_dir), *FREE_PORTS
+        "learner-server",
+        "--config",
+        str(config),
+        "--local-actors",
+        "2",
+        "--run-dir",
+        str(run_dir),
+        *FREE_PORTS,
     )
     assert server.wait() == 0, server.output()
     assert "the target score was reached" in server.output()
@@ -35,7 +42,7 @@ def test_cartpole_is_learnt_from_two_actors(start: Callable[..., Command], tmp_p
     """Far enough to show that it learns; `make demo` goes all the way."""
     run_dir = tmp_path / "run"
     arguments = ("--local-actors", "2", "--run-dir", str(run_dir), "--set", "trainer.target_score=120")
-    server = start("learner.cli", "--config", "configs/cartpole.yaml", *arguments, *FREE_PORTS)
+    server = start("learner-server", "--config", "configs/cartpole.yaml", *arguments, *FREE_PORTS)
     assert server.wait(150) == 0, server.output()
     for name in ("best/meta.json", "final/model.safetensors", "config.yaml", "metrics.csv", "learning_curve.png"):
         assert (run_dir / name).stat().st_size > 0

@@ -9,10 +9,10 @@ import pytest
 
 from common.data import PRIORITY
 from common.errors import PluginError
+from learner.loop.in_turns import train_in_turns
+from learner.loop.run import Result
+from learner.loop.server import LearnerServer, train_async
 from learner.replay.prioritized import PrioritizedReplay
-from learner.run import Result
-from learner.server import LearnerServer, train_async
-from learner.trainer import train_in_turns
 from tests.conftest import MakeConfig
 from tests.e2e.test_counting import SCHEMA, steps_of, stored_items
 from tests.parts import assert_complete

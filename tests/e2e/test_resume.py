@@ -14,11 +14,11 @@ from pathlib import Path
 import numpy as np
 
 from common.errors import DivergedError
-from learner.actor_table import map_actor_table
+from learner.shared.actor_table import map_actor_table
 from tests.conftest import Command, children_of, endpoints, is_alive, kill, wait_for
 from tests.e2e.test_by_hand import ENDLESS, free_port, grows, steps_by_actor
 from tests.e2e.test_counting import CAPACITY, stored_items
-from tests.learner.test_metrics import scrape
+from tests.learner.records.test_families import scrape
 from tests.parts import assert_complete, check_rows
 
 
@@ -41,8 +41,8 @@ def test_killed_twice_and_resumed_nothing_acknowledged_is_lost_or_doubled_and_th
     trainer = {**ENDLESS, "checkpoint_seconds": 0.1, "record_interval": 10}
     ratio = {"capacity": CAPACITY, "samples_per_insert": 1.6}
     config = write_config(trainer=trainer, replay=ratio, push={"n_buffer": 10, "spool_bytes": 50_000})
-    server = start("learner.cli", "--config", str(config), "--listen", address)
-    actors = [start("actor.cli", "--learner", address) for _ in range(2)]
+    server = start("learner-server", "--config", str(config), "--listen", address)
+    actors = [start("actor-worker", "--learner", address) for _ in range(2)]
     pids = {actor.process.pid for actor in actors}
     steps = [0]
     for whole_tree in (False, True):
@@ -52,7 +52,7 @@ def test_killed_twice_and_resumed_nothing_acknowledged_is_lost_or_doubled_and_th
         for pid in [*(children if whole_tree else []), server.process.pid]:
             kill(pid)
         server.wait()
-        server = start("learner.cli", "--resume", str(run_dir))
+        server = start("learner-server", "--resume", str(run_dir))
         grows(run_dir, pids)
         assert not any(map(is_alive, children)), "the new ingest waited for the one before"
         steps.append(resumed_at(server))
@@ -79,7 +79,13 @@ def test_a_run_that_diverges_ends_without_saving_that_and_goes_on_from_the_check
     run_dir, ill = tmp_path / "run", tmp_path / "ill"
     agent = {"target": "tests.parts:DivergingAgent", "params": {"ill": str(ill)}}
     trainer = {**ENDLESS, "checkpoint_seconds": 0.1, "record_interval": 10}
-    server = start("learner.cli", "--config", str(write_config(agent=agent, trainer=trainer)), "--local-actors", "1")
+    server = start(
+        "learner-server",
+        "--config",
+        str(write_config(agent=agent, trainer=trainer)),
+        "--local-actors",
+        "1",
+    )
     wait_for(lambda: kept(run_dir) > 0, "a checkpoint")
     ill.touch()
     assert server.wait() == DivergedError.exit_code, server.output()
@@ -87,7 +93,7 @@ def test_a_run_that_diverges_ends_without_saving_that_and_goes_on_from_the_check
     assert "Traceback" not in server.output()
     assert not (run_dir / "final").exists()
     ill.unlink()
-    again = start("learner.cli", "--resume", str(run_dir), "--local-actors", "1")
+    again = start("learner-server", "--resume", str(run_dir), "--local-actors", "1")
     last = kept(run_dir)
     wait_for(lambda: kept(run_dir) > last, "a checkpoint further on")
     assert resumed_at(again) == last
@@ -101,8 +107,8 @@ def with_three_actors(
     address = f"127.0.0.1:{free_port()}"
     trainer, push = {**ENDLESS, "checkpoint_seconds": 0.1}, {"n_buffer": 10, "spool_bytes": 50_000}
     config = write_config(trainer=trainer, replay={"samples_per_insert": 16}, push=push)
-    server = start("learner.cli", "--config", str(config), "--listen", address)
-    actors = [start("actor.cli", "--learner", address, "--num-actors", n) for n in ("1", "2")]
+    server = start("learner-server", "--config", str(config), "--listen", address)
+    actors = [start("actor-worker", "--learner", address, "--num-actors", n) for n in ("1", "2")]
     wait_for(lambda: len(steps_by_actor(run_dir)) == 3, "three actors")
     grows(run_dir, {*steps_by_actor(run_dir)})
     wait_for(lambda: kept(run_dir) > 0, "a checkpoint")
@@ -125,7 +131,7 @@ def test_a_restored_older_copy_costs_what_came_after_it_and_no_actor(
     server.wait()
     shutil.rmtree(run_dir / "shared")
     (tmp_path / "older").rename(run_dir / "shared")
-    server = start("learner.cli", "--resume", str(run_dir))
+    server = start("learner-server", "--resume", str(run_dir))
     grows(run_dir, pids)
     assert all(actor.process.poll() is None for actor in actors)
     warnings = [line for actor in actors for line in actor.output().splitlines() if "the others are gone" in line]
@@ -152,7 +158,13 @@ def test_settings_changed_on_resume_reach_the_actors_that_live_on_after_they_hav
     kill(server.process.pid)
     server.wait()
     server = start(
-        "learner.cli", "--resume", str(run_dir), "--set", "env.rebuilds_per_minute=3", "--set", "server.max_rows=10"
+        "learner-server",
+        "--resume",
+        str(run_dir),
+        "--set",
+        "env.rebuilds_per_minute=3",
+        "--set",
+        "server.max_rows=10",
     )
     wait_for(lambda: lives(run_dir) == [2, 2, 2], "each process begins a second life")
     grows(run_dir, pids)

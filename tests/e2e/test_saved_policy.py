@@ -28,7 +28,7 @@ def moved(start: Start, tmp_path: Path) -> Path:
     """The directory of a short run, moved away from where it was made."""
     config, made, elsewhere = tmp_path / "cartpole.yaml", tmp_path / "made", tmp_path / "elsewhere"
     config.write_text(yaml.safe_dump(CART_POLE))
-    trained = start("learner.sync_cli", "--config", str(config), "--run-dir", str(made))
+    trained = start("sync-train", "--config", str(config), "--run-dir", str(made))
     assert trained.wait() == 0, trained.output()
     config.unlink()
     (made / "config.yaml").unlink()
@@ -37,8 +37,8 @@ def moved(start: Start, tmp_path: Path) -> Path:
 
 
 def test_the_best_policy_is_scored_filmed_and_exported_where_only_its_directory_is(start: Start, moved: Path) -> None:
-    evaluated = start("learner.eval_cli", "--run", "moved", "--best", "--json", "--record-video", cwd=moved.parent)
-    exported = start("learner.export_cli", "--run", "moved", "--output", "policy.onnx", cwd=moved.parent)
+    evaluated = start("policy-eval", "--run", "moved", "--best", "--json", "--record-video", cwd=moved.parent)
+    exported = start("policy-export", "--run", "moved", "--output", "policy.onnx", cwd=moved.parent)
     assert evaluated.wait() == 0, evaluated.output()
     assert exported.wait() == 0, exported.output()
 

@@ -10,15 +10,15 @@ import grpc
 import numpy as np
 import pytest
 
-from common.codec import encode
-from common.config import RunConfig
+from common.config.run_config import RunConfig
 from common.data import Items
-from common.pb import crossborder_pb2 as pb
 from common.settings import validate
-from learner.learner import Outcome
-from learner.quarantine import read_records
-from learner.replay_cli import main as inspect
-from learner.server import LearnerServer
+from common.wire.codec import encode
+from common.wire.pb import crossborder_pb2 as pb
+from learner.commands.replay_inspect import main as inspect
+from learner.loop.learner import Outcome
+from learner.loop.server import LearnerServer
+from learner.replay.quarantine import read_records
 from tests.learner.ingest.test_service import Client, Talk, refusal
 
 ROWS = 1000

@@ -13,16 +13,16 @@ from typing import Any
 import pytest
 import yaml
 
-from common.config import RunConfig
+from common.config.run_config import RunConfig
 from common.errors import CheckpointError, ConfigError, CrossborderError, RunDirectoryError, SchemaMismatchError
 from common.settings import validate
-from learner.checkpoint import load_params
-from learner.learner import Outcome
+from learner.commands.sync_train import main
+from learner.loop.in_turns import train_in_turns
+from learner.loop.learner import Outcome
 from learner.replay.memory import ReplayMemory, ReplayWriter
-from learner.sync_cli import main
-from learner.trainer import train_in_turns
+from learner.storage.checkpoint import load_params
 from tests.conftest import merged
-from tests.learner.test_trainer import cartpole, rows
+from tests.learner.loop.test_in_turns import cartpole, rows
 
 BATCH, RATIO = 64, 16
 """Of ``cartpole``."""

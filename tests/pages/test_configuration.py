@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from common.config import load_config
+from common.config.run_config import load_config
 from common.settings import Settings
 from pages.configuration import AGENTS, page
 from tests.conftest import ROOT

@@ -8,9 +8,9 @@ from typing import Any, ClassVar
 import pytest
 
 from actor.client.connector import Connector
-from actor.trust import Trust
-from learner.certs import Signed, load_authority, make_files, sign
-from learner.server import LearnerServer
+from common.wire.trust import Trust
+from learner.commands.authority import Signed, load_authority, make_files, sign
+from learner.loop.server import LearnerServer
 from tests.conftest import PATIENCE, counting_config
 
 

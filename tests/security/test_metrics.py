@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 from prometheus_client import CollectorRegistry
 
-from common.config import MetricsConfig
+from common.config.run_config import MetricsConfig
 from common.errors import ConfigError
-from learner.certs import make_authority, make_files, sign
-from learner.exposition import MetricsServer
+from learner.commands.authority import make_authority, make_files, sign
+from learner.records.exposition import MetricsServer
 
 
 @pytest.fixture

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from actor.trust import Trust
 from common.errors import AuthenticationError, ConfigError
-from learner.admin_client import AdminClient, AdminTrust
-from learner.certs import make_authority
-from learner.fleet import FleetLook
-from learner.server import LearnerServer
-from tests.actor.test_doctor import lines_and_error
+from common.wire.trust import Trust
+from learner.commands.admin_client import AdminClient, AdminTrust
+from learner.commands.authority import make_authority
+from learner.commands.fleet import FleetLook
+from learner.loop.server import LearnerServer
+from tests.actor.commands.test_doctor import lines_and_error
 from tests.conftest import MakeConfig
 from tests.security.conftest import Secured, write
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from common.tokens import read_tokens
+from common.wire.tokens import read_tokens
 from tests.conftest import Command, children_of, endpoints, kill, wait_for
 from tests.e2e.test_by_hand import ENDLESS, grows, steps_by_actor
 
@@ -19,7 +19,7 @@ def ingest_of(pid: int) -> int:
 
 
 def certs(start: Start, directory: Path, *arguments: str) -> None:
-    made = start("learner.certs_cli", "--out", str(directory), "--host", "gpu-host", *arguments)
+    made = start("crossborder-certs", "--out", str(directory), "--host", "gpu-host", *arguments)
     assert made.wait() == 0, made.output()
 
 
@@ -29,14 +29,14 @@ def test_actors_of_this_and_of_other_hosts_go_on_when_tokens_and_certificates_ar
     files, run_dir = tmp_path / "certs", tmp_path / "run"
     certs(start, files)
     server = start(
-        "learner.cli",
+        "learner-server",
         *("--config", str(write_config(trainer=ENDLESS)), "--listen", "0.0.0.0:0", "--local-actors", "1"),
         *("--certificate", f"{files}/server.pem", "--key", f"{files}/server.key", "--client-ca", f"{files}/ca.pem"),
         *("--token-file", f"{files}/actor.token"),
     )
     port = endpoints(run_dir)["learner"].rpartition(":")[2]
     other = start(
-        "actor.cli",
+        "actor-worker",
         *("--learner", f"127.0.0.1:{port}", "--allow", "tests.parts", "common.processors"),
         *("--ca", f"{files}/ca.pem", "--certificate", f"{files}/actor.pem", "--key", f"{files}/actor.key"),
         *("--token-file", f"{files}/actor.token"),

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from actor.trust import Trust
-from common.address import split_address
 from common.errors import AuthenticationError, LearnerUnreachableError
-from learner.certs import Signed, make_authority, sign
-from learner.server import LearnerServer
+from common.wire.address import split_address
+from common.wire.trust import Trust
+from learner.commands.authority import Signed, make_authority, sign
+from learner.loop.server import LearnerServer
 from tests.security.conftest import Secured, join, replace
 
 

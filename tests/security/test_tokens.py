@@ -17,14 +17,14 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
-from actor.trust import Trust
 from common.errors import AuthenticationError
-from common.pb import crossborder_pb2 as pb
-from common.pb import crossborder_pb2_grpc as pb_grpc
-from common.rpc import authorization
-from common.tokens import ACTOR_VARIABLE, UNNAMED, read_tokens
+from common.wire.pb import crossborder_pb2 as pb
+from common.wire.pb import crossborder_pb2_grpc as pb_grpc
+from common.wire.rpc import authorization
+from common.wire.tokens import ACTOR_VARIABLE, UNNAMED, read_tokens
+from common.wire.trust import Trust
 from tests.conftest import Command, wait_for
-from tests.learner.test_metrics import scrape_ingest
+from tests.learner.records.test_families import scrape_ingest
 from tests.security.conftest import Secured, join, write
 from tests.security.hostile import SERVICE
 from tests.security.hostile import join as join_request
@@ -82,7 +82,13 @@ def test_a_worker_whose_token_is_refused_ends_with_an_exit_code_of_its_own(
 ) -> None:
     wrong = write(tmp_path / "wrong.token", NEW)
     worker = start(
-        "actor.cli", "--learner", secured.address, "--ca", secured.path("ca.pem"), "--token-file", str(wrong)
+        "actor-worker",
+        "--learner",
+        secured.address,
+        "--ca",
+        secured.path("ca.pem"),
+        "--token-file",
+        str(wrong),
     )
     assert worker.wait() == 15
     assert "actor-worker: the learner refused the token" in worker.output()
@@ -216,7 +222,7 @@ def test_a_worker_goes_on_with_the_token_that_replaces_its_own_and_ends_when_tha
     write(tokens, f"carol {OLD}")
     own = write(tmp_path / "carol.token", f"carol {OLD}")
     worker = start(
-        *("actor.cli", "--learner", secured.address, "--allow", "tests.parts", "common.processors"),
+        *("actor-worker", "--learner", secured.address, "--allow", "tests.parts", "common.processors"),
         *("--ca", secured.path("ca.pem"), "--token-file", str(own)),
     )
 

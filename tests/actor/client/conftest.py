@@ -7,10 +7,10 @@ from concurrent.futures import ThreadPoolExecutor
 import grpc
 import pytest
 
-from common.pb import crossborder_pb2 as pb
-from common.pb import crossborder_pb2_grpc as pb_grpc
-from common.rpc import server_options
-from common.server_config import ServerConfig
+from common.config.server_config import ServerConfig
+from common.wire.pb import crossborder_pb2 as pb
+from common.wire.pb import crossborder_pb2_grpc as pb_grpc
+from learner.ingest.server_options import server_options
 
 
 class ScriptedLearner(pb_grpc.LearnerServiceServicer):

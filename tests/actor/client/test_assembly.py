@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from safetensors.numpy import save
 
 from actor.client.assembly import ModelFile, assemble, most_bytes
-from common.compression import compress
 from common.data import Array, Model, ModelVersion
-from common.delta import delta_of
-from common.pb import crossborder_pb2 as pb
-from common.rpc import checksum, version_to_pb
+from common.wire.compression import compress
+from common.wire.delta import delta_of
+from common.wire.pb import crossborder_pb2 as pb
+from common.wire.rpc import checksum, version_to_pb
 
 PARAMS: dict[str, Array] = {"w": np.arange(6, dtype=np.float32).reshape(2, 3), "steps": np.array([7], np.int64)}
 DATA = save(PARAMS)

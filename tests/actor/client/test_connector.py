@@ -9,15 +9,15 @@ import grpc
 import pytest
 
 from actor.client.connector import Connector
-from common.codec import schema_to_pb
-from common.config import RunConfig
+from common.config.run_config import RunConfig
 from common.data import NO_MODEL, Column, ModelVersion, Schema
 from common.envs import spec_of
 from common.errors import LearnerUnreachableError, RefusedError
-from common.pb import crossborder_pb2 as pb
 from common.processors import OneStep
-from common.rpc import StoppingError
-from learner.server import LearnerServer
+from common.wire.codec import schema_to_pb
+from common.wire.pb import crossborder_pb2 as pb
+from common.wire.rpc import StoppingError
+from learner.loop.server import LearnerServer
 from tests.actor.client.conftest import ScriptedLearner, Serve
 from tests.conftest import PATIENCE, wait_for
 from tests.parts import CountingEnv

@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterator
 import grpc
 import pytest
 
-from actor.client.channel import get_model
 from actor.client.fetcher import ModelFetcher
 from common.data import NO_MODEL, ModelVersion
-from common.delta import delta_of
 from common.errors import LearnerUnreachableError
-from common.pb import crossborder_pb2 as pb
-from common.rpc import CLIENT_OPTIONS, version_to_pb
+from common.wire.channel import get_model
+from common.wire.delta import delta_of
+from common.wire.pb import crossborder_pb2 as pb
+from common.wire.rpc import CLIENT_OPTIONS, version_to_pb
 from tests.actor.client.conftest import ScriptedLearner, Serve
 from tests.actor.client.test_assembly import NEXT, NEXT_DATA, VERSION, assert_is_the_model, chunks, delta_chunks
 from tests.conftest import PATIENCE, wait_for

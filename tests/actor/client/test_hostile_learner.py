@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from common.codec import schema_to_pb
-from common.config import load_config
+from common.config.run_config import load_config
 from common.envs import build_env, spec_of
-from common.pb import crossborder_pb2 as pb
 from common.processors import OneStep
+from common.wire.codec import schema_to_pb
+from common.wire.pb import crossborder_pb2 as pb
 from tests.actor.client.conftest import ScriptedLearner, Serve
 from tests.conftest import ROOT, Command, wait_for
 
@@ -53,7 +53,7 @@ def attacks(pwned: Path) -> dict[str, dict[str, Any]]:
     command = f"touch {pwned}"
     child = {"name": "x", "module": "antigravity", "boot": {}, "env": {"BROWSER": f"sh -c '{command} #' %s"}}
     return {
-        "a child process of ours": {"env": {"target": "common.child:Child", "params": child}},
+        "a child process of ours": {"env": {"target": "common.process.child:Child", "params": child}},
         "os.system": {"env": {"target": "os:system", "params": {"command": command}}},
         "subprocess": {"env": {"target": "subprocess:run", "params": {"args": command, "shell": True}}},
         "gymnasium's id": {"env": {"target": "gymnasium:make", "params": {"id": "evilmod:Foo-v0"}}},
@@ -70,7 +70,7 @@ def test_code_that_is_not_allowed_is_neither_imported_nor_called(
     attack: str, serve: Serve, start: Start, pwned: Path, tmp_path: Path
 ) -> None:
     port = serve(ScriptedLearner(naming(**attacks(pwned)[attack]), []))
-    worker = start("actor.cli", "--learner", f"{ANOTHER_HOST}:{port}", "--insecure", cwd=tmp_path)
+    worker = start("actor-worker", "--learner", f"{ANOTHER_HOST}:{port}", "--insecure", cwd=tmp_path)
     assert worker.wait() == 3, worker.output()
     assert "actor-worker: the learner names code that" in worker.output()
     assert "Traceback" not in worker.output()
@@ -83,7 +83,7 @@ def test_allowing_gymnasium_and_our_packages_opens_no_door(
 ) -> None:
     port = serve(ScriptedLearner(naming(**attacks(pwned)[attack]), []))
     options = ("--allow", "gymnasium", "common", "actor", "learner")
-    worker = start("actor.cli", "--learner", f"127.0.0.1:{port}", *options, cwd=tmp_path)
+    worker = start("actor-worker", "--learner", f"127.0.0.1:{port}", *options, cwd=tmp_path)
     assert worker.wait() == 3, worker.output()
     assert not pwned.exists()
 
@@ -96,7 +96,7 @@ def test_a_configuration_that_is_none_ends_the_actor_with_a_message(
 ) -> None:
     joined = naming()
     joined.config_json = config_json
-    worker = start("actor.cli", "--learner", f"127.0.0.1:{serve(ScriptedLearner(joined, []))}")
+    worker = start("actor-worker", "--learner", f"127.0.0.1:{serve(ScriptedLearner(joined, []))}")
     assert worker.wait() == code, worker.output()
     assert "actor-worker: the learner's configuration" in worker.output()
     assert "Traceback" not in worker.output()
@@ -127,5 +127,5 @@ def test_an_endless_model_is_broken_off_at_once_and_asked_for_again(
     chunk: pb.GetModelResponse, message: str, serve: Serve, start: Start
 ) -> None:
     learner = Flooding(chunk)
-    worker = start("actor.cli", "--learner", f"127.0.0.1:{serve(learner)}")
+    worker = start("actor-worker", "--learner", f"127.0.0.1:{serve(learner)}")
     wait_for(lambda: worker.output().count(message) >= 2 and len(learner.had) >= 2, "it is asked again")

@@ -15,14 +15,14 @@ from actor.client.connector import Connector
 from actor.client.fetcher import ModelFetcher
 from actor.client.pusher import Pusher, RunChangedError
 from actor.stat import ActorCounters
-from common.codec import decode, encode, schema_to_pb
-from common.compression import compress, decompress
 from common.data import ENVELOPE_BYTES, NO_MODEL, Column, Schema
 from common.errors import RefusedError, SchemaMismatchError
-from common.frames import unpack
-from common.gather import Gatherer
-from common.pb import crossborder_pb2 as pb
-from common.rpc import ERROR_KEY
+from common.wire.codec import decode, encode, schema_to_pb
+from common.wire.compression import compress, decompress
+from common.wire.frames import unpack
+from common.wire.gather import Gatherer
+from common.wire.pb import crossborder_pb2 as pb
+from common.wire.rpc import ERROR_KEY
 from tests.actor.client.conftest import ScriptedLearner, Serve
 from tests.conftest import PATIENCE, wait_for
 from tests.frames import SCHEMA as STACKED

@@ -22,7 +22,7 @@ from common.agents.networks import (
     build_network,
 )
 from common.errors import ConfigError, PluginError
-from common.part_config import PluginConfig
+from common.plugins.part_config import PluginConfig
 
 
 @pytest.mark.parametrize("in_shape", [(3,), (2, 4), (1, 2, 3)])

@@ -10,11 +10,11 @@ import pytest
 from common.agents.random_start import RandomStart
 from common.agents.sac import SAC
 from common.agents.td3 import TD3
-from common.config import RunConfig
+from common.config.run_config import RunConfig
 from common.data import Array, Model, ModelVersion
 from common.interfaces import EnvSpec, TrainingState
 from common.settings import validate
-from learner.trainer import train_in_turns
+from learner.loop.in_turns import train_in_turns
 from tests.common.agents.parts import holding
 
 SPEC = EnvSpec(

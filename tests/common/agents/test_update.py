@@ -21,12 +21,12 @@ from common.agents.iqn import IQN
 from common.agents.sac import SAC
 from common.agents.td3 import TD3
 from common.agents.update import Update, UpdateConfig
-from common.config import Precision
+from common.config.run_config import Precision
 from common.data import Items
 from common.interfaces import EnvSpec
 from common.testing import ItemMemory
 from common.testing.agents import MakeAgent
-from learner.precision import computing_in
+from learner.loop.precision import computing_in
 
 OBS = gymnasium.spaces.Box(-1, 1, (4,), np.float32)
 PICTURES = gymnasium.spaces.Box(0, 255, (4, 36, 36), np.uint8)

@@ -9,7 +9,7 @@ import grpc
 import pytest
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
-from common.server_config import LimitsConfig
+from common.config.server_config import LimitsConfig
 from learner.ingest import admission
 from learner.ingest.admission import Admission
 from learner.ingest.audit import AuditLog

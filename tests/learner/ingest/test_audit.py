@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from learner.ingest.audit import INTERVAL_SECONDS, LINES_AT_ONCE, MAX_TEXT, N_OLD_FILES, AuditLog
-from tests.common.test_clocks import Clock
+from tests.common.process.test_clocks import Clock
 
 
 @pytest.fixture

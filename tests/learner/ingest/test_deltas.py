@@ -9,13 +9,13 @@ import pytest
 import torch
 
 from actor.client.assembly import ModelFile, assemble
-from actor.client.channel import get_model
 from actor.client.fetcher import ModelFetcher
 from common.data import ModelVersion
-from common.pb import crossborder_pb2 as pb
-from common.rpc import version_to_pb
-from learner.models import ModelSlots
-from learner.server import LearnerServer
+from common.wire.channel import get_model
+from common.wire.pb import crossborder_pb2 as pb
+from common.wire.rpc import version_to_pb
+from learner.loop.server import LearnerServer
+from learner.models.slots import ModelSlots
 from tests.conftest import PATIENCE, MakeConfig, wait_for
 from tests.learner.ingest.test_service import SECONDS, Client
 

@@ -10,9 +10,9 @@ import grpc
 import numpy as np
 import pytest
 
-from common.compression import compress
-from common.pb import crossborder_pb2 as pb
-from learner.server import LearnerServer
+from common.wire.compression import compress
+from common.wire.pb import crossborder_pb2 as pb
+from learner.loop.server import LearnerServer
 from tests.conftest import MakeConfig
 from tests.e2e.test_frames import PARTS
 from tests.learner.ingest.test_service import Client, Talk, refusal

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from common.tokens import TokenSource
+from common.wire.tokens import TokenSource
 from learner.ingest.known import SETTLE_SECONDS, KnownTokens, digest_of
-from tests.common.test_clocks import Clock
+from tests.common.process.test_clocks import Clock
 from tests.security.conftest import write
 
 ALICES, BOBS = "alices-secret-of-all", "bobs-secret-of-all-time"

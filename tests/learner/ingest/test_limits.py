@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from common.server_config import LimitsConfig
-from common.tokens import UNNAMED
+from common.config.server_config import LimitsConfig
+from common.wire.tokens import UNNAMED
 from learner.ingest.caller import Caller, Role, address_of
 from learner.ingest.counts import IngestCounts
 from learner.ingest.limits import MAX_ACCOUNTS, Limits, OverLimitError
-from tests.common.test_clocks import Clock
+from tests.common.process.test_clocks import Clock
 
 JOIN, HEALTH = "/crossborder.v1.LearnerService/Join", "/grpc.health.v1.Health/Check"
 STATUS = "/crossborder.v1.AdminService/Status"

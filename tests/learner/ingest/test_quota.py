@@ -4,7 +4,7 @@ import pytest
 
 from common.data import ModelVersion
 from learner.ingest.quota import ACTIVE_SECONDS, AddressIds, ModelRepeats, ReplayShare, TooManyOfAddressError
-from tests.common.test_clocks import Clock
+from tests.common.process.test_clocks import Clock
 
 GREEDY = 99
 CAPACITY = 10_000

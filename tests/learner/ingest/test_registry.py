@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from common.data import Array
-from learner.actor_table import REPORTED, ActorState, map_actor_table
 from learner.ingest.registry import (
     GONE_SECONDS,
     MAX_RATE,
@@ -16,6 +15,7 @@ from learner.ingest.registry import (
     Registry,
     TooManyActorsError,
 )
+from learner.shared.actor_table import REPORTED, ActorState, map_actor_table
 
 
 class Clock:

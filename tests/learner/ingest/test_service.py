@@ -16,14 +16,14 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from actor.client.assembly import assemble
-from actor.client.channel import get_model
-from common.codec import encode
 from common.data import Items, ModelVersion
-from common.pb import crossborder_pb2 as pb
-from common.pb import crossborder_pb2_grpc as pb_grpc
-from common.rpc import ERROR_KEY, PROTOCOL_VERSION
-from learner.actor_table import ActorState
-from learner.server import LearnerServer
+from common.wire.channel import get_model
+from common.wire.codec import encode
+from common.wire.pb import crossborder_pb2 as pb
+from common.wire.pb import crossborder_pb2_grpc as pb_grpc
+from common.wire.rpc import ERROR_KEY, PROTOCOL_VERSION
+from learner.loop.server import LearnerServer
+from learner.shared.actor_table import ActorState
 from tests.conftest import ROOT, MakeConfig, kill, most_memory, wait_for
 
 SECONDS = 20.0

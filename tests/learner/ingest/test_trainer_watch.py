@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from learner.ingest.trainer_watch import TrainerWatch
-from learner.shared import ControlBlock
+from learner.shared.control import ControlBlock
 
 
 class Clock:

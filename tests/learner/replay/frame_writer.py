@@ -10,7 +10,7 @@ import numpy as np
 
 from learner.replay.memory import ReplayWriter
 from tests.frames import stacked_items
-from tests.learner.replay.test_frames import BATCH, open_memory
+from tests.learner.replay.test_frame_ring import BATCH, open_memory
 
 
 def main() -> None:

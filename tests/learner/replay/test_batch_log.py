@@ -13,7 +13,7 @@ from common.errors import RunDirectoryError
 from learner.replay.batch_log import Batch, BatchLog
 from learner.replay.memory import ReplayMemory, ReplayWriter
 from learner.replay.reader import ReplayReader
-from learner.shared import map_file
+from learner.shared.mapped import map_file
 from tests.frames import SCHEMA as STACKED
 from tests.frames import check_stacks, stacked_items
 from tests.learner.replay.test_memory import SCHEMA, make, readable, reopen, rows

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from learner.resident import ResidentReplay
+from learner.loop.resident import ResidentReplay
 from tests.learner.replay.test_excluded import filled, replays
 
 

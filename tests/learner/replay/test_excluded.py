@@ -10,15 +10,15 @@ import numpy as np
 import pytest
 import torch
 
-from common.config import PrioritizedConfig
+from common.config.run_config import PrioritizedConfig
 from common.data import PRIORITY, Column, Schema, Snapshot
 from common.parts import Parts
-from learner.dataset import SavedReplay
+from learner.datasets.datasets import SavedReplay
+from learner.loop.resident import ResidentReplay
 from learner.replay.memory import ReplayMemory, ReplayWriter
 from learner.replay.prioritized import PrioritizedReplay
-from learner.replay.shared import SharedReplay
+from learner.replay.shared_buffer import SharedReplay
 from learner.replay.uniform import UniformReplay
-from learner.resident import ResidentReplay
 from tests.learner.replay.test_memory import SCHEMA, make, rows
 
 BAD = np.array([3, 8, 4])

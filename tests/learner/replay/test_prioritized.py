@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from common.clocks import Deadline
-from common.config import PrioritizedConfig
+from common.config.run_config import PrioritizedConfig
 from common.data import PRIORITY, Array, Column, Schema
 from common.errors import CheckpointError, ConfigError
+from common.process.clocks import Deadline
 from learner.replay.memory import ReplayMemory, ReplayWriter
 from learner.replay.prioritized import PrioritizedReplay
 from learner.replay.uniform import UniformReplay

@@ -19,7 +19,8 @@ from learner.replay.memory import CLOSED, ReplayMemory, ReplayWriter
 from learner.replay.reader import ReplayReader
 from learner.replay.recovery import make_whole, whole_bounds
 from learner.replay.watermark import Watermark
-from learner.shared import Word, hold_alone
+from learner.shared.control import Word
+from learner.shared.mapped import hold_alone
 from tests.conftest import PATIENCE
 from tests.frames import SCHEMA, check_stacks, stacked_items
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from common.clocks import Deadline
 from common.data import Column, Schema, Snapshot
+from common.process.clocks import Deadline
 from learner.replay.memory import ReplayMemory, ReplayWriter
 from learner.replay.uniform import UniformReplay
 from tests.conftest import PATIENCE, ROOT, wait_for

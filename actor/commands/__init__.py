@@ -1,0 +1,1 @@
+"""The commands of an actor host, one module each."""

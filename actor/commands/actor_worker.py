@@ -1,0 +1,111 @@
+"""``actor-worker``: actors on this host for a learner on another."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import sys
+from functools import partial
+
+from actor.manager import ActorManager
+from common.errors import CrossborderError
+from common.process.command import Parser, at_least, positive, tell_error, tell_exit
+from common.process.log import quiet_grpc, setup_logging
+from common.process.signals import StopSignals
+from common.wire.trust import Trust
+from common.wire.trust_options import add_learner, trust_in
+
+log = logging.getLogger(__name__)
+EXAMPLES = """\
+  actor-worker --learner 127.0.0.1:50051                  one actor in this process
+  actor-worker --learner 127.0.0.1:50051 --num-actors 8   eight, each a process of its own, restarted when they die
+  actor-worker --learner gpu-host:50051 --ca ca.pem --token-file actor.token
+  actor-worker --learner gpu-host:50051 --allow my_parts …                  the learner may name your own parts
+  actor-worker --learner gpu-host:50051 --ca ca.pem --token-file actor.token --check   would it work from here?
+
+The token may come from the environment too: CROSSBORDER_TOKEN_FILE or CROSSBORDER_TOKEN.
+Everything else comes from the learner.
+"""
+STOP_SECONDS = 20.0
+"""More than a worker takes to hand over what it has."""
+
+
+def parser() -> Parser:
+    """The command's options."""
+    made = Parser("actor-worker", __doc__, EXAMPLES)
+    add_learner(made, "this actor")
+    made.add_argument(
+        "--allow",
+        nargs="+",
+        action="extend",
+        default=[],
+        metavar="TARGET",
+        help="what the learner may name besides crossborder's own parts: module:attr, or a module for the classes in "
+        "it and below it; any: all there is (default: nothing, but all there is from a learner on this host)",
+    )
+    made.add_argument("--num-actors", type=at_least(1), default=1, metavar="N", help="actors on this host (default: 1)")
+    made.add_argument(
+        "--patience",
+        type=positive,
+        default=120.0,
+        metavar="SECONDS",
+        help="how long to look for the learner (default: 120)",
+    )
+    made.add_argument("--check", action="store_true", help="find out whether an actor could work here, then exit")
+    return made
+
+
+def _run_one(arguments: argparse.Namespace, trust: Trust, signals: StopSignals) -> None:
+    from actor.worker import Actor, run_actor
+
+    tell = partial(tell_error, "actor-worker", form=arguments.log_format)
+    actor = Actor(arguments.learner, arguments.patience, trust, tell)
+    signals.on_stop = actor.stop
+    run_actor(actor)
+
+
+def _run_many(arguments: argparse.Namespace, trust: Trust, signals: StopSignals) -> None:
+    failures: list[CrossborderError] = []
+
+    def on_failure(error: CrossborderError) -> None:
+        log.error("a worker is not started again: %s", error)
+        failures.append(error)
+
+    manager = ActorManager(arguments.learner, arguments.num_actors, on_failure, trust, arguments.patience)
+    signals.on_stop = manager.ask_to_stop
+    manager.wait()
+    for stat in manager.stop_and_join(STOP_SECONDS):
+        sys.stdout.write(f"actor {stat.actor_id}: {stat.env_steps} steps in {stat.duration:.1f} s\n")
+    if failures:
+        raise failures[0]
+
+
+def _check(arguments: argparse.Namespace, trust: Trust, _: StopSignals) -> None:
+    from actor.commands.doctor import examine
+
+    examine(arguments.learner, trust, sys.stdout)
+
+
+def main(argv: list[str] | None = None) -> int:
+    """The command; its exit code."""
+    arguments = parser().parse_args(argv)
+    setup_logging(arguments.log_level, arguments.log_format)
+    quiet_grpc("text" if arguments.num_actors > 1 else arguments.log_format)
+    signals = StopSignals()
+    try:
+        run = _check if arguments.check else _run_one if arguments.num_actors == 1 else _run_many
+        run(arguments, trust_in(Trust, arguments), signals)
+    except CrossborderError as error:
+        if signals.received is None:
+            return tell_error("actor-worker", error, arguments.log_format)
+    except (SystemExit, KeyboardInterrupt) as error:
+        if signals.received is None:
+            return tell_exit(error)
+        sys.stderr.write("actor-worker: interrupted\n")
+    finally:
+        signals.ignore()
+    return signals.exit_code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,162 @@
+"""``actor-worker --check``: would an actor on this host work? One line for each thing that can be wrong."""
+
+from __future__ import annotations
+
+import contextlib
+import statistics
+import time
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Final, TextIO
+
+from actor.allowance import check_names
+from actor.client.handshake import connect, inspect_certificate, resolve
+from actor.client.join_answer import config_from_json
+from actor.client.probe import Answer, Probe
+from actor.worker import build_agreed_parts
+from common.errors import ConfigError, CrossborderError, ProtocolMismatchError, RefusedError
+from common.wire.address import split_address
+from common.wire.trust import Trust
+
+QUESTIONS: Final = 20
+CLOCK_SECONDS: Final = 5.0
+"""Clocks further apart than this are wrong: certificates begin too early or late, logs tell another order of events."""
+
+
+class Visit:
+    """One examination. Each method says what it found or raises; those below ``protocol`` need its answer."""
+
+    def __init__(self, address: str, trust: Trust, probe: Probe) -> None:
+        self._host, self._port = split_address(address)
+        self._trust, self._probe = trust, probe
+        self._answers: list[Answer] = []
+
+    def name(self) -> str:
+        return f"'{self._host}' is {', '.join(resolve(self._host, self._port))}"
+
+    def port(self) -> str:
+        with connect(self._host, self._port) as connection:
+            return f"{self._port} is open, seen from {connection.getsockname()[0]}"
+
+    def tls(self) -> str:
+        if not self._trust.uses_tls(self._host):
+            return "not used: " + ("--insecure" if self._trust.insecure else "the learner is on this host")
+        return inspect_certificate(self._host, self._port, self._trust)
+
+    def token(self) -> str:
+        with contextlib.suppress(ProtocolMismatchError):  # The next check is about that.
+            self._probe.ask()
+        return "accepted" if self._trust.tokens() else "none, and none is asked for"
+
+    def protocol(self) -> str:
+        self._answers.append(self._probe.ask())
+        return f"version {self._answers[0].protocol_version} on both sides"
+
+    def room(self) -> str:
+        answer = self._answers[0]
+        if answer.actors >= answer.max_actors:
+            raise RefusedError(f"expected a place for one more actor, found all {answer.max_actors} taken")
+        return f"{answer.actors} of {answer.max_actors} places are taken"
+
+    def schema(self) -> str:
+        answer = self._answers[0]
+        config = config_from_json(answer.config_json)
+        check_names(config, self._trust, self._host)
+        build_agreed_parts(config, answer.schema, seed=0, epsilon=0.0).close()
+        return f"{config.env.target} and {config.agent.target} make {', '.join(map(str, answer.schema.columns))}"
+
+    def round_trip(self) -> str:
+        self._answers.extend(self._probe.ask() for _ in range(QUESTIONS))
+        median = statistics.median(answer.round_trip for answer in self._answers[1:])
+        return f"{1e3 * median:.2f} ms, median of {QUESTIONS}"
+
+    def clock(self) -> str:
+        answer = min(self._answers, key=lambda answer: answer.round_trip)
+        offset, doubt = answer.clock_offset, answer.round_trip / 2
+        found = f"the learner's is {abs(offset):.3f} s {'ahead' if offset > 0 else 'behind'}, give or take {doubt:.3f}"
+        if abs(offset) - doubt > CLOCK_SECONDS:
+            raise ConfigError(f"expected the same time within {CLOCK_SECONDS:g} s, but {found}")
+        return found
+
+    def throughput(self) -> str:
+        answer = self._answers[0]
+        rate, item = self._probe.upload(answer.max_message_bytes), answer.schema.max_packed_bytes
+        size, seconds = self._probe.download()
+        return (
+            f"{rate / 1e6:.1f} MB/s up, or {rate / item:,.0f} items/s of {item} bytes; "
+            f"the newest model, {size / 1e6:.3f} MB, came down in {1e3 * seconds:.1f} ms"
+        )
+
+
+@dataclass(frozen=True)
+class Check:
+    """One thing that can be wrong, and what to do about it."""
+
+    name: str
+    find: Callable[[Visit], str]
+    advice: str
+    is_vital: bool = False
+    """Without it there is no use in looking further."""
+
+
+CHECKS: Final = (
+    Check("name", Visit.name, "correct --learner, or let DNS or /etc/hosts know the name here", is_vital=True),
+    Check(
+        "port",
+        Visit.port,
+        "start the learner, beyond its own host with --listen 0.0.0.0:PORT; let the firewall through",
+        is_vital=True,
+    ),
+    Check(
+        "TLS",
+        Visit.tls,
+        "--ca: who signed the learner's certificate; --learner: a name it is for; expired: crossborder-certs --renew",
+        is_vital=True,
+    ),
+    Check(
+        "token",
+        Visit.token,
+        "--token-file: a token of the learner's own file; --ca, where it speaks TLS",
+        is_vital=True,
+    ),
+    Check("protocol", Visit.protocol, "install the same crossborder release on both hosts", is_vital=True),
+    Check("room", Visit.room, "stop other actors, or raise server.max_actors"),
+    Check(
+        "schema",
+        Visit.schema,
+        "install what the learner names on this host too, in the same version; if you trust it, --allow it",
+    ),
+    Check("round trip", Visit.round_trip, "look at the network: the learner does not answer in time"),
+    Check("clock", Visit.clock, "keep both clocks by NTP (timedatectl set-ntp true)"),
+    Check("throughput", Visit.throughput, "look at the network: messages of 1 MiB do not get through in time"),
+)
+
+
+def examine(address: str, trust: Trust, out: TextIO, clock: Callable[[], float] = time.time) -> None:
+    """Write one line for each check, as it is done, and what to do about those that fail; join nothing.
+
+    Args:
+        address: the learner's HOST:PORT.
+        trust: as an actor's would be.
+        out: takes the lines.
+        clock: Unix seconds, of this host.
+
+    Raises:
+        ConfigError: a file of ``trust`` cannot be read.
+        CrossborderError: of the first check that failed.
+    """
+    failures: list[CrossborderError] = []
+    with closing(Probe(address, trust, clock)) as probe:
+        visit = Visit(address, trust, probe)
+        for check in CHECKS:
+            try:
+                out.write(f"pass  {check.name:<12}{check.find(visit)}\n")
+            except CrossborderError as error:
+                out.write(f"FAIL  {check.name:<12}{error}\n{'':18}to do: {check.advice}\n")
+                failures.append(error)
+                if check.is_vital:
+                    break
+            out.flush()
+    if failures:
+        raise failures[0]

@@ -1,0 +1,1 @@
+"""Parts that people bring, named ``module:attr`` in the configuration."""

@@ -1,0 +1,304 @@
+"""Child processes: started, heard, watched, restarted with a rate limit, and ended in time.
+
+A child gets JSON lines on stdin, the first at its start, and ends itself when stdin closes, so none outlives its
+parent. On stdout it writes events (see ``say``), on stderr its log; what else it prints, people's own parts included,
+is logged. It runs in a session of its own: Ctrl-C reaches the parent alone, which ends its children in order, and
+theirs with them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import math
+import os
+import queue
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from common.errors import ChildFailedError, CrossborderError, EnvHungError, LearnerUnreachableError, by_exit_code
+from common.process.clocks import Deadline
+from common.process.log import relog
+
+log = logging.getLogger(__name__)
+Event = dict[str, Any]
+_MARK = "crossborder-event"
+KEEP_BUFFERS = {
+    # glibc gives large buffers back to the kernel and pays page faults for the next ones: keeping them, a model of 7 MB
+    # is put together and loaded in 6 ms instead of 25, and messages of 1 MiB pass twice as fast.
+    "MALLOC_MMAP_THRESHOLD_": str(1 << 30),
+    "MALLOC_TRIM_THRESHOLD_": str(2 << 30),
+}
+
+
+def say(event: Event) -> None:
+    """Tell the parent something, from within a child; keys other than ``error`` are between the two."""
+    sys.stdout.write(json.dumps({_MARK: event}) + "\n")
+    sys.stdout.flush()
+
+
+def say_error(error: CrossborderError) -> int:
+    """Tell the parent why this child ends; the exit code to end with."""
+    say({"error": str(error), "exit_code": error.exit_code})
+    return error.exit_code
+
+
+def _event_in(line: str) -> Event | None:
+    """The event that a line of stdout holds, or None for anything else somebody printed."""
+    try:
+        value = json.loads(line)
+    except ValueError:
+        return None
+    return value[_MARK] if isinstance(value, dict) and value.keys() == {_MARK} else None
+
+
+class Child:
+    """One running child process, ``python -m module``.
+
+    Args:
+        name: for logs.
+        module: what to run.
+        boot: what it needs to know, sent as one JSON line.
+        pass_fds: file descriptors it inherits.
+        env: environment variables on top of ours.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        module: str,
+        boot: Mapping[str, Any],
+        pass_fds: Sequence[int] = (),
+        env: Mapping[str, str] | None = None,
+    ) -> None:
+        self.name = name
+        self.events: queue.Queue[Event] = queue.Queue(maxsize=64)
+        self._reported: CrossborderError | None = None
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", "-m", module],  # -P: not a package of our name in the current directory.
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            encoding="utf-8",
+            errors="replace",
+            pass_fds=pass_fds,
+            env={**KEEP_BUFFERS, **os.environ, **(env or {})},
+            start_new_session=True,
+        )
+        assert self._process.stdin is not None
+        self._threads = [
+            threading.Thread(target=pump, name=f"{name}-{pump.__name__}", daemon=True)
+            for pump in (self._pump_stdout, self._pump_stderr)
+        ]
+        for thread in self._threads:
+            thread.start()
+        self.tell(boot)
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def tell(self, what: Mapping[str, Any]) -> None:
+        """Send one JSON line; a child that has ended does not hear it."""
+        assert self._process.stdin is not None
+        line = json.dumps(what) + "\n"
+        try:
+            self._process.stdin.write(line)
+            self._process.stdin.flush()
+        except (BrokenPipeError, ValueError):  # ValueError: the pipe is closed on our side.
+            log.warning("%s ended before it was told what to do", self.name)
+
+    def _pump_stdout(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            event = _event_in(line)
+            if event is None:
+                logging.getLogger(self.name).info("%s", line.rstrip())
+            elif "error" in event:
+                self._reported = by_exit_code(event["exit_code"], event["error"])
+            elif self.events.full():
+                log.error("%s said too much, an event is dropped: %s", self.name, event)
+            else:
+                self.events.put_nowait(event)
+
+    def _pump_stderr(self) -> None:
+        assert self._process.stderr is not None
+        for line in self._process.stderr:
+            relog(self.name, line.rstrip())
+
+    def next_event(self, seconds: float) -> Event:
+        """Wait for the child's next event.
+
+        Raises:
+            CrossborderError: it ended instead (see ``error``), or nothing came in time.
+        """
+        deadline = Deadline(seconds)
+        while not deadline.passed():
+            with contextlib.suppress(queue.Empty):
+                return self.events.get(timeout=0.1)
+            if self.poll() is not None:
+                self._threads[0].join(timeout=1)
+                if self.events.empty():
+                    raise self.error()
+        raise ChildFailedError(f"{self.name} did not answer within {seconds:g} s")
+
+    def error(self) -> CrossborderError:
+        """Why the child ended: what it reported itself, or else its exit code."""
+        self._threads[0].join(timeout=1)
+        return self._reported or ChildFailedError(f"{self.name} ended with exit code {self.poll()}")
+
+    def poll(self) -> int | None:
+        """The exit code, or None while it runs."""
+        return self._process.poll()
+
+    def wait(self, seconds: float) -> int | None:
+        """Wait for its end; the exit code, or None if it still runs."""
+        try:
+            return self._process.wait(timeout=seconds)
+        except subprocess.TimeoutExpired:
+            return None
+
+    def kill(self) -> None:
+        """End it at once, also when it is stopped or hangs."""
+        self._process.kill()
+
+    def close_stdin(self) -> None:
+        """Ask it to end itself."""
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.close()
+        except BrokenPipeError:
+            log.debug("%s had closed its stdin", self.name)
+
+    def end(self, seconds: float) -> int:
+        """Ask it to end itself, wait, kill what is left, close its pipes. The exit code."""
+        self.close_stdin()
+        if self.wait(seconds) is None:
+            log.warning("%s did not end within %g s and is killed", self.name, seconds)
+            self._process.kill()
+        code = self._process.wait(timeout=10)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.pid, signal.SIGKILL)  # What it had started itself, a simulator for example.
+        for thread, pipe in zip(self._threads, (self._process.stdout, self._process.stderr), strict=True):
+            thread.join(timeout=1)
+            if pipe is not None and not thread.is_alive():
+                pipe.close()
+        return code
+
+
+class RestartPolicy:
+    """At most ``times`` restarts in ``seconds``."""
+
+    def __init__(self, times: int = 5, seconds: float = 60.0, clock: Callable[[], float] = time.monotonic) -> None:
+        self._times, self._seconds, self._clock = times, seconds, clock
+        self._recent: deque[float] = deque()
+
+    def allows(self) -> bool:
+        """Whether one more restart is allowed now; if so it is counted."""
+        now = self._clock()
+        while self._recent and now - self._recent[0] > self._seconds:
+            self._recent.popleft()
+        if len(self._recent) >= self._times:
+            return False
+        self._recent.append(now)
+        return True
+
+
+class Supervisor:
+    """Keeps one child running until ``stop``: watches it in a thread and starts it again when it dies.
+
+    Args:
+        start: starts the child; called again for each restart.
+        on_give_up: called with the reason when the child died too often or ended for a permanent reason.
+        finished: exit codes after which the child is not started again and nothing is wrong.
+        policy: how often to restart.
+        is_hung: asked twice a second of a child that runs; one that hangs is killed, and then started again as any
+            other that dies.
+
+    A restart may help after a signal, after an unexpected exception, when the learner could not be reached and when an
+    environment hangs. After any other typed error the next start would end the same way.
+    """
+
+    _WORTH_A_RESTART = (1, LearnerUnreachableError.exit_code, EnvHungError.exit_code)
+
+    def __init__(
+        self,
+        start: Callable[[], Child],
+        on_give_up: Callable[[CrossborderError], None],
+        finished: frozenset[int] = frozenset({0}),
+        policy: RestartPolicy | None = None,
+        is_hung: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self._start = start
+        self._is_hung = is_hung
+        self._on_give_up = on_give_up
+        self._finished = finished
+        self._policy = policy or RestartPolicy()
+        self._stopping = threading.Event()
+        self.restarts = 0
+        self.child = start()
+        self._thread = threading.Thread(target=self._watch, name=f"watch-{self.child.name}", daemon=True)
+        self._thread.start()
+
+    def _watch(self) -> None:
+        while not self._stopping.is_set():
+            code = self.child.wait(0.5)
+            if code is None and not self._stopping.is_set() and self._is_hung():
+                code = self._kill_hung()
+            if code is None or self._stopping.is_set():
+                continue
+            if code in self._finished:
+                return
+            if not self._restart(code):
+                return
+
+    def _kill_hung(self) -> int | None:
+        """Kill it; its exit code, or None if a disk that does not answer keeps it: then we come here once more."""
+        log.error("%s (process %d) shows no sign of life and is killed", self.child.name, self.child.pid)
+        self.child.kill()
+        return self.child.wait(10.0)
+
+    def _restart(self, code: int) -> bool:
+        worth_it = code <= 0 or code in self._WORTH_A_RESTART
+        if not worth_it or not self._policy.allows():
+            self._on_give_up(self.child.error())
+            return False
+        log.warning("%s ended with exit code %d and is started again", self.child.name, code)
+        try:
+            self.child.end(0)
+            child = self._start()
+        except ChildFailedError as error:
+            log.warning("%s and is tried again", error)
+            return True  # The one before is still dead: we come here once more, as often as the policy allows.
+        except CrossborderError as error:
+            self._on_give_up(error)
+            return False
+        except (OSError, subprocess.SubprocessError) as error:
+            self._on_give_up(ChildFailedError(f"{self.child.name} cannot be started again: {error}"))
+            return False
+        if self._stopping.is_set():
+            child.end(0)  # Nobody waits for this one any more.
+            return False
+        self.child = child
+        self.restarts += 1
+        return True
+
+    def wait(self, seconds: float = math.inf) -> bool:
+        """Wait until the child is no longer watched: finished, given up or to be stopped; False if it still is."""
+        deadline = Deadline(seconds)
+        while self._thread.is_alive() and not deadline.passed():
+            self._thread.join(timeout=min(1.0, deadline.remaining()))
+        return not self._thread.is_alive()
+
+    def stop_watching(self) -> None:
+        """From now on the child may end; it is not started again."""
+        self._stopping.set()
+        self._thread.join(timeout=5)

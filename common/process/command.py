@@ -1,0 +1,110 @@
+"""What all commands have in common: help, hints at what was meant, completion, logging, how they fail."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import math
+import sys
+from collections.abc import Callable, Sequence
+from itertools import takewhile
+from typing import Any
+
+import shtab
+
+from common.errors import CrossborderError
+from common.hints import nearest
+from common.process.log import LogFormat
+
+log = logging.getLogger(__name__)
+_COMPLETED_BY = {"FILE": shtab.FILE, "DIR": shtab.DIRECTORY, "RUN": shtab.DIRECTORY}
+"""What a shell offers, by an option's metavar."""
+
+
+class Parser(argparse.ArgumentParser):
+    """Options by their whole names; a wrong one is answered with the nearest.
+
+    Args:
+        name: of the command.
+        description: the first line of its help, such as the docstring of its module.
+        examples: command lines, one a line, and what else there is to say.
+        level: what is logged unless ``--log-level`` says otherwise.
+    """
+
+    def __init__(self, name: str, description: str, examples: str, level: str = "INFO") -> None:
+        super().__init__(
+            name,
+            description=description.replace("`", ""),
+            epilog=f"examples:\n{examples.rstrip()}\n\nexit codes: docs/exit-codes.md",
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+            allow_abbrev=False,
+        )
+        every = self.add_argument_group("in every command")
+        levels = ["DEBUG", "INFO", "WARNING", "ERROR"]
+        every.add_argument("--log-level", default=level, choices=levels, help=f"what is logged (default: {level})")
+        every.add_argument(
+            "--log-format", default="text", choices=["text", "json"], help="json: one object per line (default: text)"
+        )
+        shtab.add_argument_to(every, ["--print-completion"], help="print what completes it in this shell, and exit")
+
+    def add_argument(self, *names: str, **given: Any) -> argparse.Action:
+        action = super().add_argument(*names, **given)
+        if action.metavar in _COMPLETED_BY:
+            action.complete = _COMPLETED_BY[action.metavar]  # type: ignore[attr-defined]
+        return action
+
+    def parse_known_args(  # type: ignore[override]
+        self, args: Sequence[str] | None = None, namespace: Any = None
+    ) -> tuple[argparse.Namespace, list[str]]:
+        words = sys.argv[1:] if args is None else list(args)
+        for word in takewhile("--".__ne__, words):  # First: a misspelt option is missing too.
+            option = word.partition("=")[0]
+            if option.startswith("--") and option not in self._option_string_actions:
+                self.error(f"unknown option {option}{nearest(option, self._long_options())}")
+        return super().parse_known_args(words, namespace)
+
+    def _long_options(self) -> list[str]:
+        return [option for option in self._option_string_actions if option.startswith("--")]
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        if action.choices is not None and value not in action.choices:
+            raise argparse.ArgumentError(action, f"unknown value '{value}'{nearest(str(value), action.choices)}")
+
+
+def at_least(least: int) -> Callable[[str], int]:
+    """The type of an option that takes a whole number from ``least`` on."""
+
+    def number(text: str) -> int:
+        if not text.isdecimal() or int(text) < least:
+            raise argparse.ArgumentTypeError(f"expected {least} or more, found '{text}'")
+        return int(text)
+
+    return number
+
+
+def positive(text: str) -> float:
+    """The type of an option that takes a number above 0."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 < value < math.inf:
+        raise argparse.ArgumentTypeError(f"expected a number above 0, found '{text}'")
+    return value
+
+
+def tell_exit(error: BaseException) -> int:
+    """Say where a user's own part raised SystemExit or KeyboardInterrupt; the exit code, that of their exceptions."""
+    log.critical("one of your parts raised %s, which would end this process in silence", repr(error), exc_info=error)
+    return 1
+
+
+def tell_error(command: str, error: CrossborderError, form: LogFormat) -> int:
+    """Say why a command fails and where to read on; the exit code."""
+    code = error.exit_code
+    lines = [*str(error).splitlines(), f"exit code {code}: docs/exit-codes.md#exit-code-{code}"]
+    if form == "json":
+        log.critical("%s", "\n".join(lines))
+    else:
+        sys.stderr.write("".join(f"{command}: {line}\n" for line in lines))
+    return code

@@ -1,0 +1,156 @@
+"""Logging: lines for people, or JSON for machines; a child's records reach its parent whole."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import os
+import re
+import sys
+import time
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from types import TracebackType
+from typing import Literal
+
+from rich.console import Console
+from rich.logging import RichHandler
+
+from common.process.clocks import Bucket
+
+LogFormat = Literal["text", "json"]
+_identity: dict[str, str | int] = {}
+"""Which run, and which actor of it, this process is; written by ``identify``."""
+_KEYS = ("run_id", "actor_id")
+_GRPC_LEVELS = {"I": logging.INFO, "W": logging.WARNING, "E": logging.ERROR, "F": logging.CRITICAL}
+
+
+def identify(*, run_id: str, actor_id: int) -> None:
+    """Say in every later line of this process's log which actor of which run writes it."""
+    global _identity  # noqa: PLW0603 - replaced as a whole: other threads may be formatting a line
+    _identity = {"run_id": run_id, "actor_id": actor_id}
+
+
+def _identity_of(record: logging.LogRecord) -> Mapping[str, str | int]:
+    """That of the child a record came from, or of this process."""
+    of_child: Mapping[str, str | int] = getattr(record, "identity", {})
+    return of_child or _identity
+
+
+class TextFormatter(logging.Formatter):
+    """Lines for people; those of an actor begin with its id and that of its run."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's own name
+        identity = _identity_of(record)
+        record.who = f"[run {identity['run_id']} actor {identity['actor_id']}] " if identity else ""
+        return super().formatMessage(record)
+
+
+class JsonFormatter(logging.Formatter):
+    """One object per line: ``time`` (RFC 3339, UTC), ``level``, ``logger``, ``message``, and ``exception`` if any.
+
+    The lines of an actor that has joined also have its ``run_id`` and ``actor_id``.
+    """
+
+    def format(self, record: logging.LogRecord) -> str:
+        entry = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname,
+            "logger": record.name,
+            "message": record.getMessage(),
+            **_identity_of(record),
+        }
+        exception = self.formatException(record.exc_info) if record.exc_info else record.exc_text
+        return json.dumps({**entry, "exception": exception} if exception else entry)
+
+
+def setup_logging(level: str = "INFO", form: LogFormat = "text", console: Console | None = None) -> None:
+    """Log to stderr; with a console, a terminal shares its screen with the live display. A child logs JSON."""
+    handler: logging.Handler = logging.StreamHandler(sys.stderr)
+    formatter: logging.Formatter = TextFormatter("%(asctime)s %(levelname)-7s %(who)s%(name)s: %(message)s", "%H:%M:%S")
+    if form == "json":
+        formatter = JsonFormatter()
+    elif console is not None:
+        handler = RichHandler(console=console, show_path=False, log_time_format="%H:%M:%S")
+        formatter = TextFormatter("%(who)s%(name)s: %(message)s")
+    handler.setFormatter(formatter)
+    logging.basicConfig(level=level, handlers=[handler], force=True)
+    if form == "json":
+        sys.excepthook = _log_uncaught
+        logging.captureWarnings(True)
+
+
+def quiet_grpc(form: LogFormat) -> None:
+    """Keep gRPC's C core from writing lines of its own to stderr: all but errors, or all where a machine reads them.
+
+    Call this before gRPC is imported. The variable ``GRPC_VERBOSITY`` overrules it. A child's lines pass ``relog``, so
+    children need no more than the rule for text.
+    """
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE" if form == "json" else "ERROR")
+
+
+class AtMost(logging.Filter):
+    """Lets so many records a second pass, after some at once; the next one then tells how many were left out.
+
+    For a process that strangers can make log.
+    """
+
+    def __init__(self, rate: float, at_once: int, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__()
+        self._bucket, self._missed = Bucket(rate, at_once, clock), 0
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        passes = record.levelno >= logging.CRITICAL or self._bucket.take()
+        if passes and self._missed:
+            record.msg, record.args = f"{record.getMessage()} ({self._missed} lines before it were left out)", None
+        self._missed = 0 if passes else self._missed + 1
+        return passes
+
+
+def _log_uncaught(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
+    logging.getLogger("uncaught").critical("%s", error, exc_info=(kind, error, traceback))
+
+
+def relog(child: str, line: str) -> None:
+    """Log what a child wrote to stderr: a record of its log as one of ours, anything else as information."""
+    try:
+        entry = json.loads(line)
+        level, name = logging.getLevelNamesMapping()[entry["level"]], f"{child}.{entry['logger']}"
+        identity = {key: entry[key] for key in _KEYS} if entry.keys() >= {*_KEYS} else {}
+        given = {"msg": str(entry["message"]), "exc_text": entry.get("exception"), "identity": identity}
+    except (ValueError, LookupError, TypeError):  # Somebody else's words.
+        logging.getLogger(child).log(_foreign_level(line), "%s", line)
+        return
+    record = logging.makeLogRecord({"name": name, "levelno": level, "levelname": entry["level"], **given})
+    if logging.getLogger(name).isEnabledFor(level):
+        logging.getLogger(name).handle(record)
+
+
+def _foreign_level(line: str) -> int:
+    """The level of a line that is no record of ours; gRPC's C core writes it as its first letter: E1122 03:17:05.…."""
+    found = re.match(r"([IWEF])\d{4} \d\d:\d\d:", line)
+    return _GRPC_LEVELS[found[1]] if found else logging.INFO
+
+
+def quoted(text: str) -> str:
+    """A stranger's text for our log: its lines are marked, so that none passes for ours, and hold no control codes."""
+    lines = ("".join(c if c.isprintable() else "?" for c in line) for line in text.splitlines())
+    return "\n".join(f"| {line}" for line in lines)
+
+
+class Seldom:
+    """Lets something be logged at most once in so many seconds, and counts what was not."""
+
+    def __init__(self, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._seconds, self._clock = seconds, clock
+        self._next, self._missed = -math.inf, 0
+
+    def due(self) -> int | None:
+        """How many were left out since the last one that was due; None: leave this one out too."""
+        now = self._clock()
+        if now < self._next:
+            self._missed += 1
+            return None
+        missed, self._missed, self._next = self._missed, 0, now + self._seconds
+        return missed

@@ -1,0 +1,152 @@
+"""Bearer tokens: from a file or the environment, never from a command line.
+
+A file holds one token a line, ``NAME TOKEN`` or ``TOKEN`` alone. A caller sends the first; a learner accepts any, and
+knows its callers by the names.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import stat
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from common.errors import ConfigError
+from common.wire.watched import Watched
+
+log = logging.getLogger(__name__)
+ACTOR_VARIABLE = "CROSSBORDER_TOKEN"
+ADMIN_VARIABLE = "CROSSBORDER_ADMIN_TOKEN"
+UNNAMED = "unnamed"
+"""The name of a token that stands alone on its line."""
+MAX_NAME = 32
+_SECRET = re.compile(r"[\x21-\x7e]{16,}")
+_NAME = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._-]{{0,{MAX_NAME - 1}}}")
+
+
+@dataclass(frozen=True)
+class Token:
+    """A secret, and the name of its holder."""
+
+    name: str
+    secret: str = field(repr=False)
+
+
+def is_name(text: str) -> bool:
+    """Whether a token may have this name: up to 32 letters, digits, ``.``, ``_`` and ``-``."""
+    return _NAME.fullmatch(text) is not None
+
+
+def parse_tokens(text: str) -> tuple[tuple[Token, ...], tuple[str, ...]]:
+    """The tokens of a text, and a message for each line that holds none; messages never show a secret."""
+    tokens, problems = dict[str, Token](), list[str]()
+    for number, words in enumerate(map(str.split, text.splitlines()), 1):
+        if not words:
+            continue
+        problem = _problem(words, tokens)
+        if problem:
+            problems.append(f"line {number}: {problem}")
+        else:
+            tokens[words[-1]] = Token(words[0] if len(words) == 2 else UNNAMED, words[-1])
+    return tuple(tokens.values()), tuple(problems)
+
+
+def _problem(words: list[str], known: Mapping[str, Token]) -> str | None:
+    secret = words[-1]
+    if len(words) > 2:
+        return f"expected a name and a token, or a token alone, found {len(words)} words"
+    if len(words) == 2 and not is_name(words[0]):
+        return f"expected a name of up to {MAX_NAME} letters, digits, '.', '_' and '-', found another word"
+    if not _SECRET.fullmatch(secret):
+        return f"expected a token of 16 or more printable ASCII characters, found {len(secret)}"
+    if secret in known and known[secret].name != (words[0] if len(words) == 2 else UNNAMED):
+        return f"expected another token than that of '{known[secret].name}', found the same"
+    return None
+
+
+def read_token_text(path: Path) -> str:
+    """What a token file holds; logs a warning when every user of this host can read it.
+
+    Raises:
+        ConfigError: it cannot be read.
+    """
+    try:
+        text = path.read_text("ascii")
+        mode = path.stat().st_mode
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"token file {path}: cannot be read: {error}") from None
+    if mode & stat.S_IROTH:
+        log.warning("token file %s: every user of this host can read it; chmod 600 %s", path, path)
+    return text
+
+
+def read_tokens(path: Path) -> tuple[str, ...]:
+    """The secrets of a file, without the names.
+
+    Raises:
+        ConfigError: as ``TokenSource.read``.
+    """
+    return tuple(token.secret for token in TokenSource(f"token file {path}", path).read())
+
+
+@dataclass(frozen=True)
+class TokenSource:
+    """Where tokens come from.
+
+    Args:
+        where: for messages.
+        path: a file, which may change.
+        text: the tokens themselves where there is no file.
+    """
+
+    where: str
+    path: Path | None
+    text: str = field(default="", repr=False)
+
+    @classmethod
+    def find(cls, path: Path | None, variable: str, environment: Mapping[str, str] = os.environ) -> TokenSource | None:
+        """``path``, the file that ``{variable}_FILE`` names, or ``variable`` itself; None without any."""
+        file = path or environment.get(f"{variable}_FILE")
+        if file:
+            return cls(f"token file {file}", Path(file))
+        return cls(variable, None, environment[variable]) if variable in environment else None
+
+    def read(self) -> tuple[Token, ...]:
+        """All tokens, of which there is at least one.
+
+        Raises:
+            ConfigError: it cannot be read, it holds no token, or a line holds something else.
+        """
+        tokens, problems = parse_tokens(read_token_text(self.path) if self.path else self.text)
+        if problems or not tokens:
+            raise ConfigError(f"{self.where}: {next(iter(problems), 'expected one token per line, found none')}")
+        return tokens
+
+
+class Tokens:
+    """The tokens of a caller. A file is read again when it changes; one that cannot be used changes nothing."""
+
+    def __init__(self, source: TokenSource) -> None:
+        self._current = Watched([source.path] if source.path else [], source.read)
+
+    @classmethod
+    def find(cls, path: Path | None, variable: str, environment: Mapping[str, str] = os.environ) -> Tokens | None:
+        """Those of ``TokenSource.find``; None without any.
+
+        Raises:
+            ConfigError: as ``TokenSource.read``.
+        """
+        source = TokenSource.find(path, variable, environment)
+        return cls(source) if source else None
+
+    def first(self) -> str:
+        """The secret to send."""
+        return self._current.get()[0].secret
+
+
+def format_tokens(tokens: Iterable[Token]) -> str:
+    """The text of a token file."""
+    return "".join(("" if token.name == UNNAMED else f"{token.name} ") + f"{token.secret}\n" for token in tokens)

@@ -1,0 +1,1 @@
+"""The commands of a learner host, one module each, and what they show."""

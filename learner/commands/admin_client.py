@@ -1,0 +1,117 @@
+"""Asking things of a running learner, over ``AdminService``."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+import grpc
+
+from common.errors import LearnerUnreachableError, RefusedError
+from common.wire.channel import open_channel, watch_credentials
+from common.wire.pb import crossborder_pb2 as pb
+from common.wire.pb import crossborder_pb2_grpc as pb_grpc
+from common.wire.rpc import describe, typed_error
+from common.wire.tokens import ADMIN_VARIABLE, Tokens
+from common.wire.trust import Trust
+from learner.commands.fleet import ActorLook, FleetLook
+
+ANSWER_SECONDS: Final = 5.0
+
+
+class AdminTrust(Trust):
+    """An admin's: it proves itself by an admin's token."""
+
+    def tokens(self) -> Tokens | None:
+        return Tokens.find(self.token_file, ADMIN_VARIABLE)
+
+
+class AdminClient:
+    """A channel to a learner, for its admins.
+
+    Args:
+        address: HOST:PORT.
+        trust: how to check it and what to prove.
+
+    Raises:
+        ConfigError: a file of ``trust`` cannot be read, or its settings contradict each other.
+    """
+
+    def __init__(self, address: str, trust: AdminTrust) -> None:
+        self._address = address
+        self._channel = open_channel(address, watch_credentials(address, trust).get())
+        self._stub = pb_grpc.AdminServiceStub(self._channel)
+
+    def look(self) -> FleetLook:
+        """One look at the run.
+
+        Raises:
+            AuthenticationError: the two do not trust each other.
+            RefusedError: the learner answers no admins.
+            LearnerUnreachableError: it does not answer at all.
+        """
+        with self._asking():
+            return _look(self._stub.Status(pb.StatusRequest(), timeout=ANSWER_SECONDS))
+
+    def set_replay_ratio(self, samples_per_insert: float | None) -> float | None:
+        """Have another replay ratio kept, None for none; the one before.
+
+        Raises:
+            RefusedError: it cannot be kept, or the learner answers no admins.
+            CrossborderError: as ``look``.
+        """
+        with self._asking():
+            request = pb.SetReplayRatioRequest(samples_per_insert=samples_per_insert)
+            found = self._stub.SetReplayRatio(request, timeout=ANSWER_SECONDS)
+        return found.before if found.HasField("before") else None
+
+    @contextmanager
+    def _asking(self) -> Iterator[None]:
+        """What gRPC raises becomes an error that says what to do."""
+        try:
+            yield
+        except grpc.RpcError as error:
+            if error.code() is grpc.StatusCode.UNIMPLEMENTED:
+                raise RefusedError(
+                    f"{self._address}: the learner answers no admins; "
+                    "start it with --set server.admin=true, or with server.admin_token_file"
+                ) from error
+            raise typed_error(error) or LearnerUnreachableError(f"{self._address}: {describe(error)}") from error
+
+    def close(self) -> None:
+        self._channel.close()
+
+
+def _look(found: pb.StatusResponse) -> FleetLook:
+    return FleetLook(
+        at=time.monotonic(),
+        run_id=found.run_id,
+        name=found.name,
+        opt_steps=found.opt_steps,
+        inserted=found.inserted,
+        sampled=found.sampled,
+        replay_items=found.replay_items,
+        replay_capacity=found.replay_capacity,
+        return_mean=found.return_mean if found.HasField("return_mean") else None,
+        samples_per_insert=found.samples_per_insert if found.HasField("samples_per_insert") else None,
+        actors=tuple(map(_actor, found.actors)),
+    )
+
+
+def _actor(found: pb.ActorStatus) -> ActorLook:
+    return ActorLook(
+        actor_id=found.actor_id,
+        host=found.host,
+        pid=found.pid,
+        state=pb.ActorState.Name(found.state).removeprefix("ACTOR_STATE_").lower(),
+        items=found.items,
+        env_steps=found.env_steps,
+        lag_opt_steps=found.lag_opt_steps if found.HasField("lag_opt_steps") else None,
+        silent_seconds=found.silent_seconds,
+        last_return=found.last_return if found.HasField("last_return") else None,
+        reconnects=found.reconnects,
+        name=found.name,
+        version=found.version,
+    )

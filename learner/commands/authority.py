@@ -1,0 +1,259 @@
+"""A private authority, the certificates it signs, and tokens: what a group of hosts needs to trust each other.
+
+Needs ``crossborder[certs]``. Made for development and closed networks; elsewhere bring certificates of your own.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from common.errors import ConfigError
+from common.wire.tokens import MAX_NAME, UNNAMED, Token, TokenSource, format_tokens, is_name
+
+AUTHORITY_DAYS = 3650
+ALWAYS_NAMED = ("localhost", "127.0.0.1", "::1")
+"""The server's certificate is for these too: actors of its own host."""
+AUTHORITY = ("ca.pem", "ca.key")
+TOKENS = ("actor.token", "admin.token")
+FOR_LEARNER = ("ca.pem", "server.pem", "server.key", *TOKENS)
+FOR_ACTORS = ("ca.pem", "actor.pem", "actor.key", "actor.token")
+"""``ca.key`` is for neither: who has it can pose as the learner."""
+MADE = (*AUTHORITY, "server.pem", "server.key", "actor.pem", "actor.key", *TOKENS)
+_BACKDATED = timedelta(hours=1)
+"""Hosts whose clocks are behind accept a new certificate too."""
+
+
+@dataclass(frozen=True)
+class Signed:
+    """A certificate and its private key."""
+
+    certificate: x509.Certificate
+    key: ec.EllipticCurvePrivateKey
+
+    @property
+    def certificate_pem(self) -> bytes:
+        return self.certificate.public_bytes(serialization.Encoding.PEM)
+
+    @property
+    def key_pem(self) -> bytes:
+        return self.key.private_bytes(
+            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+        )
+
+
+def make_authority(days: int = AUTHORITY_DAYS) -> Signed:
+    """A new authority, which signs itself."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = _name(f"crossborder CA {secrets.token_hex(4)}")
+    usage = x509.KeyUsage(
+        digital_signature=False,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        key_cert_sign=True,
+        crl_sign=True,
+        encipher_only=False,
+        decipher_only=False,
+    )
+    builder = (
+        _builder(name, name, key, days)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(usage, critical=True)
+    )
+    return Signed(builder.sign(key, hashes.SHA256()), key)
+
+
+def sign(authority: Signed, name: str, hosts: Sequence[str] = (), days: int = 365) -> Signed:
+    """A certificate for both ends of TLS.
+
+    Args:
+        authority: signs it.
+        name: its common name.
+        hosts: host names and IP addresses it is valid for.
+        days: until it expires; negative for one that has.
+    """
+    key = ec.generate_private_key(ec.SECP256R1())
+    both_ends = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
+    builder = (
+        _builder(_name(name), authority.certificate.subject, key, days)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(x509.ExtendedKeyUsage(both_ends), critical=False)
+        .add_extension(
+            x509.AuthorityKeyIdentifier.from_issuer_public_key(authority.key.public_key()),
+            critical=False,
+        )
+    )
+    if hosts:
+        builder = builder.add_extension(x509.SubjectAlternativeName([_host(host) for host in hosts]), critical=False)
+    return Signed(builder.sign(authority.key, hashes.SHA256()), key)
+
+
+def _builder(name: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey, days: int) -> x509.CertificateBuilder:
+    now = datetime.now(UTC)
+    until = now + timedelta(days=days)
+    return (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(issuer)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(min(now, until) - _BACKDATED)
+        .not_valid_after(until)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+    )
+
+
+def _name(common_name: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common_name)])
+
+
+def _host(host: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(host))
+    except ValueError:
+        return x509.DNSName(host)
+
+
+def load_authority(directory: Path) -> Signed:
+    """The authority that ``make_files`` left there.
+
+    Raises:
+        ConfigError: it cannot be read.
+    """
+    certificate, key = (directory / name for name in AUTHORITY)
+    try:
+        loaded = serialization.load_pem_private_key(key.read_bytes(), None)
+        if not isinstance(loaded, ec.EllipticCurvePrivateKey):
+            raise ConfigError(f"{key}: expected the key of an authority made here, found another kind")
+        return Signed(x509.load_pem_x509_certificate(certificate.read_bytes()), loaded)
+    except (OSError, ValueError, TypeError) as error:
+        raise ConfigError(f"{certificate}, {key}: expected the authority made here: {error}") from error
+
+
+def make_files(directory: Path, hosts: Sequence[str], days: int, *, renew: bool) -> list[Path]:
+    """Write everything of ``MADE``, readable by its owner alone.
+
+    Args:
+        directory: made if need be.
+        hosts: names and addresses by which actors reach the learner.
+        days: until the certificates expire.
+        renew: keep the authority that is there and put new tokens before the newest old ones, so that whoever holds
+            either is let in; tokens with names stay. Otherwise nothing of ``MADE`` may be there.
+
+    Raises:
+        ConfigError: something is there already, or cannot be read or written.
+    """
+    present = [name for name in MADE if (directory / name).exists()]
+    if present and not renew:
+        raise ConfigError(f"{directory}: expected none of these files, found {', '.join(present)}; replace: --renew")
+    has_authority = any(name in present for name in AUTHORITY)
+    authority = load_authority(directory) if has_authority else make_authority()
+    contents: dict[str, bytes] = {} if has_authority else _pair("ca", authority)
+    contents |= _pair("server", sign(authority, hosts[0], [*dict.fromkeys([*hosts, *ALWAYS_NAMED])], days))
+    contents |= _pair("actor", sign(authority, "actor", days=days))
+    contents |= {name: _new_tokens(directory / name) for name in TOKENS}
+    return _write(directory, contents)
+
+
+def _pair(name: str, signed: Signed) -> dict[str, bytes]:
+    return {f"{name}.pem": signed.certificate_pem, f"{name}.key": signed.key_pem}
+
+
+def _new_tokens(path: Path) -> bytes:
+    """A new token without a name, then the newest old one, then all that have names, which stay as they are."""
+    known = _tokens_of(path)
+    unnamed = [token for token in known if token.name == UNNAMED]
+    named = [token for token in known if token.name != UNNAMED]
+    return format_tokens([_new_token(UNNAMED), *unnamed[:1], *named]).encode()
+
+
+def _tokens_of(path: Path) -> tuple[Token, ...]:
+    return TokenSource(f"token file {path}", path).read() if path.exists() else ()
+
+
+def _new_token(name: str) -> Token:
+    return Token(name, secrets.token_urlsafe(32))
+
+
+def add_token(directory: Path, role: str, name: str, *, renew: bool) -> list[Path]:
+    """Let a new holder in: add its token to the learner's file, and write a file that is for the holder alone.
+
+    Args:
+        directory: of the learner's files; made if need be.
+        role: ``actor`` or ``admin``.
+        name: of the holder.
+        renew: replace the holder's newest token, which stays valid beside the new one; otherwise it may have none.
+
+    Returns:
+        The learner's file, ``ROLE.token``, and the holder's, ``ROLEs/NAME.token``.
+
+    Raises:
+        ConfigError: the name is no name or taken, or a file cannot be read or written.
+    """
+    if not is_name(name) or name == UNNAMED:
+        raise ConfigError(f"name: expected up to {MAX_NAME} letters, digits, '.', '_' and '-', found '{name}'")
+    path = directory / f"{role}.token"
+    known = _tokens_of(path)
+    before = [token for token in known if token.name == name]
+    if before and not renew:
+        raise ConfigError(f"{path}: expected no token of '{name}', found one; replace: --renew")
+    added, others = _new_token(name), [token for token in known if token.name != name]
+    shared = _write(directory, {path.name: format_tokens([*others, added, *before[:1]]).encode()})
+    return [*shared, *_write(directory / f"{role}s", {f"{name}.token": format_tokens([added]).encode()})]
+
+
+def hand_out(directory: Path, learners: Path | None, actors: Path | None) -> list[Path]:
+    """Copy files that were made, for machines that must not see the others; the learner knows a token before actors do.
+
+    Args:
+        directory: where they were made.
+        learners: gets ``FOR_LEARNER``.
+        actors: gets ``FOR_ACTORS``; of all tokens only the one to send.
+
+    Raises:
+        ConfigError: a file cannot be read or written.
+    """
+    written = list[Path]()
+    if learners is not None:
+        written += _write(learners, _contents(directory, FOR_LEARNER))
+    if actors is not None:
+        token = format_tokens(_tokens_of(directory / "actor.token")[:1]).encode()
+        written += _write(actors, {**_contents(directory, FOR_ACTORS), "actor.token": token})
+    return written
+
+
+def _contents(directory: Path, names: Sequence[str]) -> dict[str, bytes]:
+    try:
+        return {name: (directory / name).read_bytes() for name in names}
+    except OSError as error:
+        raise ConfigError(f"{directory}: cannot be read: {error}") from error
+
+
+def _write(directory: Path, contents: Mapping[str, bytes]) -> list[Path]:
+    try:
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return [_write_private(directory / name, content) for name, content in contents.items()]
+    except OSError as error:
+        raise ConfigError(f"{directory}: cannot be written: {error.strerror}") from error
+
+
+def _write_private(path: Path, content: bytes) -> Path:
+    """Whole or not at all: a running learner may be reading."""
+    part = path.with_name(f".{path.name}.part")
+    part.unlink(missing_ok=True)
+    fd = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(fd, "wb") as file:
+        file.write(content)
+    return part.rename(path)

@@ -1,0 +1,60 @@
+"""``policy-export``: writes the greedy policy of a saved run as ONNX; it needs nothing but the run's directory."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from common.process.command import Parser
+from learner.commands.saved_policy import make_parser, run_command
+
+EXAMPLES = """\
+  policy-export --run runs/cartpole-20261121-085026-3f2a --output cartpole.onnx
+  policy-export --run runs/cartpole-20261121-085026-3f2a --checkpoint final --output cartpole.onnx
+"""
+
+
+def parser() -> Parser:
+    """The command's options."""
+    made = make_parser("policy-export", __doc__, EXAMPLES)
+    made.add_argument("--output", required=True, type=Path, metavar="FILE.onnx", help="what to write")
+    return made
+
+
+def _export(arguments: argparse.Namespace) -> Mapping[str, object]:
+    from common.envs import build_env, spec_of
+    from common.errors import PluginError
+    from learner.storage.checkpoint import load_agent
+
+    try:
+        from learner.evaluation.export import export_policy
+    except ImportError as error:
+        raise PluginError(f"{error}; for ONNX: pip install 'crossborder[export]'") from error
+
+    agent, parts, meta = load_agent(arguments.run / arguments.checkpoint)
+    env = build_env(parts.env)
+    spec = spec_of(env)
+    env.close()
+    metadata = {
+        "run_id": meta["run_id"],
+        "checkpoint": arguments.checkpoint,
+        "opt_steps": str(meta["opt_steps"]),
+        "env": json.dumps(parts.env.model_dump(mode="json")),
+        "agent": parts.agent.target,
+        "observation_space": " ".join(str(spec.observation_space).split()),
+        "action_space": " ".join(str(spec.action_space).split()),
+    }
+    export_policy(agent.policy(), spec.observation_space, metadata, arguments.output)
+    return {"output": str(arguments.output), **metadata}
+
+
+def main(argv: list[str] | None = None) -> int:
+    """The command; its exit code."""
+    return run_command(parser(), argv, _export)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

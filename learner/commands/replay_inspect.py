@@ -1,0 +1,180 @@
+"""``replay-inspect``: what is in a run's replay, while it is filled or afterwards."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from rich.bar import Bar
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from common.errors import CrossborderError, RunDirectoryError
+from common.hints import nearest_path
+from common.process.command import Parser, at_least, tell_error
+from common.process.log import setup_logging
+
+if TYPE_CHECKING:
+    from learner.replay.inspection import Histogram, Inspection
+
+SHOWN_RECORDS: Final = 10
+EXAMPLES = """\
+  replay-inspect runs/cartpole-20261121-085026-3f2a              of a finished run or of one that is going on
+  replay-inspect runs/cartpole-20261121-085026-3f2a --items 10   the ten newest items
+  replay-inspect runs/cartpole-20261121-085026-3f2a --json       for a script
+  replay-inspect runs/cartpole-20261121-085026-3f2a --export backup    a copy that --resume goes on from, also meanwhile
+"""
+
+
+def parser() -> Parser:
+    """The command's options."""
+    made = Parser("replay-inspect", __doc__ or "", EXAMPLES, level="WARNING")
+    made.add_argument("run", type=Path, metavar="RUN", help="the run's directory")
+    made.add_argument("--items", type=at_least(0), default=3, metavar="N", help="newest items to show (default: 3)")
+    made.add_argument("--json", action="store_true", help="print one JSON object")
+    made.add_argument(
+        "--export",
+        type=Path,
+        metavar="DIR",
+        help="copy the run to a new directory DIR, with its newest checkpoint and its replay; it may be going on",
+    )
+    return made
+
+
+def _inspect(arguments: argparse.Namespace) -> None:
+    from learner.replay.inspection import Inspection
+
+    if not arguments.run.is_dir():
+        raise RunDirectoryError(f"{arguments.run}: expected a run's directory{nearest_path(arguments.run)}")
+    if arguments.export is not None:
+        _export(arguments.run, arguments.export)
+        return
+    inspection = Inspection(arguments.run)
+    if arguments.json:
+        sys.stdout.write(json.dumps(_values(inspection, arguments.items)) + "\n")
+    else:
+        _print(Console(), inspection, arguments.items)
+
+
+def _export(run: Path, to: Path) -> None:
+    from learner.storage.backup import back_up
+
+    copied = back_up(run, to)
+    sys.stdout.write(
+        f"{to}: a copy of {run} at opt step {copied.opt_steps}, with {copied.items} items; go on with it by --resume\n"
+    )
+
+
+def _values(inspection: Inspection, n_items: int) -> dict[str, Any]:
+    return {
+        **inspection.summary(),
+        "schema": inspection.memory.schema.to_json(),
+        "actors": inspection.actors(),
+        "newest": inspection.newest(n_items),
+        "quarantine": inspection.quarantine(),
+        "histograms": {
+            name: {**asdict(histogram), "edges": histogram.edges()}
+            for name, histogram in inspection.histograms().items()
+        },
+    }
+
+
+def _headline(summary: Mapping[str, Any]) -> str:
+    frames, oldest = summary["frames"], summary["oldest_seconds"]
+    parts = [
+        f"{summary['items']:,} of {summary['capacity']:,} items ({summary['fill']:.0%})",
+        f"{summary['stored']:,} ever stored",
+        f"{summary['item_bytes']} bytes each",
+        f"{summary['allocated_bytes'] / 1e6:,.1f} MB allocated",
+    ]
+    if frames is not None:
+        parts.append(f"{frames['stored']:,} frames ever stored, {frames['capacity']:,} kept")
+    if oldest is not None:
+        parts.append(f"the oldest came {oldest:,.1f} s before an actor was last heard")
+    return "; ".join(parts)
+
+
+def _print(console: Console, inspection: Inspection, n_items: int) -> None:
+    console.print(_headline(inspection.summary()), highlight=False)
+    console.print(_table("columns", ("name", "dtype", "shape", "frames"), inspection.memory.schema.to_json()))
+    actors = inspection.actors()
+    if actors:
+        console.print(_table("actors", (*actors[0],), actors))
+    newest = inspection.newest(n_items)
+    if newest:
+        console.print(_side_by_side("newest items", newest))
+    _print_quarantine(console, inspection.quarantine())
+    for name, histogram in inspection.histograms().items():
+        console.print(_bars(name, histogram))
+
+
+def _print_quarantine(console: Console, records: list[dict[str, Any]]) -> None:
+    """The newest records, as many as a screen has room for."""
+    if records:
+        title = f"quarantine: {len(records)} batches refused or items suspected, newest first; all with --json"
+        shown = [_without_markup({**record, "time": _clock_time(record["time"])}) for record in records[:SHOWN_RECORDS]]
+        console.print(_table(title, ("time", "actor_id", "host", "seq", "item", "reason", "message"), shown))
+
+
+def _without_markup(record: dict[str, Any]) -> dict[str, Any]:
+    """The same with texts in which rich finds no markup: hosts and messages are a stranger's."""
+    return {key: escape(value) if isinstance(value, str) else value for key, value in record.items()}
+
+
+def _clock_time(unix_seconds: float) -> str:
+    return datetime.fromtimestamp(unix_seconds).astimezone().isoformat(sep=" ", timespec="seconds")
+
+
+def _table(title: str, headings: tuple[str, ...], rows: Iterable[dict[str, Any]]) -> Table:
+    table = Table(*headings, title=title, title_justify="left", box=None, pad_edge=False)
+    for row in rows:
+        table.add_row(*(_cell(row[heading]) for heading in headings))
+    return table
+
+
+def _side_by_side(title: str, items: list[dict[str, Any]]) -> Table:
+    """An item in each column."""
+    table = Table(title=title, title_justify="left", box=None, pad_edge=False, show_header=False)
+    for name in items[0]:
+        table.add_row(name, *(_cell(item[name]) for item in items))
+    return table
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, dict):
+        return f"{value['shape']} {value['min']:.4g}…{value['max']:.4g}"
+    if isinstance(value, list):
+        return f"[{' '.join(map(_cell, value))}]"
+    return f"{value:.4g}" if isinstance(value, float) else "-" if value is None else str(value)
+
+
+def _bars(name: str, histogram: Histogram) -> Table:
+    title = f"{name}: mean {histogram.mean:.4g}, {histogram.low:.4g} to {histogram.high:.4g}, {histogram.n:,} items"
+    table = Table.grid("", "", "", padding=(0, 1))
+    table.title, table.title_justify = title, "left"
+    highest = max(histogram.counts)
+    for low, count in zip(histogram.edges(), histogram.counts, strict=False):
+        table.add_row(f"{low:.4g}", Bar(highest, 0, count, width=40), f"{count:,}")
+    return table
+
+
+def main(argv: list[str] | None = None) -> int:
+    """The command; its exit code."""
+    arguments = parser().parse_args(argv)
+    setup_logging(arguments.log_level, arguments.log_format)
+    try:
+        _inspect(arguments)
+    except CrossborderError as error:
+        return tell_error("replay-inspect", error, arguments.log_format)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,58 @@
+"""``learner-server ratio``: sets the replay ratio of a running learner."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from contextlib import closing
+
+from common.errors import CrossborderError
+from common.process.command import Parser, positive, tell_error
+from common.process.log import setup_logging
+from common.wire.trust_options import add_learner, trust_in
+from learner.replay.ratio import shown
+
+NAME = "learner-server ratio"
+EXAMPLES = """\
+  learner-server ratio --learner 127.0.0.1:50051 4           each item is drawn four times on average, from now on
+  learner-server ratio --learner 127.0.0.1:50051 null        both sides run free
+  learner-server ratio --learner gpu-host:50051 --ca ca.pem --token-file admin.token 4
+
+`learner-server status` shows the ratio in force, and says what the learner must have been started with to answer. A
+resumed run keeps it, unless its configuration then asks for another replay.samples_per_insert than before.
+"""
+
+
+def parser() -> Parser:
+    """The command's options."""
+    made = Parser(NAME, __doc__, EXAMPLES, level="WARNING")
+    add_learner(made, "the admin")
+    made.add_argument("ratio", type=_ratio, metavar="RATIO", help="items drawn per item inserted; null for none")
+    return made
+
+
+def _ratio(text: str) -> float | None:
+    return None if text == "null" else positive(text)
+
+
+def _set(arguments: argparse.Namespace) -> None:
+    from learner.commands.admin_client import AdminClient, AdminTrust
+
+    with closing(AdminClient(arguments.learner, trust_in(AdminTrust, arguments))) as client:
+        before = client.set_replay_ratio(arguments.ratio)
+    sys.stdout.write(f"replay ratio {shown(arguments.ratio)} instead of {shown(before)}\n")
+
+
+def main(argv: list[str] | None = None) -> int:
+    """The command; its exit code."""
+    arguments = parser().parse_args(argv)
+    setup_logging(arguments.log_level, arguments.log_format)
+    try:
+        _set(arguments)
+    except CrossborderError as error:
+        return tell_error(NAME, error, arguments.log_format)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,108 @@
+"""``learner-server status``: a live table of a running learner's actors."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import threading
+from contextlib import closing
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from rich.console import Console
+from rich.live import Live
+
+from common.errors import CrossborderError
+from common.process.command import Parser, at_least, positive, tell_error
+from common.process.log import setup_logging
+from common.process.signals import StopSignals
+from common.wire.trust_options import add_learner, trust_in
+from learner.commands.fleet import PRESENT, SORTS, STATES, Choice, Fleet
+
+if TYPE_CHECKING:
+    from learner.commands.admin_client import AdminClient
+
+NAME = "learner-server status"
+HEAD_ROWS: Final = 6
+"""Lines of a terminal that the table's head and its margins take."""
+EXAMPLES = """\
+  learner-server status --learner 127.0.0.1:50051            until Ctrl-C; --once shows it once
+  learner-server status --learner 127.0.0.1:50051 --json     one look, for a script
+  learner-server status --learner gpu-host:50051 --ca ca.pem --token-file admin.token
+  learner-server status --learner gpu-host:50051 … --sort rate --rows 20           the twenty slowest of a large fleet
+  learner-server status --learner gpu-host:50051 … --state lost left --host rack7  the actors of some hosts that went
+
+The learner answers if it has admin tokens (server.admin_token_file), or by --set server.admin=true. The token may come
+from the environment too: CROSSBORDER_ADMIN_TOKEN_FILE or CROSSBORDER_ADMIN_TOKEN.
+"""
+
+
+def parser() -> Parser:
+    """The command's options."""
+    made = Parser(NAME, __doc__, EXAMPLES, level="WARNING")
+    add_learner(made, "the admin")
+    made.add_argument(
+        "--interval", type=positive, default=1.0, metavar="SECONDS", help="between two looks (default: 1)"
+    )
+    made.add_argument("--sort", choices=SORTS, default="id", help="the actor that needs attention first (default: id)")
+    made.add_argument(
+        "--state",
+        nargs="+",
+        choices=STATES,
+        default=PRESENT,
+        help="actors in these states (default: those that are there)",
+    )
+    made.add_argument("--host", default="", metavar="TEXT", help="actors on hosts whose name contains this")
+    made.add_argument(
+        "--rows", type=at_least(1), metavar="N", help="actors on a page (default: as the terminal has room)"
+    )
+    made.add_argument("--page", type=at_least(1), default=1, metavar="K", help="which page (default: 1)")
+    how = made.add_mutually_exclusive_group()
+    how.add_argument("--once", action="store_true", help="print the table once; rates are of one interval")
+    how.add_argument("--json", action="store_true", help="print one JSON object; rates are of one interval")
+    return made
+
+
+def _show(arguments: argparse.Namespace, stopped: threading.Event) -> None:
+    from learner.commands.admin_client import AdminClient, AdminTrust
+
+    choice = Choice(arguments.state, arguments.host, arguments.sort, arguments.rows, arguments.page)
+    with closing(AdminClient(arguments.learner, trust_in(AdminTrust, arguments))) as client:
+        before = client.look()
+        stopped.wait(arguments.interval)
+        fleet = Fleet(before, client.look())
+        if arguments.json:
+            sys.stdout.write(json.dumps(fleet.to_json(choice)) + "\n")
+        elif arguments.once:
+            Console().print(fleet.table(choice))
+        else:
+            _show_live(client, fleet, choice, arguments.interval, stopped)
+
+
+def _show_live(client: AdminClient, fleet: Fleet, choice: Choice, interval: float, stopped: threading.Event) -> None:
+    console = Console()
+    with Live(console=console, auto_refresh=False) as live:
+        while True:
+            room = choice.rows or max(1, console.height - HEAD_ROWS)
+            live.update(fleet.table(replace(choice, rows=room)), refresh=True)
+            if stopped.wait(interval):
+                return
+            fleet = Fleet(fleet.now, client.look())
+
+
+def main(argv: list[str] | None = None) -> int:
+    """The command; its exit code."""
+    arguments = parser().parse_args(argv)
+    setup_logging(arguments.log_level, arguments.log_format)
+    stopped, signals = threading.Event(), StopSignals()
+    signals.on_stop = stopped.set
+    try:
+        _show(arguments, stopped)
+    except CrossborderError as error:
+        return tell_error(NAME, error, arguments.log_format)
+    return signals.exit_code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

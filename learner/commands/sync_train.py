@@ -1,0 +1,48 @@
+"""``sync-train``: trains in turns, in one process and without a network: the baseline, and where one debugs."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from rich.console import Console
+
+from common.config.run_config import RunConfig
+from common.process.command import Parser
+from common.process.signals import StopSignals
+from learner.commands.training_command import add_origin, add_resume, make_parser, origin_of, run_command, tell_result
+
+EXAMPLES = """\
+  sync-train --config configs/cartpole.yaml                the same configuration as learner-server
+  sync-train --config configs/cartpole.yaml --set seed=3   the same seed gives the same curve every time
+  sync-train --resume runs/cartpole-20250101-120000-1a2b   go on with a run
+  sync-train --config FILE --from runs/cartpole-20250101-120000-1a2b    a new run from a saved agent
+"""
+
+
+def parser() -> Parser:
+    """The command's options."""
+    made = make_parser("sync-train", __doc__, EXAMPLES)
+    add_resume(made)
+    add_origin(made)
+    return made
+
+
+def _train(config: RunConfig, arguments: argparse.Namespace, console: Console | None, signals: StopSignals) -> None:
+    from learner.loop.in_turns import Trainer
+    from learner.records.progress import Progress
+
+    with Trainer(config, resume=bool(arguments.resume), origin=origin_of(arguments)) as trainer:
+        signals.on_stop = trainer.learner.request_stop
+        with Progress(trainer.status, console):
+            result = trainer.train()
+    tell_result(config, result, result.trainer.fmt())
+
+
+def main(argv: list[str] | None = None) -> int:
+    """The command; its exit code."""
+    return run_command(parser(), argv, _train)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,191 @@
+"""What the learner's commands have in common: options, configuration, outcome, exit code."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+
+from common.config.run_config import RunConfig, dump_config, load_config
+from common.errors import BudgetExhaustedError, ConfigError, CrossborderError
+from common.hints import nearest
+from common.process.command import Parser, tell_error, tell_exit
+from common.process.log import setup_logging
+from common.process.signals import StopSignals
+from learner.storage.rundir import require_free
+
+if TYPE_CHECKING:
+    from learner.loop.run import Result
+    from learner.storage.origin import Origin
+
+Train = Callable[[RunConfig, argparse.Namespace, Console | None, StopSignals], None]
+
+
+def make_parser(name: str, description: str, examples: str) -> Parser:
+    """A parser with the options that every way to train has."""
+    parser = Parser(name, description, examples)
+    parser.add_argument("--config", type=Path, metavar="FILE", help="the run's YAML file")
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="KEY.KEY=VALUE", dest="overrides", help="override one value"
+    )
+    add_override(parser, "--run-dir", "run_dir", "DIR", "where everything is written")
+    parser.add_argument("--show-config", action="store_true", help="print the resolved configuration and exit")
+    parser.add_argument("--check", action="store_true", help="build everything once, then exit")
+    return parser
+
+
+def add_resume(parser: argparse.ArgumentParser) -> None:
+    """The option to go on with a run."""
+    parser.add_argument(
+        "--resume",
+        nargs="?",
+        const=True,
+        metavar="DIR",
+        help="go on with the run in DIR as it was configured; without DIR with the one in run_dir, or begin it there",
+    )
+
+
+def add_origin(parser: argparse.ArgumentParser) -> None:
+    """The options to begin a new run from an earlier one."""
+    parser.add_argument(
+        "--from",
+        dest="origin",
+        type=Path,
+        metavar="RUN",
+        help="begin a new run with the policy of another: RUN/best, or else RUN/final; or name the checkpoint itself",
+    )
+    parser.add_argument(
+        "--with",
+        dest="origin_options",
+        default=frozenset(),
+        type=_origin_options,
+        metavar="PARTS",
+        help="what else --from takes, separated by commas: optimiser (the agent as it last trained), replay",
+    )
+
+
+def _origin_options(text: str) -> frozenset[str]:
+    """The type of ``--with``."""
+    from learner.storage.origin import OPTIONS  # It imports torch: only where it is asked for.
+
+    found = frozenset(text.split(","))
+    strange = sorted(found - OPTIONS.keys())
+    if strange:
+        raise argparse.ArgumentTypeError(f"unknown value '{strange[0]}'{nearest(strange[0], OPTIONS)}")
+    return found
+
+
+def origin_of(arguments: argparse.Namespace) -> Origin | None:
+    """What ``--from`` and ``--with`` name, read; None without them.
+
+    Raises:
+        CrossborderError: there is nothing there that a run could begin from.
+    """
+    from learner.storage.origin import Origin
+
+    if arguments.origin is None:
+        return None
+    return Origin.at(arguments.origin, arguments.origin_options)
+
+
+def _require_consistent(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> None:
+    """End with the usage if options contradict each other."""
+    if arguments.origin_options and arguments.origin is None:
+        parser.error("--with says what --from takes: name a run with --from")
+    if not isinstance(arguments.resume, str):
+        if arguments.config is None:
+            parser.error("the following arguments are required: --config")
+    elif arguments.origin is not None:
+        parser.error("--resume DIR goes on with a run, --from begins a new one: leave out one of them")
+    elif arguments.config is not None:
+        parser.error("--resume DIR goes on as DIR/config.yaml says: leave out --config, or DIR")
+
+
+def _load(arguments: argparse.Namespace) -> RunConfig:
+    """The configuration that the options name."""
+    resume = arguments.resume
+    if isinstance(resume, str):
+        directory = Path(resume)
+        return load_config(directory / "config.yaml", [*arguments.overrides, f"run_dir={json.dumps(resume)}"])
+    config = load_config(arguments.config, arguments.overrides)
+    if resume and config.run_dir is None:
+        raise ConfigError("--resume: expected a run directory, found none: say --resume DIR or --run-dir DIR")
+    return config
+
+
+def add_override(parser: argparse.ArgumentParser, option: str, key: str, metavar: str, text: str) -> None:
+    """An option that stands for one value of the configuration."""
+    parser.add_argument(
+        option,
+        action="append",
+        dest="overrides",
+        type=lambda value: f"{key}={json.dumps(value)}",
+        metavar=metavar,
+        help=text,
+    )
+
+
+def run_command(parser: argparse.ArgumentParser, argv: list[str] | None, train: Train) -> int:
+    """Parse, configure, train; the exit code."""
+    arguments = parser.parse_args(argv)
+    _require_consistent(parser, arguments)
+    console = Console(stderr=True) if sys.stderr.isatty() and arguments.log_format == "text" else None
+    setup_logging(arguments.log_level, arguments.log_format, console)
+    signals = StopSignals()
+    try:
+        config = _load(arguments)
+        trains = not (arguments.show_config or arguments.check)
+        if trains and config.run_dir is not None:
+            require_free(config.run_dir)  # First: the check imports the agent, and so torch, which takes seconds.
+        config.check()
+        if arguments.show_config:
+            sys.stdout.write(dump_config(config))
+        elif arguments.check:
+            _check(config)
+        else:
+            train(config, arguments, console, signals)
+    except CrossborderError as error:
+        return tell_error(parser.prog, error, arguments.log_format)
+    except (SystemExit, KeyboardInterrupt) as error:
+        if signals.received is None:
+            return tell_exit(error)
+        sys.stderr.write(f"{parser.prog}: interrupted\n")
+    finally:
+        signals.ignore()
+    return signals.exit_code
+
+
+def _check(config: RunConfig) -> None:
+    from learner.evaluation.eval_env import build_eval_env
+    from learner.loop.learner_parts import build_learner_parts
+
+    parts = build_learner_parts(config)
+    build_eval_env(config.env, parts.env).close()
+    parts.close()
+    sys.stdout.write(f"{config.name}: good. Items: {', '.join(map(str, parts.schema.columns))}\n")
+
+
+def tell_result(config: RunConfig, result: Result, statistics: str) -> None:
+    """Print the summary.
+
+    Raises:
+        BudgetExhaustedError: there was a target and training ended before it was reached.
+    """
+    from learner.loop.learner import Outcome
+
+    best = f"best evaluation {result.best_score:.1f}" if math.isfinite(result.best_score) else "no evaluation"
+    policies = "best/, final/" if (result.run_dir / "best").exists() else "final/"
+    sys.stdout.write(
+        f"\n{config.name}: {result.outcome.value}; {best} after {result.opt_steps} opt steps and "
+        f"{result.samples_total} items\n\n{statistics}\n"
+        f"run directory: {result.run_dir} ({policies}, config.yaml, metrics.csv, learning_curve.png)\n"
+    )
+    target = config.trainer.target_score
+    if target is not None and result.outcome in (Outcome.MAX_OPTS, Outcome.MAX_SECONDS):
+        raise BudgetExhaustedError(f"{result.outcome.value}, but the target score {target:g} was not reached: {best}")

@@ -1,0 +1,1 @@
+"""Recorded experience that a run learns from: earlier replays and Minari datasets."""

@@ -1,0 +1,67 @@
+"""Episodes as MP4 files: ``pip install 'crossborder[video]'``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+from gymnasium.error import DependencyNotInstalled
+from gymnasium.wrappers import RecordVideo
+
+from common.envs import Env, build_env
+from common.errors import PluginError, RunDirectoryError
+from common.plugins.part_config import PluginConfig
+
+RENDER_MODE = "rgb_array"
+
+
+@contextmanager
+def filmed(config: PluginConfig, directory: Path, name: str) -> Iterator[Env]:
+    """The environment that ``config`` names, every episode of which is written to ``{name}-episode-{i}.mp4``.
+
+    Args:
+        config: is given ``render_mode: rgb_array`` beside its own params.
+        directory: where the files go; made if it is not there.
+        name: what their names begin with.
+
+    Raises:
+        PluginError: the environment gives no pictures, or what it takes to make them is not installed.
+        RunDirectoryError: the directory cannot be written.
+    """
+    env = _rendering(config)
+    try:
+        _check_picture(env, config.target)
+        env = _recorded(env, directory, name)
+        yield env
+    except DependencyNotInstalled as error:
+        raise PluginError(f"{error}; for videos: pip install 'crossborder[video]'") from error
+    finally:
+        env.close()
+
+
+def _rendering(config: PluginConfig) -> Env:
+    given = config.model_copy(update={"params": {**config.params, "render_mode": RENDER_MODE}})
+    try:
+        return build_env(given)
+    except PluginError as error:
+        raise PluginError(f"a video needs an environment that takes render_mode '{RENDER_MODE}': {error}") from error
+
+
+def _check_picture(env: Env, target: str) -> None:
+    if env.render_mode != RENDER_MODE:
+        raise PluginError(
+            f"a video needs an environment of render_mode '{RENDER_MODE}', {target} is of {env.render_mode}"
+        )
+    env.reset(seed=0)
+    picture = env.render()
+    if not isinstance(picture, np.ndarray):
+        raise PluginError(f"a video needs pictures as arrays, {target} renders {type(picture).__name__}")
+
+
+def _recorded(env: Env, directory: Path, name: str) -> Env:
+    try:
+        return RecordVideo(env, str(directory), episode_trigger=lambda _: True, name_prefix=name)
+    except OSError as error:
+        raise RunDirectoryError(f"{directory}: videos cannot be written: {error.strerror}") from error

@@ -1,0 +1,317 @@
+"""The learner loop's body: border's order of events, the same for training in turns and asynchronously.
+
+    opt → evaluate, best → record → flush → save → finish → sync
+
+``opt`` that returns None (warm-up) counts nothing. The first model is published before the first sample is taken.
+A score that comes later than its step (see ``Scoring``) is credited and recorded between two steps, as of its own step.
+"""
+
+from __future__ import annotations
+
+import enum
+import logging
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import asdict, dataclass
+from typing import Protocol
+
+from common.config.run_config import TrainerConfig
+from common.errors import DivergedError
+from common.interfaces import Agent, Recorder, ReplayBuffer
+from common.process.clocks import Every
+from learner.evaluation.scoring import Scored, Scoring
+from learner.loop.window import RecordWindow
+from learner.shared.durable import WITHOUT_CHECKPOINT, tolerated
+from learner.storage.checkpoint import Checkpoints
+from learner.storage.checkpointer import Checkpointer
+from learner.storage.moment import Moment
+
+log = logging.getLogger(__name__)
+
+
+class Outcome(enum.Enum):
+    """Why training ended."""
+
+    TARGET = "the target score was reached"
+    MAX_OPTS = "all opt steps were taken"
+    MAX_SECONDS = "the time was over"
+    STOPPED = "it was asked to stop"
+
+    @property
+    def is_finish(self) -> bool:
+        """Whether the run reached an end that its configuration sets; a run that was stopped may go on."""
+        return self is not Outcome.STOPPED
+
+
+@dataclass
+class EvaluationCounts:
+    """Evaluations so far, the seconds they took, and when the last one ended, in Unix seconds."""
+
+    count: int = 0
+    seconds: float = 0.0
+    last_at: float | None = None
+
+    def add(self, seconds: float) -> None:
+        """One more has ended."""
+        self.count += 1
+        self.seconds += seconds
+        self.last_at = time.time()
+
+
+class Publish(Protocol):
+    """Makes the agent's present policy the newest model."""
+
+    def __call__(self, opt_steps: int, /, *, wait: bool = False) -> None:
+        """Begin to, while training goes on; with ``wait`` it is the newest afterwards."""
+
+
+class Learner:
+    """Counts steps and does what is due after each.
+
+    Args:
+        agent: learns.
+        buffer: it learns from.
+        scoring: scores it, and keeps the best.
+        recorders: take records.
+        checkpoints: takes saves.
+        publish: makes the agent's present policy the newest model of this opt step.
+        config: intervals and limits.
+        checkpointer: keeps the state of training; None keeps none.
+        window: collects what is recorded; None makes one.
+        computing: what each ``opt`` runs in, such as a precision.
+        explain: says, when ``opt`` has raised, what it had drawn; None says nothing.
+        episodes: means of the newest training episodes by key, for each record; None records none.
+        clock: seconds, monotonic.
+    """
+
+    def __init__(
+        self,
+        *,
+        agent: Agent,
+        buffer: ReplayBuffer,
+        scoring: Scoring,
+        recorders: Sequence[Recorder],
+        checkpoints: Checkpoints,
+        publish: Publish,
+        config: TrainerConfig,
+        checkpointer: Checkpointer | None = None,
+        window: RecordWindow | None = None,
+        computing: AbstractContextManager[object] | None = None,
+        explain: Callable[[], str] | None = None,
+        episodes: Callable[[], dict[str, float]] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.agent = agent
+        self.buffer = buffer
+        self.scoring = scoring
+        self.opt_steps = 0
+        self.opt_seconds = 0.0
+        """Spent in the agent's ``opt``."""
+        self.evaluations = EvaluationCounts()
+        self.best_score = -math.inf
+        self.last_record: dict[str, float] = {}
+        self.outcome: Outcome | None = None
+        self._recorders, self._checkpoints, self._publish = recorders, checkpoints, publish
+        self._config, self._checkpointer = config, checkpointer
+        self._computing = computing or nullcontext()
+        self._explain = explain
+        self._episodes = episodes or dict
+        self._clock = clock
+        self._eval, self._record = Every(config.eval_interval), Every(config.record_interval)
+        self._save, self._sync = Every(config.save_interval), Every(config.sync_interval)
+        self._window = window or RecordWindow(buffer, clock)
+        self._diverged = False
+        self._is_scored = True  # A policy that has not learnt in this life of the run is not scored at its end.
+        self._seconds_before = 0.0
+        self._last_opt_at: float | None = None
+        self._ended: float | None = None
+        self._started = clock()
+
+    def resume(self, moment: Moment, best_score: float) -> None:
+        """Go on from a moment of training, before ``start``; a run that has reached its target is done."""
+        self.opt_steps, self._seconds_before, self.best_score = moment.opt_steps, moment.seconds, best_score
+        if self._reaches_target(best_score):
+            self.outcome = Outcome.TARGET
+
+    def start(self) -> None:
+        """Publish the first model and start the clocks; nothing is sampled before."""
+        self.agent.train()
+        self._publish(self.opt_steps, wait=True)
+        self._started = self._window.start() - self._seconds_before
+        self._check_budget()
+
+    @contextmanager
+    def training(self, announce_stop: Callable[[], None]) -> Iterator[None]:
+        """From ``start`` to ``finish``, whatever ends it.
+
+        Raises:
+            CrossborderError: as ``finish``.
+        """
+        self.start()
+        try:
+            yield
+        finally:
+            if self.outcome is None:
+                self.request_stop()  # Something was raised.
+            self.finish(announce_stop)
+
+    def seconds(self) -> float:
+        """From ``start`` until now, or until ``finish`` began; and those of the run's earlier lives."""
+        return (self._clock() if self._ended is None else self._ended) - self._started
+
+    def seconds_since_opt(self) -> float | None:
+        """Since the last opt step ended; None before the first."""
+        return None if self._last_opt_at is None else self._clock() - self._last_opt_at
+
+    def request_stop(self) -> None:
+        """End training after the present step, and an evaluation early, without a score; safe from any thread."""
+        self.outcome = self.outcome or Outcome.STOPPED
+        self.scoring.abandon()
+
+    def step(self) -> bool:
+        """One optimisation step and all that is due after it; False if the agent was not ready (warm-up).
+
+        Raises:
+            DivergedError: a value to be recorded is not finite.
+            Exception: what ``opt`` raised, with a note of what it had drawn.
+        """
+        began = self._clock()
+        try:
+            with self._computing:
+                losses = self.agent.opt(self.buffer)
+        except Exception as error:
+            self._tell_failure(error)
+            raise
+        if losses is None:
+            return False
+        self._last_opt_at = self._clock()
+        self.opt_seconds += self._last_opt_at - began
+        self.opt_steps += 1
+        self._is_scored = False
+        self._window.add(losses)
+        moment = self._moment()
+        record = self._evaluate(moment) if self._eval.due(self.opt_steps) else {}
+        if self._record.due(self.opt_steps):
+            record |= self._window.rates() | self._episodes()
+        if record:
+            self._write(moment, record | self._window.means())
+        if self._save.due(self.opt_steps):
+            with tolerated(WITHOUT_CHECKPOINT):
+                self._save_as(str(self.opt_steps))
+        self._check_budget()
+        if self.outcome is None and self._sync.due(self.opt_steps):
+            self._publish(self.opt_steps)
+        return True
+
+    def _tell_failure(self, error: Exception) -> None:
+        """Log what ``opt`` had drawn when it raised, and note it where the traceback is shown."""
+        if self._explain is not None:
+            explanation = self._explain()
+            log.error("opt step %d failed (%s: %s): %s", self.opt_steps + 1, type(error).__name__, error, explanation)
+            error.add_note(explanation)
+
+    def tick(self) -> None:
+        """Between two steps: credit what was scored meanwhile, keep the state, end training if its time is over.
+
+        Raises:
+            CrossborderError: the evaluator failed, or its score is not finite.
+        """
+        self._collect(wait=False)
+        if self._checkpointer is not None:
+            self._checkpointer.tick(self._moment(), self.best_score)
+        self._check_budget()
+
+    def _check_budget(self) -> None:
+        """End training if its steps are taken or its time is over."""
+        if self.opt_steps >= self._config.max_opts:
+            self.outcome = self.outcome or Outcome.MAX_OPTS
+        if self._config.max_seconds is not None and self.seconds() >= self._config.max_seconds:
+            self.outcome = self.outcome or Outcome.MAX_SECONDS
+
+    def finish(self, announce_stop: Callable[[], None]) -> None:
+        """End training: announce it, publish a last model, flush, save ``final/``, score the last policy; keep all.
+
+        A policy that has diverged is neither published nor saved. Training that was asked to stop scores nothing more.
+
+        Raises:
+            CheckpointError: ``final/`` could not be saved.
+            CrossborderError: the evaluator failed, or its last score is not finite.
+        """
+        self._ended = self._clock()
+        announce_stop()
+        if self._diverged:
+            return
+        self._publish(self.opt_steps, wait=True)
+        for recorder in self._recorders:
+            with tolerated("the last records are missing"):
+                recorder.flush()
+        self._save_as("final")
+        try:
+            self._score_last()
+        finally:
+            if self._checkpointer is not None and not self._diverged:
+                self._checkpointer.finish(self._moment(), self.best_score)
+
+    def _score_last(self) -> None:
+        """Await the evaluation that still runs; score the last policy, unless that was it."""
+        self._collect(wait=True)
+        if self._is_scored or self.outcome is Outcome.STOPPED or not self._config.eval_interval:
+            return
+        moment = self._moment()
+        record = self._evaluate(moment)
+        if record:
+            self._write(moment, record)  # Without the window's means: a longer run that resumes here goes on with them.
+        self._collect(wait=True)
+
+    def _moment(self) -> Moment:
+        return Moment(self.opt_steps, self.buffer.inserted, self.seconds())
+
+    def _evaluate(self, moment: Moment) -> dict[str, float]:
+        started = self._clock()
+        scored = self.scoring.begin(self.agent, moment)
+        self._window.leave_out(self._clock() - started)
+        return self._credit(scored) if scored else {}
+
+    def _collect(self, *, wait: bool) -> None:
+        scored = self.scoring.finished(wait=wait)
+        if scored:
+            self._write(scored.moment, self._credit(scored))
+
+    def _credit(self, scored: Scored) -> dict[str, float]:
+        """Keep it if it is the best, see whether it is good enough; its record."""
+        score = scored.evaluation.score
+        self.evaluations.add(scored.seconds)
+        self._is_scored = scored.moment.opt_steps == self.opt_steps
+        log.info("opt step %d: evaluation %.2f (best so far %.2f)", scored.moment.opt_steps, score, self.best_score)
+        if score > self.best_score:  # Strictly; NaN never is.
+            self.best_score = score
+            with tolerated(WITHOUT_CHECKPOINT):
+                self.scoring.keep_best(self.agent, scored)
+        if (
+            self._reaches_target(score) and self.outcome is not Outcome.STOPPED
+        ):  # The score of the last step may come after it.
+            self.outcome = Outcome.TARGET
+        return {key: float(value) for key, value in scored.evaluation.record.items()}
+
+    def _reaches_target(self, score: float) -> bool:
+        return self._config.target_score is not None and score >= self._config.target_score
+
+    def _write(self, moment: Moment, record: dict[str, float]) -> None:
+        record = {"seconds": moment.seconds, "samples_total": float(moment.samples_total), **record}
+        bad = [f"{key} {value}" for key, value in record.items() if not math.isfinite(value)]
+        self.last_record = {**self.last_record, **record}
+        for recorder in self._recorders:
+            with tolerated("training goes on without this record"):
+                recorder.write(moment.opt_steps, record)
+                recorder.flush()
+        if bad:
+            self._diverged = True
+            raise DivergedError(
+                f"opt step {moment.opt_steps}: expected finite values, found {', '.join(bad)}; "
+                "--resume goes on from the checkpoint before"
+            )
+
+    def _save_as(self, name: str) -> None:
+        self._checkpoints.save(name, self.agent, **asdict(self._moment()))

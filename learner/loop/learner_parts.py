@@ -1,0 +1,62 @@
+"""People's own parts as the learner needs them."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from common.config.run_config import RunConfig
+from common.data import ENVELOPE_BYTES, Schema
+from common.errors import ConfigError
+from common.hints import nearest
+from common.parts import Parts, build_parts
+
+
+def build_learner_parts(config: RunConfig, *, epsilon: float = 0.0, n_envs: int = 1) -> Parts:
+    """Build the learner's parts; ``epsilon`` is its agent's and ``n_envs`` its environments', where it acts itself.
+
+    Raises:
+        CrossborderError: a part cannot be built, a batch of its items does not fit a message or the replay, or a
+            setting by column names one that is none of theirs.
+    """
+    parts = build_parts(config, seed=config.seed, epsilon=epsilon, device=config.trainer.device, n_envs=n_envs)
+    _check_message_size(config, parts.schema)
+    _check_room_for_frames(config, parts.schema)
+    _check_clipped_columns(config, parts.schema)
+    _check_bounded_columns(config, parts.schema)
+    return parts
+
+
+def _check_message_size(config: RunConfig, schema: Schema) -> None:
+    needed = config.push.n_buffer * schema.max_packed_bytes + ENVELOPE_BYTES
+    if needed > config.server.max_message_bytes:
+        raise ConfigError(
+            f"push.n_buffer: {config.push.n_buffer} items of {schema.max_packed_bytes} bytes take messages of up to "
+            f"{needed} bytes, above server.max_message_bytes ({config.server.max_message_bytes})"
+        )
+
+
+def _check_room_for_frames(config: RunConfig, schema: Schema) -> None:
+    needed, half = config.push.n_buffer * schema.max_frames, config.replay.frame_capacity // 2
+    if needed > half:  # While a batch overwrites old frames there must be items with others to draw.
+        raise ConfigError(
+            f"push.n_buffer: {config.push.n_buffer} items have up to {needed} frames, above half of those the replay "
+            f"keeps ({half}): replay.capacity times replay.frames_per_item"
+        )
+
+
+def _check_clipped_columns(config: RunConfig, schema: Schema) -> None:
+    for name, bound in config.server.clip_nonfinite.items():
+        column = schema.float_columns.get(name)
+        if column is None:
+            hint = nearest(name, schema.float_columns)
+            raise ConfigError(f"server.clip_nonfinite: expected a column of floats, found '{name}'{hint}")
+        most = float(np.finfo(column.dtype).max)
+        if bound > most:
+            raise ConfigError(f"server.clip_nonfinite.{name}: expected at most {most:g}, found {bound:g}")
+
+
+def _check_bounded_columns(config: RunConfig, schema: Schema) -> None:
+    for name in config.server.out_of_bounds:
+        if name not in schema.bounded_columns:
+            hint = nearest(name, schema.bounded_columns)
+            raise ConfigError(f"server.out_of_bounds: expected a column with bounds, found '{name}'{hint}")

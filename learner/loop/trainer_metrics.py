@@ -1,0 +1,118 @@
+"""The metrics of the trainer."""
+
+from __future__ import annotations
+
+import hashlib
+import platform
+import shutil
+import time
+from collections.abc import Callable, Iterable, Mapping
+from importlib.metadata import version
+
+import torch
+from prometheus_client.core import Metric
+from prometheus_client.registry import Collector
+
+from common.config.run_config import dump_config
+from learner.loop.learner import Learner
+from learner.loop.run import Run
+from learner.models.publisher import ModelPublisher
+from learner.records.families import counter, counters, gauge, gauges, info
+from learner.replay.ratio import LiveRatio
+from learner.shared.control import ControlBlock
+
+
+class TrainerCollector(Collector):
+    """What the trainer knows: steps, scores, records, replay, models, checkpoints, children.
+
+    Args:
+        run: what is trained, and where it is kept.
+        learner: of the run.
+        publisher: of its models.
+        control: shared with ingest.
+        ratio: in force.
+        restarts: how often each kind of child was started again.
+    """
+
+    def __init__(
+        self,
+        run: Run,
+        learner: Learner,
+        publisher: ModelPublisher,
+        control: ControlBlock,
+        *,
+        ratio: LiveRatio,
+        restarts: Callable[[], Mapping[str, int]],
+    ) -> None:
+        self._run, self._learner, self._publisher, self._control = run, learner, publisher, control
+        self._ratio, self._restarts = ratio, restarts
+        config_hash = hashlib.sha256(dump_config(run.config).encode()).hexdigest()[:12]
+        self._run_labels = {"run": run.config.name, "run_id": run.dir.identity.run_id, "config_hash": config_hash}
+
+    def collect(self) -> Iterable[Metric]:
+        yield from self._host()
+        yield from self._steps()
+        yield from self._scores()
+        yield from self._replay()
+        yield from self._models()
+        yield from self._checkpoints()
+
+    def _host(self) -> Iterable[Metric]:
+        build = {"version": version("crossborder"), "python": platform.python_version(), "torch": torch.__version__}
+        yield info("crossborder_build_info", "What runs.", build)
+        yield info("crossborder_run_info", "Which run it is.", self._run_labels)
+        yield gauge("crossborder_disk_free_bytes", "Free for the run.", shutil.disk_usage(self._run.dir.path).free)
+        yield counters("crossborder_child_restarts_total", "Children started again.", "child", self._restarts())
+
+    def _steps(self) -> Iterable[Metric]:
+        learner = self._learner
+        idle = learner.seconds_since_opt()
+        yield counter("crossborder_opt_steps_total", "Optimisation steps.", learner.opt_steps)
+        yield counter("crossborder_opt_seconds_total", "Spent in them.", learner.opt_seconds)
+        yield gauge(
+            "crossborder_last_opt_timestamp_seconds",
+            "End of the last one.",
+            None if idle is None else time.time() - idle,
+        )
+        waited = self._control.trainer_wait_seconds
+        yield counter("crossborder_trainer_wait_seconds_total", "Waited for items.", waited)
+        yield gauges("crossborder_record", "The newest value of each recorded key.", "key", learner.last_record)
+        yield counter("crossborder_divergences_total", "Ends by NaN or infinity.", self._control.divergences)
+        finished = learner.outcome is not None and learner.outcome.is_finish
+        yield gauge("crossborder_run_finished", "1: the run has reached its end.", float(finished))
+
+    def _scores(self) -> Iterable[Metric]:
+        learner, evaluations = self._learner, self._learner.evaluations
+        yield gauge("crossborder_best_score", "Highest evaluation score.", learner.best_score)
+        yield counter("crossborder_evaluations_total", "Evaluations.", evaluations.count)
+        yield counter("crossborder_evaluation_seconds_total", "Spent in them.", evaluations.seconds)
+        yield gauge("crossborder_last_evaluation_timestamp_seconds", "End of the last one.", evaluations.last_at)
+        skipped = learner.scoring.skipped
+        yield counter("crossborder_evaluations_skipped_total", "Due while another one still ran.", skipped)
+
+    def _replay(self) -> Iterable[Metric]:
+        memory, ratio = self._run.memory, self._ratio.samples_per_insert
+        age = time.monotonic() - self._control.oldest_item_at if len(memory) else 0.0
+        yield counter("crossborder_samples_drawn_total", "Items drawn from the replay.", self._run.buffer.sampled)
+        yield gauge("crossborder_replay_size_items", "Items that can be drawn.", len(memory))
+        yield gauge("crossborder_replay_capacity_items", "Items kept at most.", memory.capacity)
+        excluded = memory.n_excluded(memory.first(), memory.committed)
+        yield gauge("crossborder_replay_excluded_items", "Items that are never drawn.", excluded)
+        yield gauge("crossborder_replay_bytes", "Allocated for items.", memory.n_bytes)
+        yield gauge("crossborder_replay_oldest_age_seconds", "Age of the oldest item.", age)
+        yield gauge("crossborder_replay_ratio_target", "Items to draw per item inserted.", ratio)
+
+    def _models(self) -> Iterable[Metric]:
+        publisher, slots = self._publisher, self._publisher.slots
+        yield counter("crossborder_model_publishes_total", "Models published.", slots.header.published)
+        yield counter("crossborder_model_publish_seconds_total", "Spent on it.", publisher.seconds)
+        yield gauge("crossborder_model_bytes", "Size of a model on the wire.", publisher.blob_bytes)
+        yield gauge("crossborder_model_version_opt_steps", "Of the newest model.", slots.newest().opt_steps)
+
+    def _checkpoints(self) -> Iterable[Metric]:
+        saves = self._run.checkpoints.counts
+        yield counters("crossborder_checkpoint_saves_total", "Checkpoints saved.", "kind", saves.kinds)
+        yield counter("crossborder_checkpoint_failures_total", "Not saved.", saves.failures)
+        yield counter("crossborder_checkpoint_seconds_total", "Spent on saving.", saves.seconds)
+        name = "crossborder_last_checkpoint_timestamp_seconds"
+        yield gauges(name, "When the last was saved.", "kind", dict(saves.last_at))

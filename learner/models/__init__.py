@@ -1,0 +1,1 @@
+"""Newest model out: the slots through which the trainer gives models to ingest."""

@@ -1,0 +1,1 @@
+"""Where figures go: record files, experiment trackers, Prometheus, the terminal."""

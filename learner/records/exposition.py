@@ -1,0 +1,212 @@
+"""Serving /metrics: prometheus-client's own server, with few connections and little time for each.
+
+So strangers who can reach the port cannot use it against the process that it runs in: a new connection always gets in,
+in the place of the oldest, and the others take neither threads nor descriptors for long.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+import ssl
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Any, Final, TypeAlias
+from wsgiref.simple_server import WSGIRequestHandler
+
+import prometheus_client
+from prometheus_client.exposition import ThreadingWSGIServer
+from prometheus_client.registry import Collector
+
+from common.config.run_config import MetricsConfig
+from common.config.server_config import TlsConfig
+from common.errors import AddressError
+from common.process.log import Seldom
+from common.wire.tls import read_authorities, read_pair
+
+log = logging.getLogger(__name__)
+MAX_CONNECTIONS: Final = 16
+SECONDS: Final = 5.0
+"""For a connection from its first byte to its last, the handshake of TLS included."""
+LOOK_SECONDS: Final = 0.25
+"""Between two looks for connections whose time is over."""
+FAILURES_LOGGED_EVERY: Final = 60.0
+LEAST_SCRAPE_SECONDS, MOST_SCRAPE_SECONDS = 1.0, 60.0
+"""Between two scrapes. Two that come sooner may be of two people who look; a slower scraper is not waited for."""
+_App: TypeAlias = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
+
+
+class Scrapes:
+    """When the figures were scraped: told by the threads that answer, asked by another one."""
+
+    def __init__(self) -> None:
+        self._began = deque[float](maxlen=2)
+        self._changed = threading.Condition()
+
+    def note(self, began: float) -> None:
+        """A scrape that began at this second of the monotonic clock has its figures."""
+        with self._changed:
+            self._began.append(began)
+            self._changed.notify_all()
+
+    def wait_for_next(self) -> bool:
+        """Wait for a scrape that begins now or later, if somebody scrapes regularly; whether there was one."""
+        asked = time.monotonic()
+        with self._changed:
+            if len(self._began) < 2:
+                return False
+            interval = max(LEAST_SCRAPE_SECONDS, self._began[1] - self._began[0])
+            if interval > MOST_SCRAPE_SECONDS or asked - self._began[1] > 2 * interval:
+                return False
+            return self._changed.wait_for(lambda: self._began[-1] >= asked, 2 * interval)
+
+
+class MetricsServer:
+    """Serves /metrics in threads of its own until ``close``.
+
+    Args:
+        collector: what is served, beside the process's own figures.
+        config: the address to listen on, and certificates if it is encrypted; read once.
+        port: 0 takes a free one, None serves nothing.
+
+    Raises:
+        AddressError: the port is taken.
+        ConfigError: a certificate cannot be read.
+    """
+
+    def __init__(self, collector: Collector, config: MetricsConfig, port: int | None) -> None:
+        self.port: int | None = None
+        self._scrapes = Scrapes()
+        if port is None:
+            return
+        context = _tls_context(config.tls) if config.tls else None
+        try:
+            self._server = _Server(config.host, port, context)
+        except OSError as error:
+            raise AddressError(
+                f"metrics: cannot listen on {config.host}:{port}: {error.strerror}; "
+                "choose another port, or 0 for a free one"
+            ) from error
+        self._server.set_app(_app_of(collector, self._scrapes))
+        self.port = int(self._server.server_port)
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, args=(LOOK_SECONDS,), name="metrics", daemon=True
+        )
+        self._thread.start()
+
+    def show_last(self) -> None:
+        """Wait until the present figures have been scraped, for those who scrape at least once a minute."""
+        if self._scrapes.wait_for_next():
+            log.info("the last figures have been scraped")
+
+    def close(self) -> None:
+        if self.port is not None:
+            self._server.shutdown()
+            self._server.server_close()
+            self._thread.join(timeout=5)
+
+
+def _app_of(collector: Collector, scrapes: Scrapes) -> _App:
+    """What prometheus-client answers, in the format that is asked for, compressed if that is asked for."""
+    registry = prometheus_client.CollectorRegistry()
+    registry.register(collector)
+    prometheus_client.ProcessCollector(registry=registry)
+    prometheus_client.PlatformCollector(registry=registry)
+    answer, failures = prometheus_client.make_wsgi_app(registry), Seldom(FAILURES_LOGGED_EVERY)
+
+    def app(environment: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:
+        began = time.monotonic()
+        try:
+            body: Iterable[bytes] = answer(environment, start)
+        except Exception as error:  # A figure that cannot be read ends neither training nor ingest.
+            missed = failures.due()
+            if missed is not None:
+                log.error("metrics: a scrape failed (%d more)", missed, exc_info=error)
+            start("500 Internal Server Error", [("Content-Length", "0")])
+            return []
+        scrapes.note(began)
+        return body
+
+    return app
+
+
+def _tls_context(tls: TlsConfig) -> ssl.SSLContext:
+    read_pair(tls.certificate, tls.key)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.load_cert_chain(tls.certificate, tls.key)
+    if tls.client_ca is not None:
+        read_authorities(tls.client_ca)
+        context.load_verify_locations(tls.client_ca)
+        context.verify_mode = ssl.CERT_REQUIRED
+    return context
+
+
+class _Handler(WSGIRequestHandler):
+    def log_message(self, *_: object) -> None:
+        """A scrape is no event."""
+
+
+class _Server(ThreadingWSGIServer):
+    """Answers each connection in a thread, at most ``MAX_CONNECTIONS`` at one time.
+
+    One thread accepts connections and ends those whose time is over, by shutting down their sockets: the thread that
+    reads from or writes to such a socket gets an error and ends by itself.
+    """
+
+    request_queue_size = MAX_CONNECTIONS
+
+    def __init__(self, host: str, port: int, context: ssl.SSLContext | None) -> None:
+        self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        self._context = context
+        self._open = dict[socket.socket, float]()
+        """When each connection began, the oldest first."""
+        self._lock = threading.Lock()  # The threads of connections take out of it what the accepting thread put in.
+        self._failures = Seldom(FAILURES_LOGGED_EVERY)
+        super().__init__((host, port), _Handler)
+
+    def get_request(self) -> tuple[socket.socket, Any]:
+        try:
+            connection, address = super().get_request()
+        except OSError as error:  # No descriptor is free. Until one is, this must not become a busy loop.
+            missed = self._failures.due()
+            if missed is not None:
+                log.warning("metrics: a connection could not be accepted: %s (%d more)", error.strerror, missed)
+            time.sleep(LOOK_SECONDS)
+            raise
+        if self._context is not None:  # The thread of the connection shakes hands, when it first reads.
+            connection = self._context.wrap_socket(connection, server_side=True, do_handshake_on_connect=False)
+        with self._lock:
+            self._open[connection] = time.monotonic()
+            surplus = [*self._open][:-MAX_CONNECTIONS]
+        self._end(surplus)
+        return connection, address
+
+    def service_actions(self) -> None:
+        """Called by ``serve_forever`` in each round."""
+        latest = time.monotonic() - SECONDS
+        with self._lock:
+            late = [connection for connection, began in self._open.items() if began < latest]
+        self._end(late)
+
+    def _end(self, connections: Iterable[socket.socket]) -> None:
+        for connection in connections:
+            self._forget(connection)
+            try:
+                socket.socket.shutdown(connection, socket.SHUT_RDWR)  # Below TLS, which is another thread's.
+            except OSError as error:
+                log.debug("metrics: a connection had ended: %s", error)
+
+    def _forget(self, connection: socket.socket) -> None:
+        with self._lock:
+            self._open.pop(connection, None)
+
+    def shutdown_request(self, request: Any) -> None:
+        self._forget(request)
+        super().shutdown_request(request)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002
+        """What goes wrong on a connection is the scraper's to tell."""
+        log.debug("metrics: a connection from %s failed", client_address, exc_info=True)

@@ -1,0 +1,44 @@
+"""Families of Prometheus metrics, read from counters when they are scraped: the hot paths do nothing for them.
+
+Each process has its own registry and endpoint (``learner.records.exposition``).
+docs/metrics.md says what each metric means.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+
+
+def counter(name: str, text: str, value: float) -> Metric:
+    """A counter as it stands; the name ends in ``_total``."""
+    return CounterMetricFamily(name, text, value=value)
+
+
+def gauge(name: str, text: str, value: float | None) -> Metric:
+    """A gauge as it stands; None is no sample."""
+    return GaugeMetricFamily(name, text, value=value)
+
+
+def counters(name: str, text: str, label: str, values: Mapping[str, float]) -> Metric:
+    """A counter for each value of one label."""
+    return _labelled(CounterMetricFamily(name, text, labels=[label]), values)
+
+
+def gauges(name: str, text: str, label: str, values: Mapping[str, float]) -> Metric:
+    """A gauge for each value of one label."""
+    return _labelled(GaugeMetricFamily(name, text, labels=[label]), values)
+
+
+def _labelled(family: CounterMetricFamily | GaugeMetricFamily, values: Mapping[str, float]) -> Metric:
+    for key, value in values.items():
+        family.add_metric([key], value)
+    return family
+
+
+def info(name: str, text: str, labels: Mapping[str, str]) -> Metric:
+    """A gauge that is always 1; what there is to know is in its labels."""
+    family = GaugeMetricFamily(name, text, labels=list(labels))
+    family.add_metric(list(labels.values()), 1)
+    return family

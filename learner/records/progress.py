@@ -1,0 +1,116 @@
+"""Live progress: bars and numbers in a terminal, a plain log line every few seconds elsewhere."""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from types import TracebackType
+
+import rich.progress
+from rich.console import Console, Group
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from learner.records.status import Status, short
+
+log = logging.getLogger(__name__)
+LIVE_SECONDS, PLAIN_SECONDS = 0.5, 5.0
+
+
+@contextmanager
+def loading(name: str, total: int, console: Console | None) -> Iterator[Callable[[int], None]]:
+    """Show how many of ``total`` steps are loaded; the callable is told of every few more.
+
+    Args:
+        name: of what is loaded.
+        total: steps, about.
+        console: draws a bar on it if it is a terminal; None logs plain lines.
+    """
+    done, next_line = 0, time.monotonic() + PLAIN_SECONDS
+    with rich.progress.Progress(console=console, disable=console is None) as bars:
+        bar = bars.add_task(f"loading {name}", total=total)
+
+        def more(steps: int) -> None:
+            nonlocal done, next_line
+            done += steps
+            bars.update(bar, completed=done)
+            if console is None and time.monotonic() >= next_line:
+                log.info("loading %s: %d of %d steps", name, done, total)
+                next_line += PLAIN_SECONDS
+
+        yield more
+    log.info("loaded %d items from %s", done, name)
+
+
+class Progress:
+    """Shows ``snapshot()`` from a thread of its own while the context is open.
+
+    Args:
+        snapshot: one look at the run.
+        console: draw on it if it is a terminal; None logs plain lines.
+    """
+
+    def __init__(self, snapshot: Callable[[], Status], console: Console | None) -> None:
+        self._snapshot = snapshot
+        self._console = console
+        self._closed = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="progress", daemon=True)
+
+    def __enter__(self) -> Progress:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._closed.set()
+        self._thread.join(timeout=5)
+
+    def _run(self) -> None:
+        if self._console is None:
+            while not self._closed.wait(PLAIN_SECONDS):
+                log.info("%s", self._snapshot().line())
+            return
+        with ExitStack() as stack:
+            live = stack.enter_context(Live(console=self._console, auto_refresh=False))
+            while not self._closed.wait(LIVE_SECONDS):
+                live.update(draw(self._snapshot()), refresh=True)
+            live.update(draw(self._snapshot()), refresh=True)
+
+
+def draw(status: Status) -> Group:
+    """The live display."""
+    bars = Table.grid(padding=(0, 1))
+    bars.add_row(
+        Text(status.name, "bold"),
+        ProgressBar(status.max_opts, status.opt_steps, width=40),
+        f"{status.opt_steps:,} of {status.max_opts:,} opt steps",
+    )
+    if status.target_score is not None and math.isfinite(status.best_score):
+        newest = status.record.get("eval_reward", math.nan)
+        # A bar needs a way from zero; a target such as -200 has none.
+        drawn = ProgressBar(status.target_score, max(0.0, status.best_score), width=40, complete_style="green")
+        bars.add_row(
+            "score",
+            drawn if status.target_score > 0 else "",
+            f"best {status.best_score:.1f} of {status.target_score:g}, newest {newest:.1f}",
+        )
+    record = status.record
+    wanted = f" of {status.samples_per_insert:g}" if status.samples_per_insert else ""
+    flow = (
+        f"{status.seconds:.0f} s · {record.get('opt_steps_per_sec', 0.0):.0f} opt/s · "
+        f"{record.get('samples_per_sec', 0.0):.0f} items/s · replay ratio {status.replay_ratio:.1f}{wanted} · "
+        f"replay {status.replay_size:,}"
+    )
+    loss = record.get("loss", record.get("loss_critic", math.nan))
+    fleet = (
+        f"{status.actors_online} actors · return {short(status.return_mean)} · "
+        f"policy lag {status.policy_lag:.0f} opt steps · loss {loss:.4g}"
+    )
+    return Group(bars, Text(flow, "cyan"), Text(fleet, "cyan"))

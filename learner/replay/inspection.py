@@ -1,0 +1,170 @@
+"""What is in a run's replay: read from its files, while a learner uses them or afterwards. Nothing is written."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from safetensors import SafetensorError, safe_open
+
+from common.data import PRIORITY, Array, Items
+from common.errors import CheckpointError
+from learner.replay.memory import ReplayMemory
+from learner.replay.quarantine import WRITERS, brief, read_records
+from learner.replay.reader import ReplayReader
+from learner.shared.actor_table import ActorState, host_of, map_actor_table
+from learner.shared.control import ControlBlock
+
+HISTOGRAM_ITEMS: Final = 100_000
+"""Of larger replays so many, evenly spaced, are counted."""
+N_BINS: Final = 20
+
+
+@dataclass(frozen=True)
+class Histogram:
+    """How many of ``n`` values lie in each of ``N_BINS`` bins of equal width, from ``low`` to ``high``."""
+
+    n: int
+    mean: float
+    low: float
+    high: float
+    counts: list[int]
+
+    @classmethod
+    def of(cls, values: Array) -> Histogram | None:
+        """Of values ``[n]``; None if there are none."""
+        if not len(values):
+            return None
+        low, high = float(values.min()), float(values.max())
+        counts, _ = np.histogram(values, N_BINS, (low, high if high > low else low + 1.0))
+        return cls(len(values), float(values.mean(dtype=np.float64)), low, high, counts.tolist())
+
+    def edges(self) -> list[float]:
+        """Where the bins begin and end, ``[N_BINS + 1]``."""
+        width = (self.high - self.low or 1.0) / N_BINS
+        return [self.low + i * width for i in range(N_BINS + 1)]
+
+
+class Inspection:
+    """One look at the replay in a run's directory.
+
+    Args:
+        run: the directory.
+
+    Raises:
+        RunDirectoryError: it holds no replay that can be read.
+    """
+
+    def __init__(self, run: Path) -> None:
+        self._run = run
+        self._shared = run / "shared"
+        self.memory = ReplayMemory.saved(self._shared / "replay")
+
+    def summary(self) -> dict[str, Any]:
+        """Size and extent, as plain values."""
+        memory, stored = self.memory, self.memory.committed
+        frames = memory.frames
+        return {
+            "capacity": memory.capacity,
+            "items": len(memory),
+            "fill": len(memory) / memory.capacity,
+            "stored": stored,
+            "first": memory.first(),
+            "item_bytes": memory.schema.packed_row_bytes,
+            "allocated_bytes": memory.n_bytes,
+            "oldest_seconds": self._age(),
+            "frames": None
+            if frames is None
+            else {"capacity": frames.capacity, "stored": int(memory.header.frames_end)},
+        }
+
+    def actors(self) -> list[dict[str, Any]]:
+        """What each actor process of the run has stored, most items first; none for a run in turns."""
+        table = self._actor_table()
+        known = table[table["state"] != ActorState.UNUSED]
+        return [_actor(row) for row in known[np.argsort(-known["items"], kind="stable")]]
+
+    def newest(self, count: int) -> list[dict[str, Any]]:
+        """The newest items that are whole, newest first, each with its absolute ``index``."""
+
+        def draw(size: int) -> Items:
+            end = self.memory.committed
+            return {"index": np.arange(end - 1, end - 1 - size, -1)}
+
+        count = min(count, len(self.memory))
+        if not count:
+            return []
+        drawn, items = ReplayReader(self.memory).take(draw, count)
+        return [
+            {"index": int(drawn["index"][i]), **{name: brief(column[i]) for name, column in items.items()}}
+            for i in range(count)
+        ]
+
+    def quarantine(self) -> list[dict[str, Any]]:
+        """Batches that were refused and items that were found bad, newest first; see ``learner.replay.quarantine``."""
+        records = [record for writer in WRITERS for record in read_records(self._shared, writer)]
+        return [asdict(record) for record in sorted(records, key=lambda record: record.time, reverse=True)]
+
+    def histograms(self) -> dict[str, Histogram]:
+        """Of rewards, first priorities that actors gave and priorities that were last kept, where there are any."""
+        values = {
+            "reward": self._column("reward"),
+            "first priority": self._column(PRIORITY.name),
+            "priority": self._priorities(),
+        }
+        found = {name: Histogram.of(column) for name, column in values.items() if column is not None}
+        return {name: histogram for name, histogram in found.items() if histogram is not None}
+
+    def _column(self, name: str) -> Array | None:
+        """Values of a column, without those that are overwritten meanwhile; None if it has no numbers of one each."""
+        memory = self.memory
+        column = memory.columns.get(name)
+        if column is None or column.ndim != 1:
+            return None
+        first, end = memory.first(), memory.committed
+        index = np.unique(np.linspace(first, end - 1, min(HISTOGRAM_ITEMS, max(0, end - first))).astype(np.int64))
+        values = column[index % memory.n_slots]
+        return values[index >= memory.first()]
+
+    def _priorities(self) -> Array | None:
+        """Those in the newest state that the run has kept."""
+        kept = sorted((self._run / "checkpoints").glob("[0-9]*"), key=lambda path: int(path.name))
+        if not kept:
+            return None
+        path = kept[-1] / "state.safetensors"
+        try:
+            with safe_open(path, "numpy") as state:
+                name = "buffer.priorities"
+                return state.get_tensor(name) if name in state.keys() else None  # noqa: SIM118 - it is no mapping
+        except (OSError, SafetensorError) as error:
+            raise CheckpointError(f"{path}: cannot be read: {error}") from error
+
+    def _actor_table(self) -> Array:
+        if not (self._shared / "actors").exists():
+            return np.empty(0, [("state", "<i8"), ("items", "<i8")])
+        return map_actor_table(self._shared, create=False, writable=False)
+
+    def _age(self) -> float | None:
+        """Seconds from the coming of the oldest item until an actor was last heard; None if no actor ever was."""
+        table = self._actor_table()
+        known = table[table["state"] != ActorState.UNUSED]
+        if not len(known) or not len(self.memory):
+            return None
+        control = ControlBlock.at(self._shared, writable=False)
+        return max(0.0, float(known["last_seen"].max()) - float(control.oldest_item_at))
+
+
+def _actor(row: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "actor_id": int(row["actor_id"]),
+        "host": host_of(row),
+        "pid": int(row["pid"]),
+        "state": ActorState(int(row["state"])).name.lower(),
+        "items": int(row["items"]),
+        "env_steps": int(row["env_steps"]),
+        "episodes": int(row["episodes"]),
+        "last_return": float(row["last_return"]) if row["episodes"] else None,
+    }

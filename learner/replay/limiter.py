@@ -1,0 +1,92 @@
+"""The replay ratio, decided in one place without I/O and enforced on both sides.
+
+The arithmetic is Reverb's ``SampleToInsertRatio`` (arXiv:2102.04736, section 3.4): with
+``diff = inserted * samples_per_insert - sampled`` the trainer may draw while ``diff`` is above a floor and actors may
+insert while it is below a ceiling. Both are checked before the fact and the floor is below the ceiling, so one side
+can always go on. Items count from the warm-up on, or from the moment at which the ratio was changed: what came and
+was drawn before is settled, so a change makes neither side catch up.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+from common.config.run_config import RunConfig
+
+
+@dataclass(frozen=True)
+class RatioLimiter:
+    """Decisions from two counters.
+
+    Args:
+        samples_per_insert: items drawn per item inserted; None lets both sides run free.
+        warmup: items inserted before the first draw, counted from ``began``.
+        error_buffer: by how many drawn items ``diff`` may be off; None takes a tenth of what the warm-up allows.
+        inserted_before: items inserted that do not count.
+        sampled_before: items drawn that do not count.
+        began: absolute index of the first item of the replay: above 0 where an earlier replay of the run was lost.
+    """
+
+    samples_per_insert: float | None
+    warmup: int
+    error_buffer: float | None = None
+    inserted_before: int = 0
+    sampled_before: int = 0
+    began: int = 0
+
+    @classmethod
+    def of(cls, config: RunConfig, began: int = 0) -> RatioLimiter:
+        """The limiter of a run, the same in the trainer and in ingest.
+
+        Args:
+            config: of the run.
+            began: absolute index of the first item of its replay.
+        """
+        ratio, error_buffer = config.replay.samples_per_insert, config.replay.error_buffer
+        return cls(ratio, config.trainer.warmup_period, error_buffer, began=began)
+
+    def since(self, samples_per_insert: float | None, inserted: int, sampled: int) -> RatioLimiter:
+        """Another ratio from here on: ``diff`` is 0 at these counters."""
+        return replace(self, samples_per_insert=samples_per_insert, inserted_before=inserted, sampled_before=sampled)
+
+    def _first(self) -> int:
+        """Items inserted before those that count."""
+        return max(self._warm_at(), self.inserted_before)
+
+    def _warm_at(self) -> int:
+        """The number of items inserted at which the warm-up is over."""
+        return self.began + self.warmup
+
+    def _error(self) -> float:
+        if self.error_buffer is not None:
+            return self.error_buffer
+        return max(1.0, 0.1 * self.warmup * (self.samples_per_insert or 0.0))
+
+    def may_sample(self, inserted: int, sampled: int) -> bool:
+        """Whether the trainer may draw a batch now."""
+        if inserted < self._warm_at():
+            return False
+        if self.samples_per_insert is None:
+            return True
+        return sampled <= self._due(inserted, self.samples_per_insert) + self._error()
+
+    def draws_between(self, before: int, after: int) -> int:
+        """Items to draw for those inserted while ``inserted`` went from ``before`` to ``after``."""
+        counted = max(after, self._warm_at()) - max(before, self._warm_at())
+        return round(counted * (self.samples_per_insert or 0.0))
+
+    def excess(self, inserted: int, sampled: int) -> float:
+        """Items inserted beyond those that are allowed; while there are any, actors wait."""
+        if self.samples_per_insert is None or inserted <= self._first():
+            return 0.0
+        draws_behind = self._due(inserted, self.samples_per_insert) - self._error() - sampled
+        return max(0.0, draws_behind / self.samples_per_insert)
+
+    def draws_for(self, items: float) -> int:
+        """Items to draw until so many more items are allowed."""
+        return math.ceil(items * (self.samples_per_insert or 0.0))
+
+    def _due(self, inserted: int, samples_per_insert: float) -> float:
+        """The number of items drawn at which the ratio is met exactly."""
+        return self.sampled_before + (inserted - self._first()) * samples_per_insert

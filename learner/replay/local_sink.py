@@ -1,0 +1,47 @@
+"""Items stored by the process that recorded them, without a network."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from common.data import Items
+from learner.replay.memory import ReplayMemory, ReplayWriter
+from learner.replay.value_rules import ValueRules
+
+_OWN: Final = 1
+"""The incarnation of items that a process makes for itself."""
+
+
+class LocalSink:
+    """An ``ItemSink`` that writes into the replay of its own process.
+
+    Args:
+        memory: nobody else writes to it.
+        rules: of the values it may hold.
+    """
+
+    def __init__(self, memory: ReplayMemory, rules: ValueRules) -> None:
+        self._schema, self._rules = memory.schema, rules
+        self._writer = ReplayWriter(memory)
+        self._seq = self._writer.last_seq(_OWN)
+
+    def push(self, items: Items) -> None:
+        """Store items.
+
+        Raises:
+            SchemaMismatchError: they have other columns.
+            RefusedError: a value may not be stored.
+        """
+        rows = self._schema.count(items)
+        checked = self._rules.check(items, rows)
+        self._seq += 1
+        self._writer.append(checked, rows, incarnation=_OWN, seq=self._seq)
+
+    def mark(self) -> dict[str, Any]:
+        """See ``ReplayWriter.mark``."""
+        return self._writer.mark()
+
+    def roll_back(self, mark: Mapping[str, Any]) -> bool:
+        """See ``ReplayWriter.roll_back``."""
+        return self._writer.roll_back(mark, _OWN)

@@ -1,0 +1,125 @@
+"""Values that a column may not hold, in what actors, environments and datasets give: counted, clipped or refused.
+
+NaN and infinity are clipped where ``server.clip_nonfinite`` names the column, and refused elsewhere. Finite values
+outside a column's domain are refused, or counted and kept where ``server.out_of_bounds`` says so.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+
+import numpy as np
+
+from common.config.server_config import OnOutOfBounds, ServerConfig
+from common.data import Array, Column, Items, Schema
+from common.errors import BadValue
+from common.values import REFUSE_ALL, first_nonfinite, first_outside
+
+KEPT_UNLESS_SAID = ("obs", "next_obs")
+"""Columns of observations. Honest environments leave their declared bounds, and nothing is addressed by a float."""
+
+
+class ValueRules:
+    """The rules of one run, and how many values have broken them so far.
+
+    Args:
+        schema: of the items.
+        clip: by column of floats, what infinity becomes; NaN becomes 0.
+        out_of_bounds: by column, what happens to values outside its domain. Unless named here, a column refuses them,
+            but observations of floats are counted and kept.
+    """
+
+    def __init__(self, schema: Schema, clip: Mapping[str, float], out_of_bounds: Mapping[str, OnOutOfBounds]) -> None:
+        self._clip = clip
+        bounded = schema.bounded_columns
+        kept = {name for name in KEPT_UNLESS_SAID if name in bounded and _is_float(bounded[name])}
+        self._on_outside = {name: out_of_bounds.get(name, "count" if name in kept else "refuse") for name in bounded}
+        of_wire = [(c.name, schema.frame if schema.frame and c.frames else c) for c in schema.columns]
+        self._checked = [(name, column) for name, column in of_wire if _is_float(column) or column.domain is not None]
+        self.nonfinite_found = Counter(dict.fromkeys(schema.float_columns, 0))
+        """Values so far that were not finite, by column."""
+        self.outside_found = Counter(dict.fromkeys(bounded, 0))
+        """Values so far that were outside their column's domain, by column."""
+
+    @classmethod
+    def of(cls, schema: Schema, config: ServerConfig) -> ValueRules:
+        """The rules that a configuration sets."""
+        return cls(schema, config.clip_nonfinite, config.out_of_bounds)
+
+    def nonfinite(self, name: str, values: Array, rows: int) -> Array:
+        """A copy of the flat ``values`` with NaN as 0 and infinity as the column's bound.
+
+        Raises:
+            RefusedError: the column has none.
+        """
+        self.nonfinite_found[name] += values.size - int(np.isfinite(values).sum())
+        bound = self._clip.get(name)
+        if bound is None:
+            REFUSE_ALL.nonfinite(name, values, rows)
+        return np.nan_to_num(values, nan=0.0, posinf=bound, neginf=-bound)
+
+    def outside(self, column: Column, values: Array, rows: int) -> None:
+        """Count the flat ``values`` outside the column's domain.
+
+        Raises:
+            RefusedError: the column refuses them.
+        """
+        assert column.domain is not None
+        self.outside_found[column.name] += int(column.domain.outside(values).sum())
+        if self._on_outside[column.name] == "refuse":
+            REFUSE_ALL.outside(column, values, rows)
+
+    def check(self, items: Items, rows: int) -> Items:
+        """Items that did not come over the wire, as they may be stored: those given, or a copy with clipped columns.
+
+        Raises:
+            RefusedError: a column refuses a value.
+        """
+        checked = items
+        for name, column in self._checked:
+            flat = items[name][:rows].reshape(-1)
+            if _is_float(column) and not np.isfinite(flat).all():
+                flat = self.nonfinite(column.name, flat, rows)
+                checked = {**checked, name: flat.reshape(items[name][:rows].shape)}
+            if column.domain is not None and not column.domain.holds(flat):
+                self.outside(column, flat, rows)
+        return checked
+
+    def can_refuse(self, column: Column) -> bool:
+        """Whether there is any value that a column of the items refuses."""
+        return _is_float(column) or np.dtype(column.dtype).kind == "b" or self._refuses(column)
+
+    def refused(self, column: Column, values: Array) -> Array:
+        """Which rows of ``values``, ``[n, *shape]``, hold one that the column refuses, ``[n]`` bool; it counts nothing.
+
+        NaN and infinity are refused in any column: those that were to be clipped have been.
+        """
+        flat = values.reshape(-1)
+        found: Array = np.zeros(len(flat), bool)
+        if _is_float(column):
+            found |= ~np.isfinite(flat)
+        if np.dtype(column.dtype).kind == "b":
+            found |= flat.view(np.uint8) > 1
+        if self._refuses(column) and column.domain is not None:
+            found |= column.domain.outside(flat)
+        refused: Array = np.logical_or.reduce(found.reshape(len(values), -1), axis=1)
+        return refused
+
+    def first_refused(self, column: Column, values: Array) -> BadValue:
+        """The first value that the column refuses in ``values``, ``[n, *shape]``; there must be one."""
+        flat, rows = values.reshape(-1), len(values)
+        if np.dtype(column.dtype).kind == "b":
+            return BadValue(column.name, "booleans of 0 or 1", str(flat.view(np.uint8).max()), 0)
+        if _is_float(column) and not np.isfinite(flat).all():
+            return first_nonfinite(column.name, flat, rows)
+        return first_outside(column, flat, rows)
+
+    def _refuses(self, column: Column) -> bool:
+        """Whether a column of the items refuses what is outside its domain."""
+        name = "frames" if column.frames else column.name
+        return column.domain is not None and self._on_outside.get(name) == "refuse"
+
+
+def _is_float(column: Column) -> bool:
+    return np.dtype(column.dtype).kind == "f"

@@ -1,0 +1,139 @@
+"""The control block: single words that the trainer, its ingest process and its observers share.
+
+Nothing is pickled or queued between the processes; each word has one writer. The block lies in the run directory, so
+it outlives them all.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+from pathlib import Path
+from typing import Any
+
+from learner.shared.mapped import map_file
+
+
+class Word:
+    """One 8-byte word of a ``Words`` block, read and written whole; ``kind`` is int (signed) or float."""
+
+    def __init__(self, index: int, kind: type[int] | type[float] = int) -> None:
+        self._index = index
+        self._view = "_ints" if kind is int else "_floats"
+
+    def __get__(self, block: Words, owner: type[Words]) -> Any:
+        return getattr(block, self._view)[self._index]
+
+    def __set__(self, block: Words, value: float) -> None:
+        getattr(block, self._view)[self._index] = value
+
+
+class Words:
+    """A block of words in a mapped buffer; subclasses name them."""
+
+    def __init__(self, buffer: mmap.mmap, offset: int, count: int) -> None:
+        raw = memoryview(buffer)[offset : offset + 8 * count]
+        self._ints = raw.cast("q")
+        self._floats = raw.cast("d")
+
+
+class RatioSlot(Words):
+    """A replay ratio and the counters from which on it holds, see ``learner/replay/ratio.py``."""
+
+    N_WORDS = 3
+    samples_per_insert = Word(0, float)
+    """0: both sides run free."""
+    inserted = Word(1)
+    sampled = Word(2)
+
+
+class ControlBlock(Words):
+    """What trainer and ingest tell each other."""
+
+    N_WORDS = 40
+    # Written by the trainer.
+    stopping = Word(0)
+    """1: training is over, announce it to the actors and wind up."""
+    sampled = Word(1)
+    """Items drawn from the replay."""
+    trainer_waits = Word(2)
+    """1: ring the trainer's bell when items have been committed."""
+    incarnation = Word(3)
+    """How many times the run has been started."""
+    divergences = Word(5)
+    """Times that training ended because a loss or a score was not finite, in all lives of the run."""
+    trainer_wait_seconds = Word(4, float)
+    """Seconds the trainer has waited for items."""
+    trainer_beats = Word(6)
+    """Signs of life of the training loop: opt steps, waits for items, steps of evaluations; 0 before it begins."""
+    # Written by ingest.
+    ingest_beats = Word(7)
+    """Signs of life of ingest, several a second."""
+    release_at = Word(8)
+    """Ring ingest's bell when ``sampled`` reaches this; 0: ingest does not wait."""
+    batches = Word(9)
+    """Batches stored; those that came in one message count as one."""
+    payload_bytes = Word(10)
+    """Bytes of payload stored."""
+    duplicates = Word(11)
+    """Batches acknowledged again and not stored."""
+    model_bytes_sent = Word(12)
+    """Bytes of models sent."""
+    fetches = Word(13)
+    """Models sent."""
+    not_modified = Word(14)
+    """Model requests answered with not modified."""
+    joins = Word(15)
+    """Successful joins."""
+    actors_online = Word(16)
+    """Actors with an open stream."""
+    env_steps = Word(17)
+    """Environment steps all actors have reported."""
+    episodes = Word(18)
+    """Episodes all actors have reported."""
+    return_mean = Word(19, float)
+    """Mean return of the last 100 episodes; 0 before the first."""
+    policy_lag = Word(20, float)
+    """Exponential mean of opt steps between the newest model and the one that acted."""
+    actor_hold_seconds = Word(21, float)
+    """Seconds for which acknowledgements have been held back to keep the replay ratio."""
+    length_mean = Word(22, float)
+    """Mean length of the same episodes as ``return_mean``."""
+    oldest_item_at = Word(23, float)
+    """When the oldest item that can be drawn came, on the host's monotonic clock."""
+    # Written by the trainer before ingest starts, then by ingest.
+    ratio_changes = Word(24)
+    """Times the replay ratio has been set; the last one lies in ``ratio_slots[ratio_changes % 2]``."""
+    ratio_configured = Word(25, float)
+    """What the configuration asked for when the trainer began; 0: both sides run free."""
+    _RATIO_SLOTS = 26
+    # Unknown to release 0.1. The first is written by the trainer, the others by ingest.
+    opt_steps = Word(32)
+    """Opt steps that the trainer has taken."""
+    success_mean = Word(33, float)
+    """Share of successes among the last 100 episodes that say whether they succeeded."""
+    success_episodes = Word(34)
+    """Episodes that said whether they succeeded."""
+
+    def __init__(self, buffer: mmap.mmap, offset: int, count: int) -> None:
+        super().__init__(buffer, offset, count)
+        starts = [offset + 8 * (self._RATIO_SLOTS + i * RatioSlot.N_WORDS) for i in range(2)]
+        self.ratio_slots = [RatioSlot(buffer, start, RatioSlot.N_WORDS) for start in starts]
+
+    def episode_record(self) -> dict[str, float]:
+        """Means of the actors' last 100 episodes, by the keys of records; without those that no episode told."""
+        returns = {"train_return": self.return_mean, "train_length": self.length_mean} if self.episodes else {}
+        return returns | ({"train_success": self.success_mean} if self.success_episodes else {})
+
+    def start(self, incarnation: int, sampled: int) -> None:
+        """A trainer begins: what the one before wished for is forgotten."""
+        self.incarnation, self.sampled = incarnation, sampled
+        self.stopping = self.trainer_waits = self.release_at = self.actors_online = self.trainer_beats = 0
+
+    @classmethod
+    def at(cls, directory: Path, *, create: bool = False, writable: bool = True) -> ControlBlock:
+        path, size = directory / "control", 8 * cls.N_WORDS
+        if writable and path.exists() and path.stat().st_size < size:
+            os.truncate(path, size)  # Release 0.1 had fewer words; the others begin at 0.
+        mapped = map_file(path, size, create=create, writable=writable)
+        return cls(mapped, 0, cls.N_WORDS)

@@ -1,0 +1,1 @@
+"""The run directory: saved models, states of training, resuming, backups."""

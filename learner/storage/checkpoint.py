@@ -1,0 +1,185 @@
+"""Saved models: ``best/``, ``{opt_steps}/`` and ``final/``, each complete or not there.
+
+A checkpoint is a directory with ``model.safetensors`` and ``meta.json``; the meta data names environment and agent,
+so a policy can be loaded without the run's configuration.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+
+from common.config.run_config import ActorConfig, EvaluatorConfig
+from common.errors import CheckpointError
+from common.hints import nearest_path
+from common.interfaces import Agent
+from common.parts import build_parts
+from common.settings import validate
+from learner.shared.durable import old_of, put_in_place, swept
+
+
+@dataclass
+class SaveCounts:
+    """What was saved so far, from any thread: ``best``, ``final`` and ``periodic`` policies, states to resume from."""
+
+    kinds: Counter[str] = field(default_factory=lambda: Counter(best=0, final=0, periodic=0, state=0))
+    failures: int = 0
+    seconds: float = 0.0
+    last_at: dict[str, float] = field(default_factory=dict)
+    """When the last of each kind was complete, in Unix seconds."""
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def saved(self, name: str) -> None:
+        """A checkpoint of this name is complete."""
+        kind = name if name in self.kinds else "periodic"
+        with self._lock:
+            self.kinds[kind] += 1
+            self.last_at[kind] = time.time()
+
+    @contextmanager
+    def timed(self) -> Iterator[None]:
+        """Count the time of a save, and whether it failed."""
+        began, failed = time.perf_counter(), 1
+        try:
+            yield
+            failed = 0
+        finally:
+            with self._lock:
+                self.failures += failed
+                self.seconds += time.perf_counter() - began
+
+
+@dataclass(frozen=True)
+class Checkpoints:
+    """Saves an agent under the run directory.
+
+    Args:
+        directory: where the checkpoints go.
+        config: what was built; written into every checkpoint.
+        run_id: written into every checkpoint.
+        evaluator: what scores the run's policies; written into every checkpoint, for ``policy-eval``.
+        guard: called before each write; raises a CheckpointError if the directory is no longer the run's.
+    """
+
+    directory: Path
+    config: ActorConfig
+    run_id: str
+    evaluator: EvaluatorConfig | None = None
+    counts: SaveCounts = field(default_factory=SaveCounts)
+    guard: Callable[[], None] | None = None
+
+    def save(self, name: str, agent: Agent, **meta: Any) -> Path:
+        """Write a checkpoint and put it in the place of one of the same name.
+
+        Raises:
+            CheckpointError: it cannot be written; what was there before is still there.
+        """
+        with swept(self.directory / f".{name}.part") as draft:
+            return self.keep(self.draft(draft.name, agent, **meta), name)
+
+    def draft(self, name: str, agent: Agent, **meta: Any) -> Path:
+        """Write a checkpoint that need not last: a power cut may take it (syncing is two thirds of what saving costs).
+
+        Raises:
+            CheckpointError: it cannot be written.
+        """
+        draft = self.directory / name
+        with self._writing(draft):
+            shutil.rmtree(draft, ignore_errors=True)
+            draft.mkdir(parents=True)
+            save_file(
+                {k: v.detach().cpu().contiguous() for k, v in agent.save_params().items()}, draft / "model.safetensors"
+            )
+            evaluator = {"evaluator": self.evaluator.model_dump(mode="json")} if self.evaluator else {}
+            config = self.config.model_dump(mode="json")
+            _write_meta(draft, {"run_id": self.run_id, **meta, **evaluator, "config": config})
+        return draft
+
+    def keep(self, draft: Path, name: str, **meta: Any) -> Path:
+        """Make a draft the checkpoint of this name, with further meta data; from now on it lasts.
+
+        A kill leaves the new one or the one before, at worst under its old name, where ``load_agent`` finds it.
+
+        Raises:
+            CheckpointError: it cannot be kept; what was there before is still there.
+        """
+        target = self.directory / name
+        with self._writing(target):
+            if meta:
+                _write_meta(draft, {**_read_meta(draft), **meta})
+            put_in_place(draft, target)
+        self.counts.saved(name)
+        return target
+
+    @contextmanager
+    def _writing(self, path: Path) -> Iterator[None]:
+        """Count time and failures; what goes wrong becomes a CheckpointError that names the path."""
+        with self.counts.timed():
+            if self.guard is not None:
+                self.guard()
+            try:
+                yield
+            except (OSError, ValueError, SafetensorError, RuntimeError) as error:
+                raise CheckpointError(f"{path}: cannot be saved: {error}") from error
+
+    def best_score(self) -> float:
+        """The score of ``best/``; minus infinity if there is none that can be read."""
+        try:
+            return float(load_params(self.directory / "best")[1]["score"])
+        except (CheckpointError, LookupError, TypeError, ValueError):
+            return -math.inf
+
+    def discard(self, name: str) -> None:
+        """Remove a checkpoint or a draft, if there is one."""
+        shutil.rmtree(self.directory / name, ignore_errors=True)
+
+
+def _write_meta(directory: Path, meta: dict[str, Any]) -> None:
+    (directory / "meta.json").write_text(json.dumps(meta, indent=2) + "\n")
+
+
+def _read_meta(directory: Path) -> dict[str, Any]:
+    meta: dict[str, Any] = json.loads((directory / "meta.json").read_text())
+    return meta
+
+
+def load_params(directory: Path) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+    """The parameters and the meta data of a checkpoint.
+
+    Raises:
+        CheckpointError: the directory holds no readable checkpoint.
+    """
+    try:
+        return load_file(directory / "model.safetensors"), _read_meta(directory)
+    except (OSError, ValueError, SafetensorError) as error:
+        raise CheckpointError(f"{directory}: no readable checkpoint: {error}{nearest_path(directory)}") from error
+
+
+def load_agent(directory: Path) -> tuple[Agent, ActorConfig, dict[str, Any]]:
+    """Build the agent of a checkpoint, in eval mode, with the configuration and meta data it was saved with.
+
+    Raises:
+        CheckpointError: the directory holds no readable checkpoint.
+    """
+    if not directory.exists() and old_of(directory).exists():
+        directory = old_of(directory)
+    params, meta = load_params(directory)
+    config = validate(ActorConfig, meta.pop("config"))
+    parts = build_parts(config, seed=0)
+    parts.close()
+    parts.agent.load_params(params)
+    parts.agent.eval()
+    return parts.agent, config, meta

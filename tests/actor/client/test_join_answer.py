@@ -1,0 +1,96 @@
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import pytest
+
+from actor.client.join_answer import MAX_SEED, check_join, checked_schema, config_from_json
+from common.config.run_config import MAX_ENVS_PER_ACTOR, MAX_SPOOL_BYTES
+from common.data import Column, Schema
+from common.errors import ConfigError, ProtocolMismatchError
+from common.wire.codec import schema_to_pb
+from common.wire.pb import crossborder_pb2 as pb
+from tests.actor.client.test_connector import JOINED
+
+PARTS = {"env": {"target": "a:b"}, "agent": {"target": "c:d"}}
+
+
+def changed(**changes: Any) -> pb.JoinResponse:
+    response = pb.JoinResponse()
+    response.CopyFrom(JOINED)
+    response.MergeFrom(pb.JoinResponse(**changes))
+    return response
+
+
+def test_what_a_learner_says_is_taken() -> None:
+    check_join(JOINED)
+    schema = Schema((Column("obs", "|u1", (4, 84, 84), frames=True), Column("done", "|b1"), Column("reward", "<f4")))
+    assert checked_schema(schema_to_pb(schema)) == schema
+
+
+@pytest.mark.parametrize("text", ["", "{", "[" * 200_000 + "]" * 200_000, '{"seed": ' + "9" * 6000 + "}"])
+def test_a_configuration_that_is_no_json_is_an_error_of_ours(text: str) -> None:
+    with pytest.raises(ConfigError, match="the learner's configuration: expected JSON, found"):
+        config_from_json(text)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"envs_per_actor": 10**9}, f"envs_per_actor: .*less than or equal to {MAX_ENVS_PER_ACTOR}"),
+        ({"push": {"spool_bytes": 1 << 60}}, f"push.spool_bytes: .*less than or equal to {MAX_SPOOL_BYTES}"),
+        ({"push": {"n_buffer": 1 << 40}}, "push.n_buffer: .*less than or equal to"),
+        ({"push": {"window": 1 << 40}}, "push.window: .*less than or equal to"),
+    ],
+)
+def test_settings_by_which_an_actor_takes_memory_have_bounds(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        config_from_json(json.dumps({**PARTS, **changes}))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"limits": pb.Limits(max_message_bytes=1 << 40)}, "limits.max_message_bytes: expected 1024 to 268435456"),
+        ({"limits": pb.Limits(max_message_bytes=10)}, "limits.max_message_bytes: expected 1024 to 268435456, found 10"),
+        ({"seed": -1}, f"seed: expected 0 to {MAX_SEED}, found -1"),
+        ({"seed": MAX_SEED + 1}, "seed: expected"),
+        ({"epsilon": float("nan")}, "epsilon: expected 0 to 1, found nan"),
+        ({"run_id": "x" * 1000}, "run_id: expected up to 256 characters, found 1000"),
+    ],
+)
+def test_numbers_that_cannot_be_are_refused(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ProtocolMismatchError, match=re.escape(f"the learner's answer: {message}")):
+        check_join(changed(**changes))
+
+
+def test_a_learner_that_takes_no_rows_is_refused() -> None:
+    with pytest.raises(ProtocolMismatchError, match=r"limits\.max_rows: expected 1 or more, found 0"):
+        check_join(pb.JoinResponse(limits=pb.Limits(max_message_bytes=1 << 20)))
+
+
+@pytest.mark.parametrize(
+    ("column", "message"),
+    [
+        (pb.Column(name="x", dtype="|O"), r"column 'x': expected a little-endian number or bool as dtype, found '\|O'"),
+        (pb.Column(name="x", dtype="<U4"), "found '<U4'"),
+        (pb.Column(name="x", dtype="zzz"), "found 'zzz'"),
+        (pb.Column(name="x", dtype="<f4", shape=[2**32 - 1] * 3), "column 'x': expected up to 268435456 bytes, found"),
+        (pb.Column(name="x", dtype="<f4", shape=[1] * 17), "column 'x': expected up to 16 dimensions, found 17"),
+        (pb.Column(name="x" * 257, dtype="<f4"), "expected a name of up to 256 characters, found 257"),
+    ],
+)
+def test_columns_that_no_item_has_are_refused(column: pb.Column, message: str) -> None:
+    with pytest.raises(ProtocolMismatchError, match=message):
+        checked_schema(pb.Schema(columns=[column]))
+
+
+def test_the_number_of_columns_has_a_bound() -> None:
+    columns = [pb.Column(name=str(i), dtype="<f4") for i in range(257)]
+    for wrong in ([], columns):
+        with pytest.raises(ProtocolMismatchError, match=f"columns: expected 1 to 256, found {len(wrong)}"):
+            checked_schema(pb.Schema(columns=wrong))
+    with pytest.raises(ConfigError, match="distinct names"):
+        checked_schema(pb.Schema(columns=[columns[0], columns[0]]))

@@ -1,0 +1,45 @@
+"""What probes of containers see."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from actor.commands.crossborder_health import main
+from common.errors import AuthenticationError, ConfigError, LearnerUnreachableError
+from learner.loop.server import LearnerServer
+from tests.security.conftest import Secured
+
+
+@pytest.fixture(scope="module")
+def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
+    made = Secured(tmp_path_factory.mktemp("secured"), open_health=False)
+    with made.server:
+        yield made
+
+
+def test_a_learner_that_serves_is_well(host: LearnerServer, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--learner", host.ingest.address]) == 0
+    assert capsys.readouterr().out == f"{host.ingest.address}: serving\n"
+
+
+def test_nobody_is_not() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        port = silent.getsockname()[1]
+        assert main(["--learner", f"127.0.0.1:{port}", "--timeout", "0.5"]) == LearnerUnreachableError.exit_code
+
+
+def test_closed_health_asks_for_the_admins_token(secured: Secured, capsys: pytest.CaptureFixture[str]) -> None:
+    asked = ["--learner", secured.address, "--ca", secured.path("ca.pem")]
+    assert main(asked) == AuthenticationError.exit_code
+    assert main([*asked, "--token-file", secured.path("actor.token")]) == AuthenticationError.exit_code
+    assert "token" in capsys.readouterr().err
+    assert main([*asked, "--token-file", secured.path("admin.token")]) == 0
+
+
+def test_a_file_that_is_missing_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--learner", "localhost:50051", "--ca", str(tmp_path / "ca.pem")]) == ConfigError.exit_code
+    assert str(tmp_path / "ca.pem") in capsys.readouterr().err

@@ -1,0 +1,112 @@
+"""``actor-worker --check`` against real learners: what it finds, and that the learner does not notice."""
+
+from __future__ import annotations
+
+import io
+import re
+import socket
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import grpc
+import pytest
+
+from actor.commands.doctor import CHECKS, examine
+from common.errors import ConfigError, CrossborderError, LearnerUnreachableError, PluginError, RefusedError
+from common.wire.trust import Trust
+from learner.loop.server import LearnerServer
+from learner.shared.actor_table import ActorState
+from tests.conftest import Command, MakeConfig
+
+
+def lines_and_error(address: str, trust: Trust | None = None, ahead: float = 0.0) -> tuple[list[str], Exception | None]:
+    """What is written, and what is raised at the end."""
+    out, error = io.StringIO(), None
+    try:
+        examine(address, trust or Trust(), out, lambda: time.time() - ahead)
+    except CrossborderError as raised:
+        error = raised
+    return out.getvalue().splitlines(), error
+
+
+def test_a_healthy_learner_passes_every_check_and_does_not_notice(host: LearnerServer) -> None:
+    lines, error = lines_and_error(host.ingest.address)
+    assert error is None
+    assert [re.split("  +", line)[:2] for line in lines] == [["pass", check.name] for check in CHECKS]
+    assert "tests.parts:CountingEnv and tests.parts:CheckingAgent make obs <f4 [3]" in lines[6]
+    assert (host.actor_table["state"] == ActorState.UNUSED).all()
+    assert (host.control.joins, host._run.memory.committed) == (0, 0)
+
+
+def test_what_differs_here_fails_alone_and_is_what_the_command_ends_with(host: LearnerServer) -> None:
+    lines, error = lines_and_error(host.ingest.address, Trust(allow=("elsewhere",)))
+    assert [line[:4] for line in lines if line[0] != " "] == ["pass"] * 6 + ["FAIL"] + ["pass"] * 3
+    assert lines[6].startswith(
+        "FAIL  schema      the learner names code that this actor does not allow: env.target: 'tests.parts:"
+    )
+    assert lines[7].lstrip().startswith("to do: install what the learner names on this host too")
+    assert isinstance(error, PluginError)
+
+
+@pytest.mark.parametrize(("ahead", "word"), [(60.0, "ahead"), (-60.0, "behind")])
+def test_a_clock_that_is_wrong(host: LearnerServer, ahead: float, word: str) -> None:
+    lines, error = lines_and_error(host.ingest.address, ahead=ahead)
+    assert isinstance(error, ConfigError)
+    assert re.search(rf"FAIL  clock       expected the same time within 5 s, .* s {word}", "\n".join(lines))
+
+
+def test_a_learner_without_a_place(make_config: MakeConfig) -> None:
+    from tests.learner.ingest.test_service import Client
+
+    with LearnerServer(make_config(server={"max_actors": 1, "grace_seconds": 0.5})) as server:
+        Client(server).join()
+        lines, error = lines_and_error(server.ingest.address)
+    assert isinstance(error, RefusedError)
+    assert "FAIL  room        expected a place for one more actor, found all 1 taken" in lines
+
+
+@pytest.fixture
+def silent_port() -> Iterator[int]:
+    """Nobody listens there."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        yield int(taken.getsockname()[1])
+
+
+def test_a_port_where_nobody_listens(silent_port: int) -> None:
+    lines, error = lines_and_error(f"127.0.0.1:{silent_port}")
+    assert isinstance(error, LearnerUnreachableError)
+    assert lines[-2:] == [
+        f"FAIL  port        port {silent_port} of 127.0.0.1: Connection refused",
+        f"{'':18}to do: {CHECKS[1].advice}",
+    ]
+
+
+def test_a_name_that_nobody_knows() -> None:
+    lines, error = lines_and_error("no-such-host.invalid:50051", Trust(insecure=True))
+    assert isinstance(error, LearnerUnreachableError)
+    assert lines[0].startswith("FAIL  name        'no-such-host.invalid' has no address")
+    assert len(lines) == 2
+
+
+def test_a_learner_of_a_release_that_cannot_be_asked() -> None:
+    server = grpc.server(ThreadPoolExecutor(1))
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    try:
+        lines, error = lines_and_error(f"127.0.0.1:{port}")
+    finally:
+        server.stop(0).wait(5)
+    assert isinstance(error, CrossborderError)
+    assert error.exit_code == 7
+    assert lines[-2].startswith("FAIL  protocol    the learner does not know this question")
+
+
+def test_the_command_ends_with_the_exit_code_of_the_first_failure(
+    start: Callable[..., Command], host: LearnerServer
+) -> None:
+    worker = start("actor-worker", "--learner", host.ingest.address, "--check", "--allow", "elsewhere")
+    assert worker.wait() == PluginError.exit_code
+    assert "FAIL  schema" in worker.output()
+    assert worker.output().endswith("actor-worker: exit code 3: docs/exit-codes.md#exit-code-3\n")

@@ -1,0 +1,34 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from common.config.nested import assign, laid_over
+
+
+@pytest.mark.parametrize(
+    ("values", "changes", "expected"),
+    [
+        ({"a": 1, "b": 2}, {"b": 3, "c": 4}, {"a": 1, "b": 3, "c": 4}),
+        ({"s": {"a": 1, "b": {"x": 1}}}, {"s": {"b": {"y": 2}}}, {"s": {"a": 1, "b": {"x": 1, "y": 2}}}),
+        ({"s": {"a": 1}}, {"s": None}, {"s": None}),
+        ({"s": 1}, {"s": {"a": 1}}, {"s": {"a": 1}}),
+        ({"s": [1, 2]}, {"s": [3]}, {"s": [3]}),
+        ({"a": 1}, {}, {"a": 1}),
+    ],
+)
+def test_changes_are_laid_over_values_section_by_section(
+    values: dict[str, Any], changes: dict[str, Any], expected: dict[str, Any]
+) -> None:
+    before = repr(values)
+    assert laid_over(values, changes) == expected
+    assert repr(values) == before
+
+
+def test_a_number_among_the_keys_is_found_as_it_is_written() -> None:
+    values: dict[Any, Any] = {"actors": {1: {"lr": 0.1}, 2: 0}}
+    assign(values, "actors.1.lr=0.2")
+    assign(values, "actors.2=5")
+    assign(values, "actors.3=7")
+    assert values == {"actors": {1: {"lr": 0.2}, 2: 5, "3": 7}}

@@ -1,0 +1,487 @@
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+import yaml
+
+from common.agents.dqn import DQNConfig
+from common.agents.exploration import EpsilonGreedy, Softmax
+from common.agents.sac import SACConfig
+from common.agents.td3 import TD3Config
+from common.config.run_config import (
+    ActorConfig,
+    ExplorationConfig,
+    PrioritizedConfig,
+    RunConfig,
+    dump_config,
+    load_config,
+)
+from common.errors import ConfigError, PluginError
+from common.plugins.part_config import PluginConfig
+from common.settings import Settings, validate
+from common.wire.address import is_loopback, split_address
+from learner.commands.authority import make_files
+from tests.conftest import ROOT
+
+MINIMAL: dict[str, Any] = {
+    "env": {"target": "tests.parts:CountingEnv"},
+    "agent": {"target": "common.agents.dqn:DQN"},
+    "trainer": {"max_opts": 10},
+}
+Write = Callable[..., Path]
+
+
+def build(**changes: Any) -> RunConfig:
+    return validate(RunConfig, MINIMAL | changes)
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Write:
+    """Writes a run's YAML file."""
+
+    def _write(**changes: Any) -> Path:
+        path = tmp_path / "cart-pole.yaml"
+        path.write_text(yaml.safe_dump(MINIMAL | changes))
+        return path
+
+    return _write
+
+
+def settings_in(annotation: Any) -> Iterator[type[Settings]]:
+    """Every settings model that an annotation names, and theirs."""
+    if isinstance(annotation, type) and issubclass(annotation, Settings):
+        yield annotation
+        for field in annotation.model_fields.values():
+            yield from settings_in(field.annotation)
+    for inner in get_args(annotation):
+        yield from settings_in(inner)
+
+
+ROOTS: list[type[Settings]] = [RunConfig, DQNConfig, SACConfig, TD3Config]
+ALL_MODELS: list[type[Settings]] = list(dict.fromkeys(model for root in ROOTS for model in settings_in(root)))
+ALL_FIELDS = [
+    pytest.param(field.description, id=f"{model.__name__}.{name}")
+    for model in ALL_MODELS
+    for name, field in model.model_fields.items()
+]
+
+
+def test_all_sections_are_walked() -> None:
+    assert {*ROOTS, PluginConfig, ExplorationConfig, EpsilonGreedy, Softmax, PrioritizedConfig} < set(ALL_MODELS)
+    assert set(ActorConfig.model_fields) < set(RunConfig.model_fields)
+
+
+@pytest.mark.parametrize("description", ALL_FIELDS)
+def test_every_field_is_described_by_a_sentence(description: str | None) -> None:
+    assert description
+    assert description.strip(" .")
+    assert description.endswith(".")
+
+
+@pytest.mark.parametrize(
+    "path", sorted([*ROOT.glob("configs/*.yaml"), *ROOT.glob("examples/*.yaml")]), ids=lambda path: path.name
+)
+def test_every_configuration_that_is_shipped_is_good(path: Path) -> None:
+    config = load_config(path)
+    config.check()
+    assert config.name == path.stem
+
+
+# Values.
+
+
+def test_an_unknown_key_names_the_nearest(write: Write) -> None:
+    with pytest.raises(ConfigError, match=r"^replay\.capasity: unknown key \(did you mean 'capacity'\?\)$"):
+        load_config(write(replay={"capasity": 3}))
+
+
+def test_what_must_be_given_is_asked_for() -> None:
+    with pytest.raises(ConfigError) as caught:
+        validate(RunConfig, {"trainer": {}})
+    assert set(str(caught.value).splitlines()) == {
+        f"{place}: expected a value, found none" for place in ("env", "agent", "trainer.max_opts")
+    }
+
+
+def test_max_train_steps_is_another_name_for_max_opts() -> None:
+    assert build(trainer={"max_train_steps": 77}).trainer.max_opts == 77
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"trainer": {"max_opts": 1, "warmup_period": 11}, "replay": {"capacity": 10}},
+            r"trainer\.warmup_period \(11\) is above replay\.capacity \(10\): training would never start",
+        ),
+        (
+            {"trainer": {"max_opts": 1, "target_score": 9.0, "eval_interval": 0}},
+            r"trainer\.target_score needs trainer\.eval_interval",
+        ),
+        (
+            {"push": {"n_buffer": 11}, "server": {"max_rows": 10}},
+            r"push\.n_buffer \(11\) is above server\.max_rows \(10\)",
+        ),
+        ({"push": {"initial_priorities": True}}, r"push\.initial_priorities needs replay\.prioritized"),
+        ({"replay": {"prioritized": {"alpha": 1.1}}}, r"replay\.prioritized\.alpha: .*less than or equal to 1, found"),
+        ({"replay": {"prioritized": {"beta": 1}}}, r"replay\.prioritized\.beta: unknown key \(did you mean 'beta_0'"),
+        (
+            {"server": {"max_actors": 2}, "agent_overrides": {1: {}, 2: {}}},
+            r"agent_overrides: expected ids below server\.max_actors \(2\), found \[2\]",
+        ),
+    ],
+)
+def test_values_that_do_not_go_together_are_refused(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        build(**changes)
+
+
+def test_values_that_just_go_together_are_taken() -> None:
+    trainer = {"max_opts": 1, "warmup_period": 10, "target_score": 9.0, "eval_interval": 1}
+    config = build(trainer=trainer, replay={"capacity": 10}, push={"n_buffer": 5}, server={"max_rows": 5})
+    assert (
+        config.trainer.warmup_period == config.replay.capacity == 2 * config.push.n_buffer == 2 * config.server.max_rows
+    )
+
+
+@pytest.mark.parametrize(
+    ("section", "key", "value"),
+    [
+        ("trainer", "eval_interval", -1),
+        ("replay", "capacity", 0),
+        ("replay", "samples_per_insert", 0),
+        ("exploration", "base", 1.5),
+        ("exploration", "rungs", 0),
+        ("push", "flush_seconds", 0),
+        ("server", "max_actors", 4097),
+        ("metrics", "trainer_port", 65536),
+        ("push", "flush_seconds", math.inf),
+        ("evaluator", "seed", -1),
+        ("server", "lost_seconds", 1.0),
+    ],
+)
+def test_a_value_out_of_range_is_refused_with_its_place(section: str, key: str, value: float) -> None:
+    with pytest.raises(ConfigError, match=rf"^{section}\.{key}: .*, found {value}$"):
+        build(**{section: {**MINIMAL.get(section, {}), key: value}})
+
+
+# Files and overrides.
+
+
+def test_a_run_is_named_after_its_file_unless_it_says_otherwise(write: Write) -> None:
+    assert load_config(write()).name == "cart-pole"
+    assert load_config(write(name="other")).name == "other"
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"a: [1", "not valid YAML"),
+        (b"- 1\n- 2\n", "expected a mapping, found list"),
+        (b"\xff\xfe\x00a", "cannot be read"),
+        (b"", "env: expected a value, found none"),
+    ],
+)
+def test_a_file_that_holds_no_configuration_is_refused(tmp_path: Path, content: bytes, message: str) -> None:
+    path = tmp_path / "run.yaml"
+    path.write_bytes(content)
+    with pytest.raises(ConfigError, match=message):
+        load_config(path)
+
+
+def test_a_missing_file_is_refused_by_name(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"missing\.yaml: cannot be read: .*No such file"):
+        load_config(tmp_path / "missing.yaml")
+
+
+@pytest.mark.parametrize(
+    ("assignment", "changed"),
+    [
+        ("replay.capacity=500", {"replay": {"capacity": 500}}),
+        ("exploration.base=0.5", {"exploration": {"base": 0.5}}),
+        ("trainer.sync_interval=null", {"trainer": {"max_opts": 10, "sync_interval": None}}),
+        ("server.insecure=true", {"server": {"insecure": True}}),
+        ("env.params.units=[8, 4]", {"env": {**MINIMAL["env"], "params": {"units": [8, 4]}}}),
+        ("env.params.a.b.c=x=y", {"env": {**MINIMAL["env"], "params": {"a": {"b": {"c": "x=y"}}}}}),
+        ("replay={capacity: 600}", {"replay": {"capacity": 600}}),
+    ],
+)
+def test_an_override_is_read_as_yaml(write: Write, assignment: str, changed: dict[str, Any]) -> None:
+    config = load_config(write(), [assignment])
+    assert config == build(name="cart-pole", **changed)
+    assert config != build(name="cart-pole")
+
+
+def test_the_last_override_of_a_key_wins_and_its_neighbours_stay(write: Write) -> None:
+    path = write(replay={"capacity": 1000, "samples_per_insert": 2.0})
+    config = load_config(path, ["replay.capacity=700", "replay.capacity=800"])
+    assert (config.replay.capacity, config.replay.samples_per_insert) == (800, 2.0)
+
+
+@pytest.mark.parametrize(
+    ("assignment", "message"),
+    [
+        ("replay.capacity", r"^--set: expected KEY\.KEY=VALUE, found 'replay\.capacity'$"),
+        ("=3", r"^--set: expected KEY\.KEY=VALUE, found '=3'$"),
+        ("name.first=3", r"^--set name\.first: 'name' is a value, not a section$"),
+        ("replay.capacity=[1", r"^--set replay\.capacity: expected a YAML value, found '\[1'$"),
+        ("replay.capcity=1", r"^replay\.capcity: unknown key \(did you mean 'capacity'\?\)$"),
+        ("replay=3", r"^replay: .*, found 3$"),
+        ("name=", r"^name: .*, found None$"),
+    ],
+)
+def test_an_override_that_makes_no_sense_is_refused(write: Write, assignment: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        load_config(write(), [assignment])
+
+
+def test_what_is_dumped_is_read_back_the_same(tmp_path: Path) -> None:
+    config = build(
+        name="a.b-c",
+        seed=7,
+        run_dir="runs/x",
+        env={"target": "gymnasium:make", "params": {"id": "CartPole-v1", "nested": [1, {"a": None}]}},
+        trainer={"max_opts": 5, "max_seconds": 1.5, "target_score": -3.25, "save_interval": 2, "sync_interval": None},
+        exploration={"base": 0.4, "alpha": 7.0, "rungs": 8},
+        metrics={"trainer_port": None},
+        agent_overrides={1: {"explorer": {"final_step": 5}}},
+    )
+    path = tmp_path / "resolved.yaml"
+    path.write_text(dump_config(config))
+    assert load_config(path) == config
+
+
+# Exploration.
+
+
+def test_the_ladder_is_that_of_ape_x() -> None:
+    ladder = ExplorationConfig(base=0.4, alpha=7.0, rungs=8)
+    expected = [0.4, 0.16, 0.064, 0.0256, 0.01024, 0.004096, 0.0016384, 0.00065536]
+    assert [ladder.epsilon(i) for i in range(8)] == pytest.approx(expected)
+
+
+def test_the_ladder_falls_by_the_same_factor_from_rung_to_rung() -> None:
+    ladder = ExplorationConfig(base=0.5, alpha=3.0, rungs=5)
+    logs = [math.log(ladder.epsilon(i)) for i in range(5)]
+    assert [b - a for a, b in pairwise(logs)] == pytest.approx([3 / 4 * math.log(0.5)] * 4)
+    assert ladder.epsilon(4) == pytest.approx(0.5**4)
+
+
+def test_actors_beyond_the_ladder_start_again_at_its_top() -> None:
+    ladder = ExplorationConfig(base=0.4, alpha=7.0, rungs=3)
+    assert [ladder.epsilon(i) for i in (3, 4, 5)] == [ladder.epsilon(i) for i in (0, 1, 2)]
+
+
+@pytest.mark.parametrize("ladder", [{"rungs": 1, "alpha": 7.0}, {"rungs": 4, "alpha": 0.0}])
+def test_a_ladder_with_one_rung_or_without_a_slope_is_level(ladder: dict[str, Any]) -> None:
+    assert {ExplorationConfig(base=0.3, **ladder).epsilon(i) for i in range(6)} == {0.3}
+
+
+# Plugins.
+
+
+@pytest.mark.parametrize(
+    ("target", "params", "given", "message"),
+    [
+        ("common.agents.dqn:DQN", {"lr_": 1}, (), r"agent\.params\.lr_: unknown key \(did you mean 'lr'\?\)"),
+        ("common.agents.dqn:DQN", {"tau": 2.0}, (), r"agent\.params\.tau: .*less than or equal to 1, found 2\.0"),
+        ("common.agents.dqn:DQN", {"explorer": {"strat": 1}}, (), r"agent\.params\.explorer\.strat: unknown key \(did"),
+        (
+            "common.agents.dqn:DQN",
+            {"explorer": {"kind": "softmax", "start": 1}},
+            (),
+            r"agent\.params\.explorer\.start: unknown key \(known: kind, temperature\)",
+        ),
+        (
+            "common.agents.dqn:DQN",
+            {"explorer": {"kind": "boltzmann"}},
+            (),
+            r"agent\.params\.explorer: .*'boltzmann' found using 'kind' does not match .*'epsilon_greedy', 'softmax'",
+        ),
+        (
+            "tests.parts:CheckingAgent",
+            {"batch": 1},
+            ("spec", "seed", "epsilon", "device"),
+            r"batch: .*mean 'batch_size'",
+        ),
+        ("tests.parts:CheckingAgent", {"seed": 1}, ("spec", "seed", "epsilon", "device"), r"seed: unknown parameter"),
+        ("tests.parts:DyingEnv", {}, (), r"agent\.params\.marker: expected a value, found none"),
+        ("gymnasium:make", {}, (), r"agent\.params\.id: expected a value, found none"),
+        ("tests.parts:CountingEnv", {"a": 1}, (), r"agent\.params\.a: unknown parameter \(known: none\)"),
+    ],
+)
+def test_parameters_are_checked_by_config_or_by_signature(
+    target: str, params: dict[str, Any], given: tuple[str, ...], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        PluginConfig(target=target, params=params).check("agent", frozenset(given))
+
+
+@pytest.mark.parametrize(
+    ("target", "params", "given"),
+    [
+        ("common.agents.dqn:DQN", {"lr": 0.1}, ("spec", "seed", "epsilon", "device")),
+        ("tests.parts:CheckingAgent", {"batch_size": 1}, ("spec", "seed", "epsilon", "device")),
+        ("tests.parts:DyingEnv", {"marker": "m"}, ()),
+        ("gymnasium:make", {"id": "CartPole-v1", "anything": 1}, ()),
+        ("types:SimpleNamespace", {"anything": 1}, ()),
+    ],
+)
+def test_good_parameters_pass(target: str, params: dict[str, Any], given: tuple[str, ...]) -> None:
+    config = PluginConfig(target=target, params=params)
+    config.check("agent", frozenset(given))
+    with pytest.raises(PluginError):
+        config.model_copy(update={"target": target + "x"}).check("agent", frozenset(given))
+
+
+def test_a_part_is_built_with_its_parameters_and_with_what_the_system_gives() -> None:
+    config = PluginConfig(target="builtins:dict", params={"a": 1})
+    assert config.build(b=2) == {"a": 1, "b": 2}
+
+
+def test_the_environment_of_evaluations_lays_its_parameters_over_those_of_training() -> None:
+    env = build(env={"target": "a:b", "params": {"x": 1, "y": 2}, "eval_params": {"y": 3, "z": 4}}).env
+    assert env.for_evaluation() == PluginConfig(target="a:b", params={"x": 1, "y": 3, "z": 4})
+    assert env.params == {"x": 1, "y": 2}
+
+
+def test_without_parameters_of_its_own_it_is_the_one_of_training() -> None:
+    env = build(env={"target": "a:b", "params": {"x": 1}}).env
+    assert env.for_evaluation() == PluginConfig(target="a:b", params={"x": 1})
+
+
+def test_its_parameters_are_checked_too() -> None:
+    with pytest.raises(ConfigError, match=r"env for evaluation\.params\.lenth: unknown parameter .*'length'"):
+        build(env={"target": "examples.own_parts:Corridor", "eval_params": {"lenth": 3}}).check()
+
+
+# Actors' part and addresses.
+
+
+def test_actors_get_their_part_and_nothing_else() -> None:
+    config = build(push={"n_buffer": 7}, envs_per_actor=3, env={"target": "a:b", "params": {"x": [1, 2]}})
+    part = config.actor_part()
+    assert type(part) is ActorConfig
+    assert (part.env, part.agent, part.step_processor) == (config.env, config.agent, config.step_processor)
+    assert (part.push.n_buffer, part.envs_per_actor) == (7, 3)
+    assert set(json.loads(part.model_dump_json())) == {"env", "agent", "step_processor", "push", "envs_per_actor"}
+
+
+def test_the_actors_part_survives_the_wire() -> None:
+    part = build(agent={"target": "a:b", "params": {"units": [1, 2], "deep": {"x": None}}}).actor_part()
+    assert validate(ActorConfig, json.loads(part.model_dump_json())) == part
+
+
+def test_an_actors_own_parameters_are_laid_over_those_of_all() -> None:
+    agent = {"target": "common.agents.dqn:DQN", "params": {"lr": 0.1, "explorer": {"start": 0.9, "final_step": 100}}}
+    config = build(agent=agent, agent_overrides={1: {"explorer": {"final_step": 5}}, "3": {"lr": 0.2}})
+    assert config.part_of(1).agent.params == {"lr": 0.1, "explorer": {"start": 0.9, "final_step": 5}}
+    assert config.part_of(3).agent.params == {**agent["params"], "lr": 0.2}  # type: ignore[dict-item]
+    assert config.part_of(0) == config.part_of(2) == config.actor_part()
+    assert validate(ActorConfig, json.loads(config.part_of(1).model_dump_json())) == config.part_of(1)
+
+
+def test_an_actors_own_parameters_are_shown_and_overridden_like_all_others(write: Write) -> None:
+    path = write(agent_overrides={1: {"lr": 0.1, "tau": 0.5}})
+    config = load_config(path, ["agent_overrides.1.lr=0.2", "agent_overrides.2.lr=0.3"])
+    assert config.agent_overrides == {1: {"lr": 0.2, "tau": 0.5}, 2: {"lr": 0.3}}
+    assert "lr: 0.3" in dump_config(config)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        ({1: {"lr": 0.1}, 3: {"lr_": 1}}, r"^agent_overrides\.3\.lr_: unknown key \(did you mean 'lr'\?\)$"),
+        ({2: {"explorer": {"start": 7}}}, r"^agent_overrides\.2\.explorer\.start: .*, found 7$"),
+        ({-1: {}}, r"^agent_overrides\.-1.*: .*greater than or equal to 0, found -1$"),
+        ({"first": {}}, r"^agent_overrides\.first.*: .*valid integer.*, found 'first'$"),
+    ],
+)
+def test_what_an_actors_agent_cannot_take_is_refused_with_the_actors_id(
+    overrides: dict[Any, Any], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        build(agent_overrides=overrides).check()
+
+
+@pytest.mark.parametrize("listen", ["0.0.0.0:50051", "[::]:0", "192.168.1.5:1", "gpu-host:50051"])
+def test_listening_beyond_loopback_takes_tls_and_tokens_or_must_be_called_insecure(listen: str) -> None:
+    with pytest.raises(ConfigError, match=r"server\.listen: .* reachable from other hosts; .* or --insecure"):
+        build(server={"listen": listen}).check()
+    build(server={"listen": listen, "insecure": True}).check()
+
+
+@pytest.mark.parametrize("listen", ["127.0.0.1:0", "127.1.2.3:1", "[::1]:0", "localhost:50051"])
+def test_listening_on_loopback_needs_no_leave(listen: str) -> None:
+    config = build(server={"listen": listen})
+    config.check()
+    assert is_loopback(split_address(listen)[0])
+
+
+@pytest.mark.parametrize("part", ["env", "agent", "step_processor"])
+def test_the_check_of_a_run_tries_each_part(part: str) -> None:
+    with pytest.raises(PluginError, match="no_such_module"):
+        build(**{part: {"target": "no_such_module:Thing"}}).check()
+    with pytest.raises(ConfigError, match=rf"{part}\.params\.bogus: unknown"):
+        build(**{part: {"target": build().model_dump()[part]["target"], "params": {"bogus": 1}}}).check()
+
+
+def test_a_part_that_cannot_take_what_the_system_gives_is_refused() -> None:
+    with pytest.raises(PluginError, match=r"agent: tests\.parts:CountingEnv must take seed, spec, but does not"):
+        PluginConfig(target="tests.parts:CountingEnv").check("agent", frozenset({"spec", "seed"}))
+
+
+def test_a_negative_seed_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"^seed: .*greater than or equal to 0, found -1$"):
+        build(seed=-1)
+
+
+@pytest.fixture
+def secured(tmp_path: Path) -> dict[str, Any]:
+    """The server section of a run that other hosts may reach."""
+    make_files(tmp_path, ["gpu-host"], 1, renew=False)
+    return {
+        "listen": "0.0.0.0:0",
+        "tls": {"certificate": tmp_path / "server.pem", "key": tmp_path / "server.key"},
+        "actor_token_file": tmp_path / "actor.token",
+    }
+
+
+def test_tls_and_tokens_let_a_learner_listen_anywhere(secured: dict[str, Any]) -> None:
+    build(server=secured).check()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"insecure": True}, r"--insecure\): expected neither server\.tls nor tokens beside it"),
+        ({"tls": None}, r"server\.tls: .* tokens, which are sent over TLS only"),
+        ({"tls": None, "insecure": True}, r"--insecure\): expected neither"),
+        ({"actor_token_file": None}, r"server\.listen: .* expected server\.tls and server\.actor_token_file"),
+        ({"actor_token_file": "no.token"}, r"token file no\.token: cannot be read"),
+        ({"tls": {"certificate": "no.pem", "key": "no.key"}}, r"private key no\.key: cannot be read"),
+    ],
+)
+def test_what_would_let_in_somebody_by_mistake_is_refused(
+    secured: dict[str, Any], changes: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        build(server={**secured, **changes}).check()
+
+
+def test_admins_tokens_alone_would_lock_actors_out(secured: dict[str, Any]) -> None:
+    swapped = {**secured, "admin_token_file": secured["actor_token_file"], "actor_token_file": None}
+    with pytest.raises(ConfigError, match=r"server\.actor_token_file: expected tokens of actors beside"):
+        build(server=swapped).check()
+
+
+def test_a_certificate_with_the_key_of_another_is_refused(secured: dict[str, Any], tmp_path: Path) -> None:
+    secured["tls"]["key"] = tmp_path / "actor.key"
+    with pytest.raises(ConfigError, match=r"server\.pem: expected PEM with its unencrypted key in .*actor\.key"):
+        build(server=secured).check()

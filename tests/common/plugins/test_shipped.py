@@ -1,0 +1,61 @@
+from __future__ import annotations
+
+import importlib
+import inspect
+import pkgutil
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+import common.agents
+from common import processors
+from common.agents import networks
+from common.interfaces import Agent
+from common.plugins import importing
+from common.plugins.shipped import OWN_PACKAGES, SHIPPED
+
+
+def classes_in(*modules: object) -> Iterator[type]:
+    """Public concrete classes that these modules define."""
+    for module in modules:
+        for name, found in vars(module).items():
+            is_defined_there = getattr(found, "__module__", "") == getattr(module, "__name__", None)
+            if inspect.isclass(found) and is_defined_there and name[0] != "_" and not inspect.isabstract(found):
+                yield found
+
+
+def agent_modules() -> list[object]:
+    return [importlib.import_module(f"common.agents.{m.name}") for m in pkgutil.iter_modules(common.agents.__path__)]
+
+
+def named(found: Iterator[type] | list[type]) -> set[str]:
+    return {f"{part.__module__}:{part.__name__}" for part in found}
+
+
+def test_every_agent_is_listed() -> None:
+    assert named([part for part in classes_in(*agent_modules()) if issubclass(part, Agent)]) == SHIPPED["agent"]
+
+
+def test_every_step_processor_is_listed() -> None:
+    assert named([part for part in classes_in(processors) if hasattr(part, "process")]) == SHIPPED["step processor"]
+
+
+def test_every_network_that_a_configuration_can_name_is_listed() -> None:
+    """Such a network is built from ``in_shape`` and ``out_dim`` alone."""
+
+    def fits(part: type) -> bool:
+        required = [p.name for p in inspect.signature(part).parameters.values() if p.default is inspect.Parameter.empty]
+        return issubclass(part, torch.nn.Module) and required == ["in_shape", "out_dim"]
+
+    assert named([part for part in classes_in(networks) if fits(part)]) == SHIPPED["network"]
+
+
+@pytest.mark.parametrize("target", sorted(SHIPPED["environment"]))
+def test_every_factory_of_environments_exists(target: str) -> None:
+    assert inspect.isfunction(importing.load(target))
+
+
+def test_all_else_of_ours_is_out_of_reach() -> None:
+    packages = {target.partition(":")[0].partition(".")[0] for targets in SHIPPED.values() for target in targets}
+    assert packages <= {*OWN_PACKAGES, "gymnasium"}

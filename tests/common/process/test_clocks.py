@@ -1,0 +1,91 @@
+from __future__ import annotations
+
+import pytest
+
+from common.process.clocks import Bucket, Deadline, Every, Stillness
+
+
+class Clock:
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_a_deadline_counts_down_and_has_passed_at_its_point_in_time() -> None:
+    clock = Clock()
+    deadline = Deadline(5.0, clock)
+    assert (deadline.remaining(), deadline.passed()) == (5.0, False)
+    clock.now += 3.0
+    assert (deadline.remaining(), deadline.passed()) == (2.0, False)
+    clock.now += 2.0
+    assert (deadline.remaining(), deadline.passed()) == (0.0, True)
+
+
+def test_nothing_remains_after_a_deadline() -> None:
+    clock = Clock()
+    deadline = Deadline(5.0, clock)
+    clock.now += 50.0
+    assert deadline.remaining() == 0.0
+    assert deadline.passed()
+
+
+def test_a_deadline_without_time_has_passed_at_once() -> None:
+    assert Deadline(0.0, Clock()).passed()
+
+
+def test_every_third_step_is_due() -> None:
+    every = Every(3)
+    assert [step for step in range(1, 10) if every.due(step)] == [3, 6, 9]
+
+
+@pytest.mark.parametrize("interval", [None, 1, 3, 8, 20])
+@pytest.mark.parametrize("stride", [1, 2, 8])
+def test_steps_taken_at_a_stride_are_due_as_often_as_single_ones(interval: int | None, stride: int) -> None:
+    every = Every(interval)
+    for now in range(stride, 50, stride):
+        assert every.count(now - stride, now) == sum(every.due(step) for step in range(now - stride + 1, now + 1))
+
+
+@pytest.mark.parametrize("interval", [0, None])
+def test_an_interval_of_nothing_is_never_due(interval: int | None) -> None:
+    assert not any(Every(interval).due(step) for step in range(10))
+
+
+def test_a_bucket_gives_its_size_at_once_and_then_its_rate() -> None:
+    clock = Clock()
+    bucket = Bucket(rate=2.0, size=3.0, clock=clock)
+    assert [bucket.take() for _ in range(5)] == [True, True, True, False, False]
+    clock.now += 1.0
+    assert [bucket.take() for _ in range(3)] == [True, True, False]
+    clock.now += 100.0
+    assert sum(bucket.take() for _ in range(10)) == 3, "never more than its size"
+
+
+def test_looking_into_a_bucket_takes_nothing() -> None:
+    bucket = Bucket(rate=1.0, size=1.0, clock=Clock())
+    assert not bucket.is_empty()
+    assert bucket.take()
+    assert bucket.is_empty()
+
+
+def test_stillness_counts_from_the_last_change() -> None:
+    clock, counts = Clock(), [0]
+    stillness = Stillness(lambda: counts[0], clock)
+    found = []
+    for change in (0, 0, 0, 1, 0, 0):
+        clock.now += 1.0
+        counts[0] += change
+        found.append(stillness.seconds())
+    assert found == [1.0, 2.0, 3.0, 0.0, 1.0, 2.0]
+    stillness.begin()
+    assert stillness.seconds() == 0.0
+
+
+def test_a_time_in_which_nobody_could_look_is_no_stillness() -> None:
+    clock = Clock()
+    stillness = Stillness(lambda: 0, clock)
+    clock.now += 1.0
+    assert stillness.seconds() == 1.0
+    clock.now += 3600.0
+    assert stillness.seconds() == 0.0

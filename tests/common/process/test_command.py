@@ -1,0 +1,109 @@
+from __future__ import annotations
+
+import json
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import shtab
+
+from common.errors import AddressError
+from common.process.command import Parser, at_least, positive, tell_error
+from tests.conftest import ROOT
+
+
+@pytest.fixture
+def parser() -> Parser:
+    made = Parser("brew", "``brew``: makes tea.", "  brew --leaves green\n")
+    made.add_argument("--leaves", choices=["green", "black"], required=True, help="which")
+    made.add_argument("--note", help="free text")
+    made.add_argument("--cups", type=at_least(1), help="how many")
+    made.add_argument("--minutes", type=positive, help="how long")
+    made.add_argument("--recipe", type=Path, metavar="FILE", help="how")
+    return made
+
+
+def refusal(parser: Parser, line: str, capsys: pytest.CaptureFixture[str]) -> str:
+    """What is said of a wrong command line."""
+    with pytest.raises(SystemExit) as ended:
+        parser.parse_args(shlex.split(line))
+    assert ended.value.code == 2
+    return capsys.readouterr().err.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    ("line", "answer"),
+    [
+        ("--leafs green", "unknown option --leafs (did you mean '--leaves'?)"),
+        ("--leave=green", "unknown option --leave (did you mean '--leaves'?)"),
+        ("--leaves green --note x --cup 3", "unknown option --cup (did you mean '--cups'?)"),
+        ("--leaves gren", "argument --leaves: unknown value 'gren' (did you mean 'green'?)"),
+        ("--leaves mint", "argument --leaves: unknown value 'mint' (known: black, green)"),
+        ("--leaves green --cups 0", "argument --cups: expected 1 or more, found '0'"),
+        ("--leaves green --cups few", "argument --cups: expected 1 or more, found 'few'"),
+        ("--leaves green --minutes -1", "argument --minutes: expected a number above 0, found '-1'"),
+        ("--leaves green --minutes inf", "argument --minutes: expected a number above 0, found 'inf'"),
+        ("--leaves green --minutes long", "argument --minutes: expected a number above 0, found 'long'"),
+    ],
+)
+def test_what_is_wrong_is_answered_with_what_is_right(
+    parser: Parser, capsys: pytest.CaptureFixture[str], line: str, answer: str
+) -> None:
+    assert refusal(parser, line, capsys) == f"brew: error: {answer}"
+
+
+def test_an_option_nothing_is_like_is_answered_with_all_there_are(
+    parser: Parser, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert "(known: --cups, --help, --leaves," in refusal(parser, "--xyzzy", capsys)
+
+
+def test_what_follows_two_dashes_is_no_option(parser: Parser) -> None:
+    parser.add_argument("words", nargs="*", help="more")
+    assert parser.parse_args(["--leaves", "green", "--", "--leafs"]).words == ["--leafs"]
+
+
+def test_values_are_read(parser: Parser) -> None:
+    found = parser.parse_args(shlex.split("--leaves=black --cups 2 --minutes 1.5"))
+    assert (found.leaves, found.cups, found.minutes, found.log_format) == ("black", 2, 1.5, "text")
+
+
+def test_help_says_what_it_is_for_and_how_it_is_used(parser: Parser) -> None:
+    text = parser.format_help()
+    assert "brew: makes tea." in text
+    assert "examples:\n  brew --leaves green\n\nexit codes: docs/exit-codes.md" in text
+
+
+def test_a_shell_completes_options_choices_and_files(parser: Parser, tmp_path: Path) -> None:
+    (tmp_path / "brew.bash").write_text(shtab.complete(parser, "bash"))
+    completes = '{ source brew.bash; COMP_WORDS=(brew %s); COMP_CWORD=%d; _shtab_brew; echo "${COMPREPLY[@]}"; }'
+    (tmp_path / "recipe.txt").touch()
+    for words, expected in (("--lea", "--leaves"), ("--leaves gr", "green"), ("--recipe reci", "recipe.txt")):
+        script = completes % (words, len(words.split()))
+        done = subprocess.run(["/bin/bash", "-c", script], cwd=tmp_path, capture_output=True, text=True, check=True)
+        assert done.stdout.split() == [expected], done.stderr
+
+
+def test_an_error_ends_with_where_to_read_on(capsys: pytest.CaptureFixture[str]) -> None:
+    assert tell_error("brew", AddressError("port 1 is taken\nand port 2"), "text") == 5
+    assert capsys.readouterr().err == (
+        "brew: port 1 is taken\nbrew: and port 2\nbrew: exit code 5: docs/exit-codes.md#exit-code-5\n"
+    )
+
+
+def test_machines_read_of_an_error_as_of_everything_else() -> None:
+    lines = (
+        "from common.command import tell_error",
+        "from common.errors import AddressError",
+        "from common.log import setup_logging",
+        "setup_logging(form='json')",
+        "raise SystemExit(tell_error('brew', AddressError('port 1 is taken'), 'json'))",
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", "\n".join(lines)], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    entry = json.loads(done.stderr)
+    assert (done.returncode, entry["level"]) == (5, "CRITICAL")
+    assert entry["message"] == "port 1 is taken\nexit code 5: docs/exit-codes.md#exit-code-5"

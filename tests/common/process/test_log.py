@@ -1,0 +1,165 @@
+from __future__ import annotations
+
+import json
+import logging
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+
+from common.process.log import AtMost, LogFormat, Seldom, quiet_grpc, quoted, relog
+from tests.conftest import ROOT
+
+
+def written(setup: str, call: str = "warning('look out')", returns: int = 0) -> str:
+    """What a process of its own writes to stderr."""
+    logger = "logging.getLogger('deep.inside')"
+    lines = ("import logging", "from common.log import setup_logging", setup, f"{logger}.{call}")
+    code = "\n".join(lines)
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == returns, done.stderr
+    return done.stderr
+
+
+def match(pattern: str, text: str) -> bool:
+    return re.fullmatch(pattern, text) is not None
+
+
+def test_people_read_time_level_and_name() -> None:
+    assert match(r"\d\d:\d\d:\d\d WARNING deep\.inside: look out\n", written("setup_logging()"))
+
+
+def test_machines_read_one_object_per_line() -> None:
+    entry = json.loads(written("setup_logging(form='json')"))
+    assert entry.keys() == {"time", "level", "logger", "message"}
+    assert (entry["level"], entry["logger"], entry["message"]) == ("WARNING", "deep.inside", "look out")
+    assert match(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}\+00:00", entry["time"])
+
+
+IDENTIFY = "from common.log import identify; identify(run_id='1a2b', actor_id=3)"
+
+
+def test_an_actor_that_has_joined_is_named_in_each_of_its_lines() -> None:
+    line = written(f"setup_logging(); {IDENTIFY}")
+    assert match(r"\d\d:\d\d:\d\d WARNING \[run 1a2b actor 3\] deep\.inside: look out\n", line)
+    entry = json.loads(written(f"setup_logging(form='json'); {IDENTIFY}"))
+    assert (entry["run_id"], entry["actor_id"], entry["message"]) == ("1a2b", 3, "look out")
+
+
+@pytest.mark.parametrize("form", ["text", "json"])
+def test_an_actor_that_is_a_child_is_named_in_its_parents_log_too(form: str) -> None:
+    said = json.dumps({**RECORD, "run_id": "1a2b", "actor_id": 3})
+    line = written(
+        f"from common.log import relog; setup_logging(form='{form}'); relog('worker-0', {said!r})", "debug('')"
+    )
+    if form == "text":
+        assert line.endswith("WARNING [run 1a2b actor 3] worker-0.a.b: 100 %s\n")
+    else:
+        assert (json.loads(line)["run_id"], json.loads(line)["actor_id"]) == ("1a2b", 3)
+
+
+def test_an_exception_is_part_of_its_object() -> None:
+    (line,) = written(
+        "setup_logging(form='json')", "error('it broke', exc_info=ZeroDivisionError('zero'))"
+    ).splitlines()
+    assert (json.loads(line)["message"], json.loads(line)["exception"]) == ("it broke", "ZeroDivisionError: zero")
+
+
+def test_what_ends_a_process_and_what_warns_are_objects_too() -> None:
+    died = written("setup_logging(form='json')", "parent and __import__('warnings').warn('old') or 1 / 0", returns=1)
+    warned, ended = (json.loads(line) for line in died.splitlines())
+    assert (warned["logger"], warned["level"]) == ("py.warnings", "WARNING")
+    assert (ended["logger"], ended["level"], ended["message"]) == ("uncaught", "CRITICAL", "division by zero")
+    assert ended["exception"].startswith("Traceback")
+
+
+def test_a_level_that_is_not_wanted_is_not_written() -> None:
+    assert written("setup_logging('ERROR')") == ""
+    assert json.loads(written("setup_logging('DEBUG', 'json')", "debug('d')"))["message"] == "d"
+
+
+def test_a_terminal_shares_its_screen_with_the_live_display() -> None:
+    console = "from rich.console import Console; c = Console(stderr=True, width=100)"
+    assert match(
+        r"\d\d:\d\d:\d\d WARNING\s+deep\.inside: look out\s*\n", written(f"{console}; setup_logging(console=c)")
+    )
+
+
+RECORD = {"level": "WARNING", "logger": "a.b", "message": "100 %s"}
+
+
+def test_a_record_of_a_child_is_one_of_ours_under_the_childs_name(caplog: pytest.LogCaptureFixture) -> None:
+    relog("worker-3", json.dumps({**RECORD, "exception": "Traceback\n  here"}))
+    (record,) = caplog.records
+    assert (record.name, record.levelno, record.getMessage()) == ("worker-3.a.b", logging.WARNING, "100 %s")
+    assert record.exc_text == "Traceback\n  here"
+
+
+def test_a_record_of_a_child_below_the_level_is_left_out(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.ERROR, "worker-3")
+    relog("worker-3", json.dumps(RECORD))
+    assert not caplog.records
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["100 % sure", "", "3.5", "[1]", "{}", '{"level": "LOUD", "logger": "a", "message": ""}', '{"level": "INFO"}'],
+)
+def test_other_words_of_a_child_are_information(caplog: pytest.LogCaptureFixture, line: str) -> None:
+    caplog.set_level(logging.INFO, "worker-3")
+    relog("worker-3", line)
+    assert [(r.name, r.levelno, r.getMessage()) for r in caplog.records] == [("worker-3", logging.INFO, line)]
+
+
+@pytest.mark.parametrize(("letter", "level"), [("I", logging.INFO), ("W", logging.WARNING), ("E", logging.ERROR)])
+def test_a_line_of_grpcs_core_in_a_child_keeps_its_level(
+    caplog: pytest.LogCaptureFixture, letter: str, level: int
+) -> None:
+    caplog.set_level(logging.INFO, "worker-3")
+    relog("worker-3", f"{letter}1122 03:17:05.123456   71 chttp2_transport.cc:1403] Got goaway")
+    assert caplog.records[0].levelno == level
+
+
+@pytest.mark.parametrize(
+    ("form", "given", "then"), [("json", "", "NONE"), ("text", "", "ERROR"), ("json", "INFO", "INFO")]
+)
+def test_grpcs_core_is_quiet_where_machines_read_unless_somebody_wants_to_hear_it(
+    monkeypatch: pytest.MonkeyPatch, form: LogFormat, given: str, then: str
+) -> None:
+    monkeypatch.setenv("GRPC_VERBOSITY", given)
+    if not given:
+        monkeypatch.delenv("GRPC_VERBOSITY")
+    quiet_grpc(form)
+    assert os.environ["GRPC_VERBOSITY"] == then
+
+
+def test_something_frequent_is_due_at_most_once_in_a_while_and_the_rest_is_counted() -> None:
+    now = 0.0
+    seldom = Seldom(10.0, clock=lambda: now)
+    assert [seldom.due() for _ in range(4)] == [0, None, None, None]
+    now = 9.9
+    assert seldom.due() is None
+    now = 10.0
+    assert [seldom.due(), seldom.due()] == [4, None]
+
+
+def test_a_strangers_text_cannot_pass_for_ours() -> None:
+    forged = "it broke\n12:00:00 INFO learner: all is well\r\x1b[2J\u202e\x85next"
+    assert quoted(forged).splitlines() == ["| it broke", "| 12:00:00 INFO learner: all is well", "| ?[2J?", "| next"]
+
+
+def test_lines_beyond_a_rate_are_left_out_and_counted_in_the_next_one() -> None:
+    now = [0.0]
+    at_most = AtMost(rate=1.0, at_once=2, clock=lambda: now[0])
+
+    def passes(level: int = logging.WARNING) -> str | None:
+        record = logging.LogRecord("any", level, "", 0, "from %s", ("there",), None)
+        return record.getMessage() if at_most.filter(record) else None
+
+    assert [passes() for _ in range(4)] == ["from there", "from there", None, None]
+    now[0] = 1.0
+    assert passes() == "from there (2 lines before it were left out)"
+    assert passes() is None
+    assert passes(logging.CRITICAL) is not None, "the last words of a process are heard"

@@ -1,0 +1,23 @@
+from __future__ import annotations
+
+import pytest
+
+from common.errors import ConfigError
+from common.wire.address import split_address
+
+
+@pytest.mark.parametrize(
+    ("address", "parts"),
+    [("gpu-host:50051", ("gpu-host", 50051)), ("127.0.0.1:0", ("127.0.0.1", 0)), ("[::1]:65535", ("::1", 65535))],
+)
+def test_an_address_is_a_host_and_a_port(address: str, parts: tuple[str, int]) -> None:
+    assert split_address(address) == parts
+
+
+@pytest.mark.parametrize(
+    "address",
+    ["", "host", ":1", "host:", "host:http", "host:-1", "host:65536", "host:1.5", "host:²", "::1", "::1:50051"],
+)
+def test_anything_else_is_no_address(address: str) -> None:
+    with pytest.raises(ConfigError, match=rf"expected HOST:PORT or \[IPv6\]:PORT, found '{address}'"):
+        split_address(address)

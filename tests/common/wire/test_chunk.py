@@ -1,0 +1,92 @@
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from common.wire.chunk import taken_apart, with_data
+from common.wire.pb import crossborder_pb2 as pb
+
+HEAD = pb.GetModelResponse(
+    version=pb.ModelVersion(incarnation=2, opt_steps=30),
+    total_bytes=1 << 40,
+    checksum=1 << 63,
+    offset=300,
+    base=pb.ModelVersion(incarnation=1),
+)
+
+
+@given(st.binary(max_size=300))
+def test_a_message_is_what_protobuf_makes_of_it(data: bytes) -> None:
+    whole = pb.GetModelResponse.FromString(with_data(HEAD, data))
+    assert whole.data == data
+    whole.ClearField("data")
+    assert whole == HEAD
+
+
+@pytest.mark.parametrize("data", [b"", b"x", b"\x32\x01x" * 100])
+def test_it_is_taken_apart_whatever_the_order_of_its_fields(data: bytes) -> None:
+    fields = [pb.GetModelResponse(version=HEAD.version), pb.GetModelResponse(checksum=7), pb.GetModelResponse(offset=8)]
+    pieces = [*(field.SerializeToString() for field in fields), with_data(pb.GetModelResponse(), data)]
+    for order in itertools.permutations(pieces):
+        head, found = taken_apart(b"".join(order))
+        assert found.tobytes() == data
+        assert head == pb.GetModelResponse(version=HEAD.version, checksum=7, offset=8)
+
+
+def test_fields_of_a_later_protocol_are_passed_over() -> None:
+    later = b"\xf8\x07\x01" + b"\xfa\x07\x02xx" + b"\xf9\x07" + bytes(8) + b"\xfd\x07" + bytes(4)
+    head, found = taken_apart(later + with_data(HEAD, b"data"))
+    assert found.tobytes() == b"data"
+    assert head.offset == HEAD.offset
+
+
+def test_one_without_data_has_none() -> None:
+    head, found = taken_apart(pb.GetModelResponse(not_modified=True).SerializeToString())
+    assert head.not_modified
+    assert found.tobytes() == b""
+
+
+def data_of(message: bytes) -> bytes | None:
+    """None if it is refused."""
+    try:
+        return taken_apart(message)[1].tobytes()
+    except ValueError:
+        return None
+
+
+@pytest.mark.parametrize("length", range(len(with_data(HEAD, b"data"))))
+def test_one_that_was_cut_off_never_gives_half_of_its_data(length: int) -> None:
+    assert not data_of(with_data(HEAD, b"data")[:length])
+
+
+@pytest.mark.parametrize("message", [b"\x80" * 1000, b"\x32" + b"\x80" * 1000, b"\x33", b"\x32\x05data", b"\x08"])
+def test_other_bytes_are_refused(message: bytes) -> None:
+    with pytest.raises(ValueError, match=f"expected a GetModelResponse, found {len(message)} other bytes"):
+        taken_apart(message)
+
+
+def test_data_that_come_twice_are_refused() -> None:
+    with pytest.raises(ValueError, match="with data once, found them twice"):
+        taken_apart(with_data(HEAD, b"one") + with_data(HEAD, b"two"))
+
+
+FIELDS = [
+    HEAD.SerializeToString(),
+    b"\x32\x04data",
+    b"\xfa\x07\x02xx",
+    b"\xf9\x07" + bytes(8),
+    b"\x28\x96\x01",
+    b"\x32",
+]
+
+
+@given(st.lists(st.sampled_from(FIELDS) | st.binary(max_size=3), max_size=6).map(b"".join))
+def test_protobuf_finds_the_same_wherever_anything_is_found(message: bytes) -> None:
+    if (data := data_of(message)) is not None:
+        whole, head = pb.GetModelResponse.FromString(message), taken_apart(message)[0]
+        assert whole.data == data
+        whole.ClearField("data")
+        assert whole == head

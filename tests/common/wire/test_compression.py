@@ -1,0 +1,69 @@
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+import zstandard
+from hypothesis import given
+from hypothesis import strategies as st
+
+from common.errors import RefusedError
+from common.wire.compression import compress, decompress
+
+SCREEN = bytes(7056)
+
+
+@given(st.binary())
+def test_what_is_compressed_comes_back(data: bytes) -> None:
+    assert decompress(compress(data), len(data)) == data
+
+
+def test_what_cannot_be_compressed_grows_by_a_few_bytes_only() -> None:
+    noise = np.random.default_rng(0).bytes(1 << 20)
+    assert len(compress(noise)) < len(noise) + 64
+
+
+def test_a_bomb_is_refused_from_what_it_states() -> None:
+    with pytest.raises(RefusedError, match="expected a content size of up to 7055 bytes, found 7056"):
+        decompress(compress(SCREEN), 7055)
+
+
+def test_a_frame_that_does_not_state_its_size_is_refused() -> None:
+    frame = zstandard.ZstdCompressor(write_content_size=False).compress(SCREEN)
+    with pytest.raises(RefusedError, match="expected a content size of up to 7056 bytes, found none"):
+        decompress(frame, 7056)
+
+
+def lying(frame: bytes) -> bytes:
+    """It holds more than it states: the size of 7056 is two bytes, less 256, after magic and descriptor."""
+    stated = (7056 - 256).to_bytes(2, "little")
+    assert frame[5:7] == stated
+    return frame[:5] + bytes(2) + frame[7:]
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda frame: b"",
+        lambda frame: SCREEN,
+        lambda frame: frame[:-1],
+        lambda frame: frame + b"x",
+        lambda frame: frame + frame,
+        lying,
+    ],
+)
+def test_anything_but_one_whole_frame_is_refused(spoil: Callable[[bytes], bytes]) -> None:
+    with pytest.raises(RefusedError, match=re.escape("payload: expected one Zstandard frame, found other bytes: ")):
+        decompress(spoil(compress(SCREEN)), 7056)
+
+
+def test_threads_do_not_mix_up_their_data() -> None:
+    def survives(seed: int) -> bool:
+        data = np.random.default_rng(seed).integers(0, 4, 100_000, np.uint8).tobytes()
+        return decompress(compress(data), len(data)) == data
+
+    with ThreadPoolExecutor(4) as threads:
+        assert all(threads.map(survives, range(100)))

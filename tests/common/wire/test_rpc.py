@@ -1,0 +1,163 @@
+from __future__ import annotations
+
+import random
+import struct
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import grpc
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from common.config.server_config import ServerConfig
+from common.data import NO_MODEL, ModelVersion
+from common.errors import CrossborderError, ProtocolMismatchError, RefusedError, SchemaMismatchError
+from common.wire.pb import crossborder_pb2 as pb
+from common.wire.pb import crossborder_pb2_grpc as pb_grpc
+from common.wire.rpc import (
+    CLIENT_OPTIONS,
+    ERROR_KEY,
+    Backoff,
+    NotJoinedError,
+    StoppingError,
+    checksum,
+    describe,
+    typed_error,
+    version_from_pb,
+    version_to_pb,
+)
+from learner.ingest.server_options import server_options
+
+
+@given(st.binary(max_size=40), st.integers(0, 39), st.integers(1, 255))
+def test_a_checksum_adds_up_words_and_sees_a_changed_byte(data: bytes, place: int, change: int) -> None:
+    padded = data + bytes(-len(data) % 8)
+    words = struct.unpack(f"<{len(padded) // 8}Q", padded)
+    assert checksum(data) == sum(words) % 2**64
+    if place < len(data):
+        changed = data[:place] + bytes([data[place] ^ change]) + data[place + 1 :]
+        assert checksum(changed) != checksum(data)
+
+
+class Refusing(pb_grpc.LearnerServiceServicer):
+    """Refuses every ``Join`` with the status and the error key that its ``host`` names."""
+
+    def Join(self, request: pb.JoinRequest, context: grpc.ServicerContext) -> pb.JoinResponse:  # noqa: N802
+        code, _, key = request.host.partition(" ")
+        context.set_trailing_metadata(((ERROR_KEY, key),) if key else ())
+        context.abort(grpc.StatusCode[code], "the details")
+
+
+def serve(address: str, max_message_bytes: int = 1 << 20) -> tuple[grpc.Server, int]:
+    server = grpc.server(
+        ThreadPoolExecutor(1), options=server_options(ServerConfig(max_message_bytes=max_message_bytes))
+    )
+    pb_grpc.add_LearnerServiceServicer_to_server(Refusing(), server)  # type: ignore[abstract]
+    port = server.add_insecure_port(address)
+    server.start()
+    return server, port
+
+
+@pytest.fixture
+def port() -> Iterator[int]:
+    server, port = serve("127.0.0.1:0", max_message_bytes=1024)
+    yield port
+    server.stop(None).wait()
+
+
+def refusal(port: int, host: str) -> Any:
+    """The error of a real call that was refused as ``host`` says."""
+    with grpc.insecure_channel(f"127.0.0.1:{port}", options=CLIENT_OPTIONS) as channel:
+        with pytest.raises(grpc.RpcError) as caught:
+            pb_grpc.LearnerServiceStub(channel).Join(pb.JoinRequest(host=host), timeout=10)
+        return caught.value
+
+
+@pytest.mark.parametrize(
+    ("host", "kind"),
+    [
+        ("FAILED_PRECONDITION protocol_mismatch", ProtocolMismatchError),
+        ("FAILED_PRECONDITION not_joined", NotJoinedError),
+        ("FAILED_PRECONDITION schema_mismatch", SchemaMismatchError),
+        ("INVALID_ARGUMENT bad_items", RefusedError),
+        ("UNAVAILABLE stopping", StoppingError),
+        ("INVALID_ARGUMENT", RefusedError),
+        ("UNIMPLEMENTED", RefusedError),
+        ("PERMISSION_DENIED", RefusedError),
+        ("FAILED_PRECONDITION a_key_of_tomorrow", RefusedError),
+    ],
+)
+def test_a_refusal_for_good_becomes_its_typed_error(port: int, host: str, kind: type[CrossborderError]) -> None:
+    found = typed_error(refusal(port, host))
+    assert type(found) is kind
+    assert str(found) == "the details"
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        "UNAVAILABLE",
+        "DEADLINE_EXCEEDED",
+        "RESOURCE_EXHAUSTED too_many_actors",
+        "RESOURCE_EXHAUSTED over_limit",
+        "UNAVAILABLE some_proxy",
+    ],
+)
+def test_what_may_mend_itself_is_no_error_but_tried_again(port: int, host: str) -> None:
+    assert typed_error(refusal(port, host)) is None
+
+
+def test_nobody_listening_is_tried_again() -> None:
+    server, port = serve("127.0.0.1:0")
+    server.stop(None).wait()
+    error = refusal(port, "UNAVAILABLE")
+    assert typed_error(error) is None
+    assert describe(error).startswith("UNAVAILABLE: ")
+    assert "the details" not in describe(error)
+
+
+def test_a_failed_call_is_described_in_one_line(port: int) -> None:
+    assert describe(refusal(port, "NOT_FOUND")) == "NOT_FOUND: the details"
+
+
+def test_a_message_above_the_limit_never_reaches_the_service(port: int) -> None:
+    error = refusal(port, "NOT_FOUND " + "x" * 2000)
+    assert error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+
+
+def test_a_port_that_is_taken_is_an_error(port: int) -> None:
+    with pytest.raises(RuntimeError, match="bind"):
+        serve(f"127.0.0.1:{port}")
+
+
+def test_clients_ping_no_more_often_than_the_server_allows() -> None:
+    client, server = dict(CLIENT_OPTIONS), dict(server_options(ServerConfig()))
+    assert client["grpc.keepalive_time_ms"] >= server["grpc.http2.min_recv_ping_interval_without_data_ms"]
+    assert server["grpc.keepalive_permit_without_calls"] == client["grpc.keepalive_permit_without_calls"] == 1
+
+
+def test_delays_lie_anywhere_below_a_ceiling_that_doubles_up_to_the_highest() -> None:
+    backoffs = [Backoff(first=0.1, highest=5.0, rng=random.Random(seed)) for seed in range(200)]
+    for ceiling in [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0]:
+        delays = [backoff.next_delay() for backoff in backoffs]
+        assert 0 <= min(delays) < 0.05 * ceiling
+        assert 0.95 * ceiling < max(delays) <= ceiling
+
+
+def test_after_a_success_delays_are_short_again() -> None:
+    backoff = Backoff(first=0.1, highest=5.0, rng=random.Random(0))
+    assert max(backoff.next_delay() for _ in range(20)) > 0.1
+    backoff.reset()
+    assert backoff.next_delay() <= 0.1
+
+
+def test_backing_off_for_days_never_overflows() -> None:
+    backoff = Backoff(first=0.1, highest=5.0)
+    assert all(backoff.next_delay() <= 5.0 for _ in range(5000))
+
+
+@pytest.mark.parametrize("version", [NO_MODEL, ModelVersion(1, 0), ModelVersion(3, 2**40)])
+def test_a_version_survives_the_wire(version: ModelVersion) -> None:
+    assert version_from_pb(pb.ModelVersion.FromString(version_to_pb(version).SerializeToString())) == version

@@ -1,0 +1,71 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from common.errors import ConfigError
+from common.wire.tokens import ACTOR_VARIABLE, UNNAMED, Token, Tokens, TokenSource, format_tokens
+
+FIRST, SECOND = "first-token-of-all", "second-token-of-all"
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    path = tmp_path / "token"
+    path.write_text(f"{FIRST}\nalice {SECOND}\n")
+    path.chmod(0o600)
+    return path
+
+
+def test_a_line_is_a_name_and_a_token_or_a_token_alone_and_the_first_is_sent(path: Path) -> None:
+    source, tokens = TokenSource.find(path, ACTOR_VARIABLE, {}), Tokens.find(path, ACTOR_VARIABLE, {})
+    assert source is not None
+    assert source.read() == (Token(UNNAMED, FIRST), Token("alice", SECOND))
+    assert tokens is not None
+    assert tokens.first() == FIRST
+    assert format_tokens(source.read()) == path.read_text()
+
+
+def test_no_secret_shows_where_tokens_are_printed(path: Path) -> None:
+    assert FIRST not in repr(TokenSource("", path).read()[0])
+    assert FIRST not in repr(TokenSource("", None, FIRST))
+
+
+def test_a_file_that_every_user_can_read_is_warned_of(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    TokenSource("", path).read()
+    assert "chmod" not in caplog.text
+    path.chmod(0o644)
+    TokenSource("", path).read()
+    assert f"every user of this host can read it; chmod 600 {path}" in caplog.text
+
+
+def test_a_file_goes_before_the_file_of_the_environment_and_that_before_a_token_in_it(path: Path) -> None:
+    other = path.with_name("other")
+    other.write_text(SECOND)
+    environment = {f"{ACTOR_VARIABLE}_FILE": str(other), ACTOR_VARIABLE: "third-token-of-all"}
+    found = [
+        Tokens.find(path, ACTOR_VARIABLE, environment),
+        Tokens.find(None, ACTOR_VARIABLE, environment),
+        Tokens.find(None, ACTOR_VARIABLE, {ACTOR_VARIABLE: "third-token-of-all"}),
+    ]
+    assert [tokens.first() for tokens in found if tokens] == [FIRST, SECOND, "third-token-of-all"]
+    assert Tokens.find(None, ACTOR_VARIABLE, {}) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("\n", "one token per line, found none"),
+        ("short", "line 1: expected a token of 16 or more .* found 5"),
+        ("é", "be read"),
+        ("a b short-short-short-short", "line 1: expected a name and a token, or a token alone, found 3 words"),
+        (f"{'short' * 7} {FIRST}", "line 1: expected a name of up to 32 letters"),
+        (f"bob {FIRST}\n\nalice {FIRST}", "line 3: expected another token than that of 'bob', found the same"),
+    ],
+)
+def test_a_file_without_proper_tokens_is_an_error_that_shows_none(path: Path, text: str, message: str) -> None:
+    path.write_text(text)
+    with pytest.raises(ConfigError, match=message) as error:
+        Tokens.find(path, ACTOR_VARIABLE, {})
+    assert "short" not in str(error.value)

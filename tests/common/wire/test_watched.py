@@ -1,0 +1,49 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from common.errors import ConfigError
+from common.wire.watched import Watched
+
+
+def number_in(path: Path) -> list[int]:
+    try:
+        return [int(path.read_text())]
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{path}: expected a number") from error
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    path = tmp_path / "number"
+    path.write_text("1")
+    return path
+
+
+def test_the_value_is_the_same_object_until_the_file_changes(path: Path) -> None:
+    watched = Watched([path], lambda: number_in(path))
+    first = watched.get()
+    assert watched.get() is first
+    path.write_text("12")
+    assert watched.get() == [12]
+
+
+def test_a_change_that_cannot_be_read_is_logged_once_and_the_value_stays(
+    path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    watched = Watched([path], lambda: number_in(path))
+    path.write_text("none")
+    assert (watched.get(), watched.get()) == ([1], [1])
+    assert caplog.text.count("expected a number") == 1
+    path.unlink()
+    assert watched.get() == [1]
+    path.write_text("22")
+    assert watched.get() == [22]
+
+
+def test_what_cannot_be_read_at_the_start_is_an_error(path: Path) -> None:
+    path.write_text("none")
+    with pytest.raises(ConfigError, match="expected a number"):
+        Watched([path], lambda: number_in(path))

@@ -1,0 +1,93 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from common.config.run_config import EvaluatorConfig
+from common.envs import Env
+from common.interfaces import Agent, Evaluation
+from learner.commands import policy_eval
+from learner.storage.checkpoint import Checkpoints
+from tests.learner.storage.test_checkpoint import CONFIG, dqn, save_own_parts
+
+
+def test_a_saved_policy_is_scored_without_its_configuration(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Checkpoints(tmp_path, CONFIG, "run").save("best", dqn(seed=1), opt_steps=12)
+    assert policy_eval.main(["--run", str(tmp_path), "--episodes", "3", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["opt_steps"] == 12
+    assert 1 <= found["eval_reward_min"] <= found["eval_reward"] <= found["eval_reward_max"] <= 500
+    assert policy_eval.main(["--run", str(tmp_path), "--episodes", "3", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == found, "the same seeds, the same score"
+    assert policy_eval.main(["--run", str(tmp_path), "--best", "--episodes", "3", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == found, "the best is what is scored unless another is named"
+
+
+def test_a_policy_is_scored_in_the_environment_of_evaluations(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    env = CONFIG.env.model_copy(update={"eval_params": {"max_episode_steps": 3}})
+    Checkpoints(tmp_path, CONFIG.model_copy(update={"env": env}), "run").save("best", dqn(seed=1), opt_steps=12)
+    assert policy_eval.main(["--run", str(tmp_path), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["eval_reward_min"], found["eval_reward_max"]) == (3.0, 3.0)
+
+
+class LongestEpisodes:
+    """A user's evaluator: the score is a number that says how it was built."""
+
+    def __init__(self, env: Env, config: EvaluatorConfig, bonus: float) -> None:
+        self._config, self._bonus = config, bonus
+
+    def evaluate(self, agent: Agent) -> Evaluation:
+        score = 100 * self._config.episodes + self._config.seed + self._bonus
+        return Evaluation(score, {"own_key": self._bonus})
+
+
+def test_a_policy_is_scored_by_the_evaluator_of_its_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    target = "tests.learner.commands.test_policy_eval:LongestEpisodes"
+    evaluator = EvaluatorConfig(target=target, params={"bonus": 0.5}, episodes=3, seed=40)
+    Checkpoints(tmp_path, CONFIG, "run", evaluator).save("best", dqn(seed=1), opt_steps=12)
+    assert policy_eval.main(["--run", str(tmp_path), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found == {
+        "checkpoint": str(tmp_path / "best"),
+        "opt_steps": 12,
+        "episodes": 3,
+        "seed": 40,
+        "score": 340.5,
+        "own_key": 0.5,
+    }
+    assert policy_eval.main(["--run", str(tmp_path), "--json", "--episodes", "7", "--seed", "1"]) == 0
+    assert json.loads(capsys.readouterr().out)["score"] == 701.5
+
+
+def test_where_nothing_was_scored_the_last_policy_is_taken_and_that_is_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    evaluator = EvaluatorConfig(episodes=2, seed=40)
+    Checkpoints(tmp_path, CONFIG, "run", evaluator).save("final", dqn(seed=1), opt_steps=12)
+    assert policy_eval.main(["--run", str(tmp_path), "--json"]) == 0
+    told = capsys.readouterr()
+    assert json.loads(told.out)["checkpoint"] == str(tmp_path / "final")
+    assert f"{tmp_path} has no best/: final/, the policy at the end of training, is taken" in told.err
+    assert policy_eval.main(["--run", str(tmp_path), "--best"]) == 12
+
+
+def test_a_run_without_that_checkpoint_is_a_clear_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert policy_eval.main(["--run", str(tmp_path)]) == 12
+    assert "best: no readable checkpoint" in capsys.readouterr().err
+
+
+def test_a_number_of_episodes_that_is_none_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Checkpoints(tmp_path, CONFIG, "run").save("best", dqn(seed=1), opt_steps=12)
+    assert policy_eval.main(["--run", str(tmp_path), "--episodes", "0"]) == 2
+    assert "episodes: Input should be greater than 0" in capsys.readouterr().err
+
+
+def test_a_film_of_what_cannot_be_seen_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    save_own_parts(tmp_path)
+    assert policy_eval.main(["--run", str(tmp_path), "--record-video"]) == 3
+    assert "a video needs an environment that takes render_mode 'rgb_array'" in capsys.readouterr().err

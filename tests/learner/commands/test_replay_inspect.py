@@ -1,0 +1,109 @@
+"""``replay-inspect`` on runs of real parts, going on or finished."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from common.wire.pb import crossborder_pb2 as pb
+from learner.commands.replay_inspect import main
+from learner.loop.in_turns import train_in_turns
+from learner.loop.server import LearnerServer, train_async
+from learner.replay.inspection import Histogram, Inspection
+from tests.conftest import MakeConfig
+from tests.learner.ingest.test_service import Client, Talk
+
+
+def inspect(run: Path, capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
+    assert main([str(run), "--json", *words]) == 0
+    found: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return found
+
+
+def test_a_run_that_is_going_on_can_be_looked_at(host: LearnerServer, capsys: pytest.CaptureFixture[str]) -> None:
+    client = Client(host)
+    client.join()
+    talk = Talk(client.stub)
+    talk.say(client.batch(1, report=pb.Report(env_steps=5)))
+    found = inspect(host._run.dir.path, capsys, "--items", "2")
+    talk.end()
+    assert (found["items"], found["capacity"], found["stored"], found["first"]) == (5, 1_000_000, 5, 0)
+    assert [column["name"] for column in found["schema"]] == [column.name for column in client.schema.columns]
+    assert [(actor["host"], actor["state"], actor["items"]) for actor in found["actors"]] == [("here", "online", 5)]
+    assert [(item["index"], item["reward"]) for item in found["newest"]] == [(4, 4.0), (3, 3.0)]
+    rewards = found["histograms"]["reward"]
+    assert (rewards["n"], rewards["mean"], rewards["low"], rewards["high"]) == (5, 2.0, 0.0, 4.0)
+    assert (sum(rewards["counts"]), rewards["edges"][0], rewards["edges"][-1]) == (5, 0.0, 4.0)
+
+
+def test_an_empty_replay_has_nothing_to_show(host: LearnerServer, capsys: pytest.CaptureFixture[str]) -> None:
+    found = inspect(host._run.dir.path, capsys)
+    assert (found["items"], found["oldest_seconds"], found["actors"], found["newest"]) == (0, None, [], [])
+    assert found["histograms"] == {}
+
+
+def test_a_finished_run_shows_how_old_its_items_are_and_its_priorities(
+    make_config: MakeConfig, capsys: pytest.CaptureFixture[str]
+) -> None:
+    changes: dict[str, Any] = {
+        "replay": {"capacity": 200, "prioritized": {}},
+        "push": {"initial_priorities": True, "n_buffer": 10},
+        "trainer": {"max_opts": 50, "eval_interval": 0},
+        "agent": {"target": "tests.parts:RatingAgent"},
+    }
+    run = train_async(make_config(**changes), 1).run_dir
+    found = inspect(run, capsys)
+    assert 0 < found["items"] <= 200
+    assert found["oldest_seconds"] > 0
+    assert found["actors"][0]["state"] == "left"
+    assert set(found["histograms"]) == {"reward", "first priority", "priority"}
+    assert main([str(run)]) == 0
+    shown = capsys.readouterr().out
+    for what in ("of 200 items", "columns", "actors", "newest items", "reward: mean", "priority: mean", "█"):
+        assert what in shown
+
+
+def test_a_run_in_turns_with_frames_has_no_actors(make_config: MakeConfig, capsys: pytest.CaptureFixture[str]) -> None:
+    env = {"target": "tests.frames:stacked_counting_env"}
+    agent = {"target": "tests.frames:FilmCritic", "params": {"in_turns": True}}
+    run = train_in_turns(make_config(env=env, agent=agent, trainer={"max_opts": 20})).run_dir
+    found = inspect(run, capsys, "--items", "1")
+    assert found["frames"]["stored"] >= found["stored"] > 0
+    assert (found["actors"], found["oldest_seconds"]) == ([], None)
+    frames = next(column for column in found["schema"] if column["frames"])
+    assert found["newest"][0][frames["name"]]["shape"] == frames["shape"]
+    assert main([str(run)]) == 0
+    assert "frames ever stored" in capsys.readouterr().out
+
+
+def test_nothing_is_written(host: LearnerServer) -> None:
+    inspection = Inspection(host._run.dir.path)
+    with pytest.raises(ValueError, match="read-only"):
+        inspection.memory.columns["reward"][0] = 1.0
+
+
+@pytest.mark.parametrize("make", [lambda path: None, lambda path: path.mkdir()], ids=["missing", "empty"])
+def test_what_is_no_run_is_said(
+    tmp_path: Path, make: Callable[[Path], None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "cartpole-1").mkdir()
+    make(tmp_path / "cartpole-2")
+    assert main([str(tmp_path / "cartpole-2")]) == 4
+    expected = "no readable replay memory" if (tmp_path / "cartpole-2").exists() else "did you mean"
+    assert expected in capsys.readouterr().err
+
+
+def test_a_histogram_counts_every_value_also_equal_ones() -> None:
+    assert Histogram.of(np.empty(0)) is None
+    same = Histogram.of(np.full(7, 3.0))
+    assert same is not None
+    assert (sum(same.counts), same.low, same.high) == (7, 3.0, 3.0)
+    assert same.edges()[-1] == pytest.approx(4.0)
+    spread = Histogram.of(np.arange(100.0))
+    assert spread is not None
+    assert spread.counts == [5] * 20

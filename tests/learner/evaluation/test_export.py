@@ -1,0 +1,116 @@
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+import torch
+from gymnasium.spaces import Box, Discrete
+
+from common.agents.dqn import DQN
+from common.agents.iqn import IQN
+from common.agents.sac import SAC
+from common.agents.td3 import TD3
+from common.data import Array
+from common.errors import ConfigError, PluginError
+from common.interfaces import Agent, EnvSpec
+from common.testing.agents import MakeAgent
+from learner.evaluation.export import export_policy
+
+FLOATS, BYTES, DOUBLES = Box(-3, 3, (4,), np.float32), Box(0, 255, (2, 3), np.uint8), Box(-3, 3, (2, 3), np.float64)
+UNEVEN = Box(np.array([-2, 0], np.float32), np.array([2, 10], np.float32))
+DUELING = {"target": "examples.own_network:Dueling", "params": {"width": 16}}
+NATURE = {"target": "common.agents.networks:NatureCnn", "params": {"hidden": 8}}
+AGENTS: dict[str, tuple[MakeAgent, EnvSpec]] = {
+    "DQN": (DQN, EnvSpec(FLOATS, Discrete(5))),
+    "DQN that counts from 3, on bytes": (DQN, EnvSpec(BYTES, Discrete(5, start=3, dtype=np.int32))),
+    "DQN with an own network": (partial(DQN, network=DUELING), EnvSpec(FLOATS, Discrete(5))),
+    "IQN": (partial(IQN, units=(32,), feature_dim=16), EnvSpec(FLOATS, Discrete(5))),
+    "SAC": (SAC, EnvSpec(FLOATS, UNEVEN)),
+    "SAC with doubles": (SAC, EnvSpec(DOUBLES, Box(-1, 5, (2, 2), np.float64))),
+    "SAC on images": (partial(SAC, units=(16,), network=NATURE), EnvSpec(Box(0, 255, (4, 84, 84), np.uint8), UNEVEN)),
+    "TD3": (TD3, EnvSpec(FLOATS, UNEVEN)),
+}
+
+
+def exported(policy: torch.nn.Module, spec: EnvSpec, path: Path, **metadata: str) -> onnxruntime.InferenceSession:
+    export_policy(policy, spec.observation_space, metadata, path)
+    return onnxruntime.InferenceSession(path)
+
+
+@pytest.mark.parametrize("name", AGENTS)
+def test_onnxruntime_acts_as_the_agent_does_for_one_and_for_many(tmp_path: Path, name: str) -> None:
+    make, spec = AGENTS[name]
+    agent: Agent = make(spec=spec, seed=7, epsilon=0.5, device="cpu")
+    agent.eval()
+    policy = agent.policy()
+    for bias in (parameter for parameter in policy.parameters() if parameter.ndim == 1):
+        bias.detach().zero_()  # They would decide alone in a policy that has learnt nothing.
+    session = exported(policy, spec, tmp_path / "policy.onnx")
+    spec.observation_space.seed(0)
+    obs: Array = np.stack([spec.observation_space.sample() for _ in range(256)])
+    (many,) = session.run(["action"], {"obs": obs})
+    single = np.concatenate([session.run(["action"], {"obs": row[None]})[0] for row in obs])
+    expected = agent.sample(obs)
+    assert len(np.unique(expected, axis=0)) > 1, "a policy that does the same everywhere would show nothing"
+    for actions in (many, single):
+        assert actions.dtype == spec.action_space.dtype
+        np.testing.assert_allclose(actions, expected, rtol=1e-5, atol=1e-5)
+        assert all(spec.action_space.contains(action) for action in actions)
+
+
+def test_the_file_names_its_ends_and_where_it_comes_from(tmp_path: Path) -> None:
+    spec = EnvSpec(BYTES, Discrete(5))
+    session = exported(DQN(spec, seed=0).policy(), spec, tmp_path / "policy.onnx", run_id="abc", opt_steps="12")
+    (obs,), (action,) = session.get_inputs(), session.get_outputs()
+    assert (obs.name, obs.type, obs.shape) == ("obs", "tensor(uint8)", ["batch", 2, 3])
+    assert (action.name, action.type, action.shape) == ("action", "tensor(int64)", ["batch"])
+    assert session.get_modelmeta().custom_metadata_map == {"run_id": "abc", "opt_steps": "12"}
+    assert onnx.load(tmp_path / "policy.onnx").opset_import[0].version >= 17
+
+
+class ForTwo(torch.nn.Module):
+    """Takes two observations, neither more nor fewer."""
+
+    def forward(self, obs: torch.Tensor) -> torch.Tensor:
+        return obs.reshape(2, 4)
+
+
+class Choosy(torch.nn.Module):
+    """Looks at values to decide what to compute."""
+
+    def forward(self, obs: torch.Tensor) -> torch.Tensor:
+        return obs if obs.sum() > 0 else -obs
+
+
+class Exotic(torch.nn.Module):
+    """Computes what ONNX does not know."""
+
+    def forward(self, obs: torch.Tensor) -> Any:
+        return torch.linalg.eigvals(obs[:, :, None] * obs[:, None])
+
+
+REFUSED: Mapping[type[torch.nn.Module], str] = {
+    ForTwo: "Constraints violated",
+    Choosy: "data-dependent",
+    Exotic: "No ONNX function found",
+}
+
+
+@pytest.mark.parametrize("kind", REFUSED)
+def test_a_policy_that_onnx_cannot_express_is_refused_with_the_cause(
+    tmp_path: Path, kind: type[torch.nn.Module]
+) -> None:
+    with pytest.raises(PluginError, match=f"^the policy cannot be exported: .*{REFUSED[kind]}.*$"):
+        export_policy(kind(), FLOATS, {}, tmp_path / "policy.onnx")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_place_that_cannot_be_written_is_an_error_with_its_cause(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"nowhere/policy\.onnx: cannot be written: No such file or directory"):
+        export_policy(torch.nn.Linear(4, 2), FLOATS, {}, tmp_path / "nowhere" / "policy.onnx")

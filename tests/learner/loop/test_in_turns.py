@@ -1,0 +1,220 @@
+"""Training in turns: the same parts, one process, and the same curve every time."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+
+from common.config.run_config import RunConfig
+from common.data import Array
+from common.envs import spec_of
+from common.errors import ConfigError, RefusedError
+from common.processors import OneStep
+from common.settings import validate
+from learner.loop.in_turns import train_in_turns
+from learner.loop.learner import Outcome
+from learner.replay.memory import ReplayMemory
+from tests.conftest import Command, MakeConfig
+from tests.parts import CountingEnv, assert_complete, expected_items
+
+IN_TURNS = {"target": "tests.parts:CheckingAgent", "params": {"in_turns": True}}
+SCHEMA = OneStep().schema(spec_of(CountingEnv()))
+
+
+IDLE = {"target": "common.agents.dqn:DQN", "params": {"units": [4]}}
+
+
+class Paying(gymnasium.Env[Array, Any]):
+    """Pays so much in each of its episodes of one step."""
+
+    def __init__(self, pay: float, n_actions: int = 2, width: int = 1) -> None:
+        self.observation_space = gymnasium.spaces.Box(-1, 1, (width,), np.float32)
+        self.action_space = gymnasium.spaces.Discrete(n_actions)
+        self._pay = pay
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Array, dict[str, Any]]:
+        return np.zeros(self.observation_space.shape, np.float32), {}
+
+    def step(self, action: int) -> tuple[Array, float, bool, bool, dict[str, Any]]:
+        return self.reset()[0], self._pay, True, False, {}
+
+
+class Succeeding(Paying):
+    """Every other episode succeeds, and says so."""
+
+    episodes = 0
+
+    def step(self, action: int) -> tuple[Array, float, bool, bool, dict[str, Any]]:
+        self.episodes += 1
+        return *super().step(action)[:4], {"is_success": np.bool_(self.episodes % 2 == 0)}
+
+
+def test_what_the_agent_gets_in_training_is_recorded(make_config: MakeConfig) -> None:
+    config = make_config(
+        agent=IDLE,
+        env={"target": "tests.learner.loop.test_in_turns:Succeeding", "params": {"pay": 3.0}},
+        trainer={"max_opts": 4, "warmup_period": 1, "record_interval": 2, "eval_interval": 0},
+    )
+    run_dir = train_in_turns(config).run_dir
+    with (run_dir / "metrics.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [(row["train_return"], row["train_length"]) for row in rows] == [("3.0", "1.0")] * 2
+    assert [row["train_success"] for row in rows] == ["0.5"] * 2
+
+
+def cartpole(run_dir: Path, seed: int, envs_per_actor: int = 1, **replay: Any) -> RunConfig:
+    """A short CartPole run that draws on every source of chance there is."""
+    return validate(
+        RunConfig,
+        {
+            "run_dir": str(run_dir),
+            "seed": seed,
+            "env": {"target": "gymnasium:make", "params": {"id": "CartPole-v1"}},
+            "agent": {"target": "common.agents.dqn:DQN", "params": {"units": [16], "explorer": {"final_step": 50}}},
+            "exploration": {"base": 0.2},
+            "replay": {"capacity": 1000, "samples_per_insert": 16, **replay},
+            "trainer": {"max_opts": 200, "warmup_period": 50, "eval_interval": 50, "record_interval": 20},
+            "evaluator": {"episodes": 2},
+            "envs_per_actor": envs_per_actor,
+        },
+    )
+
+
+def rows(run_dir: Path) -> list[dict[str, str]]:
+    """What was recorded, without the times."""
+    with (run_dir / "metrics.csv").open(newline="") as file:
+        return [{k: v for k, v in row.items() if "sec" not in k} for row in csv.DictReader(file)]
+
+
+def test_the_same_seed_gives_the_same_curve_twice_and_another_seed_another(tmp_path: Path) -> None:
+    first, again, other = (
+        rows(train_in_turns(cartpole(tmp_path / name, seed)).run_dir) for name, seed in (("a", 3), ("b", 3), ("c", 4))
+    )
+    assert len(first) == 10 + 2  # Every 20 steps, and at the evaluations that do not fall on one of them.
+    assert first == again
+    assert first != other
+
+
+def test_a_replay_on_the_device_gives_the_same_curve(tmp_path: Path) -> None:
+    there, here = (
+        rows(train_in_turns(cartpole(tmp_path / name, 3, prioritized={}, resident=resident)).run_dir)
+        for name, resident in (("a", True), ("b", False))
+    )
+    assert there == here
+
+
+def test_so_it_is_with_everything_that_draws_by_priority(tmp_path: Path) -> None:
+    def train(name: str) -> list[dict[str, str]]:
+        values = cartpole(tmp_path / name, seed=3).model_dump()
+        values["replay"]["prioritized"], values["push"]["initial_priorities"] = {}, True
+        return rows(train_in_turns(validate(RunConfig, values)).run_dir)
+
+    first, again = train("a"), train("b")
+    assert first == again != rows(train_in_turns(cartpole(tmp_path / "uniform", seed=3)).run_dir)
+
+
+@pytest.mark.parametrize("envs", [1, 4])
+def test_the_replay_ratio_is_exact(tmp_path: Path, envs: int) -> None:
+    result = train_in_turns(cartpole(tmp_path / "run", 0, envs))
+    drawn_after_warmup = 200 * 64
+    assert result.samples_total == pytest.approx(50 + drawn_after_warmup / 16, abs=4)
+    assert result.outcome is Outcome.MAX_OPTS
+
+
+def test_without_a_ratio_there_is_an_opt_step_each_opt_interval_env_steps(make_config: MakeConfig) -> None:
+    config = make_config(agent=IN_TURNS, trainer={"max_opts": 30, "opt_interval": 4, "warmup_period": 10})
+    assert train_in_turns(config).samples_total == 8 + 30 * 4
+
+
+@pytest.mark.parametrize("opt_interval", [4, 24])
+def test_a_round_in_eight_environments_counts_as_eight_env_steps(make_config: MakeConfig, opt_interval: int) -> None:
+    trainer = {"max_opts": 30, "opt_interval": opt_interval}
+    config = make_config(agent=IN_TURNS, envs_per_actor=8, trainer=trainer)
+    assert train_in_turns(config).samples_total == 30 * opt_interval
+
+
+def test_each_of_several_environments_is_stored_once_and_in_order(make_config: MakeConfig) -> None:
+    config = make_config(seed=5, agent=IN_TURNS, envs_per_actor=3, trainer={"max_opts": 300, "opt_interval": 1})
+    result = train_in_turns(config)
+    memory = ReplayMemory(result.run_dir / "shared" / "replay", SCHEMA, config.replay.capacity, create=False)
+    assert memory.committed == result.samples_total == 300
+    assert_complete({name: column[:300] for name, column in memory.columns.items()}, {5: 100, 6: 100, 7: 100})
+
+
+def test_every_item_is_stored_once_and_in_order(make_config: MakeConfig) -> None:
+    config = make_config(seed=5, agent=IN_TURNS, trainer={"max_opts": 500, "opt_interval": 1})
+    result = train_in_turns(config)
+    memory = ReplayMemory(result.run_dir / "shared" / "replay", SCHEMA, config.replay.capacity, create=False)
+    assert memory.committed == result.samples_total == 500
+    for name, column in expected_items(5, 500).items():
+        np.testing.assert_array_equal(memory.columns[name][:500], column)
+
+
+def test_training_and_evaluation_each_have_their_environment(make_config: MakeConfig) -> None:
+    config = make_config(
+        env={"target": f"{__name__}:Paying", "params": {"pay": 1.0}, "eval_params": {"pay": 5.0}},
+        agent=IDLE,
+        trainer={"max_opts": 20, "eval_interval": 10},
+    )
+    result = train_in_turns(config)
+    schema = OneStep().schema(spec_of(Paying(1.0)))
+    memory = ReplayMemory(result.run_dir / "shared" / "replay", schema, config.replay.capacity, create=False)
+    assert set(memory.columns["reward"][:20].tolist()) == {1.0}
+    assert result.best_score == 5.0
+
+
+@pytest.mark.parametrize("changed", [{"n_actions": 3}, {"width": 2}])
+def test_an_environment_of_evaluations_with_other_spaces_is_refused(
+    make_config: MakeConfig, changed: dict[str, Any]
+) -> None:
+    config = make_config(
+        env={"target": f"{__name__}:Paying", "params": {"pay": 1.0}, "eval_params": changed}, agent=IDLE
+    )
+    with pytest.raises(ConfigError, match=r"env\.eval_params: expected the spaces of training, .*, found "):
+        train_in_turns(config)
+
+
+def test_goals_in_dict_observations_are_learnt_to_be_reached(tmp_path: Path) -> None:
+    values = {
+        "run_dir": str(tmp_path / "run"),
+        "env": {"target": "tests.parts:Goals"},
+        "agent": {
+            "target": "common.agents.dqn:DQN",
+            "params": {"units": [32], "lr": 0.01, "soft_update_interval": 20, "discount_factor": 0.9},
+        },
+        "exploration": {"base": 1.0},
+        "replay": {"capacity": 10_000},
+        "trainer": {"max_opts": 3000, "warmup_period": 200, "eval_interval": 100, "target_score": -1.0},
+        "evaluator": {"episodes": 10},
+    }
+    result = train_in_turns(validate(RunConfig, values))
+    assert result.outcome is Outcome.TARGET
+
+
+def test_an_exception_ends_training_and_what_was_learnt_is_saved(make_config: MakeConfig) -> None:
+    config = make_config(agent={"target": "tests.parts:FailingAgent", "params": {"in_turns": True}})
+    with pytest.raises(ZeroDivisionError):
+        train_in_turns(config)
+    assert config.run_dir is not None
+    assert (config.run_dir / "final" / "meta.json").exists()
+
+
+def test_a_value_that_may_not_be_stored_ends_training_by_its_column(make_config: MakeConfig) -> None:
+    config = make_config(env={"target": "tests.parts:NanEnv"}, agent=IN_TURNS)
+    with pytest.raises(RefusedError, match="column 'reward': expected finite values, found nan in row 0"):
+        train_in_turns(config)
+
+
+def test_sync_train_is_a_command_with_a_summary(start: Callable[..., Command], tmp_path: Path) -> None:
+    arguments = ("--run-dir", str(tmp_path / "run"), "--set", "trainer.target_score=60")
+    command = start("sync-train", "--config", "configs/cartpole.yaml", *arguments)
+    assert command.wait() == 0, command.output()
+    assert "the target score was reached" in command.output()
+    assert "samples/sec, opt_steps/sec, duration" in command.output()
+    assert (tmp_path / "run" / "learning_curve.png").exists()

@@ -1,0 +1,80 @@
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+
+from common.data import Array, Items
+from common.errors import StarvedError
+from learner.loop.intake import Intake
+from learner.replay.limiter import RatioLimiter
+from learner.replay.ratio import LiveRatio
+from learner.shared.bell import Bell
+from learner.shared.control import ControlBlock
+
+
+class Counts:
+    """A replay buffer that only counts."""
+
+    inserted = 0
+    sampled = 0
+
+    def __len__(self) -> int:
+        return self.inserted
+
+    def batch(self, size: int) -> Items:
+        raise AssertionError("not drawn from")
+
+    def update_priority(self, index: Array, td_error: Array) -> None:
+        raise AssertionError("nothing was drawn")
+
+
+def make(directory: Path, starvation: float | None = None) -> tuple[Intake, Counts, ControlBlock, Bell]:
+    counts, control, bell = Counts(), ControlBlock.at(directory, create=True), Bell.create()
+    now = iter(range(1000))
+    intake = Intake(
+        buffer=counts,
+        ratio=LiveRatio(control, RatioLimiter(None, warmup=10)),
+        control=control,
+        bell=bell,
+        starvation_seconds=starvation,
+        clock=lambda: float(next(now)),
+    )
+    return intake, counts, control, bell
+
+
+def test_waiting_ends_when_ingest_rings_and_says_so_while_it_lasts(tmp_path: Path) -> None:
+    intake, counts, control, bell = make(tmp_path)
+    heard = threading.Event()
+
+    def ingest() -> None:
+        while not control.trainer_waits:
+            heard.wait(0.001)
+        counts.inserted = 10
+        bell.ring()
+
+    thread = threading.Thread(target=ingest)
+    thread.start()
+    while not intake.may_sample():
+        intake.wait()
+    thread.join()
+    assert not control.trainer_waits
+    assert control.trainer_wait_seconds > 0
+
+
+def test_items_that_came_before_the_wait_end_it_without_a_ring(tmp_path: Path) -> None:
+    intake, counts, _, bell = make(tmp_path)
+    counts.inserted = 10
+    assert intake.may_sample()
+    assert not bell.wait(0)
+
+
+def test_a_trainer_nobody_sends_items_to_gives_up_with_the_reason(tmp_path: Path) -> None:
+    intake, counts, _, _ = make(tmp_path, starvation=3.0)
+    intake.wait()
+    counts.inserted = 1
+    intake.wait()
+    intake.wait()
+    with pytest.raises(StarvedError, match=r"no item has arrived for 4 s .* 0 actors are online"):
+        intake.wait()

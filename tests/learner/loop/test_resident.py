@@ -1,0 +1,81 @@
+"""A replay's copy on a device gives the batches that the replay gives; the device here is the CPU."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from common.config.run_config import PrioritizedConfig
+from common.data import Items
+from common.errors import ConfigError
+from common.process.clocks import Deadline
+from learner.loop.resident import ResidentReplay
+from learner.replay.memory import ReplayMemory, ReplayWriter
+from learner.replay.prioritized import PrioritizedReplay
+from learner.replay.uniform import UniformReplay
+from tests.conftest import PATIENCE, wait_for
+from tests.frames import check_stacks
+from tests.learner.replay.test_frame_ring import CAPACITY, batch, open_memory, writing
+
+CPU = torch.device("cpu")
+
+
+def arrays(tensors: dict[str, torch.Tensor]) -> Items:
+    return {name: tensor.numpy() for name, tensor in tensors.items()}
+
+
+def test_it_gives_the_batches_of_the_other_one_through_many_rounds_of_rows_and_frames(tmp_path: Path) -> None:
+    memory = open_memory(tmp_path, create=True, capacity=40, frames=100)
+    writer = ReplayWriter(memory)
+    plain, other = (PrioritizedReplay(memory, PrioritizedConfig(), seed=3, n_opts=1000) for _ in range(2))
+    resident = ResidentReplay(other, memory, CPU)
+    for seq in range(1, 60):
+        writer.append(batch(memory, 1 + seq % 4), 1 + seq % 4, incarnation=1, seq=seq)
+        expected, found = plain.batch(8), arrays(resident.tensors(8))
+        assert {name: column.tolist() for name, column in found.items()} == {
+            name: column.tolist() for name, column in expected.items()
+        }
+        for replay in (plain, resident):
+            replay.update_priority(expected["index"], np.arange(8.0))
+    assert memory.committed > 3 * 40
+    assert (resident.inserted, resident.sampled, len(resident)) == (plain.inserted, plain.sampled, len(plain))
+
+
+def test_no_torn_stack_is_ever_given_while_another_process_overwrites_frames(tmp_path: Path) -> None:
+    memory = open_memory(tmp_path, create=True)
+    with writing(tmp_path):
+        wait_for(lambda: len(memory) > 200, "the first rows")
+        resident, before = ResidentReplay(UniformReplay(memory, seed=0), memory, CPU), memory.committed
+        draws, deadline = 0, Deadline(PATIENCE)
+        while draws < 200 or memory.committed < before + 20 * CAPACITY:  # Frames are overwritten meanwhile.
+            assert not deadline.passed(), f"{draws} draws, {memory.committed - before} rows"
+            draws += 1
+            check_stacks(arrays(resident.tensors(64)))
+
+
+def test_arrays_can_be_had_as_well(tmp_path: Path) -> None:
+    memory = open_memory(tmp_path, create=True)
+    ReplayWriter(memory).append(batch(memory, 20), 20, incarnation=1, seq=1)
+    resident = ResidentReplay(UniformReplay(memory, seed=0), memory, CPU)
+    check_stacks(resident.batch(8))
+    assert resident.sampled == 8
+
+
+def test_nothing_to_draw_from_is_an_error(tmp_path: Path) -> None:
+    memory = open_memory(tmp_path, create=True)
+    with pytest.raises(IndexError, match="nothing to draw from"):
+        ResidentReplay(UniformReplay(memory, seed=0), memory, CPU).tensors(1)
+
+
+def test_a_device_without_room_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    memory: ReplayMemory = open_memory(tmp_path, create=True)
+
+    def no_room(*_: object, **__: object) -> torch.Tensor:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(torch, "empty_like", no_room)
+    with pytest.raises(ConfigError, match=r"replay.resident: expected room for \d+ bytes on cpu, found too little"):
+        ResidentReplay(UniformReplay(memory, seed=0), memory, CPU)

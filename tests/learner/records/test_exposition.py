@@ -1,0 +1,161 @@
+"""The HTTP server of /metrics, attacked over real sockets."""
+
+from __future__ import annotations
+
+import gzip
+import socket
+import threading
+import urllib.request
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from prometheus_client.registry import Collector
+
+from common.config.run_config import MetricsConfig
+from common.errors import AddressError
+from learner.records import exposition
+from learner.records.exposition import MAX_CONNECTIONS, MetricsServer
+from learner.records.families import gauge
+from tests.conftest import wait_for
+
+SECONDS = 20.0
+
+
+class Two(Collector):
+    def collect(self) -> Iterable[object]:  # type: ignore[override]
+        yield gauge("two", "Always 2.", 2)
+
+
+@pytest.fixture
+def server() -> Iterator[MetricsServer]:
+    made = MetricsServer(Two(), MetricsConfig(), 0)
+    yield made
+    made.close()
+
+
+def open_descriptors() -> int:
+    return len([*Path("/proc/self/fd").iterdir()])
+
+
+def connect(server: MetricsServer) -> socket.socket:
+    return socket.create_connection(("127.0.0.1", server.port or 0), SECONDS)
+
+
+def say(server: MetricsServer, request: bytes) -> bytes:
+    """All that is answered to these bytes."""
+    with connect(server) as wire, wire.makefile("rb") as answer:
+        wire.sendall(request)
+        return answer.read()
+
+
+def scrape(server: MetricsServer, **headers: str) -> tuple[str, bytes]:
+    """Content type and body of a scrape."""
+    request = urllib.request.Request(f"http://127.0.0.1:{server.port}/metrics", headers=headers)
+    with urllib.request.urlopen(request, timeout=SECONDS) as answer:  # noqa: S310 - an address of our own
+        return answer.headers["Content-Type"], answer.read()
+
+
+def test_a_scraper_gets_the_format_and_the_compression_that_it_asks_for(server: MetricsServer) -> None:
+    kind, text = scrape(server)
+    assert kind.startswith("text/plain")
+    assert b"two 2.0\n" in text
+    kind, packed = scrape(server, **{"Accept": "application/openmetrics-text", "Accept-Encoding": "gzip"})
+    assert kind.startswith("application/openmetrics-text")
+    assert gzip.decompress(packed).endswith(b"# EOF\n")
+
+
+@pytest.mark.parametrize(
+    ("request_line", "status"),
+    [
+        (b"POST /metrics HTTP/1.1", b"HTTP/1.0 405"),
+        (b"GET /metrics HTTP/2", b"Error code: 400"),
+        (b"\xff \xff \xff", b"Error code: 400"),
+        (b"GET /" + 100_000 * b"x" + b" HTTP/1.1", b"HTTP/1.0 414"),
+    ],
+    ids=["no reading", "another protocol", "no words", "too long"],
+)
+def test_what_is_no_scrape_is_refused(server: MetricsServer, request_line: bytes, status: bytes) -> None:
+    answer = say(server, request_line + b"\r\n\r\n")
+    assert status in answer
+    assert b"two" not in answer
+
+
+def test_hundreds_of_idle_connections_take_a_few_descriptors_and_threads_and_keep_no_scraper_out(
+    server: MetricsServer,
+) -> None:
+    threads, descriptors = threading.active_count(), open_descriptors()
+    with ExitStack() as held:
+        for _ in range(300):
+            held.enter_context(connect(server)).sendall(b"GET /metrics HTTP/1.1\r\n")
+        assert b"two 2.0" in scrape(server)[1]
+        assert threading.active_count() <= threads + MAX_CONNECTIONS
+        # The thread of a connection that was ended closes its descriptor a moment later.
+        wait_for(lambda: open_descriptors() <= descriptors + 300 + MAX_CONNECTIONS, "the descriptors of surplus ones")
+
+
+def test_a_scraper_that_says_nothing_is_closed_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exposition, "SECONDS", 0.1)
+    made = MetricsServer(Two(), MetricsConfig(), 0)
+    with connect(made) as wire:
+        assert wire.recv(1) == b""
+    made.close()
+
+
+class Broken(Collector):
+    def collect(self) -> Iterable[object]:  # type: ignore[override]
+        raise RuntimeError("a figure cannot be read")
+
+
+def test_a_scrape_that_fails_is_told_in_the_log_and_the_next_one_is_answered(caplog: pytest.LogCaptureFixture) -> None:
+    registered = Two()
+    made = MetricsServer(registered, MetricsConfig(), 0)
+    registered.collect = Broken().collect  # type: ignore[method-assign]
+    assert say(made, b"GET / HTTP/1.1\r\n\r\n").startswith(b"HTTP/1.0 500")
+    del registered.collect
+    assert b"two 2.0" in scrape(made)[1]
+    made.close()
+    assert "metrics: a scrape failed" in caplog.text
+    assert "a figure cannot be read" in caplog.text
+
+
+def test_a_metrics_port_that_is_taken_is_named_and_free_again_after_close() -> None:
+    first = MetricsServer(Two(), MetricsConfig(), 0)
+    with pytest.raises(AddressError, match=f"cannot listen on 127.0.0.1:{first.port}"):
+        MetricsServer(Two(), MetricsConfig(), first.port)
+    first.close()
+    again = MetricsServer(Two(), MetricsConfig(), first.port)
+    assert again.port == first.port
+    again.close()
+
+
+def test_no_port_serves_nothing() -> None:
+    server = MetricsServer(Two(), MetricsConfig(), None)
+    assert server.port is None
+    server.close()
+
+
+def test_where_nobody_scrapes_nothing_is_waited_for(server: MetricsServer) -> None:
+    assert not server._scrapes.wait_for_next()
+    scrape(server)
+    assert not server._scrapes.wait_for_next(), "a single look is no scraper"
+
+
+def test_a_scraper_that_comes_regularly_is_shown_the_last_figures(server: MetricsServer) -> None:
+    shown, ended = list[bool](), threading.Event()
+
+    def scrape_regularly() -> None:
+        while not ended.wait(0.2):
+            scrape(server)
+
+    scraper = threading.Thread(target=scrape_regularly)
+    scraper.start()
+    try:
+        for _ in range(3):
+            scrape(server)
+        shown.append(server._scrapes.wait_for_next())
+    finally:
+        ended.set()
+        scraper.join()
+    assert shown == [True]

@@ -1,0 +1,82 @@
+from __future__ import annotations
+
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+from mlflow.entities import Run
+from mlflow.tracking import MlflowClient
+
+from common.config.run_config import dump_config
+from common.errors import PluginError
+from common.plugins import importing
+from learner.loop.in_turns import train_in_turns
+from learner.records.mlflow import MlflowRecorder
+from tests.conftest import MakeConfig
+from tests.learner.loop.test_in_turns import IN_TURNS
+
+
+def only_run(client: MlflowClient, experiment: str) -> Run:
+    found = client.get_experiment_by_name(experiment)
+    assert found is not None
+    (run,) = client.search_runs([found.experiment_id])
+    return run
+
+
+def test_records_become_metrics_over_opt_steps_and_the_configuration_parameters(make_config: MakeConfig) -> None:
+    recorders = [{"target": "learner.records.mlflow:MlflowRecorder"}]
+    result = train_in_turns(make_config(agent=IN_TURNS, recorders=recorders, trainer={"max_opts": 300}))
+    client = MlflowClient((result.run_dir / "mlflow").as_uri())
+    run = only_run(client, "crossborder")
+    samples = client.get_metric_history(run.info.run_id, "samples_total")
+    assert [(metric.step, metric.value) for metric in samples] == [(100, 100), (200, 200), (300, 300)]
+    assert "loss" in run.data.metrics
+    assert run.info.run_name == result.run_dir.name == "run"
+    assert run.info.status == "FINISHED"
+    params = run.data.params
+    assert (params["trainer.max_opts"], params["agent.params.in_turns"], params["seed"]) == ("300", "True", "0")
+
+
+def test_two_runs_share_a_tracking_store_and_an_experiment(
+    make_config: MakeConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")  # In place of a server.
+    uri = (tmp_path / "store").as_uri()
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config.yaml").write_text(dump_config(make_config()))
+        MlflowRecorder(tmp_path / name, tracking_uri=uri, experiment="shared").close()
+    client = MlflowClient(uri)
+    found = client.get_experiment_by_name("shared")
+    assert found is not None
+    assert sorted(run.info.run_name or "" for run in client.search_runs([found.experiment_id])) == ["a", "b"]
+
+
+def test_training_goes_on_when_the_tracking_store_fails(
+    make_config: MakeConfig, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "config.yaml").write_text(dump_config(make_config()))
+    recorder = MlflowRecorder(tmp_path)
+    (run,) = (tmp_path / "mlflow").glob("*/*/meta.yaml")
+    shutil.rmtree(run.parent)
+    recorder.write(7, {"loss": 0.5})
+    recorder.close()
+    assert "opt step 7: not recorded in MLflow" in caplog.text
+    assert "the run is not ended in MLflow" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("package", "target"),
+    [
+        ("mlflow", "learner.records.mlflow:MlflowRecorder"),
+        ("tensorboard", "learner.records.tensorboard:TensorBoardRecorder"),
+    ],
+)
+def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch, package: str, target: str) -> None:
+    missing = [name for name in sys.modules if name.split(".")[0] == package or ".tensorboard" in name]
+    for name in (*missing, f"learner.{package}"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(PluginError, match=rf"{package}.*; pip install 'crossborder\[{package}\]'"):
+        importing.load(target)

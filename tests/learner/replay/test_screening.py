@@ -1,0 +1,95 @@
+"""Replays with values that today's rules refuse."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from common.data import Array, Column, Items, Schema
+from common.domain import Domain
+from learner.replay import screening
+from learner.replay.memory import ReplayMemory, ReplayWriter
+from learner.replay.quarantine import Quarantine, read_records
+from learner.replay.screening import screen
+from learner.replay.value_rules import ValueRules
+
+SCHEMA = Schema(
+    (
+        Column("obs", "<f4", (2,), domain=Domain.between(-1, 1, "<f4")),
+        Column("action", "<i8", domain=Domain.between(0, 1, "<i8")),
+        Column("done", "|b1"),
+    )
+)
+STACKED = Schema((Column("obs", "<f4", (2, 2), frames=True),))
+
+
+def nobody(_: int) -> None:
+    return None
+
+
+def actor(incarnation: int) -> tuple[int, str]:
+    return incarnation - 10, "host"
+
+
+def filled(directory: Path, rows: int, schema: Schema = SCHEMA) -> ReplayMemory:
+    """Batches of ten good rows by actor processes 10 and 11 in turn; of 50 slots."""
+    memory = ReplayMemory(directory / "replay", schema, 50, create=True, frame_capacity=200 if schema.frame else 0)
+    writer = ReplayWriter(memory)
+    for batch in range(rows // 10):
+        items: Items = {c.name: np.zeros((10, *c.shape), c.dtype) for c in schema.columns}
+        writer.append(items, 10, incarnation=10 + batch % 2, seq=batch // 2 + 1)
+    return memory
+
+
+def rules(schema: Schema = SCHEMA) -> ValueRules:
+    return ValueRules(schema, {}, {})
+
+
+def test_a_good_replay_stays_as_it_is(tmp_path: Path) -> None:
+    memory = filled(tmp_path, 70)
+    memory.columns["obs"][:] = 5.0  # Observations of floats are counted, not refused.
+    assert screen(memory, rules(), nobody, Quarantine(tmp_path, "trainer")) == 0
+    assert len(memory.excluded) == 0
+    assert read_records(tmp_path, "trainer") == []
+
+
+@pytest.mark.parametrize("chunk_bytes", [1, 100, 1 << 20])
+def test_items_are_found_in_every_chunk_excluded_and_named_with_their_actors(
+    tmp_path: Path, chunk_bytes: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(screening, "CHUNK_BYTES", chunk_bytes)
+    memory = filled(tmp_path, 70)  # Items 20 to 69 are left; item 50 is in slot 0.
+    memory.columns["action"][[22, 13]] = 2, -1
+    memory.columns["obs"][35, 1] = np.nan
+    memory.columns["done"].view(np.uint8)[49] = 7
+    assert screen(memory, rules(), actor, Quarantine(tmp_path, "trainer")) == 4
+    assert memory.excluded.tolist() == [22, 35, 49, 63]
+    assert "4 items of the replay" in caplog.text
+    assert "the first: column 'action': expected 0 to 1, found 2 in item 22" in caplog.text
+    assert "3 from actor 0 on host (000000000000000a), 1 from actor 1" in caplog.text
+    records = read_records(tmp_path, "trainer")
+    assert [(record.item, record.actor_id, record.found) for record in records] == [
+        (22, 0, "2"),
+        (35, 1, "nan"),
+        (49, 0, "7"),
+        (63, 0, "-1"),
+    ]
+    assert records[0].values == {"obs": [0.0, 0.0], "action": 2, "done": False}
+
+
+def test_items_with_a_bad_frame_are_found(tmp_path: Path) -> None:
+    memory = filled(tmp_path, 20, STACKED)
+    assert memory.frames is not None
+    memory.frames.frames[:] = np.nan
+    assert screen(memory, rules(STACKED), nobody, Quarantine(tmp_path, "trainer")) == 20
+
+
+def test_of_many_only_some_are_named(tmp_path: Path) -> None:
+    memory = filled(tmp_path, 50)
+    memory.columns["action"][:] = 9
+    assert screen(memory, rules(), nobody, Quarantine(tmp_path, "trainer")) == 50
+    drawable: Array = ~memory.is_excluded(np.arange(50))
+    assert not drawable.any()
+    assert len(read_records(tmp_path, "trainer")) == screening.NAMED

@@ -1,0 +1,118 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from common.data import PRIORITY, Column, Items, Schema
+from common.domain import Domain
+from common.errors import RefusedError
+from common.wire.codec import decode, encode
+from learner.replay.value_rules import ValueRules
+
+SCHEMA = Schema((Column("obs", "<f4", (2,)), Column("reward", "<f2"), Column("n", "<i8")))
+BOUNDED = Schema(
+    (
+        Column("obs", "<f4", (2,), domain=Domain.between([-1, -np.inf], [1, np.inf], "<f4")),
+        Column("action", "<i8", domain=Domain.between(0, 1, "<i8")),
+        PRIORITY,
+    )
+)
+STACKED = Schema((Column("x", "<f4", (2, 2), frames=True), Column("reward", "<f4")))
+NAN, INF = np.nan, np.inf
+
+
+def items(reward: list[float], obs: float = 0.0) -> Items:
+    made = SCHEMA.empty(len(reward))
+    made["obs"][:], made["reward"][:], made["n"][:] = obs, reward, 7
+    return made
+
+
+def test_nan_becomes_0_infinity_the_bound_and_what_is_finite_stays() -> None:
+    rules = ValueRules(SCHEMA, {"reward": 10.0}, {})
+    payload = encode(SCHEMA, items([NAN, INF, -INF, 500.0]), 4)
+    assert decode(SCHEMA, 4, payload, rules).columns["reward"].tolist() == [0.0, 10.0, -10.0, 500.0]
+    assert rules.nonfinite_found == {"obs": 0, "reward": 3}
+
+
+def test_a_column_without_a_bound_is_refused_and_counted() -> None:
+    rules = ValueRules(SCHEMA, {"reward": 10.0}, {})
+    with pytest.raises(RefusedError, match="column 'obs': expected finite values, found inf in row 0"):
+        decode(SCHEMA, 2, encode(SCHEMA, items([0.0, 1.0], obs=INF), 2), rules)
+    assert rules.nonfinite_found == {"obs": 4, "reward": 0}
+
+
+def test_frames_are_one_column() -> None:
+    rules = ValueRules(STACKED, {"frames": 1.0}, {})
+    stacks: Items = {"x": np.array([[[0, 1], [2, NAN]]], np.float32), "reward": np.zeros(1, np.float32)}
+    assert decode(STACKED, 1, encode(STACKED, stacks, 1), rules).frames.tolist() == [[0, 1], [2, 0]]
+    assert rules.nonfinite_found == {"frames": 1, "reward": 0}
+
+
+def bounded(obs: float = 0.0, action: int = 0, priority: float = 0.0) -> Items:
+    """Three items, the second of which has these values."""
+    made = {column.name: np.zeros((3, *column.shape), column.dtype) for column in BOUNDED.columns}
+    made["obs"][1, 0], made["action"][1], made["priority"][1] = obs, action, priority
+    return made
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"action": 2}, "column 'action': expected 0 to 1, found 2 in row 1"),
+        ({"action": -1}, "column 'action': expected 0 to 1, found -1 in row 1"),
+        ({"priority": -0.5}, "column 'priority': expected at least 0, found -0.5 in row 1"),
+    ],
+)
+def test_a_value_outside_its_domain_is_refused_by_column_bounds_value_and_row(
+    values: dict[str, float], message: str
+) -> None:
+    rules = ValueRules(BOUNDED, {}, {})
+    with pytest.raises(RefusedError, match=f"^{message}$") as refused:
+        decode(BOUNDED, 3, encode(BOUNDED, bounded(**values), 3), rules)  # type: ignore[arg-type]
+    assert refused.value.reason == "bounds"
+    assert rules.outside_found.total() == 1
+    with pytest.raises(RefusedError, match=f"^{message}$"):  # As do items that come over no wire.
+        rules.check(bounded(**values), 3)  # type: ignore[arg-type]
+
+
+def test_observations_of_floats_are_counted_and_stored_unless_the_configuration_refuses_them() -> None:
+    payload, rules = encode(BOUNDED, bounded(obs=2.0), 3), ValueRules(BOUNDED, {}, {})
+    assert decode(BOUNDED, 3, payload, rules).columns["obs"][1, 0] == 2.0
+    assert rules.check(bounded(obs=2.0), 3)["obs"][1, 0] == 2.0
+    assert rules.outside_found == {"obs": 2, "action": 0, "priority": 0}
+    with pytest.raises(RefusedError, match="column 'obs': expected -1 to 1, found 2 in row 1"):
+        decode(BOUNDED, 3, payload, ValueRules(BOUNDED, {}, {"obs": "refuse"}))
+
+
+def test_observations_of_whole_numbers_address_tables_and_are_refused() -> None:
+    schema = Schema((Column("obs", "<i8", domain=Domain.between(0, 10, "<i8")),))
+    with pytest.raises(RefusedError, match="column 'obs': expected 0 to 10, found 11 in row 0"):
+        decode(schema, 1, encode(schema, {"obs": np.array([11])}, 1), ValueRules(schema, {}, {}))
+
+
+def test_another_column_is_counted_where_the_configuration_says_so() -> None:
+    rules = ValueRules(BOUNDED, {}, {"action": "count"})
+    decode(BOUNDED, 3, encode(BOUNDED, bounded(action=7), 3), rules)
+    assert rules.outside_found["action"] == 1
+
+
+def test_the_pixels_of_frames_have_bounds_too() -> None:
+    binary = Domain.between(0, 1, "|u1")
+    schema = Schema((Column("obs", "|u1", (2, 3), frames=True, domain=binary),))
+    stacks = {"obs": np.array([[[0, 1, 0], [1, 1, 2]]], np.uint8)}
+    for store in (
+        lambda rules: decode(schema, 1, encode(schema, stacks, 1), rules),
+        lambda rules: rules.check(stacks, 1),
+    ):
+        rules = ValueRules(schema, {}, {})
+        with pytest.raises(RefusedError, match="column 'frames': expected at most 1, found 2"):
+            store(rules)
+        assert rules.outside_found == {"frames": 1}
+
+
+def test_items_that_come_over_no_wire_are_clipped_too_and_those_given_stay_as_they_are() -> None:
+    rules, given = ValueRules(SCHEMA, {"reward": 10.0}, {}), items([NAN, 1.0])
+    assert rules.check(given, 2)["reward"].tolist() == [0.0, 1.0]
+    assert np.isnan(given["reward"][0])
+    with pytest.raises(RefusedError, match="column 'obs': expected finite values, found inf in row 0"):
+        rules.check(items([0.0], obs=INF), 1)

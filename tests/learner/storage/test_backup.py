@@ -1,0 +1,121 @@
+"""Copies of runs, finished and going on, from which the run is resumed."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from common.errors import RunDirectoryError
+from learner.commands.replay_inspect import main
+from learner.loop.in_turns import train_in_turns
+from learner.loop.server import train_async
+from learner.replay.memory import ReplayMemory, ReplayWriter
+from learner.storage.backup import back_up
+from learner.storage.rundir import states_in
+from tests.conftest import Command, wait_for
+from tests.e2e.test_by_hand import ENDLESS
+from tests.learner.loop.test_run import IN_TURNS, configured, replay_of
+from tests.parts import check_rows
+
+
+def contents(memory: ReplayMemory) -> dict[str, Any]:
+    """The items that count, by column."""
+    slots = np.arange(memory.first(), memory.committed) % memory.n_slots
+    return {name: column[slots] for name, column in memory.columns.items()}
+
+
+def has_stored(run: Path, items: int) -> bool:
+    """Whether so many items have come and there is a best policy."""
+    return (run / "best").exists() and replay_of(run).committed > items
+
+
+def test_a_run_that_is_going_on_is_copied_again_and_again_and_each_copy_is_resumed(
+    start: Callable[..., Command], write_config: Callable[..., Path], tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    trainer = {**ENDLESS, "checkpoint_seconds": 0.01, "keep_checkpoints": 1, "eval_interval": 5}
+    replay = {"capacity": 2000, "samples_per_insert": 4}  # It is overwritten all the while.
+    parts = {"agent": IN_TURNS, "evaluator": {"target": "tests.parts:StepsEvaluator"}}
+    config = write_config(trainer=trainer, replay=replay, **parts)
+    server = start("learner-server", "--config", str(config), "--local-actors", "1")
+    copies: list[tuple[Path, int, int]] = []
+    for number in range(3):
+        before = replay_of(copies[-1][0]).committed if copies else 0
+        wait_for(partial(has_stored, run, before + 2000), "items")
+        copied = back_up(run, tmp_path / f"copy-{number}")
+        copies.append((tmp_path / f"copy-{number}", copied.opt_steps, copied.items))
+        assert server.process.poll() is None
+    server.end()
+    for copy, opt_steps, items in copies:
+        memory = replay_of(copy)
+        assert len(memory) == items > 0
+        check_rows(contents(memory))
+        score = json.loads((copy / "best" / "meta.json").read_text())["score"]
+        result = train_async(configured(copy, opt_steps + 20, replay=replay), 1, resume=True)
+        assert result.opt_steps == opt_steps + 20
+        assert result.best_score >= score
+        assert json.loads((copy / "run.json").read_text())["incarnation"] == 2
+        assert replay_of(copy).committed > memory.began + items
+
+
+def test_a_copy_has_the_same_items_under_the_same_numbers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = train_in_turns(configured(tmp_path / "run", 300, replay={"capacity": 100})).run_dir
+    assert main([str(run), "--export", str(tmp_path / "copy")]) == 0
+    assert "copy: a copy of" in capsys.readouterr().out
+    original, copy = replay_of(run), replay_of(tmp_path / "copy")
+    assert (copy.first(), copy.committed) == (original.first(), original.committed)
+    np.testing.assert_equal(contents(copy), contents(original))
+    assert [state.name for state in states_in(tmp_path / "copy")] == ["300"]
+
+
+def test_a_copy_with_frames_is_resumed_and_says_that_episodes_begin_anew(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    parts = {
+        "env": {"target": "tests.frames:stacked_counting_env"},
+        "agent": {"target": "tests.frames:FilmCritic", "params": {"in_turns": True}},
+        "replay": {"capacity": 200},
+    }
+    run = train_in_turns(configured(tmp_path / "run", 500, **parts)).run_dir
+    back_up(run, tmp_path / "copy")
+    with caplog.at_level(logging.WARNING):
+        assert train_in_turns(configured(tmp_path / "copy", 600, **parts), resume=True).opt_steps == 600
+    assert "the replay cannot go back to its first" in caplog.text
+
+
+def test_items_that_are_overwritten_faster_than_they_are_copied_are_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = train_in_turns(configured(tmp_path / "run", 300, replay={"capacity": 100})).run_dir
+    original = replay_of(run)
+    oldest, append = original.first(), ReplayWriter.append
+
+    def overwritten_meanwhile(writer: ReplayWriter, *given: Any, **named: Any) -> None:
+        header = ReplayMemory(run / "shared" / "replay", original.schema, original.capacity, create=False).header
+        header.oldest = max(oldest + 10, int(header.oldest))
+        append(writer, *given, **named)
+
+    monkeypatch.setattr("learner.storage.backup.ROWS", 5)
+    monkeypatch.setattr(ReplayWriter, "append", overwritten_meanwhile)
+    back_up(run, tmp_path / "copy")
+    copy = replay_of(tmp_path / "copy")
+    assert oldest + 10 <= copy.first() < copy.committed == original.committed
+    check_rows(contents(copy))
+
+
+@pytest.mark.parametrize("name", ["run", "other"])
+def test_a_copy_takes_no_place_that_is_taken_and_copies_nothing_but_runs(tmp_path: Path, name: str) -> None:
+    run = train_in_turns(configured(tmp_path / "run", 5)).run_dir
+    (tmp_path / "other").mkdir()
+    with pytest.raises(RunDirectoryError, match=f"{name}: expected a new directory, found one that exists"):
+        back_up(run, tmp_path / name)
+    with pytest.raises(RunDirectoryError, match="expected run_id and incarnation of the run"):
+        back_up(tmp_path / "other", tmp_path / "copy")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["other", "run"]

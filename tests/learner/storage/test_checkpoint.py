@@ -1,0 +1,134 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from common.config.run_config import ActorConfig
+from common.envs import build_env, spec_of
+from common.errors import CheckpointError
+from common.interfaces import Agent
+from common.plugins.part_config import EnvConfig, PluginConfig
+from examples.own_parts import Corridor, TabularQ
+from learner.storage.checkpoint import Checkpoints, load_agent, load_params
+from tests.learner.evaluation.test_evaluator import Idle
+
+CONFIG = ActorConfig(
+    env=EnvConfig(target="gymnasium:make", params={"id": "CartPole-v1"}),
+    agent=PluginConfig(target="common.agents.dqn:DQN", params={"units": [8]}),
+)
+OBS = np.random.default_rng(0).normal(size=(100, 4)).astype(np.float32)
+
+
+def dqn(seed: int) -> Agent:
+    env = build_env(CONFIG.env)
+    agent: Agent = CONFIG.agent.build(spec=spec_of(env), seed=seed, epsilon=0.0)
+    return agent
+
+
+def save_own_parts(directory: Path) -> None:
+    """A checkpoint ``best`` of a user's parts, which do what they must and nothing beyond."""
+    own = ActorConfig(
+        env=EnvConfig(target="examples.own_parts:Corridor"), agent=PluginConfig(target="examples.own_parts:TabularQ")
+    )
+    agent = TabularQ(spec_of(Corridor()), seed=0, epsilon=0.0, device="cpu")
+    Checkpoints(directory, own, "run").save("best", agent, opt_steps=1)
+
+
+def test_a_saved_policy_is_loaded_without_the_configuration_and_acts_the_same(tmp_path: Path) -> None:
+    agent = dqn(seed=5)
+    Checkpoints(tmp_path, CONFIG, "run").save("best", agent, opt_steps=12, score=3.5)
+    loaded, config, meta = load_agent(tmp_path / "best")
+    np.testing.assert_array_equal(loaded.sample(OBS), agent.sample(OBS))
+    assert (dqn(seed=6).sample(OBS) != agent.sample(OBS)).any(), "another policy would act otherwise"
+    assert config == CONFIG
+    assert meta == {"run_id": "run", "opt_steps": 12, "score": 3.5}
+
+
+def test_saving_again_replaces_the_whole_checkpoint_and_leaves_nothing_behind(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path, CONFIG, "run")
+    checkpoints.save("best", dqn(seed=1), opt_steps=1)
+    checkpoints.save("best", dqn(seed=2), opt_steps=2)
+    loaded, _, meta = load_agent(tmp_path / "best")
+    assert meta["opt_steps"] == 2
+    np.testing.assert_array_equal(loaded.sample(OBS), dqn(seed=2).sample(OBS))
+    assert [p.name for p in tmp_path.iterdir()] == ["best"]
+
+
+def test_what_a_killed_save_left_behind_is_swept_away_by_the_next(tmp_path: Path) -> None:
+    (tmp_path / ".best.part").mkdir()
+    (tmp_path / ".best.part" / "model.safetensors").write_bytes(b"half")
+    Checkpoints(tmp_path, CONFIG, "run").save("best", dqn(seed=1))
+    assert [p.name for p in tmp_path.iterdir()] == ["best"]
+
+
+def test_a_kill_between_the_two_renames_loses_nothing(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path, CONFIG, "run")
+    checkpoints.save("best", dqn(seed=1), opt_steps=1)
+    (tmp_path / "best").rename(tmp_path / ".best.old")
+    assert load_agent(tmp_path / "best")[2]["opt_steps"] == 1
+    tied = TiedAgent()
+    with pytest.raises(CheckpointError, match="cannot be saved"):
+        checkpoints.save("best", tied, opt_steps=2)
+    assert load_agent(tmp_path / "best")[2]["opt_steps"] == 1
+    checkpoints.save("best", dqn(seed=3), opt_steps=3)
+    assert load_agent(tmp_path / "best")[2]["opt_steps"] == 3
+    assert [p.name for p in tmp_path.iterdir() if p.name != ".best.part"] == ["best"]
+
+
+def test_a_draft_becomes_the_checkpoint_with_what_is_known_of_it_by_then(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path, CONFIG, "run")
+    checkpoints.save("best", dqn(seed=1), opt_steps=1, score=1.0)
+    draft = checkpoints.draft(".candidate", dqn(seed=2), opt_steps=2)
+    assert load_params(draft)[1]["opt_steps"] == 2
+    assert load_agent(tmp_path / "best")[2]["opt_steps"] == 1
+    checkpoints.keep(draft, "best", score=2.0)
+    loaded, _, meta = load_agent(tmp_path / "best")
+    assert meta == {"run_id": "run", "opt_steps": 2, "score": 2.0}
+    np.testing.assert_array_equal(loaded.sample(OBS), dqn(seed=2).sample(OBS))
+    assert [p.name for p in tmp_path.iterdir()] == ["best"]
+
+
+def test_a_draft_that_is_gone_leaves_the_checkpoint_as_it_was(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path, CONFIG, "run")
+    checkpoints.save("best", dqn(seed=1), opt_steps=1)
+    checkpoints.discard(".candidate")
+    with pytest.raises(CheckpointError, match=r"best: cannot be saved"):
+        checkpoints.keep(tmp_path / ".candidate", "best", score=2.0)
+    assert load_agent(tmp_path / "best")[2]["opt_steps"] == 1
+
+
+class TiedAgent(Idle):
+    """Two names for one tensor, which safetensors refuses."""
+
+    def save_params(self) -> Mapping[str, torch.Tensor]:
+        weight = torch.zeros(3)
+        return {"a": weight, "b": weight}
+
+
+def test_a_place_that_cannot_be_written_is_an_error_with_its_cause(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(CheckpointError, match=r"cannot be saved: .*Not a directory"):
+        Checkpoints(tmp_path / "file", CONFIG, "run").save("best", dqn(seed=1))
+
+
+def test_a_damaged_or_missing_checkpoint_is_refused_with_its_place(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="no readable checkpoint"):
+        load_agent(tmp_path / "nothing")
+    Checkpoints(tmp_path, CONFIG, "run").save("best", dqn(seed=1))
+    (tmp_path / "best" / "model.safetensors").write_bytes(b"\x08\x00")
+    with pytest.raises(CheckpointError, match="no readable checkpoint"):
+        load_agent(tmp_path / "best")
+
+
+def test_a_network_of_another_shape_is_refused(tmp_path: Path) -> None:
+    Checkpoints(tmp_path, CONFIG, "run").save("best", dqn(seed=1))
+    meta = json.loads((tmp_path / "best" / "meta.json").read_text())
+    meta["config"]["agent"]["params"]["units"] = [9]
+    (tmp_path / "best" / "meta.json").write_text(json.dumps(meta))
+    with pytest.raises(CheckpointError, match="does not fit"):
+        load_agent(tmp_path / "best")

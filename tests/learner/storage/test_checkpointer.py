@@ -1,0 +1,175 @@
+"""The state is copied between two opt steps and written beside training, however long that takes."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import threading
+from pathlib import Path
+
+import pytest
+import torch
+
+from common.envs import spec_of
+from common.errors import CheckpointError
+from common.processors import OneStep
+from common.testing import items_of, play
+from examples.own_parts import Corridor, TabularQ
+from learner.loop.window import RecordWindow
+from learner.replay.memory import ReplayMemory, ReplayWriter
+from learner.replay.uniform import UniformReplay
+from learner.replay.watermark import Watermark
+from learner.storage.checkpoint import SaveCounts
+from learner.storage.checkpointer import WINDOW, Checkpointer
+from learner.storage.moment import Moment
+from learner.storage.training_state import StateFiles, StateOfRun
+from tests.conftest import PATIENCE
+
+
+class GatedFiles(StateFiles):
+    """A disk that is as slow as the test wants."""
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__(directory, {"run_id": "run"}, keep=9, counts=SaveCounts())
+        self.begun, self.gate = threading.Event(), threading.Event()
+
+    def write(self, state: StateOfRun, watermark: Watermark | None = None) -> None:
+        self.begun.set()
+        assert self.gate.wait(PATIENCE)
+        super().write(state, watermark)
+
+
+class FullFiles(StateFiles):
+    """A disk without room."""
+
+    def write(self, state: StateOfRun, watermark: Watermark | None = None) -> None:
+        raise CheckpointError("no space left on device")
+
+
+class Scene:
+    """An agent that learns from a few items, and a clock that the test sets."""
+
+    def __init__(
+        self, directory: Path, files: StateFiles, seconds: float | None = 10.0, items: int | None = None
+    ) -> None:
+        env = Corridor()
+        schema, played = OneStep().schema(spec_of(env)), items_of(OneStep(), play(env, 64))
+        memory = ReplayMemory(directory / "replay", schema, 100, create=not (directory / "replay").exists())
+        if not memory.committed:
+            ReplayWriter(memory).append(played, schema.count(played), incarnation=1, seq=1)
+        self.agent = TabularQ(spec_of(env), seed=0, epsilon=0.0, device="cpu")
+        self.buffer = UniformReplay(memory, seed=0)
+        self.now, self.opt_steps = 0.0, 0
+        self.window = RecordWindow(self.buffer, lambda: self.now)
+        self.checkpointer = Checkpointer(
+            files,
+            self.agent,
+            {"buffer": self.buffer, WINDOW: self.window},
+            "cpu",
+            seconds=seconds,
+            items=items,
+            replay=memory,
+            clock=lambda: self.now,
+        )
+
+    def step(self, at: float, items: int | None = None) -> None:
+        """An opt step that ends at this time and after so many items, and what comes after it."""
+        self.now = at
+        self.agent.opt(self.buffer)
+        self.opt_steps += 1
+        self.checkpointer.tick(Moment(self.opt_steps, items or self.buffer.inserted, self.now), -math.inf)
+
+    def finish(self) -> None:
+        self.checkpointer.finish(Moment(self.opt_steps, self.buffer.inserted, self.now), 2.5)
+
+
+def test_training_goes_on_while_a_state_is_written_and_the_state_stays_as_it_was(tmp_path: Path) -> None:
+    files = GatedFiles(tmp_path / "checkpoints")
+    scene = Scene(tmp_path, files)
+    scene.step(at=9.0)
+    assert not files.begun.is_set(), "not due yet"
+    scene.step(at=10.0)
+    assert files.begun.wait(PATIENCE)
+    table, drawn = scene.agent.table.clone(), scene.buffer.sampled
+    for at in (30.0, 50.0):
+        scene.step(at)  # Nothing is on disk yet.
+    assert not torch.equal(table, scene.agent.table)
+    assert not list((tmp_path / "checkpoints").glob("[0-9]*"))
+    files.gate.set()
+    scene.finish()
+    assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == ["2", "4"], "one at a time"
+    values = json.loads((tmp_path / "checkpoints" / "2" / "state.json").read_text())
+    assert values["buffer"]["sampled"] == drawn
+    (tmp_path / "checkpoints" / "4").rename(tmp_path / "4")
+    again = Scene(tmp_path, files)
+    assert again.checkpointer.restore() == (Moment(2, 64, 10.0), -math.inf)
+    assert torch.equal(again.agent.table, table)
+
+
+def test_a_state_is_due_after_so_many_items_too_and_waits_for_the_one_before(tmp_path: Path) -> None:
+    files = GatedFiles(tmp_path / "checkpoints")
+    files.gate.set()
+    scene = Scene(tmp_path, files, items=100)
+    for items in (99, 100, 199, 200, 450, 451):
+        scene.step(at=1.0, items=items)
+    scene.checkpointer.finish(Moment(6, 451, 1.0), 0.0)
+    assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == ["2", "4", "5", "6"]
+
+
+def test_a_restored_buffer_draws_what_would_have_been_drawn(tmp_path: Path) -> None:
+    files = StateFiles(tmp_path / "checkpoints", {"run_id": "run"}, keep=1, counts=SaveCounts())
+    scene = Scene(tmp_path, files, seconds=None)
+    scene.step(at=1e9)
+    scene.finish()
+    expected, torch_expected = scene.buffer.batch(16)["obs"].tolist(), torch.rand(4).tolist()
+    again = Scene(tmp_path, files)
+    assert again.checkpointer.restore() == (Moment(1, 64, 1e9), 2.5)
+    assert torch.rand(4).tolist() == torch_expected
+    assert again.buffer.batch(16)["obs"].tolist() == expected
+    assert again.buffer.sampled == scene.buffer.sampled
+
+
+def test_the_replay_is_synced_before_a_state_is_written_which_says_how_far_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = StateFiles(tmp_path / "checkpoints", {"run_id": "run"}, keep=1, counts=SaveCounts())
+    synced = list[Path]()
+    monkeypatch.setattr("learner.replay.memory.sync", synced.append)
+    scene = Scene(tmp_path, files)
+    scene.step(at=10.0)
+    scene.finish()
+    assert {path.name for path in synced} >= {"header", "cursors", "batches", "column-obs", "column-reward"}
+    assert files.watermark() == Watermark(0, 64, 0, 1, [(1, 1, 64, 0)])
+
+
+def test_a_full_disk_does_not_end_training(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    scene = Scene(tmp_path, FullFiles(tmp_path / "checkpoints", {"run_id": "run"}, keep=1, counts=SaveCounts()))
+    scene.step(at=10.0)
+    scene.finish()
+    assert "training goes on without this checkpoint: no space left on device" in caplog.messages
+
+
+def test_a_diverged_agent_or_loss_is_not_kept(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    files = StateFiles(tmp_path / "states", {"run_id": "run"}, keep=9, counts=SaveCounts())
+    scene = Scene(tmp_path, files)
+    scene.step(at=11.0)
+    scene.checkpointer.finish(Moment(1, scene.buffer.inserted, 11.0), -math.inf)
+    scene.window.add({"loss": math.nan})
+    scene.checkpointer.finish(Moment(2, scene.buffer.inserted, 12.0), -math.inf)
+    scene.window.means()
+    scene.agent.table[0, 0] = math.nan
+    scene.checkpointer.finish(Moment(3, scene.buffer.inserted, 13.0), -math.inf)
+    assert scene.checkpointer.restore()[0].opt_steps == 1
+    assert [record.getMessage().rpartition(" in ")[2] for record in caplog.records if record.levelname == "ERROR"] == [
+        "loss",
+        "table",
+    ]
+
+
+def test_an_agent_without_a_training_state_of_its_own_is_told_of(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.INFO):
+        Scene(tmp_path, StateFiles(tmp_path / "checkpoints", {"run_id": "run"}, keep=1, counts=SaveCounts()))
+    assert "TabularQ has no training_state(): --resume restores its save_params() only" in caplog.messages

@@ -1,0 +1,116 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from common.errors import RunDirectoryError
+from learner.storage.rundir import RunDir, reading
+
+
+def begin(run: RunDir) -> None:
+    """Begin as ``Run`` does: a run has a state from its first moment on."""
+    state = run.path / "checkpoints" / "0"
+    state.mkdir(parents=True, exist_ok=True)
+    (state / "manifest.json").write_text(json.dumps({"run_id": run.identity.run_id, "incarnation": 1}))
+    run.begin()
+
+
+def test_two_learners_cannot_use_one_run_directory(tmp_path: Path) -> None:
+    first = RunDir(tmp_path / "run")
+    with pytest.raises(RunDirectoryError, match="another learner is using"):
+        RunDir(tmp_path / "run")
+    first.close()
+
+
+def test_a_run_is_not_written_over(tmp_path: Path) -> None:
+    run = RunDir(tmp_path / "run")
+    begin(run)
+    run.close()
+    message = r"expected a new run directory, found a run \(run\.json, checkpoints/\); go on"
+    with pytest.raises(RunDirectoryError, match=message):
+        RunDir(tmp_path / "run")
+
+
+def test_an_earlier_run_is_read_by_many_but_not_while_a_learner_uses_it(tmp_path: Path) -> None:
+    run = RunDir(tmp_path / "run")
+    with pytest.raises(RunDirectoryError, match="another learner is using"), reading(tmp_path / "run"):
+        pass
+    run.close()
+    with reading(tmp_path / "run"), reading(tmp_path / "run"), pytest.raises(RunDirectoryError, match="is using"):
+        RunDir(tmp_path / "run")
+
+
+def test_what_is_no_runs_directory_is_not_read_as_one(tmp_path: Path) -> None:
+    with (
+        pytest.raises(RunDirectoryError, match="cannot be read as a run's directory: lock: No such file"),
+        reading(tmp_path),
+    ):
+        pass
+
+
+def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(RunDirectoryError, match="file/run: cannot be written: Not a directory"):
+        RunDir(tmp_path / "file" / "run")
+
+
+def test_only_its_owner_may_look_inside(tmp_path: Path) -> None:
+    run = RunDir(tmp_path / "run")
+    assert (tmp_path / "run").stat().st_mode & 0o077 == 0
+    run.write_json("endpoints.json", {"a": 1})
+    assert json.loads((tmp_path / "run" / "endpoints.json").read_text()) == {"a": 1}
+    run.close()
+
+
+def test_a_resumed_run_is_the_same_run_started_once_more(tmp_path: Path) -> None:
+    lives = []
+    for _ in range(3):  # The first finds no run and begins one.
+        run = RunDir(tmp_path / "run", resume=True)
+        begin(run)
+        lives.append(run.identity)
+        run.close()
+    assert len({life.run_id for life in lives}) == 1
+    assert [life.incarnation for life in lives] == [1, 2, 3]
+
+
+def test_a_run_that_never_began_is_not_in_the_way_of_the_next_try(tmp_path: Path) -> None:
+    first = RunDir(tmp_path / "run")
+    (first.shared / "replay").mkdir()
+    first.close()
+    for resume in (False, True):
+        again = RunDir(tmp_path / "run", resume=resume)
+        assert list(again.shared.iterdir()) == []
+        again.close()
+
+
+def test_a_resumed_run_that_fails_to_come_up_stays(tmp_path: Path) -> None:
+    for _ in range(2):
+        run = RunDir(tmp_path / "run", resume=True)
+        if not run.is_resumed:
+            begin(run)
+        run.close()
+    assert RunDir(tmp_path / "run", resume=True).identity.incarnation == 2
+
+
+def test_nobody_finds_the_addresses_of_an_earlier_life(tmp_path: Path) -> None:
+    run = RunDir(tmp_path / "run")
+    begin(run)
+    run.write_json("endpoints.json", {"learner": "gone"})
+    run.close()
+    RunDir(tmp_path / "run", resume=True).close()
+    assert not (tmp_path / "run" / "endpoints.json").exists()
+
+
+def test_only_what_a_learner_makes_is_swept_up_after_a_start_that_was_killed(tmp_path: Path) -> None:
+    shared = tmp_path / "run" / "shared"
+    (shared / "replay").mkdir(parents=True)
+    for name in (".control.part", "quarantine-trainer.json"):
+        (shared / name).touch()
+    RunDir(tmp_path / "run").close()
+    shared.mkdir()
+    (shared / "thesis.tex").touch()
+    with pytest.raises(RunDirectoryError, match=r"expected nothing, or what a learner made, found thesis\.tex"):
+        RunDir(tmp_path / "run")
+    assert (shared / "thesis.tex").exists()
