@@ -19,7 +19,7 @@ from actor.stat import ActorCounters
 from common.data import ENVELOPE_BYTES, MAX_EPISODES, ModelVersion
 from common.errors import CrossborderError
 from common.process.clocks import Deadline
-from common.process.log import Seldom
+from common.process.log import LogThrottle
 from common.wire.codec import encode_together
 from common.wire.compression import compress
 from common.wire.frames import BufferedItems
@@ -113,7 +113,7 @@ class Pusher:
             drop_oldest=push.when_full == "drop_oldest",
             on_drop=self._count_dropped,
         )
-        self._seldom = Seldom(DROPS_LOGGED_EVERY)
+        self._seldom = LogThrottle(DROPS_LOGGED_EVERY)
         self._heard = time.monotonic()
         self._call: Any = None
         self._leaving = False

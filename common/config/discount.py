@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 
 from common.errors import ConfigError
-from common.plugins import importing
+from common.plugins import loading
 from common.plugins.part_config import PluginConfig
 from common.settings import Settings, validate
 
@@ -18,7 +18,7 @@ def discount_of(agent: PluginConfig) -> float | None:
     Raises:
         ConfigError, PluginError: the agent cannot be loaded or does not take its parameters.
     """
-    target = importing.load(agent.target)
+    target = loading.load_part(agent.target)
     model = getattr(target, "Config", None)
     if isinstance(model, type) and issubclass(model, Settings):
         found = getattr(validate(model, agent.params, "agent.params"), NAME, None)
@@ -51,7 +51,7 @@ def with_discount_of(agent: PluginConfig, processor: PluginConfig, agent_at: str
     """
     from common.processors import NStep  # noqa: PLC0415 - ingest reads configurations, and never imports gymnasium
 
-    target = importing.load(processor.target)
+    target = loading.load_part(processor.target)
     wanted = discount_of(agent) if isinstance(target, type) and issubclass(target, NStep) else None
     if wanted is None:
         return processor

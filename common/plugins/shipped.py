@@ -1,4 +1,4 @@
-"""The parts that come with crossborder and that a configuration may name; ``tests/common/test_shipped.py`` compares."""
+"""The parts that come with crossborder and that a configuration may name; ``tests/common/plugins/test_shipped.py`` compares."""
 
 from __future__ import annotations
 

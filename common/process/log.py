@@ -90,7 +90,7 @@ def quiet_grpc(form: LogFormat) -> None:
     os.environ.setdefault("GRPC_VERBOSITY", "NONE" if form == "json" else "ERROR")
 
 
-class AtMost(logging.Filter):
+class RateFilter(logging.Filter):
     """Lets so many records a second pass, after some at once; the next one then tells how many were left out.
 
     For a process that strangers can make log.
@@ -133,13 +133,13 @@ def _foreign_level(line: str) -> int:
     return _GRPC_LEVELS[found[1]] if found else logging.INFO
 
 
-def quoted(text: str) -> str:
+def quote(text: str) -> str:
     """A stranger's text for our log: its lines are marked, so that none passes for ours, and hold no control codes."""
     lines = ("".join(c if c.isprintable() else "?" for c in line) for line in text.splitlines())
     return "\n".join(f"| {line}" for line in lines)
 
 
-class Seldom:
+class LogThrottle:
     """Lets something be logged at most once in so many seconds, and counts what was not."""
 
     def __init__(self, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
