@@ -48,7 +48,7 @@ def test_steps_taken_at_a_stride_are_due_as_often_as_single_ones(interval: int |
 
 
 @pytest.mark.parametrize("interval", [0, None])
-def test_an_interval_of_nothing_is_never_due(interval: int | None) -> None:
+def test_with_an_interval_of_0_or_none_no_step_is_due(interval: int | None) -> None:
     assert not any(Every(interval).due(step) for step in range(10))
 
 
@@ -62,7 +62,7 @@ def test_a_bucket_gives_its_size_at_once_and_then_its_rate() -> None:
     assert sum(bucket.take() for _ in range(10)) == 3, "never more than its size"
 
 
-def test_looking_into_a_bucket_takes_nothing() -> None:
+def test_asking_whether_a_bucket_is_empty_takes_no_token() -> None:
     bucket = Bucket(rate=1.0, size=1.0, clock=Clock())
     assert not bucket.is_empty()
     assert bucket.take()
@@ -82,7 +82,7 @@ def test_stillness_counts_from_the_last_change() -> None:
     assert stillness.seconds() == 0.0
 
 
-def test_a_time_in_which_nobody_could_look_is_no_stillness() -> None:
+def test_a_time_in_which_this_process_was_stopped_is_no_stillness() -> None:
     clock = Clock()
     stillness = Stillness(lambda: 0, clock)
     clock.now += 1.0

@@ -36,7 +36,7 @@ def test_a_message_is_parsed_whatever_the_order_of_its_fields(data: bytes) -> No
         assert head == pb.GetModelResponse(version=HEAD.version, checksum=7, offset=8)
 
 
-def test_fields_of_a_later_protocol_are_passed_over() -> None:
+def test_unknown_fields_of_a_later_protocol_are_ignored() -> None:
     later = b"\xf8\x07\x01" + b"\xfa\x07\x02xx" + b"\xf9\x07" + bytes(8) + b"\xfd\x07" + bytes(4)
     head, found = parse_chunk(later + serialize_chunk(HEAD, b"data"))
     assert found.tobytes() == b"data"

@@ -89,7 +89,7 @@ def refusal(port: int, host: str) -> Any:
         ("FAILED_PRECONDITION a_key_of_tomorrow", RefusedError),
     ],
 )
-def test_a_refusal_for_good_becomes_its_typed_error(port: int, host: str, kind: type[CrossborderError]) -> None:
+def test_a_permanent_refusal_becomes_its_error(port: int, host: str, kind: type[CrossborderError]) -> None:
     found = typed_error(refusal(port, host))
     assert type(found) is kind
     assert str(found) == "the details"
@@ -105,7 +105,7 @@ def test_a_refusal_for_good_becomes_its_typed_error(port: int, host: str, kind: 
         "UNAVAILABLE some_proxy",
     ],
 )
-def test_what_may_mend_itself_is_no_error_but_tried_again(port: int, host: str) -> None:
+def test_a_refusal_that_may_pass_is_tried_again(port: int, host: str) -> None:
     assert typed_error(refusal(port, host)) is None
 
 
@@ -146,7 +146,7 @@ def test_delays_lie_anywhere_below_a_ceiling_that_doubles_up_to_the_highest() ->
         assert 0.95 * ceiling < max(delays) <= ceiling
 
 
-def test_after_a_success_delays_are_short_again() -> None:
+def test_after_a_reset_delays_are_short_again() -> None:
     backoff = Backoff(first=0.1, highest=5.0, rng=random.Random(0))
     assert max(backoff.next_delay() for _ in range(20)) > 0.1
     backoff.reset()

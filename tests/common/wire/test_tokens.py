@@ -40,7 +40,7 @@ def test_a_file_that_every_user_can_read_is_warned_of(path: Path, caplog: pytest
     assert f"every user of this host can read it; chmod 600 {path}" in caplog.text
 
 
-def test_a_file_goes_before_the_file_of_the_environment_and_that_before_a_token_in_it(path: Path) -> None:
+def test_a_given_file_precedes_the_environments_file_which_precedes_the_environments_token(path: Path) -> None:
     other = path.with_name("other")
     other.write_text(SECOND)
     environment = {f"{ACTOR_VARIABLE}_FILE": str(other), ACTOR_VARIABLE: "third-token-of-all"}

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from common.process.child import say
 
-MODULE: Final = "tests.common.child_scripts"
+MODULE: Final = "tests.common.process.child_scripts"
 
 
 def tell(**event: Any) -> None:
