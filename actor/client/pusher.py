@@ -18,21 +18,13 @@ from actor.spool import Spool
 from actor.stat import ActorCounters
 from common.data import ENVELOPE_BYTES, MAX_EPISODES, ModelVersion
 from common.errors import CrossborderError
-from common.process.clocks import Deadline
+from common.process.clocks import Backoff, Deadline
 from common.process.log import LogThrottle
 from common.wire.codec import encode_together
 from common.wire.compression import compress
 from common.wire.frames import BufferedItems
 from common.wire.pb import crossborder_pb2 as pb
-from common.wire.rpc import (
-    Backoff,
-    NotJoinedError,
-    StoppingError,
-    describe,
-    typed_error,
-    version_from_pb,
-    version_to_pb,
-)
+from common.wire.rpc import NotJoinedError, StoppingError, describe, typed_error, version_from_pb, version_to_pb
 
 log = logging.getLogger(__name__)
 GROUP_BYTES = 256 << 10

@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+import random
+
 import pytest
 
-from common.process.clocks import Bucket, Deadline, Every, Stillness
+from common.process.clocks import Backoff, Bucket, Deadline, Every, Stillness
 
 
 class Clock:
@@ -89,3 +91,23 @@ def test_a_time_in_which_this_process_was_stopped_is_no_stillness() -> None:
     assert stillness.seconds() == 1.0
     clock.now += 3600.0
     assert stillness.seconds() == 0.0
+
+
+def test_delays_lie_anywhere_below_a_ceiling_that_doubles_up_to_the_highest() -> None:
+    backoffs = [Backoff(first=0.1, highest=5.0, rng=random.Random(seed)) for seed in range(200)]
+    for ceiling in [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0]:
+        delays = [backoff.next_delay() for backoff in backoffs]
+        assert 0 <= min(delays) < 0.05 * ceiling
+        assert 0.95 * ceiling < max(delays) <= ceiling
+
+
+def test_after_a_reset_delays_are_short_again() -> None:
+    backoff = Backoff(first=0.1, highest=5.0, rng=random.Random(0))
+    assert max(backoff.next_delay() for _ in range(20)) > 0.1
+    backoff.reset()
+    assert backoff.next_delay() <= 0.1
+
+
+def test_backing_off_for_days_never_overflows() -> None:
+    backoff = Backoff(first=0.1, highest=5.0)
+    assert all(backoff.next_delay() <= 5.0 for _ in range(5000))

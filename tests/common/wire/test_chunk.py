@@ -1,12 +1,13 @@
 from __future__ import annotations
 
 import itertools
+import struct
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from common.wire.chunk import parse_chunk, serialize_chunk
+from common.wire.chunk import checksum, parse_chunk, serialize_chunk
 from common.wire.pb import crossborder_pb2 as pb
 
 HEAD = pb.GetModelResponse(
@@ -90,3 +91,13 @@ def test_protobuf_parses_the_same_from_every_message_that_is_accepted(message: b
         assert whole.data == data
         whole.ClearField("data")
         assert whole == head
+
+
+@given(st.binary(max_size=40), st.integers(0, 39), st.integers(1, 255))
+def test_a_checksum_adds_up_words_and_sees_a_changed_byte(data: bytes, place: int, change: int) -> None:
+    padded = data + bytes(-len(data) % 8)
+    words = struct.unpack(f"<{len(padded) // 8}Q", padded)
+    assert checksum(data) == sum(words) % 2**64
+    if place < len(data):
+        changed = data[:place] + bytes([data[place] ^ change]) + data[place + 1 :]
+        assert checksum(changed) != checksum(data)

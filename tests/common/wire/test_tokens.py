@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from common.errors import ConfigError
-from common.wire.tokens import ACTOR_VARIABLE, UNNAMED, Token, Tokens, TokenSource, format_tokens
+from common.wire.tokens import ACTOR_VARIABLE, UNNAMED, Token, Tokens, TokenSource, authorization, bearer, format_tokens
 
 FIRST, SECOND = "first-token-of-all", "second-token-of-all"
 
@@ -69,3 +69,18 @@ def test_a_file_without_proper_tokens_is_an_error_that_shows_none(path: Path, te
     with pytest.raises(ConfigError, match=message) as error:
         Tokens.find(path, ACTOR_VARIABLE, {})
     assert "short" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("metadata", "token"),
+    [
+        ([("user-agent", "x"), authorization(FIRST)], FIRST),
+        ([("authorization", f"bEARER {FIRST} ")], FIRST),
+        ([("authorization", f"Basic {FIRST}")], ""),
+        ([("authorization", FIRST)], ""),
+        ([("authorization", "")], ""),
+        ([], ""),
+    ],
+)
+def test_a_token_is_read_from_the_metadata_of_a_call(metadata: list[tuple[str, str]], token: str) -> None:
+    assert bearer(metadata) == token
