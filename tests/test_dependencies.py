@@ -1,4 +1,4 @@
-"""What pyproject.toml installs: the few packages of an actor host, and with ``crossborder[learner]`` those of a learner."""
+"""What pyproject.toml installs: few packages for actors, and with ``crossborder[learner]`` those of learners."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ EXTRAS: dict[str, list[str]] = PROJECT["optional-dependencies"]
 OURS = ("crossborder", "learner", "actor", "common")
 IMPORT_ALL_OF_AN_ACTOR = """
 import json, pkgutil, sys
-sys.modules.update(dict.fromkeys(json.loads(sys.argv[1])))  # An import of these raises, as where they are not installed.
+sys.modules.update(dict.fromkeys(json.loads(sys.argv[1])))  # Imports of these raise.
 import actor, common, crossborder
 for package in (actor, common, crossborder):
     for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
@@ -69,7 +69,7 @@ def test_what_a_learner_needs_beyond_an_actor_is_what_its_extra_installs() -> No
 
 
 def test_every_package_that_is_imported_is_asked_for() -> None:
-    graph = grimp.build_graph(*OURS, include_external_packages=True, exclude_type_checking_imports=True)
+    graph = grimp.build_graph(*OURS, include_external_packages=True, exclude_type_checking_imports=True, cache_dir=None)
     foreign = {module for module in graph.modules if graph.is_module_squashed(module)} - sys.stdlib_module_names
     assert foreign >= {*LEARNER_NEEDS}
     assert foreign - imported_names(ACTOR_HAS | OTHERS_HAVE) == set()

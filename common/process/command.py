@@ -34,7 +34,7 @@ class PrintCompletion(argparse.Action):
         offered = {"FILE": shtab.FILE, "DIR": shtab.DIRECTORY, "RUN": shtab.DIRECTORY}
         parsers = [parser]
         for each in parsers:  # The list grows by the parsers of subcommands.
-            for action in each._actions:  # noqa: SLF001 - argparse has no public list of a parser's options
+            for action in each._actions:  # argparse has no public list of a parser's options.
                 if isinstance(action.metavar, str) and action.metavar in offered:
                     action.complete = offered[action.metavar]  # type: ignore[attr-defined]
                 if isinstance(action, argparse._SubParsersAction):
