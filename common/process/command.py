@@ -8,17 +8,39 @@ import math
 import sys
 from collections.abc import Callable, Sequence
 from itertools import takewhile
-from typing import Any
-
-import shtab
+from typing import Any, Final
 
 from common.errors import CrossborderError
 from common.hints import nearest
 from common.process.log import LogFormat
 
 log = logging.getLogger(__name__)
-_COMPLETED_BY = {"FILE": shtab.FILE, "DIR": shtab.DIRECTORY, "RUN": shtab.DIRECTORY}
-"""The kind of path that a shell completes, by an option's metavar."""
+SHELLS: Final = ("bash", "zsh", "tcsh", "fish", "powershell")
+"""The shells for which shtab writes completion scripts."""
+
+
+class PrintCompletion(argparse.Action):
+    """Prints the completion script of one shell and ends the command.
+
+    The package shtab, which writes the script, belongs to ``crossborder[learner]``. So it is imported only here: every
+    other use of a command works on an actor host, which does not have it.
+    """
+
+    def __call__(self, parser: argparse.ArgumentParser, _: object, shell: Any, __: str | None = None) -> None:
+        try:
+            import shtab  # noqa: PLC0415 - an actor host does not have it
+        except ModuleNotFoundError as error:
+            parser.error(f"--print-completion: {error}; pip install 'crossborder[learner]'")
+        offered = {"FILE": shtab.FILE, "DIR": shtab.DIRECTORY, "RUN": shtab.DIRECTORY}
+        parsers = [parser]
+        for each in parsers:  # The list grows by the parsers of subcommands.
+            for action in each._actions:  # argparse has no public list of a parser's options.
+                if isinstance(action.metavar, str) and action.metavar in offered:
+                    action.complete = offered[action.metavar]  # type: ignore[attr-defined]
+                if isinstance(action, argparse._SubParsersAction):
+                    parsers.extend(action.choices.values())
+        sys.stdout.write(shtab.complete(parser, shell) + "\n")
+        parser.exit()
 
 
 class Parser(argparse.ArgumentParser):
@@ -45,13 +67,12 @@ class Parser(argparse.ArgumentParser):
         every.add_argument(
             "--log-format", default="text", choices=["text", "json"], help="json: one object per line (default: text)"
         )
-        shtab.add_argument_to(every, ["--print-completion"], help="print what completes it in this shell, and exit")
-
-    def add_argument(self, *names: str, **given: Any) -> argparse.Action:
-        action = super().add_argument(*names, **given)
-        if action.metavar in _COMPLETED_BY:
-            action.complete = _COMPLETED_BY[action.metavar]  # type: ignore[attr-defined]
-        return action
+        every.add_argument(
+            "--print-completion",
+            action=PrintCompletion,
+            choices=SHELLS,
+            help="print what completes it in this shell, and exit",
+        )
 
     def parse_known_args(  # type: ignore[override]
         self, args: Sequence[str] | None = None, namespace: Any = None

@@ -12,12 +12,12 @@ import time
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from types import TracebackType
-from typing import Literal
-
-from rich.console import Console
-from rich.logging import RichHandler
+from typing import TYPE_CHECKING, Literal
 
 from common.process.clocks import Bucket
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 LogFormat = Literal["text", "json"]
 _identity: dict[str, str | int] = {}
@@ -78,6 +78,8 @@ def setup_logging(level: str = "INFO", form: LogFormat = "text", console: Consol
     if form == "json":
         formatter = JsonFormatter()
     elif console is not None:
+        from rich.logging import RichHandler  # noqa: PLC0415 - only learners have a live display, and so rich
+
         handler = RichHandler(console=console, show_path=False, log_time_format="%H:%M:%S")
         formatter = TextFormatter("%(who)s%(name)s: %(message)s")
     handler.setFormatter(formatter)
