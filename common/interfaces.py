@@ -97,6 +97,14 @@ class ReplayBuffer(Protocol):
         The sign does not matter; items that have been overwritten meanwhile are passed over.
         """
 
+    def tensors(self, size: int) -> dict[str, torch.Tensor] | None:  # noqa: ARG002 - a buffer on a device needs it
+        """Draw a batch as tensors on the learner's device, where the buffer keeps its items there too.
+
+        Returns:
+            Every column of ``batch(size)``, ``[size, *shape]``. None: nothing was drawn, ``batch`` is to be called.
+        """
+        return None
+
 
 @dataclass(frozen=True)
 class TrainingState:

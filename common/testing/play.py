@@ -11,13 +11,13 @@ import numpy as np
 
 from common.data import Array, Items
 from common.envs import Env
-from common.interfaces import Step, StepProcessor
+from common.interfaces import ReplayBuffer, Step, StepProcessor
 
 Policy = Callable[[Array], Any]
 """An action for one observation ``[*shape]``."""
 
 
-class ItemMemory:
+class ItemMemory(ReplayBuffer):
     """A ``ReplayBuffer`` of given items in this process's memory.
 
     Args:
@@ -25,10 +25,13 @@ class ItemMemory:
         seed: of the draws.
     """
 
+    inserted = 0
+    sampled = 0
+
     def __init__(self, items: Items, seed: int = 0) -> None:
         self._items = items
         self._rng = np.random.default_rng(seed)
-        self.inserted, self.sampled = len(next(iter(items.values()))), 0
+        self.inserted = len(next(iter(items.values())))
 
     def __len__(self) -> int:
         return self.inserted

@@ -7,12 +7,13 @@ import torch
 from common.agents.training import to_tensors
 from common.data import Array, Items
 from common.errors import ConfigError
+from common.interfaces import ReplayBuffer
 from learner.replay.memory import ReplayMemory
 from learner.replay.shared_buffer import SharedReplay
 from learner.shared.mapped import fence
 
 
-class ResidentReplay:
+class ResidentReplay(ReplayBuffer):
     """A ``ReplayBuffer`` over another one, with a copy of its items on a device. What is drawn is the same.
 
     Args:
@@ -63,10 +64,10 @@ class ResidentReplay:
         Raises:
             IndexError: there is nothing to draw from.
         """
-        index, beside = self._replay.draw(size)
+        index, beside = self._replay.draw_indices(size)
         self._catch_up()
         while (index < self._memory.first()).any():  # Overwritten before it was copied.
-            index, beside = self._replay.draw(size)
+            index, beside = self._replay.draw_indices(size)
             self._catch_up()
         self._replay.note_drawn(index)
         return {**self._gather(index), **to_tensors(beside, self._device)}

@@ -1,4 +1,4 @@
-"""One row for each actor process the run has known, in shared memory: ingest writes, everybody reads."""
+"""The table of actors, in shared memory: a row for each actor process that the run has known. Only ingest writes it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class ActorState(enum.IntEnum):
 
     UNUSED = 0
     AWAY = 1
-    """Its stream broke; it may come back."""
+    """Its stream broke; the actor may come back."""
     ONLINE = 2
     LEFT = 3
     """Said goodbye."""
@@ -80,7 +80,7 @@ REPORTED = (
     "env_rebuilds",
     "env_hangs",
 )
-"""Columns that an actor reports of itself; ``Report`` in the .proto says what they mean."""
+"""Columns that an actor reports of itself; ``Report`` in the .proto explains them."""
 
 
 _ADDED = ("name", "version")
@@ -89,9 +89,9 @@ _ROW_OF_0_1 = np.dtype([(column, _ROW[column].str) for column in _ROW.names or (
 
 
 def upgrade_actor_table(directory: Path) -> None:
-    """Give the table of a run that release 0.1 began the columns that it lacks, so that the run can be resumed.
+    """Add the columns that the table of a run of release 0.1 lacks, so that the run can be resumed.
 
-    A run without a table, as one of ``sync-train``, needs none.
+    Nothing happens to a table of this release, nor to a run without a table, such as a run of ``sync-train``.
 
     Raises:
         RunDirectoryError: it cannot be read or written.
@@ -114,7 +114,11 @@ def upgrade_actor_table(directory: Path) -> None:
 
 
 def map_actor_table(directory: Path, *, create: bool, writable: bool = True) -> Array:
-    """The table as a structured array ``[N_ROWS]``; ``last_seen`` is on the host's monotonic clock."""
+    """Map the table as a structured array ``[N_ROWS]``; ``last_seen`` is in seconds on the host's monotonic clock.
+
+    Raises:
+        RunDirectoryError: it cannot be made or opened.
+    """
     mapped = map_file(directory / "actors", _ROW.itemsize * N_ROWS, create=create, writable=writable)
     return np.frombuffer(mapped, _ROW)
 

@@ -13,9 +13,10 @@ from common.data import Items
 from common.errors import ConfigError
 from common.process.clocks import Deadline
 from learner.loop.resident import ResidentReplay
-from learner.replay.memory import ReplayMemory, ReplayWriter
+from learner.replay.memory import ReplayMemory
 from learner.replay.prioritized import PrioritizedReplay
 from learner.replay.uniform import UniformReplay
+from learner.replay.writer import ReplayWriter
 from tests.conftest import PATIENCE, wait_for
 from tests.frames import check_stacks
 from tests.learner.replay.test_frame_ring import CAPACITY, batch, open_memory, writing

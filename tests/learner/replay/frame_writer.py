@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from learner.replay.memory import ReplayWriter
+from learner.replay.writer import ReplayWriter
 from tests.frames import stacked_items
 from tests.learner.replay.test_frame_ring import BATCH, open_memory
 

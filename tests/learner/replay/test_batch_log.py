@@ -11,8 +11,9 @@ import pytest
 
 from common.errors import RunDirectoryError
 from learner.replay.batch_log import Batch, BatchLog
-from learner.replay.memory import ReplayMemory, ReplayWriter
+from learner.replay.memory import ReplayMemory
 from learner.replay.reader import ReplayReader
+from learner.replay.writer import ReplayWriter
 from learner.shared.mapped import map_file
 from tests.frames import SCHEMA as STACKED
 from tests.frames import check_stacks, stacked_items
@@ -60,7 +61,7 @@ def test_the_origin_of_an_item_is_the_incarnation_that_stored_it(tmp_path: Path)
     assert memory.origins(np.array([0])).tolist() == [0]
     for seq, (incarnation, count) in enumerate([(7, 3), (2**64 - 1, 4), (7, 5), (9, 2)], start=1):
         writer.append(rows(memory.committed, count), count, incarnation, seq)
-    memory = ReplayMemory.saved(tmp_path / "replay")
+    memory = ReplayMemory.open_saved(tmp_path / "replay")
     origins = memory.origins(np.array([13, 3, 6, 7, 11, 12, 14, -1]))
     assert origins.dtype == np.uint64
     assert origins.tolist() == [9, 2**64 - 1, 2**64 - 1, 7, 7, 9, 0, 0]
@@ -76,7 +77,7 @@ def test_the_origin_of_an_item_whose_record_is_gone_is_unknown(tmp_path: Path) -
 def as_layout_2(directory: Path) -> None:
     """Make files what release 0.1 would have written."""
     layout = json.loads((directory / "layout.json").read_text())
-    memory = ReplayMemory.saved(directory)
+    memory = ReplayMemory.open_saved(directory)
     header = np.memmap(directory / "header", "<i8", "r+")
     header[[2, 5, 6]] = memory.committed, 0, 0
     (directory / "batches").unlink()
@@ -88,7 +89,7 @@ def test_a_replay_of_release_0_1_is_read_as_it_is(tmp_path: Path) -> None:
     writer.append(rows(0, 10), 10, incarnation=7, seq=1)
     writer.append(rows(10, 4), 4, incarnation=7, seq=2)
     as_layout_2(tmp_path / "replay")
-    saved = ReplayMemory.saved(tmp_path / "replay")
+    saved = ReplayMemory.open_saved(tmp_path / "replay")
     assert readable(saved) == list(range(4, 14))
     assert saved.origins(np.array([5])).tolist() == [0]
     assert not (tmp_path / "replay" / "batches").exists()
@@ -150,7 +151,7 @@ def test_an_unknown_layout_is_refused_by_its_version(tmp_path: Path) -> None:
     layout = tmp_path / "replay" / "layout.json"
     layout.write_text(json.dumps({**json.loads(layout.read_text()), "version": 4}))
     with pytest.raises(RunDirectoryError, match="expected layout 2 to 3, found 4"):
-        ReplayMemory.saved(tmp_path / "replay")
+        ReplayMemory.open_saved(tmp_path / "replay")
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[]", "7", '{"version": 3}', '{"version":3,"capacity":1,"schema":{"a":1}}'])
@@ -158,6 +159,6 @@ def test_a_layout_that_says_nothing_is_an_error_with_its_place(tmp_path: Path, t
     make(tmp_path)
     (tmp_path / "replay" / "layout.json").write_text(text)
     with pytest.raises(RunDirectoryError, match="replay: no readable replay memory"):
-        ReplayMemory.saved(tmp_path / "replay")
+        ReplayMemory.open_saved(tmp_path / "replay")
     with pytest.raises(RunDirectoryError, match="replay: no readable replay memory"):
         ReplayMemory(tmp_path / "replay", SCHEMA, 10, create=False)

@@ -15,10 +15,11 @@ from common.data import PRIORITY, Column, Schema, Snapshot
 from common.parts import Parts
 from learner.datasets.datasets import SavedReplay
 from learner.loop.resident import ResidentReplay
-from learner.replay.memory import ReplayMemory, ReplayWriter
+from learner.replay.memory import ReplayMemory
 from learner.replay.prioritized import PrioritizedReplay
 from learner.replay.shared_buffer import SharedReplay
 from learner.replay.uniform import UniformReplay
+from learner.replay.writer import ReplayWriter
 from tests.learner.replay.test_memory import SCHEMA, make, rows
 
 BAD = np.array([3, 8, 4])

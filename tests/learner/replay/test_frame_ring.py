@@ -17,9 +17,10 @@ from common.data import Items
 from common.errors import ConfigError, SchemaMismatchError
 from common.process.clocks import Deadline
 from common.wire.frames import Packer
-from learner.replay.memory import ReplayMemory, ReplayWriter
+from learner.replay.memory import ReplayMemory
 from learner.replay.reader import ReplayReader
 from learner.replay.uniform import UniformReplay
+from learner.replay.writer import ReplayWriter
 from tests.conftest import PATIENCE, ROOT, wait_for
 from tests.frames import SCHEMA, check_stacks, pictures, stacked_items
 

@@ -11,8 +11,9 @@ from typing import Any, Final
 
 import numpy as np
 
-from learner.replay.memory import ReplayMemory, ReplayWriter
+from learner.replay.memory import ReplayMemory
 from learner.replay.reader import ReplayReader
+from learner.replay.writer import ReplayWriter
 from tests.frames import SCHEMA, check_stacks, stacked_items
 
 STRIDE: Final = 7

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from common.data import Column, Items, Schema
 from common.errors import RunDirectoryError, SchemaMismatchError
-from learner.replay.memory import N_CURSORS, CursorsFullError, ReplayMemory, ReplayWriter
+from learner.replay.memory import N_CURSORS, ReplayMemory
+from learner.replay.writer import CursorsFullError, ReplayWriter
 
 SCHEMA = Schema((Column("n", "<i8"), Column("pair", "<f4", (2,))))
 
@@ -143,7 +144,7 @@ def test_a_saved_memory_is_opened_as_it_is_for_reading_only(tmp_path: Path) -> N
     _, writer = make(tmp_path)
     writer.append(rows(0, 10), 10, incarnation=7, seq=1)
     writer.append(rows(10, 4), 4, incarnation=7, seq=2)
-    saved = ReplayMemory.saved(tmp_path / "replay")
+    saved = ReplayMemory.open_saved(tmp_path / "replay")
     assert (saved.schema, saved.capacity) == (SCHEMA, 10)
     assert readable(saved) == list(range(4, 14))
     with pytest.raises(TypeError, match="read-only"):
@@ -154,7 +155,7 @@ def test_a_saved_memory_is_opened_as_it_is_for_reading_only(tmp_path: Path) -> N
 
 def test_a_saved_memory_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(RunDirectoryError, match="replay: no readable replay memory"):
-        ReplayMemory.saved(tmp_path / "replay")
+        ReplayMemory.open_saved(tmp_path / "replay")
 
 
 @pytest.mark.parametrize(
@@ -177,6 +178,6 @@ def test_a_header_that_cannot_be_is_refused(tmp_path: Path, changes: dict[str, i
     writer.append(rows(10, 4), 4, incarnation=7, seq=2)
     for name, value in changes.items():
         setattr(memory.header, name, value)
-    for opened in (lambda: reopen(tmp_path), lambda: ReplayMemory.saved(tmp_path / "replay")):
+    for opened in (lambda: reopen(tmp_path), lambda: ReplayMemory.open_saved(tmp_path / "replay")):
         with pytest.raises(RunDirectoryError, match="replay/header: .*" + re.escape(message)):
             opened()

@@ -12,9 +12,10 @@ from common.config.run_config import PrioritizedConfig
 from common.data import PRIORITY, Array, Column, Schema
 from common.errors import CheckpointError, ConfigError
 from common.process.clocks import Deadline
-from learner.replay.memory import ReplayMemory, ReplayWriter
+from learner.replay.memory import ReplayMemory
 from learner.replay.prioritized import PrioritizedReplay
 from learner.replay.uniform import UniformReplay
+from learner.replay.writer import ReplayWriter
 from tests.conftest import PATIENCE, ROOT, wait_for
 from tests.learner.replay.test_uniform import CAPACITY
 from tests.learner.replay.test_uniform import SCHEMA as WRITERS_SCHEMA

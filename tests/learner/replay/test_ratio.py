@@ -24,7 +24,7 @@ RATIO = {"capacity": 1000, "samples_per_insert": 2.0, "error_buffer": 10.0}
 
 
 def live(directory: Path, samples_per_insert: float | None, *, create: bool = False) -> LiveRatio:
-    return LiveRatio(ControlBlock.at(directory, create=create), RatioLimiter(samples_per_insert, warmup=10))
+    return LiveRatio(ControlBlock.open(directory, create=create), RatioLimiter(samples_per_insert, warmup=10))
 
 
 def test_one_side_sees_what_the_other_changes_and_never_half_of_it(tmp_path: Path) -> None:

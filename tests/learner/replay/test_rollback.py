@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from learner.replay.memory import ReplayMemory, ReplayWriter
+from learner.replay.memory import ReplayMemory
 from learner.replay.reader import ReplayReader
+from learner.replay.writer import ReplayWriter
 from tests.frames import SCHEMA, stacked_items
 
 OWN, OTHER = 1, 7

@@ -10,10 +10,11 @@ import pytest
 from common.data import Array, Column, Items, Schema
 from common.domain import Domain
 from learner.replay import screening
-from learner.replay.memory import ReplayMemory, ReplayWriter
+from learner.replay.memory import ReplayMemory
 from learner.replay.quarantine import Quarantine, read_records
 from learner.replay.screening import screen
 from learner.replay.value_rules import ValueRules
+from learner.replay.writer import ReplayWriter
 
 SCHEMA = Schema(
     (
@@ -92,4 +93,4 @@ def test_of_many_only_some_are_named(tmp_path: Path) -> None:
     assert screen(memory, rules(), nobody, Quarantine(tmp_path, "trainer")) == 50
     drawable: Array = ~memory.is_excluded(np.arange(50))
     assert not drawable.any()
-    assert len(read_records(tmp_path, "trainer")) == screening.NAMED
+    assert len(read_records(tmp_path, "trainer")) == screening.N_NAMED

@@ -9,8 +9,9 @@ import pytest
 
 from common.data import Column, Schema, Snapshot
 from common.process.clocks import Deadline
-from learner.replay.memory import ReplayMemory, ReplayWriter
+from learner.replay.memory import ReplayMemory
 from learner.replay.uniform import UniformReplay
+from learner.replay.writer import ReplayWriter
 from tests.conftest import PATIENCE, ROOT, wait_for
 
 SCHEMA = Schema((Column("n", "<i8"), Column("many", "<i8", (64,))))

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
-from learner.replay.memory import ReplayMemory, ReplayWriter
+from learner.replay.memory import ReplayMemory
+from learner.replay.writer import ReplayWriter
 from tests.learner.replay.test_uniform import CAPACITY, SCHEMA
 
 BATCH = 64

@@ -11,12 +11,12 @@ import pytest
 from common.errors import RunDirectoryError
 from learner.shared.bell import Bell
 from learner.shared.control import ControlBlock
-from learner.shared.mapped import hold_alone, map_file
+from learner.shared.mapped import hold_until_exit, map_file
 
 
 def test_words_written_through_one_mapping_are_read_through_another(tmp_path: Path) -> None:
-    written = ControlBlock.at(tmp_path, create=True)
-    read = ControlBlock.at(tmp_path)
+    written = ControlBlock.open(tmp_path, create=True)
+    read = ControlBlock.open(tmp_path)
     written.sampled = 2**40 + 1
     written.return_mean = -1.5
     assert read.sampled == 2**40 + 1
@@ -66,7 +66,7 @@ def test_a_bell_nobody_listens_to_any_more_does_not_stop_the_ringer() -> None:
 def test_a_directory_is_held_by_one_process_until_it_ends_however_it_ends(tmp_path: Path) -> None:
     script = (
         "import sys, pathlib, learner.shared.mapped as mapped\n"
-        "mapped.hold_alone(pathlib.Path(sys.argv[1]))\n"
+        "mapped.hold_until_exit(pathlib.Path(sys.argv[1]))\n"
         "print('held', flush=True)\n"
         "input()"
     )
@@ -80,4 +80,4 @@ def test_a_directory_is_held_by_one_process_until_it_ends_however_it_ends(tmp_pa
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         os.close(fd)
         holder.kill()
-        hold_alone(tmp_path)
+        hold_until_exit(tmp_path)
