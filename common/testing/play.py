@@ -25,13 +25,12 @@ class ItemMemory(ReplayBuffer):
         seed: of the draws.
     """
 
-    inserted = 0
-    sampled = 0
+    inserted = sampled = 0  # Attributes in the place of the interface's properties.
 
     def __init__(self, items: Items, seed: int = 0) -> None:
         self._items = items
         self._rng = np.random.default_rng(seed)
-        self.inserted = len(next(iter(items.values())))
+        self.inserted, self.sampled = len(next(iter(items.values()))), 0
 
     def __len__(self) -> int:
         return self.inserted

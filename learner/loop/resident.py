@@ -64,10 +64,10 @@ class ResidentReplay(ReplayBuffer):
         Raises:
             IndexError: there is nothing to draw from.
         """
-        index, beside = self._replay.draw_indices(size)
+        index, beside = self._replay.draw(size)
         self._catch_up()
         while (index < self._memory.first()).any():  # Overwritten before it was copied.
-            index, beside = self._replay.draw_indices(size)
+            index, beside = self._replay.draw(size)
             self._catch_up()
         self._replay.note_drawn(index)
         return {**self._gather(index), **to_tensors(beside, self._device)}

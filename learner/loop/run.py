@@ -39,7 +39,7 @@ from learner.replay.limiter import RatioLimiter
 from learner.replay.memory import ReplayMemory
 from learner.replay.prioritized import PrioritizedReplay
 from learner.replay.quarantine import Quarantine
-from learner.replay.recovery import recover
+from learner.replay.recovery import make_whole
 from learner.replay.screening import report_suspects, screen
 from learner.replay.shared_buffer import SharedReplay
 from learner.replay.uniform import UniformReplay
@@ -146,7 +146,7 @@ class Run:
         )
         if directory.exists():
             memory = opened(directory, create=False, checked=False)
-            recover(memory, self._states.watermark)
+            make_whole(memory, self._states.watermark)
             return memory
         began = self._items_lost() if self.dir.is_resumed else 0
         shutil.rmtree(draft, ignore_errors=True)

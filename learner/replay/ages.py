@@ -23,6 +23,10 @@ class ItemAges:
         self._grain = max(1, capacity // N_NOTES)
         self._notes = deque([(end, now)])  # (index, time): items from this index on came at this time or later.
 
+    def __len__(self) -> int:
+        """Moments kept."""
+        return len(self._notes)
+
     def note(self, end: int, now: float) -> None:
         """Note that the next item to come has absolute index ``end``, at ``now`` seconds."""
         newest = self._notes[-1][0]

@@ -61,7 +61,7 @@ class PrioritizedReplay(SharedReplay):
         self.note_drawn(drawn["index"])
         return {**items, **self._make_columns(drawn)}
 
-    def draw_indices(self, size: int) -> tuple[Array, Items]:
+    def draw(self, size: int) -> tuple[Array, Items]:
         drawn = self._draw(size)
         return drawn["index"], self._make_columns(drawn)
 
@@ -122,7 +122,7 @@ class PrioritizedReplay(SharedReplay):
         The writer may store items while the two bounds are read, so ``end`` may be further than ``capacity`` from
         ``first``. Items below ``oldest`` need no clearing: new items take their slots.
         """
-        first, end = self._reader.find_bounds()
+        first, end = self._reader.bounds()
         oldest = end - self._memory.capacity
         first = max(first, oldest)
         self._clear(np.arange(max(self._first, oldest), first))

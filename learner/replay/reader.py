@@ -28,7 +28,7 @@ class ReplayReader:
         self.memory = memory
         self._out: dict[int, Items] = {}
 
-    def find_bounds(self) -> tuple[int, int]:
+    def bounds(self) -> tuple[int, int]:
         """First and end of the absolute indices that can be drawn now, excluded items among them.
 
         Raises:

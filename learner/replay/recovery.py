@@ -111,7 +111,7 @@ def _as_cursor(values: list[int]) -> Cursor:
     return incarnation, seq, end, frames_end
 
 
-def recover(memory: ReplayMemory, find_watermark: Callable[[], Watermark | None]) -> None:
+def make_whole(memory: ReplayMemory, find_watermark: Callable[[], Watermark | None]) -> None:
     """Give up the items that a power cut may have damaged, so that a resumed run can draw from all that are left.
 
     Nothing is compared where the host was not started anew since the last write and no file contradicts another. A

@@ -50,7 +50,7 @@ class SharedReplay(ReplayBuffer, abc.ABC):
         """
 
     @abc.abstractmethod
-    def draw_indices(self, size: int) -> tuple[Array, Items]:
+    def draw(self, size: int) -> tuple[Array, Items]:
         """Draw items without gathering their rows, for a caller that has them elsewhere; counts nothing.
 
         Returns:

@@ -39,12 +39,12 @@ class UniformReplay(SharedReplay):
         n = max(1, min(AHEAD, AHEAD_BYTES // (size * self._memory.schema.row_bytes)))
         if self._ahead is not None and self._ahead.size != size:
             n = 1  # A caller that changes between sizes would throw away the batches of the other size each time.
-        first, end = self._reader.find_bounds()
+        first, end = self._reader.bounds()
         n_excluded = len(self._memory.excluded)
         drawn, items = self._reader.take(self._draw, n * size)
         return _Ahead(items, drawn["index"], size, n * size, end + int(STALE * (end - first)), n_excluded)
 
-    def draw_indices(self, size: int) -> tuple[Array, Items]:
+    def draw(self, size: int) -> tuple[Array, Items]:
         return self._draw(size)["index"], {}
 
     def update_priority(self, index: Array, td_error: Array) -> None:
@@ -69,7 +69,7 @@ class UniformReplay(SharedReplay):
             self._ahead = _Ahead(items, unknown, ahead["size"], ahead["left"], ahead["stale_at"], n_excluded=0)
 
     def _draw(self, size: int) -> Items:
-        first, end = self._reader.find_bounds()
+        first, end = self._reader.bounds()
         index = self._rng.integers(first, end, size)
         while len(self._memory.excluded) and len(bad := np.flatnonzero(self._memory.is_excluded(index))):
             index[bad] = self._rng.integers(first, end, len(bad))

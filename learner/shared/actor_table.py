@@ -85,7 +85,7 @@ REPORTED = (
 
 _ADDED = ("name", "version")
 """Columns that tables of release 0.1 do not have."""
-_ROW_OF_0_1 = np.dtype([(column, _ROW[column].str) for column in _ROW.names or () if column not in _ADDED])
+ROW_OF_0_1 = np.dtype([(column, _ROW[column].str) for column in _ROW.names or () if column not in _ADDED])
 
 
 def upgrade_actor_table(directory: Path) -> None:
@@ -98,10 +98,10 @@ def upgrade_actor_table(directory: Path) -> None:
     """
     path = directory / "actors"
     try:
-        if not path.exists() or path.stat().st_size != _ROW_OF_0_1.itemsize * N_ROWS:
+        if not path.exists() or path.stat().st_size != ROW_OF_0_1.itemsize * N_ROWS:
             return
-        before, table = np.fromfile(path, _ROW_OF_0_1), np.zeros(N_ROWS, _ROW)
-        for column in _ROW_OF_0_1.names or ():
+        before, table = np.fromfile(path, ROW_OF_0_1), np.zeros(N_ROWS, _ROW)
+        for column in ROW_OF_0_1.names or ():
             table[column] = before[column]
         part = path.with_name(".actors.part")
         with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:

@@ -144,7 +144,7 @@ def _copy_items(memory: ReplayMemory, copy: ReplayMemory, begin: int, end: int) 
     reader, writer, rows = ReplayReader(memory), ReplayWriter(copy), min(ROWS, copy.max_rows)
     for seq, start in enumerate(range(begin, end, rows), start=1):
         index = np.arange(start, min(start + rows, end))
-        items = reader.whole(index)
+        items = reader.read(index)
         if items is None:
             return False
         writer.append(items, len(index), incarnation=_COPIED, seq=seq)

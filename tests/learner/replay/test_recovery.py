@@ -17,7 +17,7 @@ from common.errors import RunDirectoryError
 from learner.replay.batch_log import BatchLog
 from learner.replay.memory import CLOSED, ReplayMemory
 from learner.replay.reader import ReplayReader
-from learner.replay.recovery import Watermark, find_whole_bounds, recover
+from learner.replay.recovery import Watermark, find_whole_bounds, make_whole
 from learner.replay.writer import ReplayWriter
 from learner.shared.control import Word
 from learner.shared.mapped import hold_until_exit
@@ -55,7 +55,7 @@ def cut(directory: Path, moments: list[dict[str, bytes]], rng: random.Random) ->
 
 
 def recovered(directory: Path, watermark: Watermark | None, slack: int = 0) -> ReplayMemory:
-    recover(opened(directory, checked=False, slack=slack), lambda: watermark)
+    make_whole(opened(directory, checked=False, slack=slack), lambda: watermark)
     return opened(directory)
 
 
@@ -258,7 +258,7 @@ def test_a_recovery_that_is_killed_anywhere_comes_to_the_same_the_next_time(
         again = tmp_path / str(writes)
         shutil.copytree(tmp_path / "cut", again)
         with killed_after(writes, monkeypatch), pytest.raises(KilledError):
-            recover(opened(again, checked=False), lambda: watermark)
+            make_whole(opened(again, checked=False), lambda: watermark)
         recovered(again, watermark)
         assert files(again) == expected, writes
 
@@ -268,7 +268,7 @@ def test_nothing_is_recovered_beside_an_ingest_that_still_writes(tmp_path: Path)
     memory.header.boot = OTHER_BOOT
     hold_until_exit(tmp_path)
     with pytest.raises(RunDirectoryError, match="the ingest process of a learner that was killed still holds it"):
-        recover(opened(tmp_path, checked=False), lambda: None)
+        make_whole(opened(tmp_path, checked=False), lambda: None)
 
 
 def test_of_files_that_are_only_read_the_bounds_of_the_whole_items_are_found(tmp_path: Path) -> None:
