@@ -108,7 +108,7 @@ def test_a_change_reaches_trainer_and_ingest_and_frees_whom_the_ratio_before_hel
     assert admin.look().samples_per_insert == 0.5
     assert server.status().samples_per_insert == 0.5
     assert scrape_trainer(server)["replay_ratio_target"] == 0.5
-    limiter = server.intake._ratio.limiter()
+    limiter = server.ratio.limiter()
     assert limiter.may_sample(120, 1 + 10 + 10)
     assert not limiter.may_sample(120, 1 + 10 + 11)
     admin.set_replay_ratio(None)

@@ -98,9 +98,12 @@ def test_an_error_that_is_not_one_of_writing_is_raised() -> None:
 
 
 def test_a_draft_that_is_cut_off_is_removed_and_one_that_is_finished_stays(tmp_path: Path) -> None:
-    with pytest.raises(KeyboardInterrupt), removing_unfinished(tmp_path / "draft") as draft:
-        make(draft, "half")
+    def write_half() -> None:
+        make(tmp_path / "draft", "half")
         raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt), removing_unfinished(tmp_path / "draft"):
+        write_half()
     assert not (tmp_path / "draft").exists()
     with removing_unfinished(tmp_path / "draft") as draft:
         make(draft, "whole")
