@@ -116,6 +116,11 @@ class Pusher:
         """Whether the learner has said that it ends."""
         return self._told_to_stop
 
+    @property
+    def unacknowledged(self) -> int:
+        """Batches that the learner has not acknowledged yet."""
+        return len(self._spool)
+
     def hand_over(self) -> None:
         """Send all that is left and leave. Takes as long as the learner holds it back, unless the actor has to end."""
         self._spool.close()
@@ -133,7 +138,7 @@ class Pusher:
             if self._stream is not None:
                 self._stream.cancel()
             self._thread.join(1.0)
-        return len(self._spool)
+        return self.unacknowledged
 
     def _run(self) -> None:
         try:
@@ -158,7 +163,7 @@ class Pusher:
             broken = stream.run(lambda response: self._hear(response, backoff))
             if self._given_up.is_set() or self._told_to_stop or (stream.has_left and broken is None):
                 return
-            log.warning("connection to the learner lost, %d batches kept: %s", len(self._spool), broken or "closed")
+            log.warning("connection to the learner lost, %d batches kept: %s", self.unacknowledged, broken or "closed")
             self._spool.disconnect()
             lost_at = time.monotonic()
             self._stopped.wait(backoff.next_delay())
