@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from common.config.nested import flat
+from common.config.nested import flatten
 from common.config.run_config import ActorConfig
 from common.config.server_config import LEAST_MESSAGE_BYTES, MOST_MESSAGE_BYTES
 from common.data import ModelVersion, Schema
@@ -64,7 +64,7 @@ class JoinAnswer:
         return [f"{key}: {before.get(key)} → {now.get(key)}" for key in keys if before.get(key) != now.get(key)]
 
     def _settings(self) -> Mapping[str, Any]:
-        return {**flat(self.config.model_dump(mode="json")), "exploration epsilon": self.epsilon}
+        return {**flatten(self.config.model_dump(mode="json")), "exploration epsilon": self.epsilon}
 
 
 def read_join(response: pb.JoinResponse) -> JoinAnswer:

@@ -19,8 +19,8 @@ from actor.stat import ActorCounters
 from common.data import ModelVersion
 from common.errors import CrossborderError
 from common.process.clocks import Deadline
-from common.process.log import Seldom
-from common.wire.gather import Gathered
+from common.process.log import LogThrottle
+from common.wire.frames import BufferedItems
 from common.wire.pb import crossborder_pb2 as pb
 from common.wire.rpc import Backoff, StoppingError, version_from_pb
 
@@ -75,7 +75,7 @@ class Pusher:
             on_drop=self._count_dropped,
         )
         self._requests = Requests(answer, counters, self._spool)
-        self._seldom = Seldom(DROPS_LOGGED_EVERY)
+        self._drop_log = LogThrottle(DROPS_LOGGED_EVERY)
         self._stream: PushStream | None = None
         self._told_to_stop = False
         self._last_chance: Deadline | None = None
@@ -86,8 +86,8 @@ class Pusher:
         self._thread = threading.Thread(target=self._run, name="pusher", daemon=True)
         self._thread.start()
 
-    def send(self, batch: Gathered, behaviour: ModelVersion) -> None:
-        kept = self._requests.batch(batch, behaviour)
+    def send(self, batch: BufferedItems, behaviour: ModelVersion) -> None:
+        kept = self._requests.make_batch(batch, behaviour)
         began = time.perf_counter()
         if not self._put(kept):
             log.warning("%d items could not be handed over before the end", batch.rows)
@@ -104,7 +104,7 @@ class Pusher:
 
     def _count_dropped(self, batch: Batch) -> None:
         self._counters.dropped_items += batch.rows
-        if self._seldom.due() is not None:
+        if self._drop_log.due() is not None:
             log.warning("items dropped so far: %d; they were too old, or the spool full", self._counters.dropped_items)
 
     def ready(self) -> None:

@@ -12,7 +12,7 @@ from actor.stat import ActorCounters, Episodes
 from common.data import ENVELOPE_BYTES, MAX_EPISODES, ModelVersion
 from common.wire.codec import encode_together
 from common.wire.compression import compress
-from common.wire.gather import Gathered
+from common.wire.frames import BufferedItems
 from common.wire.pb import crossborder_pb2 as pb
 from common.wire.rpc import version_to_pb
 
@@ -24,11 +24,11 @@ GROUP_BYTES_OF_FRAMES: Final = 2 << 20
 
 @dataclass(frozen=True)
 class Batch:
-    """Items that wait in the spool, either in ``gathered`` or in ``payload``, and what is reported with them."""
+    """Items that wait in the spool, either in ``buffered`` or in ``payload``, and what is reported with them."""
 
     rows: int
-    gathered: Gathered | None
-    """Items as they were gathered, encoded together with those of other batches when they are sent."""
+    buffered: BufferedItems | None
+    """Items as they were pushed, encoded together with those of other batches when they are sent."""
     payload: bytes
     """Items that were encoded and compressed before they were put into the spool: they travel by themselves."""
     behaviour: ModelVersion
@@ -39,12 +39,12 @@ class Batch:
     @property
     def n_bytes(self) -> int:
         """Memory that the items take."""
-        return len(self.payload) if self.gathered is None else self.gathered.n_bytes
+        return len(self.payload) if self.buffered is None else self.buffered.n_bytes
 
     @property
     def group_rows(self) -> int:
         """Rows that the batch adds to a message of several."""
-        return ALONE if self.gathered is None else self.rows
+        return ALONE if self.buffered is None else self.rows
 
 
 def choose_group_rows(answer: JoinAnswer) -> int:
@@ -73,7 +73,7 @@ class Requests:
         self.is_building = True
         """Whether the actor still builds its parts."""
 
-    def batch(self, gathered: Gathered, behaviour: ModelVersion) -> Batch:
+    def make_batch(self, buffered: BufferedItems, behaviour: ModelVersion) -> Batch:
         """A batch to be kept, with the episodes that ended since the one before.
 
         Frames are compressed now if the learner is away, since they may have to be kept for long. While the learner is
@@ -81,14 +81,14 @@ class Requests:
         """
         episodes = self._counters.take_episodes()
         if self._compresses and not self._spool.connected:
-            return Batch(gathered.rows, None, self._encode([gathered]), behaviour, episodes)
-        return Batch(gathered.rows, gathered, b"", behaviour, episodes)
+            return Batch(buffered.rows, None, self._encode([buffered]), behaviour, episodes)
+        return Batch(buffered.rows, buffered, b"", behaviour, episodes)
 
-    def _encode(self, gathered: Sequence[Gathered]) -> bytes:
-        payload = encode_together(self._schema, gathered)
+    def _encode(self, buffered: Sequence[BufferedItems]) -> bytes:
+        payload = encode_together(self._schema, buffered)
         return compress(payload) if self._compresses else payload
 
-    def items(self, incarnation: int, seq: int, batches: Sequence[Batch]) -> pb.PushItemsRequest:
+    def make_message(self, incarnation: int, seq: int, batches: Sequence[Batch]) -> pb.PushItemsRequest:
         """The message with number ``seq``.
 
         Its figures are those of now, also when it is sent again: the learner keeps the newest report, and older figures
@@ -99,20 +99,20 @@ class Requests:
         report.episode_lengths.extend([value for batch in batches for value in batch.episodes.lengths][-MAX_EPISODES:])
         successes = [value for batch in batches for value in batch.episodes.successes]
         report.episode_successes.extend(successes[-MAX_EPISODES:])
-        gathered = [batch.gathered for batch in batches if batch.gathered is not None]
-        assert len(gathered) in (0, len(batches)), "a compressed batch travels by itself"
+        buffered = [batch.buffered for batch in batches if batch.buffered is not None]
+        assert len(buffered) in (0, len(batches)), "a compressed batch travels by itself"
         return pb.PushItemsRequest(
             incarnation=incarnation,
             seq=seq,
             schema_hash=self._schema.hash,
             rows=sum(batch.rows for batch in batches),
-            payload=self._encode(gathered) if gathered else batches[0].payload,
+            payload=self._encode(buffered) if buffered else batches[0].payload,
             behaviour=version_to_pb(batches[0].behaviour),
             report=report,
             compression=pb.COMPRESSION_ZSTD if self._compresses else pb.COMPRESSION_UNSPECIFIED,
         )
 
-    def heartbeat(self, incarnation: int, *, leaving: bool = False) -> pb.PushItemsRequest:
+    def make_heartbeat(self, incarnation: int, *, leaving: bool = False) -> pb.PushItemsRequest:
         """A message without items; with ``leaving`` it says goodbye."""
         return pb.PushItemsRequest(incarnation=incarnation, report=self._report(leaving=leaving))
 

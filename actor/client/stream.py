@@ -72,20 +72,20 @@ class PushStream:
         self._call.cancel()
 
     def _messages(self) -> Iterator[pb.PushItemsRequest]:
-        yield self._requests.heartbeat(self._incarnation)
+        yield self._requests.make_heartbeat(self._incarnation)
         while True:
             unsent = self._spool.next_unsent(self._epoch, HEARTBEAT_SECONDS)
             if unsent is not None:
-                yield self._requests.items(self._incarnation, *unsent)
+                yield self._requests.make_message(self._incarnation, *unsent)
             elif not self._spool.is_current(self._epoch):
                 return
             elif self._spool.drained:
                 self.has_left = True
-                yield self._requests.heartbeat(self._incarnation, leaving=True)
+                yield self._requests.make_heartbeat(self._incarnation, leaving=True)
                 return
             elif time.monotonic() - self._heard_at > SILENCE_SECONDS:
                 log.warning("the learner has been silent for %g s", SILENCE_SECONDS)
                 self.cancel()
                 return
             else:
-                yield self._requests.heartbeat(self._incarnation)
+                yield self._requests.make_heartbeat(self._incarnation)

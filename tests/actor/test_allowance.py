@@ -30,7 +30,7 @@ OWN_PARTS = """
 from subprocess import Popen, getoutput
 import gymnasium
 from common.interfaces import Agent
-from common.child import Child
+from common.process.child import Child
 class Game(gymnasium.Env): pass
 class Mind(Agent): pass
 class Chop:
@@ -175,7 +175,7 @@ def test_everything_that_is_missing_is_told_at_once_and_fit_for_a_shell() -> Non
     "target",
     [
         "common.process.child:Child",
-        "common.plugins.importing:load",
+        "common.plugins.loading:load_part",
         "common.envs:build_env",
         "actor.commands.actor_worker:main",
         "learner:x",

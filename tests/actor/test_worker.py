@@ -19,7 +19,7 @@ from common.envs import spec_of
 from common.errors import CrossborderError, LearnerUnreachableError, PluginError, SchemaMismatchError
 from common.processors import OneStep
 from common.settings import validate
-from common.wire.gather import Gathered
+from common.wire.frames import BufferedItems
 from common.wire.rpc import StoppingError
 from common.wire.trust import Trust
 from learner.loop.server import LearnerServer
@@ -114,9 +114,9 @@ class Batches:
     """Keeps what it is sent."""
 
     def __init__(self) -> None:
-        self.batches: list[Gathered] = []
+        self.batches: list[BufferedItems] = []
 
-    def send(self, batch: Gathered, behaviour: ModelVersion) -> None:
+    def send(self, batch: BufferedItems, behaviour: ModelVersion) -> None:
         self.batches.append(batch)
 
 

@@ -10,7 +10,7 @@ from actor.stat import ActorCounters, ActorFigures
 from common.data import ENVELOPE_BYTES, MAX_EPISODES, NO_MODEL, Column, ModelVersion, Schema
 from common.wire.codec import encode, schema_to_pb
 from common.wire.compression import compress
-from common.wire.gather import Gathered, Gatherer
+from common.wire.frames import BufferedItems, ItemBuffer
 from common.wire.pb import crossborder_pb2 as pb
 from tests.frames import SCHEMA as STACKED
 from tests.frames import stacked_items
@@ -37,17 +37,17 @@ class Sender:
     """Counters, a spool and the requests made of them."""
 
     def __init__(self, schema: Schema, *, group_rows: int = 100, zstd: bool = True) -> None:
-        self.schema, self.counters, self._gatherer = schema, ActorCounters(), Gatherer(schema)
+        self.schema, self.counters, self._buffer = schema, ActorCounters(), ItemBuffer(schema)
         self.spool: Spool[Batch] = Spool(1 << 30, 100, group_rows=group_rows)
         self.requests = Requests(answer(schema, zstd=zstd), self.counters, self.spool)
 
-    def gathered(self, *numbers: int) -> Gathered:
+    def buffered(self, *numbers: int) -> BufferedItems:
         n = np.array(numbers)
-        self._gatherer.add(stacked_items(n) if self.schema.frame else {"n": n}, len(n))
-        return self._gatherer.take()
+        self._buffer.add(stacked_items(n) if self.schema.frame else {"n": n}, len(n))
+        return self._buffer.take()
 
     def batch(self, *numbers: int, behaviour: ModelVersion = NO_MODEL) -> Batch:
-        return self.requests.batch(self.gathered(*numbers), behaviour)
+        return self.requests.make_batch(self.buffered(*numbers), behaviour)
 
     def put(self, *numbers: int) -> None:
         batch = self.batch(*numbers)
@@ -57,7 +57,7 @@ class Sender:
 def test_batches_that_share_a_message_are_encoded_together_and_keep_their_order() -> None:
     sender = Sender(PLAIN)
     batches = [sender.batch(1, 2, behaviour=ModelVersion(1, 5)), sender.batch(3, behaviour=ModelVersion(1, 6))]
-    request = sender.requests.items(7, 4, batches)
+    request = sender.requests.make_message(7, 4, batches)
     assert (request.incarnation, request.seq, request.rows, request.schema_hash) == (7, 4, 3, PLAIN.hash)
     assert request.payload == encode(PLAIN, {"n": np.array([1, 2, 3])}, 3)
     assert request.behaviour == pb.ModelVersion(incarnation=1, opt_steps=5), "it chose the first action"
@@ -68,19 +68,19 @@ def test_frames_are_compressed_at_once_while_the_learner_is_away_and_as_they_are
     sender = Sender(STACKED)
     away = sender.batch(0)
     expected = compress(encode(STACKED, stacked_items(np.array([0])), 1))
-    assert (away.gathered, away.payload, away.n_bytes) == (None, expected, len(expected))
+    assert (away.buffered, away.payload, away.n_bytes) == (None, expected, len(expected))
     sender.spool.connect(0)
     there = sender.batch(1)
-    assert there.gathered is not None
-    assert there.n_bytes == there.gathered.n_bytes
+    assert there.buffered is not None
+    assert there.n_bytes == there.buffered.n_bytes
     for batch in (away, there):
-        assert sender.requests.items(1, 1, [batch]).compression == pb.COMPRESSION_ZSTD
-    assert sender.requests.items(1, 1, [away]).payload == expected
+        assert sender.requests.make_message(1, 1, [batch]).compression == pb.COMPRESSION_ZSTD
+    assert sender.requests.make_message(1, 1, [away]).payload == expected
 
 
 def test_a_learner_that_does_not_take_compressed_payloads_gets_none() -> None:
     sender = Sender(STACKED, zstd=False)
-    request = sender.requests.items(1, 1, [sender.batch(0)])
+    request = sender.requests.make_message(1, 1, [sender.batch(0)])
     assert request.compression == pb.COMPRESSION_UNSPECIFIED
     assert request.payload == encode(STACKED, stacked_items(np.array([0])), 1)
 
@@ -96,7 +96,7 @@ def test_a_compressed_batch_travels_by_itself_also_where_the_learner_comes_back_
     sender.spool.close()
     rows = []
     while (unsent := sender.spool.next_unsent(epoch, 0)) is not None:
-        rows.append(sender.requests.items(1, *unsent).rows)
+        rows.append(sender.requests.make_message(1, *unsent).rows)
     assert rows == [2, 1, 2]
 
 
@@ -107,11 +107,11 @@ def test_a_message_has_the_episodes_of_all_its_batches_and_the_newest_where_they
         for episode in range(MAX_EPISODES // 2):
             sender.counters.step(0, n * MAX_EPISODES + episode, done=True, success=episode == 0)
         batches.append(sender.batch(n))
-    report = sender.requests.items(1, 1, batches).report
+    report = sender.requests.make_message(1, 1, batches).report
     assert len(report.episode_returns) == len(report.episode_lengths) == MAX_EPISODES
     assert (report.episode_returns[0], report.episode_returns[-1]) == (MAX_EPISODES, 2.5 * MAX_EPISODES - 1)
     assert list(np.flatnonzero(report.episode_successes)) == [0, MAX_EPISODES // 2]
-    assert not sender.requests.heartbeat(1).report.episode_returns, "episodes are counted once, with their batch"
+    assert not sender.requests.make_heartbeat(1).report.episode_returns, "episodes are counted once, with their batch"
 
 
 def test_a_report_has_the_figures_of_the_moment_it_is_sent() -> None:
@@ -120,14 +120,14 @@ def test_a_report_has_the_figures_of_the_moment_it_is_sent() -> None:
     sender.counters.step(0, 1.0, done=False)
     sender.counters.reconnects = 3
     sender.counters.note_env_error("it broke")
-    first, second = (sender.requests.heartbeat(5, leaving=leaving) for leaving in (False, True))
+    first, second = (sender.requests.make_heartbeat(5, leaving=leaving) for leaving in (False, True))
     assert (first.incarnation, first.seq, first.report.env_steps, first.report.reconnects) == (5, 0, 1, 3)
     assert first.report.spool_bytes == sender.spool.n_bytes > 0
     assert (first.report.leaving, second.report.leaving) == (False, True)
     assert (first.report.env_error, second.report.env_error) == ("it broke", ""), "an error is told once"
     assert first.report.building
     sender.requests.is_building = False
-    assert not sender.requests.heartbeat(5).report.building
+    assert not sender.requests.make_heartbeat(5).report.building
 
 
 @pytest.mark.parametrize("figure", vars(ActorFigures()))
@@ -137,7 +137,7 @@ def test_every_figure_of_an_actor_travels_in_the_field_of_its_name(figure: str) 
     if figure != "spool_bytes":
         setattr(sender.counters, figure, 17)
     expected = sender.spool.n_bytes if figure == "spool_bytes" else 17
-    assert getattr(sender.requests.heartbeat(1).report, figure) == expected
+    assert getattr(sender.requests.make_heartbeat(1).report, figure) == expected
 
 
 @pytest.mark.parametrize(

@@ -9,14 +9,14 @@ import sys
 
 import pytest
 
-from common.process.log import AtMost, LogFormat, Seldom, quiet_grpc, quoted, relog
+from common.process.log import LogFormat, LogThrottle, RateFilter, quiet_grpc, quote, relog
 from tests.conftest import ROOT
 
 
 def written(setup: str, call: str = "warning('look out')", returns: int = 0) -> str:
     """What a process of its own writes to stderr."""
     logger = "logging.getLogger('deep.inside')"
-    lines = ("import logging", "from common.log import setup_logging", setup, f"{logger}.{call}")
+    lines = ("import logging", "from common.process.log import setup_logging", setup, f"{logger}.{call}")
     code = "\n".join(lines)
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == returns, done.stderr
@@ -38,7 +38,7 @@ def test_machines_read_one_object_per_line() -> None:
     assert match(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}\+00:00", entry["time"])
 
 
-IDENTIFY = "from common.log import identify; identify(run_id='1a2b', actor_id=3)"
+IDENTIFY = "from common.process.log import identify; identify(run_id='1a2b', actor_id=3)"
 
 
 def test_an_actor_that_has_joined_is_named_in_each_of_its_lines() -> None:
@@ -52,7 +52,7 @@ def test_an_actor_that_has_joined_is_named_in_each_of_its_lines() -> None:
 def test_an_actor_that_is_a_child_is_named_in_its_parents_log_too(form: str) -> None:
     said = json.dumps({**RECORD, "run_id": "1a2b", "actor_id": 3})
     line = written(
-        f"from common.log import relog; setup_logging(form='{form}'); relog('worker-0', {said!r})", "debug('')"
+        f"from common.process.log import relog; setup_logging(form='{form}'); relog('worker-0', {said!r})", "debug('')"
     )
     if form == "text":
         assert line.endswith("WARNING [run 1a2b actor 3] worker-0.a.b: 100 %s\n")
@@ -137,7 +137,7 @@ def test_grpcs_core_is_quiet_where_machines_read_unless_somebody_wants_to_hear_i
 
 def test_something_frequent_is_due_at_most_once_in_a_while_and_the_rest_is_counted() -> None:
     now = 0.0
-    seldom = Seldom(10.0, clock=lambda: now)
+    seldom = LogThrottle(10.0, clock=lambda: now)
     assert [seldom.due() for _ in range(4)] == [0, None, None, None]
     now = 9.9
     assert seldom.due() is None
@@ -147,12 +147,12 @@ def test_something_frequent_is_due_at_most_once_in_a_while_and_the_rest_is_count
 
 def test_a_strangers_text_cannot_pass_for_ours() -> None:
     forged = "it broke\n12:00:00 INFO learner: all is well\r\x1b[2J\u202e\x85next"
-    assert quoted(forged).splitlines() == ["| it broke", "| 12:00:00 INFO learner: all is well", "| ?[2J?", "| next"]
+    assert quote(forged).splitlines() == ["| it broke", "| 12:00:00 INFO learner: all is well", "| ?[2J?", "| next"]
 
 
 def test_lines_beyond_a_rate_are_left_out_and_counted_in_the_next_one() -> None:
     now = [0.0]
-    at_most = AtMost(rate=1.0, at_once=2, clock=lambda: now[0])
+    at_most = RateFilter(rate=1.0, at_once=2, clock=lambda: now[0])
 
     def passes(level: int = logging.WARNING) -> str | None:
         record = logging.LogRecord("any", level, "", 0, "from %s", ("there",), None)
