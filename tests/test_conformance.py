@@ -37,9 +37,10 @@ from examples.own_processor import ScaledReward
 from learner.evaluation.evaluator import DefaultEvaluator
 from learner.records.csv_recorder import CsvRecorder
 from learner.records.mlflow import MlflowRecorder
-from learner.replay.memory import ReplayMemory, ReplayWriter
+from learner.replay.memory import ReplayMemory
 from learner.replay.prioritized import PrioritizedReplay
 from learner.replay.uniform import UniformReplay
+from learner.replay.writer import ReplayWriter
 from tests.parts import CountingEnv, Goals, counting_action
 
 PROCESSORS: list[StepProcessor] = [OneStep(), NStep(1), NStep(3), NStep(20), ScaledReward()]

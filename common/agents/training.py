@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 import torch
@@ -19,9 +19,9 @@ def to_tensors(items: Items, device: torch.device) -> dict[str, torch.Tensor]:
 
 
 def draw(buffer: ReplayBuffer, size: int, device: torch.device) -> dict[str, torch.Tensor]:
-    """A batch of ``size`` items on ``device``, which a buffer that has its ``tensors`` there gives at once."""
-    tensors: Callable[[int], dict[str, torch.Tensor]] | None = getattr(buffer, "tensors", None)
-    return to_tensors(buffer.batch(size), device) if tensors is None else tensors(size)
+    """A batch of ``size`` items on ``device``, on which the buffer may keep them already."""
+    batch = buffer.tensors(size)
+    return to_tensors(buffer.batch(size), device) if batch is None else batch
 
 
 TD_ERROR: Final = "td_error"

@@ -11,19 +11,21 @@ import numpy as np
 
 from common.data import Array, Items
 from common.envs import Env
-from common.interfaces import Step, StepProcessor
+from common.interfaces import ReplayBuffer, Step, StepProcessor
 
 Policy = Callable[[Array], Any]
 """An action for one observation ``[*shape]``."""
 
 
-class ItemMemory:
+class ItemMemory(ReplayBuffer):
     """A ``ReplayBuffer`` of given items in this process's memory.
 
     Args:
         items: columns ``[n, *shape]``; n may be 0.
         seed: of the draws.
     """
+
+    inserted = sampled = 0  # Attributes in the place of the interface's properties.
 
     def __init__(self, items: Items, seed: int = 0) -> None:
         self._items = items

@@ -4,7 +4,7 @@ import gymnasium
 import numpy as np
 import pytest
 
-from actor.priority import PrioritizedBatches, PrioritizedItems, with_priority
+from actor.priority import PrioritizedBatches, PrioritizedItems, add_priority
 from actor.proxy import ReplayBufferProxy
 from common.agents.dqn import DQN
 from common.config.run_config import PushConfig
@@ -74,9 +74,9 @@ def test_an_agent_that_gives_something_else_than_an_error_an_item_is_refused() -
             return total
 
     with pytest.raises(PluginError, match=r"Summing\.td_error: expected shape \[3\], found \[1\]"):
-        with_priority(some_items(3), Summing(SPEC, seed=0))
+        add_priority(some_items(3), Summing(SPEC, seed=0))
 
 
 def test_an_agent_without_errors_says_so() -> None:
     with pytest.raises(PluginError, match=r"push\.initial_priorities: TabularQ has no td_error\(items\)"):
-        with_priority(some_items(3), TabularQ(SPEC, seed=0, epsilon=0.0, device="cpu"))
+        add_priority(some_items(3), TabularQ(SPEC, seed=0, epsilon=0.0, device="cpu"))

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 from gymnasium.wrappers import NormalizeObservation
 
-from actor import tape
 from actor.resumable import ResumableSampler
 from actor.stat import ActorCounters
 from common.atari import make
@@ -134,7 +133,7 @@ def test_so_does_one_whose_wrapper_remembers_more_than_its_episode(caplog: pytes
 def test_an_episode_too_long_to_be_kept_begins_anew(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(tape, "MAX_STEPS", 20)
+    monkeypatch.setattr("actor.resumable.MAX_STEPS", 20)
     alone, resumed = Scene(ENVS["pendulum"]), Scene(ENVS["pendulum"], NEW_SEED)
     agent = Acting(alone.envs[0])
     alone.act(agent, 19)

@@ -204,7 +204,8 @@ def test_each_of_several_environments_lives_as_it_would_alone(processor: Callabl
 
     together, counters = sample(envs(), 40, processor=processor)
     assert counters.env_steps == 120
-    tags, returns = together.column("obs")[:, 0], []
+    tags = together.column("obs")[:, 0]
+    returns: list[float] = []
     for j, env in enumerate(envs()):
         alone, own = sample(env, 40, processor=processor, seed=7 + j)
         for name in alone.pushed[0]:

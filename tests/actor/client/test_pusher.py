@@ -162,7 +162,7 @@ def push(serve: Serve, learner: BreakingLearner, batches: int, pushed: list[int]
         pusher.send(buffer.take(), NO_MODEL)
         if pushed is not None:
             pushed.append(n)
-    wait_for(lambda: not len(pusher._spool) or stopped.is_set(), "everything is acknowledged")
+    wait_for(lambda: not pusher.unacknowledged or stopped.is_set(), "everything is acknowledged")
     was_stopped = stopped.is_set()
     outcome = Outcome(pusher.finish(PATIENCE), pusher.failure, was_stopped)
     stopped.set()

@@ -1,4 +1,4 @@
-"""Items that must never be drawn again, whoever draws."""
+"""What all replay buffers over shared memory have in common: items that are never drawn, and those drawn last."""
 
 from __future__ import annotations
 
@@ -6,16 +6,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 
 from common.config.run_config import PrioritizedConfig
 from common.data import PRIORITY, Column, Schema, Snapshot
-from learner.loop.resident import ResidentReplay
-from learner.replay.memory import ReplayMemory, ReplayWriter
+from learner.replay.memory import ReplayMemory
 from learner.replay.prioritized import PrioritizedReplay
 from learner.replay.shared_buffer import SharedReplay
 from learner.replay.uniform import UniformReplay
-from tests.learner.replay.test_memory import make, rows
+from learner.replay.writer import ReplayWriter
+from tests.learner.replay.memories import make, rows
 
 BAD = np.array([3, 8, 4])
 
@@ -81,13 +80,6 @@ def test_where_all_items_are_excluded_there_is_nothing_to_draw_from(tmp_path: Pa
         replays(memory)[kind].batch(1)
 
 
-def test_a_replay_on_a_device_draws_no_excluded_item(tmp_path: Path) -> None:
-    memory = filled(tmp_path)
-    resident = ResidentReplay(UniformReplay(memory, 0), memory, torch.device("cpu"))
-    memory.exclude(BAD)
-    assert set(resident.tensors(200)["n"].tolist()) == {0, 1, 2, 5, 6, 7, 9}
-
-
 def test_an_excluded_item_that_is_rolled_back_does_not_exclude_the_one_that_follows(tmp_path: Path) -> None:
     memory = filled(tmp_path, 0)
     writer = ReplayWriter(memory)
@@ -106,3 +98,28 @@ def test_an_item_excluded_for_its_priority_does_not_spoil_those_of_the_others(tm
     ReplayWriter(memory).append({"n": np.arange(3), "priority": priorities}, 3, incarnation=1, seq=1)
     memory.exclude(np.array([1]))
     assert drawn(PrioritizedReplay(memory, PrioritizedConfig(), 0, 1000)) == {0, 2}
+
+
+@pytest.mark.parametrize("kind", range(3))
+def test_the_indices_of_the_last_batch_are_those_of_its_items(tmp_path: Path, kind: int) -> None:
+    replay = replays(filled(tmp_path))[kind]
+    assert len(replay.last_drawn) == 0
+    for size in (4, 4, 4, 7):  # Several batches of four are gathered at once.
+        batch = replay.batch(size)
+        assert replay.last_drawn.tolist() == batch["n"].tolist()
+    assert replay.sampled == 19
+
+
+def test_the_indices_of_a_batch_that_was_gathered_before_a_resume_are_not_known(tmp_path: Path) -> None:
+    memory = filled(tmp_path)
+    before, after = replays(memory)[0], replays(memory)[0]
+    before.batch(4)
+    after.restore(before.state())
+    np.testing.assert_array_equal(after.batch(4)["n"], before.batch(4)["n"])
+    assert len(after.last_drawn) == 0
+
+
+def test_a_buffer_that_is_on_no_device_gives_no_tensors_and_draws_nothing(tmp_path: Path) -> None:
+    replay = replays(filled(tmp_path))[0]
+    assert replay.tensors(4) is None
+    assert replay.sampled == 0
