@@ -18,8 +18,8 @@ from common.settings import Settings, validate
 class PluginConfig(Settings):
     """A part named by its place in Python code."""
 
-    target: str = Field(description="What to build, as module:attr.")
-    params: dict[str, Any] = Field(default_factory=dict, description="Keyword arguments it is built with.")
+    target: str = Field(description="The class or function that builds the part, as module:attr.")
+    params: dict[str, Any] = Field(default_factory=dict, description="Keyword arguments for the target.")
 
     def build(self, **given: Any) -> Any:
         """Call the target with ``params`` and with the arguments that the system itself provides."""
