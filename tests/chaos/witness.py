@@ -53,7 +53,7 @@ def noted(directory: Path, pid: int) -> Noted:
 def main() -> int:
     directory, *arguments = sys.argv[1:]
     WitnessedSpool.path = Path(directory) / str(os.getpid())
-    pusher.Spool = WitnessedSpool  # type: ignore[attr-defined]
+    pusher.Spool = WitnessedSpool  # type: ignore[assignment, attr-defined]
     return actor_worker.main(arguments)
 
 
