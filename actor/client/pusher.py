@@ -12,7 +12,7 @@ from typing import Final
 from actor.client.connector import Connector
 from actor.client.fetcher import ModelFetcher
 from actor.client.join_answer import JoinAnswer
-from actor.client.requests import WaitingBatch, Requests, choose_group_rows
+from actor.client.requests import Requests, WaitingBatch, choose_group_rows
 from actor.client.stream import HEARTBEAT_SECONDS, PushStream
 from actor.spool import Spool
 from actor.stat import ActorCounters
@@ -122,7 +122,7 @@ class Pusher:
         return len(self._spool)
 
     def hand_over(self) -> None:
-        """Send the remaining batches and leave; waits as long as the learner holds back, unless the actor has to end."""
+        """Send the remaining batches and leave, as long as the learner holds them back, unless the actor has to end."""
         self._spool.close()
         while self._thread.is_alive() and not self._stopped.is_set():
             self._stopped.wait(HEARTBEAT_SECONDS)  # The thread sets it at its end.

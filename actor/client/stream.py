@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import grpc
 
-from actor.client.requests import WaitingBatch, Requests
+from actor.client.requests import Requests, WaitingBatch
 from actor.spool import Spool
 from common.wire.pb import crossborder_pb2 as pb
 from common.wire.pb import crossborder_pb2_grpc as pb_grpc

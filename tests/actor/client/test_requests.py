@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from actor.client.join_answer import JoinAnswer, read_join
-from actor.client.requests import GROUP_BYTES, GROUP_BYTES_OF_FRAMES, WaitingBatch, Requests, choose_group_rows
+from actor.client.requests import GROUP_BYTES, GROUP_BYTES_OF_FRAMES, Requests, WaitingBatch, choose_group_rows
 from actor.spool import Spool
 from actor.stat import ActorCounters, ActorFigures
 from common.data import ENVELOPE_BYTES, MAX_EPISODES, NO_MODEL, Column, ModelVersion, Schema

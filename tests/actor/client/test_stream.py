@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from actor.client.join_answer import read_join
-from actor.client.requests import WaitingBatch, Requests
+from actor.client.requests import Requests, WaitingBatch
 from actor.client.stream import PushStream
 from actor.spool import Spool
 from actor.stat import ActorCounters
