@@ -7,11 +7,12 @@ import abc
 import numpy as np
 
 from common.data import Array, Items, Snapshot
+from common.interfaces import ReplayBuffer
 from learner.replay.memory import ReplayMemory
 from learner.replay.reader import ReplayReader
 
 
-class SharedReplay(abc.ABC):
+class SharedReplay(ReplayBuffer, abc.ABC):
     """A ``ReplayBuffer`` whose items come from another process, and that a resumed run takes up again.
 
     Args:
