@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import signal
 import subprocess
@@ -11,7 +12,7 @@ import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import hypothesis
 import pytest
@@ -19,8 +20,10 @@ import yaml
 
 from common.config.run_config import RunConfig
 from common.settings import validate
-from learner.loop.server import LearnerServer
 from tests.disks import Disk, mounted
+
+if TYPE_CHECKING:
+    from learner.loop.server import LearnerServer
 
 hypothesis.settings.register_profile("untimed", deadline=None)  # No assertion on elapsed time.
 hypothesis.settings.load_profile("untimed")
@@ -55,6 +58,27 @@ def counting_config(run_dir: Path, **changes: Any) -> RunConfig:
     return validate(RunConfig, merged(counting_values(run_dir), changes))
 
 
+@pytest.fixture(autouse=True)
+def unchanged_process() -> Iterator[None]:
+    """Undo what a command sets up for its process, where a test calls the command in the process of the tests.
+
+    Its log goes to the stderr of that test, which pytest closes at the test's end: threads that log later, those that
+    read a child's output for example, would fail at it. It ends with signals ignored, which later children would inherit.
+    """
+    root = logging.getLogger()
+    handlers, level, hook = root.handlers[:], root.level, sys.excepthook
+    signals = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    yield
+    for handler in set(root.handlers) - set(handlers):
+        root.removeHandler(handler)
+        handler.close()
+    root.setLevel(level)
+    logging.captureWarnings(False)
+    sys.excepthook = hook
+    for number, action in signals.items():
+        signal.signal(number, action)
+
+
 @pytest.fixture
 def make_config(tmp_path: Path) -> MakeConfig:
     """``counting_config`` in a directory of the test's own."""
@@ -64,6 +88,8 @@ def make_config(tmp_path: Path) -> MakeConfig:
 @pytest.fixture
 def host(make_config: MakeConfig) -> Iterator[LearnerServer]:
     """A learner host with a real ingest process and no actors; nobody trains."""
+    from learner.loop.server import LearnerServer  # It imports torch, which most helpers of this module do not need.
+
     with LearnerServer(make_config(server={"grace_seconds": 0.5})) as server:
         yield server
 
