@@ -55,6 +55,6 @@ def _clash(name: str) -> str:
     package = name.partition(".")[0]
     theirs = Path.cwd() / package
     is_there = theirs.is_dir() or theirs.with_suffix(".py").is_file()
-    if package not in OWN_PACKAGES or not is_there or theirs == Path(__file__).resolve().parent.parent / package:
+    if package not in OWN_PACKAGES or not is_there or theirs == Path(__file__).resolve().parents[2] / package:
         return ""
     return f"; '{package}' is a package of crossborder's own, which hides {theirs}: rename yours"

@@ -30,7 +30,7 @@ OWN_PARTS = """
 from subprocess import Popen, getoutput
 import gymnasium
 from common.interfaces import Agent
-from common.child import Child
+from common.process.child import Child
 class Game(gymnasium.Env): pass
 class Mind(Agent): pass
 class Chop:

@@ -147,7 +147,7 @@ def test_what_an_environment_lacks_is_named_with_its_extra(
 
 SMOKE = """
 import sys
-from common.part_config import PluginConfig
+from common.plugins.part_config import PluginConfig
 from common.envs import build_env
 
 for id in sys.argv[1:]:

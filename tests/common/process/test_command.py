@@ -95,9 +95,9 @@ def test_an_error_ends_with_where_to_read_on(capsys: pytest.CaptureFixture[str])
 
 def test_machines_read_of_an_error_as_of_everything_else() -> None:
     lines = (
-        "from common.command import tell_error",
+        "from common.process.command import tell_error",
         "from common.errors import AddressError",
-        "from common.log import setup_logging",
+        "from common.process.log import setup_logging",
         "setup_logging(form='json')",
         "raise SystemExit(tell_error('brew', AddressError('port 1 is taken'), 'json'))",
     )

@@ -16,7 +16,7 @@ from tests.conftest import ROOT
 def written(setup: str, call: str = "warning('look out')", returns: int = 0) -> str:
     """What a process of its own writes to stderr."""
     logger = "logging.getLogger('deep.inside')"
-    lines = ("import logging", "from common.log import setup_logging", setup, f"{logger}.{call}")
+    lines = ("import logging", "from common.process.log import setup_logging", setup, f"{logger}.{call}")
     code = "\n".join(lines)
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == returns, done.stderr
@@ -38,7 +38,7 @@ def test_machines_read_one_object_per_line() -> None:
     assert match(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}\+00:00", entry["time"])
 
 
-IDENTIFY = "from common.log import identify; identify(run_id='1a2b', actor_id=3)"
+IDENTIFY = "from common.process.log import identify; identify(run_id='1a2b', actor_id=3)"
 
 
 def test_an_actor_that_has_joined_is_named_in_each_of_its_lines() -> None:
@@ -52,7 +52,7 @@ def test_an_actor_that_has_joined_is_named_in_each_of_its_lines() -> None:
 def test_an_actor_that_is_a_child_is_named_in_its_parents_log_too(form: str) -> None:
     said = json.dumps({**RECORD, "run_id": "1a2b", "actor_id": 3})
     line = written(
-        f"from common.log import relog; setup_logging(form='{form}'); relog('worker-0', {said!r})", "debug('')"
+        f"from common.process.log import relog; setup_logging(form='{form}'); relog('worker-0', {said!r})", "debug('')"
     )
     if form == "text":
         assert line.endswith("WARNING [run 1a2b actor 3] worker-0.a.b: 100 %s\n")

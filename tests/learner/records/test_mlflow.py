@@ -75,7 +75,7 @@ def test_training_goes_on_when_the_tracking_store_fails(
 )
 def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch, package: str, target: str) -> None:
     missing = [name for name in sys.modules if name.split(".")[0] == package or ".tensorboard" in name]
-    for name in (*missing, f"learner.{package}"):
+    for name in (*missing, f"learner.records.{package}"):
         monkeypatch.delitem(sys.modules, name, raising=False)
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(PluginError, match=rf"{package}.*; pip install 'crossborder\[{package}\]'"):

@@ -65,8 +65,8 @@ def test_a_bell_nobody_listens_to_any_more_does_not_stop_the_ringer() -> None:
 
 def test_a_directory_is_held_by_one_process_until_it_ends_however_it_ends(tmp_path: Path) -> None:
     script = (
-        "import sys, pathlib, learner.shared as shared\n"
-        "shared.hold_alone(pathlib.Path(sys.argv[1]))\n"
+        "import sys, pathlib, learner.shared.mapped as mapped\n"
+        "mapped.hold_alone(pathlib.Path(sys.argv[1]))\n"
         "print('held', flush=True)\n"
         "input()"
     )
