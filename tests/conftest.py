@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from functools import partial
 from pathlib import Path
+from random import SystemRandom
 from typing import TYPE_CHECKING, Any
 
 import hypothesis
@@ -28,8 +31,12 @@ if TYPE_CHECKING:
 hypothesis.settings.register_profile("untimed", deadline=None)  # No assertion on elapsed time.
 hypothesis.settings.load_profile("untimed")
 
+# Several test processes share the cores: more threads in each would only wait for one another, and spin meanwhile.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 ROOT = Path(__file__).parent.parent
-PATIENCE = 60.0
+PATIENCE = 180.0
+"""Seconds until a wait is given up; far more than it takes, also on a machine that does much else."""
 MakeConfig = Callable[..., RunConfig]
 
 
@@ -58,12 +65,23 @@ def counting_config(run_dir: Path, **changes: Any) -> RunConfig:
     return validate(RunConfig, merged(counting_values(run_dir), changes))
 
 
+LONGEST_FIRST = ("e2e", "chaos", "dashboards", "security", "deploy")
+"""Folders whose tests start processes and wait for them."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the tests that take longest: those that come last then fill what time is left on every core."""
+    places = {ROOT / "tests" / name: place for place, name in enumerate(LONGEST_FIRST)}
+    items.sort(key=lambda item: min(places.get(folder, len(places)) for folder in item.path.parents))
+
+
 @pytest.fixture(autouse=True)
 def unchanged_process() -> Iterator[None]:
     """Undo what a command sets up for its process, where a test calls the command in the process of the tests.
 
-    Its log goes to the stderr of that test, which pytest closes at the test's end: threads that log later, those that
-    read a child's output for example, would fail at it. It ends with signals ignored, which later children would inherit.
+    The log of the command goes to the stderr of that test, which pytest closes at the test's end. Threads that log
+    later, those that read a child's output for example, would fail at it. The command ends with signals ignored, and
+    children of later tests would inherit that.
     """
     root = logging.getLogger()
     handlers, level, hook = root.handlers[:], root.level, sys.excepthook
@@ -200,6 +218,16 @@ def wait_for(condition: Callable[[], object], what: str, seconds: float = PATIEN
         if time.monotonic() > end:
             pytest.fail(f"{what}: not within {seconds} s")
         time.sleep(0.02)
+
+
+def free_port() -> int:
+    """A free port below those that Linux gives to others, so that nobody takes it before it is used."""
+    random = SystemRandom()  # Python's own generator may be seeded alike in every test process.
+    while True:
+        port = random.randrange(20_000, 32_000)
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
 
 
 def endpoints(run_dir: Path) -> dict[str, Any]:

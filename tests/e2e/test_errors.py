@@ -49,7 +49,7 @@ WRONG: dict[str, tuple[dict[str, Any], int, str]] = {
         r"push\.n_buffer: 5000 items of 38 bytes take messages of up to \d+ bytes, above server\.max_message_bytes",
     ),
     "batches with too many frames": (
-        {"env": {"target": "tests.frames:stacked_counting_env"}, "replay": {"capacity": 100}},
+        {"env": {"target": "tests.frame_parts:stacked_counting_env"}, "replay": {"capacity": 100}},
         2,
         r"push\.n_buffer: 10 items have up to 80 frames, above half of those the replay keeps \(62\)",
     ),
