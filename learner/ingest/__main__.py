@@ -19,7 +19,7 @@ from grpc_reflection.v1alpha import reflection
 from common.config.server_config import ServerConfig
 from common.errors import AddressError, CrossborderError
 from common.process.child import say, say_error
-from common.process.log import AtMost, setup_logging
+from common.process.log import RateFilter, setup_logging
 from common.settings import validate
 from common.wire.pb import crossborder_pb2 as pb
 from common.wire.pb import crossborder_pb2_grpc as pb_grpc
@@ -127,7 +127,7 @@ async def serve(boot: IngestBoot) -> None:
 
 def main() -> int:
     setup_logging(form="json")
-    logging.getLogger().handlers[0].addFilter(AtMost(LOGGED_PER_SECOND, LOGGED_AT_ONCE))
+    logging.getLogger().handlers[0].addFilter(RateFilter(LOGGED_PER_SECOND, LOGGED_AT_ONCE))
     try:
         asyncio.run(serve(validate(IngestBoot, json.loads(sys.stdin.readline()))))
     except CrossborderError as error:

@@ -13,7 +13,7 @@ from typing import Any
 from common.config.run_config import RunConfig
 from common.data import MAX_ENV_ERROR, MAX_EPISODES, ModelVersion, Schema
 from common.errors import ProtocolMismatchError, RefusedError, SchemaMismatchError
-from common.process.log import Seldom, quoted
+from common.process.log import LogThrottle, quote
 from common.settings import Settings
 from common.values import KEEP_ALL
 from common.wire.codec import decode, schema_to_pb
@@ -108,7 +108,7 @@ class IngestCore:
         self.promised = promise(boot.directory, self.limits)
         """The largest limits that this run has told any actor."""
         self.counts = IngestCounts()
-        self._env_errors = Seldom(ENV_ERRORS_LOGGED_EVERY)
+        self._env_errors = LogThrottle(ENV_ERRORS_LOGGED_EVERY)
         self.values = ValueRules.of(self.schema, config.server)
         self.quarantine = Quarantine(boot.directory, "ingest")
         self._writer = ReplayWriter(self.memory, self.registry.is_gone)
@@ -249,7 +249,7 @@ class IngestCore:
     def _tell_env_error(self, row: int, text: str) -> None:
         missed = self._env_errors.due()
         if missed is not None:
-            lines, actor_id = quoted(text[-MAX_ENV_ERROR:]), self.registry.actor_id(row)
+            lines, actor_id = quote(text[-MAX_ENV_ERROR:]), self.registry.actor_id(row)
             log.warning("an environment of actor %d failed (%d more before it):\n%s", actor_id, missed, lines)
 
     def _limits_of(self, incarnation: int) -> pb.Limits:
