@@ -65,14 +65,37 @@ def counting_config(run_dir: Path, **changes: Any) -> RunConfig:
     return validate(RunConfig, merged(counting_values(run_dir), changes))
 
 
-LONGEST_FIRST = ("e2e", "chaos", "dashboards", "security", "deploy")
-"""Folders whose tests start processes and wait for them."""
+SLOW_PLACES = (
+    "e2e",
+    "chaos",
+    "dashboards",
+    "security",
+    "deploy",
+    "compose",
+    "learner/evaluation",
+    "learner/loop/test_run.py",
+    "learner/loop/test_in_turns.py",
+    "learner/loop/test_offline.py",
+    "learner/loop/test_precision.py",
+    "learner/test_resume.py",
+    "test_conformance.py",
+)
+"""Folders and files of tests that start processes, or train for seconds; the longest come first."""
+SLOW_FIXTURES = {"start", "host", "make_config", "write_config"}
+"""For tests with processes, and for whole runs."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with the tests that take longest: those that come last then fill what time is left on every core."""
-    places = {ROOT / "tests" / name: place for place, name in enumerate(LONGEST_FIRST)}
-    items.sort(key=lambda item: min(places.get(folder, len(places)) for folder in item.path.parents))
+    """Mark what is slow, and begin with it: short tests that come last fill what time is left on every core."""
+    places = {ROOT / "tests" / name: place for place, name in enumerate(SLOW_PLACES)}
+
+    def place(item: pytest.Item) -> int:
+        return min(places.get(path, len(places)) for path in (item.path, *item.path.parents))
+
+    for item in items:
+        if place(item) < len(places) or not SLOW_FIXTURES.isdisjoint(getattr(item, "fixturenames", ())):
+            item.add_marker("slow")
+    items.sort(key=place)
 
 
 @pytest.fixture(autouse=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.conftest import ROOT
+from tests.conftest import ROOT, SLOW_PLACES
 
 ROOMS = ("actor", "common", "learner")
 GENERATED = Path("common/wire/pb")
@@ -31,9 +31,7 @@ TESTED_ELSEWHERE: dict[str, str] = {
     "common/testing/processors.py": "common/test_testing.py",
     "common/values.py": "learner/replay/test_value_rules.py",
     "common/wire/channel.py": "common/wire/test_trust.py",
-    "common/wire/gather.py": "actor/test_proxy.py",
     "common/wire/tls.py": "security/test_tls.py",
-    "common/wire/trust_options.py": "test_commands.py",
     "learner/commands/admin_client.py": "security/test_operators.py",
     "learner/commands/authority.py": "learner/commands/test_crossborder_certs.py",
     "learner/commands/learner_server.py": "test_commands.py",
@@ -42,7 +40,6 @@ TESTED_ELSEWHERE: dict[str, str] = {
     "learner/commands/server_ratio.py": "learner/commands/test_server_status.py",
     "learner/commands/sync_train.py": "learner/storage/test_origin.py",
     "learner/commands/training_command.py": "learner/test_resume.py",
-    "learner/datasets/copying.py": "learner/loop/test_offline.py",
     "learner/evaluation/eval_env.py": "learner/evaluation/test_evaluator.py",
     "learner/evaluation/evaluator_child.py": "learner/evaluation/test_evaluator_process.py",
     "learner/ingest/__main__.py": "learner/ingest/test_service.py",
@@ -124,3 +121,7 @@ def test_each_test_file_of_a_room_has_a_module_of_its_name_or_a_line_that_says_i
     across = files_of_tests() - {mirror(module) for module in modules()}
     assert across - ACROSS_MODULES.keys() == set()
     assert ACROSS_MODULES.keys() - across == set(), "these lines have no reason any more: delete them"
+
+
+def test_the_places_of_slow_tests_exist() -> None:
+    assert {place for place in SLOW_PLACES if not (ROOT / "tests" / place).exists()} == set()

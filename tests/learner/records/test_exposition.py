@@ -88,7 +88,7 @@ def test_hundreds_of_idle_connections_take_a_few_descriptors_and_threads_and_kee
     threads, descriptors = threading.active_count(), open_descriptors()
     with ExitStack() as held:
         for _ in range(30):
-            for _ in range(10):  # Fewer than wait to be accepted: the kernel drops others, and they try again in a second.
+            for _ in range(10):  # The kernel drops those beyond what waits to be accepted, and they try again later.
                 held.enter_context(connect(server)).sendall(b"GET /metrics HTTP/1.1\r\n")
             assert b"two 2.0" in scrape(server)[1]
         # The thread of a connection that was ended closes its descriptor, and ends, a moment later.
