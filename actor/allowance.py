@@ -123,7 +123,7 @@ class Allowance:
         if not specs:
             raise PluginError(f"env.params.id: gymnasium has no environment '{env_id}' on this host")
         for spec in specs:
-            home = _home(spec)
+            home = _module_of(spec)
             if not any(_within(home, package) for package in (*GYMNASIUM_PACKAGES, *self._entries)):
                 raise PluginError(
                     f"env.params.id: '{env_id}' is an environment of {home}, which this actor does not allow; if you "
@@ -204,7 +204,7 @@ def _is_ours(text: str) -> bool:
     return any(_within(text.partition(":")[0], package) for package in OWN_PACKAGES)
 
 
-def _home(spec: Any) -> str:
+def _module_of(spec: Any) -> str:
     """The module that an environment of gymnasium's registry comes from."""
     entry = spec.entry_point
     return entry.partition(":")[0] if isinstance(entry, str) else str(getattr(entry, "__module__", entry))

@@ -26,7 +26,7 @@ MAX_STEPS: Final = 100_000
 
 
 class TapedEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """Keeps of the present episode the seed or generator it began with, its actions, and checksums of what came out."""
+    """Keeps the present episode: the seed or generator at its beginning, its actions, and checksums of the results."""
 
     def __init__(self, env: Env) -> None:
         super().__init__(env)

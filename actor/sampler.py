@@ -37,7 +37,7 @@ class Sampler:
         self._obs: list[Array | None] = [None] * len(lanes)  # None: the environment is to be reset.
 
     def sample_and_push(self, agent: Agent, sink: ItemSink) -> None:
-        """Take one step in every environment and push what the step processors make of it.
+        """Take one step in every environment and push the items that the step processors make of the steps.
 
         Raises:
             PluginError: the agent gave another number of actions than it was given observations.

@@ -1,4 +1,4 @@
-"""One actor: join, build, sample until told to stop, hand over what is left (border's Actor)."""
+"""One actor: join, build the parts, sample until told to stop, hand over the last items (border's Actor)."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from common.config.run_config import ActorConfig
 from common.data import PRIORITY, Schema
 from common.envs import build_env
 from common.errors import ConfigError, CrossborderError, EnvHungError, PluginError
-from common.interfaces import Agent
+from common.interfaces import Agent, ModelSource
 from common.parts import Lane, Parts, build_parts
 from common.plugins.part_config import EnvConfig
 from common.process.child import RestartPolicy, say, say_error
@@ -142,7 +142,9 @@ class Actor:
         pusher.ready()
         watchdog = Watchdog(busy, seconds, partial(self._end_hung, pusher, counters)) if seconds else nullcontext()
         with watchdog:
-            self._act(Sampler(parts.lanes, counters, joined.seed), joined, parts.agent, fetcher, pusher)
+            fetcher.first(FIRST_MODEL_SECONDS)
+            sampler, proxy = Sampler(parts.lanes, counters, joined.seed), make_proxy(joined, parts.agent, pusher)
+            self._act(sampler, parts.agent, proxy, fetcher, pusher)
         if pusher.changes:
             pusher.hand_over()
 
@@ -157,16 +159,17 @@ class Actor:
         pusher.finish(FINISH_SECONDS)
         os._exit(self._tell(EnvHungError("an environment has not returned within env.timeout_seconds")))
 
-    def _act(self, sampler: Sampler, joined: JoinAnswer, agent: Agent, models: ModelFetcher, pusher: Pusher) -> None:
-        proxy = make_proxy(joined, agent, pusher)
-        model = models.first(FIRST_MODEL_SECONDS)
+    def _act(
+        self, sampler: Sampler, agent: Agent, proxy: ReplayBufferProxy, models: ModelSource, pusher: Pusher
+    ) -> None:
+        """Sample with the newest model until the actor has to stop or to start anew."""
         agent.train()
         while not (self._stopped.is_set() or pusher.changes):
+            model = models.newer_than(proxy.version)
             if model is not None:
                 agent.sync_model(model)
                 proxy.version = model.version
             sampler.sample_and_push(agent, proxy)
-            model = models.newer_than(proxy.version)
         proxy.flush()
 
 

@@ -1,4 +1,4 @@
-"""A model made from what the learner sent: chunks into a safetensors file, whole or by a delta, and that into tensors.
+"""From the chunks that a learner sends to a model: a safetensors file, whole or from a delta, and its tensors.
 
 The format is that of github.com/huggingface/safetensors, section 'Format'.
 """

@@ -1,4 +1,4 @@
-"""Items out: one stream for the actor's life, opened again whenever it breaks; kept until acknowledged."""
+"""Items out: one stream for the actor's life, opened again whenever it breaks. Items are kept until acknowledged."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Final
 from actor.client.connector import Connector
 from actor.client.fetcher import ModelFetcher
 from actor.client.join_answer import JoinAnswer
-from actor.client.requests import Batch, Requests, choose_group_rows
+from actor.client.requests import Requests, WaitingBatch, choose_group_rows
 from actor.client.stream import HEARTBEAT_SECONDS, PushStream
 from actor.spool import Spool
 from actor.stat import ActorCounters
@@ -65,7 +65,7 @@ class Pusher:
         self._connector, self._joined, self._fetcher = connector, answer, fetcher
         self._counters, self._stopped = counters, stopped
         push = answer.config.push
-        self._spool: Spool[Batch] = Spool(
+        self._spool: Spool[WaitingBatch] = Spool(
             push.spool_bytes,
             push.window,
             group_rows=choose_group_rows(answer),
@@ -93,7 +93,7 @@ class Pusher:
             log.warning("%d items could not be handed over before the end", batch.rows)
         self._counters.wait_seconds += time.perf_counter() - began
 
-    def _put(self, batch: Batch) -> bool:
+    def _put(self, batch: WaitingBatch) -> bool:
         """Wait for room in the spool; False if the actor has to end before there is any."""
         while not self._spool.put(batch, batch.n_bytes, batch.group_rows, 0.5):
             if self._stopped.is_set():
@@ -102,7 +102,7 @@ class Pusher:
                     return False
         return True
 
-    def _count_dropped(self, batch: Batch) -> None:
+    def _count_dropped(self, batch: WaitingBatch) -> None:
         self._counters.dropped_items += batch.rows
         if self._drop_log.due() is not None:
             log.warning("items dropped so far: %d; they were too old, or the spool full", self._counters.dropped_items)
@@ -122,13 +122,13 @@ class Pusher:
         return len(self._spool)
 
     def hand_over(self) -> None:
-        """Send all that is left and leave. Takes as long as the learner holds it back, unless the actor has to end."""
+        """Send the remaining batches and leave, as long as the learner holds them back, unless the actor has to end."""
         self._spool.close()
         while self._thread.is_alive() and not self._stopped.is_set():
             self._stopped.wait(HEARTBEAT_SECONDS)  # The thread sets it at its end.
 
     def finish(self, seconds: float) -> int:
-        """Send what is left, say goodbye, end the stream; the number of batches that were not acknowledged."""
+        """Send the remaining batches, say goodbye, end the stream; the number of batches that were not acknowledged."""
         self._spool.close()
         self._thread.join(seconds)
         if self._thread.is_alive():
@@ -178,7 +178,9 @@ class Pusher:
         if response.stop:
             self._told_to_stop = True
             self._stopped.set()
-            if self._requests.is_building:  # It has no items, and the learner need not wait for what it builds.
+            if (
+                self._requests.is_building
+            ):  # It has no items, so the learner need not wait until it has built its parts.
                 self._spool.close()
 
     def _join_again(self) -> JoinAnswer:

@@ -23,8 +23,8 @@ GROUP_BYTES_OF_FRAMES: Final = 2 << 20
 
 
 @dataclass(frozen=True)
-class Batch:
-    """Items that wait in the spool, either in ``buffered`` or in ``payload``, and what is reported with them."""
+class WaitingBatch:
+    """Items that wait in the spool, either in ``buffered`` or in ``payload``, and the figures that travel with them."""
 
     rows: int
     buffered: BufferedItems | None
@@ -67,29 +67,29 @@ class Requests:
         spool: its size is reported.
     """
 
-    def __init__(self, answer: JoinAnswer, counters: ActorCounters, spool: Spool[Batch]) -> None:
+    def __init__(self, answer: JoinAnswer, counters: ActorCounters, spool: Spool[WaitingBatch]) -> None:
         self._schema, self._counters, self._spool = answer.schema, counters, spool
         self._compresses = answer.schema.frame is not None and answer.takes_zstd
         self.is_building = True
         """Whether the actor still builds its parts."""
 
-    def make_batch(self, buffered: BufferedItems, behaviour: ModelVersion) -> Batch:
-        """A batch to be kept, with the episodes that ended since the one before.
+    def make_batch(self, buffered: BufferedItems, behaviour: ModelVersion) -> WaitingBatch:
+        """Make a batch for the spool, with the episodes that ended since the batch before.
 
         Frames are compressed now if the learner is away, since they may have to be kept for long. While the learner is
         there, batches are compressed together as they are sent, which is faster and leaves less.
         """
         episodes = self._counters.take_episodes()
         if self._compresses and not self._spool.connected:
-            return Batch(buffered.rows, None, self._encode([buffered]), behaviour, episodes)
-        return Batch(buffered.rows, buffered, b"", behaviour, episodes)
+            return WaitingBatch(buffered.rows, None, self._encode([buffered]), behaviour, episodes)
+        return WaitingBatch(buffered.rows, buffered, b"", behaviour, episodes)
 
     def _encode(self, buffered: Sequence[BufferedItems]) -> bytes:
         payload = encode_together(self._schema, buffered)
         return compress(payload) if self._compresses else payload
 
-    def make_message(self, incarnation: int, seq: int, batches: Sequence[Batch]) -> pb.PushItemsRequest:
-        """The message with number ``seq``.
+    def make_message(self, incarnation: int, seq: int, batches: Sequence[WaitingBatch]) -> pb.PushItemsRequest:
+        """Make the message with number ``seq``.
 
         Its figures are those of now, also when it is sent again: the learner keeps the newest report, and older figures
         would set it back.
@@ -113,7 +113,7 @@ class Requests:
         )
 
     def make_heartbeat(self, incarnation: int, *, leaving: bool = False) -> pb.PushItemsRequest:
-        """A message without items; with ``leaving`` it says goodbye."""
+        """Make a message without items; with ``leaving`` it says goodbye."""
         return pb.PushItemsRequest(incarnation=incarnation, report=self._report(leaving=leaving))
 
     def _report(self, *, leaving: bool = False) -> pb.Report:

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import grpc
 
-from actor.client.requests import Batch, Requests
+from actor.client.requests import Requests, WaitingBatch
 from actor.spool import Spool
 from common.wire.pb import crossborder_pb2 as pb
 from common.wire.pb import crossborder_pb2_grpc as pb_grpc
@@ -22,7 +22,7 @@ SILENCE_SECONDS: Final = 15.0
 
 
 class PushStream:
-    """Opens a stream, which sends what the spool has until it breaks or everything was sent.
+    """Opens a stream that sends the batches of a spool, until it breaks or the spool is closed and empty.
 
     Two threads work on it. The thread that calls ``run`` hears responses, and a thread of gRPC's pulls requests out of
     a generator. They share ``has_left`` and the time of the last response, of which each has one writer.
@@ -30,8 +30,8 @@ class PushStream:
     Args:
         stub: of the learner.
         incarnation: the actor's.
-        spool: gives the batches; it is connected by this.
-        last_seq: what the learner has stored of this incarnation.
+        spool: gives the batches. Opening the stream connects it.
+        last_seq: number of the last message of this incarnation that the learner has stored.
         requests: makes the messages.
     """
 
@@ -39,7 +39,7 @@ class PushStream:
         self,
         stub: pb_grpc.LearnerServiceStub,
         incarnation: int,
-        spool: Spool[Batch],
+        spool: Spool[WaitingBatch],
         last_seq: int,
         requests: Requests,
     ) -> None:

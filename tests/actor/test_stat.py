@@ -44,7 +44,7 @@ def test_episodes_are_taken_once_and_one_that_goes_on_is_kept_whole() -> None:
     assert counters.take_episodes() == ([], [], [])
 
 
-def test_what_was_taken_does_not_change_afterwards() -> None:
+def test_episodes_that_were_taken_do_not_change_afterwards() -> None:
     counters = ActorCounters()
     counters.step(0, 1.0, done=True)
     taken = counters.take_episodes()

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from actor.client import pusher
-from actor.client.requests import Batch
+from actor.client.requests import WaitingBatch
 from actor.commands import actor_worker
 from actor.spool import Spool
 
@@ -25,7 +25,7 @@ class Noted(NamedTuple):
     made: int = 0
 
 
-class WitnessedSpool(Spool[Batch]):
+class WitnessedSpool(Spool[WaitingBatch]):
     """Writes how many batches it was given, and how many were acknowledged, into a mapped file."""
 
     path = Path()
@@ -34,7 +34,7 @@ class WitnessedSpool(Spool[Batch]):
         super().__init__(*limits, **options)
         self._noted: Any = np.memmap(self.path, "<u8", "w+", shape=(2,))
 
-    def put(self, message: Batch, size: int, rows: int, seconds: float) -> bool:
+    def put(self, message: WaitingBatch, size: int, rows: int, seconds: float) -> bool:
         taken = super().put(message, size, rows, seconds)
         self._noted[1] += taken
         return taken
@@ -53,7 +53,7 @@ def noted(directory: Path, pid: int) -> Noted:
 def main() -> int:
     directory, *arguments = sys.argv[1:]
     WitnessedSpool.path = Path(directory) / str(os.getpid())
-    pusher.Spool = WitnessedSpool  # type: ignore[attr-defined]
+    pusher.Spool = WitnessedSpool  # type: ignore[assignment, attr-defined]
     return actor_worker.main(arguments)
 
 

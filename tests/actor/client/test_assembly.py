@@ -114,7 +114,7 @@ def test_chunks_that_make_no_whole_model_are_refused(broken: list[pb.GetModelRes
         put_together(broken)
 
 
-def test_a_message_that_is_none_of_these_is_refused() -> None:
+def test_bytes_that_are_no_chunk_are_refused() -> None:
     with pytest.raises(ValueError, match=r"expected a GetModelResponse, found \d+ other bytes"):
         assemble([chunks()[0].SerializeToString()[:-1]])
 
@@ -152,7 +152,7 @@ def delta_chunks(size: int = 10, base: ModelVersion = VERSION, delta: bytes = DE
 
 
 @pytest.mark.parametrize("size", [1, 10, 1000])
-def test_what_changed_makes_the_model_bit_for_bit_and_leaves_the_one_before_as_it_is(size: int) -> None:
+def test_a_delta_makes_the_model_bit_for_bit_and_leaves_its_base_as_it_is(size: int) -> None:
     base = assembled(chunks())
     file = assembled(delta_chunks(size), base)
     assert (file.model.version, file.data.tobytes()) == (NEXT, NEXT_DATA)
@@ -176,7 +176,7 @@ def test_a_delta_that_makes_another_model_is_refused(broken: list[pb.GetModelRes
         put_together(broken, assembled(chunks()))
 
 
-def test_a_delta_is_refused_by_whoever_has_no_model() -> None:
+def test_a_delta_is_refused_where_there_is_no_model() -> None:
     with pytest.raises(ValueError, match="expected a delta to "):
         put_together(delta_chunks())
 
@@ -191,7 +191,7 @@ def test_a_model_larger_than_its_agent_can_take_is_refused_before_it_is_received
     assert len(list(announced)) == len(messages), "no further chunk was taken"
 
 
-def test_answers_that_say_not_modified_without_end_are_not_listened_to() -> None:
+def test_of_an_endless_answer_of_not_modified_only_the_first_message_is_read() -> None:
     message = pb.GetModelResponse(version=version_to_pb(VERSION), not_modified=True).SerializeToString()
     assert assemble(itertools.repeat(message)) is None
 
@@ -253,7 +253,7 @@ def test_every_bfloat16_is_widened_to_the_float32_that_torch_makes_of_it() -> No
         written({"w": {"dtype": "U8", "shape": [10**30], "data_offsets": [0, 8]}}),
     ],
 )
-def test_what_is_no_safetensors_file_is_refused(data: bytes) -> None:
+def test_bytes_that_are_no_safetensors_file_are_refused(data: bytes) -> None:
     with pytest.raises(ValueError, match="not a safetensors file with numpy's dtypes"):
         read_tensors(file_of(data) if data else np.empty(0, np.uint8))
 

@@ -24,14 +24,14 @@ def changed(**changes: Any) -> pb.JoinResponse:
     return response
 
 
-def test_what_a_learner_says_is_taken() -> None:
+def test_an_answer_within_all_bounds_is_read() -> None:
     read_join(JOINED)
     schema = Schema((Column("obs", "|u1", (4, 84, 84), frames=True), Column("done", "|b1"), Column("reward", "<f4")))
     assert read_schema(schema_to_pb(schema)) == schema
 
 
 @pytest.mark.parametrize("text", ["", "{", "[" * 200_000 + "]" * 200_000, '{"seed": ' + "9" * 6000 + "}"])
-def test_a_configuration_that_is_no_json_is_an_error_of_ours(text: str) -> None:
+def test_a_configuration_that_is_no_json_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="the learner's configuration: expected JSON, found"):
         read_config(text)
 

@@ -67,7 +67,7 @@ def test_a_learner_that_is_not_there_is_unreachable(free_port: int) -> None:
         probe.ask()
 
 
-def test_what_is_uploaded_fits_the_learners_messages(serve: Serve) -> None:
+def test_an_upload_fits_the_learners_messages(serve: Serve) -> None:
     learner = AnsweringLearner([])
     with probing(serve(learner)) as probe:
         assert probe.upload(2000) > 0

@@ -33,7 +33,7 @@ CONFIG = '{"env": {"target": "a:b"}, "agent": {"target": "c:d"}, "push": {"windo
 
 @dataclass
 class BreakingLearner(ScriptedLearner):
-    """Stores like the real one. ``breaks[k]`` says how stream k ends: after so many batches, and how.
+    """Stores like the real one. ``breaks[k]`` says after how many batches stream k ends, and in which way.
 
     Ways: "closed" in order, "lost" as by the network, "unacknowledged" the same after storing one more, any other is
     an error key. A stream beyond the script ends when the actor leaves.

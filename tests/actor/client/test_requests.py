@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from actor.client.join_answer import JoinAnswer, read_join
-from actor.client.requests import GROUP_BYTES, GROUP_BYTES_OF_FRAMES, Batch, Requests, choose_group_rows
+from actor.client.requests import GROUP_BYTES, GROUP_BYTES_OF_FRAMES, Requests, WaitingBatch, choose_group_rows
 from actor.spool import Spool
 from actor.stat import ActorCounters, ActorFigures
 from common.data import ENVELOPE_BYTES, MAX_EPISODES, NO_MODEL, Column, ModelVersion, Schema
@@ -38,7 +38,7 @@ class Sender:
 
     def __init__(self, schema: Schema, *, group_rows: int = 100, zstd: bool = True) -> None:
         self.schema, self.counters, self._buffer = schema, ActorCounters(), ItemBuffer(schema)
-        self.spool: Spool[Batch] = Spool(1 << 30, 100, group_rows=group_rows)
+        self.spool: Spool[WaitingBatch] = Spool(1 << 30, 100, group_rows=group_rows)
         self.requests = Requests(answer(schema, zstd=zstd), self.counters, self.spool)
 
     def buffered(self, *numbers: int) -> BufferedItems:
@@ -46,7 +46,7 @@ class Sender:
         self._buffer.add(stacked_items(n) if self.schema.frame else {"n": n}, len(n))
         return self._buffer.take()
 
-    def batch(self, *numbers: int, behaviour: ModelVersion = NO_MODEL) -> Batch:
+    def batch(self, *numbers: int, behaviour: ModelVersion = NO_MODEL) -> WaitingBatch:
         return self.requests.make_batch(self.buffered(*numbers), behaviour)
 
     def put(self, *numbers: int) -> None:

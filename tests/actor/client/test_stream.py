@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from actor.client.join_answer import read_join
-from actor.client.requests import Batch, Requests
+from actor.client.requests import Requests, WaitingBatch
 from actor.client.stream import PushStream
 from actor.spool import Spool
 from actor.stat import ActorCounters
@@ -54,7 +54,7 @@ class Line:
 
     def __init__(self, port: int) -> None:
         answer, self._buffer = read_join(JOINED), ItemBuffer(SCHEMA)
-        self.spool: Spool[Batch] = Spool(1 << 20, 100)
+        self.spool: Spool[WaitingBatch] = Spool(1 << 20, 100)
         self.requests = Requests(answer, ActorCounters(), self.spool)
         self.channel = grpc.insecure_channel(f"127.0.0.1:{port}")
 

@@ -13,7 +13,7 @@ from tests.conftest import Command
 Start = Callable[..., Command]
 
 
-def test_what_a_learner_may_name_can_be_given_at_once_or_one_by_one() -> None:
+def test_targets_to_allow_can_be_given_at_once_or_one_by_one() -> None:
     words = ["--learner", "gpu-host:50051", "--allow", "mine", "mine.parts:make", "--allow", "other"]
     assert parser().parse_args(words).allow == ["mine", "mine.parts:make", "other"]
     assert parser().parse_args(words[:2]).allow == []

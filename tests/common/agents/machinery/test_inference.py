@@ -9,11 +9,10 @@ import pytest
 import torch
 from torch import nn
 
-from common.agents.acting import Acting
-from common.agents.update import UpdateConfig
+from common.agents.machinery.inference import Inference
 from common.data import Array, Model, ModelVersion
 from common.interfaces import Agent, EnvSpec
-from tests.common.agents.test_update import KINDS
+from tests.common.agents.machinery.test_update import KINDS
 
 CPU = torch.device("cpu")
 
@@ -42,20 +41,20 @@ def test_replayed_actions_are_the_eager_ones_bit_for_bit_also_after_another_mode
 
 def test_loaded_parameters_are_seen() -> None:
     net = nn.Linear(1, 1, bias=False)
-    act = Acting(net, UpdateConfig(), CPU)
+    act = Inference(net, CPU, captured=True)
     for weight in (1.0, 2.0, 3.0):
         net.load_state_dict({"weight": torch.tensor([[weight]])})
         assert act(np.ones((2, 1), np.float32)).tolist() == [[weight], [weight]]
 
 
 def test_actions_are_kept_by_whoever_asked_for_them() -> None:
-    act = Acting(nn.Identity(), UpdateConfig(), CPU)
+    act = Inference(nn.Identity(), CPU, captured=True)
     kept: list[Array] = [act(np.full((2, 1), value, np.float32)) for value in (1, 2, 3)]
     assert [array.tolist() for array in kept] == [[[value]] * 2 for value in (1, 2, 3)]
 
 
 def test_what_cannot_be_replayed_stays_eager_and_says_why_once(caplog: pytest.LogCaptureFixture) -> None:
-    act = Acting(lambda obs: torch.tensor(1.0 if obs.sum() > 0 else -1.0), UpdateConfig(), CPU)
+    act = Inference(lambda obs: torch.tensor(1.0 if obs.sum() > 0 else -1.0), CPU, captured=True)
     with caplog.at_level(logging.WARNING):
         found = [float(act(np.full(n, sign, np.float32))) for sign in (1.0, -1.0, 1.0) for n in (2, 3)]
     assert found == [1, 1, -1, -1, 1, 1]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from common.agents.tracing import trace
+from common.agents.machinery.tracing import trace
 
 
 def test_memory_is_changed_and_random_numbers_are_drawn_as_by_the_function() -> None:

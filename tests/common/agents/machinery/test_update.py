@@ -18,9 +18,9 @@ from common.agents.bc import BC
 from common.agents.dqn import DQN
 from common.agents.iql import IQL
 from common.agents.iqn import IQN
+from common.agents.machinery.update import Update
 from common.agents.sac import SAC
 from common.agents.td3 import TD3
-from common.agents.update import Update, UpdateConfig
 from common.config.run_config import Precision
 from common.data import Items
 from common.interfaces import EnvSpec
@@ -143,7 +143,7 @@ def double(batch: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
 
 
 def test_a_batch_of_another_size_or_dtype_is_traced_anew() -> None:
-    update = Update(double, UpdateConfig())
+    update = Update(double, {}, captured=True)
     for _ in range(3):
         for x in (torch.ones(3), torch.ones(5), torch.ones(3, dtype=torch.float64)):
             assert torch.equal(update({"x": x})["twice"], 2 * x)
@@ -153,7 +153,7 @@ def test_what_cannot_be_captured_stays_eager_and_says_why(caplog: pytest.LogCapt
     def sign(batch: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         return {"sign": torch.tensor(1.0 if batch["x"].sum() > 0 else -1.0)}
 
-    update = Update(sign, UpdateConfig())
+    update = Update(sign, {}, captured=True)
     with caplog.at_level(logging.WARNING):
         found = [float(update({"x": torch.full((2,), value)})["sign"]) for value in (1.0, 1.0, -1.0, 1.0, -1.0)]
     assert found == [1, 1, -1, 1, -1]
@@ -162,7 +162,7 @@ def test_what_cannot_be_captured_stays_eager_and_says_why(caplog: pytest.LogCapt
 
 def test_parameters_loaded_meanwhile_are_seen() -> None:
     net = nn.Linear(1, 1, bias=False)
-    update = Update(lambda batch: {"y": net(batch["x"]).detach()}, UpdateConfig())
+    update = Update(lambda batch: {"y": net(batch["x"]).detach()}, {"net": net}, captured=True)
     for weight in (1.0, 2.0, 3.0, 4.0):
         net.load_state_dict({"weight": torch.tensor([[weight]])})
         assert float(update({"x": torch.ones(1)})["y"]) == weight

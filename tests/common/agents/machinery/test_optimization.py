@@ -1,22 +1,11 @@
 from __future__ import annotations
 
-import numpy as np
 import pytest
 import torch
 from torch import nn
 
-from common.agents.training import descend, restore, saved, to_tensors, track
-from common.errors import CheckpointError
+from common.agents.machinery.optimization import adam, descend, track
 from tests.common.agents.parts import copies, same
-
-
-def test_columns_become_tensors_of_the_same_values_and_dtypes() -> None:
-    items = {"a": np.array([[1, 2]], np.uint8), "b": np.array([True])}
-    tensors = to_tensors(items, torch.device("cpu"))
-    assert {name: (t.dtype, t.tolist()) for name, t in tensors.items()} == {
-        "a": (torch.uint8, [[1, 2]]),
-        "b": (torch.bool, [True]),
-    }
 
 
 def test_a_step_changes_the_optimizers_parameters_and_no_others_in_the_graph() -> None:
@@ -57,15 +46,17 @@ def test_the_target_moves_by_its_share_of_the_way(tau: float) -> None:
     assert tau < 1 or same(copies(target), kept)
 
 
-def test_networks_are_restored_by_name_also_where_one_name_begins_another() -> None:
-    nets, fresh = ({"net": nn.Linear(2, 1), "net_tgt": nn.Linear(2, 1)} for _ in range(2))
-    params = saved(nets)
-    assert set(params) == {"net.weight", "net.bias", "net_tgt.weight", "net_tgt.bias"}
-    restore("Agent", fresh, params)
-    assert all(same(copies(fresh[name]), copies(nets[name])) for name in nets)
+def test_buffers_of_the_target_are_copies_whatever_the_share() -> None:
+    target, online = nn.BatchNorm1d(2), nn.BatchNorm1d(2)
+    online(torch.tensor([[1.0, 5.0], [3.0, 9.0]]))
+    track(target, online, 0.005)
+    assert target.running_mean is not None
+    assert online.running_mean is not None
+    assert torch.equal(target.running_mean, online.running_mean)
+    assert target.running_mean.tolist() != [0.0, 0.0]
 
 
-@pytest.mark.parametrize("other", [{}, {"net": nn.Linear(3, 1)}, {"another": nn.Linear(2, 1)}])
-def test_parameters_that_do_not_fit_are_refused(other: dict[str, nn.Module]) -> None:
-    with pytest.raises(CheckpointError, match=r"^Agent: the saved network does not fit this one"):
-        restore("Agent", {"net": nn.Linear(2, 1)}, saved(other))
+def test_the_first_step_of_adam_has_the_length_of_the_learning_rate() -> None:
+    value = nn.Parameter(torch.tensor([1.0, 1.0]))
+    descend((value * torch.tensor([3.0, -0.1])).sum(), adam([value], lr=0.25))
+    torch.testing.assert_close(value.detach(), torch.tensor([0.75, 1.25]))
