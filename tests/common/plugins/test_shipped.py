@@ -25,6 +25,10 @@ def classes_in(*modules: object) -> Iterator[type]:
                 yield found
 
 
+def is_step_processor(part: type) -> bool:
+    return all(hasattr(part, name) for name in ("schema", "reset", "process"))
+
+
 def agent_modules() -> list[object]:
     return [importlib.import_module(f"common.agents.{m.name}") for m in pkgutil.iter_modules(common.agents.__path__)]
 
@@ -38,7 +42,7 @@ def test_every_agent_is_listed() -> None:
 
 
 def test_every_step_processor_is_listed() -> None:
-    assert named([part for part in classes_in(processors) if hasattr(part, "process")]) == SHIPPED["step processor"]
+    assert named([part for part in classes_in(processors) if is_step_processor(part)]) == SHIPPED["step processor"]
 
 
 def test_every_network_that_a_configuration_can_name_is_listed() -> None:
