@@ -279,6 +279,7 @@ class Supervisor:
         return self.child.wait(10.0)
 
     def _restart(self, code: int) -> bool:
+        """Start the child again after its end with this exit code, or give it up; False if it is no longer watched."""
         may_help = code <= 0 or code in self._EXIT_CODES_TO_RESTART
         if not may_help or not self._policy.allows():
             self._on_give_up(self.child.error())
