@@ -14,10 +14,10 @@ import numpy as np
 
 from common.data import NO_MODEL, Array, Model
 from common.errors import RefusedError
-from common.wire.chunk import parse_chunk
+from common.wire.chunk import checksum, parse_chunk
 from common.wire.delta import apply_delta
 from common.wire.pb import crossborder_pb2 as pb
-from common.wire.rpc import checksum, version_from_pb
+from common.wire.rpc import version_from_pb
 
 if TYPE_CHECKING:
     import torch

@@ -13,12 +13,12 @@ import grpc
 
 from actor.client.join_answer import JoinAnswer, read_join
 from common.errors import LearnerUnreachableError
-from common.process.clocks import Deadline
+from common.process.clocks import Backoff, Deadline
 from common.process.log import identify
 from common.wire.channel import get_model, open_channel, watch_credentials
 from common.wire.pb import crossborder_pb2 as pb
 from common.wire.pb import crossborder_pb2_grpc as pb_grpc
-from common.wire.rpc import PROTOCOL_VERSION, Backoff, StoppingError, describe, typed_error
+from common.wire.rpc import PROTOCOL_VERSION, StoppingError, describe, typed_error
 from common.wire.trust import Trust
 
 log = logging.getLogger(__name__)

@@ -10,9 +10,10 @@ import grpc
 from actor.client.assembly import MAX_MODEL_BYTES, ModelFile, assemble
 from common.data import NO_MODEL, Model, ModelVersion
 from common.errors import AuthenticationError, LearnerUnreachableError
+from common.process.clocks import Backoff
 from common.wire.channel import GetModel
 from common.wire.pb import crossborder_pb2 as pb
-from common.wire.rpc import Backoff, describe, typed_error, version_to_pb
+from common.wire.rpc import describe, typed_error, version_to_pb
 
 log = logging.getLogger(__name__)
 FETCH_SECONDS = 60.0

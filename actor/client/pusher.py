@@ -18,11 +18,11 @@ from actor.spool import Spool
 from actor.stat import ActorCounters
 from common.data import ModelVersion
 from common.errors import CrossborderError
-from common.process.clocks import Deadline
+from common.process.clocks import Backoff, Deadline
 from common.process.log import LogThrottle
 from common.wire.frames import BufferedItems
 from common.wire.pb import crossborder_pb2 as pb
-from common.wire.rpc import Backoff, StoppingError, version_from_pb
+from common.wire.rpc import StoppingError, version_from_pb
 
 log = logging.getLogger(__name__)
 LINGER_SECONDS: Final = 0.05

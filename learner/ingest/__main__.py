@@ -35,7 +35,7 @@ from learner.ingest.server_options import server_options
 from learner.ingest.service import LearnerServicer
 from learner.records.exposition import MetricsServer
 from learner.shared.bell import Bell
-from learner.shared.mapped import hold_alone
+from learner.shared.mapped import hold_until_exit
 
 log = logging.getLogger(__name__)
 TICK_SECONDS = 0.2
@@ -78,7 +78,7 @@ def _options_within(config: ServerConfig, descriptors: int) -> dict[str, int]:
 
 async def serve(boot: IngestBoot) -> None:
     """Serve until the trainer says stop or is gone."""
-    hold_alone(boot.directory)
+    hold_until_exit(boot.directory)
     descriptors = raise_descriptor_limit()
     watch, loop = DescriptorWatch(descriptors), asyncio.get_running_loop()
     core = IngestCore(boot)

@@ -31,10 +31,11 @@ from learner.ingest.turns import Turns
 from learner.models.slots import ModelSlots
 from learner.replay.ages import ItemAges
 from learner.replay.limiter import RatioLimiter
-from learner.replay.memory import ReplayMemory, ReplayWriter
-from learner.replay.quarantine import Quarantine, Record, brief_row
+from learner.replay.memory import ReplayMemory
+from learner.replay.quarantine import Quarantine, Record, summarize_row
 from learner.replay.ratio import LiveRatio
 from learner.replay.value_rules import ValueRules
+from learner.replay.writer import ReplayWriter
 from learner.shared.actor_table import REPORTED, ActorState, map_actor_table
 from learner.shared.bell import Bell
 from learner.shared.control import ControlBlock
@@ -77,7 +78,7 @@ class IngestCore:
         self.config = config
         self.run_id = boot.run_id
         self.schema = Schema.from_json(boot.columns)
-        self.control = ControlBlock.at(boot.directory)
+        self.control = ControlBlock.open(boot.directory)
         self.memory = ReplayMemory(
             boot.directory / "replay",
             self.schema,
@@ -215,7 +216,7 @@ class IngestCore:
         except RefusedError:
             return record  # It has more than one fault, and no rows that can be shown.
         columns = batch.columns if bad.column in batch.columns else {bad.column: batch.frames}
-        values = brief_row(columns, bad.row)
+        values = summarize_row(columns, bad.row)
         return replace(record, column=bad.column, expected=bad.expected, found=bad.found, row=bad.row, values=values)
 
     def _take(self, row: int, request: pb.PushItemsRequest) -> int:

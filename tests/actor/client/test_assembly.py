@@ -13,10 +13,11 @@ from safetensors.numpy import save
 
 from actor.client.assembly import ModelFile, assemble, max_file_bytes, read_tensors
 from common.data import Array, Model, ModelVersion
+from common.wire.chunk import checksum
 from common.wire.compression import compress
 from common.wire.delta import make_delta
 from common.wire.pb import crossborder_pb2 as pb
-from common.wire.rpc import checksum, version_to_pb
+from common.wire.rpc import version_to_pb
 
 PARAMS: dict[str, Array] = {"w": np.arange(6, dtype=np.float32).reshape(2, 3), "steps": np.array([7], np.int64)}
 DATA = save(PARAMS)
