@@ -11,13 +11,6 @@ GENERATED = Path("common/wire/pb")
 
 # Modules without a test file of their name, and where their behaviour is tested instead.
 TESTED_ELSEWHERE: dict[str, str] = {
-    "actor/client/handshake.py": "actor/client/test_connector.py",
-    "actor/client/health.py": "actor/commands/test_crossborder_health.py",
-    "actor/client/probe.py": "actor/commands/test_doctor.py",
-    "actor/commands/actor_worker.py": "test_commands.py",
-    "actor/manager.py": "e2e/test_by_hand.py",
-    "actor/tape.py": "actor/test_resumable.py",
-    "actor/worker.py": "e2e/test_actor_life.py",
     "common/agents/advantage_weighted.py": "common/agents/test_iql.py",
     "common/agents/objects.py": "common/agents/test_network_agent.py",
     "common/agents/q_agent.py": "common/agents/test_dqn.py",
