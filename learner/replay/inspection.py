@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -15,7 +14,7 @@ from common.errors import CheckpointError
 from learner.replay.memory import ReplayMemory
 from learner.replay.quarantine import WRITERS, brief, read_records
 from learner.replay.reader import ReplayReader
-from learner.shared.actor_table import ActorState, host_of, map_actor_table
+from learner.shared.actor_table import ActorState, map_actor_table, plain_values
 from learner.shared.control import ControlBlock
 
 HISTOGRAM_ITEMS: Final = 100_000
@@ -85,7 +84,7 @@ class Inspection:
         """What each actor process of the run has stored, most items first; none for a run in turns."""
         table = self._actor_table()
         known = table[table["state"] != ActorState.UNUSED]
-        return [_actor(row) for row in known[np.argsort(-known["items"], kind="stable")]]
+        return [_actor_summary(row) for row in known[np.argsort(-known["items"], kind="stable")]]
 
     def newest(self, count: int) -> list[dict[str, Any]]:
         """The newest items that are whole, newest first, each with its absolute ``index``."""
@@ -157,14 +156,9 @@ class Inspection:
         return max(0.0, float(known["last_seen"].max()) - float(control.oldest_item_at))
 
 
-def _actor(row: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        "actor_id": int(row["actor_id"]),
-        "host": host_of(row),
-        "pid": int(row["pid"]),
-        "state": ActorState(int(row["state"])).name.lower(),
-        "items": int(row["items"]),
-        "env_steps": int(row["env_steps"]),
-        "episodes": int(row["episodes"]),
-        "last_return": float(row["last_return"]) if row["episodes"] else None,
+def _actor_summary(row: np.void) -> dict[str, Any]:
+    values = plain_values(row)
+    kept = ("actor_id", "host", "pid", "state", "items", "env_steps", "episodes")
+    return {name: values[name] for name in kept} | {
+        "last_return": values["last_return"] if values["episodes"] else None
     }

@@ -30,15 +30,15 @@ class Late:
         self.waits = 0
         self._live, self._looked = live, 0
 
-    def take(self) -> None:
-        self._looked, self._taken = 0, [tensor.clone() for tensor in self._live]
+    def fetch(self) -> None:
+        self._looked, self._fetched = 0, [tensor.clone() for tensor in self._live]
 
-    def arrived(self, *, wait: bool) -> bool:
+    def has_arrived(self, *, wait: bool) -> bool:
         self._looked += 1
         self.waits += wait
         if not wait and self._looked < self.looks:
             return False
-        torch._foreach_copy_(self.tensors, self._taken)
+        torch._foreach_copy_(self.tensors, self._fetched)
         return True
 
 
@@ -57,7 +57,7 @@ def newest(publisher: ModelPublisher) -> Tensors:
 @pytest.fixture
 def late(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[torch.Tensor], ModelPublisher]:
     """Publishes a tensor that comes late."""
-    monkeypatch.setattr("learner.models.publisher.source_of", Late)
+    monkeypatch.setattr("learner.models.publisher.make_source", Late)
     return lambda weights: ModelPublisher(tmp_path / "models", {"w": weights}, incarnation=3)
 
 
@@ -106,7 +106,7 @@ def test_a_run_has_its_first_model_before_anyone_may_join_and_its_last_one_in_th
     make_config: MakeConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The actor's agent fails when the version of a model is not that of its values."""
-    monkeypatch.setattr("learner.models.publisher.source_of", Late)
+    monkeypatch.setattr("learner.models.publisher.make_source", Late)
     config = make_config(replay={"samples_per_insert": 8.0}, trainer={"max_opts": 95})
     with LearnerServer(config, local_actors=1) as server:
         slots = server._publisher.slots
@@ -119,7 +119,7 @@ def test_a_run_has_its_first_model_before_anyone_may_join_and_its_last_one_in_th
 def test_a_model_becomes_the_newest_while_opt_steps_go_on(
     make_config: MakeConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("learner.models.publisher.source_of", Late)
+    monkeypatch.setattr("learner.models.publisher.make_source", Late)
     config = make_config(trainer={"max_opts": 95, "sync_interval": 50})
     with LearnerServer(config, local_actors=1) as server:
         server.train()
@@ -131,7 +131,7 @@ def test_a_model_becomes_the_newest_while_opt_steps_go_on(
 def test_a_model_becomes_the_newest_while_items_are_waited_for(
     make_config: MakeConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("learner.models.publisher.source_of", Lost)
+    monkeypatch.setattr("learner.models.publisher.make_source", Lost)
     with LearnerServer(make_config()) as server, ThreadPoolExecutor() as pool:
         server.learner._publish(40)
         training = pool.submit(server.train)
