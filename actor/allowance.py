@@ -22,7 +22,7 @@ import torch
 from common.config.run_config import ActorConfig
 from common.errors import PluginError
 from common.interfaces import Agent, StepProcessor
-from common.plugins import importing
+from common.plugins import loading
 from common.plugins.shipped import GYMNASIUM_PACKAGES, OWN_PACKAGES, SHIPPED, Role
 from common.wire.trust import Trust
 
@@ -111,7 +111,7 @@ class Allowance:
 
     def _check_kind(self, name: Name, role: Role) -> None:
         """See that a target is a class of its role, or a function that is allowed by its whole name."""
-        target = importing.load(name.text)
+        target = loading.load_part(name.text)
         if isinstance(target, type):
             _check_class(name, role, target)
         elif name.text not in self._entries:
@@ -133,7 +133,7 @@ class Allowance:
             return
         module, colon, name = env_id.rpartition(":")
         if colon:
-            importing.load_module(module)  # Allowed already; it enters its environments into the registry.
+            loading.load_module(module)  # Allowed already; it enters its environments into the registry.
         specs = [spec for known, spec in gymnasium.registry.items() if name in (known, known.rpartition("-v")[0])]
         if not specs:
             raise PluginError(f"env.params.id: gymnasium has no environment '{env_id}' on this host")

@@ -10,7 +10,7 @@ from actor.proxy import BatchSink
 from common.data import PRIORITY, Items, ModelVersion, Schema
 from common.errors import PluginError
 from common.interfaces import Agent, ItemSink
-from common.wire.gather import Gathered
+from common.wire.frames import BufferedItems
 
 
 def with_priority(items: Items, agent: Agent) -> Items:
@@ -32,7 +32,7 @@ class PrioritizedBatches:
     def __init__(self, sink: BatchSink, agent: Agent, schema: Schema) -> None:
         self._sink, self._agent, self._schema = sink, agent, schema
 
-    def send(self, batch: Gathered, behaviour: ModelVersion) -> None:
+    def send(self, batch: BufferedItems, behaviour: ModelVersion) -> None:
         priority = with_priority(batch.items(self._schema), self._agent)[PRIORITY.name]
         columns = {**batch.columns, PRIORITY.name: priority.tobytes()}
         self._sink.send(replace(batch, columns=columns), behaviour)

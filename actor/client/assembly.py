@@ -11,8 +11,8 @@ import numpy as np
 from actor.client.tensors import tensors_of
 from common.data import NO_MODEL, Array, Model
 from common.errors import RefusedError
-from common.wire.chunk import taken_apart
-from common.wire.delta import restored
+from common.wire.chunk import parse_chunk
+from common.wire.delta import apply_delta
 from common.wire.pb import crossborder_pb2 as pb
 from common.wire.rpc import checksum, version_from_pb
 
@@ -80,7 +80,7 @@ def _joined(messages: Iterable[bytes], max_bytes: int) -> tuple[pb.GetModelRespo
     """
     first, file, size = pb.GetModelResponse(), np.empty(0, np.uint8), 0
     for message in messages:
-        chunk, data = taken_apart(message)
+        chunk, data = parse_chunk(message)
         if chunk.not_modified:
             return chunk, file
         if not data:  # A learner that sends such chunks could do so for ever.
@@ -122,7 +122,7 @@ def _patched(base: ModelFile | None, expected: pb.ModelVersion, delta: Array) ->
     have, needed = NO_MODEL if base is None else base.model.version, version_from_pb(expected)
     if base is None or have != needed:
         raise ValueError(f"expected a delta to {have}, found one to {needed}")
-    return restored(base.data, delta.tobytes())
+    return apply_delta(base.data, delta.tobytes())
 
 
 def _check(first: pb.GetModelResponse, file: Array) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 import grpc
 
 from actor.client.join_answer import check_join, checked_schema, config_from_json
-from common.config.nested import flat
+from common.config.nested import flatten
 from common.config.run_config import ActorConfig
 from common.data import ModelVersion, Schema
 from common.errors import LearnerUnreachableError
@@ -61,7 +61,7 @@ class Joined:
         return [f"{key}: {before.get(key)} → {now.get(key)}" for key in keys if before.get(key) != now.get(key)]
 
     def _settings(self) -> Mapping[str, Any]:
-        return {**flat(self.config.model_dump(mode="json")), "exploration epsilon": self.epsilon}
+        return {**flatten(self.config.model_dump(mode="json")), "exploration epsilon": self.epsilon}
 
 
 class Connector:

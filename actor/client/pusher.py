@@ -19,10 +19,10 @@ from actor.stat import ActorCounters
 from common.data import ENVELOPE_BYTES, MAX_EPISODES, ModelVersion
 from common.errors import CrossborderError
 from common.process.clocks import Deadline
-from common.process.log import Seldom
+from common.process.log import LogThrottle
 from common.wire.codec import encode_together
 from common.wire.compression import compress
-from common.wire.gather import Gathered
+from common.wire.frames import BufferedItems
 from common.wire.pb import crossborder_pb2 as pb
 from common.wire.rpc import (
     Backoff,
@@ -54,7 +54,7 @@ class Batch:
     """What waits in the spool: items, the model that chose their first action, and episodes that ended meanwhile."""
 
     rows: int
-    content: Gathered | bytes
+    content: BufferedItems | bytes
     """Bytes: a payload that is compressed already, and goes by itself."""
     behaviour: ModelVersion
     returns: Sequence[float]
@@ -113,7 +113,7 @@ class Pusher:
             drop_oldest=push.when_full == "drop_oldest",
             on_drop=self._count_dropped,
         )
-        self._seldom = Seldom(DROPS_LOGGED_EVERY)
+        self._seldom = LogThrottle(DROPS_LOGGED_EVERY)
         self._heard = time.monotonic()
         self._call: Any = None
         self._leaving = False
@@ -127,8 +127,8 @@ class Pusher:
         self._thread = threading.Thread(target=self._run, name="pusher", daemon=True)
         self._thread.start()
 
-    def send(self, batch: Gathered, behaviour: ModelVersion) -> None:
-        content: Gathered | bytes = batch
+    def send(self, batch: BufferedItems, behaviour: ModelVersion) -> None:
+        content: BufferedItems | bytes = batch
         if self._compresses and not self._spool.connected:  # It may have to stay for long.
             content = self._encode([batch])
         began = time.perf_counter()
@@ -136,7 +136,7 @@ class Pusher:
             log.warning("%d items could not be handed over before the end", batch.rows)
         self._counters.wait_seconds += time.perf_counter() - began
 
-    def _encode(self, batches: Sequence[Gathered]) -> bytes:
+    def _encode(self, batches: Sequence[BufferedItems]) -> bytes:
         payload = encode_together(self._joined.schema, batches)
         return compress(payload) if self._compresses else payload
 
@@ -328,12 +328,12 @@ class Pusher:
             compression=pb.COMPRESSION_ZSTD if self._compresses else pb.COMPRESSION_UNSPECIFIED,
         )
 
-    def _payload(self, contents: Sequence[Gathered | bytes]) -> bytes:
+    def _payload(self, contents: Sequence[BufferedItems | bytes]) -> bytes:
         first = contents[0]
         if isinstance(first, bytes):
             assert len(contents) == 1, "what is compressed already goes by itself"
             return first
-        return self._encode([content for content in contents if isinstance(content, Gathered)])
+        return self._encode([content for content in contents if isinstance(content, BufferedItems)])
 
     def _requests(self, epoch: int) -> Iterator[pb.PushItemsRequest]:
         """What goes out on one connection, pulled by gRPC's own thread."""

@@ -10,8 +10,6 @@ from typing import Any
 
 import gymnasium
 import numpy as np
-import safetensors.numpy
-import safetensors.torch
 import torch
 
 from common.agents.objects import objects_of
@@ -21,6 +19,12 @@ from common.envs import Env, box_observations, spec_of
 from common.interfaces import Agent, EnvSpec, StepProcessor, TrainingState
 from common.processors import OneStep
 from common.testing.play import ItemMemory, Policy, check_record, explained, items_of, play
+
+try:
+    import safetensors.numpy
+    import safetensors.torch
+except ImportError as error:
+    raise ImportError(f"{error}; pip install 'crossborder[learner]'") from error
 
 OPTS = 20
 """Optimisation steps that are taken."""

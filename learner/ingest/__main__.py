@@ -18,7 +18,7 @@ from grpc_reflection.v1alpha import reflection
 
 from common.errors import AddressError, CrossborderError
 from common.process.child import say, say_error
-from common.process.log import AtMost, setup_logging
+from common.process.log import RateFilter, setup_logging
 from common.settings import validate
 from common.wire.pb import crossborder_pb2 as pb
 from common.wire.pb import crossborder_pb2_grpc as pb_grpc
@@ -145,7 +145,7 @@ async def _start(
 
 def main() -> int:
     setup_logging(form="json")
-    logging.getLogger().handlers[0].addFilter(AtMost(LOGGED_PER_SECOND, LOGGED_AT_ONCE))
+    logging.getLogger().handlers[0].addFilter(RateFilter(LOGGED_PER_SECOND, LOGGED_AT_ONCE))
     try:
         asyncio.run(serve(validate(IngestBoot, json.loads(sys.stdin.readline()))))
     except CrossborderError as error:

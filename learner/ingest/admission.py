@@ -15,7 +15,7 @@ import grpc
 from google.protobuf.message import DecodeError
 
 from common.errors import CrossborderError, RefusedError
-from common.process.log import Seldom
+from common.process.log import LogThrottle
 from common.wire.rpc import ERROR_KEY
 from learner.ingest.audit import AuditLog
 from learner.ingest.gate import HEALTH_METHODS, Caller, Gate, current_caller, peer_host
@@ -66,7 +66,7 @@ class Admission(grpc.aio.ServerInterceptor):
         self._handshake_seconds = handshake_seconds
         self._open = set[_OpenCall]()
         self._names = gate.names()
-        self._refusal_log = Seldom(REFUSALS_LOGGED_EVERY)
+        self._refusal_log = LogThrottle(REFUSALS_LOGGED_EVERY)
 
     def tick(self) -> None:
         """Look for changed tokens and end the open calls whose token is no longer valid; a few times a second."""

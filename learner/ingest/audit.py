@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Final, TypeAlias
 
 from common.process.clocks import Bucket
-from common.process.log import Seldom
+from common.process.log import LogThrottle
 
 log = logging.getLogger(__name__)
 Fact: TypeAlias = str | int | float
@@ -49,7 +49,7 @@ class AuditLog:
         self._left_out = 0
         self._open = OrderedDict[tuple[tuple[str, Fact], ...], tuple[float, int]]()
         """By event: when its interval began, and how often the event came again since. The oldest interval first."""
-        self._failures = Seldom(FAILURES_LOGGED_EVERY, clock)
+        self._failures = LogThrottle(FAILURES_LOGGED_EVERY, clock)
 
     def note(self, event: str, outcome: str, **facts: Fact) -> None:
         """Write an event at once, or count it if an equal event was written within the interval."""

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from common.config.run_config import RunConfig
 from common.data import ModelVersion, Schema
-from common.process.log import Seldom
+from common.process.log import LogThrottle
 from common.settings import Settings
 from common.wire.rpc import NotJoinedError
 from learner.ingest.batch_limits import BatchLimits, present_limits
@@ -90,7 +90,7 @@ class IngestCore:
         self.quarantine = Quarantine(boot.directory, "ingest")
         self.batch_limits = BatchLimits(boot.directory, present_limits(config, self.memory))
         self.counts = IngestCounts()
-        self.env_error_log = Seldom(ENV_ERRORS_LOGGED_EVERY)
+        self.env_error_log = LogThrottle(ENV_ERRORS_LOGGED_EVERY)
         self.ratio = LiveRatio(self.control, RatioLimiter.of(config, self.memory.began))
         self.turns = Turns()
         self.replay_share = ReplayShare(config.replay.capacity, config.server.replay_share)

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from common.data import ModelVersion
-from common.wire.chunk import with_data
-from common.wire.delta import delta_of
+from common.wire.chunk import serialize_chunk
+from common.wire.delta import make_delta
 from common.wire.pb import crossborder_pb2 as pb
 from common.wire.rpc import CHUNK_BYTES, UNARY_BYTES, checksum, version_to_pb
 from learner.models.slots import Blob, ModelSlots
@@ -45,7 +45,7 @@ class ModelAnswer:
     def since(self, base: ModelAnswer) -> ModelAnswer:
         """This model as the delta from ``base``; both are whole. This answer itself if the delta is no smaller."""
         model = b"".join(self.chunks)
-        delta = delta_of(b"".join(base.chunks), model)
+        delta = make_delta(b"".join(base.chunks), model)
         if len(delta) >= len(model):
             return self
         head = _head(self.version, model)
@@ -117,7 +117,7 @@ def _serialize(head: pb.GetModelResponse, data: memoryview) -> tuple[tuple[bytes
     for offset in range(0, len(data), size):
         head.offset = offset
         part = data[offset : offset + size]
-        message = with_data(head, part)
+        message = serialize_chunk(head, part)
         messages.append(message)
-        chunks.append(memoryview(message)[len(message) - len(part) :])  # ``with_data`` puts the data last.
+        chunks.append(memoryview(message)[len(message) - len(part) :])  # ``serialize_chunk`` puts the data last.
     return tuple(messages), tuple(chunks)

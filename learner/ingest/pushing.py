@@ -10,7 +10,7 @@ from typing import Final
 
 from common.data import MAX_ENV_ERROR, MAX_EPISODES
 from common.errors import RefusedError, SchemaMismatchError
-from common.process.log import quoted
+from common.process.log import quote
 from common.values import KEEP_ALL
 from common.wire.codec import decode
 from common.wire.compression import decompress
@@ -78,7 +78,7 @@ def _take(core: IngestCore, row: int, request: pb.PushItemsRequest) -> int:
         last = request.seq
     core.registry.note_report(row, figures, building=report.building)
     if report.env_error and (missed := core.env_error_log.due()) is not None:
-        text, actor_id = quoted(report.env_error[-MAX_ENV_ERROR:]), core.registry.actor_id(row)
+        text, actor_id = quote(report.env_error[-MAX_ENV_ERROR:]), core.registry.actor_id(row)
         log.warning("an environment of actor %d failed (%d more before it):\n%s", actor_id, missed, text)
     if report.leaving:
         core.registry.set_state(row, ActorState.LEFT)

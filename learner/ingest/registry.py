@@ -12,7 +12,7 @@ import numpy as np
 
 from common.data import Array
 from common.errors import CrossborderError
-from common.process.log import Seldom
+from common.process.log import LogThrottle
 from learner.shared.actor_table import HOLDS_ID, REPORTED, WORKING, ActorState, host_of
 
 log = logging.getLogger(__name__)
@@ -77,7 +77,7 @@ class Registry:
         highest = np.max([table[name] for name in REPORTED], axis=0)  # [N_ROWS]
         self._growing_since: list[float] = (clock() - UNSEEN_SECONDS - highest / MAX_RATE).tolist()
         """For each row, the second on the clock at which its figures would have begun at 0, growing at ``MAX_RATE``."""
-        self._incredible_log = Seldom(INCREDIBLE_LOGGED_EVERY, clock)
+        self._incredible_log = LogThrottle(INCREDIBLE_LOGGED_EVERY, clock)
         self._returns: deque[float] = deque(maxlen=100)
         self._lengths: deque[int] = deque(maxlen=100)
         self._successes: deque[bool] = deque(maxlen=100)

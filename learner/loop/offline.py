@@ -13,7 +13,7 @@ from rich.console import Console
 
 from common.config.run_config import RunConfig
 from common.errors import ConfigError, DatasetError
-from learner.datasets.datasets import open_dataset
+from learner.datasets.opening import open_dataset
 from learner.loop.learner import Learner
 from learner.loop.run import Result, Run
 from learner.records.status import Status

@@ -20,8 +20,8 @@ from actor.guard import Busy
 from common.config.run_config import RunConfig, dump_config, load_config
 from common.errors import ConfigError
 from common.interfaces import Recorder, ReplayBuffer
-from learner.datasets.copying import load
-from learner.datasets.datasets import Dataset, open_dataset
+from learner.datasets.loading import load_dataset
+from learner.datasets.opening import Dataset, open_dataset
 from learner.evaluation.eval_env import build_eval_env
 from learner.evaluation.evaluator import build_evaluator
 from learner.evaluation.evaluator_process import EvaluatorProcess
@@ -176,9 +176,9 @@ class Run:
                 self.load(dataset)
 
     def load(self, dataset: Dataset, *, whole: bool = False, console: Console | None = None) -> None:
-        """Copy recorded items into the replay, before ``make_learner``; see ``learner.datasets.copying.load``."""
+        """Copy recorded items into the replay, before ``make_learner``; see ``learner.datasets.loading``."""
         batch = self.config.push.n_buffer
-        load(dataset, self.parts, self.memory, self.values, batch, whole=whole, console=console)
+        load_dataset(dataset, self.parts, self.memory, self.values, batch, whole=whole, console=console)
 
     def _actor_of(self, incarnation: int) -> tuple[int, str] | None:
         """Who had this incarnation, if the table of actors still knows; a run in turns has no such table."""

@@ -175,7 +175,7 @@ def test_everything_that_is_missing_is_told_at_once_and_fit_for_a_shell() -> Non
     "target",
     [
         "common.process.child:Child",
-        "common.plugins.importing:load",
+        "common.plugins.loading:load_part",
         "common.envs:build_env",
         "actor.commands.actor_worker:main",
         "learner:x",

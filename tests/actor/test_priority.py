@@ -13,7 +13,7 @@ from common.errors import PluginError
 from common.interfaces import EnvSpec
 from common.processors import OneStep
 from common.testing import items_of, play
-from common.wire.gather import Gathered
+from common.wire.frames import BufferedItems
 from examples.own_parts import Corridor, TabularQ
 
 SPEC = EnvSpec(gymnasium.spaces.Box(0, 10, (1,), np.int64), gymnasium.spaces.Discrete(2))
@@ -26,7 +26,7 @@ class Kept:
     def __init__(self) -> None:
         self.items: list[Items] = []
 
-    def send(self, batch: Gathered, behaviour: ModelVersion) -> None:
+    def send(self, batch: BufferedItems, behaviour: ModelVersion) -> None:
         self.push(batch.items(SCHEMA.plus(PRIORITY)))
 
     def push(self, items: Items) -> None:

@@ -9,7 +9,7 @@ from actor.proxy import ReplayBufferProxy
 from common.config.run_config import PushConfig
 from common.data import NO_MODEL, Column, Items, ModelVersion, Schema
 from common.errors import SchemaMismatchError
-from common.wire.gather import Gathered
+from common.wire.frames import BufferedItems
 
 SCHEMA = Schema((Column("n", "<i8"), Column("pair", "<f4", (2,))))
 
@@ -26,7 +26,7 @@ class Batches:
         self.numbers: list[list[int]] = []
         self.behaviours: list[ModelVersion] = []
 
-    def send(self, batch: Gathered, behaviour: ModelVersion) -> None:
+    def send(self, batch: BufferedItems, behaviour: ModelVersion) -> None:
         items = batch.items(SCHEMA)
         numbers = items["n"]
         assert SCHEMA.count(items) == batch.rows

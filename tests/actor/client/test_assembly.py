@@ -13,7 +13,7 @@ from safetensors.numpy import save
 from actor.client.assembly import ModelFile, assemble, most_bytes
 from common.data import Array, Model, ModelVersion
 from common.wire.compression import compress
-from common.wire.delta import delta_of
+from common.wire.delta import make_delta
 from common.wire.pb import crossborder_pb2 as pb
 from common.wire.rpc import checksum, version_to_pb
 
@@ -131,7 +131,7 @@ def test_a_single_changed_byte_is_found_out(place: int, change: int) -> None:
 
 NEXT = ModelVersion(2, 40)
 NEXT_DATA = save({"w": PARAMS["w"] / 3, "steps": PARAMS["steps"] + 1})
-DELTA = delta_of(DATA, NEXT_DATA)
+DELTA = make_delta(DATA, NEXT_DATA)
 
 
 def delta_chunks(size: int = 10, base: ModelVersion = VERSION, delta: bytes = DELTA) -> list[pb.GetModelResponse]:
@@ -162,7 +162,7 @@ def test_what_changed_makes_the_model_bit_for_bit_and_leaves_the_one_before_as_i
     ("broken", "message"),
     [
         (delta_chunks(base=ModelVersion(2, 29)), r"expected a delta to .*=30\), found one to .*=29\)"),
-        (delta_chunks(delta=delta_of(NEXT_DATA, NEXT_DATA)), "expected checksum"),
+        (delta_chunks(delta=make_delta(NEXT_DATA, NEXT_DATA)), "expected checksum"),
         (delta_chunks()[:-1], "expected one Zstandard frame"),
         (delta_chunks(delta=compress(bytes(4))), f"delta: expected {len(DATA)} bytes, found 4"),
         (delta_chunks(delta=compress(bytes(1 << 20))), f"expected a content size of up to {len(DATA)} bytes"),

@@ -10,7 +10,7 @@ from actor.client.fetcher import ModelFetcher
 from common.data import NO_MODEL, ModelVersion
 from common.errors import LearnerUnreachableError
 from common.wire.channel import get_model
-from common.wire.delta import delta_of
+from common.wire.delta import make_delta
 from common.wire.pb import crossborder_pb2 as pb
 from common.wire.rpc import CLIENT_OPTIONS, version_to_pb
 from tests.actor.client.conftest import ScriptedLearner, Serve
@@ -108,7 +108,7 @@ def test_what_changed_is_taken_for_the_model_at_hand(fetch: Fetch) -> None:
 def test_after_a_delta_that_makes_another_model_the_next_is_fetched_whole_and_then_deltas_again(
     fetch: Fetch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    last, wrong = ModelVersion(2, 50), delta_of(NEXT_DATA, NEXT_DATA)
+    last, wrong = ModelVersion(2, 50), make_delta(NEXT_DATA, NEXT_DATA)
     answers = [chunks(), delta_chunks(delta=wrong), chunks(version=NEXT, data=NEXT_DATA), chunks(version=last)]
     learner = scripted(*answers)
     fetcher = fetch(learner)

@@ -19,8 +19,7 @@ from common.data import ENVELOPE_BYTES, NO_MODEL, Column, Schema
 from common.errors import RefusedError, SchemaMismatchError
 from common.wire.codec import decode, encode, schema_to_pb
 from common.wire.compression import compress, decompress
-from common.wire.frames import unpack
-from common.wire.gather import Gatherer
+from common.wire.frames import ItemBuffer, unpack
 from common.wire.pb import crossborder_pb2 as pb
 from common.wire.rpc import ERROR_KEY
 from tests.actor.client.conftest import ScriptedLearner, Serve
@@ -155,12 +154,12 @@ def push(serve: Serve, learner: BreakingLearner, batches: int, pushed: list[int]
     joined = connector.join()
     fetcher = ModelFetcher(connector.get_model, stopped)
     pusher = Pusher(connector, joined, fetcher, ActorCounters(), stopped)
-    gatherer = Gatherer(joined.schema)
+    buffer = ItemBuffer(joined.schema)
     for n in range(batches):
         if stopped.is_set():
             break
-        gatherer.add(stacked_items(np.array([n])) if joined.schema.frame else {"n": np.array([n])}, 1)
-        pusher.send(gatherer.take(), NO_MODEL)
+        buffer.add(stacked_items(np.array([n])) if joined.schema.frame else {"n": np.array([n])}, 1)
+        pusher.send(buffer.take(), NO_MODEL)
         if pushed is not None:
             pushed.append(n)
     wait_for(lambda: not len(pusher._spool) or stopped.is_set(), "everything is acknowledged")

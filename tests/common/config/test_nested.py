@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from common.config.nested import assign, laid_over
+from common.config.nested import assign, overlay
 
 
 @pytest.mark.parametrize(
@@ -22,7 +22,7 @@ def test_changes_are_laid_over_values_section_by_section(
     values: dict[str, Any], changes: dict[str, Any], expected: dict[str, Any]
 ) -> None:
     before = repr(values)
-    assert laid_over(values, changes) == expected
+    assert overlay(values, changes) == expected
     assert repr(values) == before
 
 

@@ -10,7 +10,7 @@ import pytest
 import shtab
 
 from common.errors import AddressError
-from common.process.command import Parser, at_least, positive, tell_error
+from common.process.command import SHELLS, Parser, at_least, positive, tell_error
 from tests.conftest import ROOT
 
 
@@ -76,14 +76,34 @@ def test_help_says_what_it_is_for_and_how_it_is_used(parser: Parser) -> None:
     assert "examples:\n  brew --leaves green\n\nexit codes: docs/exit-codes.md" in text
 
 
-def test_a_shell_completes_options_choices_and_files(parser: Parser, tmp_path: Path) -> None:
-    (tmp_path / "brew.bash").write_text(shtab.complete(parser, "bash"))
+def test_a_shell_completes_options_choices_and_files(
+    parser: Parser, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        parser.parse_args(["--print-completion", "bash"])
+    assert ended.value.code == 0
+    (tmp_path / "brew.bash").write_text(capsys.readouterr().out)
     completes = '{ source brew.bash; COMP_WORDS=(brew %s); COMP_CWORD=%d; _shtab_brew; echo "${COMPREPLY[@]}"; }'
     (tmp_path / "recipe.txt").touch()
     for words, expected in (("--lea", "--leaves"), ("--leaves gr", "green"), ("--recipe reci", "recipe.txt")):
         script = completes % (words, len(words.split()))
         done = subprocess.run(["/bin/bash", "-c", script], cwd=tmp_path, capture_output=True, text=True, check=True)
         assert done.stdout.split() == [expected], done.stderr
+
+
+def test_the_shells_of_completion_are_those_that_shtab_writes_scripts_for(
+    parser: Parser, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert {*SHELLS} <= {*shtab.SUPPORTED_SHELLS}
+    assert "unknown value 'bsh' (did you mean 'bash'?)" in refusal(parser, "--print-completion bsh", capsys)
+
+
+def test_completion_without_shtab_names_the_extra_that_has_it(
+    parser: Parser, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "shtab", None)
+    assert "shtab" in (told := refusal(parser, "--print-completion bash", capsys))
+    assert told.endswith("pip install 'crossborder[learner]'")
 
 
 def test_an_error_ends_with_where_to_read_on(capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from common.process.log import AtMost, LogFormat, Seldom, quiet_grpc, quoted, relog
+from common.process.log import LogFormat, LogThrottle, RateFilter, quiet_grpc, quote, relog
 from tests.conftest import ROOT
 
 
@@ -137,7 +137,7 @@ def test_grpcs_core_is_quiet_where_machines_read_unless_somebody_wants_to_hear_i
 
 def test_something_frequent_is_due_at_most_once_in_a_while_and_the_rest_is_counted() -> None:
     now = 0.0
-    seldom = Seldom(10.0, clock=lambda: now)
+    seldom = LogThrottle(10.0, clock=lambda: now)
     assert [seldom.due() for _ in range(4)] == [0, None, None, None]
     now = 9.9
     assert seldom.due() is None
@@ -147,12 +147,12 @@ def test_something_frequent_is_due_at_most_once_in_a_while_and_the_rest_is_count
 
 def test_a_strangers_text_cannot_pass_for_ours() -> None:
     forged = "it broke\n12:00:00 INFO learner: all is well\r\x1b[2J\u202e\x85next"
-    assert quoted(forged).splitlines() == ["| it broke", "| 12:00:00 INFO learner: all is well", "| ?[2J?", "| next"]
+    assert quote(forged).splitlines() == ["| it broke", "| 12:00:00 INFO learner: all is well", "| ?[2J?", "| next"]
 
 
 def test_lines_beyond_a_rate_are_left_out_and_counted_in_the_next_one() -> None:
     now = [0.0]
-    at_most = AtMost(rate=1.0, at_once=2, clock=lambda: now[0])
+    at_most = RateFilter(rate=1.0, at_once=2, clock=lambda: now[0])
 
     def passes(level: int = logging.WARNING) -> str | None:
         record = logging.LogRecord("any", level, "", 0, "from %s", ("there",), None)

@@ -9,8 +9,7 @@ from hypothesis.extra import numpy as hnp
 from common.data import Column, Items, Schema
 from common.errors import RefusedError
 from common.wire.codec import decode, encode, encode_together, schema_from_pb, schema_to_pb
-from common.wire.frames import unpack
-from common.wire.gather import Gatherer
+from common.wire.frames import ItemBuffer, unpack
 from common.wire.pb import crossborder_pb2 as pb
 from tests.frames import SCHEMA as STACKED
 from tests.frames import stacked_items
@@ -168,11 +167,11 @@ def test_a_frame_that_is_not_finite_is_refused() -> None:
 @given(st.lists(st.integers(1, 9), min_size=1, max_size=5))
 @pytest.mark.parametrize("schema", [STACKED, STACKED.without(STACKED.columns[0]), Schema((Column("n", "<i8"),))])
 def test_batches_encoded_together_are_the_payload_of_all_rows(schema: Schema, sizes: list[int]) -> None:
-    gatherer, batches, start = Gatherer(schema), [], 0
+    buffer, batches, start = ItemBuffer(schema), [], 0
     for size in sizes:
         for n in range(start, start + size):
-            gatherer.add(stacked_items(np.array([n])), 1)
-        batches.append(gatherer.take())
+            buffer.add(stacked_items(np.array([n])), 1)
+        batches.append(buffer.take())
         start += size
     together = encode_together(schema, batches)
     items = {c.name: stacked_items(np.arange(start))[c.name] for c in schema.columns}
@@ -182,11 +181,11 @@ def test_batches_encoded_together_are_the_payload_of_all_rows(schema: Schema, si
 
 
 def test_each_of_the_batches_is_whole_by_itself_too() -> None:
-    gatherer = Gatherer(STACKED)
+    buffer = ItemBuffer(STACKED)
     for n in range(20):
         items = stacked_items(np.array([n]))
-        gatherer.add(items, 1)
+        buffer.add(items, 1)
         for column in items.values():
             column.fill(0)  # Pushed arrays may be used again at once.
-        for name, column in gatherer.take().items(STACKED).items():
+        for name, column in buffer.take().items(STACKED).items():
             np.testing.assert_array_equal(column, stacked_items(np.array([n]))[name])

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from types import SimpleNamespace
-from typing import cast
 
 import numpy as np
 import pytest
@@ -12,14 +10,12 @@ import torch
 
 from common.config.run_config import PrioritizedConfig
 from common.data import PRIORITY, Column, Schema, Snapshot
-from common.parts import Parts
-from learner.datasets.datasets import SavedReplay
 from learner.loop.resident import ResidentReplay
 from learner.replay.memory import ReplayMemory, ReplayWriter
 from learner.replay.prioritized import PrioritizedReplay
 from learner.replay.shared_buffer import SharedReplay
 from learner.replay.uniform import UniformReplay
-from tests.learner.replay.test_memory import SCHEMA, make, rows
+from tests.learner.replay.test_memory import make, rows
 
 BAD = np.array([3, 8, 4])
 
@@ -90,14 +86,6 @@ def test_a_replay_on_a_device_draws_no_excluded_item(tmp_path: Path) -> None:
     resident = ResidentReplay(UniformReplay(memory, 0), memory, torch.device("cpu"))
     memory.exclude(BAD)
     assert set(resident.tensors(200)["n"].tolist()) == {0, 1, 2, 5, 6, 7, 9}
-
-
-def test_a_saved_replay_gives_no_excluded_item(tmp_path: Path) -> None:
-    filled(tmp_path / "shared")
-    saved = SavedReplay(tmp_path)
-    saved._memory.exclude(BAD)
-    parts = cast(Parts, SimpleNamespace(schema=SCHEMA))
-    assert [int(n) for items in saved.items(parts) for n in items["n"]] == [0, 1, 2, 5, 6, 7, 9]
 
 
 def test_an_excluded_item_that_is_rolled_back_does_not_exclude_the_one_that_follows(tmp_path: Path) -> None:

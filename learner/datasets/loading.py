@@ -1,4 +1,4 @@
-"""Recorded items are copied into a run's own replay before training begins."""
+"""Copies the items of a dataset into a run's own replay before training begins."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from rich.console import Console
 
 from common.errors import DatasetError, RefusedError
 from common.parts import Parts
-from learner.datasets.datasets import Dataset
-from learner.records.progress import loading
+from learner.datasets.opening import Dataset
+from learner.records.progress import loading_progress
 from learner.replay.local_sink import LocalSink
 from learner.replay.memory import ReplayMemory
 from learner.replay.value_rules import ValueRules
@@ -19,7 +19,7 @@ from learner.replay.value_rules import ValueRules
 log = logging.getLogger(__name__)
 
 
-def load(
+def load_dataset(
     dataset: Dataset,
     parts: Parts,
     memory: ReplayMemory,
@@ -29,31 +29,31 @@ def load(
     whole: bool = False,
     console: Console | None = None,
 ) -> None:
-    """Copy the items of a dataset into a replay to which nobody else is writing yet.
+    """Copy the items of a dataset into a replay. No other process may write to the replay meanwhile.
 
     Args:
-        dataset: has the items.
-        parts: of the run; their columns are those that the items must have.
-        memory: takes the items.
-        rules: of the values it may hold.
-        batch: items written at once, for which the replay must have room.
-        whole: refuse a dataset that is larger than the replay; otherwise its newest items stay.
-        console: shows the loading on it if it is a terminal; None logs plain lines.
+        dataset: is read to its end.
+        parts: of the run; the items must have the columns of its schema.
+        memory: the replay.
+        rules: which values a column may hold.
+        batch: items per write; the replay must have room for as many.
+        whole: refuse a dataset that is larger than the replay. Otherwise the replay keeps the newest items.
+        console: a terminal that shows the progress; None logs plain lines.
 
     Raises:
-        DatasetError: there is no item, no room, or a value that a column refuses.
+        DatasetError: the dataset is empty or too large, or has a value that a column refuses.
         SchemaMismatchError: the items have other columns.
     """
     sink, before = LocalSink(memory, rules), memory.committed
-    with loading(dataset.name, len(dataset), console) as more:
+    with loading_progress(dataset.name, len(dataset), console) as advance:
         for items in dataset.items(parts):
             rows = memory.schema.count(items)
             if whole:
                 _require_room(memory, rows, dataset)
             for start in range(0, rows, batch):
-                with _naming_the_item(dataset.name, memory.committed):
+                with _naming_the_item(dataset, memory.committed):
                     sink.push({name: column[start : start + batch] for name, column in items.items()})
-            more(rows)
+            advance(rows)
     if memory.committed == before:
         raise DatasetError(f"dataset {dataset.name}: expected items to learn from, found none")
     for name, n in rules.outside_found.items():
@@ -62,7 +62,7 @@ def load(
 
 
 def _require_room(memory: ReplayMemory, rows: int, dataset: Dataset) -> None:
-    """See that no item would be overwritten: a step processor may give more than one a step."""
+    """Refuse items that would overwrite others. ``len(dataset)`` cannot tell: a step may become several items."""
     if memory.committed - memory.began + rows > memory.capacity:
         raise DatasetError(
             f"dataset {dataset.name}: expected at most {memory.capacity} items of {len(dataset)} steps, found more; "
@@ -71,11 +71,11 @@ def _require_room(memory: ReplayMemory, rows: int, dataset: Dataset) -> None:
 
 
 @contextmanager
-def _naming_the_item(dataset: str, first: int) -> Iterator[None]:
-    """Around storing items numbered from ``first``: a value that is refused is the dataset's."""
+def _naming_the_item(dataset: Dataset, first: int) -> Iterator[None]:
+    """Name the dataset and the item in the error of a refused value; the items that are stored count from ``first``."""
     try:
         yield
     except RefusedError as error:
         if error.bad is None:
             raise
-        raise DatasetError(f"dataset {dataset}: {error.bad.at(f'item {first + error.bad.row}')}") from error
+        raise DatasetError(f"dataset {dataset.name}: {error.bad.at(f'item {first + error.bad.row}')}") from error
