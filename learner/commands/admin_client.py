@@ -5,9 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Final
+from typing import Any, Final
 
 import grpc
+from google.protobuf.message import Message
 
 from common.errors import LearnerUnreachableError, RefusedError
 from common.wire.channel import open_channel, watch_credentials
@@ -100,10 +101,11 @@ def _look(found: pb.StatusResponse) -> FleetLook:
     )
 
 
-def _actor_look(found: pb.ActorStatus) -> ActorLook:
+def _actor_look(found: Message) -> ActorLook:
     """An actor as it travels: ``ActorLook`` has the fields of ``ActorStatus``, by name; None where one is absent."""
-    values = {
+    values: dict[str, Any] = {
         field.name: getattr(found, field.name) if not field.has_presence or found.HasField(field.name) else None
         for field in found.DESCRIPTOR.fields
     }
-    return ActorLook(**values | {"state": pb.ActorState.Name(found.state).removeprefix("ACTOR_STATE_").lower()})
+    state = pb.ActorState.Name(values["state"]).removeprefix("ACTOR_STATE_").lower()
+    return ActorLook(**values | {"state": state})

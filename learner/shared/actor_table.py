@@ -121,7 +121,7 @@ def map_actor_table(directory: Path, *, create: bool, writable: bool = True) -> 
 
 def plain_values(row: np.void) -> dict[str, Any]:
     """A row by column: numbers as Python's, texts decoded, the state as its label."""
-    values = {
+    values: dict[str, Any] = {
         name: value.decode(errors="replace") if isinstance(value, bytes) else value
         for name, value in zip(_ROW.names or (), row.item(), strict=True)
     }

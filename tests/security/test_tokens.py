@@ -24,7 +24,7 @@ from common.wire.rpc import authorization
 from common.wire.tokens import ACTOR_VARIABLE, UNNAMED, read_tokens
 from common.wire.trust import Trust
 from tests.conftest import Command, wait_for
-from tests.learner.records.test_families import scrape_ingest
+from tests.learner.scrapes import scrape_ingest
 from tests.security.conftest import Secured, join, write
 from tests.security.hostile import SERVICE
 from tests.security.hostile import join as join_request

@@ -57,7 +57,7 @@ def test_a_clock_that_is_wrong(host: LearnerServer, ahead: float, word: str) -> 
 
 
 def test_a_learner_without_a_place(make_config: MakeConfig) -> None:
-    from tests.learner.ingest.test_service import Client
+    from tests.learner.ingest.by_hand import Client
 
     with LearnerServer(make_config(server={"max_actors": 1, "grace_seconds": 0.5})) as server:
         Client(server).join()

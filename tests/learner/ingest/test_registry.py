@@ -244,7 +244,7 @@ def test_the_row_of_the_actor_gone_for_longest_is_used_again(table: Array) -> No
     assert registry.row_of(10**6) == gone
 
 
-def test_of_those_that_are_gone_the_recent_ones_are_shown_below_whoever_has_their_id(table: Array) -> None:
+def test_actors_gone_recently_are_listed_below_the_actor_that_has_their_id(table: Array) -> None:
     clock = Clock()
     registry = make(table, clock)
     for incarnation in (11, 12):
@@ -275,9 +275,7 @@ def figures(**given: float) -> tuple[float, ...]:
     return tuple(given.get(name, 0.0) for name in REPORTED)
 
 
-def test_of_what_an_actor_reports_no_more_counts_than_can_be_since_it_joined(
-    table: Array, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_reported_figures_count_only_as_far_as_they_can_be_true(table: Array, caplog: pytest.LogCaptureFixture) -> None:
     clock = Clock()
     registry = make(table, clock)
     registry.join(11, "host", 1)
