@@ -10,7 +10,7 @@ from common.errors import CrossborderError
 from common.process.command import Parser, positive, tell_error
 from common.process.log import setup_logging
 from common.wire.trust import add_learner_options, read_trust
-from learner.replay.ratio import shown
+from learner.replay.ratio import format_ratio
 
 NAME = "learner-server ratio"
 EXAMPLES = """\
@@ -40,7 +40,7 @@ def _set(arguments: argparse.Namespace) -> None:
 
     with closing(AdminClient(arguments.learner, read_trust(AdminTrust, arguments))) as client:
         before = client.set_replay_ratio(arguments.ratio)
-    sys.stdout.write(f"replay ratio {shown(arguments.ratio)} instead of {shown(before)}\n")
+    sys.stdout.write(f"replay ratio {format_ratio(arguments.ratio)} instead of {format_ratio(before)}\n")
 
 
 def main(argv: list[str] | None = None) -> int:

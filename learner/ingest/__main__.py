@@ -34,7 +34,7 @@ from learner.ingest.server_options import MAX_CONNECTIONS_OPTION, server_credent
 from learner.ingest.service import LearnerServicer
 from learner.records.exposition import MetricsServer
 from learner.shared.bell import Bell
-from learner.shared.mapped import hold_alone
+from learner.shared.mapped import hold_until_exit
 
 log = logging.getLogger(__name__)
 TICK_SECONDS = 0.2
@@ -79,7 +79,7 @@ class _TrainerEvents:
 
 async def serve(boot: IngestBoot) -> None:
     """Serve until the trainer says stop or is gone."""
-    hold_alone(boot.directory)
+    hold_until_exit(boot.directory)
     descriptors = raise_descriptor_limit()
     config, core, audit = boot.config.server, IngestCore(boot), AuditLog(boot.directory.parent / "audit.jsonl")
     limits, bell = CallLimits(config.limits, config.fleet, core.counts), Bell(boot.bell_fds[1], -1)

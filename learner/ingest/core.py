@@ -26,10 +26,11 @@ from learner.ingest.turns import Turns
 from learner.models.slots import ModelSlots
 from learner.replay.ages import ItemAges
 from learner.replay.limiter import RatioLimiter
-from learner.replay.memory import ReplayMemory, ReplayWriter
+from learner.replay.memory import ReplayMemory
 from learner.replay.quarantine import Quarantine
 from learner.replay.ratio import LiveRatio
 from learner.replay.value_rules import ValueRules
+from learner.replay.writer import ReplayWriter
 from learner.shared.actor_table import ActorState, map_actor_table
 from learner.shared.bell import Bell
 from learner.shared.control import ControlBlock
@@ -70,7 +71,7 @@ class IngestCore:
         self.own_config_json = {i: config.part_of(i).model_dump_json() for i in config.agent_overrides}
         """By actor id, of actors with parameters of their own."""
         self.schema = Schema.from_json(boot.columns)
-        self.control = ControlBlock.at(boot.directory)
+        self.control = ControlBlock.open(boot.directory)
         self.memory = ReplayMemory(
             boot.directory / "replay",
             self.schema,

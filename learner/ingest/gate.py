@@ -17,13 +17,13 @@ from urllib.parse import unquote
 from common.config.server_config import ServerConfig
 from common.errors import ConfigError, CrossborderError
 from common.wire.pb import crossborder_pb2 as pb
-from common.wire.rpc import bearer
 from common.wire.tokens import (
     ACTOR_VARIABLE,
     ADMIN_VARIABLE,
     UNNAMED,
     Token,
     TokenSource,
+    bearer,
     parse_tokens,
     read_token_text,
 )

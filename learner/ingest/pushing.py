@@ -19,7 +19,7 @@ from common.wire.pb import crossborder_pb2 as pb
 from common.wire.rpc import version_from_pb
 from learner.ingest.core import IngestCore
 from learner.ingest.registry import MAX_RETURN
-from learner.replay.quarantine import Record, brief_row
+from learner.replay.quarantine import Record, summarize_row
 from learner.shared.actor_table import REPORTED, ActorState
 from learner.shared.mapped import fence
 
@@ -196,7 +196,7 @@ def _record_refusal(
     except RefusedError:
         return record  # The batch has more than one fault, and no rows that can be shown.
     columns = batch.columns if bad.column in batch.columns else {bad.column: batch.frames}
-    values = brief_row(columns, bad.row)
+    values = summarize_row(columns, bad.row)
     return replace(record, column=bad.column, expected=bad.expected, found=bad.found, row=bad.row, values=values)
 
 

@@ -14,7 +14,7 @@ import grpc
 from common.errors import CrossborderError, ProtocolMismatchError, RefusedError, SchemaMismatchError
 from common.wire.rpc import ERROR_KEY, NotJoinedError, StoppingError
 from learner.ingest.registry import TooManyActorsError
-from learner.replay.memory import CursorsFullError
+from learner.replay.writer import CursorsFullError
 
 log = logging.getLogger(__name__)
 Context = grpc.aio.ServicerContext[Any, Any]

@@ -1,7 +1,7 @@
-"""One row for each actor process the run has known, in shared memory: ingest writes, every process may read.
+"""The table of actors, in shared memory: a row for each actor process that the run has known. Only ingest writes it.
 
 A new figure that actors report is one line of ``_COLUMNS``, with ``REPORTED_FIGURE``, and a field of the same name of
-``Report`` in the .proto. Readers take a row apart by ``plain_values``.
+``Report`` in the .proto. ``plain_values`` takes a row apart for readers.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class ActorState(enum.IntEnum):
 
     UNUSED = 0
     AWAY = 1
-    """Its stream broke; it may come back."""
+    """Its stream broke; the actor may come back."""
     ONLINE = 2
     LEFT = 3
     """Said goodbye."""
@@ -75,29 +75,29 @@ _COLUMNS: Final[tuple[tuple[str, str] | tuple[str, str, bool], ...]] = (
 )
 """The columns of the file, in its order: name, dtype, and whether an actor reports the figure of itself."""
 REPORTED: Final = tuple(name for name, _, *reported in _COLUMNS if reported)
-"""Columns that an actor reports of itself; ``Report`` in the .proto says what they mean."""
+"""Columns that an actor reports of itself; ``Report`` in the .proto explains them."""
 _ROW: Final = np.dtype([(name, dtype) for name, dtype, *_ in _COLUMNS])
 
 
 _ADDED = ("name", "version")
 """Columns that tables of release 0.1 do not have."""
-_ROW_OF_0_1 = np.dtype([(column, _ROW[column].str) for column in _ROW.names or () if column not in _ADDED])
+ROW_OF_0_1 = np.dtype([(column, _ROW[column].str) for column in _ROW.names or () if column not in _ADDED])
 
 
 def upgrade_actor_table(directory: Path) -> None:
-    """Give the table of a run that release 0.1 began the columns that the table lacks, so that the run can be resumed.
+    """Add the columns that the table of a run of release 0.1 lacks, so that the run can be resumed.
 
-    A run without a table, for example one of ``sync-train``, stays without one.
+    Nothing happens to a table of this release, nor to a run without a table, such as a run of ``sync-train``.
 
     Raises:
         RunDirectoryError: the table cannot be read or written.
     """
     path = directory / "actors"
     try:
-        if not path.exists() or path.stat().st_size != _ROW_OF_0_1.itemsize * N_ROWS:
+        if not path.exists() or path.stat().st_size != ROW_OF_0_1.itemsize * N_ROWS:
             return
-        before, table = np.fromfile(path, _ROW_OF_0_1), np.zeros(N_ROWS, _ROW)
-        for column in _ROW_OF_0_1.names or ():
+        before, table = np.fromfile(path, ROW_OF_0_1), np.zeros(N_ROWS, _ROW)
+        for column in ROW_OF_0_1.names or ():
             table[column] = before[column]
         part = path.with_name(".actors.part")
         with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
@@ -110,10 +110,13 @@ def upgrade_actor_table(directory: Path) -> None:
 
 
 def map_actor_table(directory: Path, *, create: bool, writable: bool = True) -> Array:
-    """The table as a structured array ``[N_ROWS]``; ``last_seen`` is on the host's monotonic clock.
+    """Map the table as a structured array ``[N_ROWS]``; ``last_seen`` is in seconds on the host's monotonic clock.
 
     Nothing locks the table. Each value of a row is written whole, but ingest may write between two values that a reader
     takes, so the figures of one row may be a moment apart.
+
+    Raises:
+        RunDirectoryError: it cannot be made or opened.
     """
     mapped = map_file(directory / "actors", _ROW.itemsize * N_ROWS, create=create, writable=writable)
     return np.frombuffer(mapped, _ROW)

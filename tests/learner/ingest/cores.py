@@ -27,7 +27,7 @@ class LoneCore:
 
     def __init__(self, directory: Path, config: RunConfig, schema: Schema) -> None:
         directory.mkdir()
-        ControlBlock.at(directory, create=True).start(1, 0)
+        ControlBlock.open(directory, create=True).start(1, 0)
         map_actor_table(directory, create=True)
         capacity, frames = config.replay.capacity, config.replay.frame_capacity
         ReplayMemory(directory / "replay", schema, capacity, create=True, frame_capacity=frames)

@@ -14,8 +14,9 @@ from actor.client.assembly import ModelFile, assemble
 from actor.client.fetcher import ModelFetcher
 from common.data import ModelVersion
 from common.wire.channel import get_model
+from common.wire.chunk import checksum
 from common.wire.pb import crossborder_pb2 as pb
-from common.wire.rpc import CHUNK_BYTES, UNARY_BYTES, checksum, version_from_pb, version_to_pb
+from common.wire.rpc import CHUNK_BYTES, UNARY_BYTES, version_from_pb, version_to_pb
 from learner.ingest.model_answers import ModelAnswer, ModelAnswers
 from learner.loop.server import LearnerServer
 from learner.models.publisher import ModelPublisher

@@ -20,7 +20,7 @@ from learner.ingest.refusals import (
     status_of,
 )
 from learner.ingest.registry import TooManyActorsError
-from learner.replay.memory import CursorsFullError
+from learner.replay.writer import CursorsFullError
 
 
 def test_a_value_is_in_the_bucket_of_its_own_bound_and_in_all_wider_ones() -> None:
