@@ -5,9 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Final
+from typing import Any, Final
 
 import grpc
+from google.protobuf.message import Message
 
 from common.errors import LearnerUnreachableError, RefusedError
 from common.wire.channel import open_channel, watch_credentials
@@ -96,22 +97,15 @@ def _look(found: pb.StatusResponse) -> FleetLook:
         replay_capacity=found.replay_capacity,
         return_mean=found.return_mean if found.HasField("return_mean") else None,
         samples_per_insert=found.samples_per_insert if found.HasField("samples_per_insert") else None,
-        actors=tuple(map(_actor, found.actors)),
+        actors=tuple(map(_actor_look, found.actors)),
     )
 
 
-def _actor(found: pb.ActorStatus) -> ActorLook:
-    return ActorLook(
-        actor_id=found.actor_id,
-        host=found.host,
-        pid=found.pid,
-        state=pb.ActorState.Name(found.state).removeprefix("ACTOR_STATE_").lower(),
-        items=found.items,
-        env_steps=found.env_steps,
-        lag_opt_steps=found.lag_opt_steps if found.HasField("lag_opt_steps") else None,
-        silent_seconds=found.silent_seconds,
-        last_return=found.last_return if found.HasField("last_return") else None,
-        reconnects=found.reconnects,
-        name=found.name,
-        version=found.version,
-    )
+def _actor_look(found: Message) -> ActorLook:
+    """An actor as it travels: ``ActorLook`` has the fields of ``ActorStatus``, by name; None where one is absent."""
+    values: dict[str, Any] = {
+        field.name: getattr(found, field.name) if not field.has_presence or found.HasField(field.name) else None
+        for field in found.DESCRIPTOR.fields
+    }
+    state = pb.ActorState.Name(values["state"]).removeprefix("ACTOR_STATE_").lower()
+    return ActorLook(**values | {"state": state})
