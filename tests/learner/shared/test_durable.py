@@ -87,8 +87,11 @@ def test_a_file_is_replaced_whole_or_not_at_all(tmp_path: Path, monkeypatch: pyt
     "error", [OSError(errno.ENOSPC, "No space left on device"), CheckpointError("cannot be saved")]
 )
 def test_an_error_of_writing_is_logged_with_its_consequence(caplog: pytest.LogCaptureFixture, error: Exception) -> None:
-    with logging_write_errors("training goes on without this record"):
+    def write() -> None:
         raise error
+
+    with logging_write_errors("training goes on without this record"):
+        write()
     assert f"training goes on without this record: {error}" in caplog.text
 
 
