@@ -32,6 +32,7 @@ from common.testing import (
     play,
 )
 from common.testing.agents import MakeAgent
+from examples.own_agent import MunchausenDQN
 from examples.own_parts import Corridor, TabularQ
 from examples.own_processor import ScaledReward
 from learner.evaluation.evaluator import DefaultEvaluator
@@ -105,6 +106,13 @@ def test_my_parts_fit() -> None:
     check_env(env)
     check_step_processor(ScaledReward(), env)
     check_agent(TabularQ, env)
+
+
+@pytest.mark.parametrize("processor", [OneStep(), NStep()], ids=["OneStep", "NStep"])
+def test_a_fast_agent_of_ones_own_fits_and_is_captured(processor: StepProcessor) -> None:
+    env = cart_pole()
+    check_agent(MunchausenDQN, env, processor=processor)
+    assert MunchausenDQN(spec_of(env), seed=0, epsilon=0.0, device="cpu").is_captured
 
 
 @pytest.mark.parametrize("capacity", [1000, 100])

@@ -325,17 +325,14 @@ class RunConfig(ActorConfig):
         for actor_id in self.agent_overrides:
             self.part_of(actor_id).agent.check("agent", given, f"agent_overrides.{actor_id}")
         self.step_processor.check("step_processor", frozenset())
-        self._check_discounts()
+        # The step processor and the agents of all actors must have the same discount factor.
+        processor = with_discount_of(self.agent, self.step_processor)
+        for actor_id in self.agent_overrides:
+            with_discount_of(self.part_of(actor_id).agent, processor, f"agent_overrides.{actor_id}")
         self.evaluator.check("evaluator", EvaluatorArguments.__required_keys__)
         for index, recorder in enumerate(self.recorders):
             recorder.check(f"recorders.{index}", frozenset({"run_dir"}))
         self.server.check()
-
-    def _check_discounts(self) -> None:
-        """See that the agent, the step processor and the overrides of single actors have one discount factor."""
-        processor = with_discount_of(self.agent, self.step_processor)
-        for actor_id in self.agent_overrides:
-            with_discount_of(self.part_of(actor_id).agent, processor, f"agent_overrides.{actor_id}")
 
 
 def load_config(path: Path, overrides: Sequence[str] = ()) -> RunConfig:

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from common.data import ModelVersion
-from common.wire.chunk import parse_chunk, serialize_chunk
+from common.wire.chunk import checksum, parse_chunk, serialize_chunk
 from common.wire.delta import make_delta
 from common.wire.pb import crossborder_pb2 as pb
-from common.wire.rpc import CHUNK_BYTES, UNARY_BYTES, checksum, version_to_pb
+from common.wire.rpc import CHUNK_BYTES, UNARY_BYTES, version_to_pb
 from learner.models.slots import Blob, ModelSlots
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from common.agents.training import to_tensors
+from common.agents.network_agent import to_tensors
 from common.data import Array, Items
 from common.errors import ConfigError
 from common.interfaces import ReplayBuffer

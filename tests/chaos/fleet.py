@@ -14,8 +14,8 @@ from learner.shared.actor_table import map_actor_table
 from tests.chaos.audit import Audit, audit
 from tests.chaos.wire import NAME, Host, Wire
 from tests.chaos.witness import noted
-from tests.conftest import Command, children_of, counting_values, endpoints, kill, merged, wait_for
-from tests.e2e.test_by_hand import ENDLESS, free_port, steps_by_actor
+from tests.conftest import Command, children_of, counting_values, endpoints, free_port, kill, merged, wait_for
+from tests.e2e.test_by_hand import ENDLESS, steps_by_actor
 from tests.e2e.test_resume import kept
 
 Victim = Literal["actor", "ingest", "trainer", "host"]

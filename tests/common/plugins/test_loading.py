@@ -15,7 +15,7 @@ def test_a_callable_is_found_by_module_and_name() -> None:
 
 
 @pytest.mark.parametrize("target", ["", "common.processors", "common.processors:", ":OneStep"])
-def test_a_target_without_two_parts_is_refused_with_an_example(target: str) -> None:
+def test_a_target_without_module_or_attribute_is_refused_with_an_example(target: str) -> None:
     with pytest.raises(PluginError, match=r"expected module:attr, for example common\.agents\.dqn:DQN"):
         load_part(target)
 
@@ -68,7 +68,7 @@ def test_a_package_with_the_name_of_one_of_ours_is_told_to_be_renamed(
         load_part(target)
 
 
-def test_a_slip_in_the_name_of_a_module_of_ours_is_no_clash() -> None:
+def test_a_misspelt_module_of_ours_is_not_called_a_clash() -> None:
     with pytest.raises(PluginError, match=r"No module named 'common\.agents\.dqm'$"):
         load_part("common.agents.dqm:DQN")
 

@@ -56,6 +56,6 @@ def test_every_factory_of_environments_exists(target: str) -> None:
     assert inspect.isfunction(loading.load_part(target))
 
 
-def test_all_else_of_ours_is_out_of_reach() -> None:
+def test_every_shipped_part_is_in_a_package_of_ours_or_of_gymnasium() -> None:
     packages = {target.partition(":")[0].partition(".")[0] for targets in SHIPPED.values() for target in targets}
     assert packages <= {*OWN_PACKAGES, "gymnasium"}

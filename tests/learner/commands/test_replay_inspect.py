@@ -67,8 +67,8 @@ def test_a_finished_run_shows_how_old_its_items_are_and_its_priorities(
 
 
 def test_a_run_in_turns_with_frames_has_no_actors(make_config: MakeConfig, capsys: pytest.CaptureFixture[str]) -> None:
-    env = {"target": "tests.frames:stacked_counting_env"}
-    agent = {"target": "tests.frames:FilmCritic", "params": {"in_turns": True}}
+    env = {"target": "tests.frame_parts:stacked_counting_env"}
+    agent = {"target": "tests.frame_parts:FilmCritic", "params": {"in_turns": True}}
     run = train_in_turns(make_config(env=env, agent=agent, trainer={"max_opts": 20})).run_dir
     found = inspect(run, capsys, "--items", "1")
     assert found["frames"]["stored"] >= found["stored"] > 0

@@ -80,8 +80,8 @@ def test_a_copy_with_frames_is_resumed_and_says_that_episodes_begin_anew(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     parts = {
-        "env": {"target": "tests.frames:stacked_counting_env"},
-        "agent": {"target": "tests.frames:FilmCritic", "params": {"in_turns": True}},
+        "env": {"target": "tests.frame_parts:stacked_counting_env"},
+        "agent": {"target": "tests.frame_parts:FilmCritic", "params": {"in_turns": True}},
         "replay": {"capacity": 200},
     }
     run = train_in_turns(configured(tmp_path / "run", 500, **parts)).run_dir
