@@ -58,17 +58,6 @@ TESTED_ELSEWHERE: dict[str, str] = {
     "learner/loop/trainer_metrics.py": "learner/records/test_families.py",
     "learner/models/publisher.py": "learner/models/test_staging.py",
     "learner/records/status.py": "learner/records/test_progress.py",
-    "learner/replay/inspection.py": "learner/commands/test_replay_inspect.py",
-    "learner/replay/layout.py": "learner/replay/test_memory.py",
-    "learner/replay/local_sink.py": "learner/loop/test_in_turns.py",
-    "learner/replay/reader.py": "learner/replay/test_memory.py",
-    "learner/replay/shared_buffer.py": "learner/replay/test_uniform.py",
-    "learner/replay/suspects.py": "learner/test_poison.py",
-    "learner/replay/upgrade.py": "learner/replay/test_batch_log.py",
-    "learner/replay/watermark.py": "learner/replay/test_recovery.py",
-    "learner/shared/bell.py": "learner/shared/test_control.py",
-    "learner/shared/durable.py": "learner/storage/test_rundir.py",
-    "learner/shared/mapped.py": "learner/shared/test_control.py",
     "learner/storage/moment.py": "learner/storage/test_training_state.py",
 }
 
@@ -80,10 +69,6 @@ ACROSS_MODULES: dict[str, str] = {
     "common/test_testing_agents.py": "the conformance kit on agents that have faults",
     "learner/ingest/test_deltas.py": "differences between models, over the wire",
     "learner/ingest/test_frames.py": "items with frames, over the wire",
-    "learner/replay/test_drawn.py": "what both replay buffers draw",
-    "learner/replay/test_excluded.py": "items that no buffer draws",
-    "learner/replay/test_killed.py": "a writer that is killed",
-    "learner/replay/test_rollback.py": "a replay that goes back to a checkpoint",
     "learner/test_poison.py": "items at which training diverges",
     "learner/test_resume.py": "a run in turns that goes on",
 }

@@ -7,4 +7,6 @@
     limiter, ratio                                            the replay ratio: the decision, and the ratio in force
     value_rules, screening, quarantine                        values that may not be stored, and who sent them
     local_sink, ages, inspection                              items of this process, their age, a look at all of it
+
+The trainer is the training process, whichever way it trains.
 """
