@@ -11,15 +11,7 @@ GENERATED = Path("common/wire/pb")
 
 # Modules without a test file of their name, and where their behaviour is tested instead.
 TESTED_ELSEWHERE: dict[str, str] = {
-    "common/agents/advantage_weighted.py": "common/agents/test_iql.py",
-    "common/agents/objects.py": "common/agents/test_network_agent.py",
-    "common/agents/q_agent.py": "common/agents/test_dqn.py",
     "common/interfaces.py": "test_conformance.py",
-    "common/testing/agents.py": "common/test_testing_agents.py",
-    "common/testing/envs.py": "common/test_testing.py",
-    "common/testing/learning.py": "common/test_testing.py",
-    "common/testing/play.py": "common/test_testing.py",
-    "common/testing/processors.py": "common/test_testing.py",
     "learner/commands/admin_client.py": "security/test_operators.py",
     "learner/commands/authority.py": "learner/commands/test_crossborder_certs.py",
     "learner/commands/learner_server.py": "test_commands.py",
@@ -35,30 +27,12 @@ TESTED_ELSEWHERE: dict[str, str] = {
     "learner/loop/server.py": "e2e/test_counting.py",
     "learner/loop/trainer_metrics.py": "learner/records/test_families.py",
     "learner/records/status.py": "learner/records/test_progress.py",
-    "learner/replay/inspection.py": "learner/commands/test_replay_inspect.py",
-    "learner/replay/layout.py": "learner/replay/test_memory.py",
-    "learner/replay/local_sink.py": "learner/loop/test_in_turns.py",
-    "learner/replay/reader.py": "learner/replay/test_memory.py",
-    "learner/replay/shared_buffer.py": "learner/replay/test_uniform.py",
-    "learner/replay/suspects.py": "learner/test_poison.py",
-    "learner/replay/upgrade.py": "learner/replay/test_batch_log.py",
-    "learner/replay/watermark.py": "learner/replay/test_recovery.py",
-    "learner/shared/bell.py": "learner/shared/test_control.py",
-    "learner/shared/durable.py": "learner/storage/test_rundir.py",
-    "learner/shared/mapped.py": "learner/shared/test_control.py",
     "learner/storage/moment.py": "learner/storage/test_training_state.py",
 }
 
 # Test files of no single module, and their subject.
 ACROSS_MODULES: dict[str, str] = {
     "actor/client/test_hostile_learner.py": "what a learner may send that an actor must survive",
-    "common/agents/test_train_mode.py": "the modes of every agent",
-    "common/test_testing.py": "the conformance kit as a whole",
-    "common/test_testing_agents.py": "the conformance kit on agents that have faults",
-    "learner/replay/test_drawn.py": "what both replay buffers draw",
-    "learner/replay/test_excluded.py": "items that no buffer draws",
-    "learner/replay/test_killed.py": "a writer that is killed",
-    "learner/replay/test_rollback.py": "a replay that goes back to a checkpoint",
     "learner/test_poison.py": "items at which training diverges",
     "learner/test_resume.py": "a run in turns that goes on",
 }

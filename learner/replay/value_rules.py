@@ -122,7 +122,7 @@ class ValueRules:
         return first_outside(column, flat, rows)
 
     def _refuses(self, column: Column) -> bool:
-        """Whether a column of the items refuses what is outside its domain."""
+        """Whether a column of the items refuses values outside its domain."""
         name = "frames" if column.frames else column.name
         return column.domain is not None and self._on_outside.get(name) == "refuse"
 
