@@ -39,11 +39,11 @@ def parser() -> Parser:
 
 def _environment(arguments: argparse.Namespace, config: PluginConfig) -> AbstractContextManager[Env]:
     from common.envs import build_env
-    from learner.evaluation.video import filmed
+    from learner.evaluation.video import filming
 
     if arguments.record_video is None:
         return closing(build_env(config))
-    return filmed(config, Path(arguments.record_video or arguments.run / "videos"), arguments.checkpoint)
+    return filming(config, Path(arguments.record_video or arguments.run / "videos"), arguments.checkpoint)
 
 
 def _evaluate(arguments: argparse.Namespace) -> Mapping[str, object]:

@@ -162,7 +162,7 @@ def run_command(parser: argparse.ArgumentParser, argv: list[str] | None, train: 
 
 
 def _check(config: RunConfig) -> None:
-    from learner.evaluation.eval_env import build_eval_env
+    from learner.evaluation.evaluator import build_eval_env
     from learner.loop.learner_parts import build_learner_parts
 
     parts = build_learner_parts(config)
