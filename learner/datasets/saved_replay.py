@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 import numpy as np
 
-from common.data import PRIORITY, Items
+from common.data import PRIORITY, Array, Items
 from common.parts import Parts
 from learner.replay.memory import ReplayMemory
 from learner.replay.reader import ReplayReader
@@ -48,5 +49,10 @@ class SavedReplay:
         reader = ReplayReader(self._memory)
         for start in range(self._first, self._end, CHUNK):
             index = np.arange(start, min(start + CHUNK, self._end))
-            _, items = reader.take(lambda _, index=index: {"index": index}, len(index))
+            _, items = reader.take(partial(_choose, index), len(index))
             yield {column.name: items[column.name] for column in schema.columns}
+
+
+def _choose(index: Array, _: int) -> Items:
+    """A ``Draw`` that chooses the items at ``index``, not random ones."""
+    return {"index": index}

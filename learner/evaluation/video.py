@@ -33,10 +33,7 @@ def filming(config: PluginConfig, directory: Path, name: str) -> Iterator[Env]:
     env = _build_rendering(config)
     try:
         _check_picture(env, config.target)
-        try:
-            env = RecordVideo(env, str(directory), episode_trigger=lambda _: True, name_prefix=name)
-        except OSError as error:
-            raise RunDirectoryError(f"{directory}: videos cannot be written: {error.strerror}") from error
+        env = _record(env, directory, name)
         yield env
     except DependencyNotInstalled as error:
         raise PluginError(f"{error}; for videos: pip install 'crossborder[video]'") from error
@@ -61,3 +58,10 @@ def _check_picture(env: Env, target: str) -> None:
     picture = env.render()
     if not isinstance(picture, np.ndarray):
         raise PluginError(f"a video needs pictures as arrays, {target} renders {type(picture).__name__}")
+
+
+def _record(env: Env, directory: Path, name: str) -> Env:
+    try:
+        return RecordVideo(env, str(directory), episode_trigger=lambda _: True, name_prefix=name)
+    except OSError as error:
+        raise RunDirectoryError(f"{directory}: videos cannot be written: {error.strerror}") from error
