@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 PROTO := common/wire/pb/crossborder.proto
 
-.PHONY: demo test chaos check lint proto proto-check proto-release proto-buf dashboards dashboards-check dashboards-types pages \
+.PHONY: demo test test-fast chaos check lint proto proto-check proto-release proto-buf dashboards dashboards-check dashboards-types pages \
 	docs node-actor manifests manifests-check kustomize lock audit images compose-test bench clean
 
 # torch goes first, by itself: a later open requirement could fetch a CUDA build of several GB.
@@ -19,9 +19,14 @@ demo: $(READY)
 	$(BIN)/learner-server --config configs/cartpole.yaml --local-actors 2 --listen 127.0.0.1:0 \
 		--set metrics.trainer_port=0 --set metrics.ingest_port=0
 
-# Tests wait for processes more than they compute: four at a time on two cores. Those of a file stay together.
+# Tests wait for processes more than they compute: four at a time on two cores. Those of a file stay together, the longest
+# begin.
 test: $(READY)
-	$(BIN)/pytest -n 4 --dist loadfile
+	$(BIN)/pytest -n 4 --dist loadfile --no-loadscope-reorder
+
+# Tests without processes, within a minute.
+test-fast: $(READY)
+	$(BIN)/pytest -n 2 --dist loadfile -m "not slow and not compose"
 
 # Long: kills, partitions, resumes, a soak, shutdowns, a million mutated messages, a siege; then the tables of what they found.
 SOAK_MINUTES ?= 30

@@ -1,4 +1,4 @@
-"""What all commands have in common: help, hints at what was meant, completion, logging, how they fail."""
+"""The code that all commands share: options, help, hints at misspelt names, completion, and how a command fails."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ class PrintCompletion(argparse.Action):
 
 
 class Parser(argparse.ArgumentParser):
-    """Options by their whole names; a wrong one is answered with the nearest.
+    """The options of a command, by their whole names. The error for a misspelt option names the nearest one.
 
     Args:
-        name: of the command.
-        description: the first line of its help, such as the docstring of its module.
-        examples: command lines, one a line, and what else there is to say.
-        level: what is logged unless ``--log-level`` says otherwise.
+        name: the name of the command.
+        description: the first line of its help, usually the docstring of its module.
+        examples: command lines, one a line, and further remarks.
+        level: the default of ``--log-level``.
     """
 
     def __init__(self, name: str, description: str, examples: str, level: str = "INFO") -> None:
@@ -78,7 +78,8 @@ class Parser(argparse.ArgumentParser):
         self, args: Sequence[str] | None = None, namespace: Any = None
     ) -> tuple[argparse.Namespace, list[str]]:
         words = sys.argv[1:] if args is None else list(args)
-        for word in takewhile("--".__ne__, words):  # First: a misspelt option is missing too.
+        # Before argparse: it would say that the right option is missing, not that this one is misspelt.
+        for word in takewhile("--".__ne__, words):
             option = word.partition("=")[0]
             if option.startswith("--") and option not in self._option_string_actions:
                 self.error(f"unknown option {option}{nearest(option, self._long_options())}")
@@ -93,7 +94,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def at_least(least: int) -> Callable[[str], int]:
-    """The type of an option that takes a whole number from ``least`` on."""
+    """The type of an option that takes an integer of ``least`` or more."""
 
     def number(text: str) -> int:
         if not text.isdecimal() or int(text) < least:
@@ -135,13 +136,21 @@ def run_command(parser: Parser, argv: Sequence[str] | None, act: Callable[[argpa
 
 
 def tell_exit(error: BaseException) -> int:
-    """Say where a user's own part raised SystemExit or KeyboardInterrupt; the exit code, that of their exceptions."""
+    """Log where a user's part raised SystemExit or KeyboardInterrupt.
+
+    Returns:
+        The exit code, the same as for any other exception of a part.
+    """
     log.critical("one of your parts raised %s, which would end this process in silence", repr(error), exc_info=error)
     return 1
 
 
 def tell_error(command: str, error: CrossborderError, form: LogFormat) -> int:
-    """Say why a command fails and where to read on; the exit code."""
+    """Tell the user why a command fails and where to read on: as a log record in json, else as text on stderr.
+
+    Returns:
+        The exit code of the error.
+    """
     code = error.exit_code
     lines = [*str(error).splitlines(), f"exit code {code}: docs/exit-codes.md#exit-code-{code}"]
     if form == "json":

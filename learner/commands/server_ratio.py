@@ -7,8 +7,8 @@ import sys
 from contextlib import closing
 
 from common.process.command import Parser, positive, run_command
-from common.wire.trust_options import add_learner, trust_in
-from learner.replay.ratio import shown
+from common.wire.trust import add_learner_options, read_trust
+from learner.replay.ratio import format_ratio
 
 EXAMPLES = """\
   learner-server ratio --learner 127.0.0.1:50051 4           each item is drawn four times on average, from now on
@@ -23,7 +23,7 @@ resumed run keeps it, unless its configuration then asks for another replay.samp
 def parser() -> Parser:
     """The command's options."""
     made = Parser("learner-server ratio", __doc__, EXAMPLES, level="WARNING")
-    add_learner(made, "the admin")
+    add_learner_options(made, "the admin")
     made.add_argument("ratio", type=_parse_ratio, metavar="RATIO", help="items drawn per item inserted; null for none")
     return made
 
@@ -35,9 +35,9 @@ def _parse_ratio(text: str) -> float | None:
 def _set(arguments: argparse.Namespace) -> None:
     from learner.commands.admin_client import AdminClient, AdminTrust
 
-    with closing(AdminClient(arguments.learner, trust_in(AdminTrust, arguments))) as client:
+    with closing(AdminClient(arguments.learner, read_trust(AdminTrust, arguments))) as client:
         before = client.set_replay_ratio(arguments.ratio)
-    sys.stdout.write(f"replay ratio {shown(arguments.ratio)} instead of {shown(before)}\n")
+    sys.stdout.write(f"replay ratio {format_ratio(arguments.ratio)} instead of {format_ratio(before)}\n")
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -13,7 +13,7 @@ from common.data import PRIORITY, Array, Items
 from common.parts import Parts
 from learner.replay.memory import ReplayMemory
 from learner.replay.reader import ReplayReader
-from learner.replay.recovery import whole_bounds
+from learner.replay.recovery import find_whole_bounds
 
 CHUNK: Final = 1024
 """Items that are read at a time."""
@@ -35,8 +35,8 @@ class SavedReplay:
 
     def __init__(self, directory: Path) -> None:
         self.name = str(directory)
-        self._memory = ReplayMemory.saved(directory / "shared" / "replay")
-        self._first, self._end = whole_bounds(self._memory)
+        self._memory = ReplayMemory.open_saved(directory / "shared" / "replay")
+        self._first, self._end = find_whole_bounds(self._memory)
 
     def __len__(self) -> int:
         return self._end - self._first

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from common.config.run_config import EvaluatorConfig
+from common.config.run_config import EvaluatorArguments, EvaluatorConfig
 from common.envs import Env, build_env, spec_of
 from common.errors import ConfigError
 from common.interfaces import Agent, Evaluation, Evaluator
-from common.plugins import importing
 from common.plugins.part_config import EnvConfig
 
 
@@ -33,7 +32,7 @@ def build_evaluator(env: Env, config: EvaluatorConfig) -> Evaluator:
     Raises:
         PluginError: it cannot be loaded or built.
     """
-    evaluator: Evaluator = importing.load(config.target)(env=env, config=config, **config.params)
+    evaluator: Evaluator = config.build(**EvaluatorArguments(env=env, config=config))
     return evaluator
 
 
