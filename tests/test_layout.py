@@ -12,16 +12,6 @@ GENERATED = Path("common/wire/pb")
 # Modules without a test file of their name, and where their behaviour is tested instead.
 TESTED_ELSEWHERE: dict[str, str] = {
     "common/interfaces.py": "test_conformance.py",
-    "learner/commands/admin_client.py": "security/test_operators.py",
-    "learner/commands/authority.py": "learner/commands/test_crossborder_certs.py",
-    "learner/commands/learner_server.py": "test_commands.py",
-    "learner/commands/offline_train.py": "learner/storage/test_origin.py",
-    "learner/commands/saved_policy.py": "learner/commands/test_policy_eval.py",
-    "learner/commands/server_ratio.py": "learner/commands/test_server_status.py",
-    "learner/commands/sync_train.py": "learner/storage/test_origin.py",
-    "learner/commands/training_command.py": "learner/test_resume.py",
-    "learner/evaluation/eval_env.py": "learner/evaluation/test_evaluator.py",
-    "learner/evaluation/evaluator_child.py": "learner/evaluation/test_evaluator_process.py",
     "learner/loop/acting_in_turns.py": "learner/loop/test_in_turns.py",
     "learner/loop/learner_parts.py": "learner/loop/test_run.py",
     "learner/loop/server.py": "e2e/test_counting.py",
