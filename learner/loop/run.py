@@ -22,8 +22,7 @@ from common.errors import ConfigError
 from common.interfaces import Recorder, ReplayBuffer
 from learner.datasets.loading import load_dataset
 from learner.datasets.opening import Dataset, open_dataset
-from learner.evaluation.eval_env import build_eval_env
-from learner.evaluation.evaluator import build_evaluator
+from learner.evaluation.evaluator import build_eval_env, build_evaluator
 from learner.evaluation.evaluator_process import EvaluatorProcess
 from learner.evaluation.scoring import AbandonableEnv, InlineScoring, Scoring
 from learner.loop.acting_in_turns import Acting
