@@ -47,7 +47,6 @@ TESTED_ELSEWHERE: dict[str, str] = {
     "learner/loop/server.py": "e2e/test_counting.py",
     "learner/loop/trainer_metrics.py": "learner/records/test_families.py",
     "learner/models/publisher.py": "learner/models/test_staging.py",
-    "learner/records/status.py": "learner/records/test_progress.py",
     "learner/replay/inspection.py": "learner/commands/test_replay_inspect.py",
     "learner/replay/layout.py": "learner/replay/test_memory.py",
     "learner/replay/local_sink.py": "learner/loop/test_in_turns.py",
