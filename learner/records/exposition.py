@@ -39,7 +39,7 @@ _App: TypeAlias = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]
 
 
 class Scrapes:
-    """The times of the last two scrapes. The threads that answer scrapes note them; the trainer's thread waits for one."""
+    """The times of the last two scrapes. Threads that answer note them; the trainer waits for one."""
 
     def __init__(self) -> None:
         self._began = deque[float](maxlen=2)
