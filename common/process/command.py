@@ -71,7 +71,7 @@ class Parser(argparse.ArgumentParser):
             "--print-completion",
             action=PrintCompletion,
             choices=SHELLS,
-            help="print what completes it in this shell, and exit",
+            help="print the completion script for this shell, and exit",
         )
 
     def parse_known_args(  # type: ignore[override]

@@ -5,9 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Final
+from typing import Any, Final
 
 import grpc
+from google.protobuf.message import Message
 
 from common.errors import LearnerUnreachableError, RefusedError
 from common.wire.channel import open_channel, watch_credentials
@@ -103,18 +104,11 @@ def _fleet_view(found: pb.StatusResponse) -> FleetView:
     )
 
 
-def _actor_view(found: pb.ActorStatus) -> ActorView:
-    return ActorView(
-        actor_id=found.actor_id,
-        host=found.host,
-        pid=found.pid,
-        state=pb.ActorState.Name(found.state).removeprefix("ACTOR_STATE_").lower(),
-        items=found.items,
-        env_steps=found.env_steps,
-        lag_opt_steps=found.lag_opt_steps if found.HasField("lag_opt_steps") else None,
-        silent_seconds=found.silent_seconds,
-        last_return=found.last_return if found.HasField("last_return") else None,
-        reconnects=found.reconnects,
-        name=found.name,
-        version=found.version,
-    )
+def _actor_view(found: Message) -> ActorView:
+    """The view of an actor; ``ActorView`` has the fields of ``ActorStatus`` by name, None where one is absent."""
+    values: dict[str, Any] = {
+        field.name: getattr(found, field.name) if not field.has_presence or found.HasField(field.name) else None
+        for field in found.DESCRIPTOR.fields
+    }
+    state = pb.ActorState.Name(values["state"]).removeprefix("ACTOR_STATE_").lower()
+    return ActorView(**values | {"state": state})

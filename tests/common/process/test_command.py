@@ -27,7 +27,7 @@ def parser() -> Parser:
 
 
 def refusal(parser: Parser, line: str, capsys: pytest.CaptureFixture[str]) -> str:
-    """What is said of a wrong command line."""
+    """The error message for a wrong command line."""
     with pytest.raises(SystemExit) as ended:
         parser.parse_args(shlex.split(line))
     assert ended.value.code == 2

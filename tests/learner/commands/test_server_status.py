@@ -15,7 +15,7 @@ import pytest
 from common.wire.pb import crossborder_pb2 as pb
 from learner.loop.server import LearnerServer
 from tests.conftest import PATIENCE, ROOT, Command, MakeConfig, wait_for
-from tests.learner.ingest.test_service import Client, Talk
+from tests.learner.ingest.by_hand import Client, Talk
 
 Start = Callable[..., Command]
 

@@ -15,8 +15,8 @@ from learner.replay.limiter import RatioLimiter
 from learner.replay.ratio import LiveRatio
 from learner.shared.control import ControlBlock
 from tests.conftest import MakeConfig, kill, wait_for
-from tests.learner.ingest.test_service import Client, Talk
-from tests.learner.records.test_families import scrape_trainer
+from tests.learner.ingest.by_hand import Client, Talk
+from tests.learner.scrapes import scrape_trainer
 
 ADMIN = {"admin": True, "grace_seconds": 0.5}
 RATIO = {"capacity": 1000, "samples_per_insert": 2.0, "error_buffer": 10.0}
