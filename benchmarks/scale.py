@@ -16,9 +16,9 @@ from itertools import chain
 from pathlib import Path
 from typing import Final
 
-from benchmarks.fleet import ROWS
 from benchmarks.floor import floor_server
 from benchmarks.ingest import ingest
+from benchmarks.light_actors import ROWS
 from benchmarks.report import RUNS, cpu_seconds, report
 from common.process.child import Child
 
@@ -63,7 +63,7 @@ class Fleet:
 
     def __enter__(self) -> Fleet:
         with self._stack as stack:
-            self._children = [Child("fleet", "benchmarks.fleet", boot) for boot in self._boots]
+            self._children = [Child("fleet", "benchmarks.light_actors", boot) for boot in self._boots]
             for child in self._children:
                 stack.callback(child.end, 10.0)
             for child in self._children:
