@@ -119,7 +119,7 @@ def make_whole(memory: ReplayMemory, find_watermark: Callable[[], Watermark | No
 
     Args:
         memory: opened for writing, with ``checked=False``.
-        find_watermark: finds the watermark of the newest checkpoint; None if there is none. Called only if it is needed.
+        find_watermark: finds the watermark of the newest checkpoint; None if there is none. Called only if needed.
 
     Raises:
         RunDirectoryError: an ingest process is still writing.

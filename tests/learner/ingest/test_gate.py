@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from common.wire.rpc import authorization
-from common.wire.tokens import UNNAMED, TokenSource
+from common.wire.tokens import UNNAMED, TokenSource, authorization
 from learner.ingest.gate import (
     ACTOR_METHODS,
     HEALTH_METHODS,
