@@ -1,9 +1,18 @@
-"""The seams of the system, on one page. Whoever brings an own part implements one of these.
+"""The interfaces of the parts that a configuration can name, on one page.
 
-    env ─Step→ StepProcessor ─Items→ ItemSink ══wire══▶ ReplayBuffer ─Items→ Agent.opt
-                                     Agent.sync_model ◀══wire══ ModelSource ◀─ Agent.model_info
+    env ─Step→ StepProcessor ─Items→ ══wire══▶ ReplayBuffer ─Items→ Agent.opt
+             Agent.sample ← Agent.sync_model ◀══wire══ Agent.model_info
 
-An environment is a ``gymnasium.Env``. Names and meanings follow border (taku-y/border).
+To bring a part of your own, implement its interface and name it in the configuration:
+
+    env.target              a ``gymnasium.Env``
+    step_processor.target   StepProcessor
+    agent.target            Agent
+    replay.target           ReplayBuffer; derive it from ``learner.replay.shared_buffer:SharedReplay``
+    evaluator.target        Evaluator
+    recorders[].target      Recorder
+
+``common.testing`` has a check for each. Names and meanings follow border (taku-y/border).
 """
 
 from __future__ import annotations
@@ -13,7 +22,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
-from common.data import Array, Items, Model, ModelVersion, Record, Schema
+from common.data import Array, Items, Model, Record, Schema
 from common.errors import PluginError
 
 if TYPE_CHECKING:
@@ -56,22 +65,12 @@ class StepProcessor(Protocol):
         """Items ready now, each ``[n, *shape]``, or None."""
 
 
-class ItemSink(Protocol):
-    """Where a sampler's items go. It cannot tell whether a network lies behind it."""
-
-    def push(self, items: Items) -> None:
-        """Take items; blocks while the other side holds back."""
-
-
-class ModelSource(Protocol):
-    """Where an actor's models come from."""
-
-    def newer_than(self, version: ModelVersion) -> Model | None:
-        """The newest model if it is strictly newer than ``version``. Never blocks."""
-
-
 class ReplayBuffer(Protocol):
-    """What an agent trains from."""
+    """The items from which an agent learns.
+
+    A buffer that a configuration names draws from the replay memory that ingest fills, so it also has to be read
+    safely while rows are overwritten and to be resumed. ``learner.replay.shared_buffer:SharedReplay`` does both.
+    """
 
     @property
     def inserted(self) -> int:
@@ -95,6 +94,18 @@ class ReplayBuffer(Protocol):
         """Say how wrong the values of drawn items were, both ``[n]``; called only where batches have an ``index``.
 
         The sign does not matter; items that have been overwritten meanwhile are passed over.
+        """
+
+
+class TensorReplay(abc.ABC):
+    """A ``ReplayBuffer`` that has its items on the learner's device already, as with ``replay.resident``."""
+
+    @abc.abstractmethod
+    def tensors(self, size: int) -> dict[str, torch.Tensor]:
+        """As ``ReplayBuffer.batch``, but every column is a tensor on the device.
+
+        Raises:
+            IndexError: there is nothing to draw from.
         """
 
 
@@ -202,8 +213,27 @@ class Evaluator(Protocol):
         """Run the agent and return its score."""
 
 
+@dataclass(frozen=True)
+class RunIdentity:
+    """Which run it is, and how many times it has been started: 1, 2, 3."""
+
+    run_id: str
+    incarnation: int
+    origin: Mapping[str, Any] | None = None
+    """Where the run began from: path, run_id and opt_steps of a saved agent; None for a run that began from nothing."""
+
+    @property
+    def is_resumed(self) -> bool:
+        """Whether the run has been started before."""
+        return self.incarnation > 1
+
+
 class Recorder(Protocol):
-    """Where records go."""
+    """Where records go. Built as ``YourRecorder(run_dir=…, **params)``.
+
+    If the constructor has a parameter ``identity``, it is given the ``RunIdentity`` too: a recorder of a resumed run
+    can then go on where the recorder of the life before ended.
+    """
 
     def write(self, opt_steps: int, record: Mapping[str, float]) -> None:
         """Take one record; keys are documented in docs/metrics.md. A score that comes late has its own, lower step."""

@@ -19,7 +19,7 @@ FETCH_SECONDS = 60.0
 
 
 class ModelFetcher:
-    """A ``ModelSource`` over ``GetModel``.
+    """Fetches models over ``GetModel`` and holds the newest; ``newer_than`` never blocks.
 
     Args:
         get_model: of the learner; that of another channel may be given later.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 import torch
@@ -10,7 +10,7 @@ from torch import nn
 
 from common.data import Items
 from common.errors import CheckpointError
-from common.interfaces import ReplayBuffer
+from common.interfaces import ReplayBuffer, TensorReplay
 
 
 def to_tensors(items: Items, device: torch.device) -> dict[str, torch.Tensor]:
@@ -19,9 +19,10 @@ def to_tensors(items: Items, device: torch.device) -> dict[str, torch.Tensor]:
 
 
 def draw(buffer: ReplayBuffer, size: int, device: torch.device) -> dict[str, torch.Tensor]:
-    """A batch of ``size`` items on ``device``, which a buffer that has its ``tensors`` there gives at once."""
-    tensors: Callable[[int], dict[str, torch.Tensor]] | None = getattr(buffer, "tensors", None)
-    return to_tensors(buffer.batch(size), device) if tensors is None else tensors(size)
+    """A batch of ``size`` items on ``device``; a ``TensorReplay`` has them there already."""
+    if isinstance(buffer, TensorReplay):
+        return buffer.tensors(size)
+    return to_tensors(buffer.batch(size), device)
 
 
 TD_ERROR: Final = "td_error"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Mapping
 from typing import Any
 
 from pydantic import Field, NonNegativeInt, PositiveFloat
@@ -19,11 +20,27 @@ class PluginConfig(Settings):
     target: str = Field(description="What to build, as module:attr.")
     params: dict[str, Any] = Field(default_factory=dict, description="Keyword arguments it is built with.")
 
-    def build(self, **given: Any) -> Any:
-        """Call the target with ``params`` and what the system itself provides."""
-        return importing.load(self.target)(**given, **self.params)
+    def build(self, *, optional: Mapping[str, Any] | None = None, **given: Any) -> Any:
+        """Call the target with ``params`` and what the system itself provides.
 
-    def check(self, where: str, given: frozenset[str], params_at: str | None = None) -> None:
+        Args:
+            optional: values for those targets only that have parameters of these names, which ``params`` do not give.
+            given: values for every target.
+        """
+        target = importing.load(self.target)
+        if optional:
+            named = set(inspect.signature(target).parameters) - set(self.params)
+            given |= {name: value for name, value in optional.items() if name in named}
+        return target(**given, **self.params)
+
+    def check(
+        self,
+        where: str,
+        given: frozenset[str],
+        params_at: str | None = None,
+        *,
+        optional: frozenset[str] = frozenset(),
+    ) -> None:
         """See that the target can be loaded and takes these parameters and those in ``given``.
 
         A target with a ``Config`` (a ``Settings`` class) is checked by it, any other by its signature.
@@ -32,6 +49,7 @@ class PluginConfig(Settings):
             where: place of the target in the configuration.
             given: names of what the system itself provides.
             params_at: place of the parameters, if it is not ``{where}.params``.
+            optional: names of what the system provides to those targets only that have such parameters.
 
         Raises:
             PluginError: the target cannot be loaded or does not take what the system gives it.
@@ -56,7 +74,7 @@ class PluginConfig(Settings):
         for name in self.params:
             if name not in known and not takes_any:
                 raise ConfigError(f"{params_at}.{name}: unknown parameter{nearest(name, known)}")
-        for name in sorted(known - set(self.params)):
+        for name in sorted(known - optional - set(self.params)):
             if signature[name].default is inspect.Parameter.empty:
                 raise ConfigError(f"{params_at}.{name}: expected a value, found none")
 

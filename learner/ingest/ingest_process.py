@@ -105,9 +105,23 @@ class IngestProcess:
         fence()
         self._ingest_bell.ring()
 
+    @property
+    def pid(self) -> int:
+        """The id of the present process."""
+        return self._supervisor.child.pid
+
+    def has_ended(self) -> bool:
+        """Whether the present process has ended in order."""
+        return self._supervisor.child.poll() == 0
+
+    def wait(self, seconds: float) -> bool:
+        """Wait until ingest has wound up and is not started again; False if that takes longer than ``seconds``."""
+        return self._supervisor.wait(seconds)
+
     def end(self, grace_seconds: float) -> None:
-        """Wait for it to wind up, at most ``grace_seconds`` and a little, then end it."""
-        if self._control.stopping and not self._supervisor.wait(grace_seconds + 2.0):
+        """Announce the stop, wait for ingest to wind up for ``grace_seconds`` and a little at most, then end it."""
+        self.announce_stop()
+        if not self.wait(grace_seconds + 2.0):
             log.warning("ingest did not wind up in time")
         self._supervisor.stop_watching()
         self._supervisor.child.end(2.0)

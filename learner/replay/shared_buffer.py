@@ -12,7 +12,11 @@ from learner.replay.reader import ReplayReader
 
 
 class SharedReplay(abc.ABC):
-    """A ``ReplayBuffer`` whose items come from another process, and that a resumed run takes up again.
+    """A ``ReplayBuffer`` whose items come from another process, and whose draws go on when the run is resumed.
+
+    A buffer of your own derives from this class and says in ``draw`` which items a batch has. ``_reader.bounds()``
+    gives the first index and the end of those that can be drawn, and ``_rng`` makes a resumed run draw as one that was
+    never interrupted. If draws depend on anything else, override ``state`` and ``restore`` too.
 
     Args:
         memory: read only here.
@@ -40,25 +44,33 @@ class SharedReplay(abc.ABC):
     def __len__(self) -> int:
         return len(self._memory)
 
-    @abc.abstractmethod
     def batch(self, size: int) -> Items:
         """Draw ``size`` items; the arrays are valid until the next call.
 
         Raises:
             IndexError: there is nothing to draw from.
         """
+        more: set[str] = set()
+
+        def draw(n: int) -> Items:
+            index, beside = self.draw(n)
+            more.update(beside)
+            return {**beside, "index": index}
+
+        drawn, items = self._reader.take(draw, size)
+        self.note_drawn(drawn["index"])
+        return {**items, **{name: drawn[name] for name in more}}
 
     @abc.abstractmethod
     def draw(self, size: int) -> tuple[Array, Items]:
-        """Absolute indices ``[size]`` int64, and what a batch of them has beside its items; counts nothing.
+        """Draw absolute indices ``[size]`` int64, and further columns of their batch, such as weights; counts nothing.
 
         Raises:
             IndexError: there is nothing to draw from.
         """
 
-    @abc.abstractmethod
-    def update_priority(self, index: Array, td_error: Array) -> None:
-        """Give items ``[n]`` the priorities of their errors ``[n]``."""
+    def update_priority(self, index: Array, td_error: Array) -> None:  # noqa: B027 - most buffers have no priorities
+        """Give items ``[n]`` the priorities of their errors ``[n]``; by default nothing changes."""
 
     def state(self) -> Snapshot:
         """What draws depend on beside the items."""

@@ -42,7 +42,7 @@ class SaveCounts:
     """When the last of each kind was complete, in Unix seconds."""
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def saved(self, name: str) -> None:
+    def count(self, name: str) -> None:
         """A checkpoint of this name is complete."""
         kind = name if name in self.kinds else "periodic"
         with self._lock:
@@ -121,7 +121,7 @@ class Checkpoints:
             if meta:
                 _write_meta(draft, {**_read_meta(draft), **meta})
             put_in_place(draft, target)
-        self.counts.saved(name)
+        self.counts.count(name)
         return target
 
     @contextmanager
@@ -135,16 +135,17 @@ class Checkpoints:
             except (OSError, ValueError, SafetensorError, RuntimeError) as error:
                 raise CheckpointError(f"{path}: cannot be saved: {error}") from error
 
-    def best_score(self) -> float:
-        """The score of ``best/``; minus infinity if there is none that can be read."""
-        try:
-            return float(load_params(self.directory / "best")[1]["score"])
-        except (CheckpointError, LookupError, TypeError, ValueError):
-            return -math.inf
-
     def discard(self, name: str) -> None:
         """Remove a checkpoint or a draft, if there is one."""
         shutil.rmtree(self.directory / name, ignore_errors=True)
+
+
+def read_best_score(run: Path) -> float:
+    """The score of ``best/`` in a run's directory; minus infinity if there is none that can be read."""
+    try:
+        return float(load_params(run / "best")[1]["score"])
+    except (CheckpointError, LookupError, TypeError, ValueError):
+        return -math.inf
 
 
 def _write_meta(directory: Path, meta: dict[str, Any]) -> None:

@@ -36,7 +36,7 @@ def test_a_healthy_learner_passes_every_check_and_does_not_notice(host: LearnerS
     assert [re.split("  +", line)[:2] for line in lines] == [["pass", check.name] for check in CHECKS]
     assert "tests.parts:CountingEnv and tests.parts:CheckingAgent make obs <f4 [3]" in lines[6]
     assert (host.actor_table["state"] == ActorState.UNUSED).all()
-    assert (host.control.joins, host._run.memory.committed) == (0, 0)
+    assert (host.control.joins, host.run.memory.committed) == (0, 0)
 
 
 def test_what_differs_here_fails_alone_and_is_what_the_command_ends_with(host: LearnerServer) -> None:

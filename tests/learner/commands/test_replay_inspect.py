@@ -30,7 +30,7 @@ def test_a_run_that_is_going_on_can_be_looked_at(host: LearnerServer, capsys: py
     client.join()
     talk = Talk(client.stub)
     talk.say(client.batch(1, report=pb.Report(env_steps=5)))
-    found = inspect(host._run.dir.path, capsys, "--items", "2")
+    found = inspect(host.run.dir.path, capsys, "--items", "2")
     talk.end()
     assert (found["items"], found["capacity"], found["stored"], found["first"]) == (5, 1_000_000, 5, 0)
     assert [column["name"] for column in found["schema"]] == [column.name for column in client.schema.columns]
@@ -42,7 +42,7 @@ def test_a_run_that_is_going_on_can_be_looked_at(host: LearnerServer, capsys: py
 
 
 def test_an_empty_replay_has_nothing_to_show(host: LearnerServer, capsys: pytest.CaptureFixture[str]) -> None:
-    found = inspect(host._run.dir.path, capsys)
+    found = inspect(host.run.dir.path, capsys)
     assert (found["items"], found["oldest_seconds"], found["actors"], found["newest"]) == (0, None, [], [])
     assert found["histograms"] == {}
 
@@ -82,7 +82,7 @@ def test_a_run_in_turns_with_frames_has_no_actors(make_config: MakeConfig, capsy
 
 
 def test_nothing_is_written(host: LearnerServer) -> None:
-    inspection = Inspection(host._run.dir.path)
+    inspection = Inspection(host.run.dir.path)
     with pytest.raises(ValueError, match="read-only"):
         inspection.memory.columns["reward"][0] = 1.0
 

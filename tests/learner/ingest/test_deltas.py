@@ -43,8 +43,8 @@ def publish(server: LearnerServer, opt_steps: int) -> bytes:
     with torch.no_grad():
         for tensor in server.learner.agent.model_info().values():
             tensor.mul_(1.0001)
-    server.learner._publish(opt_steps)
-    slots = ModelSlots(server._run.dir.shared / "models", server.ingest._boot["model_bytes"], create=False)
+    server.learner.publish(opt_steps)
+    slots = ModelSlots(server.run.dir.shared / "models", server.publisher.blob_bytes, create=False)
     file = slots.read(lambda blob: bytes(blob.data))
     assert file is not None
     return file
@@ -57,7 +57,7 @@ def test_an_actor_follows_many_versions_bit_for_bit_at_less_than_half_their_byte
     fetcher = ModelFetcher(get_model(client.channel), stopped)
     fetcher.announce(ModelVersion(1, 0))
     fetcher.first(PATIENCE)
-    whole, sent = server.ingest._boot["model_bytes"], server.control.model_bytes_sent
+    whole, sent = server.publisher.blob_bytes, server.control.model_bytes_sent
     assert sent == whole
     for opt_steps in range(10, 60, 10):
         file = publish(server, opt_steps)

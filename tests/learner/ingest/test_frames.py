@@ -61,7 +61,7 @@ def test_compressed_and_uncompressed_payloads_of_one_actor_are_stored_alike(clie
         assert talk.say(plain).acked_seq == seq
     talk.end()
     assert client.stored() == [float(n) for n in range(10)]
-    columns, frames = client.server._run.memory.columns, client.server._run.memory.frames
+    columns, frames = client.server.run.memory.columns, client.server.run.memory.frames
     assert frames is not None
     stacks = np.empty((10, *client.schema.columns[0].shape), np.uint8)
     frames.take(np.arange(10), columns["obs"][:10], stacks)

@@ -64,7 +64,7 @@ class Client:
         self.incarnation = incarnation
         self.channel = grpc.insecure_channel(server.ingest.address)
         self.stub = pb_grpc.LearnerServiceStub(self.channel)
-        self.schema = server._run.memory.schema
+        self.schema = server.run.memory.schema
 
     def join(self, **changes: object) -> pb.JoinResponse:
         request = {
@@ -95,7 +95,7 @@ class Client:
         return pb.PushItemsRequest(**request)  # type: ignore[arg-type]
 
     def stored(self) -> list[float]:
-        memory = self.server._run.memory
+        memory = self.server.run.memory
         return [float(reward) for reward in memory.columns["reward"][: memory.committed]]
 
 
@@ -198,11 +198,11 @@ def test_after_ingest_was_killed_everything_acknowledged_is_there_and_nothing_tw
     client.join()
     talk = Talk(client.stub)
     talk.say(client.batch(1, start=0))
-    before = client.server.ingest._supervisor.child.pid
+    before = client.server.ingest.pid
     kill(before)
     with pytest.raises(grpc.RpcError):
         talk.hear()
-    wait_for(lambda: client.server.ingest._supervisor.restarts == 1, "the restart")
+    wait_for(lambda: client.server.ingest.restarts == 1, "the restart")
     assert client.join().last_seq == 1
     talk = Talk(client.stub)
     assert talk.say(client.batch(1, start=0)).acked_seq == 1
@@ -354,7 +354,7 @@ def test_an_acknowledgement_announces_a_newer_model(client: Client) -> None:
     client.join()
     talk = Talk(client.stub)
     assert talk.say(client.batch(1)).newest.opt_steps == 0
-    client.server.learner._publish(40)
+    client.server.learner.publish(40)
     assert talk.say(client.batch(2)).newest.opt_steps == 40
 
 
@@ -378,7 +378,7 @@ def test_stop_is_said_unasked_and_goodbye_ends_the_stream(client: Client) -> Non
     leaving = pb.PushItemsRequest(incarnation=client.incarnation, report=pb.Report(env_steps=9, leaving=True))
     talk.say(leaving)
     talk.end()
-    wait_for(lambda: client.server.ingest._supervisor.child.poll() == 0, "ingest winds up")
+    wait_for(lambda: client.server.ingest.has_ended(), "ingest winds up")
     assert client.stored() == [*range(5), *range(5, 10)]
 
 
@@ -400,7 +400,7 @@ def test_an_actor_that_is_away_when_the_learner_stops_may_come_back_and_hand_ove
         assert talk.say(client.batch(2, start=5)).stop, "it hears at once that the learner stops"
         talk.say(client.batch(0, rows=0, payload=b"", report=pb.Report(leaving=True)))
         talk.end()
-        wait_for(lambda: server.ingest._supervisor.child.poll() == 0, "ingest winds up as soon as all have left")
+        wait_for(lambda: server.ingest.has_ended(), "ingest winds up as soon as all have left")
         assert client.stored() == list(range(10))
 
 
@@ -409,7 +409,7 @@ def test_actors_hand_over_also_when_ingest_dies_as_the_learner_stops(make_config
         client = Client(server)
         client.join()
         Talk(client.stub).say(client.batch(1))
-        kill(server.ingest._supervisor.child.pid)
+        kill(server.ingest.pid)
         server.ingest.announce_stop()
         answers: list[pb.JoinResponse] = []
 
@@ -423,7 +423,7 @@ def test_actors_hand_over_also_when_ingest_dies_as_the_learner_stops(make_config
         assert talk.say(client.batch(2, start=5)).stop
         talk.say(client.batch(0, rows=0, payload=b"", report=pb.Report(leaving=True)))
         talk.end()
-        assert server.ingest._supervisor.wait(SECONDS), "it ends in order, and is not started once more"
+        assert server.ingest.wait(SECONDS), "it ends in order, and is not started once more"
         assert client.stored() == list(range(10))
 
 
@@ -437,7 +437,7 @@ def test_the_learner_names_the_actors_that_do_not_come_back_before_it_ends(
     Client(client.server, incarnation=78).join()  # It never opens a stream, so it has nothing to hand over.
     wait_for(lambda: client.server.actor_table["state"][0] == ActorState.AWAY, "the stream is broken")
     client.server.ingest.announce_stop()
-    wait_for(lambda: client.server.ingest._supervisor.child.poll() == 0, "ingest winds up")
+    wait_for(lambda: client.server.ingest.has_ended(), "ingest winds up")
     wait_for(lambda: "have not handed over" in caplog.text, "its last words")
     (told,) = [said for said in caplog.messages if "have not handed over" in said]
     assert told.endswith("the items that they still have are lost: actor 0 (far-away, pid 4711)")
@@ -565,13 +565,13 @@ def test_an_actor_that_is_held_back_cannot_make_ingest_hold_what_it_sends_on(mak
         talk = Talk(client.stub)
         talk.say(client.batch(1, count=5))
         server.control.sampled = 1
-        before = most_memory(server.ingest._supervisor.child.pid)
+        before = most_memory(server.ingest.pid)
         rows = (1 << 20) // client.schema.row_bytes
         for seq in range(2, 66):
             talk.put(client.batch(seq, count=rows))
         for _ in range(3):
             assert talk.hear().acked_seq == 1, "a second later still held back"
-        assert most_memory(server.ingest._supervisor.child.pid) - before < 16 << 20
+        assert most_memory(server.ingest.pid) - before < 16 << 20
 
 
 def test_nobody_is_held_back_before_the_first_draw(make_config: MakeConfig) -> None:

@@ -115,7 +115,14 @@ class LoggedCheckpoints(Checkpoints):
         return super().save(name, agent, **meta)
 
 
-def make(diary: Diary, directory: Path, scoring: Scoring | None = None, **settings: Any) -> Learner:
+def make(
+    diary: Diary,
+    directory: Path,
+    scoring: Scoring | None = None,
+    began: Moment | None = None,
+    best_score: float = -math.inf,
+    **settings: Any,
+) -> Learner:
     parts = ActorConfig(env=EnvConfig(target="none:none"), agent=PluginConfig(target="none:none"))
     checkpoints = LoggedCheckpoints(directory, parts, "run")
     object.__setattr__(checkpoints, "diary", diary)
@@ -127,6 +134,8 @@ def make(diary: Diary, directory: Path, scoring: Scoring | None = None, **settin
         recorders=[diary],
         checkpoints=checkpoints,
         publish=diary.publish,
+        began=began,
+        best_score=best_score,
         config=TrainerConfig(**{"max_opts": 1000, **intervals}),
         clock=diary.clock,
     )
@@ -221,8 +230,7 @@ def test_a_stop_request_ends_the_last_evaluation_without_a_score(tmp_path: Path)
 
 def test_a_life_of_the_run_without_an_opt_step_scores_nothing(tmp_path: Path) -> None:
     diary = Diary()
-    learner = make(diary, tmp_path, max_opts=3, eval_interval=2)
-    learner.resume(Moment(3, 0, 1.0), 1.0)
+    learner = make(diary, tmp_path, began=Moment(3, 0, 1.0), best_score=1.0, max_opts=3, eval_interval=2)
     learner.tick()
     learner.finish(diary.announce_stop)
     assert "evaluate" not in diary.events
@@ -423,9 +431,7 @@ def test_training_goes_on_when_a_checkpoint_cannot_be_saved(tmp_path: Path) -> N
 
 def test_a_resumed_run_that_had_reached_its_target_is_done_and_another_target_lets_it_go_on(tmp_path: Path) -> None:
     moment, diary = Moment(5, 50, 2.0), Diary()
-    done = make(diary, tmp_path, target_score=100.0)
-    done.resume(moment, best_score=120.0)
+    done = make(diary, tmp_path, began=moment, best_score=120.0, target_score=100.0)
     assert done.outcome is Outcome.TARGET
-    further = make(diary, tmp_path, target_score=150.0)
-    further.resume(moment, best_score=120.0)
+    further = make(diary, tmp_path, began=moment, best_score=120.0, target_score=150.0)
     assert further.outcome is None

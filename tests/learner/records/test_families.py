@@ -50,11 +50,11 @@ def scrape(port: int) -> Figures:
 
 
 def scrape_trainer(server: LearnerServer) -> Figures:
-    return scrape(endpoints(server._run.dir.path)["trainer_metrics_port"])
+    return scrape(endpoints(server.run.dir.path)["trainer_metrics_port"])
 
 
 def scrape_ingest(server: LearnerServer) -> Figures:
-    return scrape(endpoints(server._run.dir.path)["ingest_metrics_port"])
+    return scrape(endpoints(server.run.dir.path)["ingest_metrics_port"])
 
 
 @contextmanager
@@ -87,7 +87,7 @@ def test_the_trainer_tells_of_steps_scores_replay_models_and_checkpoints(make_co
     before = time.time()
     with full_run(make_config) as server:
         found, newest = scrape_trainer(server), server.status()
-        run_id, model_bytes = server._run.dir.identity.run_id, server.ingest._boot["model_bytes"]
+        run_id, model_bytes = server.run.dir.identity.run_id, server.publisher.blob_bytes
     after = time.time()
     expected = {
         "opt_steps_total": 100,
@@ -130,7 +130,7 @@ def test_ingest_tells_of_items_models_actors_and_of_each_actor(make_config: Make
     with full_run(make_config) as server:
         found = scrape_ingest(server)
         assert server.control.episode_record() == {"train_return": 4.0, "train_length": 25.0, "train_success": 1.0}
-        payload, model_bytes = 20 * server._run.parts.schema.row_bytes, server.ingest._boot["model_bytes"]
+        payload, model_bytes = 20 * server.run.parts.schema.row_bytes, server.publisher.blob_bytes
     expected = {
         "items_total": 20,
         "batches_total": 2,
@@ -260,7 +260,7 @@ def test_a_restart_of_ingest_is_counted_and_its_totals_go_on(host: LearnerServer
     client = Client(host)
     client.join()
     Talk(client.stub).say(client.batch(1, report=REPORT))
-    kill(host.ingest._supervisor.child.pid)
+    kill(host.ingest.pid)
     wait_for(lambda: scrape_trainer(host)["child_restarts_total[ingest]"] == 1, "the restart")
     found = scrape_ingest(host)
     assert (found["items_total"], found["batches_total"], found["actor_spool_bytes[0]"]) == (5, 1, 380)
@@ -273,7 +273,7 @@ def test_checkpoints_that_went_wrong_are_counted(make_config: MakeConfig) -> Non
 
     with LearnerServer(make_config(trainer={"save_interval": 1})) as server:
         server.learner.agent.opt = opt  # type: ignore[method-assign]
-        (server._run.dir.path / ".1.part").touch()  # In the way of the first checkpoint's directory.
+        (server.run.dir.path / ".1.part").touch()  # In the way of the first checkpoint's directory.
         for _ in range(3):
             server.learner.step()
         found = scrape_trainer(server)
