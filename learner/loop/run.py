@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -30,6 +31,8 @@ from learner.storage.origin import Origin
 from learner.storage.resume import ResumePoint
 from learner.storage.rundir import RunDir, default_run_dir
 from learner.storage.training_state import StateFiles
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -133,6 +136,7 @@ class Run:
                 screen(self.memory, self.value_rules, self.find_actor, self.quarantine)
             self.buffer = build_buffer(self.memory, config)
             if origin is not None and earlier is None:
+                log.info("a new run from %s", origin)
                 origin.restore(self.parts.agent, config)
                 if origin.has_replay:
                     with open_dataset(str(origin.run)) as dataset:

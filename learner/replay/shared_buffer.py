@@ -55,7 +55,12 @@ class SharedReplay(abc.ABC):
         def draw(n: int) -> Items:
             index, beside = self.draw(n)
             more.update(beside)
-            return {**beside, "index": index}
+            drawn = {**beside, "index": index}
+            # Items with values that may not be stored are never learnt from; others are drawn in their places.
+            if len(self._memory.excluded) and len(bad := np.flatnonzero(self._memory.is_excluded(index))):
+                for name, column in draw(len(bad)).items():
+                    drawn[name][bad] = column
+            return drawn
 
         drawn, items = self._reader.take(draw, size)
         self.note_drawn(drawn["index"])

@@ -378,7 +378,7 @@ def test_stop_is_said_unasked_and_goodbye_ends_the_stream(client: Client) -> Non
     leaving = pb.PushItemsRequest(incarnation=client.incarnation, report=pb.Report(env_steps=9, leaving=True))
     talk.say(leaving)
     talk.end()
-    wait_for(lambda: client.server.ingest.has_ended(), "ingest winds up")
+    wait_for(client.server.ingest.has_ended, "ingest winds up")
     assert client.stored() == [*range(5), *range(5, 10)]
 
 
@@ -400,7 +400,7 @@ def test_an_actor_that_is_away_when_the_learner_stops_may_come_back_and_hand_ove
         assert talk.say(client.batch(2, start=5)).stop, "it hears at once that the learner stops"
         talk.say(client.batch(0, rows=0, payload=b"", report=pb.Report(leaving=True)))
         talk.end()
-        wait_for(lambda: server.ingest.has_ended(), "ingest winds up as soon as all have left")
+        wait_for(server.ingest.has_ended, "ingest winds up as soon as all have left")
         assert client.stored() == list(range(10))
 
 
@@ -437,7 +437,7 @@ def test_the_learner_names_the_actors_that_do_not_come_back_before_it_ends(
     Client(client.server, incarnation=78).join()  # It never opens a stream, so it has nothing to hand over.
     wait_for(lambda: client.server.actor_table["state"][0] == ActorState.AWAY, "the stream is broken")
     client.server.ingest.announce_stop()
-    wait_for(lambda: client.server.ingest.has_ended(), "ingest winds up")
+    wait_for(client.server.ingest.has_ended, "ingest winds up")
     wait_for(lambda: "have not handed over" in caplog.text, "its last words")
     (told,) = [said for said in caplog.messages if "have not handed over" in said]
     assert told.endswith("the items that they still have are lost: actor 0 (far-away, pid 4711)")
