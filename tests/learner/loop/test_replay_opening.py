@@ -87,7 +87,7 @@ def test_the_check_finds_a_wrong_parameter_of_a_buffer_of_ones_own(capsys: pytes
     words = ["--config", "examples/own_replay.yaml", "--check"]
     assert main(words) == 0
     assert main([*words, "--set", "replay.params.shere=0.1"]) == ConfigError.exit_code
-    assert "replay.params.shere: unknown parameter, did you mean 'share'?" in capsys.readouterr().err
+    assert "replay.params.shere: unknown parameter (did you mean 'share'?)" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
