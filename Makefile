@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 PROTO := common/wire/pb/crossborder.proto
 
-.PHONY: demo test chaos check lint proto proto-check proto-release proto-buf dashboards dashboards-check dashboards-types pages \
+.PHONY: demo test test-fast chaos check lint proto proto-check proto-release proto-buf dashboards dashboards-check dashboards-types pages \
 	docs node-actor manifests manifests-check kustomize lock audit images compose-test bench clean
 
 # torch goes first, by itself: a later open requirement could fetch a CUDA build of several GB.
@@ -19,9 +19,14 @@ demo: $(READY)
 	$(BIN)/learner-server --config configs/cartpole.yaml --local-actors 2 --listen 127.0.0.1:0 \
 		--set metrics.trainer_port=0 --set metrics.ingest_port=0
 
-# Tests wait for processes more than they compute: four at a time on two cores. Those of a file stay together.
+# Tests wait for processes more than they compute: four at a time on two cores. Those of a file stay together, the longest
+# begin.
 test: $(READY)
-	$(BIN)/pytest -n 4 --dist loadfile
+	$(BIN)/pytest -n 4 --dist loadfile --no-loadscope-reorder
+
+# Tests without processes, within a minute.
+test-fast: $(READY)
+	$(BIN)/pytest -n 2 --dist loadfile -m "not slow and not compose"
 
 # Long: kills, partitions, resumes, a soak, shutdowns, a million mutated messages, a siege; then the tables of what they found.
 SOAK_MINUTES ?= 30
@@ -82,25 +87,28 @@ docs: $(READY)
 node-actor:
 	npm ci --prefix examples/node --silent --no-audit --no-fund
 
-# What the images install, pinned by hash: what is in the lock files stays, unless UPGRADE=--upgrade.
+# What the images install, pinned by hash: what is in the lock files stays, unless UPGRADE=--upgrade. actor.lock is for both images;
+# learner.lock has what the learner's image gets beyond it, in versions that fit.
 # Where PyTorch's own index cannot be reached: CPU_TORCH="--find-links DIR", a folder with its wheel. More in the images: EXTRAS="--extra atari".
 CPU_TORCH ?= --torch-backend cpu
 LOCK = $(BIN)/uv pip compile --quiet --no-config --generate-hashes --no-annotate --no-header $(UPGRADE) \
 	--python-version 3.11 --python-platform x86_64-manylinux_2_28
 
 lock: $(READY)
-	$(LOCK) $(CPU_TORCH) --extra certs $(EXTRAS) --no-emit-package torch pyproject.toml -o docker/requirements.lock
+	$(LOCK) $(CPU_TORCH) $(EXTRAS) --no-emit-package torch pyproject.toml -o docker/actor.lock
+	$(LOCK) $(CPU_TORCH) --extra learner --extra certs $(EXTRAS) --constraint docker/actor.lock --no-emit-package torch \
+		$$(sed -n 's/^\([^ =]*\)==.*/--no-emit-package \1/p' docker/actor.lock) pyproject.toml -o docker/learner.lock
 	$(LOCK) docker/build.in -o docker/build.lock
 	$(LOCK) $(CPU_TORCH) --no-deps docker/torch.in -o docker/torch-cpu.lock
 	sed -i '1i --index-url https://download.pytorch.org/whl/cpu' docker/torch-cpu.lock
-	$(LOCK) --constraint docker/requirements.lock docker/torch.in -o docker/torch-cuda.lock
+	$(LOCK) --constraint docker/actor.lock --constraint docker/learner.lock docker/torch.in -o docker/torch-cuda.lock
 
 # Known vulnerabilities of what the images install, of torch by its CUDA lock alone: PyPI knows no "+cpu". Needs the network.
 ADVISORIES := https://pypi.org/pypi/pip/24.0/json
 audit: $(READY)
 	@curl --silent --fail --max-time 20 $(ADVISORIES) | grep -q '"vulnerabilities"' \
 		|| { echo "make $@: skipped, no advisories come from $(ADVISORIES)" >&2; exit 0; }; \
-	for lock in docker/requirements.lock docker/build.lock docker/torch-cuda.lock; do \
+	for lock in docker/actor.lock docker/learner.lock docker/build.lock docker/torch-cuda.lock; do \
 		$(BIN)/uv tool run --quiet pip-audit==2.9.0 --strict --disable-pip --require-hashes --requirement $$lock || exit 1; \
 	done
 

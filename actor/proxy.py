@@ -9,20 +9,20 @@ from typing import Protocol
 
 from common.config.run_config import PushConfig
 from common.data import NO_MODEL, Items, ModelVersion, Schema
-from common.wire.gather import Gathered, Gatherer
+from common.wire.frames import BufferedItems, ItemBuffer
 
 
 class BatchSink(Protocol):
     """Where full batches go."""
 
-    def send(self, batch: Gathered, behaviour: ModelVersion) -> None:
-        """Take a batch of at least one row; waits while the learner holds back."""
+    def send(self, batch: BufferedItems, behaviour: ModelVersion) -> None:
+        """Take a batch of at least one row; waits while the learner holds the actor back."""
 
 
 class ReplayBufferProxy:
-    """An ``ItemSink`` that hands over ``n_buffer`` items at a time, in order.
+    """An ``ItemSink`` that hands over batches of ``n_buffer`` items, in order.
 
-    A batch older than ``flush_seconds`` goes with the next item even if it is not full.
+    The next item also completes a batch that is older than ``flush_seconds``, even if it is not full.
 
     Args:
         schema: agreed with the learner; every push is checked against it.
@@ -36,29 +36,29 @@ class ReplayBufferProxy:
     ) -> None:
         self._schema, self._sink, self._clock = schema, sink, clock
         self._n_buffer, self._flush_seconds = config.n_buffer, config.flush_seconds or math.inf
-        self._gatherer = Gatherer(schema)
+        self._buffer = ItemBuffer(schema)
         self._due = math.inf
         self._behaviour = NO_MODEL
         self.version = NO_MODEL
-        """The model that acts now; a batch is stamped with the one that chose its first action."""
+        """The model that acts now; a batch carries the version that chose its first action."""
 
     def push(self, items: Items) -> None:
-        """Add items; hands over each batch that becomes full.
+        """Add items, and hand over each batch that becomes full.
 
         Raises:
             SchemaMismatchError: the items do not have the agreed columns.
         """
-        rows, gatherer = self._schema.count(items), self._gatherer
-        while rows > (room := self._n_buffer - gatherer.rows):
+        rows, buffer = self._schema.count(items), self._buffer
+        while rows > (room := self._n_buffer - buffer.rows):
             self.push({name: column[:room] for name, column in items.items()})
             items, rows = {name: column[room:] for name, column in items.items()}, rows - room
-        if not gatherer.rows:
+        if not buffer.rows:
             self._due, self._behaviour = self._clock() + self._flush_seconds, self.version
-        gatherer.add(items, rows)
-        if gatherer.rows == self._n_buffer or self._clock() >= self._due:
+        buffer.add(items, rows)
+        if buffer.rows == self._n_buffer or self._clock() >= self._due:
             self.flush()
 
     def flush(self) -> None:
-        """Hand over what there is."""
-        if self._gatherer.rows:
-            self._sink.send(self._gatherer.take(), self._behaviour)
+        """Hand over the items that are there as a batch."""
+        if self._buffer.rows:
+            self._sink.send(self._buffer.take(), self._behaviour)

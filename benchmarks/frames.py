@@ -19,8 +19,9 @@ from common.envs import spec_of
 from common.processors import OneStep
 from common.wire.codec import decode, encode
 from common.wire.compression import compress, decompress
-from learner.replay.memory import ReplayMemory, ReplayWriter
+from learner.replay.memory import ReplayMemory
 from learner.replay.uniform import UniformReplay
+from learner.replay.writer import ReplayWriter
 
 CAPACITY, BATCH, DRAWN, TIMES = 4096, 64, 32, 200
 

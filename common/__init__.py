@@ -1,1 +1,1 @@
-"""What actors and the learner must agree on: data, seams, wire, configuration, agents."""
+"""What actors and the learner must agree on: data, interfaces, wire, configuration, agents."""

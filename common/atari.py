@@ -1,4 +1,4 @@
-"""Atari 2600 games, preprocessed as deep Q-learning does it (Mnih et al. 2015, Machado et al. arXiv:1709.06009)."""
+"""Atari 2600 games, preprocessed as in deep Q-learning (Mnih et al. 2015, Machado et al. arXiv:1709.06009)."""
 
 from __future__ import annotations
 
@@ -23,26 +23,26 @@ def make(
     repeat_action_probability: float = 0.0,
     **params: Any,
 ) -> Env:
-    """Make a game; name it as ``env: {target: common.atari:make, params: {id: ALE/Pong-v5}}``.
+    """Make a game. The configuration names it as ``env: {target: common.atari:make, params: {id: ALE/Pong-v5}}``.
 
-    Observations are the last 4 frames, uint8 ``[4, 84, 84]``, the newest last. A step is 4 frames of the emulator; its
-    frame is the greater of the last two, pixel by pixel, in grey. An episode begins with 1 to 30 frames without action,
-    and is truncated after 108,000 frames, half an hour of play.
+    An observation is the last 4 frames, uint8 ``[4, 84, 84]``, the newest last. A step takes 4 frames of the emulator;
+    the frame of the step is the pixel-wise maximum of the last two, in grey. An episode begins with 1 to 30 frames
+    without action, and is truncated after 108,000 frames, half an hour of play.
 
-    For evaluation say ``eval_params: {train: false}``: there scores are the game's own and episodes whole games.
+    For evaluation, write ``eval_params: {train: false}``: scores are then the game's own, and episodes are whole games.
 
     Args:
-        id: the game, a version 5 such as ``ALE/Pong-v5``.
-        train: learn from the sign of each reward; the returns that actors report are sums of these.
-        terminal_on_life_loss: in training, end the episode and start the game anew when a life is lost.
-        repeat_action_probability: chance at each frame that the action before is taken again (sticky actions).
+        id: the game, of version 5, such as ``ALE/Pong-v5``.
+        train: replace each reward by its sign; the returns that actors report are then sums of signs.
+        terminal_on_life_loss: in training, end the episode when a life is lost; the next one begins a new game.
+        repeat_action_probability: the probability at each frame that the action before is repeated (sticky actions).
         params: further arguments of ``gymnasium.make``, for example ``difficulty`` or ``full_action_space``.
 
     Raises:
         PluginError: the emulator or OpenCV is not installed.
         gymnasium.error.Error: there is no such game.
     """
-    _register()
+    _register_games()
     game = gymnasium.make(id, frameskip=1, repeat_action_probability=repeat_action_probability, **params)
     env: Env = AtariPreprocessing(game, terminal_on_life_loss=train and terminal_on_life_loss)
     if train:
@@ -50,10 +50,10 @@ def make(
     return FrameStackObservation(env, STACK)
 
 
-def _register() -> None:
-    """Make the games known to gymnasium, and the emulator silent."""
+def _register_games() -> None:
+    """Make gymnasium know the games, and let the emulator log errors only."""
     try:
-        import ale_py  # noqa: PLC0415 - of an extra
+        import ale_py  # noqa: PLC0415 - installed by an extra
         import cv2  # noqa: F401, PLC0415
     except ImportError as error:
         raise PluginError(f"Atari games need more: pip install 'crossborder[atari]' ({error})") from error

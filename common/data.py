@@ -1,7 +1,6 @@
-"""The data that travels: items, their schema, models and records.
+"""The data that travels between actors and the learner: items, their schema, models and records.
 
-Everything is ``dict[str, np.ndarray]`` with a leading dimension, so that replay, codec and agents need no
-per-type code.
+Items are ``dict[str, np.ndarray]`` with a leading dimension, so replay, codec and agents need no code for single types.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ import numpy as np
 from common.domain import Domain
 from common.errors import ConfigError, SchemaMismatchError
 
-_NDARRAY = np.ndarray  # Found sooner than as an attribute, for each column of each item.
+_NDARRAY = np.ndarray  # A global name is found faster than an attribute, and this one is used for each column.
 Array = np.ndarray[Any, np.dtype[Any]]
 Items = dict[str, Array]
 """Named columns; every array is ``[n, *shape]`` with the same ``n``."""
@@ -30,14 +29,15 @@ Record = dict[str, SupportsFloat]
 class Column:
     """One column of an item: ``dtype`` is numpy's little-endian name (``<f4``), ``shape`` has no leading dimension.
 
-    With ``frames`` the first axis holds frames of which neighbouring items share most: each is sent and stored once,
-    and the column itself ``packed``. Only wire and replay know of it; items are ordinary arrays everywhere else.
+    With ``frames``, the first axis holds frames, most of which are also in neighbouring items. Each frame is then sent
+    and stored once, and the column holds positions (``packed``). Only the wire and the replay know of this form;
+    everywhere else items hold whole stacks of frames.
 
-    ``domain`` says which finite values it may hold; None: all of its dtype. It stays on the learner's host: actors do
-    not know it, and columns that differ in nothing else are equal.
+    ``domain`` says which finite values the column may hold; None allows all values of its dtype. It stays on the
+    learner's host and is not compared: columns that differ only in their domains are equal.
 
     Raises:
-        ConfigError: there are no frames along the first axis.
+        ConfigError: ``frames`` is set, but the shape has no frames along its first axis.
     """
 
     name: str
@@ -70,11 +70,33 @@ class Column:
 
     @cached_property
     def packed(self) -> Column:
-        """The column on the wire and in the replay: of frames only their positions."""
+        """The column on the wire and in the replay: a column of frames holds their positions instead."""
         return Column(self.name, "<u4", self.shape[:1]) if self.frames else self
 
     def __str__(self) -> str:
         return f"{self.name} {self.dtype} {list(self.shape)}" + " frames" * self.frames
+
+    def to_json(self) -> dict[str, Any]:
+        domain = self.domain.to_json() if self.domain else None
+        return {
+            "name": self.name,
+            "dtype": self.dtype,
+            "shape": list(self.shape),
+            "frames": self.frames,
+            "domain": domain,
+        }
+
+    @staticmethod
+    def from_json(column: dict[str, Any]) -> Column:
+        """The column of which ``to_json`` was made; an earlier release wrote no ``domain``."""
+        domain, dtype = column.get("domain"), column["dtype"]
+        return Column(
+            column["name"],
+            dtype,
+            tuple(column["shape"]),
+            column["frames"],
+            Domain.from_json(domain, dtype) if domain else None,
+        )
 
 
 @dataclass(frozen=True)
@@ -96,17 +118,17 @@ class Schema:
         return sum(column.row_bytes for column in self.columns)
 
     def plus(self, column: Column) -> Schema:
-        """These columns and one more.
+        """A schema with one more column, the last.
 
         Raises:
-            ConfigError: there is one of this name already.
+            ConfigError: there is a column of this name already.
         """
         if column.name in self._names:
             raise ConfigError(f"column '{column.name}': the name is reserved, found it among {sorted(self._names)}")
         return Schema((*self.columns, column))
 
     def without(self, column: Column) -> Schema:
-        """These columns but one."""
+        """A schema without this column."""
         return Schema(tuple(c for c in self.columns if c != column))
 
     @cached_property
@@ -115,7 +137,7 @@ class Schema:
 
     @cached_property
     def frame(self) -> Column | None:
-        """What one frame is like, the same in all frame columns; None without any."""
+        """One frame as a column, the same for all frame columns; None without frame columns."""
         columns = self.frame_columns
         if not columns:
             return None
@@ -124,34 +146,34 @@ class Schema:
 
     @cached_property
     def float_columns(self) -> dict[str, Column]:
-        """Columns of the wire that could hold NaN, by name; all frames together are ``frames``."""
+        """Columns of the wire that could hold NaN, by name; the frames of all columns are one column ``frames``."""
         columns = (*(column.packed for column in self.columns), *([self.frame] if self.frame else []))
         return {column.name: column for column in columns if np.dtype(column.dtype).kind == "f"}
 
     @cached_property
     def bounded_columns(self) -> dict[str, Column]:
-        """Columns of the wire with a domain, by name; all frames together are ``frames``."""
+        """Columns of the wire with a domain, by name; the frames of all columns are one column ``frames``."""
         columns = (*(column.packed for column in self.columns), *([self.frame] if self.frame else []))
         return {column.name: column for column in columns if column.domain is not None}
 
     @cached_property
     def max_frames(self) -> int:
-        """Different frames in one item, at most."""
+        """The most different frames that one item can hold."""
         return sum(column.shape[0] for column in self.frame_columns)
 
     @cached_property
     def packed_row_bytes(self) -> int:
-        """Bytes of a packed row, without frames."""
+        """The bytes of a packed row, without its frames."""
         return sum(column.packed.row_bytes for column in self.columns)
 
     @cached_property
     def max_packed_bytes(self) -> int:
-        """Bytes that one item adds to a payload, at most: none of its frames is in another."""
+        """The most bytes that one item adds to a payload: those of an item that shares no frame with another."""
         return self.packed_row_bytes + (self.max_frames * self.frame.row_bytes if self.frame else 0)
 
     @cached_property
     def hash(self) -> int:
-        """First 8 bytes of the SHA-256 of all columns, as the .proto defines it."""
+        """The first 8 bytes of the SHA-256 of all columns, as the .proto file defines it."""
         text = "".join(f"{c.name}:{c.dtype}:{','.join(map(str, c.shape))}{':frames' * c.frames};" for c in self.columns)
         return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big")
 
@@ -160,12 +182,13 @@ class Schema:
         return {c.name: np.empty((rows, *c.shape), c.dtype) for c in self.columns}
 
     def count(self, items: Items) -> int:
-        """The number of items, after seeing that they fit.
+        """The number of items, after checking that they fit the schema.
 
         Raises:
-            SchemaMismatchError: naming the column, what was expected and what was found.
+            SchemaMismatchError: naming the column, the expected and the found array.
         """
-        if len(items) == len(self._one):  # Nearly always it is a single item, which is seen in a third of the time.
+        # Nearly all calls are for a single item. Comparing whole shapes takes a third of the time of ``_count_any``.
+        if len(items) == len(self._one):
             for name, dtype, shape in self._one:
                 found = items.get(name)
                 if type(found) is not _NDARRAY or found.dtype is not dtype or found.shape != shape:
@@ -211,49 +234,29 @@ class Schema:
                 raise SchemaMismatchError(f"column {index}: {theirs} expects {there}, {mine} has {here}")
 
     def to_json(self) -> list[dict[str, Any]]:
-        return [
-            {
-                "name": c.name,
-                "dtype": c.dtype,
-                "shape": list(c.shape),
-                "frames": c.frames,
-                "domain": c.domain.to_json() if c.domain else None,
-            }
-            for c in self.columns
-        ]
+        return [column.to_json() for column in self.columns]
 
     @staticmethod
     def from_json(columns: list[dict[str, Any]]) -> Schema:
-        """What ``to_json`` gave, of an earlier release too, which knew no domains."""
-        return Schema(tuple(_column_from_json(column) for column in columns))
-
-
-def _column_from_json(found: dict[str, Any]) -> Column:
-    domain = found.get("domain")
-    return Column(
-        found["name"],
-        found["dtype"],
-        tuple(found["shape"]),
-        found["frames"],
-        Domain.from_json(domain, found["dtype"]) if domain else None,
-    )
+        """The schema of which ``to_json`` was made."""
+        return Schema(tuple(Column.from_json(column) for column in columns))
 
 
 @dataclass(frozen=True)
 class Snapshot:
-    """A part of a run as it was, for a resumed run to go on from."""
+    """The state of one part of a run, from which a resumed run goes on."""
 
     values: Mapping[str, Any]
-    """Whatever JSON can hold."""
+    """Values that JSON can hold."""
     arrays: Mapping[str, Array] = field(default_factory=dict)
 
 
 PRIORITY = Column.of("priority", np.float32, domain=Domain.between(0, np.inf, np.float32))
-"""What an actor adds to its items where it gives them their first priorities: |TD error|."""
+"""The column |TD error| that an actor adds to its items with ``push.initial_priorities``."""
 
 
 class ModelVersion(NamedTuple):
-    """Ordered by incarnation, then steps; an actor adopts only strictly greater versions."""
+    """A model's version, ordered by incarnation, then opt steps; an actor adopts only strictly greater versions."""
 
     incarnation: int
     opt_steps: int
@@ -261,16 +264,16 @@ class ModelVersion(NamedTuple):
 
 NO_MODEL = ModelVersion(0, 0)
 MAX_EPISODES = 4096
-"""Episodes in one report, at most."""
+"""The most episodes in one message."""
 ENVELOPE_BYTES = 1024 + 13 * MAX_EPISODES
-"""What a message of items holds beside them, at most."""
+"""The most bytes that a message of items holds besides the items."""
 MAX_ENV_ERROR = 4096
-"""Characters of an environment's traceback that a learner logs, at most."""
+"""The most characters of an environment's traceback that a learner logs."""
 
 
 @dataclass(frozen=True)
 class Model:
-    """What an actor needs to act: border's ``ModelInfo`` with its version."""
+    """The parameters that an actor needs to act, and their version: border's ``ModelInfo``."""
 
     version: ModelVersion
     params: Mapping[str, Array] = field(repr=False)

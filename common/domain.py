@@ -1,4 +1,4 @@
-"""The values that a column may hold, as its space declares them, and how to find values outside."""
+"""The values that a column may hold, as its space declares them, and how to find values outside of them."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ if TYPE_CHECKING:
     from common.data import Array
 
 ROUNDINGS: Final = 64
-"""A finite bound of floats is widened by this many roundings of float32: a policy that scales its output to the bounds
-may pass them by a few, above all in another language."""
+"""A finite bound of floats is widened by this many roundings of float32. A policy that scales its output to the bounds
+may exceed them by a few roundings, above all a policy in another language."""
 TILE: Final = 4096
-"""Values that are compared with their bounds at once, where the elements of a row have different bounds."""
+"""Where the elements of a row have different bounds, about this many values are compared with their bounds at once."""
 _count, _most, _least = np.count_nonzero, np.maximum.reduce, np.minimum.reduce
 
 
@@ -23,9 +23,9 @@ class Domain:
     """All values from ``low`` to ``high``, both included.
 
     Args:
-        low: of the column's dtype; ``[1]`` for all elements of a row alike, or one for each, ``[k]``. Minus infinity,
-            or the least integer, excludes nothing.
-        high: likewise; infinity, or the largest integer, excludes nothing.
+        low: the least values, of the column's dtype: ``[1]`` for all elements of a row, or ``[k]`` for each of its k
+            elements. Minus infinity and the least integer exclude nothing.
+        high: the greatest values, in the same shape. Infinity and the largest integer exclude nothing.
     """
 
     def __init__(self, low: Array, high: Array) -> None:
@@ -39,7 +39,7 @@ class Domain:
     def between(cls, low: ArrayLike, high: ArrayLike, dtype: DTypeLike) -> Domain | None:
         """The domain between bounds of one shape; None if it holds every finite value of the dtype.
 
-        Of booleans there is none: that they are 0 or 1 is seen where they are decoded.
+        Booleans have no domain: ``codec.decode`` checks that they are 0 or 1.
         """
         kind = np.dtype(dtype)
         if kind.kind == "b":
@@ -57,14 +57,18 @@ class Domain:
 
     @staticmethod
     def shared(domains: Sequence[Domain | None]) -> Domain | None:
-        """The domain that all of these are, if its elements are all alike; otherwise None."""
+        """The domain that all of these are, if it has the same bounds for every element; otherwise None."""
         first = domains[0]
         if first is None or len(first.low) > 1:
             return None
         return first if all(d is not None and d.to_json() == first.to_json() for d in domains) else None
 
     def holds(self, values: Array) -> bool:
-        """Whether no value is outside; ``values`` are those of whole rows, at least one, flat. NaN is not seen."""
+        """Whether no value is outside.
+
+        Args:
+            values: the values of one or more whole rows, flat. NaN counts as inside.
+        """
         if self._width == 1:
             return not (_most(values) > self._high[0] or _least(values) < self._low[0])
         whole = len(values) - len(values) % self._width
@@ -77,49 +81,49 @@ class Domain:
         return not (_count(values > self._high[:n]) or _count(values < self._low[:n]))
 
     def outside(self, values: Array) -> Array:
-        """Which of the flat values of whole rows are outside, ``[n]`` bool."""
+        """For each of the flat values of whole rows, whether it is outside, ``[n]`` bool."""
         k = len(self.low)
         rows = values.reshape(-1, k)
         found: Array = (rows > self._high[:k]) | (rows < self._low[:k])
         return found.reshape(-1)
 
     def text(self, element: int = 0) -> str:
-        """The bounds of one element of a row, numbered as in the flat row."""
+        """The bounds of one element, in words; ``element`` is its index in the flat values of whole rows."""
         element %= len(self.low)
         low, high = self.low[element].item(), self.high[element].item()
         least, most = _ends(self.low.dtype)
         if low <= least:
-            return f"at most {shown(high)}"
-        return f"at least {shown(low)}" if high >= most else f"{shown(low)} to {shown(high)}"
+            return f"at most {format_value(high)}"
+        return f"at least {format_value(low)}" if high >= most else f"{format_value(low)} to {format_value(high)}"
 
     def __str__(self) -> str:
         return self.text() if len(self.low) == 1 else f"bounds for each of {len(self.low)} elements"
 
     def to_json(self) -> dict[str, list[float | None]]:
-        """As JSON can hold it; None for infinity."""
+        """The bounds as JSON can hold them; None stands for infinity."""
         return {"low": _finite_or_none(self.low), "high": _finite_or_none(self.high)}
 
     @classmethod
     def from_json(cls, found: dict[str, list[float | None]], dtype: DTypeLike) -> Domain:
-        """What ``to_json`` gave, for a column of this dtype."""
+        """The domain of which ``to_json`` was made, for a column of this dtype."""
         low = [-np.inf if bound is None else bound for bound in found["low"]]
         high = [np.inf if bound is None else bound for bound in found["high"]]
         return cls(np.array(low, dtype), np.array(high, dtype))
 
 
-def shown(value: float) -> str:
-    """A value of a column as messages have it: whole numbers with all their digits."""
+def format_value(value: float) -> str:
+    """A value of a column for messages; integers have all their digits."""
     return str(value) if isinstance(value, int) else f"{value:g}"
 
 
 def _ends(dtype: np.dtype[Any]) -> tuple[float, float]:
-    """The least and the largest finite value."""
+    """The least and the largest finite value of a dtype."""
     info = np.finfo(dtype) if dtype.kind == "f" else np.iinfo(dtype)
     return info.min, info.max
 
 
 def _slack(low: Array, high: Array) -> Array:
-    """By how much the bounds are widened."""
+    """By how much bounds are widened, in their dtype."""
     if low.dtype.kind != "f":
         return np.zeros_like(low)
     ends = np.abs([low, high]).astype(np.float64)  # [2, k]

@@ -1,4 +1,4 @@
-"""Building gymnasium environments and what is known of them."""
+"""Builds gymnasium environments, and describes their observations and actions as columns of items."""
 
 from __future__ import annotations
 
@@ -21,30 +21,30 @@ from common.plugins.part_config import PluginConfig
 
 Env = gymnasium.Env[Any, Any]
 MAX_STACK: Final = 16
-"""Frames in one observation, at most; a longer first axis is one of the picture itself."""
+"""The most frames in one observation; a longer first axis is taken for an axis of the picture itself."""
 MIN_FRAME_BYTES: Final = 1024
-"""Less is not worth an index."""
+"""Smaller frames are stored as they are: to share them would not save enough to be worth an index."""
 
 
 class EnvExitError(Exception):
-    """An environment called ``sys.exit``: an exception as any other of its own, not the end of our process."""
+    """An environment called ``sys.exit``. This is treated as any other exception of it and does not end our process."""
 
     def __init__(self, exit_: SystemExit) -> None:
         super().__init__(f"the environment called sys.exit({exit_.code!r})")
 
 
 def build_env(config: PluginConfig) -> Env:
-    """Build the environment that the configuration names, its observations as ``box_observations`` makes them.
+    """Build the environment that the configuration names, with observations as ``box_observations`` makes them.
 
     Raises:
-        PluginError: it is no gymnasium.Env, gymnasium does not know it, it takes other parameters, or something that it
-            needs is not installed.
+        PluginError: the target builds no gymnasium.Env, gymnasium does not know the id, the target takes other
+            parameters, or a package that it needs is not installed.
     """
     return box_observations(build_raw_env(config))
 
 
 def build_raw_env(config: PluginConfig) -> Env:
-    """Build the environment that the configuration names, with its own observations.
+    """Build the environment that the configuration names, with the observations of its own space.
 
     Raises:
         PluginError: see ``build_env``.
@@ -54,14 +54,14 @@ def build_raw_env(config: PluginConfig) -> Env:
     except SystemExit as exit_:
         raise PluginError(f"env {config.target}: {EnvExitError(exit_)} while it was built") from exit_
     except (gymnasium.error.Error, ImportError, TypeError) as error:
-        raise PluginError(f"env {config.target} {config.params}: {error}{_extra(error)}") from error
+        raise PluginError(f"env {config.target} {config.params}: {error}{_install_hint(error)}") from error
     if not isinstance(env, gymnasium.Env):
         raise PluginError(f"env {config.target}: expected a gymnasium.Env, found {type(env).__name__}")
     return env
 
 
-def _extra(error: Exception) -> str:
-    """Our name for what gymnasium asks to have installed."""
+def _install_hint(error: Exception) -> str:
+    """The extra of crossborder that installs the package which gymnasium says is missing."""
     if isinstance(error, gymnasium.error.DependencyNotInstalled):
         for extra in ("atari", "box2d", "mujoco"):
             if extra in str(error).lower():
@@ -72,10 +72,10 @@ def _extra(error: Exception) -> str:
 def box_observations(env: Env) -> Env:
     """Give an environment observations that can be stored and learned from: arrays of one dtype and shape.
 
-    Spaces other than Box become one flat Box, as ``gymnasium.spaces.utils.flatten`` does it: discrete values
-    one-hot, the entries of a Dict one after another in the order of its keys (gymnasium sorts those of a plain dict).
-    Observations of float64 become float32, half the bytes. Others stay as they are, and so does a space that cannot be
-    flattened.
+    A space other than Box becomes one flat Box, as ``gymnasium.spaces.utils.flatten`` does it: discrete values become
+    one-hot vectors, and the entries of a Dict stand one after another in the order of its keys (gymnasium sorts the
+    keys of a plain dict). Observations of float64 become float32, half the bytes. All other observations stay as they
+    are, also those of a space that cannot be flattened.
     """
     space = env.observation_space
     boxed = box_of(space)
@@ -83,7 +83,7 @@ def box_observations(env: Env) -> Env:
 
 
 def box_of(space: gymnasium.Space[Any]) -> gymnasium.Space[Any]:
-    """The space that ``box_observations`` gives observations of ``space``; ``space`` itself where nothing changes."""
+    """The space of the observations that ``box_observations`` makes of ``space``; ``space`` itself if none change."""
     flat = space if isinstance(space, Box) or not space.is_np_flattenable else flatten_space(space)
     if not (isinstance(flat, Box) and flat.dtype == np.float64):
         return flat
@@ -91,7 +91,7 @@ def box_of(space: gymnasium.Space[Any]) -> gymnasium.Space[Any]:
 
 
 def as_element_of(boxed: gymnasium.Space[Any], space: gymnasium.Space[Any], obs: Any) -> Array:
-    """An observation of ``space`` as an element of ``boxed``, which ``box_of(space)`` gave."""
+    """An observation of ``space`` as an element of ``boxed``, which is ``box_of(space)``."""
     return np.asarray(obs if isinstance(space, Box) or boxed is space else flatten(space, obs), boxed.dtype)
 
 
@@ -100,7 +100,7 @@ def spec_of(env: Env) -> EnvSpec:
 
 
 def column_of(name: str, space: gymnasium.Space[Any]) -> Column:
-    """The column that holds one element of a space; of pictures stacked along the first axis, a column of frames.
+    """The column whose rows hold elements of a space; a column of frames if the elements are stacked pictures.
 
     Raises:
         ConfigError: the space has no fixed dtype and shape.
@@ -112,7 +112,7 @@ def column_of(name: str, space: gymnasium.Space[Any]) -> Column:
 
 
 def domain_of(space: gymnasium.Space[Any]) -> Domain | None:
-    """What the elements of a space may be; None where that excludes nothing, or nothing is known of such spaces."""
+    """The values of a space's elements; None if they are all values of the dtype, or for spaces of other kinds."""
     match space:
         case spaces.Box():
             return Domain.between(space.low, space.high, space.dtype)
@@ -126,7 +126,7 @@ def domain_of(space: gymnasium.Space[Any]) -> Domain | None:
 
 
 def _is_stacked(column: Column) -> bool:
-    """Whether a column holds frames: ``[4, 84, 84]`` bytes do, one picture ``[210, 160, 3]`` does not."""
+    """Whether a column holds stacked frames: bytes ``[4, 84, 84]`` are frames, a picture ``[210, 160, 3]`` is not."""
     if column.dtype != np.dtype(np.uint8).str or len(column.shape) < 3:
         return False
     stack = column.shape[0]

@@ -1,25 +1,25 @@
-"""Every error a user can meet, as one tree; each names what was expected and what was found.
+"""Every error that a user can meet, as one tree. Each message names the expected and the found value.
 
     CrossborderError                     exit code
     ├── ConfigError                       2   a configuration, option or override is wrong
     ├── PluginError                       3   a `module:attr` cannot be loaded or does not fit
     ├── RunDirectoryError                 4   the run directory is taken, locked or not writable
     ├── AddressError                      5   an address cannot be listened on
-    ├── LearnerUnreachableError           6   no learner answered in time
+    ├── LearnerUnreachableError           6   no learner has answered in time
     ├── ProtocolMismatchError             7   the two sides speak different protocol versions
-    ├── SchemaMismatchError               8   items do not have the agreed columns
-    ├── RefusedError                      9   the learner refused what the actor asked for or sent
+    ├── SchemaMismatchError               8   items do not have the columns that both sides agreed on
+    ├── RefusedError                      9   the learner refused a request or items of an actor
     ├── BudgetExhaustedError             10   training ended before the target score was reached
     ├── ChildFailedError                 11   a child process keeps dying
     ├── CheckpointError                  12   a model cannot be saved, read, or does not fit
     ├── StarvedError                     13   no items arrived for too long
-    ├── DatasetError                     14   a dataset cannot be read or learnt from
-    ├── AuthenticationError              15   learner and actor do not trust each other
+    ├── DatasetError                     14   a dataset cannot be read, or cannot be trained from
+    ├── AuthenticationError              15   learner and actor do not accept each other's credentials
     ├── DivergedError                    16   a loss or a score is NaN or infinite
     └── EnvHungError                     17   an environment does not return
 
-0 is success; 128 + n means ended by signal n (130 Ctrl-C, 143 SIGTERM) after an orderly shutdown.
-`docs/exit-codes.md` says how to resolve each.
+0 is success; 128 + n means that signal n ended the command (130 Ctrl-C, 143 SIGTERM) after an orderly shutdown.
+`docs/exit-codes.md` says how to resolve each error.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from dataclasses import dataclass
 
 
 class CrossborderError(Exception):
-    """Base of all errors raised on purpose; ``exit_code`` is what a command ends with."""
+    """Base of all errors that are raised on purpose; ``exit_code`` is the exit code of a command that fails with it."""
 
     exit_code = 1
 
@@ -71,7 +71,7 @@ class BadValue:
     row: int
 
     def at(self, place: str) -> str:
-        """The message, with a place that a reader knows."""
+        """The message, with ``place`` instead of the row: a name for the row that the reader knows."""
         return f"column '{self.column}': expected {self.expected}, found {self.found} in {place}"
 
     def __str__(self) -> str:
@@ -79,7 +79,13 @@ class BadValue:
 
 
 class RefusedError(CrossborderError):
-    """``reason`` is one word by which refusals are counted; ``bad`` is the value that was refused, if it was one."""
+    """The learner refused a request or items.
+
+    Args:
+        message: for people.
+        reason: one word by which refusals are counted.
+        bad: the value that was refused, where a single value is the reason.
+    """
 
     exit_code = 9
 
@@ -121,8 +127,9 @@ class EnvHungError(CrossborderError):
 
 
 def by_exit_code(code: int, message: str) -> CrossborderError:
-    """The error that a process which ended with ``code`` reported as ``message``."""
+    """The error of the tree above that has this exit code; an unknown code gives a plain ``CrossborderError``."""
     for kind in CrossborderError.__subclasses__():
-        if kind.exit_code == code:
+        # Errors of other modules that have no exit code of their own are left out: 1 is the code of any failure.
+        if kind.exit_code == code != CrossborderError.exit_code:
             return kind(message)
     return CrossborderError(message)

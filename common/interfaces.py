@@ -90,22 +90,17 @@ class ReplayBuffer(Protocol):
         ``weight`` (float32, above 0 and at most 1), by which an item's loss is to be multiplied.
         """
 
+    def tensors(self, size: int) -> dict[str, torch.Tensor] | None:  # noqa: ARG002 - for buffers that have tensors
+        """Draw items as ``batch`` does, as tensors on ``trainer.device``; None: this buffer has arrays only.
+
+        Only a buffer that keeps its items on the device overrides it.
+        """
+        return None
+
     def update_priority(self, index: Array, td_error: Array) -> None:
         """Say how wrong the values of drawn items were, both ``[n]``; called only where batches have an ``index``.
 
         The sign does not matter; items that have been overwritten meanwhile are passed over.
-        """
-
-
-class TensorReplay(abc.ABC):
-    """A ``ReplayBuffer`` that has its items on the learner's device already, as with ``replay.resident``."""
-
-    @abc.abstractmethod
-    def tensors(self, size: int) -> dict[str, torch.Tensor]:
-        """As ``ReplayBuffer.batch``, but every column is a tensor on the device.
-
-        Raises:
-            IndexError: there is nothing to draw from.
         """
 
 

@@ -1,4 +1,4 @@
-"""Building people's own parts, the same way for learner, actor and saved policy."""
+"""Builds the parts that a configuration names, in the same way for learner, actor and saved policy."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ from common.data import PRIORITY, Schema
 from common.envs import Env, build_env, spec_of
 from common.errors import PluginError
 from common.interfaces import Agent, StepProcessor
+from common.plugins.part_config import AgentArguments
 
 
 @dataclass(frozen=True)
 class Lane:
-    """An environment, and the step processor that sees its steps and no others."""
+    """An environment, and the step processor that sees only the steps of this environment."""
 
     env: Env
     processor: StepProcessor
@@ -22,7 +23,7 @@ class Lane:
 
 @dataclass(frozen=True)
 class Parts:
-    """Environments with their step processors, one agent for them all, and what the items look like."""
+    """Environments with their step processors, one agent for all of them, and the schema of the items."""
 
     lanes: tuple[Lane, ...]
     agent: Agent
@@ -30,7 +31,7 @@ class Parts:
 
     @property
     def env(self) -> Env:
-        """The first environment: the only one, where nobody acts in several."""
+        """The first environment, which is the only one except in an actor with several."""
         return self.lanes[0].env
 
     def close(self) -> None:
@@ -45,17 +46,17 @@ def build_parts(config: ActorConfig, *, seed: int, epsilon: float = 0.0, device:
     Args:
         config: names the parts.
         seed: of the agent.
-        epsilon: the agent's rung of the exploration ladder; 0 where it does not act.
+        epsilon: the agent's epsilon on the exploration ladder; 0 where the agent does not explore.
         device: where the agent computes.
         n_envs: environments to build; an actor steps ``config.envs_per_actor``, a learner evaluates on one.
 
     Raises:
-        CrossborderError: a part cannot be built or does not fit.
+        CrossborderError: a part cannot be built or does not fit the others.
     """
     processor = with_discount_of(config.agent, config.step_processor)
     lanes = tuple(Lane(build_env(config.env), processor.build()) for _ in range(n_envs))
     spec = spec_of(lanes[0].env)
-    agent = config.agent.build(spec=spec, seed=seed, epsilon=epsilon, device=device)
+    agent = config.agent.build(**AgentArguments(spec=spec, seed=seed, epsilon=epsilon, device=device))
     if not isinstance(agent, Agent):
         raise PluginError(f"agent.target: expected a common.interfaces.Agent, found {type(agent).__name__}")
     schema = lanes[0].processor.schema(spec)

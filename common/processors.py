@@ -1,4 +1,4 @@
-"""Step processors that come with the system."""
+"""The step processors that come with crossborder."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class OneStep:
         )
 
     def reset(self) -> None:
-        """Nothing is remembered between steps."""
+        """Do nothing: this processor remembers no steps."""
 
     def process(self, step: Step) -> Items:
         return {
@@ -44,15 +44,17 @@ class OneStep:
 
 
 def is_one_step(processor: StepProcessor) -> bool:
-    """Whether ``transitions`` gives its items, as it does not where a subclass has a ``process`` of its own."""
+    """Whether ``transitions`` makes the same items: the processor is a ``OneStep`` with the original ``process``."""
     return getattr(processor.process, "__func__", None) is OneStep.process
 
 
 def transitions(steps: Sequence[Step]) -> Items:
-    """What ``OneStep`` makes of these steps, at least one, in the same order: many at once take half the time.
+    """The items that ``OneStep`` makes of these steps, at least one, in the same order.
+
+    Many steps at once take half the time of one after another.
 
     Raises:
-        SchemaMismatchError: they differ in shape.
+        SchemaMismatchError: the arrays of the steps differ in shape.
     """
     try:
         return {
@@ -70,18 +72,39 @@ def transitions(steps: Sequence[Step]) -> Items:
         ) from error
 
 
+class RoundProcessor:
+    """Processes rounds of one step in each of several environments, by a step processor for each.
+
+    Where all of them are ``OneStep``, the transitions of a round are made at once, which takes half the time.
+    """
+
+    def __init__(self, processors: Sequence[StepProcessor]) -> None:
+        self._processors = processors
+        # A single step is made into an item faster by its own processor.
+        self._makes_transitions = len(processors) > 1 and all(map(is_one_step, processors))
+
+    def process(self, steps: Sequence[Step | None]) -> list[Items]:
+        """The items of a round in the order of the environments; None stands for an environment that took no step."""
+        if self._makes_transitions:
+            taken = [step for step in steps if step is not None]
+            return [transitions(taken)] if taken else []
+        pairs = zip(self._processors, steps, strict=True)
+        made = [processor.process(step) for processor, step in pairs if step is not None]
+        return [items for items in made if items is not None]
+
+
 class NStep:
-    """Transitions over ``n`` steps: the rewards folded into one, and how much what follows is worth.
+    """Transitions over k steps: their discounted rewards are one sum, and ``next_obs`` is that of the last step.
 
     The columns are those of ``OneStep`` with ``reward = r_0 + gamma r_1 + … + gamma^(k-1) r_(k-1)``, the ``next_obs``,
     ``terminated`` and ``truncated`` of the last of these k steps, and ``discount = gamma^k`` (float32), the factor of
-    the value of ``next_obs``. k is n; only the last n - 1 items of an episode fold the fewer steps that are left, so
-    every step gives one item. Multi-step learning as in Rainbow, arXiv:1710.02298.
+    the value of ``next_obs`` in the target. k is n, but in the last n - 1 items of an episode k is the number of steps
+    that are left; so every step gives one item. Multi-step learning as in Rainbow, arXiv:1710.02298.
 
     Args:
         n: steps in one transition, at least 1.
-        discount_factor: gamma, between 0 and 1. A run gives it the agent's ``discount_factor`` and refuses another
-            value; the default counts only beside an agent that has none.
+        discount_factor: gamma, between 0 and 1. A run passes the agent's ``discount_factor`` and refuses another
+            value; the default counts only beside an agent that has no discount factor.
 
     Raises:
         ConfigError: a value is out of range.
@@ -113,7 +136,7 @@ class NStep:
         return items
 
     def _items(self, steps: Sequence[Step], count: int) -> Items:
-        """The items that begin at the first ``count`` steps; all of them end at the last step."""
+        """The transitions that begin at the first ``count`` of these steps; all of them end at the last step."""
         last, returns = steps[-1], self._returns([step.reward for step in steps])
         folded = [
             Step(step.obs, step.action, value, last.next_obs, last.terminated, last.truncated)
@@ -123,7 +146,7 @@ class NStep:
         return {**transitions(folded), "discount": discount}
 
     def _returns(self, rewards: Sequence[float]) -> list[float]:
-        """The discounted sum of the rewards from each step on."""
+        """For each step, the discounted sum of the rewards from this step on."""
         sums, total = [], 0.0
         for reward in reversed(rewards):
             total = reward + self._gamma * total

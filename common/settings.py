@@ -1,4 +1,4 @@
-"""Strict pydantic models whose errors tell a user what to write instead."""
+"""Strict pydantic models with error messages that tell a user which key or value to write instead."""
 
 from __future__ import annotations
 
@@ -13,19 +13,22 @@ SettingsT = TypeVar("SettingsT", bound="Settings")
 
 
 class Settings(BaseModel):
-    """Immutable, knows no unknown keys; every field carries a sentence."""
+    """Base of all settings: immutable, refuses unknown keys. Every field has a sentence as its description."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True, allow_inf_nan=False)
 
 
 def models_in(annotation: Any) -> list[type[Settings]]:
-    """The settings models an annotation names: one, also as ``Model | None``, or several told apart by ``kind``."""
+    """The settings models in an annotation: one, also as ``Model | None``, or several that differ by their ``kind``."""
     named = (annotation, *get_args(annotation))
     return [model for model in named if isinstance(model, type) and issubclass(model, Settings)]
 
 
 def _locate(model: type[Settings], path: tuple[int | str, ...]) -> tuple[list[str], type[Settings] | None]:
-    """The keys of pydantic's ``path`` as a user wrote them, without kinds, and the model that has the last one."""
+    """The keys of a path in pydantic's error as a user wrote them, and the model that has the last key.
+
+    Where several models differ by their ``kind``, pydantic's path also holds the kind, which is no key of the user's.
+    """
     keys: list[str] = []
     owner, models = None, [model]
     for key in path:
@@ -43,7 +46,7 @@ def validate(model: type[SettingsT], values: object, where: str = "") -> Setting
     """Build ``model`` from plain values.
 
     Raises:
-        ConfigError: one line per problem: where, what was expected, what was found.
+        ConfigError: with one line per problem, which names the place, the expected and the found value.
     """
     try:
         return model.model_validate(values)

@@ -1,4 +1,4 @@
-"""Values that a column may not hold: NaN, infinity, and all outside its domain."""
+"""Values that a column may not hold: NaN, infinity, and values outside its domain."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Final, NoReturn, Protocol
 import numpy as np
 
 from common.data import Array, Column
-from common.domain import shown
+from common.domain import format_value
 from common.errors import BadValue, RefusedError
 
 
@@ -21,21 +21,21 @@ def first_outside(column: Column, values: Array, rows: int) -> BadValue:
     """The first of the flat ``values`` of ``rows`` rows that is outside the column's domain; there must be one."""
     assert column.domain is not None
     bad = int(np.flatnonzero(column.domain.outside(values))[0])
-    return BadValue(column.name, column.domain.text(bad), shown(values[bad].item()), bad * rows // len(values))
+    return BadValue(column.name, column.domain.text(bad), format_value(values[bad].item()), bad * rows // len(values))
 
 
 class Rules(Protocol):
-    """Decides for each such value: replace it, keep it, or refuse the batch."""
+    """Decides what happens to values that a column may not hold: replace them, keep them, or refuse the batch."""
 
     def nonfinite(self, name: str, values: Array, rows: int) -> Array:
-        """Finite values in place of a column's flat ``values`` of ``rows`` rows, of which some are not finite.
+        """Finite values to take the place of a column's flat ``values`` of ``rows`` rows, some of which are not finite.
 
         Raises:
             RefusedError: naming column, value and row.
         """
 
     def outside(self, column: Column, values: Array, rows: int) -> None:
-        """Hear of a column's flat ``values`` of ``rows`` rows, of which some are outside its domain.
+        """Accept a column's flat ``values`` of ``rows`` rows, some of which are outside its domain, or refuse them.
 
         Raises:
             RefusedError: naming column, bounds, value and row.
@@ -43,7 +43,7 @@ class Rules(Protocol):
 
 
 class RefuseAll:
-    """The ``Rules`` by which a column holds nothing that it may not hold."""
+    """The ``Rules`` that refuse every value that a column may not hold."""
 
     def nonfinite(self, name: str, values: Array, rows: int) -> NoReturn:
         bad = first_nonfinite(name, values, rows)
@@ -55,7 +55,7 @@ class RefuseAll:
 
 
 class KeepAll:
-    """The ``Rules`` by which a column may hold anything: to look at what was refused."""
+    """The ``Rules`` that keep every value, in order to look at values that were refused."""
 
     def nonfinite(self, name: str, values: Array, rows: int) -> Array:  # noqa: ARG002 - as in Rules
         return values

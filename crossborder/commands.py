@@ -1,7 +1,8 @@
-"""The commands as they are installed. Each sees first that Python finds crossborder's packages, and no others.
+"""The commands as they are installed. Each first checks that Python finds crossborder's packages and what they need.
 
-They are called ``common``, ``actor`` and ``learner``, as packages of many people are, and Python takes the first of a
-name that it finds. So this module imports none of them before it has looked.
+crossborder's packages are called ``common``, ``actor`` and ``learner``. Other projects use these names too, and Python
+imports the first package of a name on its path. A plain ``pip install crossborder`` has only what actors need. This
+module checks both before it imports anything from these packages, so that a user reads what to do and no traceback.
 """
 
 from __future__ import annotations
@@ -16,8 +17,10 @@ from typing import Final
 
 PACKAGES: Final = ("common", "actor", "learner")
 HOME: Final = Path(__file__).resolve().parent.parent
-CLASH_CODE: Final = 3
-"""As of parts that cannot be loaded."""
+LEARNER_NEEDS: Final = ("grpc_reflection", "matplotlib", "prometheus_client", "rich", "safetensors", "shtab")
+"""What ``crossborder[learner]`` installs beyond ``crossborder``, by the names under which it is imported."""
+EXIT_CODE: Final = 3
+"""The exit code of ``PluginError``: a package cannot be loaded."""
 Main = Callable[[Sequence[str] | None], int]
 
 
@@ -36,32 +39,46 @@ def _place(spec: ModuleSpec) -> Path:
     return Path(next(iter(places)) if places else spec.origin or "").resolve()
 
 
-def _command(name: str, module: str) -> Main:
-    """The command ``name``, which is ``main`` of a module."""
+def _advice(needs: Sequence[str]) -> tuple[str, str] | None:
+    """What is wrong with the installation and what to do about it; None if all is well."""
+    clash = find_clash()
+    if clash is not None:
+        expected, found = clash
+        return (
+            f"expected crossborder's own package {expected}, found another of that name before it: {found}",
+            "rename that package, or take the directory it is in off PYTHONPATH; parts of yours are found in "
+            "the current directory without that",
+        )
+    missing = [name for name in needs if find_spec(name) is None]
+    if missing:
+        return (
+            f"expected what a learner needs, found no {', '.join(missing)}",
+            "pip install 'crossborder[learner]'; without it crossborder has what actors need",
+        )
+    return None
+
+
+def _command(name: str, module: str, needs: Sequence[str] = ()) -> Main:
+    """The command ``name``, which is ``main`` of a module that imports the packages ``needs``."""
 
     def main(argv: Sequence[str] | None = None) -> int:
-        clash = find_clash()
-        if clash is None:
+        advice = _advice(needs)
+        if advice is None:
             code: int = importlib.import_module(module).main(argv)
             return code
-        expected, found = clash
-        sys.stderr.write(
-            f"{name}: expected crossborder's own package {expected}, found another of that name before it: {found}\n"
-            f"{name}: rename that package, or take the directory it is in off PYTHONPATH; parts of yours are found in "
-            "the current directory without that\n"
-            f"{name}: exit code {CLASH_CODE}: docs/exit-codes.md#exit-code-{CLASH_CODE}\n"
-        )
-        return CLASH_CODE
+        lines = (*advice, f"exit code {EXIT_CODE}: docs/exit-codes.md#exit-code-{EXIT_CODE}")
+        sys.stderr.write("".join(f"{name}: {line}\n" for line in lines))
+        return EXIT_CODE
 
     return main
 
 
-learner_server = _command("learner-server", "learner.commands.learner_server")
+learner_server = _command("learner-server", "learner.commands.learner_server", LEARNER_NEEDS)
 actor_worker = _command("actor-worker", "actor.commands.actor_worker")
-sync_train = _command("sync-train", "learner.commands.sync_train")
-offline_train = _command("offline-train", "learner.commands.offline_train")
-policy_eval = _command("policy-eval", "learner.commands.policy_eval")
-policy_export = _command("policy-export", "learner.commands.policy_export")
-replay_inspect = _command("replay-inspect", "learner.commands.replay_inspect")
+sync_train = _command("sync-train", "learner.commands.sync_train", LEARNER_NEEDS)
+offline_train = _command("offline-train", "learner.commands.offline_train", LEARNER_NEEDS)
+policy_eval = _command("policy-eval", "learner.commands.policy_eval", LEARNER_NEEDS)
+policy_export = _command("policy-export", "learner.commands.policy_export", LEARNER_NEEDS)
+replay_inspect = _command("replay-inspect", "learner.commands.replay_inspect", LEARNER_NEEDS)
 crossborder_certs = _command("crossborder-certs", "learner.commands.crossborder_certs")
 crossborder_health = _command("crossborder-health", "actor.commands.crossborder_health")

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import logging
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from random import SystemRandom
+from typing import TYPE_CHECKING, Any
 
 import hypothesis
 import pytest
@@ -19,14 +23,20 @@ import yaml
 
 from common.config.run_config import RunConfig
 from common.settings import validate
-from learner.loop.server import LearnerServer
 from tests.disks import Disk, mounted
+
+if TYPE_CHECKING:
+    from learner.loop.server import LearnerServer
 
 hypothesis.settings.register_profile("untimed", deadline=None)  # No assertion on elapsed time.
 hypothesis.settings.load_profile("untimed")
 
+# Several test processes share the cores: more threads in each would only wait for one another, and spin meanwhile.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 ROOT = Path(__file__).parent.parent
-PATIENCE = 60.0
+PATIENCE = 180.0
+"""Seconds until a wait is given up; far more than it takes, also on a machine that does much else."""
 MakeConfig = Callable[..., RunConfig]
 
 
@@ -55,6 +65,61 @@ def counting_config(run_dir: Path, **changes: Any) -> RunConfig:
     return validate(RunConfig, merged(counting_values(run_dir), changes))
 
 
+SLOW_PLACES = (
+    "e2e",
+    "chaos",
+    "dashboards",
+    "security",
+    "deploy",
+    "compose",
+    "learner/evaluation",
+    "learner/loop/test_run.py",
+    "learner/loop/test_in_turns.py",
+    "learner/loop/test_offline.py",
+    "learner/loop/test_precision.py",
+    "learner/test_resume.py",
+    "test_conformance.py",
+)
+"""Folders and files of tests that start processes, or train for seconds; the longest come first."""
+SLOW_FIXTURES = {"start", "host", "make_config", "write_config"}
+"""For tests with processes, and for whole runs."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what is slow, and begin with it: short tests that come last fill what time is left on every core."""
+    places = {ROOT / "tests" / name: place for place, name in enumerate(SLOW_PLACES)}
+
+    def place(item: pytest.Item) -> int:
+        return min(places.get(path, len(places)) for path in (item.path, *item.path.parents))
+
+    for item in items:
+        if place(item) < len(places) or not SLOW_FIXTURES.isdisjoint(getattr(item, "fixturenames", ())):
+            item.add_marker("slow")
+    items.sort(key=place)
+
+
+@pytest.fixture(autouse=True)
+def unchanged_process() -> Iterator[None]:
+    """Undo what a command sets up for its process, where a test calls the command in the process of the tests.
+
+    The log of the command goes to the stderr of that test, which pytest closes at the test's end. Threads that log
+    later, those that read a child's output for example, would fail at it. The command ends with signals ignored, and
+    children of later tests would inherit that.
+    """
+    root = logging.getLogger()
+    handlers, level, hook = root.handlers[:], root.level, sys.excepthook
+    signals = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    yield
+    for handler in set(root.handlers) - set(handlers):
+        root.removeHandler(handler)
+        handler.close()
+    root.setLevel(level)
+    logging.captureWarnings(False)
+    sys.excepthook = hook
+    for number, action in signals.items():
+        signal.signal(number, action)
+
+
 @pytest.fixture
 def make_config(tmp_path: Path) -> MakeConfig:
     """``counting_config`` in a directory of the test's own."""
@@ -64,6 +129,8 @@ def make_config(tmp_path: Path) -> MakeConfig:
 @pytest.fixture
 def host(make_config: MakeConfig) -> Iterator[LearnerServer]:
     """A learner host with a real ingest process and no actors; nobody trains."""
+    from learner.loop.server import LearnerServer  # It imports torch, which most helpers of this module do not need.
+
     with LearnerServer(make_config(server={"grace_seconds": 0.5})) as server:
         yield server
 
@@ -174,6 +241,16 @@ def wait_for(condition: Callable[[], object], what: str, seconds: float = PATIEN
         if time.monotonic() > end:
             pytest.fail(f"{what}: not within {seconds} s")
         time.sleep(0.02)
+
+
+def free_port() -> int:
+    """A free port below those that Linux gives to others, so that nobody takes it before it is used."""
+    random = SystemRandom()  # Python's own generator may be seeded alike in every test process.
+    while True:
+        port = random.randrange(20_000, 32_000)
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
 
 
 def endpoints(run_dir: Path) -> dict[str, Any]:

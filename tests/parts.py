@@ -60,6 +60,14 @@ class CountingEnv(gymnasium.Env[Array, Any]):
         return self._obs(), reward, done and self._episode % 2 == 0, done and self._episode % 2 == 1, {}
 
 
+class PacedEnv(CountingEnv):
+    """Takes a millisecond for a step, so that a test's actors leave the cores to the processes that it waits for."""
+
+    def step(self, action: int) -> tuple[Array, float, bool, bool, dict[str, Any]]:
+        time.sleep(0.001)
+        return super().step(action)
+
+
 class NanEnv(CountingEnv):
     """Its fifth reward is not a number."""
 

@@ -21,7 +21,7 @@ from tests.learner.records.test_families import full_run, scrape_ingest, scrape_
 
 README = (ROOT / "README.md").read_text()
 METRICS_PAGE = (ROOT / "docs" / "metrics.md").read_text()
-PAGES = {path.name: path.read_text() for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))}
+PAGES = {path.name: path.read_text() for path in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))}
 SCRIPTS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
 SECTIONS = "|".join(RunConfig.model_fields)
 ALERTS = {rule["alert"] for rule in RULES if "crossborder_" in rule["expr"]}
@@ -128,7 +128,7 @@ def test_a_configuration_on_a_page_is_one_of_ours(path: str) -> None:
 
 
 def test_every_page_is_on_the_site() -> None:
-    listed = re.findall(r": ([\w-]+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE)
+    listed = re.findall(r"[:-] (?:decisions/)?([\w-]+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE)
     assert sorted([*listed, "README.md"]) == sorted(PAGES)
 
 

@@ -12,8 +12,7 @@ from common.errors import CrossborderError
 from common.process.command import Parser, at_least, positive, tell_error, tell_exit
 from common.process.log import quiet_grpc, setup_logging
 from common.process.signals import StopSignals
-from common.wire.trust import Trust
-from common.wire.trust_options import add_learner, trust_in
+from common.wire.trust import Trust, add_learner_options, read_trust
 
 log = logging.getLogger(__name__)
 EXAMPLES = """\
@@ -27,13 +26,13 @@ The token may come from the environment too: CROSSBORDER_TOKEN_FILE or CROSSBORD
 Everything else comes from the learner.
 """
 STOP_SECONDS = 20.0
-"""More than a worker takes to hand over what it has."""
+"""Longer than a worker takes to hand over its items."""
 
 
 def parser() -> Parser:
     """The command's options."""
     made = Parser("actor-worker", __doc__, EXAMPLES)
-    add_learner(made, "this actor")
+    add_learner_options(made, "this actor")
     made.add_argument(
         "--allow",
         nargs="+",
@@ -94,7 +93,7 @@ def main(argv: list[str] | None = None) -> int:
     signals = StopSignals()
     try:
         run = _check if arguments.check else _run_one if arguments.num_actors == 1 else _run_many
-        run(arguments, trust_in(Trust, arguments), signals)
+        run(arguments, read_trust(Trust, arguments), signals)
     except CrossborderError as error:
         if signals.received is None:
             return tell_error("actor-worker", error, arguments.log_format)

@@ -8,8 +8,7 @@ from actor.client.health import check_health
 from common.errors import CrossborderError
 from common.process.command import Parser, positive, tell_error
 from common.process.log import setup_logging
-from common.wire.trust import Trust
-from common.wire.trust_options import add_learner, trust_in
+from common.wire.trust import Trust, add_learner_options, read_trust
 
 EXAMPLES = """\
   crossborder-health --learner localhost:50051 --ca certs/ca.pem
@@ -20,7 +19,7 @@ EXAMPLES = """\
 def parser() -> Parser:
     """The command's options."""
     made = Parser("crossborder-health", __doc__, EXAMPLES)
-    add_learner(made, "the caller")
+    add_learner_options(made, "the caller")
     made.add_argument(
         "--timeout", type=positive, default=5.0, metavar="SECONDS", help="how long to wait for the answer (default: 5)"
     )
@@ -32,7 +31,7 @@ def main(argv: list[str] | None = None) -> int:
     arguments = parser().parse_args(argv)
     setup_logging(arguments.log_level, arguments.log_format)
     try:
-        check_health(arguments.learner, trust_in(Trust, arguments), arguments.timeout)
+        check_health(arguments.learner, read_trust(Trust, arguments), arguments.timeout)
     except CrossborderError as error:
         return tell_error("crossborder-health", error, arguments.log_format)
     sys.stdout.write(f"{arguments.learner}: serving\n")

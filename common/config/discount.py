@@ -1,11 +1,13 @@
-"""Gamma has one home, the agent's ``discount_factor``: ``NStep`` takes it from there."""
+"""The discount factor gamma is configured once, as the agent's ``discount_factor``; ``NStep`` takes it from there."""
 
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable
+from typing import Any
 
 from common.errors import ConfigError
-from common.plugins import importing
+from common.plugins import loading
 from common.plugins.part_config import PluginConfig
 from common.settings import Settings, validate
 
@@ -18,18 +20,17 @@ def discount_of(agent: PluginConfig) -> float | None:
     Raises:
         ConfigError, PluginError: the agent cannot be loaded or does not take its parameters.
     """
-    target = importing.load(agent.target)
+    target = loading.load_part(agent.target)
     model = getattr(target, "Config", None)
     if isinstance(model, type) and issubclass(model, Settings):
         found = getattr(validate(model, agent.params, "agent.params"), NAME, None)
     else:
-        found = agent.params.get(NAME, _default(target))
+        found = agent.params.get(NAME, _default_discount(target))
     return found if isinstance(found, float | int) else None
 
 
-def _default(target: object) -> object:
+def _default_discount(target: Callable[..., Any]) -> object:
     """The default of a callable's parameter ``discount_factor``; None if there is no such parameter."""
-    assert callable(target)
     try:
         parameter = inspect.signature(target).parameters.get(NAME)
     except ValueError:  # Some builtins have no signature.
@@ -38,7 +39,7 @@ def _default(target: object) -> object:
 
 
 def with_discount_of(agent: PluginConfig, processor: PluginConfig, agent_at: str = "agent.params") -> PluginConfig:
-    """A step processor's configuration, an ``NStep`` with the agent's discount factor; other processors are unchanged.
+    """The step processor's configuration. An ``NStep`` gets the agent's discount factor; others are unchanged.
 
     Args:
         agent: the configuration of the agent.
@@ -49,9 +50,9 @@ def with_discount_of(agent: PluginConfig, processor: PluginConfig, agent_at: str
         ConfigError: the step processor's own discount factor differs from the agent's.
         PluginError: a part cannot be loaded.
     """
-    from common.processors import NStep  # noqa: PLC0415 - ingest reads configurations, and never imports gymnasium
+    from common.processors import NStep  # noqa: PLC0415 - ingest reads configurations, and must not import gymnasium
 
-    target = importing.load(processor.target)
+    target = loading.load_part(processor.target)
     wanted = discount_of(agent) if isinstance(target, type) and issubclass(target, NStep) else None
     if wanted is None:
         return processor

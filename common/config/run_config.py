@@ -1,37 +1,40 @@
-"""One YAML file describes a run. Every field says in a sentence what it does.
+"""The configuration of a run, which one YAML file describes. Every field has a sentence that says what it does.
 
-``ActorConfig`` is the part that travels to the actors in the answer to ``Join``.
+``ActorConfig`` is the part that the learner sends to the actors in its answer to ``Join``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypedDict
 
 import yaml
 from pydantic import AliasChoices, Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
 from common.config.discount import with_discount_of
-from common.config.nested import assign, laid_over
+from common.config.nested import assign, overlay
 from common.config.server_config import ServerConfig, TlsConfig
 from common.errors import ConfigError
 from common.hints import nearest_path
-from common.plugins.part_config import EnvConfig, PluginConfig
+from common.plugins.part_config import AgentArguments, EnvConfig, PluginConfig
 from common.settings import Settings, validate
 
+if TYPE_CHECKING:  # Ingest reads configurations, and never imports gymnasium.
+    from common.envs import Env
+
 MIN_RATIO, MAX_RATIO = 1e-6, 1e6
-"""Items drawn per item inserted; beyond them one side would wait for ever."""
+"""The least and the largest replay ratio (items drawn per item inserted). Beyond them one side would wait forever."""
 Interval = Annotated[int | None, Field(ge=0)]
 Unit = Annotated[float, Field(ge=0, le=1)]
 Precision = Literal["float32", "bfloat16"]
-
 
 MAX_ENVS_PER_ACTOR: Final = 1024
 MAX_BATCH_ITEMS: Final = 1 << 20
 MAX_WINDOW: Final = 1 << 16
 MAX_SPOOL_BYTES: Final = 16 << 30
-"""Learners send these settings to actors, and an actor takes memory by them: so they have bounds."""
+"""The largest values of settings that a learner sends to actors. An actor allocates memory according to them, so a
+learner that is not trusted must not choose them freely."""
 
 
 class PushConfig(Settings):
@@ -41,25 +44,30 @@ class PushConfig(Settings):
         100, description="Items in one batch (border's n_buffer)."
     )
     flush_seconds: PositiveFloat | None = Field(
-        0.5, description="A batch older than this goes with the next item even if not full; null sends full ones only."
+        0.5,
+        description="A batch older than this is sent with its next item although it is not full; null sends only full "
+        "batches.",
     )
     window: Annotated[int, Field(ge=1, le=MAX_WINDOW)] = Field(
-        4, description="Unacknowledged batches after which a connected actor waits."
+        4, description="The number of unacknowledged batches at which a connected actor waits."
     )
     spool_bytes: Annotated[int, Field(ge=1, le=MAX_SPOOL_BYTES)] = Field(
         64 << 20,
-        description="Bytes an actor keeps until they are acknowledged; frames compressed while the learner is away.",
+        description="The size of an actor's spool: bytes of batches that are kept until they are acknowledged. While "
+        "the learner is away, batches with frames are kept compressed.",
     )
     when_full: Literal["block", "drop_oldest"] = Field(
         "block",
         description="What an actor does when its spool is full. block: it waits; drop_oldest: it goes on and drops the "
-        "oldest batches that were never sent.",
+        "oldest batches that it has never sent.",
     )
     spool_seconds: PositiveFloat | None = Field(
-        None, description="A batch that could not be sent for so long is dropped; null keeps them all."
+        None, description="A batch that could not be sent for this time is dropped; null keeps all batches."
     )
     initial_priorities: bool = Field(
-        False, description="Actors send each item's TD error along, its first priority; needs replay.prioritized."
+        False,
+        description="Actors send with each item its TD error, which becomes its first priority; needs "
+        "replay.prioritized.",
     )
 
 
@@ -78,49 +86,66 @@ class ActorConfig(Settings):
 
 
 class TrainerConfig(Settings):
-    """The learner loop. Intervals count opt steps; 0 or null switches off."""
+    """The learner loop. Intervals count opt steps; 0 or null means never."""
 
     max_opts: PositiveInt = Field(
         description="Training ends after this many opt steps.",
         validation_alias=AliasChoices("max_opts", "max_train_steps"),
     )
-    max_seconds: PositiveFloat | None = Field(None, description="Training ends after this many seconds at latest.")
+    max_seconds: PositiveFloat | None = Field(None, description="Training ends after this many seconds at the latest.")
     target_score: float | None = Field(
-        None, description="Training ends well when an evaluation scores at least this; not reaching it is a failure."
+        None,
+        description="Training succeeds and ends when an evaluation scores at least this. If it ends without, the "
+        "command fails.",
     )
-    warmup_period: PositiveInt = Field(1, description="Items in the replay before the first opt step.")
-    eval_interval: Interval = Field(1000, description="Evaluate every so many opt steps.")
-    record_interval: Interval = Field(200, description="Record losses and rates every so many opt steps.")
-    save_interval: Interval = Field(None, description="Save a checkpoint {opt_steps}/ every so many opt steps.")
+    warmup_period: PositiveInt = Field(
+        1, description="The number of items that the replay must hold before the first opt step."
+    )
+    eval_interval: Interval = Field(1000, description="Opt steps from one evaluation to the next.")
+    record_interval: Interval = Field(200, description="Opt steps from one record of losses and rates to the next.")
+    save_interval: Interval = Field(
+        None, description="Opt steps from one saved agent to the next, each in a directory {opt_steps}/."
+    )
     checkpoint_seconds: PositiveFloat | None = Field(
-        60.0, description="Keep what --resume goes on from every so many seconds; null: only when training ends."
+        60.0,
+        description="Seconds from one checkpoint to the next, from which --resume can go on; null writes one only when "
+        "training ends.",
     )
-    keep_checkpoints: PositiveInt = Field(3, description="Checkpoints that --resume can go on from are so many.")
-    sync_interval: Interval = Field(100, description="Publish a model to the actors every so many opt steps.")
+    keep_checkpoints: PositiveInt = Field(
+        3, description="The number of checkpoints that are kept; the oldest is deleted."
+    )
+    sync_interval: Interval = Field(100, description="Opt steps from one model published to the actors to the next.")
     opt_interval: PositiveInt = Field(
-        1, description="Environment steps per opt step, in turns and without replay.samples_per_insert only."
+        1,
+        description="Environment steps per opt step. It counts only in sync-train without replay.samples_per_insert.",
     )
     starvation_seconds: PositiveFloat | None = Field(
-        None, description="Fail when no item arrives for so long while the trainer waits for items; null waits forever."
+        None,
+        description="Training fails when no item has arrived for this time while the trainer waits for items; null "
+        "waits forever.",
     )
-    device: str = Field("cpu", description="Where the learner trains: cpu, cuda, cuda:1; actors act on their CPU.")
+    device: str = Field(
+        "cpu", description="Where the learner trains: cpu, cuda or cuda:1, for example. Actors always act on the CPU."
+    )
     precision: Precision = Field(
         "float32",
-        description="bfloat16 computes the products of opt in it (torch.autocast); parameters and acting stay float32.",
+        description="bfloat16: opt steps multiply matrices in bfloat16 (torch.autocast); parameters and acting stay in "
+        "float32.",
     )
     model_precision: Precision = Field(
-        "float32", description="bfloat16 halves the models that actors fetch; they act on the rounded parameters."
+        "float32",
+        description="bfloat16: models are sent to actors in half the bytes, and actors act with rounded parameters.",
     )
     model_deltas: NonNegativeInt = Field(
         0,
-        description="The learner keeps so many models sent, and to an actor with one of them sends what changed since, "
-        "compressed: for thin links; 0 sends whole models.",
+        description="The number of earlier models that ingest keeps, for slow links. An actor that has one of them is "
+        "sent only what has changed since, compressed. 0 always sends whole models.",
     )
-    torch_threads: PositiveInt = Field(1, description="Threads torch uses in the trainer.")
+    torch_threads: PositiveInt = Field(1, description="The number of threads that torch uses in the trainer.")
 
 
-class EvaluatorConfig(Settings):
-    """Greedy episodes on an environment of the learner's own."""
+class EvaluatorConfig(PluginConfig):
+    """Greedy episodes in an environment of the learner's own."""
 
     target: str = Field(
         "learner.evaluation.evaluator:DefaultEvaluator",
@@ -133,61 +158,80 @@ class EvaluatorConfig(Settings):
         "candidate on the CPU while training goes on.",
     )
     finish_seconds: PositiveFloat = Field(
-        60.0, description="An evaluation of the child that still runs when training ends gets so long to finish."
+        60.0,
+        description="When training ends, the learner waits up to this time for the evaluation that still runs in the "
+        "child.",
     )
     episodes: PositiveInt = Field(5, description="Episodes per evaluation; the score is their mean return.")
-    max_steps: PositiveInt = Field(100_000, description="An episode that goes on for longer is cut off.")
+    max_steps: PositiveInt = Field(100_000, description="An episode is cut off after this many steps.")
     seed: NonNegativeInt = Field(0, description="Episode i starts from reset(seed=seed + i).")
+
+
+class EvaluatorArguments(TypedDict):
+    """The arguments that the system provides to every evaluator, besides its ``params``."""
+
+    env: Env
+    config: EvaluatorConfig
 
 
 class PrioritizedConfig(Settings):
     """Proportional prioritised replay (arXiv:1511.05952)."""
 
-    alpha: Unit = Field(0.6, description="How much the TD error counts in an item's priority; 0 draws uniformly.")
-    beta_0: Unit = Field(0.4, description="How far weights make up for the priorities at first.")
-    beta_final: Unit = Field(1.0, description="How far they do at last; 1 is all the way.")
+    alpha: Unit = Field(0.6, description="The exponent of the TD error in an item's priority; 0 draws uniformly.")
+    beta_0: Unit = Field(0.4, description="Beta at the first opt step: how far weights correct the bias of the draws.")
+    beta_final: Unit = Field(1.0, description="Beta after n_opts_final updates; 1 corrects the bias fully.")
     n_opts_final: PositiveInt | None = Field(
-        None, description="Updates of priorities over which beta moves, linearly; null takes trainer.max_opts."
+        None,
+        description="The number of priority updates over which beta goes linearly from beta_0 to beta_final; null "
+        "takes trainer.max_opts.",
     )
     normalize: Literal["all", "batch"] = Field(
-        "all", description="Weights are divided by the largest in the whole replay, or by the largest in the batch."
+        "all",
+        description="all: weights are divided by the largest weight in the replay; batch: by the largest in the batch.",
     )
 
 
 class ReplayConfig(Settings):
     """The replay memory and the ratio at which it is used."""
 
-    capacity: PositiveInt = Field(100_000, description="Items kept; the oldest is overwritten.")
+    capacity: PositiveInt = Field(
+        100_000, description="The number of items that are kept; a new item overwrites the oldest."
+    )
     samples_per_insert: Annotated[float | None, Field(ge=MIN_RATIO, le=MAX_RATIO)] = Field(
-        None, description="Items drawn per item inserted, held on both sides; null lets both run free, as border does."
+        None,
+        description="The replay ratio: items drawn per item inserted. Training waits for items and actors wait for "
+        "training to keep it; null lets both run freely, as border does.",
     )
     error_buffer: PositiveFloat | None = Field(
-        None, description="Drawn items by which the ratio may run ahead or behind; null takes a tenth of the warm-up's."
+        None,
+        description="By how many drawn items training may be ahead of the replay ratio or behind it; null takes a "
+        "tenth of what may be drawn for the items of the warm-up.",
     )
     prioritized: PrioritizedConfig | None = Field(
-        None, description="Draw items by their TD errors; {} takes the defaults, null draws uniformly."
+        None, description="Draws items by their TD errors; {} takes the defaults, null draws uniformly."
     )
     target: str | None = Field(
         None,
         description="A replay buffer of your own, as module:attr, built with memory, seed and params; null draws "
-        "uniformly or as prioritized says.",
+        "uniformly, or as prioritized says.",
     )
-    params: dict[str, Any] = Field(default_factory=dict, description="Further keyword arguments that target takes.")
+    params: dict[str, Any] = Field(default_factory=dict, description="Further keyword arguments of target.")
     resident: bool = Field(
-        False, description="Keep a copy of the items on trainer.device, and gather batches there; takes as much memory."
+        False,
+        description="Keeps a copy of all items in the memory of trainer.device, and gathers batches there.",
     )
     frames_per_item: PositiveFloat = Field(
-        1.25, description="Frames kept per item, if observations are stacks of them."
+        1.25, description="The number of frames that are kept per item, if observations are stacks of frames."
     )
 
     @property
     def frame_capacity(self) -> int:
-        """Frames kept."""
+        """The number of frames that are kept."""
         return int(self.frames_per_item * self.capacity)
 
     @property
     def own(self) -> PluginConfig | None:
-        """The user's own replay buffer, if the configuration names one."""
+        """The user's own replay buffer; None if the configuration names none."""
         return PluginConfig(target=self.target, params=self.params) if self.target is not None else None
 
     @model_validator(mode="after")
@@ -202,24 +246,28 @@ class ReplayConfig(Settings):
 class ExplorationConfig(Settings):
     """The Ape-X ladder: actor i explores with base ** (1 + alpha * i / (rungs - 1)) (arXiv:1803.00933)."""
 
-    base: Unit = Field(0.05, description="Epsilon of actor 0, the most curious.")
-    alpha: Annotated[float, Field(ge=0)] = Field(0.0, description="How fast it falls from rung to rung; 0 is level.")
-    rungs: PositiveInt = Field(1, description="Rungs; actor ids beyond start again at rung 0.")
+    base: Unit = Field(0.05, description="Epsilon of actor 0, which explores most.")
+    alpha: Annotated[float, Field(ge=0)] = Field(
+        0.0, description="How fast epsilon falls from rung to rung; at 0 it is the same on all."
+    )
+    rungs: PositiveInt = Field(1, description="The number of rungs; an actor with a higher id starts again at rung 0.")
 
     def epsilon(self, actor_id: int) -> float:
-        """Epsilon of one actor; with one rung it is ``base``."""
+        """The epsilon of an actor; on a ladder with one rung it is ``base``."""
         share = (actor_id % self.rungs) / (self.rungs - 1) if self.rungs > 1 else 0.0
         return float(self.base ** (1 + self.alpha * share))
 
 
 class MetricsConfig(Settings):
-    """Prometheus endpoints of the learner host; port 0 takes a free one, null serves nothing."""
+    """Prometheus endpoints of the learner host; port 0 takes a free port, null serves nothing."""
 
     host: str = Field("127.0.0.1", description="Address to serve /metrics on.")
     trainer_port: Annotated[int | None, Field(ge=0, le=65535)] = Field(9464, description="/metrics of the trainer.")
     ingest_port: Annotated[int | None, Field(ge=0, le=65535)] = Field(9465, description="/metrics of ingest.")
     tls: TlsConfig | None = Field(
-        None, description="Encrypts /metrics; with client_ca only whoever has a certificate of these may scrape."
+        None,
+        description="Encrypts /metrics; with client_ca, only clients with a certificate of these authorities may "
+        "scrape.",
     )
 
 
@@ -231,19 +279,22 @@ class RunConfig(ActorConfig):
         0,
         description="Seed of the run; environment j of the k-th actor to join has seed + k * envs_per_actor + j.",
     )
-    run_dir: Path | None = Field(None, description="Where everything is written; null: runs/{name}-{date}-{time}.")
+    run_dir: Path | None = Field(None, description="Directory of the run; null: runs/{name}-{date}-{time}.")
     trainer: TrainerConfig = Field(description="The learner loop.")
     evaluator: EvaluatorConfig = Field(EvaluatorConfig(), description="How the agent is scored.")
     recorders: tuple[PluginConfig, ...] = Field(
         (),
-        description="Where records go beside metrics.csv and Prometheus; each is built with run_dir, its params "
-        "and, if it has such a parameter, the run's identity.",
+        description="Where records are written besides metrics.csv and Prometheus; each recorder is built with "
+        "run_dir, its params and, if it has such a parameter, the run's identity.",
     )
     replay: ReplayConfig = Field(ReplayConfig(), description="The replay memory.")
-    exploration: ExplorationConfig = Field(ExplorationConfig(), description="Exploration over the actors.")
+    exploration: ExplorationConfig = Field(
+        ExplorationConfig(), description="How exploration differs from actor to actor."
+    )
     agent_overrides: dict[NonNegativeInt, dict[str, Any]] = Field(
         default_factory=dict,
-        description="By actor id, what is laid over agent.params for that actor; not for what shapes the model.",
+        description="By actor id, parameters that replace those of agent.params for that actor. They must not change "
+        "the model's tensors.",
     )
     server: ServerConfig = Field(ServerConfig(), description="The gRPC server.")
     metrics: MetricsConfig = Field(MetricsConfig(), description="Prometheus endpoints.")
@@ -259,7 +310,7 @@ class RunConfig(ActorConfig):
             raise ValueError("trainer.target_score needs trainer.eval_interval: nothing would ever be scored")
         if self.push.initial_priorities and self.replay.prioritized is None and self.replay.target is None:
             raise ValueError("push.initial_priorities needs replay.prioritized: a uniform replay has no priorities")
-        half = self.replay.capacity // 2  # While a batch overwrites old items there must be others to draw.
+        half = self.replay.capacity // 2  # While a batch overwrites old items, there must be others to draw.
         for name, limit in (("server.max_rows", self.server.max_rows), ("half of replay.capacity", half)):
             if self.push.n_buffer > limit:
                 raise ValueError(f"push.n_buffer ({self.push.n_buffer}) is above {name} ({limit})")
@@ -275,45 +326,41 @@ class RunConfig(ActorConfig):
         return ActorConfig.model_validate(self.model_dump(include=set(ActorConfig.model_fields)))
 
     def part_of(self, actor_id: int) -> ActorConfig:
-        """The part that this actor gets, with its own parameters laid over ``agent.params``."""
+        """The part that this actor gets, with its ``agent_overrides`` in ``agent.params``."""
         part, changes = self.actor_part(), self.agent_overrides.get(actor_id, {})
-        agent = part.agent.model_copy(update={"params": laid_over(part.agent.params, changes)})
+        agent = part.agent.model_copy(update={"params": overlay(part.agent.params, changes)})
         return part.model_copy(update={"agent": agent})
 
     def check(self) -> None:
-        """Check what cannot be seen from the values alone: plugins, their parameters, the address.
+        """Check what cannot be seen from the values alone: parts, their parameters, the server's address and files.
 
         Raises:
             ConfigError, PluginError: naming the place and what was expected.
         """
         self.env.check("env", frozenset())
         self.env.for_evaluation().check("env for evaluation", frozenset())
-        given_to_agents = frozenset({"spec", "seed", "epsilon", "device"})
-        self.agent.check("agent", given_to_agents)
+        given = AgentArguments.__required_keys__
+        self.agent.check("agent", given)
         for actor_id in self.agent_overrides:
-            self.part_of(actor_id).agent.check("agent", given_to_agents, f"agent_overrides.{actor_id}")
+            self.part_of(actor_id).agent.check("agent", given, f"agent_overrides.{actor_id}")
         self.step_processor.check("step_processor", frozenset())
-        self._check_discounts()
-        evaluator = PluginConfig(target=self.evaluator.target, params=self.evaluator.params)
-        evaluator.check("evaluator", frozenset({"env", "config"}))
-        if self.replay.own is not None:
-            self.replay.own.check("replay", frozenset({"memory", "seed"}))
-        for index, recorder in enumerate(self.recorders):
-            recorder.check(f"recorders.{index}", frozenset({"run_dir"}), optional=frozenset({"identity"}))
-        self.server.check()
-
-    def _check_discounts(self) -> None:
-        """See that agent, step processor and the overrides of single actors agree on the discount factor."""
+        # The step processor and the agents of all actors must have the same discount factor.
         processor = with_discount_of(self.agent, self.step_processor)
         for actor_id in self.agent_overrides:
             with_discount_of(self.part_of(actor_id).agent, processor, f"agent_overrides.{actor_id}")
+        self.evaluator.check("evaluator", EvaluatorArguments.__required_keys__)
+        for index, recorder in enumerate(self.recorders):
+            recorder.check(f"recorders.{index}", frozenset({"run_dir"}), optional=frozenset({"identity"}))
+        if self.replay.own is not None:
+            self.replay.own.check("replay", frozenset({"memory", "seed"}))
+        self.server.check()
 
 
 def load_config(path: Path, overrides: Sequence[str] = ()) -> RunConfig:
     """Read a run's YAML file and apply ``a.b=c`` overrides.
 
     Raises:
-        ConfigError: the file cannot be read, or one line for each wrong value.
+        ConfigError: the file cannot be read, or values are wrong, with one line for each of them.
     """
     try:
         values = yaml.safe_load(path.read_text()) or {}

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Set
+from typing import Any, TypedDict
 
 from pydantic import Field, NonNegativeInt, PositiveFloat
 
 from common.errors import ConfigError, PluginError
 from common.hints import nearest
-from common.plugins import importing
+from common.interfaces import EnvSpec
+from common.plugins import loading
 from common.settings import Settings, validate
 
 
@@ -21,76 +22,94 @@ class PluginConfig(Settings):
     params: dict[str, Any] = Field(default_factory=dict, description="Keyword arguments it is built with.")
 
     def build(self, *, optional: Mapping[str, Any] | None = None, **given: Any) -> Any:
-        """Call the target with ``params`` and what the system itself provides.
+        """Call the target with ``params`` and with the arguments that the system itself provides.
 
         Args:
-            optional: values for those targets only that have parameters of these names, which ``params`` do not give.
-            given: values for every target.
+            optional: arguments for those targets only that have parameters of these names; ``params`` go before them.
+            given: arguments for every target.
         """
-        target = importing.load(self.target)
+        target = loading.load_part(self.target)
         if optional:
-            named = set(inspect.signature(target).parameters) - set(self.params)
+            named = inspect.signature(target).parameters.keys() - self.params.keys()
             given |= {name: value for name, value in optional.items() if name in named}
         return target(**given, **self.params)
 
     def check(
-        self,
-        where: str,
-        given: frozenset[str],
-        params_at: str | None = None,
-        *,
-        optional: frozenset[str] = frozenset(),
+        self, where: str, given: Set[str], params_at: str | None = None, *, optional: Set[str] = frozenset()
     ) -> None:
-        """See that the target can be loaded and takes these parameters and those in ``given``.
+        """See that the target can be loaded, and takes ``params`` and the arguments that the system provides.
 
         A target with a ``Config`` (a ``Settings`` class) is checked by it, any other by its signature.
 
         Args:
-            where: place of the target in the configuration.
-            given: names of what the system itself provides.
-            params_at: place of the parameters, if it is not ``{where}.params``.
-            optional: names of what the system provides to those targets only that have such parameters.
+            where: the place of the target in the configuration.
+            given: the names of the arguments that the system provides.
+            params_at: the place of the parameters, if it is not ``{where}.params``.
+            optional: the names of arguments that the system provides to targets with parameters of these names.
 
         Raises:
-            PluginError: the target cannot be loaded or does not take what the system gives it.
+            PluginError: the target cannot be loaded or does not take an argument that the system provides.
             ConfigError: a parameter is unknown, missing or has a wrong value.
         """
         params_at = params_at or f"{where}.params"
-        target = importing.load(self.target)
+        target = loading.load_part(self.target)
         try:
             signature = inspect.signature(target).parameters
         except ValueError:
-            return  # Some builtins have none to check.
-        takes_any = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in signature.values())
-        missing = given - set(signature)
-        if missing and not takes_any:
+            return  # Some builtins have no signature to check.
+        missing = given - signature.keys()
+        if missing and not _takes_any(signature):
             raise PluginError(f"{where}: {self.target} must take {', '.join(sorted(missing))}, but does not")
         model = getattr(target, "Config", None)
         if isinstance(model, type) and issubclass(model, Settings):
             validate(model, self.params, params_at)
-            return
+        else:
+            self._check_by_signature(signature, given, params_at, optional)
+
+    def _check_by_signature(
+        self, signature: Mapping[str, inspect.Parameter], given: Set[str], params_at: str, optional: Set[str]
+    ) -> None:
         by_name = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
         known = {name for name, parameter in signature.items() if parameter.kind in by_name} - given
         for name in self.params:
-            if name not in known and not takes_any:
+            if name not in known and not _takes_any(signature):
                 raise ConfigError(f"{params_at}.{name}: unknown parameter{nearest(name, known)}")
-        for name in sorted(known - optional - set(self.params)):
+        for name in sorted(known - optional - self.params.keys()):
             if signature[name].default is inspect.Parameter.empty:
                 raise ConfigError(f"{params_at}.{name}: expected a value, found none")
 
 
+def _takes_any(signature: Mapping[str, inspect.Parameter]) -> bool:
+    """Whether a callable takes keyword arguments of any name."""
+    return any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in signature.values())
+
+
+class AgentArguments(TypedDict):
+    """The arguments that the system provides to every agent, besides its ``params``."""
+
+    spec: EnvSpec
+    seed: int
+    epsilon: float
+    device: str
+
+
 class EnvConfig(PluginConfig):
-    """An environment, what is different about it where the agent is evaluated, and what actors do when it fails."""
+    """An environment, its other parameters where the agent is evaluated, and what actors do when it fails."""
 
     eval_params: dict[str, Any] = Field(
-        default_factory=dict, description="Keyword arguments that evaluations lay over params; same spaces expected."
+        default_factory=dict,
+        description="Keyword arguments that evaluations add to params or replace there; the spaces must stay the same.",
     )
 
     rebuilds_per_minute: NonNegativeInt = Field(
-        5, description="An actor builds environments that raise anew, so often; one more ends it with the exception."
+        5,
+        description="How often an actor builds an environment again that has raised an exception; at the next one, the "
+        "actor ends with the exception.",
     )
     timeout_seconds: PositiveFloat | None = Field(
-        60.0, description="An actor ends, to be started again, when step or reset takes so long; null lets them."
+        60.0,
+        description="An actor whose environment spends more time in step or reset ends and is started again; null sets "
+        "no limit.",
     )
 
     def for_evaluation(self) -> PluginConfig:

@@ -1,4 +1,7 @@
-"""The parts that come with crossborder and that a configuration may name; ``tests/common/test_shipped.py`` compares."""
+"""The parts that come with crossborder and that a configuration may name.
+
+``tests/common/plugins/test_shipped.py`` compares these lists with the code.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,7 @@ SHIPPED: Final[dict[Role, frozenset[str]]] = {
 """By role, as ``module:attr``."""
 
 OWN_PACKAGES: Final = ("crossborder", "common", "actor", "learner")
-"""The top-level packages of this product; nothing else in them may be named by a learner."""
+"""The top-level packages of crossborder; a learner may name nothing in them but the parts above."""
 
 GYMNASIUM_PACKAGES: Final = ("gymnasium.envs", "ale_py")
-"""Where the environments live that gymnasium's ids name: its own (MuJoCo and Box2D among them) and Atari's."""
+"""The packages of the environments that gymnasium's ids name: its own (also MuJoCo and Box2D) and Atari's."""

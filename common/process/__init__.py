@@ -1,1 +1,1 @@
-"""Processes of this host: children, signals, logging, clocks, and what all commands have in common."""
+"""Processes of this host: children, signals, logging, clocks, and the code that all commands share."""

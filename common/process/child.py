@@ -1,9 +1,9 @@
-"""Child processes: started, heard, watched, restarted with a rate limit, and ended in time.
+"""Child processes: how they are started, heard, watched, restarted with a rate limit, and ended in time.
 
-A child gets JSON lines on stdin, the first at its start, and ends itself when stdin closes, so none outlives its
-parent. On stdout it writes events (see ``say``), on stderr its log; what else it prints, people's own parts included,
-is logged. It runs in a session of its own: Ctrl-C reaches the parent alone, which ends its children in order, and
-theirs with them.
+A child gets JSON lines on stdin, the first at its start. It ends itself when its stdin closes, so no child outlives its
+parent. It writes events on stdout (see ``say``) and its log on stderr. Other lines on either, which users' parts may
+print, are logged. A child runs in a session of its own, so Ctrl-C reaches only the parent. The parent then ends its
+children in order, and the processes that they have started with them.
 """
 
 from __future__ import annotations
@@ -31,27 +31,31 @@ log = logging.getLogger(__name__)
 Event = dict[str, Any]
 _MARK = "crossborder-event"
 KEEP_BUFFERS = {
-    # glibc gives large buffers back to the kernel and pays page faults for the next ones: keeping them, a model of 7 MB
-    # is put together and loaded in 6 ms instead of 25, and messages of 1 MiB pass twice as fast.
+    # By default glibc gives large buffers back to the kernel, and the next large buffer costs page faults. If it keeps
+    # them, a model of 7 MB is assembled and loaded in 6 ms instead of 25, and messages of 1 MiB pass twice as fast.
     "MALLOC_MMAP_THRESHOLD_": str(1 << 30),
     "MALLOC_TRIM_THRESHOLD_": str(2 << 30),
 }
 
 
 def say(event: Event) -> None:
-    """Tell the parent something, from within a child; keys other than ``error`` are between the two."""
+    """Send an event from a child to its parent. They agree on its keys; ``error`` is reserved for ``say_error``."""
     sys.stdout.write(json.dumps({_MARK: event}) + "\n")
     sys.stdout.flush()
 
 
 def say_error(error: CrossborderError) -> int:
-    """Tell the parent why this child ends; the exit code to end with."""
+    """Tell the parent why this child ends.
+
+    Returns:
+        The exit code to end with.
+    """
     say({"error": str(error), "exit_code": error.exit_code})
     return error.exit_code
 
 
 def _event_in(line: str) -> Event | None:
-    """The event that a line of stdout holds, or None for anything else somebody printed."""
+    """The event in a line of stdout, or None if the line is something else that was printed."""
     try:
         value = json.loads(line)
     except ValueError:
@@ -63,11 +67,11 @@ class Child:
     """One running child process, ``python -m module``.
 
     Args:
-        name: for logs.
-        module: what to run.
-        boot: what it needs to know, sent as one JSON line.
-        pass_fds: file descriptors it inherits.
-        env: environment variables on top of ours.
+        name: the child's name in logs.
+        module: the module to run.
+        boot: the first JSON line on the child's stdin.
+        pass_fds: file descriptors that the child inherits.
+        env: environment variables that are added to ours.
     """
 
     def __init__(
@@ -82,7 +86,7 @@ class Child:
         self.events: queue.Queue[Event] = queue.Queue(maxsize=64)
         self._reported: CrossborderError | None = None
         self._process = subprocess.Popen(
-            [sys.executable, "-P", "-m", module],  # -P: not a package of our name in the current directory.
+            [sys.executable, "-P", "-m", module],  # -P: the current directory may hold a package of our name.
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -106,10 +110,10 @@ class Child:
     def pid(self) -> int:
         return self._process.pid
 
-    def tell(self, what: Mapping[str, Any]) -> None:
-        """Send one JSON line; a child that has ended does not hear it."""
+    def tell(self, message: Mapping[str, Any]) -> None:
+        """Send one JSON line; logs a warning if the child has ended."""
         assert self._process.stdin is not None
-        line = json.dumps(what) + "\n"
+        line = json.dumps(message) + "\n"
         try:
             self._process.stdin.write(line)
             self._process.stdin.flush()
@@ -138,20 +142,20 @@ class Child:
         """Wait for the child's next event.
 
         Raises:
-            CrossborderError: it ended instead (see ``error``), or nothing came in time.
+            CrossborderError: the child ended without one (see ``error``), or no event came in time.
         """
         deadline = Deadline(seconds)
         while not deadline.passed():
             with contextlib.suppress(queue.Empty):
                 return self.events.get(timeout=0.1)
             if self.poll() is not None:
-                self._threads[0].join(timeout=1)
+                self._threads[0].join(timeout=1)  # The child may have written an event just before it ended.
                 if self.events.empty():
                     raise self.error()
         raise ChildFailedError(f"{self.name} did not answer within {seconds:g} s")
 
     def error(self) -> CrossborderError:
-        """Why the child ended: what it reported itself, or else its exit code."""
+        """Why the child ended: the error that it reported, or else its exit code."""
         self._threads[0].join(timeout=1)
         return self._reported or ChildFailedError(f"{self.name} ended with exit code {self.poll()}")
 
@@ -160,18 +164,18 @@ class Child:
         return self._process.poll()
 
     def wait(self, seconds: float) -> int | None:
-        """Wait for its end; the exit code, or None if it still runs."""
+        """Wait until the child has ended; the exit code, or None if it still runs after ``seconds``."""
         try:
             return self._process.wait(timeout=seconds)
         except subprocess.TimeoutExpired:
             return None
 
     def kill(self) -> None:
-        """End it at once, also when it is stopped or hangs."""
+        """End the child at once, also if it is stopped or hangs."""
         self._process.kill()
 
     def close_stdin(self) -> None:
-        """Ask it to end itself."""
+        """Ask the child to end itself."""
         assert self._process.stdin is not None
         try:
             self._process.stdin.close()
@@ -179,14 +183,18 @@ class Child:
             log.debug("%s had closed its stdin", self.name)
 
     def end(self, seconds: float) -> int:
-        """Ask it to end itself, wait, kill what is left, close its pipes. The exit code."""
+        """Ask the child to end itself, kill it after ``seconds``, and kill the processes that it has started.
+
+        Returns:
+            The exit code.
+        """
         self.close_stdin()
         if self.wait(seconds) is None:
             log.warning("%s did not end within %g s and is killed", self.name, seconds)
             self._process.kill()
         code = self._process.wait(timeout=10)
         with contextlib.suppress(ProcessLookupError):
-            os.killpg(self.pid, signal.SIGKILL)  # What it had started itself, a simulator for example.
+            os.killpg(self.pid, signal.SIGKILL)  # Processes that the child has started, a simulator for example.
         for thread, pipe in zip(self._threads, (self._process.stdout, self._process.stderr), strict=True):
             thread.join(timeout=1)
             if pipe is not None and not thread.is_alive():
@@ -195,14 +203,14 @@ class Child:
 
 
 class RestartPolicy:
-    """At most ``times`` restarts in ``seconds``."""
+    """Allows at most ``times`` restarts within ``seconds``."""
 
     def __init__(self, times: int = 5, seconds: float = 60.0, clock: Callable[[], float] = time.monotonic) -> None:
         self._times, self._seconds, self._clock = times, seconds, clock
         self._recent: deque[float] = deque()
 
     def allows(self) -> bool:
-        """Whether one more restart is allowed now; if so it is counted."""
+        """Whether one more restart is allowed now; if it is, it is counted."""
         now = self._clock()
         while self._recent and now - self._recent[0] > self._seconds:
             self._recent.popleft()
@@ -217,17 +225,18 @@ class Supervisor:
 
     Args:
         start: starts the child; called again for each restart.
-        on_give_up: called with the reason when the child died too often or ended for a permanent reason.
-        finished: exit codes after which the child is not started again and nothing is wrong.
+        on_give_up: called with the reason when the child died too often, or ended for a reason that a restart does not
+            remove.
+        finished: exit codes of a child that has done its work and is not started again.
         policy: how often to restart.
-        is_hung: asked twice a second of a child that runs; one that hangs is killed, and then started again as any
-            other that dies.
+        is_hung: called twice a second while the child runs. A child that hangs is killed, and then started again as
+            any other child that dies.
 
     A restart may help after a signal, after an unexpected exception, when the learner could not be reached and when an
-    environment hangs. After any other typed error the next start would end the same way.
+    environment hangs. After any other error of ours, the next start would end in the same way.
     """
 
-    _WORTH_A_RESTART = (1, LearnerUnreachableError.exit_code, EnvHungError.exit_code)
+    _EXIT_CODES_TO_RESTART = (1, LearnerUnreachableError.exit_code, EnvHungError.exit_code)
 
     def __init__(
         self,
@@ -261,14 +270,17 @@ class Supervisor:
                 return
 
     def _kill_hung(self) -> int | None:
-        """Kill it; its exit code, or None if a disk that does not answer keeps it: then we come here once more."""
+        """Kill the child; its exit code, or None if the kernel cannot end it yet, as in a call to a disk that hangs.
+
+        Then the child still counts as hanging, and is killed again half a second later.
+        """
         log.error("%s (process %d) shows no sign of life and is killed", self.child.name, self.child.pid)
         self.child.kill()
         return self.child.wait(10.0)
 
     def _restart(self, code: int) -> bool:
-        worth_it = code <= 0 or code in self._WORTH_A_RESTART
-        if not worth_it or not self._policy.allows():
+        may_help = code <= 0 or code in self._EXIT_CODES_TO_RESTART
+        if not may_help or not self._policy.allows():
             self._on_give_up(self.child.error())
             return False
         log.warning("%s ended with exit code %d and is started again", self.child.name, code)
@@ -277,7 +289,7 @@ class Supervisor:
             child = self._start()
         except ChildFailedError as error:
             log.warning("%s and is tried again", error)
-            return True  # The one before is still dead: we come here once more, as often as the policy allows.
+            return True  # ``self.child`` is still the dead one, so ``_watch`` comes here again while the policy allows.
         except CrossborderError as error:
             self._on_give_up(error)
             return False
@@ -285,20 +297,24 @@ class Supervisor:
             self._on_give_up(ChildFailedError(f"{self.child.name} cannot be started again: {error}"))
             return False
         if self._stopping.is_set():
-            child.end(0)  # Nobody waits for this one any more.
+            child.end(0)  # ``stop_watching`` was called during the start: its caller knows only the former child.
             return False
         self.child = child
         self.restarts += 1
         return True
 
     def wait(self, seconds: float = math.inf) -> bool:
-        """Wait until the child is no longer watched: finished, given up or to be stopped; False if it still is."""
+        """Wait until the child is no longer watched: it has finished, was given up, or ``stop_watching`` was called.
+
+        Returns:
+            False if the child is still watched after ``seconds``.
+        """
         deadline = Deadline(seconds)
         while self._thread.is_alive() and not deadline.passed():
             self._thread.join(timeout=min(1.0, deadline.remaining()))
         return not self._thread.is_alive()
 
     def stop_watching(self) -> None:
-        """From now on the child may end; it is not started again."""
+        """Stop watching: if the child ends from now on, it is not started again."""
         self._stopping.set()
         self._thread.join(timeout=5)

@@ -1,9 +1,11 @@
-"""Deadlines, rhythms and rates, so that loops need no arithmetic of their own."""
+"""Deadlines, intervals, rates and delays, so that loops need no arithmetic of their own."""
 
 from __future__ import annotations
 
+import random
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, field
 
 
 class Deadline:
@@ -21,30 +23,30 @@ class Deadline:
 
 
 class Stillness:
-    """Notices that a count which others keep changing has not changed for too long.
+    """The time for which a count has not changed that another process changes several times a second.
 
-    While the process that looks was stopped itself, the others may have been stopped with it: such a time does not
-    count.
+    If this process was stopped itself (by SIGSTOP, or with the whole host), the other process may have been stopped
+    with it. A long time between two calls of ``seconds`` therefore does not count as stillness of the other process.
 
     Args:
-        count: as it stands; the others change it several times a second.
+        count: returns the present count.
         clock: seconds, monotonic.
     """
 
     _AWAY_SECONDS = 5.0
-    """Two looks further apart than this were not meant to be."""
+    """A time between two calls that is longer than this does not count."""
 
     def __init__(self, count: Callable[[], int], clock: Callable[[], float] = time.monotonic) -> None:
         self._count, self._clock = count, clock
         self.begin()
 
     def begin(self) -> None:
-        """Count from now on, as if there had been a change."""
+        """Measure from now on, as if the count had just changed."""
         self._seen, self._looked_at = self._count(), self._clock()
         self._since = self._looked_at
 
     def seconds(self) -> float:
-        """How long there has been no change, as far as looks tell; to be asked about once a second."""
+        """The seconds since a call last found a change; to be called about once a second."""
         count, now = self._count(), self._clock()
         if count != self._seen or now - self._looked_at > self._AWAY_SECONDS:
             self._seen, self._since = count, now
@@ -53,7 +55,7 @@ class Stillness:
 
 
 class Every:
-    """Due at each ``interval``-th step; 0 or None is never due."""
+    """An interval of steps: every ``interval``-th step is due. With 0 or None no step is due."""
 
     def __init__(self, interval: int | None) -> None:
         self._interval = interval or 0
@@ -62,12 +64,12 @@ class Every:
         return self._interval > 0 and step % self._interval == 0
 
     def count(self, before: int, now: int) -> int:
-        """How many of the steps after ``before``, up to and including ``now``, are due."""
+        """The number of due steps after step ``before``, up to and including step ``now``."""
         return now // self._interval - before // self._interval if self._interval else 0
 
 
 class Bucket:
-    """A token bucket, full at first: ``size`` may be taken at once, ``rate`` a second in the long run."""
+    """A token bucket, full at first: ``size`` tokens can be taken at once, ``rate`` a second in the long run."""
 
     def __init__(self, rate: float, size: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._rate, self._size, self._clock = rate, size, clock
@@ -79,7 +81,26 @@ class Bucket:
         return self._left < 1
 
     def take(self) -> bool:
-        """Take one, if there is one."""
+        """Take a token; False if there is none."""
         taken = not self.is_empty()
         self._left -= taken
         return taken
+
+
+@dataclass
+class Backoff:
+    """Exponential backoff with full jitter (AWS Architecture Blog, 'Exponential Backoff And Jitter')."""
+
+    first: float = 0.1
+    highest: float = 5.0
+    rng: random.Random = field(default_factory=random.Random)
+    _tries: int = 0
+
+    def next_delay(self) -> float:
+        """Seconds to wait before the next try."""
+        ceiling = min(self.highest, self.first * 2.0 ** min(self._tries, 32))
+        self._tries += 1
+        return self.rng.uniform(0, ceiling)
+
+    def reset(self) -> None:
+        self._tries = 0

@@ -1,4 +1,4 @@
-"""What all commands have in common: help, hints at what was meant, completion, logging, how they fail."""
+"""The code that all commands share: options, help, hints at misspelt names, completion, and how a command fails."""
 
 from __future__ import annotations
 
@@ -8,27 +8,49 @@ import math
 import sys
 from collections.abc import Callable, Sequence
 from itertools import takewhile
-from typing import Any
-
-import shtab
+from typing import Any, Final
 
 from common.errors import CrossborderError
 from common.hints import nearest
 from common.process.log import LogFormat
 
 log = logging.getLogger(__name__)
-_COMPLETED_BY = {"FILE": shtab.FILE, "DIR": shtab.DIRECTORY, "RUN": shtab.DIRECTORY}
-"""What a shell offers, by an option's metavar."""
+SHELLS: Final = ("bash", "zsh", "tcsh", "fish", "powershell")
+"""The shells for which shtab writes completion scripts."""
+
+
+class PrintCompletion(argparse.Action):
+    """Prints the completion script of one shell and ends the command.
+
+    The package shtab, which writes the script, belongs to ``crossborder[learner]``. So it is imported only here: every
+    other use of a command works on an actor host, which does not have it.
+    """
+
+    def __call__(self, parser: argparse.ArgumentParser, _: object, shell: Any, __: str | None = None) -> None:
+        try:
+            import shtab  # noqa: PLC0415 - an actor host does not have it
+        except ModuleNotFoundError as error:
+            parser.error(f"--print-completion: {error}; pip install 'crossborder[learner]'")
+        offered = {"FILE": shtab.FILE, "DIR": shtab.DIRECTORY, "RUN": shtab.DIRECTORY}
+        parsers = [parser]
+        for each in parsers:  # The list grows by the parsers of subcommands.
+            for action in each._actions:  # argparse has no public list of a parser's options.
+                if isinstance(action.metavar, str) and action.metavar in offered:
+                    action.complete = offered[action.metavar]  # type: ignore[attr-defined]
+                if isinstance(action, argparse._SubParsersAction):
+                    parsers.extend(action.choices.values())
+        sys.stdout.write(shtab.complete(parser, shell) + "\n")
+        parser.exit()
 
 
 class Parser(argparse.ArgumentParser):
-    """Options by their whole names; a wrong one is answered with the nearest.
+    """The options of a command, by their whole names. The error for a misspelt option names the nearest one.
 
     Args:
-        name: of the command.
-        description: the first line of its help, such as the docstring of its module.
-        examples: command lines, one a line, and what else there is to say.
-        level: what is logged unless ``--log-level`` says otherwise.
+        name: the name of the command.
+        description: the first line of its help, usually the docstring of its module.
+        examples: command lines, one a line, and further remarks.
+        level: the default of ``--log-level``.
     """
 
     def __init__(self, name: str, description: str, examples: str, level: str = "INFO") -> None:
@@ -45,19 +67,19 @@ class Parser(argparse.ArgumentParser):
         every.add_argument(
             "--log-format", default="text", choices=["text", "json"], help="json: one object per line (default: text)"
         )
-        shtab.add_argument_to(every, ["--print-completion"], help="print what completes it in this shell, and exit")
-
-    def add_argument(self, *names: str, **given: Any) -> argparse.Action:
-        action = super().add_argument(*names, **given)
-        if action.metavar in _COMPLETED_BY:
-            action.complete = _COMPLETED_BY[action.metavar]  # type: ignore[attr-defined]
-        return action
+        every.add_argument(
+            "--print-completion",
+            action=PrintCompletion,
+            choices=SHELLS,
+            help="print what completes it in this shell, and exit",
+        )
 
     def parse_known_args(  # type: ignore[override]
         self, args: Sequence[str] | None = None, namespace: Any = None
     ) -> tuple[argparse.Namespace, list[str]]:
         words = sys.argv[1:] if args is None else list(args)
-        for word in takewhile("--".__ne__, words):  # First: a misspelt option is missing too.
+        # Before argparse: it would say that the right option is missing, not that this one is misspelt.
+        for word in takewhile("--".__ne__, words):
             option = word.partition("=")[0]
             if option.startswith("--") and option not in self._option_string_actions:
                 self.error(f"unknown option {option}{nearest(option, self._long_options())}")
@@ -72,7 +94,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def at_least(least: int) -> Callable[[str], int]:
-    """The type of an option that takes a whole number from ``least`` on."""
+    """The type of an option that takes an integer of ``least`` or more."""
 
     def number(text: str) -> int:
         if not text.isdecimal() or int(text) < least:
@@ -94,13 +116,21 @@ def positive(text: str) -> float:
 
 
 def tell_exit(error: BaseException) -> int:
-    """Say where a user's own part raised SystemExit or KeyboardInterrupt; the exit code, that of their exceptions."""
+    """Log where a user's part raised SystemExit or KeyboardInterrupt.
+
+    Returns:
+        The exit code, the same as for any other exception of a part.
+    """
     log.critical("one of your parts raised %s, which would end this process in silence", repr(error), exc_info=error)
     return 1
 
 
 def tell_error(command: str, error: CrossborderError, form: LogFormat) -> int:
-    """Say why a command fails and where to read on; the exit code."""
+    """Tell the user why a command fails and where to read on: as a log record in json, else as text on stderr.
+
+    Returns:
+        The exit code of the error.
+    """
     code = error.exit_code
     lines = [*str(error).splitlines(), f"exit code {code}: docs/exit-codes.md#exit-code-{code}"]
     if form == "json":

@@ -1,4 +1,4 @@
-"""Logging: lines for people, or JSON for machines; a child's records reach its parent whole."""
+"""Logging, as lines for people or JSON for machines. A child logs JSON, which its parent logs again as records."""
 
 from __future__ import annotations
 
@@ -12,34 +12,34 @@ import time
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from types import TracebackType
-from typing import Literal
-
-from rich.console import Console
-from rich.logging import RichHandler
+from typing import TYPE_CHECKING, Literal
 
 from common.process.clocks import Bucket
 
+if TYPE_CHECKING:
+    from rich.console import Console
+
 LogFormat = Literal["text", "json"]
 _identity: dict[str, str | int] = {}
-"""Which run, and which actor of it, this process is; written by ``identify``."""
+"""The run and the actor that this process is, if it is an actor's; set by ``identify``."""
 _KEYS = ("run_id", "actor_id")
 _GRPC_LEVELS = {"I": logging.INFO, "W": logging.WARNING, "E": logging.ERROR, "F": logging.CRITICAL}
 
 
 def identify(*, run_id: str, actor_id: int) -> None:
-    """Say in every later line of this process's log which actor of which run writes it."""
+    """Name this actor and its run in every later line of this process's log."""
     global _identity  # noqa: PLW0603 - replaced as a whole: other threads may be formatting a line
     _identity = {"run_id": run_id, "actor_id": actor_id}
 
 
 def _identity_of(record: logging.LogRecord) -> Mapping[str, str | int]:
-    """That of the child a record came from, or of this process."""
+    """The identity of the child that wrote a record, or of this process."""
     of_child: Mapping[str, str | int] = getattr(record, "identity", {})
     return of_child or _identity
 
 
 class TextFormatter(logging.Formatter):
-    """Lines for people; those of an actor begin with its id and that of its run."""
+    """Lines for people; those of an actor begin with the ids of its run and of the actor."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's own name
         identity = _identity_of(record)
@@ -48,7 +48,7 @@ class TextFormatter(logging.Formatter):
 
 
 class JsonFormatter(logging.Formatter):
-    """One object per line: ``time`` (RFC 3339, UTC), ``level``, ``logger``, ``message``, and ``exception`` if any.
+    """One JSON object per line: ``time`` (RFC 3339, UTC), ``level``, ``logger``, ``message``, ``exception`` if any.
 
     The lines of an actor that has joined also have its ``run_id`` and ``actor_id``.
     """
@@ -66,12 +66,20 @@ class JsonFormatter(logging.Formatter):
 
 
 def setup_logging(level: str = "INFO", form: LogFormat = "text", console: Console | None = None) -> None:
-    """Log to stderr; with a console, a terminal shares its screen with the live display. A child logs JSON."""
+    """Log to stderr; JSON, also of uncaught exceptions and of warnings, if ``form`` is json.
+
+    Args:
+        level: the lowest level that is logged.
+        form: for people or for machines.
+        console: of the live display, so that lines in text appear above it.
+    """
     handler: logging.Handler = logging.StreamHandler(sys.stderr)
     formatter: logging.Formatter = TextFormatter("%(asctime)s %(levelname)-7s %(who)s%(name)s: %(message)s", "%H:%M:%S")
     if form == "json":
         formatter = JsonFormatter()
     elif console is not None:
+        from rich.logging import RichHandler  # noqa: PLC0415 - only learners have a live display, and so rich
+
         handler = RichHandler(console=console, show_path=False, log_time_format="%H:%M:%S")
         formatter = TextFormatter("%(who)s%(name)s: %(message)s")
     handler.setFormatter(formatter)
@@ -82,18 +90,19 @@ def setup_logging(level: str = "INFO", form: LogFormat = "text", console: Consol
 
 
 def quiet_grpc(form: LogFormat) -> None:
-    """Keep gRPC's C core from writing lines of its own to stderr: all but errors, or all where a machine reads them.
+    """Keep gRPC's C core from writing lines of its own to stderr: all lines if ``form`` is json, else all but errors.
 
-    Call this before gRPC is imported. The variable ``GRPC_VERBOSITY`` overrules it. A child's lines pass ``relog``, so
-    children need no more than the rule for text.
+    Call this before gRPC is imported. The variable ``GRPC_VERBOSITY`` overrules it. A child may use the rule for text
+    even if its parent logs JSON: the parent passes a child's lines through ``relog``.
     """
     os.environ.setdefault("GRPC_VERBOSITY", "NONE" if form == "json" else "ERROR")
 
 
-class AtMost(logging.Filter):
-    """Lets so many records a second pass, after some at once; the next one then tells how many were left out.
+class RateFilter(logging.Filter):
+    """Passes ``rate`` records a second, of which ``at_once`` may come at once, and drops the others.
 
-    For a process that strangers can make log.
+    The next record that passes says how many were dropped. This is for a process that strangers can make log. Critical
+    records always pass.
     """
 
     def __init__(self, rate: float, at_once: int, clock: Callable[[], float] = time.monotonic) -> None:
@@ -113,13 +122,13 @@ def _log_uncaught(kind: type[BaseException], error: BaseException, traceback: Tr
 
 
 def relog(child: str, line: str) -> None:
-    """Log what a child wrote to stderr: a record of its log as one of ours, anything else as information."""
+    """Log a line of a child's stderr: a JSON record of its log as a record of ours, any other line as information."""
     try:
         entry = json.loads(line)
         level, name = logging.getLevelNamesMapping()[entry["level"]], f"{child}.{entry['logger']}"
         identity = {key: entry[key] for key in _KEYS} if entry.keys() >= {*_KEYS} else {}
         given = {"msg": str(entry["message"]), "exc_text": entry.get("exception"), "identity": identity}
-    except (ValueError, LookupError, TypeError):  # Somebody else's words.
+    except (ValueError, LookupError, TypeError):  # No JSON of our logging: a library has written to stderr.
         logging.getLogger(child).log(_foreign_level(line), "%s", line)
         return
     record = logging.makeLogRecord({"name": name, "levelno": level, "levelname": entry["level"], **given})
@@ -128,26 +137,26 @@ def relog(child: str, line: str) -> None:
 
 
 def _foreign_level(line: str) -> int:
-    """The level of a line that is no record of ours; gRPC's C core writes it as its first letter: E1122 03:17:05.…."""
+    """The level of a line that is no record of ours. Lines of gRPC's C core begin with it: E1122 03:17:05.…."""
     found = re.match(r"([IWEF])\d{4} \d\d:\d\d:", line)
     return _GRPC_LEVELS[found[1]] if found else logging.INFO
 
 
-def quoted(text: str) -> str:
-    """A stranger's text for our log: its lines are marked, so that none passes for ours, and hold no control codes."""
+def quote(text: str) -> str:
+    """A stranger's text for our log. Each line is marked so that none looks like ours; control codes are replaced."""
     lines = ("".join(c if c.isprintable() else "?" for c in line) for line in text.splitlines())
     return "\n".join(f"| {line}" for line in lines)
 
 
-class Seldom:
-    """Lets something be logged at most once in so many seconds, and counts what was not."""
+class LogThrottle:
+    """Lets one kind of message be logged at most once in ``seconds``, and counts those that were left out."""
 
     def __init__(self, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._seconds, self._clock = seconds, clock
         self._next, self._missed = -math.inf, 0
 
     def due(self) -> int | None:
-        """How many were left out since the last one that was due; None: leave this one out too."""
+        """The number of messages left out since the last that was due; None if this one is to be left out too."""
         now = self._clock()
         if now < self._next:
             self._missed += 1

@@ -1,4 +1,7 @@
-"""Ctrl-C and SIGTERM: the first asks for an orderly end, the second ends at once (children notice and end too)."""
+"""Ctrl-C and SIGTERM: the first signal asks for an orderly end, the second ends the process at once.
+
+Children then end too: they notice that their stdin is closed.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from types import FrameType
 
 
 class StopSignals:
-    """Calls ``on_stop`` on the first signal, or raises KeyboardInterrupt while there is none; the second exits."""
+    """Calls ``on_stop`` at the first signal, or raises KeyboardInterrupt while it is None; exits at the second."""
 
     def __init__(self) -> None:
         self.received: int | None = None
@@ -24,15 +27,19 @@ class StopSignals:
         self.received = number
         if self.on_stop is None:
             raise KeyboardInterrupt
-        # In a thread: the interrupted code may hold the very lock that stopping needs.
+        # Python runs this handler in the main thread, between two instructions of other code. That code may hold a lock
+        # that ``on_stop`` takes: called here, ``on_stop`` would wait forever. In a thread it waits for that code.
         threading.Thread(target=self.on_stop, name="stop").start()
 
     def ignore(self) -> None:
-        """The command is over and its exit code decided: a late signal must not kill it while Python winds up."""
+        """Ignore signals from now on.
+
+        A command calls this when its exit code is decided: a late signal must not change the code while Python exits.
+        """
         for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, signal.SIG_IGN)  # Any other handler would be taken away before Python has ended.
+            signal.signal(number, signal.SIG_IGN)  # Python removes all other handlers before it has exited.
 
     @property
     def exit_code(self) -> int:
-        """128 + the signal, as shells have it; 0 without one."""
+        """128 + the signal that was received, as in shells; 0 if none was."""
         return 128 + self.received if self.received else 0

@@ -1,1 +1,1 @@
-"""The wire: what travels between actors and the learner, as bytes and as gRPC messages, and whom each end trusts."""
+"""The wire: items and models as bytes and as gRPC messages, the channel, and the credentials of both ends."""

@@ -9,10 +9,10 @@ from common.errors import ConfigError
 
 
 def split_address(address: str) -> tuple[str, int]:
-    """Split HOST:PORT; IPv6 hosts stand in brackets.
+    """Split HOST:PORT into both; an IPv6 host stands in brackets.
 
     Raises:
-        ConfigError: anything else.
+        ConfigError: it is no HOST:PORT.
     """
     found = re.fullmatch(r"(?:\[([0-9A-Fa-f:.]+)\]|([^:\[\]\s]+)):([0-9]{1,5})", address)
     if found is None or int(found[3]) > 65535:
@@ -21,7 +21,7 @@ def split_address(address: str) -> tuple[str, int]:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether nothing beyond this machine reaches ``host``."""
+    """Whether only this machine can reach ``host``."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:

@@ -1,4 +1,4 @@
-"""The channel to a learner, TLS with a token on every call or plain on loopback; and ``GetModel`` on it."""
+"""The channel to a learner, encrypted with a token on every call or plain on loopback, and ``GetModel`` on it."""
 
 from __future__ import annotations
 
@@ -8,26 +8,26 @@ import grpc
 
 from common.wire.address import split_address
 from common.wire.pb import crossborder_pb2 as pb
-from common.wire.rpc import CLIENT_OPTIONS, authorization
+from common.wire.rpc import CLIENT_OPTIONS
 from common.wire.tls import read_authorities, read_pair
-from common.wire.tokens import Tokens
+from common.wire.tokens import Tokens, authorization
 from common.wire.trust import Trust
 from common.wire.watched import Watched
 
 
 class TokenPlugin(grpc.AuthMetadataPlugin):
-    """Puts the token of now into a call; gRPC asks for it on encrypted channels only."""
+    """Puts the present token into each call. gRPC calls it on encrypted channels only."""
 
     def __init__(self, tokens: Tokens) -> None:
         self._tokens = tokens
 
     def __call__(self, context: grpc.AuthMetadataContext, callback: grpc.AuthMetadataPluginCallback) -> None:
-        del context  # The same for every method.
+        del context  # Every method gets the same token.
         callback((authorization(self._tokens.first()),), None)
 
 
 def watch_credentials(address: str, trust: Trust) -> Watched[grpc.ChannelCredentials | None]:
-    """What a channel to HOST:PORT needs, as the files of ``trust`` stand; None for plaintext.
+    """The credentials for a channel to HOST:PORT, read again when a file of ``trust`` changes; None for plaintext.
 
     Raises:
         ConfigError: settings contradict each other, or a file cannot be read.
@@ -37,10 +37,10 @@ def watch_credentials(address: str, trust: Trust) -> Watched[grpc.ChannelCredent
         return Watched([], lambda: None)
     tokens = trust.tokens()
     files = {path: None for path in (trust.ca, trust.certificate, trust.key) if path}
-    return Watched([*files], lambda: _encrypted(trust, tokens))
+    return Watched([*files], lambda: _read_credentials(trust, tokens))
 
 
-def _encrypted(trust: Trust, tokens: Tokens | None) -> grpc.ChannelCredentials:
+def _read_credentials(trust: Trust, tokens: Tokens | None) -> grpc.ChannelCredentials:
     authorities = read_authorities(trust.ca) if trust.ca else None
     key, chain = read_pair(trust.certificate, trust.key) if trust.certificate and trust.key else (None, None)
     encrypted = grpc.ssl_channel_credentials(authorities, key, chain)
@@ -50,18 +50,21 @@ def _encrypted(trust: Trust, tokens: Tokens | None) -> grpc.ChannelCredentials:
 
 
 def open_channel(address: str, credentials: grpc.ChannelCredentials | None) -> grpc.Channel:
-    """A channel to HOST:PORT; connects when it is first used."""
+    """A channel to HOST:PORT, which connects at its first call."""
     if credentials is None:
         return grpc.insecure_channel(address, options=CLIENT_OPTIONS)
     return grpc.secure_channel(address, credentials, options=CLIENT_OPTIONS)
 
 
 GetModel: TypeAlias = "grpc.UnaryStreamMultiCallable[pb.GetModelRequest, bytes]"
-"""Gives the messages as they came, for ``assemble``."""
+"""Yields serialised ``GetModelResponse`` messages, for ``chunk.parse_chunk``."""
 
 
 def get_model(channel: grpc.Channel) -> GetModel:
-    """``LearnerService.GetModel`` of whoever answers on a channel."""
+    """``LearnerService.GetModel`` on a channel.
+
+    The generated stub would parse each message, with copies of its data; this callable leaves the messages as they are.
+    """
     method = pb.DESCRIPTOR.services_by_name["LearnerService"].methods_by_name["GetModel"]
     path = f"/{method.containing_service.full_name}/{method.name}"
     return channel.unary_stream(path, pb.GetModelRequest.SerializeToString)

@@ -1,4 +1,8 @@
-"""Items to bytes and back: columns one after another, by the schema agreed at Join. No pickle, no copies in vain."""
+"""Items to bytes and back: one column after another, by the schema that both sides agreed on at Join.
+
+``PushItemsRequest.payload`` in the .proto file describes the format. Nothing is pickled, and decoded columns are views
+of the payload.
+"""
 
 from __future__ import annotations
 
@@ -9,21 +13,20 @@ import numpy as np
 from common.data import Array, Column, Items, Schema
 from common.errors import RefusedError
 from common.values import REFUSE_ALL, Rules
-from common.wire.frames import NO_FRAMES, Packed, split
-from common.wire.gather import Gathered, Gatherer
+from common.wire.frames import NO_FRAMES, BufferedItems, ItemBuffer, Packed, split_positions
 from common.wire.pb import crossborder_pb2 as pb
 
 
 def encode(schema: Schema, items: Items, rows: int) -> bytes:
-    """The first ``rows`` items as one payload. The items must fit the schema."""
-    gatherer = Gatherer(schema)
-    gatherer.add({column.name: items[column.name][:rows] for column in schema.columns}, rows)
-    return encode_together(schema, [gatherer.take()])
+    """The first ``rows`` items, which must fit the schema, as one payload."""
+    buffer = ItemBuffer(schema)
+    buffer.add({column.name: items[column.name][:rows] for column in schema.columns}, rows)
+    return encode_together(schema, [buffer.take()])
 
 
-def encode_together(schema: Schema, batches: Sequence[Gathered]) -> bytes:
-    """Batches of one gatherer, in order, as one payload: no frame that several rows share twice, and none of no row."""
-    positions, frames = _gather_frames(schema, batches) if schema.frame else ({}, ())
+def encode_together(schema: Schema, batches: Sequence[BufferedItems]) -> bytes:
+    """Batches of one ``ItemBuffer``, in order, as one payload with the frames of all items once."""
+    positions, frames = _merge_frames(schema, batches) if schema.frame else ({}, ())
     pieces: list[bytes | memoryview] = []
     for column in schema.columns:
         if column.frames:
@@ -33,13 +36,13 @@ def encode_together(schema: Schema, batches: Sequence[Gathered]) -> bytes:
     return b"".join([*pieces, *frames])
 
 
-def _gather_frames(schema: Schema, batches: Sequence[Gathered]) -> tuple[Items, Iterator[memoryview]]:
-    """The frames that all rows refer to, and where among them theirs are."""
-    used, places = np.unique(np.concatenate([batch.numbers for batch in batches]), return_inverse=True)
-    return split(schema, places.reshape(-1, schema.max_frames)), _frames(batches, used)
+def _merge_frames(schema: Schema, batches: Sequence[BufferedItems]) -> tuple[Items, Iterator[memoryview]]:
+    """The frame columns of all batches, and the frames in which their positions count."""
+    used, positions = np.unique(np.concatenate([batch.numbers for batch in batches]), return_inverse=True)
+    return split_positions(schema, positions.reshape(-1, schema.max_frames)), _frames(batches, used)
 
 
-def _frames(batches: Sequence[Gathered], numbers: Array) -> Iterator[memoryview]:
+def _frames(batches: Sequence[BufferedItems], numbers: Array) -> Iterator[memoryview]:
     """The frames with these numbers, which ascend."""
     remaining = iter(batches)
     batch = next(remaining)
@@ -50,7 +53,7 @@ def _frames(batches: Sequence[Gathered], numbers: Array) -> Iterator[memoryview]
 
 
 def decode(schema: Schema, rows: int, payload: bytes, rules: Rules = REFUSE_ALL) -> Packed:
-    """Read-only views of what a payload of at least one row holds.
+    """The items of a payload of at least one row, as read-only views of it.
 
     Raises:
         RefusedError: the size is wrong, a boolean is neither 0 nor 1, a position is beyond the frames, or the rules
@@ -69,7 +72,11 @@ def decode(schema: Schema, rows: int, payload: bytes, rules: Rules = REFUSE_ALL)
 
 
 def _count_frames(schema: Schema, rows: int, found: int) -> int:
-    """The frames in a payload of ``found`` bytes, which must be none too few and none too many."""
+    """The number of frames in a payload of ``found`` bytes.
+
+    Raises:
+        RefusedError: the bytes are no whole number of frames, or more frames than the rows could refer to.
+    """
     fixed = rows * schema.packed_row_bytes
     if schema.frame is None:
         if found != fixed:

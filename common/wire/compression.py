@@ -1,4 +1,4 @@
-"""Zstandard (RFC 8878) at level 1: it leaves a hundredth of Atari's frames, sooner than they would be sent."""
+"""Zstandard (RFC 8878) at level 1: it compresses Atari's frames to a hundredth, faster than they could be sent."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from common.errors import RefusedError
 
 
 class _Contexts(threading.local):
-    """Each thread has its own: two in one would mix up their data."""
+    """The contexts of one thread: two threads that share a context would mix up their data."""
 
     def __init__(self) -> None:
         self.compressor = zstandard.ZstdCompressor(level=1)
@@ -21,7 +21,7 @@ _contexts = _Contexts()
 
 
 def compress(data: bytes) -> bytes:
-    """One frame that states its content size; of what cannot be compressed, a few bytes more."""
+    """One Zstandard frame that states its content size; at worst it is a few bytes longer than ``data``."""
     return _contexts.compressor.compress(data)
 
 
@@ -29,8 +29,8 @@ def decompress(frame: bytes, max_bytes: int) -> bytes:
     """The content of one frame.
 
     Raises:
-        RefusedError: it is not one whole frame, or it does not state a content size of up to ``max_bytes``; no more
-            memory than that is taken.
+        RefusedError: ``frame`` is not one whole frame, or it does not state a content size of up to ``max_bytes``. It
+            never takes more memory than that.
     """
     try:
         size = zstandard.frame_content_size(frame)

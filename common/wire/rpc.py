@@ -1,14 +1,10 @@
-"""What both ends of the wire share: limits, options, typed errors, backoff."""
+"""The protocol's version, sizes, channel options and errors, which both ends of the wire share."""
 
 from __future__ import annotations
 
-import random
 import re
-from collections.abc import Iterable
-from dataclasses import dataclass, field
 
 import grpc
-import numpy as np
 from grpc.experimental import ChannelOptions
 
 from common.data import ModelVersion
@@ -25,13 +21,13 @@ PROTOCOL_VERSION = 2
 ERROR_KEY = "crossborder-error"
 CHUNK_BYTES = 1 << 20
 UNARY_BYTES = 4 << 20
-"""Models up to this size travel in one message; larger ones in chunks (one message was slower beyond 4 MiB)."""
+"""A model up to this size travels in one message, a larger one in chunks: beyond 4 MiB one message was slower."""
 WINDOW_BYTES = 4 << 20
-"""What the learner takes in of a stream beyond the message that it reads."""
+"""The bytes that the learner receives of a stream before it reads them."""
 
 CLIENT_OPTIONS = (
-    (ChannelOptions.SingleThreadedUnaryStream, 1),  # No hand-over between threads: a fifth less processor time.
-    # Without pings a client whose server changed its address stayed broken for over 45 s.
+    (ChannelOptions.SingleThreadedUnaryStream, 1),  # A fifth less processor time: no hand-overs between threads.
+    # Without pings, a client whose server had changed its address stayed disconnected for over 45 s.
     ("grpc.keepalive_time_ms", 5_000),
     ("grpc.keepalive_timeout_ms", 5_000),
     ("grpc.keepalive_permit_without_calls", 1),
@@ -44,31 +40,12 @@ CLIENT_OPTIONS = (
 )
 
 
-def checksum(data: bytes | memoryview) -> int:
-    """``GetModelResponse.checksum``: the sum of all 64-bit words; 0.1 ms for 7 MB, of which SHA-256 takes 3.7."""
-    words = np.frombuffer(data, "<u8", len(data) // 8)
-    rest = int.from_bytes(data[words.nbytes :], "little")
-    return (int(words.sum()) + rest) % 2**64
-
-
-def authorization(token: str) -> tuple[str, str]:
-    """The metadata entry that carries a token (RFC 6750, section 2.1)."""
-    return "authorization", f"Bearer {token}"
-
-
-def bearer(metadata: Iterable[tuple[str, str | bytes]]) -> str:
-    """The token that metadata carries; empty if none. Schemes have no case (RFC 9110, section 11.1)."""
-    given = next((str(value) for key, value in metadata if key == "authorization"), "")
-    scheme, _, token = given.partition(" ")
-    return token.strip() if scheme.lower() == "bearer" else ""
-
-
 class NotJoinedError(CrossborderError):
-    """The learner does not know this incarnation (it was restarted): join again."""
+    """The learner does not know this incarnation, since it was restarted: the actor must join again."""
 
 
 class StoppingError(CrossborderError):
-    """The learner is shutting down: nothing is wrong, and nothing is left to do."""
+    """The learner is shutting down. Nothing is wrong, and the actor has nothing left to do."""
 
     exit_code = 0
 
@@ -79,7 +56,7 @@ _TYPED: dict[str | bytes, type[CrossborderError] | None] = {
     "not_joined": NotJoinedError,
     "bad_items": RefusedError,
     "stopping": StoppingError,
-    "too_many_actors": None,  # One may leave: try again.
+    "too_many_actors": None,  # An actor may leave: the call is tried again.
     "over_limit": None,
 }
 _PERMANENT = {
@@ -87,7 +64,7 @@ _PERMANENT = {
     grpc.StatusCode.PERMISSION_DENIED,
     grpc.StatusCode.UNIMPLEMENTED,
     grpc.StatusCode.FAILED_PRECONDITION,
-    grpc.StatusCode.RESOURCE_EXHAUSTED,  # gRPC's own limits: a message this large never gets through.
+    grpc.StatusCode.RESOURCE_EXHAUSTED,  # gRPC's own limit: a message of this size can never be sent.
 }
 
 _HANDSHAKE = {
@@ -95,7 +72,8 @@ _HANDSHAKE = {
     r"(Hostname Verification Check failed)": "the learner's certificate is not for this host name: {}",
     r"(WRONG_VERSION_NUMBER)": "the learner does not speak TLS: {}; where that is meant, say --insecure",
 }
-"""What gRPC says of a failed handshake, and what it means; a learner that refuses ours only closes the connection."""
+"""gRPC's text about a failed handshake, and its meaning. A learner that refuses our certificate only closes the
+connection."""
 
 
 def _authentication_error(error: grpc.RpcError, details: str) -> AuthenticationError | None:
@@ -109,7 +87,7 @@ def _authentication_error(error: grpc.RpcError, details: str) -> AuthenticationE
 
 
 def typed_error(error: grpc.RpcError) -> CrossborderError | None:
-    """The error behind a failed call, or None if the call may simply be tried again."""
+    """The error that a failed call stands for, or None if the call may be tried again."""
     details = error.details() or error.code().name
     for entry in error.trailing_metadata() or ():
         if entry.key == ERROR_KEY and entry.value in _TYPED:
@@ -122,25 +100,6 @@ def typed_error(error: grpc.RpcError) -> CrossborderError | None:
 def describe(error: grpc.RpcError) -> str:
     """One line about a failed call."""
     return f"{error.code().name}: {error.details()}"
-
-
-@dataclass
-class Backoff:
-    """Exponential with full jitter (AWS Architecture Blog, 'Exponential Backoff And Jitter')."""
-
-    first: float = 0.1
-    highest: float = 5.0
-    rng: random.Random = field(default_factory=random.Random)
-    _tries: int = 0
-
-    def next_delay(self) -> float:
-        """Seconds to wait before the next try."""
-        ceiling = min(self.highest, self.first * 2.0 ** min(self._tries, 32))
-        self._tries += 1
-        return self.rng.uniform(0, ceiling)
-
-    def reset(self) -> None:
-        self._tries = 0
 
 
 def version_to_pb(version: ModelVersion) -> pb.ModelVersion:

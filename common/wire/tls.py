@@ -1,4 +1,4 @@
-"""Certificates in PEM files, checked before gRPC gets them: it would only say that a handshake failed."""
+"""Certificates in PEM files. They are checked before gRPC gets them: gRPC would only say that a handshake failed."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ def read_pair(certificate: Path, key: Path) -> tuple[bytes, bytes]:
     """A private key and the chain of its certificate, in gRPC's order.
 
     Raises:
-        ConfigError: one cannot be read, or they do not belong together.
+        ConfigError: a file cannot be read, or the key is not that of the certificate.
     """
     pair = _read(key, "private key"), _read(certificate, "certificate")
     try:
-        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key, password="")  # It never asks
+        # An empty password: without one, OpenSSL would ask the terminal for that of an encrypted key.
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key, password="")
     except (ssl.SSLError, ValueError) as error:
         raise ConfigError(
             f"certificate {certificate}: expected PEM with its unencrypted key in {key}: {error}"
@@ -25,10 +26,10 @@ def read_pair(certificate: Path, key: Path) -> tuple[bytes, bytes]:
 
 
 def read_authorities(path: Path) -> bytes:
-    """The certificates that the other side's must descend from.
+    """The certificates of the authorities that must have issued the certificate of the other side.
 
     Raises:
-        ConfigError: they cannot be read.
+        ConfigError: the file cannot be read.
     """
     data = _read(path, "CA file")
     try:
@@ -38,8 +39,8 @@ def read_authorities(path: Path) -> bytes:
     return data
 
 
-def _read(path: Path, what: str) -> bytes:
+def _read(path: Path, kind: str) -> bytes:
     try:
         return path.read_bytes()
     except OSError as error:
-        raise ConfigError(f"{what} {path}: cannot be read: {error.strerror}") from error
+        raise ConfigError(f"{kind} {path}: cannot be read: {error.strerror}") from error

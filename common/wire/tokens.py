@@ -1,7 +1,7 @@
 """Bearer tokens: from a file or the environment, never from a command line.
 
-A file holds one token a line, ``NAME TOKEN`` or ``TOKEN`` alone. A caller sends the first; a learner accepts any, and
-knows its callers by the names.
+A file holds one token a line, ``NAME TOKEN`` or ``TOKEN`` alone. A caller sends the first token of its file. A learner
+accepts every token of its file, and identifies callers by the names.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _NAME = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._-]{{0,{MAX_NAME - 1}}}")
 
 @dataclass(frozen=True)
 class Token:
-    """A secret, and the name of its holder."""
+    """A secret, and the name of the caller who holds it."""
 
     name: str
     secret: str = field(repr=False)
@@ -41,12 +41,12 @@ def is_name(text: str) -> bool:
 
 
 def parse_tokens(text: str) -> tuple[tuple[Token, ...], tuple[str, ...]]:
-    """The tokens of a text, and a message for each line that holds none; messages never show a secret."""
+    """The tokens of a text, and a message for each line that holds no token. Messages never contain a secret."""
     tokens, problems = dict[str, Token](), list[str]()
     for number, words in enumerate(map(str.split, text.splitlines()), 1):
         if not words:
             continue
-        problem = _problem(words, tokens)
+        problem = _find_problem(words, tokens)
         if problem:
             problems.append(f"line {number}: {problem}")
         else:
@@ -54,7 +54,8 @@ def parse_tokens(text: str) -> tuple[tuple[Token, ...], tuple[str, ...]]:
     return tuple(tokens.values()), tuple(problems)
 
 
-def _problem(words: list[str], known: Mapping[str, Token]) -> str | None:
+def _find_problem(words: list[str], known: Mapping[str, Token]) -> str | None:
+    """Why the words of a line hold no token, or None if they hold one."""
     secret = words[-1]
     if len(words) > 2:
         return f"expected a name and a token, or a token alone, found {len(words)} words"
@@ -68,10 +69,10 @@ def _problem(words: list[str], known: Mapping[str, Token]) -> str | None:
 
 
 def read_token_text(path: Path) -> str:
-    """What a token file holds; logs a warning when every user of this host can read it.
+    """The text of a token file. Logs a warning if every user of this host can read the file.
 
     Raises:
-        ConfigError: it cannot be read.
+        ConfigError: the file cannot be read.
     """
     try:
         text = path.read_text("ascii")
@@ -84,22 +85,22 @@ def read_token_text(path: Path) -> str:
 
 
 def read_tokens(path: Path) -> tuple[str, ...]:
-    """The secrets of a file, without the names.
+    """The secrets of a token file, without the names.
 
     Raises:
-        ConfigError: as ``TokenSource.read``.
+        ConfigError: see ``TokenSource.read``.
     """
     return tuple(token.secret for token in TokenSource(f"token file {path}", path).read())
 
 
 @dataclass(frozen=True)
 class TokenSource:
-    """Where tokens come from.
+    """The place that tokens are read from.
 
     Args:
-        where: for messages.
+        where: the name of the place, for messages.
         path: a file, which may change.
-        text: the tokens themselves where there is no file.
+        text: the tokens themselves, if there is no file.
     """
 
     where: str
@@ -108,17 +109,17 @@ class TokenSource:
 
     @classmethod
     def find(cls, path: Path | None, variable: str, environment: Mapping[str, str] = os.environ) -> TokenSource | None:
-        """``path``, the file that ``{variable}_FILE`` names, or ``variable`` itself; None without any."""
+        """``path``, else the file that ``{variable}_FILE`` names, else the value of ``variable``; None without any."""
         file = path or environment.get(f"{variable}_FILE")
         if file:
             return cls(f"token file {file}", Path(file))
         return cls(variable, None, environment[variable]) if variable in environment else None
 
     def read(self) -> tuple[Token, ...]:
-        """All tokens, of which there is at least one.
+        """All tokens, at least one.
 
         Raises:
-            ConfigError: it cannot be read, it holds no token, or a line holds something else.
+            ConfigError: the file cannot be read, it holds no token, or a line holds something else than a token.
         """
         tokens, problems = parse_tokens(read_token_text(self.path) if self.path else self.text)
         if problems or not tokens:
@@ -127,17 +128,17 @@ class TokenSource:
 
 
 class Tokens:
-    """The tokens of a caller. A file is read again when it changes; one that cannot be used changes nothing."""
+    """The tokens of a caller. A file is read again when it changes; if it then holds no tokens, the old ones stay."""
 
     def __init__(self, source: TokenSource) -> None:
         self._current = Watched([source.path] if source.path else [], source.read)
 
     @classmethod
     def find(cls, path: Path | None, variable: str, environment: Mapping[str, str] = os.environ) -> Tokens | None:
-        """Those of ``TokenSource.find``; None without any.
+        """The tokens of ``TokenSource.find``; None if there are none.
 
         Raises:
-            ConfigError: as ``TokenSource.read``.
+            ConfigError: see ``TokenSource.read``.
         """
         source = TokenSource.find(path, variable, environment)
         return cls(source) if source else None
@@ -150,3 +151,15 @@ class Tokens:
 def format_tokens(tokens: Iterable[Token]) -> str:
     """The text of a token file."""
     return "".join(("" if token.name == UNNAMED else f"{token.name} ") + f"{token.secret}\n" for token in tokens)
+
+
+def authorization(token: str) -> tuple[str, str]:
+    """The metadata entry that carries a token (RFC 6750, section 2.1)."""
+    return "authorization", f"Bearer {token}"
+
+
+def bearer(metadata: Iterable[tuple[str, str | bytes]]) -> str:
+    """The token in metadata, or an empty string. The case of the scheme does not matter (RFC 9110, section 11.1)."""
+    given = next((str(value) for key, value in metadata if key == "authorization"), "")
+    scheme, _, token = given.partition(" ")
+    return token.strip() if scheme.lower() == "bearer" else ""

@@ -1,36 +1,42 @@
-"""What an actor and its learner demand of each other before they work together."""
+"""What an actor and its learner demand of each other before they work together, and the options that say so."""
 
 from __future__ import annotations
 
+import argparse
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 from pydantic import Field
 
 from common.errors import ConfigError
+from common.process.command import Parser
 from common.settings import Settings
-from common.wire.address import is_loopback
+from common.wire.address import is_loopback, split_address
 from common.wire.tokens import ACTOR_VARIABLE, Tokens
 
 ANY: Final = "any"
-"""In ``allow``: the learner may name whatever code it likes."""
+"""In ``allow``: the learner may name any code."""
 
 
 class Trust(Settings):
-    """How an actor checks its learner, proves itself to it, and what it lets it name.
+    """How an actor checks its learner and proves its own identity to it, and what code the learner may name.
 
-    TLS is spoken to every host but this one; to this one too as soon as a file is given.
+    TLS is spoken to every other host; to this host it is spoken as soon as a file is given.
     """
 
-    ca: Path | None = Field(None, description="Authorities the learner's certificate must descend from; null: public.")
+    ca: Path | None = Field(
+        None, description="Authorities that must have issued the learner's certificate; null: the public ones."
+    )
     certificate: Path | None = Field(None, description="The actor's own certificate, for mutual TLS.")
     key: Path | None = Field(None, description="The private key of that certificate.")
-    token_file: Path | None = Field(None, description="Holds the actor's token; null: from the environment, if there.")
+    token_file: Path | None = Field(
+        None, description="File with the actor's token; null: the token in the environment, if there is one."
+    )
     insecure: bool = Field(False, description="Speak to a host beyond loopback although nothing is encrypted.")
     allow: tuple[str, ...] = Field(
         (),
-        description="What the learner may name besides crossborder's own parts: module:attr, or modules; any: all "
-        "there is; empty: nothing, or all there is from a learner on this host.",
+        description="What the learner may name besides crossborder's own parts: module:attr, or modules; any: "
+        "everything; empty: nothing, but everything to a learner on this host.",
     )
 
     def uses_tls(self, host: str) -> bool:
@@ -50,13 +56,42 @@ class Trust(Settings):
         """The token to send; None if there is none.
 
         Raises:
-            ConfigError: it cannot be read.
+            ConfigError: the token cannot be read.
         """
         return Tokens.find(self.token_file, ACTOR_VARIABLE)
 
     def allows_anything(self, host: str) -> bool:
-        """Whether a learner on ``host`` may name whatever code it likes.
+        """Whether a learner on ``host`` may name any code.
 
-        One on this host may unless ``allow`` says less: it could start that code itself. Others may by ``any`` only.
+        A learner on this host may, unless ``allow`` names something: it could run that code itself. A learner on
+        another host may only by ``any``.
         """
         return ANY in self.allow or (not self.allow and is_loopback(host))
+
+
+TrustT = TypeVar("TrustT", bound=Trust)
+
+
+def add_learner_options(parser: Parser, caller: str) -> None:
+    """Add the options that name a learner and say how to trust it; ``caller`` is a noun for help texts."""
+    parser.add_argument("--learner", required=True, metavar="HOST:PORT", help="where the learner server listens")
+    files = {
+        "--ca": "authorities that the learner's certificate must descend from (default: the public ones)",
+        "--certificate": f"{caller}'s own certificate, for mutual TLS",
+        "--key": "the private key of that certificate",
+        "--token-file": f"holds {caller}'s token",
+    }
+    for option, text in files.items():
+        parser.add_argument(option, type=Path, metavar="FILE", help=text)
+    parser.add_argument("--insecure", action="store_true", help="speak to another host unencrypted")
+
+
+def read_trust(kind: type[TrustT], arguments: argparse.Namespace) -> TrustT:
+    """The trust that these arguments of a command line describe.
+
+    Raises:
+        ConfigError: they contradict each other, or ``--learner`` is not HOST:PORT.
+    """
+    trust = kind(**{name: getattr(arguments, name) for name in kind.model_fields if hasattr(arguments, name)})
+    trust.uses_tls(split_address(arguments.learner)[0])
+    return trust

@@ -1,4 +1,4 @@
-"""Values read from files, and read again when the files change."""
+"""Values that are read from files, and read again when the files change."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 def stamp_of(path: Path) -> tuple[int, int, int] | None:
-    """Changes when the file does; None while there is none."""
+    """Modification time, size and inode of a file, one of which changes when the file does; None without a file."""
     try:
         found = path.stat()
     except OSError:
@@ -23,14 +23,14 @@ def stamp_of(path: Path) -> tuple[int, int, int] | None:
 
 
 class Watched(Generic[T]):
-    """What ``read`` made of some files. A change that it refuses is logged once, and the value before stays.
+    """A value that ``read`` makes of some files. If ``read`` refuses changed files, the former value stays.
 
     Args:
         paths: the files.
-        read: makes the value.
+        read: makes the value; it raises a ConfigError to refuse the files, which is logged once for each change.
 
     Raises:
-        ConfigError: the files cannot be read at the start.
+        ConfigError: ``read`` refuses the files when this object is made.
     """
 
     def __init__(self, paths: Sequence[Path], read: Callable[[], T]) -> None:
@@ -42,10 +42,12 @@ class Watched(Generic[T]):
         return [stamp_of(path) for path in self._paths]
 
     def get(self) -> T:
-        """The value as of now: the same object as before unless a file has changed."""
+        """The present value: the same object as before unless a file has changed."""
         stamps = self._look()
         if stamps != self._stamps:
-            self._stamps = stamps  # Looked at before reading: what is written meanwhile shows as one more change.
+            # The stamps are older than the reading below. A file that is written during the reading therefore has
+            # another stamp at the next call, and is read once more.
+            self._stamps = stamps
             try:
                 self._value = self._read()
             except ConfigError as error:

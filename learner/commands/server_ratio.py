@@ -9,8 +9,8 @@ from contextlib import closing
 from common.errors import CrossborderError
 from common.process.command import Parser, positive, tell_error
 from common.process.log import setup_logging
-from common.wire.trust_options import add_learner, trust_in
-from learner.replay.ratio import shown
+from common.wire.trust import add_learner_options, read_trust
+from learner.replay.ratio import format_ratio
 
 NAME = "learner-server ratio"
 EXAMPLES = """\
@@ -26,7 +26,7 @@ resumed run keeps it, unless its configuration then asks for another replay.samp
 def parser() -> Parser:
     """The command's options."""
     made = Parser(NAME, __doc__, EXAMPLES, level="WARNING")
-    add_learner(made, "the admin")
+    add_learner_options(made, "the admin")
     made.add_argument("ratio", type=_ratio, metavar="RATIO", help="items drawn per item inserted; null for none")
     return made
 
@@ -38,9 +38,9 @@ def _ratio(text: str) -> float | None:
 def _set(arguments: argparse.Namespace) -> None:
     from learner.commands.admin_client import AdminClient, AdminTrust
 
-    with closing(AdminClient(arguments.learner, trust_in(AdminTrust, arguments))) as client:
+    with closing(AdminClient(arguments.learner, read_trust(AdminTrust, arguments))) as client:
         before = client.set_replay_ratio(arguments.ratio)
-    sys.stdout.write(f"replay ratio {shown(arguments.ratio)} instead of {shown(before)}\n")
+    sys.stdout.write(f"replay ratio {format_ratio(arguments.ratio)} instead of {format_ratio(before)}\n")
 
 
 def main(argv: list[str] | None = None) -> int:

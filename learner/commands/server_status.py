@@ -17,7 +17,7 @@ from common.errors import CrossborderError
 from common.process.command import Parser, at_least, positive, tell_error
 from common.process.log import setup_logging
 from common.process.signals import StopSignals
-from common.wire.trust_options import add_learner, trust_in
+from common.wire.trust import add_learner_options, read_trust
 from learner.commands.fleet import PRESENT, SORTS, STATES, Choice, Fleet
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ from the environment too: CROSSBORDER_ADMIN_TOKEN_FILE or CROSSBORDER_ADMIN_TOKE
 def parser() -> Parser:
     """The command's options."""
     made = Parser(NAME, __doc__, EXAMPLES, level="WARNING")
-    add_learner(made, "the admin")
+    add_learner_options(made, "the admin")
     made.add_argument(
         "--interval", type=positive, default=1.0, metavar="SECONDS", help="between two looks (default: 1)"
     )
@@ -68,7 +68,7 @@ def _show(arguments: argparse.Namespace, stopped: threading.Event) -> None:
     from learner.commands.admin_client import AdminClient, AdminTrust
 
     choice = Choice(arguments.state, arguments.host, arguments.sort, arguments.rows, arguments.page)
-    with closing(AdminClient(arguments.learner, trust_in(AdminTrust, arguments))) as client:
+    with closing(AdminClient(arguments.learner, read_trust(AdminTrust, arguments))) as client:
         before = client.look()
         stopped.wait(arguments.interval)
         fleet = Fleet(before, client.look())

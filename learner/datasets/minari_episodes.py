@@ -1,4 +1,7 @@
-"""Datasets in Minari's format (https://minari.farama.org), read step by step as if an actor had just taken them."""
+"""Datasets in Minari's format (https://minari.farama.org).
+
+Their steps go through the step processor of the run, as if an actor had just taken them.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,6 @@ from common.envs import Env
 from common.errors import DatasetError, SchemaMismatchError
 from common.interfaces import Step
 from common.parts import Parts
-from learner.datasets.datasets import MINARI
 
 try:
     import minari  # type: ignore[import-untyped]
@@ -27,32 +29,37 @@ Space = gymnasium.Space[Any]
 
 
 class MinariEpisodes:
-    """The episodes of a Minari dataset, through the step processor of the run.
+    """The episodes of a Minari dataset as items of a run.
 
-    Observations that are no Box are flattened to one where the environment's are, as ``gymnasium.wrappers``'
-    ``FlattenObservation`` does, and numbers get the dtype that the environment's have (float64 to float32).
+    Where the environment of the run has Box observations and the dataset has others, these are flattened as
+    ``gymnasium.wrappers.FlattenObservation`` does. Numbers are cast to the environment's dtypes (float64 to float32).
 
     Args:
-        source: ``minari:ID`` in the local storage (``MINARI_DATASETS_PATH``), or a dataset's directory.
+        name: as the user named the dataset.
+        location: the id of a dataset in Minari's local storage (``MINARI_DATASETS_PATH``), or a dataset's directory.
 
     Raises:
         DatasetError: there is no such dataset, or it cannot be read.
         ImportError: a package that Minari needs is not installed.
     """
 
-    def __init__(self, source: str) -> None:
-        self.name = source
+    def __init__(self, name: str, location: str | Path) -> None:
+        self.name = name
         try:
-            self._dataset = _load(source)
+            self._dataset: Any = (
+                minari.load_dataset(location) if isinstance(location, str) else minari.MinariDataset(location / "data")
+            )
         except (OSError, ValueError, KeyError) as error:
-            raise DatasetError(f"dataset {source}: cannot be read: {error}") from error
+            raise DatasetError(f"dataset {name}: cannot be read: {error}") from error
 
     def __len__(self) -> int:
         return int(self._dataset.total_steps)
 
     def items(self, parts: Parts) -> Iterator[Items]:
         env, processor = parts.lanes[0].env, parts.lanes[0].processor
-        self._check_spaces(env)
+        observations, actions = self._dataset.observation_space, self._dataset.action_space
+        self._require("obs", env.observation_space, _flattened_like(env.observation_space, observations))
+        self._require("action", env.action_space, actions)
         for episode in self._episodes():
             processor.reset()
             steps = self._steps(episode, env)
@@ -65,11 +72,6 @@ class MinariEpisodes:
             yield from self._dataset.iterate_episodes()
         except (OSError, ValueError, KeyError) as error:
             raise DatasetError(f"dataset {self.name}: cannot be read: {error}") from error
-
-    def _check_spaces(self, env: Env) -> None:
-        observations, actions = self._dataset.observation_space, self._dataset.action_space
-        self._require("obs", env.observation_space, _as_in(env.observation_space, observations))
-        self._require("action", env.action_space, actions)
 
     def _require(self, column: str, expected: Space, found: Space) -> None:
         if not _fits(expected, found):
@@ -86,29 +88,23 @@ class MinariEpisodes:
 
     def _observations(self, episode: Any, space: Space) -> Array:
         recorded, found = self._dataset.observation_space, episode.observations
-        if _is_flattened(space, recorded):
+        if _needs_flattening(space, recorded):
             rows = iterate(batch_space(recorded, len(episode) + 1), found)
             found = [flatten(recorded, row) for row in rows]
         return np.asarray(found, space.dtype)
 
 
-def _load(source: str) -> Any:
-    if source.startswith(MINARI):
-        return minari.load_dataset(source.removeprefix(MINARI))
-    return minari.MinariDataset(Path(source) / "data")
-
-
-def _is_flattened(space: Space, recorded: Space) -> bool:
-    """Whether the environment gives one Box where the dataset has something else."""
+def _needs_flattening(space: Space, recorded: Space) -> bool:
+    """Whether the environment's observations are a Box and the dataset's are not."""
     return isinstance(space, gymnasium.spaces.Box) and not isinstance(recorded, gymnasium.spaces.Box)
 
 
-def _as_in(space: Space, recorded: Space) -> Space:
-    return flatten_space(recorded) if _is_flattened(space, recorded) else recorded
+def _flattened_like(space: Space, recorded: Space) -> Space:
+    return flatten_space(recorded) if _needs_flattening(space, recorded) else recorded
 
 
 def _fits(expected: Space, found: Space) -> bool:
-    """Whether elements of ``found`` can stand for those of ``expected``: boxes may differ in bounds and precision."""
+    """Whether the environment's space takes the dataset's values; boxes may differ in bounds and in precision."""
     if not isinstance(expected, gymnasium.spaces.Box):
         return expected == found
     same_shape = isinstance(found, gymnasium.spaces.Box) and expected.shape == found.shape

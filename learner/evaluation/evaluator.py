@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from common.config.run_config import EvaluatorConfig
+from common.config.run_config import EvaluatorArguments, EvaluatorConfig
 from common.envs import Env
 from common.interfaces import Agent, Evaluation, Evaluator
-from common.plugins import importing
 
 
 def build_evaluator(env: Env, config: EvaluatorConfig) -> Evaluator:
     """The evaluator that the configuration names."""
-    evaluator: Evaluator = importing.load(config.target)(env=env, config=config, **config.params)
+    evaluator: Evaluator = config.build(**EvaluatorArguments(env=env, config=config))
     return evaluator
 
 

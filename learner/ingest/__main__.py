@@ -19,7 +19,7 @@ from grpc_reflection.v1alpha import reflection
 from common.config.server_config import ServerConfig
 from common.errors import AddressError, CrossborderError
 from common.process.child import say, say_error
-from common.process.log import AtMost, setup_logging
+from common.process.log import RateFilter, setup_logging
 from common.settings import validate
 from common.wire.pb import crossborder_pb2 as pb
 from common.wire.pb import crossborder_pb2_grpc as pb_grpc
@@ -35,7 +35,7 @@ from learner.ingest.server_options import server_options
 from learner.ingest.service import LearnerServicer
 from learner.records.exposition import MetricsServer
 from learner.shared.bell import Bell
-from learner.shared.mapped import hold_alone
+from learner.shared.mapped import hold_until_exit
 
 log = logging.getLogger(__name__)
 TICK_SECONDS = 0.2
@@ -78,7 +78,7 @@ def _options_within(config: ServerConfig, descriptors: int) -> dict[str, int]:
 
 async def serve(boot: IngestBoot) -> None:
     """Serve until the trainer says stop or is gone."""
-    hold_alone(boot.directory)
+    hold_until_exit(boot.directory)
     descriptors = raise_descriptor_limit()
     watch, loop = DescriptorWatch(descriptors), asyncio.get_running_loop()
     core = IngestCore(boot)
@@ -127,7 +127,7 @@ async def serve(boot: IngestBoot) -> None:
 
 def main() -> int:
     setup_logging(form="json")
-    logging.getLogger().handlers[0].addFilter(AtMost(LOGGED_PER_SECOND, LOGGED_AT_ONCE))
+    logging.getLogger().handlers[0].addFilter(RateFilter(LOGGED_PER_SECOND, LOGGED_AT_ONCE))
     try:
         asyncio.run(serve(validate(IngestBoot, json.loads(sys.stdin.readline()))))
     except CrossborderError as error:

@@ -8,7 +8,7 @@ from typing import Any, Final
 import grpc
 import numpy as np
 
-from common.config.nested import laid_over
+from common.config.nested import overlay
 from common.config.run_config import RunConfig
 from common.errors import ConfigError, RefusedError
 from common.settings import validate
@@ -62,7 +62,7 @@ class AdminServicer(pb_grpc.AdminServiceServicer):
         before = core.ratio.samples_per_insert
         try:
             changes = {"replay": {"samples_per_insert": wanted}}
-            validate(RunConfig, laid_over(core.config.model_dump(mode="json"), changes))
+            validate(RunConfig, overlay(core.config.model_dump(mode="json"), changes))
         except ConfigError as error:
             raise RefusedError(str(error)) from error
         self._audit.note("admin", "ok", **current_caller.get().facts(), before=f"{before}", wanted=f"{wanted}")

@@ -15,7 +15,7 @@ import grpc
 from google.protobuf.message import DecodeError
 
 from common.errors import CrossborderError, RefusedError
-from common.process.log import Seldom
+from common.process.log import LogThrottle
 from common.wire.rpc import ERROR_KEY
 from learner.ingest.audit import AuditLog
 from learner.ingest.caller import HEALTH, Caller, current_caller, host_of
@@ -64,7 +64,7 @@ class Admission(grpc.aio.ServerInterceptor):
         self._gate, self._limits, self._counts, self._audit, self._seconds = gate, limits, counts, audit, seconds
         self._open = set[_OpenCall]()
         self._names = gate.names()
-        self._seldom = Seldom(REFUSALS_LOGGED_EVERY)
+        self._seldom = LogThrottle(REFUSALS_LOGGED_EVERY)
 
     def tick(self) -> None:
         """End the calls of tokens that are no longer valid; a few times a second."""

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Final, TypeAlias
 
 from common.process.clocks import Bucket
-from common.process.log import Seldom
+from common.process.log import LogThrottle
 
 log = logging.getLogger(__name__)
 Fact: TypeAlias = str | int | float
@@ -47,7 +47,7 @@ class AuditLog:
         self._left_out = 0
         self._open = OrderedDict[tuple[tuple[str, Fact], ...], tuple[float, int]]()
         """Events of this interval: when the interval of each began, and how often it came again since."""
-        self._failures = Seldom(FAILURES_LOGGED_EVERY, clock)
+        self._failures = LogThrottle(FAILURES_LOGGED_EVERY, clock)
 
     def note(self, event: str, outcome: str, **facts: Fact) -> None:
         """Write an event at once, or count it if an equal one was written within the interval."""

@@ -13,7 +13,7 @@ from typing import Any
 from common.config.run_config import RunConfig
 from common.data import MAX_ENV_ERROR, MAX_EPISODES, ModelVersion, Schema
 from common.errors import ProtocolMismatchError, RefusedError, SchemaMismatchError
-from common.process.log import Seldom, quoted
+from common.process.log import LogThrottle, quote
 from common.settings import Settings
 from common.values import KEEP_ALL
 from common.wire.codec import decode, schema_to_pb
@@ -31,10 +31,11 @@ from learner.ingest.turns import Turns
 from learner.models.slots import ModelSlots
 from learner.replay.ages import ItemAges
 from learner.replay.limiter import RatioLimiter
-from learner.replay.memory import ReplayMemory, ReplayWriter
-from learner.replay.quarantine import Quarantine, Record, brief_row
+from learner.replay.memory import ReplayMemory
+from learner.replay.quarantine import Quarantine, Record, summarize_row
 from learner.replay.ratio import LiveRatio
 from learner.replay.value_rules import ValueRules
+from learner.replay.writer import ReplayWriter
 from learner.shared.actor_table import REPORTED, ActorState, map_actor_table
 from learner.shared.bell import Bell
 from learner.shared.control import ControlBlock
@@ -77,7 +78,7 @@ class IngestCore:
         self.config = config
         self.run_id = boot.run_id
         self.schema = Schema.from_json(boot.columns)
-        self.control = ControlBlock.at(boot.directory)
+        self.control = ControlBlock.open(boot.directory)
         self.memory = ReplayMemory(
             boot.directory / "replay",
             self.schema,
@@ -108,7 +109,7 @@ class IngestCore:
         self.promised = promise(boot.directory, self.limits)
         """The largest limits that this run has told any actor."""
         self.counts = IngestCounts()
-        self._env_errors = Seldom(ENV_ERRORS_LOGGED_EVERY)
+        self._env_errors = LogThrottle(ENV_ERRORS_LOGGED_EVERY)
         self.values = ValueRules.of(self.schema, config.server)
         self.quarantine = Quarantine(boot.directory, "ingest")
         self._writer = ReplayWriter(self.memory, self.registry.is_gone)
@@ -215,7 +216,7 @@ class IngestCore:
         except RefusedError:
             return record  # It has more than one fault, and no rows that can be shown.
         columns = batch.columns if bad.column in batch.columns else {bad.column: batch.frames}
-        values = brief_row(columns, bad.row)
+        values = summarize_row(columns, bad.row)
         return replace(record, column=bad.column, expected=bad.expected, found=bad.found, row=bad.row, values=values)
 
     def _take(self, row: int, request: pb.PushItemsRequest) -> int:
@@ -249,7 +250,7 @@ class IngestCore:
     def _tell_env_error(self, row: int, text: str) -> None:
         missed = self._env_errors.due()
         if missed is not None:
-            lines, actor_id = quoted(text[-MAX_ENV_ERROR:]), self.registry.actor_id(row)
+            lines, actor_id = quote(text[-MAX_ENV_ERROR:]), self.registry.actor_id(row)
             log.warning("an environment of actor %d failed (%d more before it):\n%s", actor_id, missed, lines)
 
     def _limits_of(self, incarnation: int) -> pb.Limits:

@@ -9,9 +9,8 @@ import grpc
 
 from common.config.server_config import ServerConfig, TlsConfig
 from common.errors import CrossborderError
-from common.wire.rpc import bearer
 from common.wire.tls import read_authorities, read_pair
-from common.wire.tokens import ACTOR_VARIABLE, ADMIN_VARIABLE, TokenSource
+from common.wire.tokens import ACTOR_VARIABLE, ADMIN_VARIABLE, TokenSource, bearer
 from common.wire.watched import Watched
 from learner.ingest.caller import ACTORS, HEALTH, Caller, Role
 from learner.ingest.known import KnownTokens, digest_of

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from common.data import ModelVersion
-from common.wire.chunk import taken_apart, with_data
-from common.wire.delta import delta_of
+from common.wire.chunk import checksum, parse_chunk, serialize_chunk
+from common.wire.delta import make_delta
 from common.wire.pb import crossborder_pb2 as pb
-from common.wire.rpc import CHUNK_BYTES, UNARY_BYTES, checksum, version_to_pb
+from common.wire.rpc import CHUNK_BYTES, UNARY_BYTES, version_to_pb
 from learner.models.slots import Blob, ModelSlots
 
 
@@ -37,7 +37,7 @@ class ModelAnswer:
     def since(self, base: ModelAnswer) -> ModelAnswer:
         """This model as what changed since ``base``, both whole; itself if that is no less."""
         data = self._data()
-        delta = delta_of(base._data(), data)
+        delta = make_delta(base._data(), data)
         if len(delta) >= len(data):
             return self
         head = _head(self.version, data)
@@ -45,7 +45,7 @@ class ModelAnswer:
         return replace(self, n_bytes=len(delta), messages=tuple(_messages(head, memoryview(delta))))
 
     def _data(self) -> bytes:
-        return b"".join(taken_apart(message)[1] for message in self.messages)
+        return b"".join(parse_chunk(message)[1] for message in self.messages)
 
 
 class ModelAnswers:
@@ -95,4 +95,4 @@ def _messages(head: pb.GetModelResponse, data: memoryview) -> Iterator[bytes]:
     size = len(data) if len(data) <= UNARY_BYTES else CHUNK_BYTES
     for offset in range(0, len(data), size):
         head.offset = offset
-        yield with_data(head, data[offset : offset + size])
+        yield serialize_chunk(head, data[offset : offset + size])

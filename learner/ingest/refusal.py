@@ -12,7 +12,7 @@ from common.wire.rpc import ERROR_KEY, NotJoinedError, StoppingError
 from learner.ingest.gate import TokenReplacedError, UnauthenticatedError
 from learner.ingest.limits import OverLimitError
 from learner.ingest.registry import TooManyActorsError
-from learner.replay.memory import CursorsFullError
+from learner.replay.writer import CursorsFullError
 
 log = logging.getLogger(__name__)
 Context = grpc.aio.ServicerContext[Any, Any]

@@ -12,7 +12,7 @@ import numpy as np
 
 from common.data import Array
 from common.errors import CrossborderError
-from common.process.log import Seldom
+from common.process.log import LogThrottle
 from learner.shared.actor_table import HOLDS_ID, REPORTED, WORKING, ActorState, host_of
 
 log = logging.getLogger(__name__)
@@ -69,7 +69,7 @@ class Registry:
         table["state"][back], table["last_seen"][back] = ActorState.AWAY, clock()
         self._heal()
         self._since = self._allowance_of_those_here()
-        self._incredible = Seldom(INCREDIBLE_LOGGED_EVERY, clock)
+        self._incredible = LogThrottle(INCREDIBLE_LOGGED_EVERY, clock)
         self._returns: deque[float] = deque(maxlen=100)
         self._lengths: deque[int] = deque(maxlen=100)
         self._successes: deque[bool] = deque(maxlen=100)

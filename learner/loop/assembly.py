@@ -22,8 +22,8 @@ from learner.loop.window import RecordWindow
 from learner.records.csv_recorder import CsvRecorder
 from learner.records.curve import draw_learning_curve
 from learner.replay.limiter import RatioLimiter
-from learner.replay.suspects import tell_suspects
-from learner.shared.durable import tolerated
+from learner.replay.screening import report_suspects
+from learner.shared.durable import logging_write_errors
 from learner.storage.checkpointer import WINDOW, Checkpointer
 from learner.storage.moment import Moment
 from learner.storage.resume import Resumable, ResumePoint
@@ -73,7 +73,7 @@ def make_learner(
         replay=run.memory,
     )
     run.dir.write_text("config.yaml", dump_config(config))
-    stack.callback(tolerated("the run ends without its learning curve")(_draw_curve), run)
+    stack.callback(logging_write_errors("the run ends without its learning curve")(_draw_curve), run)
     learner = Learner(
         agent=run.parts.agent,
         buffer=place_on_device(run.buffer, run.memory, config),
@@ -87,7 +87,7 @@ def make_learner(
         checkpointer=checkpointer,
         window=window,
         computing=computing_in(trainer.precision, trainer.device),
-        explain=lambda: tell_suspects(run.memory, run.buffer.last_drawn, run.find_actor, run.quarantine),
+        explain=lambda: report_suspects(run.memory, run.buffer.last_drawn, run.find_actor, run.quarantine),
         episodes=episodes,
     )
     if earlier is None:
@@ -114,7 +114,7 @@ def _restore(run: Run, earlier: ResumePoint, parts: dict[str, Resumable]) -> Mom
 def _make_recorders(run: Run, stack: ExitStack, opt_steps: int) -> list[Recorder]:
     """Open ``metrics.csv``, whose records after ``opt_steps`` are removed, and the recorders of the configuration."""
     recorders: list[Recorder] = []
-    closing = tolerated("the last records are missing")
+    closing = logging_write_errors("the last records are missing")
     with run.dir.writing():
         recorders.append(CsvRecorder(run.dir.path / "metrics.csv", opt_steps))
     stack.callback(closing(recorders[0].close))

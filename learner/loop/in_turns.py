@@ -22,7 +22,7 @@ from learner.loop.run import Result, Run, open_directory
 from learner.records.status import Status
 from learner.replay.limiter import RatioLimiter
 from learner.replay.local_sink import LocalSink
-from learner.shared.mapped import held_alone
+from learner.shared.mapped import holding_alone
 from learner.storage.origin import Origin
 
 log = logging.getLogger(__name__)
@@ -132,7 +132,7 @@ class Trainer:
                 origin=origin,
             )
             self.run = stack.enter_context(opened)
-            stack.enter_context(held_alone(directory.shared))
+            stack.enter_context(holding_alone(directory.shared))
             self._actor = ActorInTurns(self.run)
             self.learner = make_learner(
                 self.run,

@@ -23,7 +23,7 @@ from common.interfaces import Agent, Recorder, ReplayBuffer
 from common.process.clocks import Every
 from learner.evaluation.scoring import Scored, Scoring
 from learner.loop.window import RecordWindow
-from learner.shared.durable import WITHOUT_CHECKPOINT, tolerated
+from learner.shared.durable import WITHOUT_CHECKPOINT, logging_write_errors
 from learner.storage.checkpoint import Checkpoints
 from learner.storage.checkpointer import Checkpointer
 from learner.storage.moment import Moment
@@ -221,7 +221,7 @@ class Learner:
         if record:
             self._write(moment, record | self._window.means())
         if self._save.due(self.opt_steps):
-            with tolerated(WITHOUT_CHECKPOINT):
+            with logging_write_errors(WITHOUT_CHECKPOINT):
                 self._save_as(str(self.opt_steps))
         self._check_budget()
         if self.outcome is None and self._sync.due(self.opt_steps):
@@ -261,7 +261,7 @@ class Learner:
             return
         self.publish(self.opt_steps, wait=True)
         for recorder in self._recorders:
-            with tolerated("the last records are missing"):
+            with logging_write_errors("the last records are missing"):
                 recorder.flush()
         self._save_as("final")
         try:
@@ -303,7 +303,7 @@ class Learner:
         log.info("opt step %d: evaluation %.2f (best so far %.2f)", scored.moment.opt_steps, score, self.best_score)
         if score > self.best_score:  # Strictly; NaN never is.
             self.best_score = score
-            with tolerated(WITHOUT_CHECKPOINT):
+            with logging_write_errors(WITHOUT_CHECKPOINT):
                 self.scoring.keep_best(self.agent, scored)
         if self._reaches_target(score) and self.outcome is not Outcome.STOPPED:
             self.outcome = Outcome.TARGET  # Also where the score of the last opt step comes after MAX_OPTS.
@@ -317,7 +317,7 @@ class Learner:
         bad = [f"{key} {value}" for key, value in record.items() if not math.isfinite(value)]
         self.last_record = {**self.last_record, **record}
         for recorder in self._recorders:
-            with tolerated("training goes on without this record"):
+            with logging_write_errors("training goes on without this record"):
                 recorder.write(moment.opt_steps, record)
                 recorder.flush()
         if bad:

@@ -13,7 +13,7 @@ from rich.console import Console
 
 from common.config.run_config import RunConfig
 from common.errors import ConfigError, DatasetError
-from learner.datasets.datasets import Dataset, open_dataset
+from learner.datasets.opening import Dataset, open_dataset
 from learner.loop.assembly import make_learner
 from learner.loop.run import Result, Run, open_directory
 from learner.records.status import Status

@@ -13,8 +13,8 @@ import torch
 from rich.console import Console
 
 from common.config.run_config import RunConfig, dump_config
-from learner.datasets.copying import load
-from learner.datasets.datasets import Dataset, open_dataset
+from learner.datasets.loading import load_dataset
+from learner.datasets.opening import Dataset, open_dataset
 from learner.evaluation.eval_env import build_eval_env
 from learner.loop.learner import Learner, Outcome
 from learner.loop.learner_parts import build_learner_parts
@@ -25,7 +25,7 @@ from learner.replay.quarantine import Quarantine
 from learner.replay.screening import screen
 from learner.replay.value_rules import ValueRules
 from learner.shared.actor_table import actor_of, map_actor_table, upgrade_actor_table
-from learner.shared.durable import tolerated
+from learner.shared.durable import logging_write_errors
 from learner.storage.checkpoint import Checkpoints
 from learner.storage.origin import Origin
 from learner.storage.resume import ResumePoint
@@ -129,7 +129,7 @@ class Run:
                 guard,
             )
             self.memory = open_memory(directory, self.parts.schema, config.replay, slack, earlier)
-            stack.callback(tolerated("after a power cut the newest items may be missing")(self.memory.close))
+            stack.callback(logging_write_errors("after a power cut the newest items may be missing")(self.memory.close))
             self.value_rules = ValueRules.of(self.parts.schema, config.server)
             self.quarantine = Quarantine(directory.shared, "trainer")
             if earlier is not None:
@@ -150,9 +150,9 @@ class Run:
         self._stack.close()
 
     def load(self, dataset: Dataset, *, whole: bool = False, console: Console | None = None) -> None:
-        """Copy recorded items into the replay, before the learner is made; see ``learner.datasets.copying.load``."""
+        """Copy recorded items into the replay, before the learner is made; see ``learner.datasets.loading``."""
         batch = self.config.push.n_buffer
-        load(dataset, self.parts, self.memory, self.value_rules, batch, whole=whole, console=console)
+        load_dataset(dataset, self.parts, self.memory, self.value_rules, batch, whole=whole, console=console)
 
     def find_actor(self, incarnation: int) -> tuple[int, str] | None:
         """The id and host of the actor with this incarnation; None if the table of actors does not know it.

@@ -83,7 +83,7 @@ class LearnerServer:
             self.run = run = stack.enter_context(Run(config, directory, earlier, origin=origin))
             self.buffer, shared = run.buffer, directory.shared
             # The files of a resumed run are there already, unless the run was in turns or from a dataset until now.
-            self.control = ControlBlock.at(shared, create=not (shared / "control").exists())
+            self.control = ControlBlock.open(shared, create=not (shared / "control").exists())
             self.control.start(directory.identity.incarnation, self.buffer.sampled)
             self.ratio = LiveRatio(self.control, RatioLimiter.of(config, run.memory.began))
             self.actor_table = map_actor_table(shared, create=not (shared / "actors").exists())

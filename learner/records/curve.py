@@ -5,16 +5,16 @@ from __future__ import annotations
 import csv
 from pathlib import Path
 
-import matplotlib
-
-matplotlib.use("Agg")
-from matplotlib.figure import Figure
-
 _NEEDED = ("seconds", "samples_total", "eval_reward", "eval_reward_min", "eval_reward_max")
 
 
 def draw_learning_curve(metrics: Path, picture: Path, title: str, target: float | None) -> bool:
     """Draw evaluation return against wall-clock and against samples; False if nothing was evaluated."""
+    import matplotlib  # It takes a quarter of a second, which a run need not pay when it begins.
+
+    matplotlib.use("Agg")
+    from matplotlib.figure import Figure
+
     with metrics.open(newline="") as file:
         rows = [row for row in csv.DictReader(file) if row["eval_reward"]]
     if not rows:

@@ -23,7 +23,7 @@ from prometheus_client.registry import Collector
 from common.config.run_config import MetricsConfig
 from common.config.server_config import TlsConfig
 from common.errors import AddressError
-from common.process.log import Seldom
+from common.process.log import LogThrottle
 from common.wire.tls import read_authorities, read_pair
 
 log = logging.getLogger(__name__)
@@ -114,7 +114,7 @@ def _app_of(collector: Collector, scrapes: Scrapes) -> _App:
     registry.register(collector)
     prometheus_client.ProcessCollector(registry=registry)
     prometheus_client.PlatformCollector(registry=registry)
-    answer, failures = prometheus_client.make_wsgi_app(registry), Seldom(FAILURES_LOGGED_EVERY)
+    answer, failures = prometheus_client.make_wsgi_app(registry), LogThrottle(FAILURES_LOGGED_EVERY)
 
     def app(environment: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:
         began = time.monotonic()
@@ -164,7 +164,7 @@ class _Server(ThreadingWSGIServer):
         self._open = dict[socket.socket, float]()
         """When each connection began, the oldest first."""
         self._lock = threading.Lock()  # The threads of connections take out of it what the accepting thread put in.
-        self._failures = Seldom(FAILURES_LOGGED_EVERY)
+        self._failures = LogThrottle(FAILURES_LOGGED_EVERY)
         super().__init__((host, port), _Handler)
 
     def get_request(self) -> tuple[socket.socket, Any]:

@@ -24,27 +24,27 @@ LIVE_SECONDS, PLAIN_SECONDS = 0.5, 5.0
 
 
 @contextmanager
-def loading(name: str, total: int, console: Console | None) -> Iterator[Callable[[int], None]]:
-    """Show how many of ``total`` steps are loaded; the callable is told of every few more.
+def loading_progress(name: str, total: int, console: Console | None) -> Iterator[Callable[[int], None]]:
+    """Show how much of a dataset is loaded; the callable takes the number of items since its last call.
 
     Args:
-        name: of what is loaded.
-        total: steps, about.
-        console: draws a bar on it if it is a terminal; None logs plain lines.
+        name: of the dataset.
+        total: steps of the dataset; a step processor may make more or fewer items of them.
+        console: a terminal that shows a bar; None logs plain lines.
     """
     done, next_line = 0, time.monotonic() + PLAIN_SECONDS
     with rich.progress.Progress(console=console, disable=console is None) as bars:
         bar = bars.add_task(f"loading {name}", total=total)
 
-        def more(steps: int) -> None:
+        def advance(items: int) -> None:
             nonlocal done, next_line
-            done += steps
+            done += items
             bars.update(bar, completed=done)
             if console is None and time.monotonic() >= next_line:
                 log.info("loading %s: %d of %d steps", name, done, total)
                 next_line += PLAIN_SECONDS
 
-        yield more
+        yield advance
     log.info("loaded %d items from %s", done, name)
 
 

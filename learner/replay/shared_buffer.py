@@ -1,4 +1,4 @@
-"""What all replay buffers over shared memory have in common."""
+"""The base class of the replay buffers over shared memory."""
 
 from __future__ import annotations
 
@@ -7,16 +7,17 @@ import abc
 import numpy as np
 
 from common.data import Array, Items, Snapshot
+from common.interfaces import ReplayBuffer
 from learner.replay.memory import ReplayMemory
 from learner.replay.reader import ReplayReader
 
 
-class SharedReplay(abc.ABC):
-    """A ``ReplayBuffer`` whose items come from another process, and whose draws go on when the run is resumed.
+class SharedReplay(ReplayBuffer, abc.ABC):
+    """A ``ReplayBuffer`` whose items another process stores, and whose state checkpoints keep.
 
-    A buffer of your own derives from this class and says in ``draw`` which items a batch has. ``_reader.bounds()``
-    gives the first index and the end of those that can be drawn, and ``_rng`` makes a resumed run draw as one that was
-    never interrupted. If draws depend on anything else, override ``state`` and ``restore`` too.
+    A buffer of your own derives from this class and chooses items in ``draw``. There ``_reader.bounds()`` gives the
+    first absolute index and the end of those that can be drawn, and ``_rng`` lets a resumed run draw what it would have
+    drawn. If draws depend on anything else, override ``state`` and ``restore`` too.
 
     Args:
         memory: read only here.
@@ -45,7 +46,7 @@ class SharedReplay(abc.ABC):
         return len(self._memory)
 
     def batch(self, size: int) -> Items:
-        """Draw ``size`` items; the arrays are valid until the next call.
+        """Draw ``size`` items with replacement; the arrays are valid until the next call.
 
         Raises:
             IndexError: there is nothing to draw from.
@@ -56,7 +57,7 @@ class SharedReplay(abc.ABC):
             index, beside = self.draw(n)
             more.update(beside)
             drawn = {**beside, "index": index}
-            # Items with values that may not be stored are never learnt from; others are drawn in their places.
+            # Excluded items are never learnt from: others are drawn in their places.
             if len(self._memory.excluded) and len(bad := np.flatnonzero(self._memory.is_excluded(index))):
                 for name, column in draw(len(bad)).items():
                     drawn[name][bad] = column
@@ -68,21 +69,24 @@ class SharedReplay(abc.ABC):
 
     @abc.abstractmethod
     def draw(self, size: int) -> tuple[Array, Items]:
-        """Draw absolute indices ``[size]`` int64, and further columns of their batch, such as weights; counts nothing.
+        """Draw items without gathering their rows, for a caller that has them elsewhere; counts nothing.
+
+        Returns:
+            Absolute indices ``[size]`` int64, and the columns that a batch of them has beside the columns of items.
 
         Raises:
             IndexError: there is nothing to draw from.
         """
 
-    def update_priority(self, index: Array, td_error: Array) -> None:  # noqa: B027 - most buffers have no priorities
-        """Give items ``[n]`` the priorities of their errors ``[n]``; by default nothing changes."""
+    def update_priority(self, index: Array, td_error: Array) -> None:
+        """Give items ``[n]`` the priorities of their errors ``[n]``; by default, nothing changes."""
 
     def state(self) -> Snapshot:
-        """What draws depend on beside the items."""
+        """All that later draws depend on, except the items."""
         return Snapshot({"sampled": self._sampled, "rng": self._rng.bit_generator.state})
 
     def restore(self, state: Snapshot) -> None:
-        """Go on as ``state`` says.
+        """Draw from now on as the buffer would have done that gave ``state``.
 
         Raises:
             CheckpointError: it is the state of another kind of buffer.
@@ -96,5 +100,5 @@ class SharedReplay(abc.ABC):
         self.last_drawn = index
 
     def skip(self, n: int) -> None:
-        """Count ``n`` items as drawn."""
+        """Count ``n`` items as drawn that were not."""
         self._sampled += n

@@ -1,4 +1,4 @@
-"""One row for each actor process the run has known, in shared memory: ingest writes, everybody reads."""
+"""The table of actors, in shared memory: a row for each actor process that the run has known. Only ingest writes it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class ActorState(enum.IntEnum):
 
     UNUSED = 0
     AWAY = 1
-    """Its stream broke; it may come back."""
+    """Its stream broke; the actor may come back."""
     ONLINE = 2
     LEFT = 3
     """Said goodbye."""
@@ -80,28 +80,28 @@ REPORTED = (
     "env_rebuilds",
     "env_hangs",
 )
-"""Columns that an actor reports of itself; ``Report`` in the .proto says what they mean."""
+"""Columns that an actor reports of itself; ``Report`` in the .proto explains them."""
 
 
 _ADDED = ("name", "version")
 """Columns that tables of release 0.1 do not have."""
-_ROW_OF_0_1 = np.dtype([(column, _ROW[column].str) for column in _ROW.names or () if column not in _ADDED])
+ROW_OF_0_1 = np.dtype([(column, _ROW[column].str) for column in _ROW.names or () if column not in _ADDED])
 
 
 def upgrade_actor_table(directory: Path) -> None:
-    """Give the table of a run that release 0.1 began the columns that it lacks, so that the run can be resumed.
+    """Add the columns that the table of a run of release 0.1 lacks, so that the run can be resumed.
 
-    A run without a table, as one of ``sync-train``, needs none.
+    Nothing happens to a table of this release, nor to a run without a table, such as a run of ``sync-train``.
 
     Raises:
         RunDirectoryError: it cannot be read or written.
     """
     path = directory / "actors"
     try:
-        if not path.exists() or path.stat().st_size != _ROW_OF_0_1.itemsize * N_ROWS:
+        if not path.exists() or path.stat().st_size != ROW_OF_0_1.itemsize * N_ROWS:
             return
-        before, table = np.fromfile(path, _ROW_OF_0_1), np.zeros(N_ROWS, _ROW)
-        for column in _ROW_OF_0_1.names or ():
+        before, table = np.fromfile(path, ROW_OF_0_1), np.zeros(N_ROWS, _ROW)
+        for column in ROW_OF_0_1.names or ():
             table[column] = before[column]
         part = path.with_name(".actors.part")
         with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
@@ -114,7 +114,11 @@ def upgrade_actor_table(directory: Path) -> None:
 
 
 def map_actor_table(directory: Path, *, create: bool, writable: bool = True) -> Array:
-    """The table as a structured array ``[N_ROWS]``; ``last_seen`` is on the host's monotonic clock."""
+    """Map the table as a structured array ``[N_ROWS]``; ``last_seen`` is in seconds on the host's monotonic clock.
+
+    Raises:
+        RunDirectoryError: it cannot be made or opened.
+    """
     mapped = map_file(directory / "actors", _ROW.itemsize * N_ROWS, create=create, writable=writable)
     return np.frombuffer(mapped, _ROW)
 

@@ -17,8 +17,8 @@ import torch
 from common.interfaces import Agent
 from common.process.clocks import Deadline
 from learner.replay.memory import ReplayMemory
-from learner.replay.watermark import Watermark
-from learner.shared.durable import WITHOUT_CHECKPOINT, tolerated
+from learner.replay.recovery import Watermark
+from learner.shared.durable import WITHOUT_CHECKPOINT, logging_write_errors
 from learner.storage.moment import Moment
 from learner.storage.resume import Resumable
 from learner.storage.training_state import RunState, StateFiles
@@ -122,7 +122,7 @@ class Checkpointer:
         if bad:
             log.error("opt step %d: no checkpoint is written: expected finite values in %s", state.opt_steps, bad)
             return
-        with tolerated(WITHOUT_CHECKPOINT):
+        with logging_write_errors(WITHOUT_CHECKPOINT):
             self._files.write(state, self._sync_replay())
 
     def _sync_replay(self) -> Watermark | None:

@@ -15,7 +15,7 @@ from common.data import Snapshot
 from common.errors import CheckpointError, ConfigError
 from common.interfaces import Agent
 from learner.replay.memory import ReplayMemory
-from learner.replay.watermark import Watermark
+from learner.replay.recovery import Watermark
 from learner.storage.checkpoint import read_best_score
 from learner.storage.moment import Moment
 from learner.storage.training_state import RunState, read_newest_state, read_newest_watermark
@@ -74,7 +74,7 @@ class ResumePoint:
     def saved_capacity(self) -> int | None:
         """The number of items for which the run's replay has room; None if the replay is missing."""
         replay = self.directory / "shared" / "replay"
-        return ReplayMemory.saved(replay).capacity if replay.exists() else None
+        return ReplayMemory.open_saved(replay).capacity if replay.exists() else None
 
     def require_same_agent(self, config: RunConfig) -> None:
         """See that the run goes on with the agent that it began with.

@@ -3,7 +3,7 @@
     manifest.json       format, run, incarnation, opt steps, score, configuration's hash, SHA-256 of the other files
     state.json          counters and random generators
     state.safetensors   networks, targets, optimisers
-    replay.json         how far the replay was when all of it was on disk (``learner.replay.watermark``)
+    replay.json         how far the replay was when all of it was on disk (``learner.replay.recovery``)
 
 Each directory is complete or not there. Hashes tell a file that a disk has damaged; then the checkpoint before is read.
 """
@@ -29,8 +29,8 @@ from safetensors.torch import load_file, save_file
 from common.data import Snapshot
 from common.errors import CheckpointError
 from common.interfaces import TrainingState
-from learner.replay.watermark import Watermark
-from learner.shared.durable import put_in_place, swept
+from learner.replay.recovery import Watermark
+from learner.shared.durable import put_in_place, removing_unfinished
 from learner.storage.checkpoint import SaveCounts
 from learner.storage.moment import Moment
 from learner.storage.rundir import list_numbered
@@ -159,7 +159,7 @@ class StateFiles:
         Raises:
             CheckpointError: it cannot be written, or holds NaN and would be of no use; earlier ones are still there.
         """
-        with self._counts.timed(), swept(self.directory / f".{state.opt_steps}.part") as draft:
+        with self._counts.timed(), removing_unfinished(self.directory / f".{state.opt_steps}.part") as draft:
             _require_no_nan(state)
             if self._guard is not None:
                 self._guard()

@@ -9,7 +9,7 @@ from actor.proxy import ReplayBufferProxy
 from common.config.run_config import PushConfig
 from common.data import NO_MODEL, Column, Items, ModelVersion, Schema
 from common.errors import SchemaMismatchError
-from common.wire.gather import Gathered
+from common.wire.frames import BufferedItems
 
 SCHEMA = Schema((Column("n", "<i8"), Column("pair", "<f4", (2,))))
 
@@ -26,7 +26,7 @@ class Batches:
         self.numbers: list[list[int]] = []
         self.behaviours: list[ModelVersion] = []
 
-    def send(self, batch: Gathered, behaviour: ModelVersion) -> None:
+    def send(self, batch: BufferedItems, behaviour: ModelVersion) -> None:
         items = batch.items(SCHEMA)
         numbers = items["n"]
         assert SCHEMA.count(items) == batch.rows
@@ -76,7 +76,7 @@ def test_nothing_is_handed_over_twice_and_flushing_nothing_sends_nothing() -> No
     assert sink.numbers == [[0, 1], [2]]
 
 
-def test_a_batch_is_stamped_with_the_model_that_chose_its_first_action() -> None:
+def test_a_batch_carries_the_version_of_the_model_that_chose_its_first_action() -> None:
     proxy, sink, _ = make(3)
     older, newer, newest = ModelVersion(1, 5), ModelVersion(1, 9), ModelVersion(2, 0)
     proxy.push(rows(0))

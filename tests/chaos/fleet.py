@@ -14,8 +14,8 @@ from learner.shared.actor_table import map_actor_table
 from tests.chaos.audit import Audit, audit
 from tests.chaos.wire import NAME, Host, Wire
 from tests.chaos.witness import noted
-from tests.conftest import Command, children_of, counting_values, endpoints, kill, merged, wait_for
-from tests.e2e.test_by_hand import ENDLESS, free_port, steps_by_actor
+from tests.conftest import Command, children_of, counting_values, endpoints, free_port, kill, merged, wait_for
+from tests.e2e.test_by_hand import ENDLESS, steps_by_actor
 from tests.e2e.test_resume import kept
 
 Victim = Literal["actor", "ingest", "trainer", "host"]
@@ -101,7 +101,7 @@ class Fleet:
     def ready(self) -> None:
         """Wait until the run has come up and every actor takes part."""
         endpoints(self.run_dir)
-        self._memory = ReplayMemory.saved(self.run_dir / "shared" / "replay")
+        self._memory = ReplayMemory.open_saved(self.run_dir / "shared" / "replay")
         self._all_take_part()
 
     def _all_take_part(self) -> None:

@@ -62,7 +62,7 @@ class Target:
             server={"max_actors": MAX_ACTORS, "max_rows": MAX_ROWS, "lost_seconds": 1e6},
         )
         directory.mkdir()
-        ControlBlock.at(directory, create=True).start(1, 0)
+        ControlBlock.open(directory, create=True).start(1, 0)
         map_actor_table(directory, create=True)
         frame_capacity = config.replay.frame_capacity
         ReplayMemory(directory / "replay", schema, CAPACITY, create=True, frame_capacity=frame_capacity)

@@ -18,7 +18,7 @@ from learner.replay.memory import ReplayMemory
 from learner.storage.training_state import read_newest_state
 from tests.chaos.report import scratch, tell
 from tests.conftest import Command, children_of, counting_values, endpoints, kill, merged, wait_for
-from tests.e2e.test_by_hand import ENDLESS, steps_by_actor
+from tests.e2e.test_by_hand import CALM, steps_by_actor
 from tests.e2e.test_resume import kept
 from tests.parts import CheckingAgent, check_rows
 
@@ -29,10 +29,10 @@ _MARK: Final = "CROSSBORDER_CHAOS"
 
 
 class HeavyAgent(CheckingAgent):
-    """Has 100 MB to keep, so that a checkpoint is nearly always being written."""
+    """Has 40 MB to keep, so that a checkpoint is nearly always being written."""
 
     def save_params(self) -> Mapping[str, torch.Tensor]:
-        return {**super().save_params(), "ballast": torch.zeros(25_000_000)}
+        return {**super().save_params(), "ballast": torch.zeros(10_000_000)}
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ def end_from(name: str, directory: Path) -> float:
         AssertionError: a process is left, or something is not on disk.
     """
     state, run_dir = STATES[name], directory / "run"
-    values = merged(counting_values(run_dir), {"trainer": {**ENDLESS, "checkpoint_seconds": 0.01}})
+    values = merged(merged(counting_values(run_dir), CALM), {"trainer": {"checkpoint_seconds": 0.01}})
     values = merged(values, state.changes)
     if name == "evaluation":
         values["evaluator"]["params"] = {"begun": str(directory / "evaluates")}
@@ -134,7 +134,7 @@ def _check_flushed(run_dir: Path) -> None:
     assert not list(run_dir.rglob("*.part")), "nothing is half written"
     records = (run_dir / "metrics.csv").read_text()
     assert records.endswith("\n") or not records, "the last row is whole"
-    memory = ReplayMemory.saved(run_dir / "shared" / "replay")
+    memory = ReplayMemory.open_saved(run_dir / "shared" / "replay")
     assert memory.committed >= final["samples_total"], "actors hand over their last items after it"
     check_rows({name: column[: memory.committed] for name, column in memory.columns.items()})
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import yaml
 
-from tests.conftest import ROOT, wait_for
-from tests.dashboards.stack import Prometheus, answers, free_port
+from tests.conftest import ROOT, free_port, wait_for
+from tests.dashboards.stack import Prometheus, answers
 
 PROJECT = "crossborder-test"
 NETWORK = f"{PROJECT}_default"

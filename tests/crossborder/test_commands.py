@@ -3,6 +3,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import tomllib
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -11,13 +12,15 @@ from crossborder import commands
 from tests.conftest import ROOT
 
 SCRIPTS: dict[str, str] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
+NEED_NO_LEARNER = {"actor-worker", "crossborder-health", "crossborder-certs"}
 
 
-def run(name: str, *path: Path, cwd: Path) -> subprocess.CompletedProcess[str]:
-    """A command as it is installed, with a search path before the rest."""
+def run(name: str, *path: Path, cwd: Path, without: Sequence[str] = ()) -> subprocess.CompletedProcess[str]:
+    """A command as it is installed, with a search path before the rest, and as if some packages were not installed."""
     module, _, attr = SCRIPTS[name].partition(":")
+    hide = f"import sys; sys.modules.update(dict.fromkeys({[*without]}))"
     return subprocess.run(
-        [sys.executable, "-P", "-c", f"import sys; from {module} import {attr}; sys.exit({attr}(['--help']))"],
+        [sys.executable, "-P", "-c", f"{hide}; from {module} import {attr}; sys.exit({attr}(['--help']))"],
         env={"PYTHONPATH": ":".join(map(str, path))},
         cwd=cwd,
         capture_output=True,
@@ -55,3 +58,17 @@ def test_a_package_of_our_name_that_is_not_found_first_is_no_harm(tmp_path: Path
     (tmp_path / "common").mkdir()
     (tmp_path / "common" / "__init__.py").touch()
     assert run("learner-server", ROOT, cwd=tmp_path).returncode == 0
+
+
+@pytest.mark.parametrize("name", sorted({*SCRIPTS} - NEED_NO_LEARNER))
+def test_a_learners_command_on_an_actor_host_names_the_extra_to_install(name: str, tmp_path: Path) -> None:
+    told = run(name, ROOT, cwd=tmp_path, without=["rich", "shtab"])
+    assert (told.returncode, told.stdout) == (3, "")
+    assert f"{name}: expected what a learner needs, found no rich, shtab\n{name}: pip install 'cross" in told.stderr
+    assert "crossborder[learner]" in told.stderr
+
+
+@pytest.mark.parametrize("name", sorted(NEED_NO_LEARNER))
+def test_an_actors_command_and_the_one_for_certificates_need_nothing_of_a_learner(name: str, tmp_path: Path) -> None:
+    told = run(name, ROOT, cwd=tmp_path, without=commands.LEARNER_NEEDS)
+    assert (told.returncode, told.stderr) == (0, "")

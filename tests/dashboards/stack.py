@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import queue
 import shutil
-import socket
 import subprocess
 import threading
 import urllib.error
@@ -20,7 +19,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.conftest import ROOT, wait_for
+from tests.conftest import ROOT, free_port, wait_for
 
 SHIPPED = ROOT / "docker" / "prometheus"
 
@@ -29,11 +28,6 @@ def needs(*programs: str) -> pytest.MarkDecorator:
     """Skips where a program is not installed, and says so."""
     missing = [program for program in programs if shutil.which(program) is None]
     return pytest.mark.skipif(bool(missing), reason=f"not installed: {', '.join(missing)} (apt-get; see .ci/run)")
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])
 
 
 def get(url: str) -> Any:

@@ -16,11 +16,11 @@ import pytest
 from common.errors import AuthenticationError, DivergedError
 from common.wire.pb import crossborder_pb2 as pb
 from learner.loop.server import LearnerServer
-from tests.conftest import Command, MakeConfig, endpoints, kill, wait_for
-from tests.dashboards.stack import free_port, needs, on_call
+from tests.conftest import Command, MakeConfig, endpoints, free_port, kill, merged, wait_for
+from tests.dashboards.stack import needs, on_call
 from tests.dashboards.test_alerts import NAMES, reach
 from tests.disks import mounted
-from tests.e2e.test_by_hand import ENDLESS
+from tests.e2e.test_by_hand import CALM, ENDLESS
 from tests.learner.ingest.test_service import SECONDS, Client, Talk
 from tests.security.conftest import Secured, join, write
 
@@ -101,7 +101,7 @@ def test_a_call_without_a_valid_token(tmp_path: Path) -> None:
 
 def test_a_run_whose_checkpoints_cannot_be_written(start: Start, write_config: WriteConfig, tmp_path: Path) -> None:
     checkpoints = tmp_path / "run" / "checkpoints"
-    config = write_config(trainer={**ENDLESS, "checkpoint_seconds": 0.2})
+    config = write_config(**merged(CALM, {"trainer": {"checkpoint_seconds": 0.2}}))
     start("learner-server", "--config", str(config), "--local-actors", "1")
     wait_for((tmp_path / "run" / "endpoints.json").exists, "the learner is up")
     with on_call(tmp_path, endpoints(tmp_path / "run"), SOONER) as (asked, alerts):
@@ -114,9 +114,9 @@ def test_a_run_whose_checkpoints_cannot_be_written(start: Start, write_config: W
 def test_a_run_that_diverges_and_is_started_again(start: Start, write_config: WriteConfig, tmp_path: Path) -> None:
     run_dir, ill = tmp_path / "run", tmp_path / "ill"
     agent = {"target": "tests.parts:DivergingAgent", "params": {"ill": str(ill)}}
-    trainer = {**ENDLESS, "checkpoint_seconds": 0.1, "record_interval": 10}
+    trainer = {"checkpoint_seconds": 0.1, "record_interval": 10}
     metrics = {"trainer_port": free_port(), "ingest_port": free_port()}
-    config = write_config(agent=agent, trainer=trainer, metrics=metrics)
+    config = write_config(**merged(CALM, {"agent": agent, "trainer": trainer, "metrics": metrics}))
     server = start("learner-server", "--config", str(config), "--local-actors", "1")
     wait_for((run_dir / "endpoints.json").exists, "the learner is up")
     over_the_restart = {**SOONER, "[10m]": "[60s]"}  # A busy machine may take longer than 20 s to start it again.

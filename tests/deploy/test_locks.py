@@ -14,7 +14,9 @@ from tests.conftest import ROOT
 DOCKER = ROOT / "docker"
 LOCKS = sorted(DOCKER.glob("*.lock"))
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
-WANTED = [*PROJECT["project"]["dependencies"], *PROJECT["project"]["optional-dependencies"]["certs"]]
+ACTOR_WANTS = PROJECT["project"]["dependencies"]
+EXTRAS = PROJECT["project"]["optional-dependencies"]
+LEARNER_WANTS = [*ACTOR_WANTS, *EXTRAS["learner"], *EXTRAS["certs"]]
 
 
 def entries(lock: str) -> list[str]:
@@ -37,11 +39,18 @@ def test_every_package_is_pinned_to_one_version_and_its_hashes(lock: str) -> Non
 
 
 @pytest.mark.parametrize("torch", ["torch-cpu.lock", "torch-cuda.lock"])
-@pytest.mark.parametrize("wanted", WANTED)
-def test_what_pyproject_asks_for_is_locked_within_its_range(wanted: str, torch: str) -> None:
-    requirement = Requirement(wanted)
-    locked = pins("requirements.lock", torch)
-    assert requirement.specifier.contains(locked[canonicalize_name(requirement.name)].partition("+")[0])
+@pytest.mark.parametrize("image", ["actor", "learner"])
+def test_what_pyproject_asks_for_is_locked_within_its_range(image: str, torch: str) -> None:
+    locks = ["actor.lock"] if image == "actor" else ["actor.lock", "learner.lock"]
+    locked = pins(*locks, torch)
+    for wanted in map(Requirement, ACTOR_WANTS if image == "actor" else LEARNER_WANTS):
+        assert wanted.specifier.contains(locked[canonicalize_name(wanted.name)].partition("+")[0])
+
+
+def test_the_learners_lock_repeats_nothing_of_the_actors_which_has_nothing_that_only_learners_need() -> None:
+    actor, learner = pins("actor.lock"), pins("learner.lock")
+    assert not {*actor} & {*learner}
+    assert {canonicalize_name(Requirement(wanted).name) for wanted in EXTRAS["learner"]} <= {*learner}
 
 
 @pytest.mark.parametrize("wanted", PROJECT["build-system"]["requires"])
@@ -51,7 +60,7 @@ def test_what_builds_the_wheel_is_locked(wanted: str) -> None:
 
 
 def test_both_builds_of_torch_are_of_one_version_and_share_what_else_they_need() -> None:
-    cpu, cuda, others = pins("torch-cpu.lock"), pins("torch-cuda.lock"), pins("requirements.lock")
+    cpu, cuda, others = pins("torch-cpu.lock"), pins("torch-cuda.lock"), pins("actor.lock", "learner.lock")
     assert cpu["torch"] == f"{cuda['torch']}+cpu"
     assert {name: cuda[name] for name in set(cuda) & set(others)} == {
         name: others[name] for name in set(cuda) & set(others)

@@ -20,9 +20,9 @@ from learner.loop.server import LearnerServer
 from learner.replay.memory import ReplayMemory
 from learner.shared.actor_table import map_actor_table
 from learner.storage.rundir import RunDir
-from tests.conftest import Command, counting_config, endpoints, wait_for
+from tests.conftest import Command, counting_config, endpoints, merged, wait_for
 from tests.disks import Disk
-from tests.e2e.test_by_hand import ENDLESS, grows, steps_by_actor
+from tests.e2e.test_by_hand import CALM, grows, steps_by_actor
 from tests.e2e.test_resume import kept
 from tests.learner.loop.test_in_turns import cartpole
 from tests.learner.records.test_families import scrape
@@ -54,8 +54,8 @@ def test_a_run_goes_on_while_the_disk_is_full_and_keeps_checkpoints_and_records_
     start: Callable[..., Command], write_config: Callable[..., Path], disk: Disk
 ) -> None:
     run_dir = disk.path / "run"
-    trainer = {**ENDLESS, "checkpoint_seconds": 0.1, "record_interval": 20}
-    config = write_config(trainer=trainer, replay={"capacity": 500_000, "samples_per_insert": 1.6})
+    changes = {"trainer": {"checkpoint_seconds": 0.1, "record_interval": 20}, "replay": {"capacity": 500_000}}
+    config = write_config(**merged(CALM, changes))
     server = start("learner-server", "--config", str(config), "--run-dir", str(run_dir), "--local-actors", "1")
     wait_for(lambda: kept(run_dir) > 0, "a checkpoint")
     for lost in ("checkpoint", "record"):
@@ -73,7 +73,7 @@ def test_a_run_goes_on_while_the_disk_is_full_and_keeps_checkpoints_and_records_
     with (run_dir / "metrics.csv").open(newline="") as file:
         axis = [int(row["opt_steps"]) for row in csv.DictReader(file)]
     assert axis == sorted(set(axis))
-    memory = ReplayMemory.saved(run_dir / "shared" / "replay")
+    memory = ReplayMemory.open_saved(run_dir / "shared" / "replay")
     table = map_actor_table(run_dir / "shared", create=False)
     items = {name: column[: memory.committed] for name, column in memory.columns.items()}
     assert_complete(items, {0: int(table["env_steps"][0])})
@@ -103,7 +103,7 @@ def test_a_second_learner_is_refused_and_the_first_goes_on(
     start: Callable[..., Command], write_config: Callable[..., Path], tmp_path: Path
 ) -> None:
     run_dir = tmp_path / "run"
-    first = start("learner-server", "--config", str(write_config(trainer=ENDLESS)), "--local-actors", "1")
+    first = start("learner-server", "--config", str(write_config(**CALM)), "--local-actors", "1")
     wait_for(lambda: any(steps_by_actor(run_dir).values()), "items")
     config = counting_config(run_dir, server=SERVER)
     with pytest.raises(RunDirectoryError, match="another learner is using"), LearnerServer(config, resume=True):

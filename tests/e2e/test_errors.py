@@ -16,6 +16,7 @@ import yaml
 
 from common.wire.pb import crossborder_pb2 as pb
 from common.wire.rpc import ERROR_KEY, PROTOCOL_VERSION
+from learner.commands import learner_server
 from tests.conftest import Command, endpoints
 
 Start = Callable[..., Command]
@@ -48,7 +49,7 @@ WRONG: dict[str, tuple[dict[str, Any], int, str]] = {
         r"push\.n_buffer: 5000 items of 38 bytes take messages of up to \d+ bytes, above server\.max_message_bytes",
     ),
     "batches with too many frames": (
-        {"env": {"target": "tests.frames:stacked_counting_env"}, "replay": {"capacity": 100}},
+        {"env": {"target": "tests.frame_parts:stacked_counting_env"}, "replay": {"capacity": 100}},
         2,
         r"push\.n_buffer: 10 items have up to 80 frames, above half of those the replay keeps \(62\)",
     ),
@@ -80,7 +81,18 @@ WRONG: dict[str, tuple[dict[str, Any], int, str]] = {
 
 
 @pytest.mark.parametrize("what", WRONG)
-def test_a_wrong_configuration(start: Start, write_config: WriteConfig, what: str) -> None:
+def test_a_wrong_configuration_is_told_in_one_line_with_its_exit_code(
+    write_config: WriteConfig, what: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    changes, code, message = WRONG[what]
+    assert learner_server.main(["--config", str(write_config(**changes)), "--check"]) == code
+    written = "".join(capsys.readouterr())
+    assert re.search(message, written), written
+    assert "Traceback" not in written
+
+
+@pytest.mark.parametrize("what", ["an unknown key", "a missing module"])
+def test_a_wrong_configuration_ends_the_process_so(start: Start, write_config: WriteConfig, what: str) -> None:
     changes, code, message = WRONG[what]
     assert_fails(start("learner-server", "--config", str(write_config(**changes)), "--check"), code, message)
 

@@ -14,10 +14,13 @@ from learner.replay.memory import ReplayMemory
 from learner.replay.reader import ReplayReader
 from tests.conftest import MakeConfig, kill, wait_for
 from tests.e2e.test_counting import steps_of, train_in_thread
-from tests.frames import check_filmed, stacked_counting_env
+from tests.frame_parts import check_filmed, stacked_counting_env
 from tests.parts import assert_complete
 
-PARTS = {"env": {"target": "tests.frames:stacked_counting_env"}, "agent": {"target": "tests.frames:FilmCritic"}}
+PARTS = {
+    "env": {"target": "tests.frame_parts:stacked_counting_env"},
+    "agent": {"target": "tests.frame_parts:FilmCritic"},
+}
 CAPACITY = 20_000
 
 

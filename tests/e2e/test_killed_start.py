@@ -9,7 +9,7 @@ from pathlib import Path
 
 from common.errors import RunDirectoryError
 from tests.conftest import Command, kill, wait_for
-from tests.e2e.test_by_hand import ENDLESS
+from tests.e2e.test_by_hand import CALM
 
 MOMENTS = ("shared", "shared/replay", "shared/models", "checkpoints", "run.json")
 """A start makes these in this order; it is killed as soon as each is seen, or when it has come up without making it."""
@@ -47,7 +47,7 @@ def test_a_start_that_is_killed_at_any_moment_is_made_up_for_by_the_same_command
 def test_a_second_learner_hears_that_the_directory_is_in_use_before_its_parts_are_looked_at(
     start: Callable[..., Command], write_config: Callable[..., Path], tmp_path: Path
 ) -> None:
-    config = str(write_config(trainer=ENDLESS))
+    config = str(write_config(**CALM))
     first = start("learner-server", "--config", config)
     wait_for((tmp_path / "run" / "run.json").exists, "the first learner")
     second = start("learner-server", "--config", config, "--set", "agent.target=no.such:Agent")

@@ -15,8 +15,8 @@ import numpy as np
 
 from common.errors import DivergedError
 from learner.shared.actor_table import map_actor_table
-from tests.conftest import Command, children_of, endpoints, is_alive, kill, wait_for
-from tests.e2e.test_by_hand import ENDLESS, free_port, grows, steps_by_actor
+from tests.conftest import Command, children_of, endpoints, free_port, is_alive, kill, merged, wait_for
+from tests.e2e.test_by_hand import CALM, ENDLESS, grows, steps_by_actor
 from tests.e2e.test_counting import CAPACITY, stored_items
 from tests.learner.records.test_families import scrape
 from tests.parts import assert_complete, check_rows
@@ -78,11 +78,11 @@ def test_a_run_that_diverges_ends_without_saving_that_and_goes_on_from_the_check
 ) -> None:
     run_dir, ill = tmp_path / "run", tmp_path / "ill"
     agent = {"target": "tests.parts:DivergingAgent", "params": {"ill": str(ill)}}
-    trainer = {**ENDLESS, "checkpoint_seconds": 0.1, "record_interval": 10}
+    changes = {"agent": agent, "trainer": {"checkpoint_seconds": 0.1, "record_interval": 10}}
     server = start(
         "learner-server",
         "--config",
-        str(write_config(agent=agent, trainer=trainer)),
+        str(write_config(**merged(CALM, changes))),
         "--local-actors",
         "1",
     )
@@ -105,8 +105,8 @@ def with_three_actors(
 ) -> tuple[Command, list[Command]]:
     """A learner with a checkpoint, and two commands whose three actors have all stored items."""
     address = f"127.0.0.1:{free_port()}"
-    trainer, push = {**ENDLESS, "checkpoint_seconds": 0.1}, {"n_buffer": 10, "spool_bytes": 50_000}
-    config = write_config(trainer=trainer, replay={"samples_per_insert": 16}, push=push)
+    changes = {"trainer": {"checkpoint_seconds": 0.1}, "push": {"n_buffer": 10, "spool_bytes": 50_000}}
+    config = write_config(**merged(CALM, changes))
     server = start("learner-server", "--config", str(config), "--listen", address)
     actors = [start("actor-worker", "--learner", address, "--num-actors", n) for n in ("1", "2")]
     wait_for(lambda: len(steps_by_actor(run_dir)) == 3, "three actors")

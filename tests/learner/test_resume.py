@@ -19,7 +19,8 @@ from common.settings import validate
 from learner.commands.sync_train import main
 from learner.loop.in_turns import train_in_turns
 from learner.loop.learner import Outcome
-from learner.replay.memory import ReplayMemory, ReplayWriter
+from learner.replay.memory import ReplayMemory
+from learner.replay.writer import ReplayWriter
 from learner.storage.checkpoint import load_params
 from tests.conftest import merged
 from tests.learner.loop.test_in_turns import cartpole, rows
@@ -55,7 +56,7 @@ def ended(once: Path, tmp_path: Path) -> RunConfig:
 
 def test_a_run_goes_on_where_it_ended_when_it_may_take_more_steps(ended: RunConfig, tmp_path: Path) -> None:
     run_id = load_params(tmp_path / "run" / "final")[1]["run_id"]
-    before = ReplayMemory.saved(tmp_path / "run" / "shared" / "replay").committed
+    before = ReplayMemory.open_saved(tmp_path / "run" / "shared" / "replay").committed
     best = load_params(tmp_path / "run" / "best")[1]["score"]
     result = train_in_turns(changed(ended, trainer={"max_opts": 300}), resume=True)
     assert (result.outcome, result.opt_steps) == (Outcome.MAX_OPTS, 300)
@@ -113,8 +114,8 @@ def test_where_the_replay_cannot_go_back_items_stay_episodes_begin_anew_and_it_i
     ended: RunConfig, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     shared = tmp_path / "run" / "shared" / "replay"
-    before = ReplayMemory.saved(shared).committed
-    schema = ReplayMemory.saved(shared).schema
+    before = ReplayMemory.open_saved(shared).committed
+    schema = ReplayMemory.open_saved(shared).schema
     memory = ReplayMemory(shared, schema, ended.replay.capacity, create=False)
     items = {name: column[:5] for name, column in memory.columns.items()}
     ReplayWriter(memory).append(items, 5, incarnation=7, seq=1)  # An actor's, and acknowledged.
@@ -128,7 +129,7 @@ def test_after_a_power_cut_the_run_goes_on_from_its_checkpoint_as_if_nothing_had
 ) -> None:
     shared, checkpoints = tmp_path / "run" / "shared" / "replay", tmp_path / "run" / "checkpoints"
     shutil.rmtree(max(checkpoints.iterdir(), key=lambda path: int(path.name)))
-    memory = ReplayMemory(shared, ReplayMemory.saved(shared).schema, ended.replay.capacity, create=False)
+    memory = ReplayMemory(shared, ReplayMemory.open_saved(shared).schema, ended.replay.capacity, create=False)
     memory.columns["obs"][(memory.committed - 1) % memory.n_slots] = 0  # Its page did not reach the disk.
     memory.header.boot = 12345
     train_in_turns(ended, resume=True)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from common.wire.tokens import read_tokens
 from tests.conftest import Command, children_of, endpoints, kill, wait_for
-from tests.e2e.test_by_hand import ENDLESS, grows, steps_by_actor
+from tests.e2e.test_by_hand import CALM, grows, steps_by_actor
 
 Start = Callable[..., Command]
 
@@ -30,7 +30,7 @@ def test_actors_of_this_and_of_other_hosts_go_on_when_tokens_and_certificates_ar
     certs(start, files)
     server = start(
         "learner-server",
-        *("--config", str(write_config(trainer=ENDLESS)), "--listen", "0.0.0.0:0", "--local-actors", "1"),
+        *("--config", str(write_config(**CALM)), "--listen", "0.0.0.0:0", "--local-actors", "1"),
         *("--certificate", f"{files}/server.pem", "--key", f"{files}/server.key", "--client-ca", f"{files}/ca.pem"),
         *("--token-file", f"{files}/actor.token"),
     )

@@ -19,8 +19,7 @@ from common.data import ENVELOPE_BYTES, NO_MODEL, Column, Schema
 from common.errors import RefusedError, SchemaMismatchError
 from common.wire.codec import decode, encode, schema_to_pb
 from common.wire.compression import compress, decompress
-from common.wire.frames import unpack
-from common.wire.gather import Gatherer
+from common.wire.frames import ItemBuffer, unpack
 from common.wire.pb import crossborder_pb2 as pb
 from common.wire.rpc import ERROR_KEY
 from tests.actor.client.conftest import ScriptedLearner, Serve
@@ -34,7 +33,7 @@ CONFIG = '{"env": {"target": "a:b"}, "agent": {"target": "c:d"}, "push": {"windo
 
 @dataclass
 class BreakingLearner(ScriptedLearner):
-    """Stores like the real one. ``breaks[k]`` says how stream k ends: after so many batches, and how.
+    """Stores like the real one. ``breaks[k]`` says after how many batches stream k ends, and in which way.
 
     Ways: "closed" in order, "lost" as by the network, "unacknowledged" the same after storing one more, any other is
     an error key. A stream beyond the script ends when the actor leaves.
@@ -155,15 +154,15 @@ def push(serve: Serve, learner: BreakingLearner, batches: int, pushed: list[int]
     joined = connector.join()
     fetcher = ModelFetcher(connector.get_model, stopped)
     pusher = Pusher(connector, joined, fetcher, ActorCounters(), stopped)
-    gatherer = Gatherer(joined.schema)
+    buffer = ItemBuffer(joined.schema)
     for n in range(batches):
         if stopped.is_set():
             break
-        gatherer.add(stacked_items(np.array([n])) if joined.schema.frame else {"n": np.array([n])}, 1)
-        pusher.send(gatherer.take(), NO_MODEL)
+        buffer.add(stacked_items(np.array([n])) if joined.schema.frame else {"n": np.array([n])}, 1)
+        pusher.send(buffer.take(), NO_MODEL)
         if pushed is not None:
             pushed.append(n)
-    wait_for(lambda: not len(pusher._spool) or stopped.is_set(), "everything is acknowledged")
+    wait_for(lambda: not pusher.unacknowledged or stopped.is_set(), "everything is acknowledged")
     was_stopped = stopped.is_set()
     outcome = Outcome(pusher.finish(PATIENCE), pusher.failure, was_stopped)
     stopped.set()

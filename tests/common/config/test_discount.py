@@ -83,7 +83,7 @@ def test_two_different_discount_factors_are_refused(agent: dict[str, Any], proce
             build_parts(config, seed=0)
 
 
-def test_the_same_value_in_both_places_is_good() -> None:
+def test_the_same_discount_factor_in_both_places_is_accepted() -> None:
     run({"params": {"discount_factor": 0.9}}, {"params": {"discount_factor": 0.9}}).check()
 
 

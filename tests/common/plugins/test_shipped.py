@@ -12,7 +12,7 @@ import common.agents
 from common import processors
 from common.agents import networks
 from common.interfaces import Agent
-from common.plugins import importing
+from common.plugins import loading
 from common.plugins.shipped import OWN_PACKAGES, SHIPPED
 
 
@@ -53,9 +53,9 @@ def test_every_network_that_a_configuration_can_name_is_listed() -> None:
 
 @pytest.mark.parametrize("target", sorted(SHIPPED["environment"]))
 def test_every_factory_of_environments_exists(target: str) -> None:
-    assert inspect.isfunction(importing.load(target))
+    assert inspect.isfunction(loading.load_part(target))
 
 
-def test_all_else_of_ours_is_out_of_reach() -> None:
+def test_every_shipped_part_is_in_a_package_of_ours_or_of_gymnasium() -> None:
     packages = {target.partition(":")[0].partition(".")[0] for targets in SHIPPED.values() for target in targets}
     assert packages <= {*OWN_PACKAGES, "gymnasium"}

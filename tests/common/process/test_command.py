@@ -10,7 +10,7 @@ import pytest
 import shtab
 
 from common.errors import AddressError
-from common.process.command import Parser, at_least, positive, tell_error
+from common.process.command import SHELLS, Parser, at_least, positive, tell_error
 from tests.conftest import ROOT
 
 
@@ -48,36 +48,41 @@ def refusal(parser: Parser, line: str, capsys: pytest.CaptureFixture[str]) -> st
         ("--leaves green --minutes long", "argument --minutes: expected a number above 0, found 'long'"),
     ],
 )
-def test_what_is_wrong_is_answered_with_what_is_right(
+def test_an_error_in_the_options_names_what_is_expected(
     parser: Parser, capsys: pytest.CaptureFixture[str], line: str, answer: str
 ) -> None:
     assert refusal(parser, line, capsys) == f"brew: error: {answer}"
 
 
-def test_an_option_nothing_is_like_is_answered_with_all_there_are(
+def test_an_unknown_option_without_a_similar_one_is_answered_with_all_options(
     parser: Parser, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert "(known: --cups, --help, --leaves," in refusal(parser, "--xyzzy", capsys)
 
 
-def test_what_follows_two_dashes_is_no_option(parser: Parser) -> None:
+def test_words_after_two_dashes_are_no_options(parser: Parser) -> None:
     parser.add_argument("words", nargs="*", help="more")
     assert parser.parse_args(["--leaves", "green", "--", "--leafs"]).words == ["--leafs"]
 
 
-def test_values_are_read(parser: Parser) -> None:
+def test_values_of_options_are_converted(parser: Parser) -> None:
     found = parser.parse_args(shlex.split("--leaves=black --cups 2 --minutes 1.5"))
     assert (found.leaves, found.cups, found.minutes, found.log_format) == ("black", 2, 1.5, "text")
 
 
-def test_help_says_what_it_is_for_and_how_it_is_used(parser: Parser) -> None:
+def test_help_shows_the_purpose_of_a_command_and_examples(parser: Parser) -> None:
     text = parser.format_help()
     assert "brew: makes tea." in text
     assert "examples:\n  brew --leaves green\n\nexit codes: docs/exit-codes.md" in text
 
 
-def test_a_shell_completes_options_choices_and_files(parser: Parser, tmp_path: Path) -> None:
-    (tmp_path / "brew.bash").write_text(shtab.complete(parser, "bash"))
+def test_a_shell_completes_options_choices_and_files(
+    parser: Parser, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        parser.parse_args(["--print-completion", "bash"])
+    assert ended.value.code == 0
+    (tmp_path / "brew.bash").write_text(capsys.readouterr().out)
     completes = '{ source brew.bash; COMP_WORDS=(brew %s); COMP_CWORD=%d; _shtab_brew; echo "${COMPREPLY[@]}"; }'
     (tmp_path / "recipe.txt").touch()
     for words, expected in (("--lea", "--leaves"), ("--leaves gr", "green"), ("--recipe reci", "recipe.txt")):
@@ -86,18 +91,33 @@ def test_a_shell_completes_options_choices_and_files(parser: Parser, tmp_path: P
         assert done.stdout.split() == [expected], done.stderr
 
 
-def test_an_error_ends_with_where_to_read_on(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_shells_of_completion_are_those_that_shtab_writes_scripts_for(
+    parser: Parser, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert {*SHELLS} <= {*shtab.SUPPORTED_SHELLS}
+    assert "unknown value 'bsh' (did you mean 'bash'?)" in refusal(parser, "--print-completion bsh", capsys)
+
+
+def test_completion_without_shtab_names_the_extra_that_has_it(
+    parser: Parser, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "shtab", None)
+    assert "shtab" in (told := refusal(parser, "--print-completion bash", capsys))
+    assert told.endswith("pip install 'crossborder[learner]'")
+
+
+def test_an_error_ends_with_the_place_in_the_docs(capsys: pytest.CaptureFixture[str]) -> None:
     assert tell_error("brew", AddressError("port 1 is taken\nand port 2"), "text") == 5
     assert capsys.readouterr().err == (
         "brew: port 1 is taken\nbrew: and port 2\nbrew: exit code 5: docs/exit-codes.md#exit-code-5\n"
     )
 
 
-def test_machines_read_of_an_error_as_of_everything_else() -> None:
+def test_in_json_an_error_is_a_record_of_the_log() -> None:
     lines = (
-        "from common.command import tell_error",
+        "from common.process.command import tell_error",
         "from common.errors import AddressError",
-        "from common.log import setup_logging",
+        "from common.process.log import setup_logging",
         "setup_logging(form='json')",
         "raise SystemExit(tell_error('brew', AddressError('port 1 is taken'), 'json'))",
     )

@@ -1,12 +1,13 @@
 from __future__ import annotations
 
 import itertools
+import struct
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from common.wire.chunk import taken_apart, with_data
+from common.wire.chunk import checksum, parse_chunk, serialize_chunk
 from common.wire.pb import crossborder_pb2 as pb
 
 HEAD = pb.GetModelResponse(
@@ -19,32 +20,32 @@ HEAD = pb.GetModelResponse(
 
 
 @given(st.binary(max_size=300))
-def test_a_message_is_what_protobuf_makes_of_it(data: bytes) -> None:
-    whole = pb.GetModelResponse.FromString(with_data(HEAD, data))
+def test_protobuf_reads_a_message_that_is_written_by_hand(data: bytes) -> None:
+    whole = pb.GetModelResponse.FromString(serialize_chunk(HEAD, data))
     assert whole.data == data
     whole.ClearField("data")
     assert whole == HEAD
 
 
 @pytest.mark.parametrize("data", [b"", b"x", b"\x32\x01x" * 100])
-def test_it_is_taken_apart_whatever_the_order_of_its_fields(data: bytes) -> None:
+def test_a_message_is_parsed_whatever_the_order_of_its_fields(data: bytes) -> None:
     fields = [pb.GetModelResponse(version=HEAD.version), pb.GetModelResponse(checksum=7), pb.GetModelResponse(offset=8)]
-    pieces = [*(field.SerializeToString() for field in fields), with_data(pb.GetModelResponse(), data)]
+    pieces = [*(field.SerializeToString() for field in fields), serialize_chunk(pb.GetModelResponse(), data)]
     for order in itertools.permutations(pieces):
-        head, found = taken_apart(b"".join(order))
+        head, found = parse_chunk(b"".join(order))
         assert found.tobytes() == data
         assert head == pb.GetModelResponse(version=HEAD.version, checksum=7, offset=8)
 
 
-def test_fields_of_a_later_protocol_are_passed_over() -> None:
+def test_unknown_fields_of_a_later_protocol_are_ignored() -> None:
     later = b"\xf8\x07\x01" + b"\xfa\x07\x02xx" + b"\xf9\x07" + bytes(8) + b"\xfd\x07" + bytes(4)
-    head, found = taken_apart(later + with_data(HEAD, b"data"))
+    head, found = parse_chunk(later + serialize_chunk(HEAD, b"data"))
     assert found.tobytes() == b"data"
     assert head.offset == HEAD.offset
 
 
-def test_one_without_data_has_none() -> None:
-    head, found = taken_apart(pb.GetModelResponse(not_modified=True).SerializeToString())
+def test_a_message_without_data_has_empty_data() -> None:
+    head, found = parse_chunk(pb.GetModelResponse(not_modified=True).SerializeToString())
     assert head.not_modified
     assert found.tobytes() == b""
 
@@ -52,25 +53,25 @@ def test_one_without_data_has_none() -> None:
 def data_of(message: bytes) -> bytes | None:
     """None if it is refused."""
     try:
-        return taken_apart(message)[1].tobytes()
+        return parse_chunk(message)[1].tobytes()
     except ValueError:
         return None
 
 
-@pytest.mark.parametrize("length", range(len(with_data(HEAD, b"data"))))
-def test_one_that_was_cut_off_never_gives_half_of_its_data(length: int) -> None:
-    assert not data_of(with_data(HEAD, b"data")[:length])
+@pytest.mark.parametrize("length", range(len(serialize_chunk(HEAD, b"data"))))
+def test_a_message_that_was_cut_off_never_gives_half_of_its_data(length: int) -> None:
+    assert not data_of(serialize_chunk(HEAD, b"data")[:length])
 
 
 @pytest.mark.parametrize("message", [b"\x80" * 1000, b"\x32" + b"\x80" * 1000, b"\x33", b"\x32\x05data", b"\x08"])
 def test_other_bytes_are_refused(message: bytes) -> None:
     with pytest.raises(ValueError, match=f"expected a GetModelResponse, found {len(message)} other bytes"):
-        taken_apart(message)
+        parse_chunk(message)
 
 
-def test_data_that_come_twice_are_refused() -> None:
+def test_a_message_with_data_twice_is_refused() -> None:
     with pytest.raises(ValueError, match="with data once, found them twice"):
-        taken_apart(with_data(HEAD, b"one") + with_data(HEAD, b"two"))
+        parse_chunk(serialize_chunk(HEAD, b"one") + serialize_chunk(HEAD, b"two"))
 
 
 FIELDS = [
@@ -84,9 +85,19 @@ FIELDS = [
 
 
 @given(st.lists(st.sampled_from(FIELDS) | st.binary(max_size=3), max_size=6).map(b"".join))
-def test_protobuf_finds_the_same_wherever_anything_is_found(message: bytes) -> None:
+def test_protobuf_parses_the_same_from_every_message_that_is_accepted(message: bytes) -> None:
     if (data := data_of(message)) is not None:
-        whole, head = pb.GetModelResponse.FromString(message), taken_apart(message)[0]
+        whole, head = pb.GetModelResponse.FromString(message), parse_chunk(message)[0]
         assert whole.data == data
         whole.ClearField("data")
         assert whole == head
+
+
+@given(st.binary(max_size=40), st.integers(0, 39), st.integers(1, 255))
+def test_a_checksum_adds_up_words_and_sees_a_changed_byte(data: bytes, place: int, change: int) -> None:
+    padded = data + bytes(-len(data) % 8)
+    words = struct.unpack(f"<{len(padded) // 8}Q", padded)
+    assert checksum(data) == sum(words) % 2**64
+    if place < len(data):
+        changed = data[:place] + bytes([data[place] ^ change]) + data[place + 1 :]
+        assert checksum(changed) != checksum(data)

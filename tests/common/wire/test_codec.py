@@ -9,8 +9,7 @@ from hypothesis.extra import numpy as hnp
 from common.data import Column, Items, Schema
 from common.errors import RefusedError
 from common.wire.codec import decode, encode, encode_together, schema_from_pb, schema_to_pb
-from common.wire.frames import unpack
-from common.wire.gather import Gatherer
+from common.wire.frames import ItemBuffer, unpack
 from common.wire.pb import crossborder_pb2 as pb
 from tests.frames import SCHEMA as STACKED
 from tests.frames import stacked_items
@@ -91,7 +90,7 @@ def test_a_value_that_is_not_finite_is_refused_with_its_column_and_row(value: fl
         decode(PAIR, 3, encode(PAIR, items, 3))
 
 
-def test_what_is_decoded_cannot_be_written_by_mistake() -> None:
+def test_decoded_columns_are_read_only() -> None:
     decoded = decode(PAIR, 1, bytes(16)).columns
     with pytest.raises(ValueError, match="read-only"):
         decoded["n"][0] = 1
@@ -143,7 +142,7 @@ def test_too_few_or_too_many_frames_and_parts_of_one_are_refused_with_the_sizes(
         decode(STACKED, 2, payload)
 
 
-def test_as_many_frames_as_there_are_positions_are_taken() -> None:
+def test_as_many_frames_as_positions_are_accepted() -> None:
     assert len(decode(STACKED, 2, TWO + bytes(10 * 6)).frames) == 16
 
 
@@ -168,25 +167,14 @@ def test_a_frame_that_is_not_finite_is_refused() -> None:
 @given(st.lists(st.integers(1, 9), min_size=1, max_size=5))
 @pytest.mark.parametrize("schema", [STACKED, STACKED.without(STACKED.columns[0]), Schema((Column("n", "<i8"),))])
 def test_batches_encoded_together_are_the_payload_of_all_rows(schema: Schema, sizes: list[int]) -> None:
-    gatherer, batches, start = Gatherer(schema), [], 0
+    buffer, batches, start = ItemBuffer(schema), [], 0
     for size in sizes:
         for n in range(start, start + size):
-            gatherer.add(stacked_items(np.array([n])), 1)
-        batches.append(gatherer.take())
+            buffer.add(stacked_items(np.array([n])), 1)
+        batches.append(buffer.take())
         start += size
     together = encode_together(schema, batches)
     items = {c.name: stacked_items(np.arange(start))[c.name] for c in schema.columns}
     assert len(together) == len(encode(schema, items, start)), "no frame is there twice"
     for name, column in unpack(schema, decode(schema, start, together)).items():
         np.testing.assert_array_equal(column, items[name])
-
-
-def test_each_of_the_batches_is_whole_by_itself_too() -> None:
-    gatherer = Gatherer(STACKED)
-    for n in range(20):
-        items = stacked_items(np.array([n]))
-        gatherer.add(items, 1)
-        for column in items.values():
-            column.fill(0)  # Pushed arrays may be used again at once.
-        for name, column in gatherer.take().items(STACKED).items():
-            np.testing.assert_array_equal(column, stacked_items(np.array([n]))[name])

@@ -17,16 +17,16 @@ SCREEN = bytes(7056)
 
 
 @given(st.binary())
-def test_what_is_compressed_comes_back(data: bytes) -> None:
+def test_compressed_data_is_decompressed_to_the_same(data: bytes) -> None:
     assert decompress(compress(data), len(data)) == data
 
 
-def test_what_cannot_be_compressed_grows_by_a_few_bytes_only() -> None:
+def test_incompressible_data_grows_by_a_few_bytes_only() -> None:
     noise = np.random.default_rng(0).bytes(1 << 20)
     assert len(compress(noise)) < len(noise) + 64
 
 
-def test_a_bomb_is_refused_from_what_it_states() -> None:
+def test_a_decompression_bomb_is_refused_by_the_size_that_it_states() -> None:
     with pytest.raises(RefusedError, match="expected a content size of up to 7055 bytes, found 7056"):
         decompress(compress(SCREEN), 7055)
 

@@ -7,14 +7,14 @@ from hypothesis import strategies as st
 
 from common.errors import RefusedError
 from common.wire.compression import compress
-from common.wire.delta import delta_of, restored
+from common.wire.delta import apply_delta, make_delta
 
 
 @given(st.integers(0, 50).flatmap(lambda n: st.tuples(*[st.binary(min_size=n, max_size=n)] * 2)))
 def test_a_model_of_any_size_comes_back_and_its_base_stays(files: tuple[bytes, bytes]) -> None:
     base, model = files
     held = np.frombuffer(base, np.uint8)  # Read-only.
-    found = restored(held, delta_of(base, model))
+    found = apply_delta(held, make_delta(base, model))
     assert found.tobytes() == model
     assert found.flags.writeable, "tensors that are views of it can be adopted by torch"
 
@@ -22,7 +22,7 @@ def test_a_model_of_any_size_comes_back_and_its_base_stays(files: tuple[bytes, b
 def test_numbers_that_change_a_little_take_few_bytes() -> None:
     numbers = np.random.default_rng(0).standard_normal(10_000).astype("<f4")
     base, model = numbers.tobytes(), (numbers * np.float32(1.0001)).tobytes()
-    assert len(delta_of(base, model)) < len(compress(model)) / 2
+    assert len(make_delta(base, model)) < len(compress(model)) / 2
 
 
 @pytest.mark.parametrize(
@@ -33,6 +33,6 @@ def test_numbers_that_change_a_little_take_few_bytes() -> None:
         (b"no frame", "expected one Zstandard frame"),
     ],
 )
-def test_what_is_no_delta_of_a_file_of_this_size_is_refused(delta: bytes, message: str) -> None:
+def test_bytes_that_are_no_delta_of_a_file_of_this_size_are_refused(delta: bytes, message: str) -> None:
     with pytest.raises(RefusedError, match=message):
-        restored(np.zeros(9, np.uint8), delta)
+        apply_delta(np.zeros(9, np.uint8), delta)

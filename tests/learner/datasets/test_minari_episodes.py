@@ -16,7 +16,7 @@ from common.interfaces import StepProcessor
 from common.parts import Lane, Parts
 from common.processors import NStep, OneStep
 from common.testing import items_of, play
-from learner.datasets.minari_episodes import MinariEpisodes
+from learner.datasets.opening import open_dataset
 from tests.learner.recordings import SOURCE, record
 from tests.parts import CheckingAgent, CountingEnv, counting_action
 
@@ -51,7 +51,8 @@ def parts(env: Env, processor: StepProcessor) -> Parts:
 
 
 def loaded(env: Env, processor: StepProcessor | None = None, source: str = SOURCE) -> Items:
-    found = list(MinariEpisodes(source).items(parts(env, processor or OneStep())))
+    with open_dataset(source) as dataset:
+        found = list(dataset.items(parts(env, processor or OneStep())))
     return {name: np.concatenate([items[name] for items in found]) for name in found[0]}
 
 
@@ -68,7 +69,8 @@ def test_its_steps_go_through_the_step_processor_as_if_just_taken(
     """The last episode has no end, and others end either way."""
     episodes = play(CountingEnv(), 45, policy=counting_action)
     source = record(tmp_path, monkeypatch, episodes, COUNTING)
-    assert len(MinariEpisodes(source)) == 45
+    with open_dataset(source) as dataset:
+        assert len(dataset) == 45
     assert_same(loaded(CountingEnv(), processor), items_of(processor, episodes))
 
 
@@ -122,8 +124,9 @@ def test_floats_are_not_taken_for_whole_numbers(tmp_path: Path, monkeypatch: pyt
 
 def test_a_dataset_that_is_not_there_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
-    with pytest.raises(DatasetError, match=r"dataset minari:no/such-v0: cannot be read: .*not found locally"):
-        MinariEpisodes("minari:no/such-v0")
+    message = r"dataset minari:no/such-v0: cannot be read: .*not found locally"
+    with pytest.raises(DatasetError, match=message), open_dataset("minari:no/such-v0"):
+        pass
 
 
 def test_a_damaged_file_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

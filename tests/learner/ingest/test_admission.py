@@ -16,8 +16,9 @@ from learner.ingest.audit import AuditLog
 from learner.ingest.counts import IngestCounts
 from learner.ingest.gate import Gate
 from learner.ingest.limits import Limits
+from tests.conftest import PATIENCE
 
-SECONDS = 20.0
+SECONDS = PATIENCE
 
 
 @asynccontextmanager

@@ -7,8 +7,9 @@ import pytest
 import torch
 
 from common.data import ModelVersion
+from common.wire.chunk import checksum
 from common.wire.pb import crossborder_pb2 as pb
-from common.wire.rpc import CHUNK_BYTES, UNARY_BYTES, checksum, version_from_pb
+from common.wire.rpc import CHUNK_BYTES, UNARY_BYTES, version_from_pb
 from learner.ingest.model_answers import ModelAnswer, ModelAnswers
 from learner.models.publisher import ModelPublisher
 from learner.models.slots import Blob, ModelSlots

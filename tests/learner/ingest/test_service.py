@@ -24,9 +24,9 @@ from common.wire.pb import crossborder_pb2_grpc as pb_grpc
 from common.wire.rpc import ERROR_KEY, PROTOCOL_VERSION
 from learner.loop.server import LearnerServer
 from learner.shared.actor_table import ActorState
-from tests.conftest import ROOT, MakeConfig, kill, most_memory, wait_for
+from tests.conftest import PATIENCE, ROOT, MakeConfig, kill, most_memory, wait_for
 
-SECONDS = 20.0
+SECONDS = PATIENCE
 
 
 class Talk:

@@ -18,7 +18,7 @@ class Clock:
 
 @pytest.fixture
 def control(tmp_path: Path) -> ControlBlock:
-    made = ControlBlock.at(tmp_path, create=True)
+    made = ControlBlock.open(tmp_path, create=True)
     made.start(1, 0)
     return made
 

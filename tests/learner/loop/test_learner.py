@@ -14,7 +14,7 @@ import torch
 from common.config.run_config import ActorConfig, TrainerConfig
 from common.data import Array, Items, Model, Record
 from common.errors import DivergedError
-from common.interfaces import Agent, Evaluation
+from common.interfaces import Agent, Evaluation, ReplayBuffer
 from common.plugins.part_config import EnvConfig, PluginConfig
 from learner.evaluation.scoring import InlineScoring, Scored, Scoring
 from learner.loop.learner import Learner, Outcome
@@ -22,15 +22,16 @@ from learner.storage.checkpoint import Checkpoints
 from learner.storage.moment import Moment
 
 
-class Diary:
+class Diary(ReplayBuffer):
     """Everything around a learner, in one place: what happened in which order."""
+
+    inserted = 0
+    sampled = 0
 
     def __init__(self, scores: list[float] | None = None) -> None:
         self.events: list[str] = []
         self.records: list[tuple[int, dict[str, float]]] = []
         self.scores = scores or [1.0]
-        self.inserted = 0
-        self.sampled = 0
         self.now = 0.0
         self.agent = DiaryAgent(self)
 

@@ -23,7 +23,8 @@ from learner.loop.in_turns import train_in_turns
 from learner.loop.learner import Outcome
 from learner.loop.offline import OfflineTrainer, train_offline
 from learner.loop.run import Result
-from learner.replay.memory import ReplayMemory, ReplayWriter
+from learner.replay.memory import ReplayMemory
+from learner.replay.writer import ReplayWriter
 from learner.storage.rundir import RunDir
 from tests.conftest import ROOT, Command, MakeConfig, counting_config
 from tests.learner.recordings import record

@@ -24,7 +24,7 @@ from learner.replay.uniform import UniformReplay
 from tests.conftest import MakeConfig
 from tests.learner.loop.test_in_turns import IN_TURNS, SCHEMA, cartpole
 
-RECENT = {"target": "examples.own_replay:RecentReplay", "params": {"share": 0.5}}
+RECENT: dict[str, Any] = {"target": "examples.own_replay:RecentReplay", "params": {"share": 0.5}}
 
 
 class NoBuffer:
@@ -107,7 +107,7 @@ def test_settings_of_two_buffers_or_of_none_are_refused(
 def test_a_replay_that_is_missing_begins_empty_and_it_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     config = cartpole(tmp_path / "run", 3)
     train_in_turns(config)
-    stored = ReplayMemory.saved(tmp_path / "run" / "shared" / "replay").committed
+    stored = ReplayMemory.open_saved(tmp_path / "run" / "shared" / "replay").committed
     (tmp_path / "run" / "shared" / "replay").rename(tmp_path / "away")
     with caplog.at_level(logging.WARNING), Trainer(config, resume=True) as trainer:
         assert (len(trainer.run.memory), trainer.run.memory.began) == (0, stored)

@@ -71,7 +71,7 @@ READER = """
 import sys
 from pathlib import Path
 from safetensors.numpy import load
-from learner.models import ModelSlots
+from learner.models.slots import ModelSlots
 slots = ModelSlots(Path(sys.argv[1]), int(sys.argv[2]), create=False)
 last, seen = None, 0
 print("ready", flush=True)

@@ -10,7 +10,7 @@ from mlflow.tracking import MlflowClient
 
 from common.config.run_config import dump_config
 from common.errors import PluginError
-from common.plugins import importing
+from common.plugins import loading
 from learner.loop.in_turns import train_in_turns
 from learner.records.mlflow import MlflowRecorder
 from tests.conftest import MakeConfig
@@ -75,8 +75,8 @@ def test_training_goes_on_when_the_tracking_store_fails(
 )
 def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch, package: str, target: str) -> None:
     missing = [name for name in sys.modules if name.split(".")[0] == package or ".tensorboard" in name]
-    for name in (*missing, f"learner.{package}"):
+    for name in (*missing, f"learner.records.{package}"):
         monkeypatch.delitem(sys.modules, name, raising=False)
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(PluginError, match=rf"{package}.*; pip install 'crossborder\[{package}\]'"):
-        importing.load(target)
+        loading.load_part(target)

@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from learner.records import progress
-from learner.records.progress import Progress, draw, loading
+from learner.records.progress import Progress, draw, loading_progress
 from learner.records.status import Status
 
 STATUS = Status(
@@ -91,9 +91,9 @@ def test_in_a_terminal_the_last_state_stays_on_the_screen() -> None:
 
 def test_loading_has_a_bar_in_a_terminal() -> None:
     screen = io.StringIO()
-    with loading("minari:played-v0", 40, Console(file=screen, force_terminal=True, width=150)) as more:
+    with loading_progress("minari:played-v0", 40, Console(file=screen, force_terminal=True, width=150)) as advance:
         for _ in range(4):
-            more(10)
+            advance(10)
     assert "loading minari:played-v0" in screen.getvalue()
     assert "100%" in screen.getvalue()
 
@@ -102,9 +102,9 @@ def test_without_a_terminal_loading_logs_plain_lines(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(progress, "PLAIN_SECONDS", 0.0)
-    with caplog.at_level(logging.INFO), loading("runs/a", 40, None) as more:
-        more(10)
-        more(30)
+    with caplog.at_level(logging.INFO), loading_progress("runs/a", 40, None) as advance:
+        advance(10)
+        advance(30)
     assert caplog.messages == [
         "loading runs/a: 10 of 40 steps",
         "loading runs/a: 40 of 40 steps",

@@ -24,7 +24,7 @@ RATIO = {"capacity": 1000, "samples_per_insert": 2.0, "error_buffer": 10.0}
 
 
 def live(directory: Path, samples_per_insert: float | None, *, create: bool = False) -> LiveRatio:
-    return LiveRatio(ControlBlock.at(directory, create=create), RatioLimiter(samples_per_insert, warmup=10))
+    return LiveRatio(ControlBlock.open(directory, create=create), RatioLimiter(samples_per_insert, warmup=10))
 
 
 def test_one_side_sees_what_the_other_changes_and_never_half_of_it(tmp_path: Path) -> None:
@@ -108,7 +108,7 @@ def test_a_change_reaches_trainer_and_ingest_and_frees_whom_the_ratio_before_hel
     assert admin.look().samples_per_insert == 0.5
     assert server.status().samples_per_insert == 0.5
     assert scrape_trainer(server)["replay_ratio_target"] == 0.5
-    limiter = server.intake._ratio.limiter()
+    limiter = server.ratio.limiter()
     assert limiter.may_sample(120, 1 + 10 + 10)
     assert not limiter.may_sample(120, 1 + 10 + 11)
     admin.set_replay_ratio(None)

@@ -15,12 +15,12 @@ import pytest
 
 from common.errors import RunDirectoryError
 from learner.replay.batch_log import BatchLog
-from learner.replay.memory import CLOSED, ReplayMemory, ReplayWriter
+from learner.replay.memory import CLOSED, ReplayMemory
 from learner.replay.reader import ReplayReader
-from learner.replay.recovery import make_whole, whole_bounds
-from learner.replay.watermark import Watermark
+from learner.replay.recovery import Watermark, find_whole_bounds, make_whole
+from learner.replay.writer import ReplayWriter
 from learner.shared.control import Word
-from learner.shared.mapped import hold_alone
+from learner.shared.mapped import hold_until_exit
 from tests.conftest import PATIENCE
 from tests.frames import SCHEMA, check_stacks, stacked_items
 
@@ -266,7 +266,7 @@ def test_a_recovery_that_is_killed_anywhere_comes_to_the_same_the_next_time(
 def test_nothing_is_recovered_beside_an_ingest_that_still_writes(tmp_path: Path) -> None:
     memory = opened(tmp_path, create=True)
     memory.header.boot = OTHER_BOOT
-    hold_alone(tmp_path)
+    hold_until_exit(tmp_path)
     with pytest.raises(RunDirectoryError, match="the ingest process of a learner that was killed still holds it"):
         make_whole(opened(tmp_path, checked=False), lambda: None)
 
@@ -276,10 +276,10 @@ def test_of_files_that_are_only_read_the_bounds_of_the_whole_items_are_found(tmp
     writer = ReplayWriter(memory)
     for seq in range(1, 11):
         writer.append(stacked_items(np.arange(memory.committed, memory.committed + 10)), 10, 1, seq)
-    assert whole_bounds(ReplayMemory.saved(tmp_path / "replay")) == (0, 100)
+    assert find_whole_bounds(ReplayMemory.open_saved(tmp_path / "replay")) == (0, 100)
     memory.columns["n"][73] = -1
     memory.header.boot = OTHER_BOOT
-    assert whole_bounds(ReplayMemory.saved(tmp_path / "replay")) == (0, 70)
+    assert find_whole_bounds(ReplayMemory.open_saved(tmp_path / "replay")) == (0, 70)
 
 
 def test_a_watermark_taken_while_a_writer_goes_on_is_that_of_one_moment(tmp_path: Path) -> None:

@@ -16,7 +16,8 @@ from common.errors import RunDirectoryError
 from learner.commands.replay_inspect import main
 from learner.loop.in_turns import train_in_turns
 from learner.loop.server import train_async
-from learner.replay.memory import ReplayMemory, ReplayWriter
+from learner.replay.memory import ReplayMemory
+from learner.replay.writer import ReplayWriter
 from learner.storage.backup import back_up
 from learner.storage.rundir import list_states
 from tests.conftest import Command, wait_for
@@ -79,8 +80,8 @@ def test_a_copy_with_frames_is_resumed_and_says_that_episodes_begin_anew(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     parts = {
-        "env": {"target": "tests.frames:stacked_counting_env"},
-        "agent": {"target": "tests.frames:FilmCritic", "params": {"in_turns": True}},
+        "env": {"target": "tests.frame_parts:stacked_counting_env"},
+        "agent": {"target": "tests.frame_parts:FilmCritic", "params": {"in_turns": True}},
         "replay": {"capacity": 200},
     }
     run = train_in_turns(configured(tmp_path / "run", 500, **parts)).run_dir

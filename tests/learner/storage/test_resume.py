@@ -11,10 +11,10 @@ import torch
 from common.config.run_config import RunConfig, dump_config
 from common.errors import CheckpointError, ConfigError
 from common.settings import validate
-from learner.replay.watermark import Watermark
+from learner.replay.recovery import Watermark
 from learner.storage.checkpoint import SaveCounts
 from learner.storage.moment import Moment
-from learner.storage.resume import ResumePoint
+from learner.storage.resume import Resumable, ResumePoint
 from learner.storage.training_state import StateFiles
 from tests.conftest import counting_config, merged
 from tests.learner.storage.test_checkpointer import Scene
@@ -45,7 +45,7 @@ def test_the_moment_the_score_and_the_watermark_are_those_of_the_newest_checkpoi
 def test_the_parts_go_on_as_if_the_run_had_never_ended(ended: Scene, tmp_path: Path) -> None:
     expected, torch_expected = ended.buffer.batch(16)["obs"].tolist(), torch.rand(4).tolist()
     again = Scene(tmp_path, files_in(tmp_path))
-    parts = {"buffer": again.buffer, "window": again.window}
+    parts: dict[str, Resumable] = {"buffer": again.buffer, "window": again.window}
     ResumePoint.read(tmp_path, "run").restore(again.agent, parts, "cpu")
     assert torch.rand(4).tolist() == torch_expected
     assert torch.equal(again.agent.table, ended.agent.table)

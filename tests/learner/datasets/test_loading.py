@@ -1,0 +1,84 @@
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from common.data import Column, Items, Schema
+from common.domain import Domain
+from common.errors import DatasetError
+from common.parts import Parts
+from learner.datasets.loading import load_dataset
+from learner.replay.memory import ReplayMemory
+from learner.replay.reader import ReplayReader
+from learner.replay.value_rules import ValueRules
+from tests.learner.datasets.saved import parts_of
+
+SCHEMA = Schema((Column("n", "<i8"), Column.of("x", np.float32, domain=Domain.between(-1, 1, np.float32))))
+
+
+class Chunks:
+    """A dataset of one step an item."""
+
+    name = "data/any"
+
+    def __init__(self, *lengths: int, x: float = 0.0) -> None:
+        self._lengths, self._x = lengths, x
+
+    def __len__(self) -> int:
+        return sum(self._lengths)
+
+    def items(self, parts: Parts) -> Iterator[Items]:
+        first = 0
+        for length in self._lengths:
+            n = np.arange(first, first + length)
+            yield {"n": n, "x": np.where(n == 7, np.float32(self._x), np.float32(0))}
+            first += length
+
+
+@pytest.fixture
+def memory(tmp_path: Path) -> ReplayMemory:
+    return ReplayMemory(tmp_path / "replay", SCHEMA, 50, create=True)
+
+
+def load(dataset: Chunks, memory: ReplayMemory, *, whole: bool = False, kept: bool = False) -> list[int]:
+    """The numbers of the items in the replay afterwards, oldest first."""
+    rules = ValueRules(SCHEMA, {}, {"x": "count"} if kept else {"x": "refuse"})
+    load_dataset(dataset, parts_of(SCHEMA), memory, rules, 8, whole=whole)
+    items = ReplayReader(memory).read(np.arange(memory.first(), memory.committed))
+    assert items is not None
+    return list(map(int, items["n"]))
+
+
+def test_chunks_of_any_size_are_stored_in_order(memory: ReplayMemory) -> None:
+    assert load(Chunks(20, 3, 8), memory) == list(range(31))
+
+
+def test_of_a_dataset_larger_than_the_replay_the_newest_items_stay(memory: ReplayMemory) -> None:
+    assert load(Chunks(40, 40), memory) == list(range(30, 80))
+
+
+def test_a_dataset_larger_than_the_replay_is_refused_where_all_of_it_is_asked_for(memory: ReplayMemory) -> None:
+    with pytest.raises(DatasetError, match=r"at most 50 items of 80 steps, found more; raise replay\.capacity"):
+        load(Chunks(40, 40), memory, whole=True)
+
+
+def test_a_dataset_without_items_is_refused(memory: ReplayMemory) -> None:
+    with pytest.raises(DatasetError, match="dataset data/any: expected items to learn from, found none"):
+        load(Chunks(), memory)
+
+
+def test_a_value_that_is_refused_is_named_with_the_dataset_and_the_item(memory: ReplayMemory) -> None:
+    with pytest.raises(DatasetError, match=r"dataset data/any: column 'x': .* found 3.* in item 7"):
+        load(Chunks(5, 20, x=3.0), memory)
+
+
+def test_values_that_are_kept_outside_their_bounds_are_counted_in_a_warning(
+    memory: ReplayMemory, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING):
+        assert len(load(Chunks(20, x=3.0), memory, kept=True)) == 20
+    assert caplog.messages == ["dataset data/any: column 'x': 1 values are outside the bounds of its space"]
