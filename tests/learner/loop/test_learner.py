@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import threading
 from collections.abc import Mapping
@@ -17,7 +18,7 @@ from common.errors import DivergedError
 from common.interfaces import Agent, Evaluation, ReplayBuffer
 from common.plugins.part_config import EnvConfig, PluginConfig
 from learner.evaluation.scoring import InlineScoring, Scored, Scoring
-from learner.loop.learner import Learner, Outcome
+from learner.loop.learner import Learner, Outcome, publish_to_nobody
 from learner.storage.checkpoint import Checkpoints
 from learner.storage.moment import Moment
 
@@ -436,3 +437,36 @@ def test_a_resumed_run_that_had_reached_its_target_is_done_and_another_target_le
     assert done.outcome is Outcome.TARGET
     further = make(diary, tmp_path, began=moment, best_score=120.0, target_score=150.0)
     assert further.outcome is None
+
+
+def test_training_is_finished_in_order_whatever_ends_its_loop(tmp_path: Path) -> None:
+    for directory, error in (("ended", None), ("raised", ZeroDivisionError("the user's own mistake"))):
+        diary = Diary()
+        learner = make(diary, tmp_path / directory, max_opts=2)
+        with contextlib.suppress(ZeroDivisionError), learner.training(diary.announce_stop):
+            learner.step()
+            if error is not None:
+                raise error
+            learner.step()
+        assert diary.events[-4:] == ["stop", f"publish {learner.opt_steps} and wait", "flush", "save final"]
+        assert learner.outcome is (Outcome.MAX_OPTS if error is None else Outcome.STOPPED)
+
+
+def test_an_error_of_the_loop_goes_before_one_of_the_end_which_is_logged(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    diary = Diary()
+    learner = make(diary, tmp_path, max_opts=2)
+    (tmp_path / ".final.part").touch()
+    with pytest.raises(ZeroDivisionError), learner.training(diary.announce_stop):
+        raise ZeroDivisionError
+    assert "final.part: cannot be saved" in caplog.text
+
+
+def test_without_actors_nothing_is_published_and_nobody_is_told_to_stop(tmp_path: Path) -> None:
+    learner = make(Diary(), tmp_path)
+    learner.publish = publish_to_nobody
+    with learner.training():
+        learner.step()
+        learner.request_stop()
+    assert learner.outcome is Outcome.STOPPED
