@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class EnvSpec:
-    """What an agent may know of its environment before it is built."""
+    """The spaces of the environment for which an agent is built."""
 
     observation_space: gymnasium.Space[Any]
     action_space: gymnasium.Space[Any]
@@ -106,12 +106,12 @@ class ReplayBuffer(Protocol):
 
 @dataclass(frozen=True)
 class TrainingState:
-    """What an agent needs to go on learning as if it had never been interrupted."""
+    """The state from which an agent goes on learning as if it had never been interrupted."""
 
     tensors: Mapping[str, torch.Tensor]
-    """By name, live or not: whoever keeps them copies them."""
+    """By name. They may be live: a checkpoint copies them."""
     values: Mapping[str, Any] = field(default_factory=dict)
-    """Whatever JSON can hold, such as counters and the states of random generators."""
+    """Values that JSON can hold, such as counters and the states of random generators."""
 
 
 class Agent(abc.ABC):
@@ -144,7 +144,7 @@ class Agent(abc.ABC):
     def td_error(self, items: Items) -> Array:  # noqa: ARG002 - who can say says it of them
         """How wrong the present model's values of ``items`` are, ``[n]``; asked of actors for first priorities.
 
-        Only ``push.initial_priorities`` needs it. An actor has nothing but what ``model_info`` holds.
+        Only ``push.initial_priorities`` needs it. An actor has no tensors but those that ``model_info`` names.
 
         Raises:
             PluginError: the agent cannot say.
@@ -165,14 +165,14 @@ class Agent(abc.ABC):
 
     @abc.abstractmethod
     def load_params(self, params: Mapping[str, torch.Tensor]) -> None:
-        """Restore what ``save_params`` gave."""
+        """Load parameters that ``save_params`` returned."""
 
     def training_state(self) -> TrainingState:
-        """What ``--resume`` goes on from. An agent that does not override it begins with new optimisers and draws."""
+        """The state that checkpoints keep. Without an override, a resumed agent has new optimisers and generators."""
         return TrainingState(self.save_params())
 
     def load_training_state(self, state: TrainingState) -> None:
-        """Restore what ``training_state`` gave, into the tensors that ``model_info`` names.
+        """Load a state that ``training_state`` returned, into the tensors that ``model_info`` names.
 
         Raises:
             CheckpointError: it is the state of another network.
@@ -234,7 +234,7 @@ class Recorder(Protocol):
         """Take one record; keys are documented in docs/metrics.md. A score that comes late has its own, lower step."""
 
     def flush(self) -> None:
-        """Let everybody see what was written so far."""
+        """Let others see the records that were written so far."""
 
     def close(self) -> None:
         """Make everything durable and release it; nothing is written afterwards."""

@@ -1,4 +1,4 @@
-"""Benchmarks and end-to-end tests use public names, and each name they import is there: no GPU is needed to see that."""
+"""Benchmarks and end-to-end tests use public names, and each name that they import exists; this needs no GPU."""
 
 from __future__ import annotations
 

@@ -103,7 +103,9 @@ class ActorInTurns:
 
 
 class Trainer:
-    """Trains one agent in turns with its own acting. Opened when constructed; use it once, as a context manager.
+    """Trains one agent, which acts and learns in turns.
+
+    It is opened when constructed. Use it once, as a context manager.
 
     After a step in every environment come as many opt steps as ``replay.samples_per_insert`` asks for, exactly;
     without a ratio one opt step for each ``trainer.opt_interval`` environment steps.

@@ -22,7 +22,9 @@ from learner.storage.rundir import find_work
 
 
 class OfflineTrainer:
-    """Trains an agent on what others did. Opened, with its items, when constructed; use it once, as a context manager.
+    """Trains an agent on recorded items.
+
+    It is opened, and its items are loaded, when constructed. Use it once, as a context manager.
 
     The items are copied into the run's own replay, whose capacity grows to hold them all; ``trainer.warmup_period``,
     ``trainer.opt_interval``, ``replay.samples_per_insert`` and ``push.initial_priorities`` mean nothing here. A resumed

@@ -1,4 +1,4 @@
-"""What all ways to train have in common: an opened run, with its directory, people's parts and its replay."""
+"""An opened run: its directory, the user's parts and its replay. All three ways to train begin with one."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Result:
 
     @property
     def trainer(self) -> AsyncTrainStat:
-        """The trainer's summary."""
+        """The summary of training, in border's format."""
         return AsyncTrainStat(self.samples_total / self.seconds, self.seconds, self.opt_steps / self.seconds)
 
 
@@ -59,7 +59,7 @@ def open_directory(
 
     Args:
         config: of the run, checked already.
-        stack: gives the lock back.
+        stack: gives the lock of the directory back when it is closed.
         resume: resume the run in ``run_dir``, if there is one.
         origin: where a new run begins from.
 
