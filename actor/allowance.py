@@ -24,7 +24,7 @@ import torch
 from common.config.run_config import ActorConfig
 from common.errors import PluginError
 from common.interfaces import Agent, StepProcessor
-from common.plugins import loading
+from common.plugins import part_loading
 from common.plugins.shipped import GYMNASIUM_PACKAGES, OWN_PACKAGES, SHIPPED, Role
 from common.wire.trust import Trust
 
@@ -96,7 +96,7 @@ class Allowance:
 
     def _check_kind(self, name: Name, role: Role) -> None:
         """Check that a target is a class of its role, or a function that is allowed by its whole name."""
-        target = loading.load_part(name.text)
+        target = part_loading.load_part(name.text)
         if isinstance(target, type):
             _check_class(name, role, target)
         elif name.text not in self._entries:
@@ -118,7 +118,7 @@ class Allowance:
             return
         module, colon, name = env_id.rpartition(":")
         if colon:
-            loading.load_module(module)  # It is allowed; importing it enters its environments into the registry.
+            part_loading.load_module(module)  # It is allowed; importing it enters its environments into the registry.
         specs = [spec for known, spec in gymnasium.registry.items() if name in (known, known.rpartition("-v")[0])]
         if not specs:
             raise PluginError(f"env.params.id: gymnasium has no environment '{env_id}' on this host")

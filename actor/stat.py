@@ -88,8 +88,9 @@ class ActorCounters(ActorFigures):
     """Counts steps and episodes as they happen, over all environments of one actor.
 
     Several threads write, but each figure has one writer: the acting thread counts steps, seconds and rebuilds, the
-    pusher's thread reconnects, the watchdog hangs. ``dropped_items`` is written under the spool's lock. A report reads
-    the figures without a lock; each is one number, and a report may be a step behind.
+    pusher's thread reconnects, the watchdog hangs. ``dropped_items`` is written under the spool's lock, ``spool_bytes``
+    where a report is made. A report reads the figures without a lock: each is one number, and a report may be a step
+    behind.
 
     Args:
         clock: seconds, monotonic.

@@ -49,7 +49,7 @@ def measure(schema: Schema, directory: Path) -> dict[str, object]:
     for _ in range(CAPACITY // BATCH):
         store()
     replay = UniformReplay(memory, seed=0)
-    framed = memory.header.frames_end * schema.frame.row_bytes / memory.committed + 8 if schema.frame else 0.0
+    framed = memory.frames_stored * schema.frame.row_bytes / memory.committed + 8 if schema.frame else 0.0
     return {
         "bytes/transition sent": len(sent) / BATCH,
         "kept": schema.packed_row_bytes + framed,  # With 8 bytes for the number that a row's positions count from.

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from random import SystemRandom
 from typing import TYPE_CHECKING, Any
@@ -24,6 +24,7 @@ import yaml
 from common.config.run_config import RunConfig
 from common.settings import validate
 from tests.disks import Disk, mounted
+from tests.fork_server import Forked, ForkServer
 
 if TYPE_CHECKING:
     from learner.loop.server import LearnerServer
@@ -148,11 +149,18 @@ def module_of(command: str) -> str:
     return f"{package}.commands.{command.replace('-', '_')}" if "-" in command else command
 
 
+@cache
+def fork_server() -> ForkServer:
+    """The one of this test process."""
+    return ForkServer()
+
+
 class Command:
     """A command as a real process, its output kept in a file.
 
     Args:
         name: of the command, such as ``learner-server``, or of another module that Python runs.
+        prefix: words before it, of a program that starts it; only then Python itself is started too, and not forked.
     """
 
     def __init__(
@@ -165,13 +173,18 @@ class Command:
         prefix: Sequence[str] = (),
     ) -> None:
         self.log = log
+        environment = {**os.environ, "PYTHONPATH": str(python_path)}
+        self.process: subprocess.Popen[bytes] | Forked
+        if not prefix:
+            self.process = fork_server().start(module_of(name), arguments, log=log, cwd=cwd, environment=environment)
+            return
         with log.open("w") as output:
             self.process = subprocess.Popen(
                 [*prefix, sys.executable, "-m", module_of(name), *arguments],
                 cwd=cwd,
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                env={**os.environ, "PYTHONPATH": str(python_path)},
+                env=environment,
             )
 
     def output(self) -> str:

@@ -111,7 +111,7 @@ class QAgent(NetworkAgent):
 
     Config: ClassVar[type[QAgentConfig]]
     config: QAgentConfig
-    counters = ("_opt_steps",)
+    counters: ClassVar = ("_opt_steps",)
 
     def __init__(self, spec: EnvSpec, *, seed: int, epsilon: float = 0.0, device: str = "cpu", **params: Any) -> None:
         observations = self.require_box(spec)

@@ -87,8 +87,8 @@ class NetworkAgent(Agent):
     @property
     def is_captured(self) -> bool:
         """Whether any update or action of this agent is captured."""
-        parts = [*self._find(Update), *self._find(Inference)]
-        return any(part.captured for _, part in parts)
+        updates, inferences = self._find(Update), self._find(Inference)
+        return any(update.captured for _, update in updates) or any(each.captured for _, each in inferences)
 
     def compute_eagerly(self) -> None:
         """Capture neither updates nor actions, whatever the settings say; call it before the agent acts or learns."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from pydantic import Field, NonNegativeInt
@@ -36,7 +36,7 @@ class RandomStart(ActorCritic):
     """
 
     config: RandomStartConfig
-    counters = ("_opt_steps",)
+    counters: ClassVar[tuple[str, ...]] = ("_opt_steps",)
 
     def __init__(self, spec: EnvSpec, **given: Any) -> None:
         super().__init__(spec, **given)

@@ -72,7 +72,7 @@ class PushConfig(Settings):
 
 
 class ActorConfig(Settings):
-    """What an actor builds and does."""
+    """The settings of an actor: the parts that it builds, and how it works."""
 
     env: EnvConfig = Field(description="The environment, a gymnasium.Env.")
     agent: PluginConfig = Field(description="The agent, a common.interfaces.Agent.")
@@ -149,9 +149,10 @@ class EvaluatorConfig(PluginConfig):
 
     target: str = Field(
         "learner.evaluation.evaluator:DefaultEvaluator",
-        description="What scores the agent, as module:attr; built with env, config (this section) and params.",
+        description="The evaluator, which scores the agent, as module:attr. It is built with env, config (this "
+        "section) and params.",
     )
-    params: dict[str, Any] = Field(default_factory=dict, description="Further keyword arguments it is built with.")
+    params: dict[str, Any] = Field(default_factory=dict, description="Further keyword arguments for the target.")
     process: Literal["inline", "child"] = Field(
         "inline",
         description="inline: training waits for an evaluation, as in border; child: a process of its own scores a "

@@ -54,5 +54,5 @@ class SavedReplay:
 
 
 def _choose(index: Array, _: int) -> Items:
-    """Choose the items of an index, all of them, where a replay buffer would draw some."""
+    """A ``Draw`` that chooses the items at ``index``, not random ones."""
     return {"index": index}

@@ -21,7 +21,7 @@ from common.config.run_config import TrainerConfig
 from common.errors import CrossborderError, DivergedError
 from common.interfaces import Agent, Recorder, ReplayBuffer
 from common.process.clocks import Every
-from learner.evaluation.scoring import Scored, Scoring
+from learner.evaluation.scoring import FinishedEvaluation, Scoring
 from learner.loop.window import RecordWindow
 from learner.shared.durable import WITHOUT_CHECKPOINT, logging_write_errors
 from learner.storage.checkpoint import Checkpoints
@@ -291,11 +291,11 @@ class Learner:
         return self._credit(scored) if scored else {}
 
     def _collect(self, *, wait: bool) -> None:
-        scored = self.scoring.finished(wait=wait)
+        scored = self.scoring.poll(wait=wait)
         if scored:
             self._write(scored.moment, self._credit(scored))
 
-    def _credit(self, scored: Scored) -> dict[str, float]:
+    def _credit(self, scored: FinishedEvaluation) -> dict[str, float]:
         """Keep the policy if its score is the best, see whether the score reaches the target; return its record."""
         score = scored.evaluation.score
         self.evaluations.add(scored.seconds)

@@ -61,8 +61,8 @@ class ResidentReplay(ReplayBuffer):
     def tensors(self, size: int) -> dict[str, torch.Tensor]:
         """Draw ``size`` items and gather them on the device: columns ``[size, *shape]``.
 
-        Ingest may overwrite rows before they are copied. It raises ``first()`` above a row before it touches the row. So
-        if an index is below ``first()`` after the copy, its row may be torn, and another batch is drawn.
+        Ingest may overwrite rows before they are copied. It raises ``first()`` above a row before it touches the row.
+        So if an index is below ``first()`` after the copy, its row may be torn, and another batch is drawn.
 
         Raises:
             IndexError: there is nothing to draw from.

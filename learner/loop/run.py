@@ -15,7 +15,7 @@ from rich.console import Console
 from common.config.run_config import RunConfig, dump_config
 from learner.datasets.loading import load_dataset
 from learner.datasets.opening import Dataset, open_dataset
-from learner.evaluation.eval_env import build_eval_env
+from learner.evaluation.evaluator import build_eval_env
 from learner.loop.learner import Learner, Outcome
 from learner.loop.learner_parts import build_learner_parts
 from learner.loop.replay_opening import build_buffer, open_memory

@@ -115,14 +115,14 @@ class BatchLog:
         return sorted(batch for slot, batch in in_slots if batch is not None and batch.number % self.length == slot)
 
     def copy_newest(self, end: int) -> Array:
-        """A copy of the records that are left of those with numbers below ``end``, in their order, ``[n]`` RECORD."""
+        """Copy the records with numbers below ``end`` that the log still has, in their order, ``[n]`` ``RECORD``."""
         numbers = np.arange(max(0, end - self.length), end)
         records = self.records[numbers % max(1, self.length)]
         kept: Array = records[records["number"] == numbers]
         return kept
 
     def keep(self, first: int, end: int) -> None:
-        """Remove all records but those with numbers in ``[first, end)``."""
+        """Remove all records except the records with numbers in ``[first, end)``."""
         numbers = self.records["number"]
         self.records[(numbers < first) | (numbers >= end)] = 0
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -15,7 +14,7 @@ from common.errors import CheckpointError
 from learner.replay.memory import ReplayMemory
 from learner.replay.quarantine import WRITERS, read_records, summarize
 from learner.replay.reader import ReplayReader
-from learner.shared.actor_table import ActorState, host_of, map_actor_table
+from learner.shared.actor_table import ActorState, map_actor_table, plain_values
 from learner.shared.control import ControlBlock
 
 HISTOGRAM_ITEMS: Final = 100_000
@@ -158,14 +157,9 @@ class Inspection:
         return max(0.0, float(known["last_seen"].max()) - float(control.oldest_item_at))
 
 
-def _describe_actor(row: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        "actor_id": int(row["actor_id"]),
-        "host": host_of(row),
-        "pid": int(row["pid"]),
-        "state": ActorState(int(row["state"])).name.lower(),
-        "items": int(row["items"]),
-        "env_steps": int(row["env_steps"]),
-        "episodes": int(row["episodes"]),
-        "last_return": float(row["last_return"]) if row["episodes"] else None,
+def _describe_actor(row: np.void) -> dict[str, Any]:
+    values = plain_values(row)
+    kept = ("actor_id", "host", "pid", "state", "items", "env_steps", "episodes")
+    return {name: values[name] for name in kept} | {
+        "last_return": values["last_return"] if values["episodes"] else None
     }

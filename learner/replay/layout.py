@@ -116,7 +116,7 @@ def _finish_journal(memory: ReplayMemory) -> None:
     """Finish the last batch, as release 0.1 did.
 
     In layout 2 a batch counts once ``journal_end`` includes it. A kill may have come before the batch's cursor and the
-    other ends were written: those are then taken from the journal.
+    other ends were written: they are then taken from the journal.
     """
     header, record = memory.header, memory.journal[0]
     if header.journal_end > header.committed:

@@ -63,7 +63,7 @@ class ReplayMemory:
 
     Args:
         directory: where the files are.
-        schema: columns of an item; those of frames are stored packed.
+        schema: columns of an item; columns of frames are stored packed.
         capacity: items kept.
         create: make new files; otherwise open existing ones.
         frame_capacity: frames kept, where the schema has any.
@@ -74,7 +74,7 @@ class ReplayMemory:
             asked before anything is read or written.
 
     Raises:
-        RunDirectoryError: the files cannot be made or opened, have another layout, or a header that cannot be.
+        RunDirectoryError: the files cannot be made or opened, have another layout, or contradict one another.
         SchemaMismatchError: the files hold other columns, or more or fewer items or frames.
         ConfigError: there is no room for the frames of one item.
     """
@@ -221,7 +221,7 @@ class ReplayMemory:
         """A contradiction between header, cursors and log, with the values expected and found; None if there is none.
 
         A writer may be storing batches meanwhile, and every figure only grows. So each figure is read before the
-        figures that bound it from above: what the writer adds in between raises the bounds and breaks none of them.
+        figures that bound it from above: a batch that is stored in between raises the bounds and breaks none of them.
         """
         cursors_end = int(self.cursors["end"].max(initial=0))
         intact, committed, oldest = (int(getattr(self.header, name)) for name in ("intact", "committed", "oldest"))
@@ -261,7 +261,7 @@ class ReplayMemory:
         return compute_checksum(parts)
 
     def is_settled(self) -> bool:
-        """Whether all that was written is there: the host was not started anew since, or the files were closed."""
+        """Whether all that was written is there: the files were closed, or written in the present boot of the host."""
         return self.header.boot in (CLOSED, boot_id())
 
     def settle(self) -> None:

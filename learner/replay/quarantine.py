@@ -29,7 +29,7 @@ MAX_RECORDS: Final = 100
 MAX_VALUE_BYTES: Final = 2048
 MAX_TEXT: Final = 500
 RATE: Final = 1.0
-"""Records a second in the long run, after ``MAX_RECORDS`` at once; those beyond are counted only."""
+"""Records a second in the long run, after ``MAX_RECORDS`` at once; further records are counted only."""
 WRITE_SECONDS: Final = 1.0
 SHORT: Final = 8
 """Up to this many values of an array are recorded one by one."""

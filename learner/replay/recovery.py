@@ -71,7 +71,7 @@ class Watermark:
 
     @classmethod
     def _read(cls, memory: ReplayMemory) -> Watermark | None:
-        """The present watermark; None if the log no longer has the batches that came meanwhile.
+        """The present watermark; None if the log has lost a record of the batches that were stored while it was read.
 
         The writer may change cursors while they are read here. It changes a cursor only when it stores a batch, so the
         records of the batches that came between the two looks at ``batches`` say which cursors changed, and how.
@@ -119,7 +119,7 @@ def make_whole(memory: ReplayMemory, find_watermark: Callable[[], Watermark | No
 
     Args:
         memory: opened for writing, with ``checked=False``.
-        find_watermark: finds that of the newest checkpoint, None if there is none; called only where it is needed.
+        find_watermark: finds the watermark of the newest checkpoint; None if there is none. Called only if needed.
 
     Raises:
         RunDirectoryError: an ingest process is still writing.
@@ -128,7 +128,9 @@ def make_whole(memory: ReplayMemory, find_watermark: Callable[[], Watermark | No
     if problem is None and memory.is_settled():
         memory.settle()
         return
-    cause = f"its header could not be ({problem})" if memory.is_settled() else "the host was started anew"
+    cause = (
+        f"its header contradicts its other files ({problem})" if memory.is_settled() else "the host was started anew"
+    )
     with holding_alone(memory.directory.parent):
         log.info("%s: %s: every batch is compared with its checksum", memory.directory, cause)
         watermark = find_watermark() or Watermark.of_nothing(memory)
@@ -163,7 +165,7 @@ def find_stretches(memory: ReplayMemory, records: Iterable[Batch], watermark: Wa
         if not (stretches and stretches[-1][-1].is_followed_by(batch)):
             stretches.append([])
         stretches[-1].append(batch)
-    with_frames = ([b for b in those if b.frames_start - b.back >= those[0].frames_start] for those in stretches)
+    with_frames = ([b for b in stretch if b.frames_start - b.back >= stretch[0].frames_start] for stretch in stretches)
     return [stretch for stretch in with_frames if stretch]
 
 
@@ -213,7 +215,7 @@ def _find_oldest_and_intact(memory: ReplayMemory, first: int, end: int, frames_e
 
 
 def _merge_cursors(memory: ReplayMemory, records: list[Batch], synced: list[Cursor], end: int) -> dict[int, Cursor]:
-    """The highest cursor of each incarnation in table, log and watermark, among those of batches up to this end."""
+    """The highest cursor of each incarnation in table, log and watermark; cursors beyond ``end`` do not count."""
     merged: dict[int, Cursor] = {}
     table = [tuple(row) for row in memory.cursors[memory.cursors["seq"] > 0].tolist()]
     logged = [(b.incarnation, b.seq, b.end, b.frames_end) for b in records if b.incarnation]

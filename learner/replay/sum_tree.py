@@ -45,7 +45,7 @@ class _Tree:
         self._rows[0][slots] = values
         for level, above in zip(self._levels, self._rows[1:], strict=True):
             slots = slots // FAN
-            # Slots mostly come in order, so those of one parent are neighbours: the parent is computed once.
+            # Slots mostly come in order, so slots of one parent are neighbours: the parent is computed once.
             slots = slots[np.append(True, slots[1:] != slots[:-1])]
             above[slots] = self._combine.reduce(level.take(slots, axis=0), axis=1)
 

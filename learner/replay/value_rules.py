@@ -50,7 +50,7 @@ class ValueRules:
         """The rules that a configuration sets."""
         return cls(schema, config.clip_nonfinite, config.out_of_bounds)
 
-    def nonfinite(self, name: str, values: Array, rows: int) -> Array:
+    def handle_nonfinite(self, name: str, values: Array, rows: int) -> Array:
         """A copy of the flat ``values`` with 0 for NaN and the column's bound for infinity.
 
         Raises:
@@ -59,10 +59,10 @@ class ValueRules:
         self.nonfinite_found[name] += values.size - int(np.isfinite(values).sum())
         bound = self._clip.get(name)
         if bound is None:
-            REFUSE_ALL.nonfinite(name, values, rows)
+            REFUSE_ALL.handle_nonfinite(name, values, rows)
         return np.nan_to_num(values, nan=0.0, posinf=bound, neginf=-bound)
 
-    def outside(self, column: Column, values: Array, rows: int) -> None:
+    def handle_outside(self, column: Column, values: Array, rows: int) -> None:
         """Count the flat ``values`` outside the column's domain.
 
         Raises:
@@ -71,7 +71,7 @@ class ValueRules:
         assert column.domain is not None
         self.outside_found[column.name] += int(column.domain.outside(values).sum())
         if self._on_outside[column.name] == "refuse":
-            REFUSE_ALL.outside(column, values, rows)
+            REFUSE_ALL.handle_outside(column, values, rows)
 
     def check(self, items: Items, rows: int) -> Items:
         """Check items that did not come over the wire.
@@ -86,10 +86,10 @@ class ValueRules:
         for name, column in self._checked:
             flat = items[name][:rows].reshape(-1)
             if _is_float(column) and not np.isfinite(flat).all():
-                flat = self.nonfinite(column.name, flat, rows)
+                flat = self.handle_nonfinite(column.name, flat, rows)
                 checked = {**checked, name: flat.reshape(items[name][:rows].shape)}
             if column.domain is not None and not column.domain.holds(flat):
-                self.outside(column, flat, rows)
+                self.handle_outside(column, flat, rows)
         return checked
 
     def can_refuse(self, column: Column) -> bool:
@@ -122,7 +122,7 @@ class ValueRules:
         return first_outside(column, flat, rows)
 
     def _refuses(self, column: Column) -> bool:
-        """Whether a column of the items refuses what is outside its domain."""
+        """Whether a column of the items refuses values outside its domain."""
         name = "frames" if column.frames else column.name
         return column.domain is not None and self._on_outside.get(name) == "refuse"
 

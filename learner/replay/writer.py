@@ -82,9 +82,9 @@ class ReplayWriter:
     def roll_back(self, mark: Mapping[str, Any], incarnation: int) -> bool:
         """Forget the items that this incarnation has stored since ``mark()``, and let the items of then count again.
 
-        No other process may be reading or writing. A kill before ``batches`` is lowered undoes the roll-back: the last
-        batch still counts, so the next writer finishes it again and raises ``committed`` to its end. A kill after that
-        leaves the items forgotten.
+        No other process may be reading or writing. The items are forgotten once ``batches`` is lowered. A kill before
+        that undoes the roll-back: the last batch still counts, so ``learner.replay.recovery`` or the next writer takes
+        cursor, ``committed`` and ``frames_end`` from its record again. So all of these are lowered first.
 
         Returns:
             False, and nothing is forgotten, if another incarnation has stored items since, or there are fewer items
@@ -103,8 +103,8 @@ class ReplayWriter:
         memory.cursors["end"][own] = np.minimum(memory.cursors["end"][own], end)
         header.oldest = oldest
         header.committed = end
-        header.batches = number
         header.frames_end = frames_end
+        header.batches = number
         header.intact = oldest
         memory.log.keep(0, number)
         memory.excluded = memory.excluded[memory.excluded < end]

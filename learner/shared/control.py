@@ -83,7 +83,7 @@ class ControlBlock(Words):
     release_at = Word(8)
     """The trainer rings ingest's bell when ``sampled`` reaches this; 0: ingest does not wait."""
     batches = Word(9)
-    """Batches stored; those that came in one message count as one."""
+    """Batches stored; batches that came in one message count as one."""
     payload_bytes = Word(10)
     """Bytes of payload stored."""
     duplicates = Word(11)
@@ -105,7 +105,7 @@ class ControlBlock(Words):
     return_mean = Word(19, float)
     """Mean return of the last 100 episodes; 0 before the first."""
     policy_lag = Word(20, float)
-    """Exponential mean of opt steps between the newest model and the one that acted."""
+    """Exponential mean of opt steps between the newest model and the model that chose an action."""
     actor_hold_seconds = Word(21, float)
     """Seconds for which acknowledgements have been held back to keep the replay ratio."""
     length_mean = Word(22, float)

@@ -177,7 +177,7 @@ def test_all_names_that_are_not_allowed_are_told_at_once_and_quoted_for_a_shell(
     "target",
     [
         "common.process.child:Child",
-        "common.plugins.loading:load_part",
+        "common.plugins.part_loading:load_part",
         "common.envs:build_env",
         "actor.commands.actor_worker:main",
         "learner:x",

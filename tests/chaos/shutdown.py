@@ -17,8 +17,8 @@ import yaml
 from learner.replay.memory import ReplayMemory
 from learner.storage.training_state import read_newest_state
 from tests.chaos.report import scratch, tell
-from tests.conftest import Command, children_of, counting_values, endpoints, kill, merged, wait_for
-from tests.e2e.test_by_hand import CALM, steps_by_actor
+from tests.conftest import Command, children_of, counting_values, kill, merged, wait_for
+from tests.e2e.test_by_hand import CALM, steps_by_actor, trains
 from tests.e2e.test_resume import kept
 from tests.parts import CheckingAgent, check_rows
 
@@ -79,7 +79,7 @@ STATES: Final[dict[str, State]] = {
     ),
     "checkpoint write": State(_writes, {"agent": {"target": "tests.chaos.shutdown:HeavyAgent"}}),
     "ingest restart": State(_without_ingest),
-    "starvation": State(lambda run_dir, _: endpoints(run_dir), local_actors=0),
+    "starvation": State(lambda run_dir, _: trains(run_dir), local_actors=0),
     "actor frozen": State(_without_actor),
 }
 

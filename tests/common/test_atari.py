@@ -1,4 +1,4 @@
-"""Real games: their emulator brings them along."""
+"""These tests play real games, which come with the emulator."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PONG, SEAQUEST = "ALE/Pong-v5", "ALE/Seaquest-v5"
 
 
 def play(env: Env, seed: int, steps: int) -> tuple[list[Array], list[float]]:
-    """Observations and rewards of at most so many random steps of one episode."""
+    """Observations and rewards of one episode with random actions, up to ``steps`` steps."""
     env.action_space.seed(seed)
     frames: list[Array] = [env.reset(seed=seed)[0]]
     rewards: list[float] = []

@@ -27,15 +27,15 @@ def test_the_first_value_outside_is_named_with_the_bounds_of_its_element() -> No
 
 def test_refuse_all_refuses_with_the_reason_and_the_value() -> None:
     with pytest.raises(RefusedError, match="column 'obs': expected finite values, found nan in row 0") as nonfinite:
-        REFUSE_ALL.nonfinite("obs", np.array([np.nan]), 1)
+        REFUSE_ALL.handle_nonfinite("obs", np.array([np.nan]), 1)
     with pytest.raises(RefusedError, match="column 'action': expected 0 to 5, found 6 in row 1") as outside:
-        REFUSE_ALL.outside(BOUNDED, VALUES, 3)
+        REFUSE_ALL.handle_outside(BOUNDED, VALUES, 3)
     assert (nonfinite.value.reason, outside.value.reason) == ("values", "bounds")
     assert outside.value.bad == first_outside(BOUNDED, VALUES, 3)
 
 
 def test_keep_all_keeps_every_value() -> None:
     values = np.array([np.nan, np.inf])
-    assert KEEP_ALL.nonfinite("obs", values, 1) is values
-    KEEP_ALL.outside(BOUNDED, VALUES, 3)
+    assert KEEP_ALL.handle_nonfinite("obs", values, 1) is values
+    KEEP_ALL.handle_outside(BOUNDED, VALUES, 3)
     assert VALUES.tolist() == [1, 5, 0, 6, 2, 0]

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from learner.shared.actor_table import map_actor_table
+from learner.shared.control import ControlBlock
 from tests.conftest import Command, children_of, endpoints, free_port, is_alive, kill, wait_for
 
 Start = Callable[..., Command]
@@ -31,6 +32,13 @@ def steps_by_actor(run_dir: Path) -> dict[int, int]:
         return {}
     table = map_actor_table(run_dir / "shared", create=False)
     return {int(row["pid"]): int(row["env_steps"]) for row in table if row["pid"]}
+
+
+def trains(run_dir: Path) -> bool:
+    """Whether the trainer has come up and is in its loop, in which a signal ends the run in order."""
+    return (run_dir / "endpoints.json").exists() and ControlBlock.open(
+        run_dir / "shared", create=False
+    ).trainer_beats > 0
 
 
 def grows(run_dir: Path, pids: set[int]) -> None:
@@ -142,7 +150,7 @@ def test_a_server_without_actors_ends_at_once_on_a_signal(
     start: Start, write_config: WriteConfig, tmp_path: Path, number: int
 ) -> None:
     server = start("learner-server", "--config", str(write_config()))
-    endpoints(tmp_path / "run")
+    wait_for(lambda: trains(tmp_path / "run"), "training begins")
     server.signal(number)
     assert server.wait() == 128 + number
     assert (tmp_path / "run" / "final" / "model.safetensors").exists()

@@ -25,7 +25,7 @@ from tests.disks import Disk
 from tests.e2e.test_by_hand import CALM, grows, steps_by_actor
 from tests.e2e.test_resume import kept
 from tests.learner.loop.test_in_turns import cartpole
-from tests.learner.records.test_families import scrape
+from tests.learner.scrapes import scrape
 from tests.parts import assert_complete
 
 SERVER = {"listen": "127.0.0.1:0", "grace_seconds": 0.5}

@@ -5,12 +5,9 @@ from __future__ import annotations
 import csv
 import json
 import logging
-import os
 import random
 import signal
-import subprocess
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +21,7 @@ from common.settings import validate
 from learner.loop.in_turns import train_in_turns
 from learner.replay.memory import ReplayMemory
 from learner.replay.reader import ReplayReader
-from tests.conftest import ROOT, Command, kill, merged, wait_for
+from tests.conftest import Command, kill, merged, wait_for
 from tests.e2e.test_resume import kept, resumed_at
 
 ENDLESS, FURTHER = 1_000_000, 200
@@ -105,25 +102,12 @@ def wait_beyond(run_dir: Path, after: int) -> None:
     wait_for(lambda: kept(run_dir) >= at, f"opt step {at}")
 
 
-@pytest.fixture(scope="module")
-def forks() -> Iterator[subprocess.Popen[str]]:
-    """``tests.e2e.forks``."""
-    command, pipe = [sys.executable, "-m", "tests.e2e.forks"], subprocess.PIPE
-    with subprocess.Popen(command, cwd=ROOT, stdin=pipe, stdout=pipe, text=True, start_new_session=True) as process:
-        yield process
-        os.killpg(process.pid, signal.SIGKILL)
-
-
-def train_until_killed(forks: subprocess.Popen[str], config: Path, run_dir: Path) -> None:
+def train_until_killed(start: Callable[..., Command], config: Path, run_dir: Path) -> None:
     """Train in another process, or go on, until it is killed with kill -9 some steps later."""
-    assert forks.stdin
-    assert forks.stdout
-    forks.stdin.write(f"{config}\n")
-    forks.stdin.flush()
-    pid = int(forks.stdout.readline())
+    run = start("sync-train", "--config", str(config), "--resume")
     wait_beyond(run_dir, kept(run_dir))
-    kill(pid)
-    assert int(forks.stdout.readline()) == signal.SIGKILL
+    kill(run.process.pid)
+    assert run.wait() == -signal.SIGKILL, run.output()
 
 
 def test_sync_train_killed_and_resumed_is_the_run_that_was_left_alone(
@@ -145,12 +129,12 @@ def test_sync_train_killed_and_resumed_is_the_run_that_was_left_alone(
 
 @pytest.mark.parametrize("changes", RUNS.values(), ids=RUNS)
 def test_so_it_is_when_killed_twice_whatever_is_trained_and_drawn(
-    forks: subprocess.Popen[str], changes: dict[str, Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
+    start: Callable[..., Command], changes: dict[str, Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     alone, killed, config = tmp_path / "alone", tmp_path / "killed", tmp_path / "config.yaml"
     config.write_text(dump_config(configured(killed, changes, ENDLESS)))
     for _ in range(2):
-        train_until_killed(forks, config, killed)
+        train_until_killed(start, config, killed)
     max_opts = kept(killed) + FURTHER
     train_in_turns(configured(killed, changes, max_opts), resume=True)
     train_in_turns(configured(alone, changes, max_opts))

@@ -11,12 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from common.config.run_config import RunConfig
 from common.errors import CheckpointError, ConfigError, CrossborderError, RunDirectoryError, SchemaMismatchError
 from common.settings import validate
-from learner.commands.sync_train import main
 from learner.loop.in_turns import train_in_turns
 from learner.loop.learner import Outcome
 from learner.replay.memory import ReplayMemory
@@ -195,32 +193,3 @@ def test_a_directory_whose_run_never_began_is_begun_anew(tmp_path: Path) -> None
     (tmp_path / "run" / "metrics.csv").write_text("opt_steps,seconds\n")
     config = changed(cartpole(tmp_path / "run", seed=3), trainer={"max_opts": 20})
     assert train_in_turns(config, resume=True).opt_steps == 20
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ([], "the following arguments are required: --config"),
-        (["--config", "a.yaml", "--resume", "run"], "leave out --config, or DIR"),
-    ],
-)
-def test_a_run_is_resumed_by_its_own_configuration(
-    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(SystemExit):
-        main(arguments)
-    assert message in capsys.readouterr().err
-
-
-def test_resume_without_a_directory_needs_one_in_the_configuration(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--config", "configs/cartpole.yaml", "--resume"]) == ConfigError.exit_code
-    assert "--resume: expected a run directory, found none" in capsys.readouterr().err
-
-
-def test_the_runs_own_configuration_is_taken_with_what_is_laid_over_it(
-    ended: RunConfig, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["--resume", str(tmp_path / "run"), "--set", "trainer.max_opts=300", "--show-config"]) == 0
-    shown = yaml.safe_load(capsys.readouterr().out)
-    assert shown["run_dir"] == str(tmp_path / "run")
-    assert (shown["seed"], shown["trainer"]["max_opts"]) == (3, 300)

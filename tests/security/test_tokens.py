@@ -23,7 +23,7 @@ from common.wire.pb import crossborder_pb2_grpc as pb_grpc
 from common.wire.tokens import ACTOR_VARIABLE, UNNAMED, authorization, read_tokens
 from common.wire.trust import Trust
 from tests.conftest import PATIENCE, Command, wait_for
-from tests.learner.records.test_families import scrape_ingest
+from tests.learner.scrapes import scrape_ingest
 from tests.security.conftest import Secured, join, write
 from tests.security.hostile import SERVICE
 from tests.security.hostile import join as join_request

@@ -57,7 +57,7 @@ def test_a_clock_that_is_wrong_fails_with_how_far_it_is_off(host: LearnerServer,
 
 
 def test_a_learner_whose_places_are_all_taken_fails_the_room_check(make_config: MakeConfig) -> None:
-    from tests.learner.ingest.test_service import Client
+    from tests.learner.ingest.by_hand import Client
 
     with LearnerServer(make_config(server={"max_actors": 1, "grace_seconds": 0.5})) as server:
         Client(server).join()

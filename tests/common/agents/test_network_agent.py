@@ -113,8 +113,8 @@ class MyDQN(DQN):
 
 def test_only_classes_and_networks_of_this_system_are_captured_unless_asked_for() -> None:
     spec = spec_of(gymnasium.make("CartPole-v1"))
-    own = {"network": {"target": "tests.common.agents.test_network_agent:Normalised"}}
-    nature = {"network": {"target": "common.agents.networks:NatureCnn", "params": {"hidden": 4}}}
+    own: dict[str, Any] = {"network": {"target": "tests.common.agents.test_network_agent:Normalised"}}
+    nature: dict[str, Any] = {"network": {"target": "common.agents.networks:NatureCnn", "params": {"hidden": 4}}}
     pictures = EnvSpec(gymnasium.spaces.Box(0, 255, (1, 36, 36), np.uint8), spec.action_space)
     assert DQN(spec, seed=0).is_captured
     assert DQN(pictures, seed=0, **nature).is_captured

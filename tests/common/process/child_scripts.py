@@ -1,4 +1,4 @@
-"""Small lives for children, told which one to lead by the ``life`` of their boot line."""
+"""Scripts for children: the key ``life`` of the boot line names the function that a child runs."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ def obedient(boot: dict[str, Any]) -> int:
 
 
 def listening(boot: dict[str, Any]) -> int:
-    """Repeats every line it is told, until its stdin closes."""
+    """Sends every line of its stdin back, until its stdin closes."""
     for line in sys.stdin:
         tell(heard=json.loads(line))
     return 0
 
 
 def stubborn(boot: dict[str, Any]) -> int:
-    """Says hello, and does not care about stdin."""
+    """Says hello, and runs on when its stdin closes."""
     tell(pid=os.getpid())
     threading.Event().wait()
     return 0
@@ -49,7 +49,7 @@ def reporting(boot: dict[str, Any]) -> int:
 
 
 def silent(boot: dict[str, Any]) -> int:
-    """Ends without a word."""
+    """Ends without an event."""
     return int(boot["code"])
 
 
@@ -60,7 +60,7 @@ def shot(boot: dict[str, Any]) -> int:
 
 
 def chatty(boot: dict[str, Any]) -> int:
-    """Prints what is no event before what is one."""
+    """Prints lines that are no events before an event."""
     sys.stdout.write(boot["line"] + "\n")
     sys.stdout.flush()
     sys.stdout.buffer.write(b"\xff no text\n")
@@ -70,7 +70,7 @@ def chatty(boot: dict[str, Any]) -> int:
 
 
 def simulating(boot: dict[str, Any]) -> int:
-    """Starts a helper of its own that inherits everything and does not end, and dies."""
+    """Starts a helper process, which inherits everything and never ends, and dies."""
     helper = subprocess.Popen([sys.executable, "-c", "import signal; signal.pause()"])
     tell(helper=helper.pid)
     os.kill(os.getpid(), signal.SIGKILL)
@@ -94,7 +94,7 @@ def logging_(boot: dict[str, Any]) -> int:
 
 
 def environment(boot: dict[str, Any]) -> int:
-    """Tells one environment variable, and the session it runs in."""
+    """Sends the value of an environment variable, and its session."""
     tell(value=os.environ.get(boot["variable"]), session=os.getsid(0), pid=os.getpid())
     sys.stdin.read()
     return 0
@@ -107,7 +107,7 @@ def descriptor(boot: dict[str, Any]) -> int:
 
 
 def parent(boot: dict[str, Any]) -> int:
-    """Has a child of its own, and names it."""
+    """Starts a child of its own, and sends its process id."""
     from common.process.child import Child
 
     child = Child("grandchild", MODULE, {"life": "obedient"})
@@ -117,7 +117,7 @@ def parent(boot: dict[str, Any]) -> int:
 
 
 def signalled(boot: dict[str, Any]) -> int:
-    """Waits for signals; ``orderly`` says whether it knows how to stop, ``prompt`` whether it does so."""
+    """Waits for signals; with ``orderly`` it has an orderly end, with ``prompt`` it ends when asked to."""
     from common.process.signals import StopSignals
 
     signals, stopped = StopSignals(), threading.Event()
@@ -138,7 +138,7 @@ def signalled(boot: dict[str, Any]) -> int:
 
 
 def late(boot: dict[str, Any]) -> int:
-    """Gets SIGTERM when it is over, while Python takes itself down; ``ignores`` says whether it is prepared."""
+    """Gets SIGTERM while Python exits; with ``ignores`` it ignores signals by then."""
     from common.process.signals import StopSignals
 
     class Late:

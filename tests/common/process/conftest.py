@@ -14,7 +14,7 @@ StartChild = Callable[..., Child]
 
 @pytest.fixture
 def start_child(monkeypatch: pytest.MonkeyPatch) -> Iterator[StartChild]:
-    """Starts a real child that leads a life from ``child_scripts``; what still runs at the end is ended."""
+    """Starts a real child that runs a function of ``child_scripts``; children that still run at the end are ended."""
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     children: list[Child] = []
 

@@ -51,7 +51,7 @@ def test_a_line_to_a_child_that_has_ended_is_warned_of(
     child.tell({"number": 1})
     child.end(PATIENCE)
     child.tell({"number": 2})
-    assert caplog.messages == ["child-silent ended before it was told what to do"] * 2
+    assert caplog.messages == ["child-silent has ended: a message to it is lost"] * 2
 
 
 def test_an_error_that_a_child_reports_is_raised_with_its_class(start_child: StartChild) -> None:

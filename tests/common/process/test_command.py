@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import argparse
 import json
 import shlex
 import subprocess
@@ -10,7 +11,7 @@ import pytest
 import shtab
 
 from common.errors import AddressError
-from common.process.command import SHELLS, Parser, at_least, positive, tell_error
+from common.process.command import SHELLS, Parser, at_least, positive, run_command, tell_error
 from tests.conftest import ROOT
 
 
@@ -26,7 +27,7 @@ def parser() -> Parser:
 
 
 def refusal(parser: Parser, line: str, capsys: pytest.CaptureFixture[str]) -> str:
-    """What is said of a wrong command line."""
+    """The error message for a wrong command line."""
     with pytest.raises(SystemExit) as ended:
         parser.parse_args(shlex.split(line))
     assert ended.value.code == 2
@@ -127,3 +128,17 @@ def test_in_json_an_error_is_a_record_of_the_log() -> None:
     entry = json.loads(done.stderr)
     assert (done.returncode, entry["level"]) == (5, "CRITICAL")
     assert entry["message"] == "port 1 is taken\nexit code 5: docs/exit-codes.md#exit-code-5"
+
+
+def test_a_command_that_is_run_acts_on_its_words_and_an_error_is_told_with_its_code(
+    parser: Parser, capsys: pytest.CaptureFixture[str]
+) -> None:
+    seen: list[str] = []
+
+    def fail(_: argparse.Namespace) -> None:
+        raise AddressError("port 1 is taken")
+
+    assert run_command(parser, ["--leaves", "green"], lambda arguments: seen.append(arguments.leaves)) == 0
+    assert seen == ["green"]
+    assert run_command(parser, ["--leaves", "green"], fail) == AddressError.exit_code
+    assert capsys.readouterr().err.startswith("brew: port 1 is taken\nbrew: exit code 5: ")

@@ -14,7 +14,7 @@ from tests.conftest import ROOT
 
 
 def written(setup: str, call: str = "warning('look out')", returns: int = 0) -> str:
-    """What a process of its own writes to stderr."""
+    """The lines that a process writes to stderr."""
     logger = "logging.getLogger('deep.inside')"
     lines = ("import logging", "from common.process.log import setup_logging", setup, f"{logger}.{call}")
     code = "\n".join(lines)

@@ -41,5 +41,5 @@ def test_a_signal_before_there_is_an_orderly_end_ends_at_once(start_child: Start
 def test_a_signal_after_the_exit_code_is_decided_changes_nothing(
     start_child: StartChild, *, ignores: bool, code: int
 ) -> None:
-    """Python takes our handlers away before it has ended; a signal that is not ignored kills it then."""
+    """Python removes our handlers before it has exited; then a signal that is not ignored kills the process."""
     assert start_child("late", ignores=ignores).wait(PATIENCE) == code

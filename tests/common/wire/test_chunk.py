@@ -51,7 +51,7 @@ def test_a_message_without_data_has_empty_data() -> None:
 
 
 def data_of(message: bytes) -> bytes | None:
-    """None if it is refused."""
+    """The data of a message; None if the message is refused."""
     try:
         return parse_chunk(message)[1].tobytes()
     except ValueError:

@@ -31,7 +31,7 @@ PAIR = Schema((Column("n", "<i8"), Column("xy", "<f4", (2,))))
 
 @st.composite
 def filled(draw: st.DrawFn) -> tuple[Schema, int, Items]:
-    """A schema and items that fit it, finite, now and then strided."""
+    """A schema, a number of rows, and items that fit: finite, some of them strided."""
     schema = draw(SCHEMAS)
     rows = draw(st.integers(0, 5))
     items: Items = {}

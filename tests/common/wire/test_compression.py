@@ -38,7 +38,10 @@ def test_a_frame_that_does_not_state_its_size_is_refused() -> None:
 
 
 def lying(frame: bytes) -> bytes:
-    """It holds more than it states: the size of 7056 is two bytes, less 256, after magic and descriptor."""
+    """The frame with a stated size below its real size of 7056.
+
+    The size is the two bytes after magic number and descriptor, less 256 (RFC 8878, 3.1.1.1.4).
+    """
     stated = (7056 - 256).to_bytes(2, "little")
     assert frame[5:7] == stated
     return frame[:5] + bytes(2) + frame[7:]

@@ -83,7 +83,7 @@ def test_a_packer_goes_on_from_the_frames_of_another_also_where_pictures_repeat(
 
 
 def packed_by_content(items: Items) -> tuple[dict[str, list[list[int]]], list[bytes]]:
-    """Every frame looked up by its bytes, in order: what a packer must come to, however it gets there."""
+    """Positions and frames if every frame is looked up by its bytes, in order: a packer must give the same."""
     distinct: dict[bytes, int] = {}
     places: dict[str, list[list[int]]] = {"obs": [], "next_obs": []}
     for row in range(len(items["n"])):
@@ -93,7 +93,7 @@ def packed_by_content(items: Items) -> tuple[dict[str, list[list[int]]], list[by
 
 
 def interleaved(n_envs: int, steps: int) -> Array:
-    """The numbers of steps of several environments, a row of each in turn."""
+    """The numbers of steps of several environments, one row of each environment in turn."""
     return (np.arange(steps)[:, None] + 100 * np.arange(n_envs)).ravel()
 
 

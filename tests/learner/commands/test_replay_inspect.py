@@ -14,7 +14,7 @@ from learner.commands.replay_inspect import main
 from learner.loop.in_turns import train_in_turns
 from learner.loop.server import LearnerServer, train_async
 from tests.conftest import MakeConfig
-from tests.learner.ingest.test_service import Client, Talk
+from tests.learner.ingest.by_hand import Client, Talk
 
 
 def inspect(run: Path, capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from common.data import Array, Items, Model, Record
 from common.errors import DivergedError
 from common.interfaces import Agent, Evaluation, ReplayBuffer
 from common.plugins.part_config import EnvConfig, PluginConfig
-from learner.evaluation.scoring import InlineScoring, Scored, Scoring
+from learner.evaluation.scoring import FinishedEvaluation, InlineScoring, Scoring
 from learner.loop.learner import Learner, Outcome, publish_to_nobody
 from learner.storage.checkpoint import Checkpoints
 from learner.storage.moment import Moment
@@ -218,7 +218,7 @@ def test_a_stop_request_ends_the_last_evaluation_without_a_score(tmp_path: Path)
     diary = Diary()
 
     class Endless(InlineScoring):
-        def begin(self, agent: Agent, moment: Moment) -> Scored | None:
+        def begin(self, agent: Agent, moment: Moment) -> FinishedEvaluation | None:
             learner.request_stop()
             return None
 
@@ -332,17 +332,17 @@ class LateScoring:
         self.begun: Moment | None = None
         self.kept: list[Moment] = []
 
-    def begin(self, agent: Agent, moment: Moment) -> Scored | None:
+    def begin(self, agent: Agent, moment: Moment) -> FinishedEvaluation | None:
         self.begun = self.begun or moment
         return None
 
-    def finished(self, *, wait: bool = False) -> Scored | None:
+    def poll(self, *, wait: bool = False) -> FinishedEvaluation | None:
         if self.begun is None or not (self.ready or wait):
             return None
         moment, self.begun = self.begun, None
-        return Scored(moment, Evaluation(9.0, {"eval_reward": 9.0}), seconds=3.0)
+        return FinishedEvaluation(moment, Evaluation(9.0, {"eval_reward": 9.0}), seconds=3.0)
 
-    def keep_best(self, agent: Agent, scored: Scored) -> None:
+    def keep_best(self, agent: Agent, scored: FinishedEvaluation) -> None:
         self.kept.append(scored.moment)
 
     def abandon(self) -> None:

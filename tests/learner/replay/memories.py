@@ -5,17 +5,20 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, Literal
 
 import numpy as np
+import pytest
 
 from common.data import Column, Items, Schema
+from learner.replay.batch_log import BatchLog
 from learner.replay.memory import ReplayMemory
 from learner.replay.reader import ReplayReader
 from learner.replay.writer import ReplayWriter
+from learner.shared.control import Word
 from tests.conftest import ROOT
 from tests.frames import SCHEMA as STACKED
 from tests.frames import stacked_items
@@ -88,3 +91,27 @@ def writing(directory: Path, kind: Literal["wide", "stacked"]) -> Iterator[subpr
     with subprocess.Popen(command, stdin=subprocess.PIPE, cwd=ROOT) as writer:
         yield writer
     assert writer.returncode in {0, -signal.SIGKILL}, "it failed"
+
+
+class KilledError(BaseException):
+    """Stands for a kill."""
+
+
+@contextmanager
+def killed_after(writes: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Kill before a write of a header's word, of the log or to the disk that follows this many others."""
+    left = writes
+
+    def write_or_kill(write: Callable[..., object], *arguments: object) -> object:
+        nonlocal left
+        left -= 1
+        if left < 0:
+            raise KilledError
+        return write(*arguments)
+
+    with monkeypatch.context() as patch:
+        set_word, keep = Word.__set__, BatchLog.keep
+        patch.setattr(Word, "__set__", lambda *arguments: write_or_kill(set_word, *arguments))
+        patch.setattr(BatchLog, "keep", lambda *arguments: write_or_kill(keep, *arguments))
+        patch.setattr(ReplayMemory, "sync", lambda memory: write_or_kill(lambda: None))
+        yield

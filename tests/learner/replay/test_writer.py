@@ -6,6 +6,8 @@ import itertools
 import json
 import shutil
 import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any, Final
@@ -16,13 +18,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from learner.replay.memory import N_CURSORS, ReplayMemory
+from learner.replay.recovery import make_whole
 from learner.replay.writer import CursorsFullError, ReplayWriter
-from tests.conftest import wait_for
+from tests.conftest import ROOT, wait_for
 from tests.frames import SCHEMA as STACKED
 from tests.frames import check_stacks, stacked_items
 from tests.learner.replay.memories import (
     BATCH,
     SCHEMA,
+    KilledError,
+    killed_after,
     make,
     next_stacked,
     open_stacked,
@@ -144,10 +149,6 @@ def test_frames_of_a_batch_cut_off_after_its_record_count_with_it(tmp_path: Path
     check_stacks(read_all(memory))
 
 
-class StoppedError(Exception):
-    """Stands for a kill between two steps of a write."""
-
-
 @pytest.mark.parametrize("rounds", [1, 5, 40])
 @pytest.mark.parametrize("fences", [1, 2, 3])
 def test_a_writer_killed_between_any_two_steps_leaves_each_batch_whole_or_not_at_all(
@@ -163,11 +164,11 @@ def test_a_writer_killed_between_any_two_steps_leaves_each_batch_whole_or_not_at
         nonlocal passed
         passed += 1
         if passed == fences:
-            raise StoppedError
+            raise KilledError
 
     with monkeypatch.context() as patch:
         patch.setattr("learner.replay.writer.fence", fence)
-        with pytest.raises(StoppedError):
+        with pytest.raises(KilledError):
             writer.append(next_stacked(memory, BATCH), BATCH, incarnation=7, seq=rounds + 1)
     memory = open_stacked(tmp_path, create=False, frames=256)
     again = ReplayWriter(memory)
@@ -190,17 +191,13 @@ def test_a_writer_killed_at_any_moment_leaves_a_replay_that_opens_well(tmp_path:
         check_stacks(read_all(memory))
 
 
-class KilledError(BaseException):
-    pass
-
-
-def killed_at(instruction: int, writer: ReplayWriter, incarnation: int, rows: int, start: int) -> bool:
-    """Append a batch, killed at an instruction of the replay's modules; whether it came so far."""
+def is_killed_at(instruction: int, work: Callable[[], object]) -> bool:
+    """Kill ``work`` at an instruction of the replay's modules; False if it has fewer instructions."""
     left = instruction
 
     def trace(frame: FrameType, event: str, _: Any) -> Any:
         nonlocal left
-        if "/learner/replay/" not in frame.f_code.co_filename:
+        if not frame.f_code.co_filename.startswith(str(ROOT / "learner" / "replay")):
             return None
         frame.f_trace_opcodes, frame.f_trace_lines = True, False
         if event == "opcode":
@@ -209,10 +206,10 @@ def killed_at(instruction: int, writer: ReplayWriter, incarnation: int, rows: in
                 raise KilledError
         return trace
 
-    items, before = stacked_items(np.arange(start, start + rows)), sys.gettrace()
+    before = sys.gettrace()
     try:
         sys.settrace(trace)
-        writer.append(items, rows, incarnation, writer.last_seq(incarnation) + 1)
+        work()
     except KilledError:
         return True
     finally:
@@ -233,7 +230,9 @@ def test_a_writer_killed_at_any_instruction_leaves_a_batch_and_its_cursor_both_o
     for instruction in itertools.count(0, STRIDE):
         shutil.rmtree(tmp_path / "killed", ignore_errors=True)
         shutil.copytree(tmp_path / "before", tmp_path / "killed")
-        was_killed = killed_at(instruction, ReplayWriter(open_small(tmp_path / "killed")), 2, 4, start=48)
+        writer = ReplayWriter(open_small(tmp_path / "killed"))
+        append_items = partial(writer.append, stacked_items(np.arange(48, 52)), 4, incarnation=2, seq=1)
+        was_killed = is_killed_at(instruction, append_items)
         memory = open_small(tmp_path / "killed")
         writer = ReplayWriter(memory)
         assert memory.committed == 48 + 4 * writer.last_seq(2), instruction
@@ -250,7 +249,10 @@ def test_a_writer_killed_at_any_instruction_leaves_a_batch_and_its_cursor_both_o
 
 
 def open_with_slack(directory: Path, *, create: bool = False, slack: int = SLACK) -> tuple[ReplayMemory, ReplayWriter]:
-    memory = ReplayMemory(directory / "replay", STACKED, CAPACITY, create=create, frame_capacity=FRAMES, slack=slack)
+    """A new replay, or one as a resumed run opens it."""
+    room = {"frame_capacity": FRAMES, "slack": slack}
+    memory = ReplayMemory(directory / "replay", STACKED, CAPACITY, create=create, checked=False, **room)  # type: ignore[arg-type]
+    make_whole(memory, lambda: None)
     return memory, ReplayWriter(memory)
 
 
@@ -331,3 +333,21 @@ def test_a_roll_back_to_items_that_a_power_cut_took_is_refused(tmp_path: Path) -
     memory, writer = open_with_slack(tmp_path / "other", create=True)
     append(writer, memory, [2])
     assert not writer.roll_back(mark, OWN)
+
+
+@pytest.mark.parametrize("writes", range(6))
+@pytest.mark.parametrize("before", [0, CAPACITY + 3])
+def test_a_roll_back_that_is_killed_anywhere_is_done_by_the_next_call(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: int, writes: int
+) -> None:
+    memory, writer = open_with_slack(tmp_path, create=True)
+    append(writer, memory, [1] * before)
+    mark, then = writer.mark(), contents(memory)
+    append(writer, memory, [3, 2])
+    with killed_after(writes, monkeypatch), pytest.raises(KilledError):
+        writer.roll_back(mark, OWN)
+    memory, writer = open_with_slack(tmp_path)
+    assert writer.roll_back(mark, OWN)
+    assert contents(memory) == then
+    append(writer, memory, [1, 1])
+    check_stacks(read_all(memory))

@@ -1,4 +1,4 @@
-"""What the commands on saved policies have in common: which checkpoint, how to answer, exit code."""
+"""The options and the output that the commands on saved policies share."""
 
 from __future__ import annotations
 
@@ -9,16 +9,13 @@ import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from common.errors import CrossborderError
-from common.process.command import Parser, tell_error
-from common.process.log import setup_logging
+from common.process.command import Parser, run_command
 from learner.shared.durable import old_of
 
 log = logging.getLogger(__name__)
-Answer = Callable[[argparse.Namespace], Mapping[str, object]]
 
 
-def make_parser(name: str, description: str, examples: str) -> Parser:
+def make_policy_parser(name: str, description: str, examples: str) -> Parser:
     """A parser with the options that name a checkpoint."""
     parser = Parser(name, description, examples, level="WARNING")
     parser.add_argument("--run", required=True, type=Path, metavar="DIR", help="the run's directory")
@@ -33,24 +30,25 @@ def make_parser(name: str, description: str, examples: str) -> Parser:
     return parser
 
 
-def run_command(parser: argparse.ArgumentParser, argv: list[str] | None, answer: Answer) -> int:
-    """Parse, answer, print; the exit code."""
-    arguments = parser.parse_args(argv)
-    setup_logging(arguments.log_level, arguments.log_format)
-    arguments.checkpoint = arguments.checkpoint or _default_checkpoint(arguments.run)
-    try:
-        found = answer(arguments)
-    except CrossborderError as error:
-        return tell_error(parser.prog, error, arguments.log_format)
-    if arguments.json:
-        sys.stdout.write(json.dumps(found) + "\n")
-    else:
-        sys.stdout.write("".join(f"{key}: {value}\n" for key, value in found.items()))
-    return 0
+def run_policy_command(
+    parser: Parser, argv: list[str] | None, work: Callable[[argparse.Namespace], Mapping[str, object]]
+) -> int:
+    """Run a command on a saved policy and print the values that ``work`` returns; the exit code.
+
+    ``work`` finds the name of a checkpoint in ``arguments.checkpoint`` also where the user named none.
+    """
+
+    def act(arguments: argparse.Namespace) -> None:
+        arguments.checkpoint = arguments.checkpoint or _default_checkpoint(arguments.run)
+        values = work(arguments)
+        lines = json.dumps(values) + "\n" if arguments.json else "".join(f"{k}: {v}\n" for k, v in values.items())
+        sys.stdout.write(lines)
+
+    return run_command(parser, argv, act)
 
 
 def _default_checkpoint(run: Path) -> str:
-    """``best``, or ``final`` where the run has that alone, since nothing was scored or the scores were lost."""
+    """``best``, or ``final`` in a run that has only ``final/``: nothing was evaluated, or ``best/`` was removed."""
     if any(path.exists() for path in (run / "best", old_of(run / "best"))) or not (run / "final").exists():
         return "best"
     log.warning("%s has no best/: final/, the policy at the end of training, is taken", run)

@@ -1,4 +1,4 @@
-"""A run and its actors as the people who run it see them: rates between two looks, as a table or as plain values."""
+"""The table of a run's actors that ``learner-server status`` shows; rates come from two views of the run."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ PRESENT: Final = ("online", "building", "joined", "away")
 
 
 @dataclass(frozen=True)
-class ActorLook:
-    """One actor process. None: nothing to say yet."""
+class ActorView:
+    """One actor process, as the learner's AdminService describes it. None: not known yet."""
 
     actor_id: int
     host: str
@@ -41,19 +41,19 @@ class ActorLook:
     last_return: float | None
     reconnects: int
     name: str = ""
-    """Of its token."""
+    """Of the token by which the actor proves itself; empty for a token without a name."""
     version: str = ""
-    """Of its crossborder."""
+    """Of the crossborder release that the actor runs."""
 
     @property
     def process(self) -> tuple[int, str, int]:
-        """Tells it from one that has its id later."""
+        """Identifies the process; ids of actors that left are given to others."""
         return self.actor_id, self.host, self.pid
 
 
 @dataclass(frozen=True)
-class FleetLook:
-    """One look at a run; ``at`` is seconds on the clock of whoever looks."""
+class FleetView:
+    """A run and its actors at one moment; ``at`` is that moment on this process's monotonic clock, in seconds."""
 
     at: float
     run_id: str
@@ -65,11 +65,11 @@ class FleetLook:
     replay_capacity: int
     return_mean: float | None
     samples_per_insert: float | None
-    actors: tuple[ActorLook, ...]
+    actors: tuple[ActorView, ...]
 
 
 _Rates = Mapping[tuple[int, str, int], float]
-SORTS: Final[Mapping[str, Callable[[ActorLook, _Rates], Any]]] = {
+SORTS: Final[Mapping[str, Callable[[ActorView, _Rates], Any]]] = {
     "id": lambda actor, _: actor.actor_id,
     "host": lambda actor, _: (actor.host, actor.pid),
     "state": lambda actor, _: STATES.index(actor.state) if actor.state in STATES else len(STATES),
@@ -80,19 +80,19 @@ SORTS: Final[Mapping[str, Callable[[ActorLook, _Rates], Any]]] = {
     "return": lambda actor, _: actor.last_return if actor.last_return is not None else float("inf"),
     "reconnects": lambda actor, _: -actor.reconnects,
 }
-"""By name, what the actors are sorted by: the actor that most likely needs attention comes first."""
+"""Sort keys by name; the actor that most likely needs attention comes first."""
 
 
 @dataclass(frozen=True)
 class Choice:
-    """Which actors are shown, and in which order.
+    """Which actors the table shows, and in which order.
 
     Args:
         states: of the actors.
-        host: a part of their host's name; empty for all hosts.
+        host: a part of the host's name; empty for all hosts.
         sort: a key of ``SORTS``.
         rows: actors on a page; None puts all on one.
-        page: 1 is the first; beyond the last page the last one is shown.
+        page: counts from 1; a number beyond the last page shows the last one.
     """
 
     states: Sequence[str] = PRESENT
@@ -102,34 +102,34 @@ class Choice:
     page: int = 1
 
     def pages(self, count: int) -> int:
-        """Pages that ``count`` actors take, at least 1."""
+        """The number of pages for ``count`` actors, at least 1."""
         return max(1, -(-count // self.rows)) if self.rows else 1
 
     def number(self, count: int) -> int:
-        """The page that is shown of ``count`` actors."""
+        """The number of the page that is shown of ``count`` actors."""
         return min(self.page, self.pages(count))
 
 
-class Fleet:
-    """What two looks come to.
+class FleetTable:
+    """The later of two views of a run, with rates between the two.
 
     Args:
-        before: the earlier one.
-        now: the later one.
+        before: the earlier view.
+        now: the later view.
     """
 
-    def __init__(self, before: FleetLook, now: FleetLook) -> None:
+    def __init__(self, before: FleetView, now: FleetView) -> None:
         self.now = now
         self._before = before
         self._seconds = max(now.at - before.at, 1e-9)
 
     def _rate(self, name: str) -> float:
-        """Per second; a run that was started anew has no past."""
+        """How fast a counter of the run grows, per second; 0 if another run has taken the place of the earlier one."""
         grown = getattr(self.now, name) - getattr(self._before, name)
         return max(0.0, grown / self._seconds) if self.now.run_id == self._before.run_id else 0.0
 
     def items_per_second(self) -> Mapping[tuple[int, str, int], float]:
-        """By process, of those that were there before."""
+        """The rate of each actor process that is in both views."""
         earlier = {actor.process: actor.items for actor in self._before.actors}
         return {
             actor.process: max(0, actor.items - earlier[actor.process]) / self._seconds
@@ -137,22 +137,22 @@ class Fleet:
             if actor.process in earlier
         }
 
-    def chosen(self, choice: Choice) -> list[ActorLook]:
+    def select(self, choice: Choice) -> list[ActorView]:
         """The actors of all pages of a choice, in its order."""
         key, rates = SORTS[choice.sort], self.items_per_second()
         found = [actor for actor in self.now.actors if actor.state in choice.states and choice.host in actor.host]
         return sorted(found, key=lambda actor: (key(actor, rates), actor.actor_id))
 
-    def page(self, choice: Choice) -> list[ActorLook]:
+    def page(self, choice: Choice) -> list[ActorView]:
         """The actors of one page."""
-        found = self.chosen(choice)
+        found = self.select(choice)
         if choice.rows is None:
             return found
         begin = (choice.number(len(found)) - 1) * choice.rows
         return found[begin : begin + choice.rows]
 
     def to_json(self, choice: Choice) -> dict[str, Any]:
-        """Plain values of the run and of the actors on a page."""
+        """The run and the actors on a page as values for JSON."""
         rates = self.items_per_second()
         values = asdict(self.now)
         del values["at"]
@@ -164,30 +164,30 @@ class Fleet:
         return values
 
     def table(self, choice: Choice) -> Group:
-        """A page for a terminal, or without colours for a file."""
+        """The run and the actors on a page as a table for a terminal."""
         table = Table("id", "name", "host", "state", pad_edge=False, box=None)
         for heading in ("lag", "items/s", "items", "seen", "return", "reconnects"):
             table.add_column(heading, justify="right")
         rates = self.items_per_second()
-        shown = self.page(choice)
-        for actor in shown:
+        actors = self.page(choice)
+        for actor in actors:
             table.add_row(
                 str(actor.actor_id),
                 actor.name or "-",
-                Text(f"{actor.host}:{actor.pid}"),  # Whatever an actor calls its host is no markup.
+                Text(f"{actor.host}:{actor.pid}"),  # The actor chose this name; Text shows markup in it as it is.
                 Text(actor.state, _STYLES.get(actor.state, "")),
-                _shown(actor.lag_opt_steps, ",d"),
-                _shown(rates.get(actor.process), ",.1f"),
+                _format(actor.lag_opt_steps, ",d"),
+                _format(rates.get(actor.process), ",.1f"),
                 f"{actor.items:,}",
                 f"{actor.silent_seconds:.1f} s",
                 short(actor.last_return),
                 str(actor.reconnects),
             )
-        return Group(self._headline(choice), table if shown else Text("no actors", "yellow"))
+        return Group(self._headline(choice), table if actors else Text("no actors", "yellow"))
 
     def _states(self, choice: Choice) -> str:
-        """How many actors there are in each state, and which page of them is shown."""
-        counts, total = Counter(actor.state for actor in self.now.actors), len(self.chosen(choice))
+        """The number of actors in each state, and the number of the page."""
+        counts, total = Counter(actor.state for actor in self.now.actors), len(self.select(choice))
         text = ", ".join(f"{counts[state]} {state}" for state in STATES if counts[state] or state == "online")
         pages = choice.pages(total)
         return f"{text} · page {choice.number(total)} of {pages}" if pages > 1 else text
@@ -204,5 +204,5 @@ class Fleet:
         )
 
 
-def _shown(value: float | None, form: str) -> str:
+def _format(value: float | None, form: str) -> str:
     return "-" if value is None else format(value, form)

@@ -71,7 +71,7 @@ def find_present_place(target: str) -> str:
 
 
 def _clash_hint(name: str) -> str:
-    """What to do if a user's package in the current directory is not found because one of ours has the same name."""
+    """A hint for a user's package in the current directory that is not found because one of ours has the same name."""
     package = name.partition(".")[0]
     theirs, ours = Path.cwd() / package, Path(__file__).resolve().parents[2] / package
     is_there = theirs.is_dir() or theirs.with_suffix(".py").is_file()

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from common.errors import PluginError
-from common.plugins.loading import MOVED, find_present_place, load_part
+from common.plugins.part_loading import MOVED, find_present_place, load_part
 from common.processors import OneStep
 
 

@@ -1,0 +1,163 @@
+"""Processes that are forked from one that has imported torch, which would take each of them more than a second.
+
+The fork server imports libraries that most commands need, and nothing of ours. For each request it forks, and the new
+process does what ``python -m MODULE`` does: its own directory, environment, ``sys.path``, arguments and output.
+The fork server is nobody's child, so the tests see no process that they did not start. It ends when the process that
+asked for it has ended, and kills what it has started.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import json
+import os
+import runpy
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+LIBRARIES: Final = ("gymnasium", "safetensors.torch", "torch")
+REQUEST_BYTES: Final = 1 << 20
+
+
+class Forked:
+    """One process of a fork server; it has those methods of ``subprocess.Popen`` that tests use."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+        self.pid = int(self._hear(None))
+        self.returncode: int | None = None
+
+    def _hear(self, timeout: float | None) -> bytes:
+        self._connection.settimeout(timeout)
+        message = self._connection.recv(64)
+        if not message:
+            raise ChildProcessError("the fork server has ended")
+        return message
+
+    def wait(self, timeout: float | None = None) -> int:
+        """The exit code; below 0 the signal that ended it."""
+        if self.returncode is None:
+            try:
+                self.returncode = int(self._hear(timeout))
+            except (TimeoutError, BlockingIOError):
+                raise subprocess.TimeoutExpired(str(self.pid), timeout or 0.0) from None
+            self._connection.close()
+        return self.returncode
+
+    def poll(self) -> int | None:
+        """The exit code, or None while the process runs."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.wait(0)
+        return self.returncode
+
+    def send_signal(self, number: int) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def terminate(self) -> None:
+        self.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+
+class ForkServer:
+    """Starts a fork server, and asks it for processes."""
+
+    def __init__(self) -> None:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+            listener.bind("")  # Linux chooses a name.
+            listener.listen()
+            self._address = listener.getsockname()
+            lifeline, self._lifeline = os.pipe()  # Our end of it closes when this process ends.
+            fds = (listener.fileno(), lifeline)
+            environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+            command = [sys.executable, "-P", __file__, *map(str, fds)]
+            subprocess.run(command, check=True, pass_fds=fds, stdout=subprocess.DEVNULL, env=environment)
+            os.close(lifeline)
+
+    def start(
+        self, module: str, arguments: Sequence[str], *, log: Path, cwd: Path, environment: Mapping[str, str]
+    ) -> Forked:
+        """Run a module; all that it writes goes to ``log``."""
+        log.write_bytes(b"")  # It is there as soon as the process is.
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        connection.connect(self._address)
+        words = {"module": module, "arguments": arguments, "environment": dict(environment)}
+        connection.sendall(json.dumps({**words, "log": str(log), "cwd": str(cwd)}).encode())
+        return Forked(connection)
+
+
+def _serve(listener: socket.socket, lifeline: int) -> dict[str, Any]:
+    """Fork for each request; returns in the new processes only, with the request."""
+    selector = selectors.DefaultSelector()
+    selector.register(listener, selectors.EVENT_READ)
+    selector.register(lifeline, selectors.EVENT_READ)
+    running: dict[int, tuple[int, socket.socket]] = {}
+    """By the descriptor that tells of its end: the id of each process, and who asked for it."""
+    while True:
+        for ready in (key.fd for key, _ in selector.select()):
+            if ready == lifeline:
+                for pid, _ in running.values():
+                    os.kill(pid, signal.SIGKILL)
+                os._exit(0)
+            elif ready in running:
+                pid, connection = running.pop(ready)
+                selector.unregister(ready)
+                os.close(ready)
+                code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+                with connection, contextlib.suppress(BrokenPipeError):
+                    connection.sendall(str(code).encode())
+            else:
+                connection, _ = listener.accept()
+                request: dict[str, Any] = json.loads(connection.recv(REQUEST_BYTES))
+                pid = os.fork()
+                if pid == 0:
+                    for other in (*(asked for _, asked in running.values()), connection, listener, selector):
+                        other.close()
+                    for descriptor in (*running, lifeline):
+                        os.close(descriptor)
+                    return request
+                ended = os.pidfd_open(pid)
+                running[ended] = (pid, connection)
+                selector.register(ended, selectors.EVENT_READ)
+                connection.sendall(str(pid).encode())
+
+
+def _become(request: dict[str, Any]) -> None:
+    """Be the process that was asked for, up to the moment at which Python would run the module."""
+    output = os.open(request["log"], os.O_WRONLY)
+    os.dup2(output, 1)
+    os.dup2(output, 2)
+    os.close(output)
+    os.chdir(request["cwd"])
+    os.environ.clear()
+    os.environ.update(request["environment"])
+    places = request["environment"].get("PYTHONPATH", "").split(os.pathsep)
+    sys.path[:0] = [request["cwd"], *filter(None, places)]
+    sys.argv = [request["module"], *request["arguments"]]
+
+
+def main() -> None:
+    listener, lifeline = socket.socket(fileno=int(sys.argv[1])), int(sys.argv[2])
+    if os.fork():
+        os._exit(0)  # Init becomes the parent of the fork server.
+    os.setsid()
+    with open(os.devnull) as nothing:  # noqa: PTH123 - a device
+        os.dup2(nothing.fileno(), 0)
+    for library in LIBRARIES:
+        importlib.import_module(library)
+    request = _serve(listener, lifeline)
+    _become(request)
+    runpy.run_module(request["module"], run_name="__main__", alter_sys=True)
+
+
+if __name__ == "__main__":
+    main()
