@@ -65,7 +65,7 @@ def acting(server: LearnerServer, client: Client, agent: DQN, sampler: Sampler) 
         sampler.sample_and_push(agent, client)
         if time.perf_counter() - published > SYNC_SECONDS:
             published, opt_steps = time.perf_counter(), opt_steps + 1
-            server.learner._publish(opt_steps)
+            server.learner.publish(opt_steps)
 
     return take_a_round
 

@@ -76,8 +76,8 @@ def watch(program: str, server: LearnerServer, directory: Path) -> list[dict[str
         if time.monotonic() > deadline:
             raise TimeoutError(f"expected an opt step within {PATIENCE:g} s, found none")
         time.sleep(0.1)
-    assert server._local_actors is not None
-    actor, ingest = server._local_actors._supervisors[0].child.pid, server.ingest._supervisor.child.pid
+    assert server.local_actors is not None
+    actor, ingest = server.local_actors.pids[0], server.ingest.pid
     pids = {"trainer": os.getpid(), "ingest": ingest, "actor": actor}
     watched = {name: Watched(program, pid, directory / name) for name, pid in pids.items()}
     rows: list[dict[str, object]] = []

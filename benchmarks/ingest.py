@@ -107,12 +107,12 @@ def main() -> None:
     rows = []
     for batch, rows_per_push in ((64, 1), (64, 64), (256, 256)):
         with ingest(kind, batch) as server:
-            pid = server.ingest._supervisor.child.pid
+            pid = server.ingest.pid
             ingest_began, client_began = cpu_seconds(pid), time.process_time()
             rate = median(lambda server=server, n=rows_per_push: push_rate(server, n))  # type: ignore[misc]
             ingest_seconds, client_seconds = cpu_seconds(pid) - ingest_began, time.process_time() - client_began
             millions = server.buffer.inserted / 1e6
-            schema = server._run.memory.schema
+            schema = server.run.memory.schema
         with ingest(kind, batch, encrypted=True) as server:
             encrypted = median(lambda server=server, n=rows_per_push: push_rate(server, n))  # type: ignore[misc]
         payload = encode(schema, life(schema, batch), batch)

@@ -148,7 +148,7 @@ def measure(kind: str, device: str, update: str) -> dict[str, object]:
         agent = server.learner.agent
         assert isinstance(agent, DQN)
         server.learner.start()
-        items = life(server._run.memory.schema, 1000)
+        items = life(server.run.memory.schema, 1000)
         batch = to_tensors({name: column[:size] for name, column in items.items()}, agent.device)
         theirs, floor = (
             cleanrl(copy.deepcopy(agent.qnet), items, size, agent.device),

@@ -87,7 +87,7 @@ def floor_stream(n_bytes: int) -> Iterator[Callable[[], int]]:
 
 def latency(server: LearnerServer, sources: Sequence[GetModel]) -> list[dict[str, object]]:
     """The latency of one fetch, with checksum, decoding and loading into the policy."""
-    publish, agent = server.learner._publish, server.learner.agent
+    publish, agent = server.learner.publish, server.learner.agent
 
     def after_another(opt_steps: int) -> None:
         publish(opt_steps)
@@ -131,7 +131,7 @@ def publishing(server: LearnerServer) -> dict[str, float]:
     device = server.config.trainer.device
     live, target = torch.zeros(size_of(server) // 4, device=device), torch.zeros(size_of(server) // 4)
     arrive = nothing if device == "cpu" else lambda _: torch.cuda.synchronize(device)
-    publish = median(lambda: statistics.median(milliseconds(server.learner._publish, arrive)))
+    publish = median(lambda: statistics.median(milliseconds(server.learner.publish, arrive)))
     copy = median(lambda: statistics.median(milliseconds(lambda _: target.copy_(live), nothing)))
     return {"publish ms": publish, "copy ms": copy, "publish/copy": publish / copy}
 

@@ -110,7 +110,7 @@ def figures(fleet: Fleet, pace: str, pid: int) -> dict[str, float]:
 def measure(actors: int) -> list[dict[str, object]]:
     """One row for each pace."""
     with ingest("cartpole", ROWS) as server:
-        address, pid = server.ingest.address, server.ingest._supervisor.child.pid
+        address, pid = server.ingest.address, server.ingest.pid
         before = own_kilobytes(pid)
         with Fleet(address, actors) as fleet:
             ours = {pace: figures(fleet, pace, pid) for pace in PACES}

@@ -3,12 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
-
-from common.config.run_config import RunConfig
-
-if TYPE_CHECKING:
-    from learner.loop.learner import Learner
 
 
 @dataclass(frozen=True)
@@ -31,39 +25,6 @@ class Status:
     policy_lag: float
     evaluations_skipped: int
     record: dict[str, float] = field(repr=False)
-
-    @classmethod
-    def of(
-        cls,
-        config: RunConfig,
-        learner: Learner,
-        *,
-        samples_per_insert: float | None,
-        trainer_wait_seconds: float,
-        actors_online: int,
-        return_mean: float,
-        policy_lag: float,
-    ) -> Status:
-        """A run as its learner stands now, and what only the way of training knows."""
-        buffer = learner.buffer
-        return cls(
-            name=config.name,
-            seconds=learner.seconds(),
-            opt_steps=learner.opt_steps,
-            max_opts=config.trainer.max_opts,
-            best_score=learner.best_score,
-            target_score=config.trainer.target_score,
-            inserted=buffer.inserted,
-            sampled=buffer.sampled,
-            replay_size=len(buffer),
-            samples_per_insert=samples_per_insert,
-            trainer_wait_seconds=trainer_wait_seconds,
-            actors_online=actors_online,
-            return_mean=return_mean,
-            policy_lag=policy_lag,
-            evaluations_skipped=learner.scoring.skipped,
-            record=learner.last_record,
-        )
 
     @property
     def replay_ratio(self) -> float:

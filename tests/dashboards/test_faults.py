@@ -91,7 +91,7 @@ def test_an_actor_that_tells_of_an_environment_built_anew(host: LearnerServer, t
 
 def test_a_call_without_a_valid_token(tmp_path: Path) -> None:
     secured = Secured(tmp_path)
-    with secured.server as server, on_call(tmp_path, endpoints(server._run.dir.path), SOONER) as (asked, alerts):
+    with secured.server as server, on_call(tmp_path, endpoints(server.run.dir.path), SOONER) as (asked, alerts):
         stranger = secured.trust(token_file=write(tmp_path / "wrong.token", "x" * 40))
         wait_for(lambda: asked.values("crossborder_unauthenticated_calls_total") == [0], "the counter is seen")
         with pytest.raises(AuthenticationError):
