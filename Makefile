@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 PROTO := common/wire/pb/crossborder.proto
 
-.PHONY: demo test test-fast chaos check lint proto proto-check proto-release proto-buf dashboards dashboards-check dashboards-types pages \
+.PHONY: demo test test-fast chaos check generated lint proto proto-check proto-release proto-buf dashboards dashboards-check dashboards-types pages \
 	docs node-actor manifests manifests-check kustomize lock audit images compose-test bench clean
 
 # torch goes first, by itself: a later open requirement could fetch a CUDA build of several GB.
@@ -134,7 +134,10 @@ manifests-check: manifests
 kustomize:
 	for overlay in deploy/base deploy/overlays/*; do kubectl kustomize $$overlay >/dev/null || exit 1; done
 
-check: lint proto-check dashboards-check manifests-check docs test
+# What is generated is what its sources say.
+generated: proto-check dashboards-check manifests-check
+
+check: generated lint docs test
 
 bench: $(READY)
 	$(BIN)/python -m benchmarks.ingest

@@ -79,6 +79,7 @@ SLOW_PLACES = (
     "learner/loop/test_offline.py",
     "learner/loop/test_precision.py",
     "learner/test_resume.py",
+    "common/agents",
     "test_conformance.py",
 )
 """Folders and files of tests that start processes, or train for seconds; the longest come first."""
