@@ -1,12 +1,14 @@
-"""What a learner may have this actor import and call, decided before anything is imported or called.
+"""Which code a learner may have this actor import and call, decided before anything is imported or called.
 
 A configuration names code in five places: the environment, the agent, the step processor, the agent's network, and the
 ``id`` of ``gymnasium:make``. Each name is checked twice:
 
 1. as a text, before its module is imported: importing a module executes it;
-2. as an object, before it is called: a class of the right kind, or a function that is allowed by its whole name.
+2. as an object, before it is called: it must be a class of the right kind, or a function that is allowed by its whole
+   name.
 
-Any other text with a colon might be imported by somebody later, so it must be allowed by its whole text.
+A part of the user's own may import any other text of its parameters that has a colon, so each such text must be allowed
+as a whole.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ import torch
 from common.config.run_config import ActorConfig
 from common.errors import PluginError
 from common.interfaces import Agent, StepProcessor
-from common.plugins import loading
+from common.plugins import part_loading
 from common.plugins.shipped import GYMNASIUM_PACKAGES, OWN_PACKAGES, SHIPPED, Role
 from common.wire.trust import Trust
 
@@ -36,12 +38,12 @@ _PROCESSOR_METHODS: Final = tuple(name for name in vars(StepProcessor) if not na
 
 @dataclass(frozen=True)
 class Name:
-    """A text of the configuration that leads to code, and where it stands."""
+    """A text of the configuration that names code, and its place there."""
 
     place: str
     text: str
     role: Role | None = None
-    """The kind of part that the text must lead to; None if crossborder itself does not load the text."""
+    """The kind of part that the text must name; None if crossborder itself does not load the text."""
     by_module: bool = False
     """True if an entry of ``--allow`` for the module suffices; False if it must be the whole text."""
 
@@ -50,14 +52,14 @@ def check_names(config: ActorConfig, trust: Trust, host: str) -> None:
     """Check that an actor may build the parts that a learner on ``host`` names, before it imports any of them.
 
     Raises:
-        PluginError: it may not.
+        PluginError: it may not build one of them.
     """
     if not trust.allows_anything(host):
         Allowance(trust.allow).check(config)
 
 
 class Allowance:
-    """The parts that come with crossborder, and what the user of this actor allows besides.
+    """The parts that come with crossborder, and others that the user of this actor allows.
 
     Args:
         entries: each is ``module:attr``, or a module, which allows the classes in it and in the modules below it.
@@ -67,51 +69,34 @@ class Allowance:
         self._entries = tuple(entries)
 
     def check(self, config: ActorConfig) -> None:
-        """See that all that ``config`` names is allowed and is what it should be. Nothing is called.
+        """Check that every name in ``config`` is allowed and is a part of the right kind. Nothing is called.
 
         Raises:
-            PluginError: naming place and text, and what to add to ``--allow``.
+            PluginError: naming the place, the text, and what to add to ``--allow``.
         """
-        names = [*_parts(config), *_other_texts(config)]
-        self._require([name for name in names if not self._covers(name)])
+        names = [*_part_names(config), *_other_names(config)]
+        refused = [name for name in names if not self._covers(name)]
+        if refused:
+            raise _refusal(refused)
         for name in names:
             if name.role is not None and not self._is_shipped(name):
                 self._check_kind(name, name.role)
         self._check_gymnasium_id(config)
-
-    def _require(self, refused: Sequence[Name]) -> None:
-        if not refused:
-            return
-        found = "; ".join(f"{name.place}: {name.text!r}" for name in refused)
-        ours = [name.text for name in refused if _is_ours(name.text)]
-        if ours:
-            raise PluginError(
-                f"the learner names code that no part of a configuration is made of: {found}; "
-                f"{', '.join(ours)} belongs to crossborder itself and is none of its environments, agents, step "
-                "processors or networks, so --allow cannot cover it"
-            )
-        wanted = " ".join(dict.fromkeys(_as_argument(name.text) for name in refused))
-        raise PluginError(
-            f"the learner names code that this actor does not allow: {found}; if you trust it, start the actor with "
-            f"--allow {wanted} (or with --allow any, if you trust the learner with everything)"
-        )
 
     def _covers(self, name: Name) -> bool:
         if self._is_shipped(name):
             return True
         if _is_ours(name.text):
             return False
-        return name.text in self._entries or (name.by_module and self._has_module(name.text.partition(":")[0]))
+        module = name.text.partition(":")[0]
+        return name.text in self._entries or (name.by_module and any(_within(module, entry) for entry in self._entries))
 
     def _is_shipped(self, name: Name) -> bool:
         return name.role is not None and name.text in SHIPPED[name.role]
 
-    def _has_module(self, module: str) -> bool:
-        return any(_within(module, entry) for entry in self._entries)
-
     def _check_kind(self, name: Name, role: Role) -> None:
-        """See that a target is a class of its role, or a function that is allowed by its whole name."""
-        target = loading.load_part(name.text)
+        """Check that a target is a class of its role, or a function that is allowed by its whole name."""
+        target = part_loading.load_part(name.text)
         if isinstance(target, type):
             _check_class(name, role, target)
         elif name.text not in self._entries:
@@ -133,12 +118,12 @@ class Allowance:
             return
         module, colon, name = env_id.rpartition(":")
         if colon:
-            loading.load_module(module)  # Allowed already; it enters its environments into the registry.
+            part_loading.load_module(module)  # It is allowed; importing it enters its environments into the registry.
         specs = [spec for known, spec in gymnasium.registry.items() if name in (known, known.rpartition("-v")[0])]
         if not specs:
             raise PluginError(f"env.params.id: gymnasium has no environment '{env_id}' on this host")
         for spec in specs:
-            home = _home(spec)
+            home = _module_of(spec)
             if not any(_within(home, package) for package in (*GYMNASIUM_PACKAGES, *self._entries)):
                 raise PluginError(
                     f"env.params.id: '{env_id}' is an environment of {home}, which this actor does not allow; if you "
@@ -146,12 +131,25 @@ class Allowance:
                 )
 
 
-def _as_argument(text: str) -> str:
-    """A text as it is written in a shell; what the learner sent can be copied without harm."""
-    return shlex.quote(repr(text)[1:-1])
+def _refusal(refused: Sequence[Name]) -> PluginError:
+    """The error that names all texts that are not allowed, and the option that would allow them."""
+    found = "; ".join(f"{name.place}: {name.text!r}" for name in refused)
+    ours = [name.text for name in refused if _is_ours(name.text)]
+    if ours:
+        return PluginError(
+            f"the learner names code that no part of a configuration is made of: {found}; "
+            f"{', '.join(ours)} belongs to crossborder itself and is none of its environments, agents, step "
+            "processors or networks, so --allow cannot cover it"
+        )
+    # Quoted, so that the user can copy a text of the learner's into a shell without harm.
+    wanted = " ".join(dict.fromkeys(shlex.quote(repr(name.text)[1:-1]) for name in refused))
+    return PluginError(
+        f"the learner names code that this actor does not allow: {found}; if you trust it, start the actor with "
+        f"--allow {wanted} (or with --allow any, if you trust the learner with everything)"
+    )
 
 
-def _parts(config: ActorConfig) -> Iterator[Name]:
+def _part_names(config: ActorConfig) -> Iterator[Name]:
     """The five places that name code."""
     yield Name("env.target", config.env.target, "environment", by_module=True)
     yield Name("agent.target", config.agent.target, "agent", by_module=True)
@@ -164,26 +162,26 @@ def _parts(config: ActorConfig) -> Iterator[Name]:
         yield Name("env.params.id", env_id, by_module=True)
 
 
-def _other_texts(config: ActorConfig) -> Iterator[Name]:
+def _other_names(config: ActorConfig) -> Iterator[Name]:
     """All other texts with a colon, among the parameters of those parts. An actor builds nothing of env.eval_params."""
-    known = {(name.place, name.text) for name in _parts(config)}
+    known = {(name.place, name.text) for name in _part_names(config)}
     for section in ("env", "agent", "step_processor"):
-        for place, text in _texts(getattr(config, section).params, f"{section}.params"):
+        for place, text in _find_texts(getattr(config, section).params, f"{section}.params"):
             if ":" in text and (place, text) not in known:
                 yield Name(place, text)
 
 
-def _texts(value: Any, place: str) -> Iterator[tuple[str, str]]:
-    """Every text in plain values, keys included, and where it stands."""
+def _find_texts(value: Any, place: str) -> Iterator[tuple[str, str]]:
+    """Every text in plain values, keys included: its place and the text."""
     if isinstance(value, str):
         yield place, value
     elif isinstance(value, dict):
         for key, inner in value.items():
             yield place, str(key)
-            yield from _texts(inner, f"{place}.{key}")
+            yield from _find_texts(inner, f"{place}.{key}")
     elif isinstance(value, list):
         for index, inner in enumerate(value):
-            yield from _texts(inner, f"{place}.{index}")
+            yield from _find_texts(inner, f"{place}.{index}")
 
 
 def _check_class(name: Name, role: Role, target: type) -> None:
@@ -192,13 +190,13 @@ def _check_class(name: Name, role: Role, target: type) -> None:
         if missing:
             raise PluginError(f"{name.place}: '{name.text}' is no step processor: it has no {', '.join(missing)}")
         return
-    base, called = _BASES[role]
+    base, base_name = _BASES[role]
     if not issubclass(target, base):
-        raise PluginError(f"{name.place}: expected a subclass of {called}, found '{name.text}'")
+        raise PluginError(f"{name.place}: expected a subclass of {base_name}, found '{name.text}'")
 
 
 def _within(module: str, allowed: str) -> bool:
-    """A module allows itself and the modules below it."""
+    """Whether a module is the allowed one or below it."""
     return module == allowed or module.startswith(f"{allowed}.")
 
 
@@ -206,7 +204,7 @@ def _is_ours(text: str) -> bool:
     return any(_within(text.partition(":")[0], package) for package in OWN_PACKAGES)
 
 
-def _home(spec: Any) -> str:
+def _module_of(spec: Any) -> str:
     """The module that an environment of gymnasium's registry comes from."""
     entry = spec.entry_point
     return entry.partition(":")[0] if isinstance(entry, str) else str(getattr(entry, "__module__", entry))

@@ -28,7 +28,11 @@ class EpisodeLostError(Exception):
 
 
 class Busy:
-    """Since when an environment has been busy, in monotonic seconds; infinite while none is."""
+    """Since when an environment has been busy, in monotonic seconds; infinite while none is.
+
+    The acting thread writes it and the watchdog's thread reads it, without a lock: it is one number, and a watchdog
+    that reads it a moment too early looks again.
+    """
 
     since = math.inf
 
@@ -39,9 +43,9 @@ class Guard(gymnasium.Wrapper[Any, Any, Any, Any]):
     Args:
         env: the first one.
         build: makes the next one.
-        allowance: how often; shared by the environments of one actor.
-        counters: counts it and keeps the traceback for the learner.
-        busy: shared too, as they are stepped in turn.
+        allowance: how often that may happen; shared by the environments of one actor.
+        counters: counts rebuilds and keeps the traceback for the learner.
+        busy: shared by the environments of one actor too, since they are stepped in turn.
     """
 
     def __init__(
@@ -54,7 +58,7 @@ class Guard(gymnasium.Wrapper[Any, Any, Any, Any]):
         """As the environment.
 
         Raises:
-            EpisodeLostError: it raised; the next call must be ``reset``.
+            EpisodeLostError: it raised and was built anew; the next call must be ``reset``.
             Exception: it raised more often than it may.
         """
         self._busy.since = time.monotonic()
@@ -67,10 +71,10 @@ class Guard(gymnasium.Wrapper[Any, Any, Any, Any]):
             self._busy.since = math.inf
 
     def reset(self, *, seed: int | None = None, **options: Any) -> tuple[Array, dict[str, Any]]:
-        """As the environment, or the first one after it that does not raise.
+        """As the environment; one that raises is built anew and reset, until one does not raise.
 
         Raises:
-            Exception: it raised more often than it may.
+            Exception: environments raised more often than they may.
         """
         try:
             while True:
@@ -79,7 +83,7 @@ class Guard(gymnasium.Wrapper[Any, Any, Any, Any]):
                     return self.env.reset(seed=seed, **options)
                 except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever it is, it is logged or raised again
                     self._rebuild(EnvExitError(error) if isinstance(error, SystemExit) else error)
-                    seed = None  # It led to the error, perhaps; without one a new environment draws its own.
+                    seed = None  # The seed may have led to the error. Without one a new environment draws its own.
         finally:
             self._busy.since = math.inf
 
@@ -93,21 +97,24 @@ class Guard(gymnasium.Wrapper[Any, Any, Any, Any]):
         try:
             self.env.close()
         except Exception:
-            log.warning("and could not be closed", exc_info=True)
+            log.warning("the environment that raised could not be closed", exc_info=True)
         self.env = self._build()
 
 
 class Watchdog:
     """While entered, notices in a thread of its own that an environment does not return.
 
-    An environment that never lets go of the interpreter's lock stops that thread too: then the process ends with exit
-    code 1 after twice the time, with all stacks on stderr (``faulthandler``). So there is one watchdog in a process.
+    An environment in native code may hold the interpreter's lock (the GIL), and then no thread of Python's runs, this
+    one neither. So the thread also sets an alarm that needs no Python (``faulthandler``) and puts it off each time it
+    looks. If it can look no more, the alarm writes all stacks to stderr and ends the process with exit code 1, after
+    twice the time. A process has one such alarm, so there is one watchdog in a process.
 
     Args:
         busy: written by the thread that makes this object.
-        seconds: an environment may be busy for so long.
-        on_hang: called with the stack of that thread, once; what it does may take ``LAST_WORDS_SECONDS``.
-        ends_process: whether the process may be ended so; a trainer is not, it has more to do than its environment.
+        seconds: that an environment may be busy.
+        on_hang: called once, in the watchdog's thread, with the stack of the thread that hangs. The alarm gives it
+            ``LAST_WORDS_SECONDS``.
+        ends_process: whether to set the alarm. A trainer does not: its process has more to do than its environment.
     """
 
     def __init__(
@@ -128,16 +135,16 @@ class Watchdog:
     def _watch(self) -> None:
         remaining = self._seconds
         while remaining > 0:
-            self._end_process_in(remaining + self._seconds)
+            self._set_alarm(remaining + self._seconds)
             if self._ended.wait(remaining):
                 faulthandler.cancel_dump_traceback_later()
                 return
             remaining = self._seconds + min(0.0, self._busy.since - time.monotonic())
-        self._end_process_in(LAST_WORDS_SECONDS)
+        self._set_alarm(LAST_WORDS_SECONDS)
         self._on_hang("".join(traceback.format_stack(sys._current_frames()[self._watched])))
         faulthandler.cancel_dump_traceback_later()
 
-    def _end_process_in(self, seconds: float) -> None:
-        """Even if no Python runs any more; each call puts off the one before."""
+    def _set_alarm(self, seconds: float) -> None:
+        """End the process in ``seconds``, even if no Python runs then; each call replaces the alarm before."""
         if self._ends_process:
             faulthandler.dump_traceback_later(seconds, exit=True)

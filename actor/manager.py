@@ -16,13 +16,13 @@ log = logging.getLogger(__name__)
 
 
 class ActorManager:
-    """Runs ``n_actors`` worker processes against one learner.
+    """Runs ``n_actors`` worker processes for one learner.
 
     Args:
         address: the learner's HOST:PORT.
-        n_actors: workers.
+        n_actors: number of worker processes.
         on_failure: called when a worker cannot be kept running.
-        trust: what workers and learner demand of each other.
+        trust: how workers check the learner, and what they prove to it.
         patience: seconds a worker waits for its learner.
     """
 
@@ -48,7 +48,7 @@ class ActorManager:
 
     @property
     def restarts(self) -> int:
-        """Times a worker was started again."""
+        """How many times a worker was started again."""
         return sum(supervisor.restarts for supervisor in self._supervisors)
 
     def wait(self) -> None:
@@ -63,20 +63,18 @@ class ActorManager:
             supervisor.child.close_stdin()
 
     def stop_and_join(self, seconds: float) -> list[ActorStat]:
-        """End all workers within ``seconds``; the statistics of those that ended in order."""
+        """End all workers within ``seconds``; the statistics of those that ended in order.
+
+        A worker says its statistics last, so they are there once it has ended.
+        """
         self.ask_to_stop()
         deadline = Deadline(seconds)
         stats = []
         for supervisor in self._supervisors:
             supervisor.child.end(deadline.remaining())
-            stats.extend(_stat_of(supervisor.child))
+            events = supervisor.child.events
+            while not events.empty():
+                event = events.get_nowait()
+                if "stat" in event:
+                    stats.append(ActorStat(**event["stat"]))
         return stats
-
-
-def _stat_of(child: Child) -> list[ActorStat]:
-    """The statistics a worker left behind, if it did."""
-    while not child.events.empty():
-        event = child.events.get_nowait()
-        if "stat" in event:
-            return [ActorStat(**event["stat"])]
-    return []

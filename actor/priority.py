@@ -13,11 +13,11 @@ from common.interfaces import Agent, ItemSink
 from common.wire.frames import BufferedItems
 
 
-def with_priority(items: Items, agent: Agent) -> Items:
-    """``items`` and their column ``priority``: how wrong the agent's present model is about each.
+def add_priority(items: Items, agent: Agent) -> Items:
+    """``items`` with a column ``priority``, float32 [n]: the absolute TD errors by the agent's present model.
 
     Raises:
-        PluginError: the agent does not give one error an item.
+        PluginError: the agent does not give one error for each item.
     """
     rows = len(next(iter(items.values())))
     td_error = np.abs(agent.td_error(items)).astype(PRIORITY.dtype)
@@ -27,22 +27,22 @@ def with_priority(items: Items, agent: Agent) -> Items:
 
 
 class PrioritizedBatches:
-    """A ``BatchSink`` that adds priorities to whole batches, which are of ``schema``, and passes them on."""
+    """A ``BatchSink`` that adds priorities to batches of ``schema`` and passes them on."""
 
     def __init__(self, sink: BatchSink, agent: Agent, schema: Schema) -> None:
         self._sink, self._agent, self._schema = sink, agent, schema
 
     def send(self, batch: BufferedItems, behaviour: ModelVersion) -> None:
-        priority = with_priority(batch.items(self._schema), self._agent)[PRIORITY.name]
+        priority = add_priority(batch.items(self._schema), self._agent)[PRIORITY.name]
         columns = {**batch.columns, PRIORITY.name: priority.tobytes()}
         self._sink.send(replace(batch, columns=columns), behaviour)
 
 
 class PrioritizedItems:
-    """An ``ItemSink`` that does the same at each push, where there are no batches."""
+    """An ``ItemSink`` that adds priorities at each push and passes the items on, where there are no batches."""
 
     def __init__(self, sink: ItemSink, agent: Agent) -> None:
         self._sink, self._agent = sink, agent
 
     def push(self, items: Items) -> None:
-        self._sink.push(with_priority(items, self._agent))
+        self._sink.push(add_priority(items, self._agent))

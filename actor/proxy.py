@@ -16,13 +16,13 @@ class BatchSink(Protocol):
     """Where full batches go."""
 
     def send(self, batch: BufferedItems, behaviour: ModelVersion) -> None:
-        """Take a batch of at least one row; waits while the learner holds back."""
+        """Take a batch of at least one row; waits while the learner holds the actor back."""
 
 
 class ReplayBufferProxy:
-    """An ``ItemSink`` that hands over ``n_buffer`` items at a time, in order.
+    """An ``ItemSink`` that hands over batches of ``n_buffer`` items, in order.
 
-    A batch older than ``flush_seconds`` goes with the next item even if it is not full.
+    The next item also completes a batch that is older than ``flush_seconds``, even if it is not full.
 
     Args:
         schema: agreed with the learner; every push is checked against it.
@@ -40,10 +40,10 @@ class ReplayBufferProxy:
         self._due = math.inf
         self._behaviour = NO_MODEL
         self.version = NO_MODEL
-        """The model that acts now; a batch is stamped with the one that chose its first action."""
+        """The model that acts now; a batch carries the version that chose its first action."""
 
     def push(self, items: Items) -> None:
-        """Add items; hands over each batch that becomes full.
+        """Add items, and hand over each batch that becomes full.
 
         Raises:
             SchemaMismatchError: the items do not have the agreed columns.
@@ -59,6 +59,6 @@ class ReplayBufferProxy:
             self.flush()
 
     def flush(self) -> None:
-        """Hand over what there is."""
+        """Hand over the items that are there as a batch."""
         if self._buffer.rows:
             self._sink.send(self._buffer.take(), self._behaviour)

@@ -1,17 +1,82 @@
-"""A sampler that another process goes on with, in the middle of its episodes."""
+"""A sampler that another process goes on with, in the middle of its episodes.
+
+An environment cannot be asked for its state, but a deterministic one can be brought to the same state again: it begins
+with the same random generator and takes the same actions. Checksums of all that it returned show whether it did.
+"""
 
 from __future__ import annotations
 
 import logging
+import zlib
 from collections.abc import Sequence
+from typing import Any, Final, SupportsFloat
+
+import gymnasium
+import numpy as np
 
 from actor.sampler import Sampler
 from actor.stat import ActorCounters
-from actor.tape import TapedEnv
-from common.data import Snapshot
+from common.data import Array, Snapshot
+from common.envs import Env
 from common.parts import Lane
 
 log = logging.getLogger(__name__)
+MAX_STEPS: Final = 100_000
+"""An episode of this many steps is no longer kept."""
+
+
+class TapedEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Keeps the present episode: the seed or generator at its beginning, its actions, and checksums of the results."""
+
+    def __init__(self, env: Env) -> None:
+        super().__init__(env)
+        self._seed: int | None = None
+        self._random_before: dict[str, Any] | None = None
+        self._actions: list[Array] = []
+        self.checksums: list[int] = []
+        """CRC-32 of the first observation, then of the reward and the observation of each step."""
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        self._seed, self._random_before = seed, self._random() if seed is None else None
+        obs, info = self.env.reset(seed=seed, options=options)
+        self._actions, self.checksums = [], [_checksum(obs)]
+        return obs, info
+
+    def step(self, action: Any) -> tuple[Any, SupportsFloat, bool, bool, dict[str, Any]]:
+        obs, reward, terminated, truncated, info = self.env.step(action)
+        if len(self._actions) < MAX_STEPS:
+            self._actions.append(np.array(action))
+            self.checksums.append(_checksum(obs, reward))
+        return obs, reward, terminated, truncated, info
+
+    def state(self) -> Snapshot:
+        """The present episode: arrays ``actions`` and ``sums`` (int64 [steps + 1]), both empty if it is too long."""
+        values = {"seed": self._seed, "random_before": self._random_before, "random": self._random()}
+        actions, sums = (self._actions, self.checksums) if len(self._actions) < MAX_STEPS else ([], [])
+        return Snapshot(values, {"actions": np.array(actions), "sums": np.array(sums, np.int64)})
+
+    def rewind(self, state: Snapshot) -> int | None:
+        """Set the random generator to where it was before the episode of ``state``; the seed to reset with, if any."""
+        values = state.values
+        if values["random_before"] is not None:
+            self.unwrapped.np_random.bit_generator.state = values["random_before"]
+        seed: int | None = values["seed"]
+        return seed
+
+    def is_at(self, state: Snapshot) -> bool:
+        """Whether the present episode has returned the same as that of ``state``, and its generator is the same."""
+        return bool(self.checksums == state.arrays["sums"].tolist() and self._random() == state.values["random"])
+
+    def _random(self) -> dict[str, Any] | None:
+        """The state of the generator that gymnasium gives an environment; None if it has another kind."""
+        generator: object = self.unwrapped.np_random
+        if isinstance(generator, np.random.Generator) and isinstance(generator.bit_generator, np.random.PCG64):
+            return dict(generator.bit_generator.state)
+        return None
+
+
+def _checksum(obs: Any, reward: SupportsFloat = 0.0) -> int:
+    return zlib.crc32(np.asarray(obs).tobytes(), zlib.crc32(np.float64(reward).tobytes()))
 
 
 class ResumableSampler(Sampler):
@@ -33,13 +98,16 @@ class ResumableSampler(Sampler):
         return Snapshot(values, arrays)
 
     def restore(self, state: Snapshot) -> None:
-        """Play the episodes of ``state`` again, before anything else; one that comes out differently is begun anew."""
+        """Play the episodes of ``state`` again, before anything else.
+
+        An environment whose episode comes out differently begins a new one, and the log says so.
+        """
         counters, seeds = self._counters, list(self._seeds)
         counters.restore(state.values["counters"])
-        self._counters = ActorCounters()  # What is played again has been counted.
+        self._counters = ActorCounters()  # Steps that are played again were counted in the former process.
         unused = state.values.get("seeds", [])
         for j, values in enumerate(state.values["tapes"][: len(seeds)]):
-            if j < len(unused) and unused[j] is not None:  # It has not begun its first episode.
+            if j < len(unused) and unused[j] is not None:  # The environment has not begun its first episode.
                 self._seeds[j] = unused[j]
                 continue
             kept = Snapshot(values, {name: state.arrays[f"{j}.{name}"] for name in ("actions", "sums")})
@@ -47,20 +115,20 @@ class ResumableSampler(Sampler):
                 log.warning(
                     "environment %d does not do the same again, at step %d of the %d of its episode: it begins another "
                     "one, and the curve will not be that of a run that was never interrupted",
-                    *(j, len(self._tapes[j].sums) - 1, len(kept.arrays["actions"])),
+                    *(j, len(self._tapes[j].checksums) - 1, len(kept.arrays["actions"])),
                 )
                 self._obs[j], self._seeds[j] = None, seeds[j]
                 counters.abandon(j)
         self._counters = counters
 
     def _play(self, j: int, kept: Snapshot) -> bool:
-        """Play an episode through the step processor; whether everything came out as it had."""
+        """Play an episode through environment j and its step processor; whether everything came out as before."""
         tape, sums = self._tapes[j], kept.arrays["sums"]
         self._seeds[j] = tape.rewind(kept)
         self._obs[j] = self._reset(j)
         for number, action in enumerate(kept.arrays["actions"]):
             obs = self._obs[j]
-            if obs is None or tape.sums[number] != sums[number]:
+            if obs is None or tape.checksums[number] != sums[number]:
                 return False
             step = self._step(j, obs, action)
             if step is not None:

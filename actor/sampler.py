@@ -10,11 +10,11 @@ import numpy as np
 
 from actor.guard import EpisodeLostError
 from actor.stat import ActorCounters
-from common.data import Array, Items
+from common.data import Array
 from common.errors import PluginError
 from common.interfaces import Agent, ItemSink, Step
 from common.parts import Lane
-from common.processors import is_one_step, transitions
+from common.processors import RoundProcessor
 
 
 class Sampler:
@@ -32,36 +32,35 @@ class Sampler:
 
     def __init__(self, lanes: Sequence[Lane], counters: ActorCounters, seed: int) -> None:
         self._lanes, self._counters = lanes, counters
-        self._seeds: list[int | None] = [seed + j for j in range(len(lanes))]
-        self._obs: list[Array | None] = [None] * len(lanes)
-        # One step alone is made into an item faster by its own processor.
-        self._is_one_step = len(lanes) > 1 and all(is_one_step(lane.processor) for lane in lanes)
+        self._round = RoundProcessor([lane.processor for lane in lanes])
+        self._seeds: list[int | None] = [seed + j for j in range(len(lanes))]  # Of the next reset; None from then on.
+        self._obs: list[Array | None] = [None] * len(lanes)  # None: the environment is to be reset.
 
     def sample_and_push(self, agent: Agent, sink: ItemSink) -> None:
-        """Take one step in every environment and push what the step processors make of it.
+        """Take one step in every environment and push the items that the step processors make of the steps.
 
         Raises:
             PluginError: the agent gave another number of actions than it was given observations.
         """
         began = perf_counter()
-        obs = [self._reset(j) if begun is None else begun for j, begun in enumerate(self._obs)]
+        obs = [self._reset(j) if present is None else present for j, present in enumerate(self._obs)]
         observed = perf_counter()
         actions = agent.sample(np.array(obs))
         acted = perf_counter()
         if len(actions) != len(obs):
             raise PluginError(f"agent.sample: expected actions for {len(obs)} observations, found {len(actions)}")
-        made = self._process([self._step(j, obs[j], action) for j, action in enumerate(actions)])
+        made = self._round.process([self._step(j, obs[j], action) for j, action in enumerate(actions)])
         self._counters.inference_seconds += acted - observed
         self._counters.env_seconds += observed - began + perf_counter() - acted
         for items in made:
             sink.push(items)
 
     def _step(self, j: int, obs: Array, action: Any) -> Step | None:
-        """Step environment j; None if that lost its episode."""
+        """Step environment j; None if it lost its episode."""
         lane = self._lanes[j]
         try:
             next_obs, reward, terminated, truncated, info = lane.env.step(action)
-        except EpisodeLostError:  # The next one begins with a reset; what is pending of this one goes with it.
+        except EpisodeLostError:  # The reset that follows makes the step processor forget the steps it still holds.
             self._obs[j] = None
             self._counters.abandon(j)
             return None
@@ -71,15 +70,6 @@ class Sampler:
         self._obs[j] = None if done else next_obs
         self._counters.step(j, step.reward, done, _success(info) if done else None)
         return step
-
-    def _process(self, steps: Sequence[Step | None]) -> list[Items]:
-        """What the step processors make of a round, in the order of the environments."""
-        if self._is_one_step:
-            taken = [step for step in steps if step is not None]
-            return [transitions(taken)] if taken else []
-        lanes = zip(self._lanes, steps, strict=True)
-        made = [lane.processor.process(step) for lane, step in lanes if step is not None]
-        return [items for items in made if items is not None]
 
     def _reset(self, j: int) -> Array:
         lane, seed = self._lanes[j], self._seeds[j]

@@ -1,10 +1,14 @@
-"""A bounded queue of messages that are kept until they are acknowledged. No sockets.
+"""A bounded queue of messages that are kept until the other side has acknowledged them. No sockets.
 
-Producer: ``put`` (waits while the spool is full or the other side holds back). Sender: ``connect``, ``next_unsent``,
-``acknowledge``, ``disconnect``, and ``renumber`` when the other side has lost messages that it had acknowledged. A
-message that was sent but not acknowledged is sent again after ``connect``; one that was never sent may be dropped, and
-has no number yet. Those that wait go out together, under one number: right after a message, a little is kept back for a
-moment until there is more, since each message costs both sides as much as hundreds of rows.
+A producer calls ``put``, which waits while the spool is full or the other side holds back. A sender calls ``connect``,
+``next_unsent``, ``acknowledge`` and ``disconnect``, and ``renumber`` when the other side has lost messages that it had
+acknowledged. A message is in one of two states:
+
+- **unsent**: it has no number, so it may be dropped and leaves no gap.
+- **sent**: it is in a group of one or more messages that travel together under one number. After a broken connection
+  the same group is sent again under the same number. It is never dropped, because the other side may have stored it.
+
+Messages are grouped because each transfer costs both sides as much as hundreds of rows do.
 """
 
 from __future__ import annotations
@@ -15,32 +19,41 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 from common.process.clocks import Deadline
 
 MessageT = TypeVar("MessageT")
+ALONE: Final = 1 << 62
+"""A number of rows that no group may have: a message that is put with it waits for no other and goes out by itself."""
 
 
 @dataclass(frozen=True)
-class _Entry(Generic[MessageT]):
-    messages: list[MessageT]
+class _Unsent(Generic[MessageT]):
+    message: MessageT
     size: int
     rows: int
     put_at: float
 
 
+@dataclass(frozen=True)
+class _Group(Generic[MessageT]):
+    messages: list[MessageT]
+    size: int
+
+
 class Spool(Generic[MessageT]):
-    """Thread-safe; numbers 1, 2, 3, … are given in the order of ``put``, each when its messages are first sent.
+    """Thread-safe. Groups are numbered 1, 2, 3, … and messages stay in the order of ``put``.
 
     Args:
-        max_bytes: kept at most, while connected or not.
-        window: unacknowledged messages at most while connected.
-        group_rows: messages of up to this many rows go out together; 0 sends each by itself. May change at any time.
-        linger: seconds after a group for which fewer rows than that wait for more.
-        max_seconds: a message that was not sent for so long is dropped.
-        drop_oldest: while disconnected and full, drop what was never sent, the oldest first, rather than wait.
-        on_drop: told of each message that is dropped; must not call the spool.
+        max_bytes: bytes that are kept at most, connected or not. One larger message is taken if it is the only one.
+        window: messages that may be unacknowledged while connected.
+        group_rows: rows that a group of several messages has at most; 0 sends each message by itself. The attribute
+            may be changed at any time.
+        linger: seconds after a group in which messages with fewer rows than ``group_rows`` wait for more.
+        max_seconds: an unsent message that is older is dropped.
+        drop_oldest: while disconnected and full, drop the oldest unsent messages rather than let the producer wait.
+        on_drop: called with each message that is dropped, under the spool's lock, so it must not call the spool.
         clock: seconds, monotonic.
     """
 
@@ -59,45 +72,57 @@ class Spool(Generic[MessageT]):
         self._max_bytes, self._window, self._max_seconds = max_bytes, window, max_seconds
         self.group_rows, self._linger = group_rows, linger
         self._drop_oldest, self._on_drop, self._clock = drop_oldest, on_drop, clock
+        # Two conditions on one lock: an acknowledgement wakes the producer, which waits for room, and not the sender.
         self._lock = threading.Lock()
         self._room, self._work = threading.Condition(self._lock), threading.Condition(self._lock)
-        """Waited for by who puts, and by who sends: an acknowledgement need not wake the latter."""
-        self._sent: deque[_Entry[MessageT]] = deque()  # Number ``_acked + 1`` and those after it.
-        self._unsent: deque[_Entry[MessageT]] = deque()
-        self._bytes = self._sent_bytes = 0
+        self._unsent: deque[_Unsent[MessageT]] = deque()
         self._unsent_rows = 0
-        self._grouped_at = -math.inf
-        self._n_sent = 0  # Messages in ``_sent``.
+        self._groups: deque[_Group[MessageT]] = deque()  # The first has the number ``_acked + 1``.
+        self._grouped_messages = 0
+        self._group_bytes = 0
+        self._bytes = 0  # Of groups and unsent messages.
         self._acked = 0
-        self._on_their_way = 0  # Of those in ``_sent``, as many as were sent on this connection.
+        self._n_sent_here = 0  # Groups that went out on the present connection: the first ones of ``_groups``.
+        self._grouped_at = -math.inf
         self._epoch = 0
-        self._is_wanted = False  # Somebody has something to put, and there is no room.
+        self._lacks_room = False  # The producer's last try found no room.
         self._connected = False
         self._closed = False
 
     def put(self, message: MessageT, size: int, rows: int, seconds: float) -> bool:
-        """Add a message of so many bytes and rows; False if there was no room for it within ``seconds``."""
+        """Add a message.
+
+        Args:
+            message: not looked at.
+            size: bytes that it counts for.
+            rows: rows that it adds to a group, or ``ALONE``.
+            seconds: to wait for room.
+
+        Returns:
+            False if there was no room in time; the message was not added.
+        """
         with self._lock:
             if not self._make_room(size):
-                self._is_wanted = True
-                if self._unsent:  # Those that wait for more go out now.
+                self._lacks_room = True
+                if self._unsent:  # They waited for more messages, which cannot come: the sender takes them now.
                     self._work.notify_all()
                 if not self._room.wait_for(lambda: self._make_room(size), seconds):
                     return False
-            self._is_wanted = False
-            self._unsent.append(_Entry([message], size, rows, self._clock()))
+            self._lacks_room = False
+            self._unsent.append(_Unsent(message, size, rows, self._clock()))
             self._bytes += size
             self._unsent_rows += rows
-            if not self._waits_for_more():  # Otherwise whoever sends would wake in vain.
+            if not self._waits_for_more():  # Else the sender would wake only to wait again.
                 self._work.notify_all()
             return True
 
     def _make_room(self, size: int) -> bool:
+        """Drop what may be dropped for a message of ``size`` bytes; whether it has room then."""
         self._drop_stale()
-        if self._connected and self._n_sent + len(self._unsent) >= self._window:
+        if self._connected and self._grouped_messages + len(self._unsent) >= self._window:
             return False
-        may_drop = self._drop_oldest and not self._connected
-        if may_drop and self._fits(size, self._sent_bytes):
+        # Groups stay, so messages are dropped only where that makes enough room.
+        if self._drop_oldest and not self._connected and self._fits(size, self._group_bytes):
             while not self._fits(size, self._bytes):
                 self._drop()
         return self._fits(size, self._bytes)
@@ -111,30 +136,30 @@ class Spool(Generic[MessageT]):
             self._drop()
 
     def _drop(self) -> None:
-        entry = self._unsent.popleft()
-        self._bytes -= entry.size
-        self._unsent_rows -= entry.rows
+        unsent = self._unsent.popleft()
+        self._bytes -= unsent.size
+        self._unsent_rows -= unsent.rows
         self._room.notify_all()
-        self._on_drop(entry.messages[0])
+        self._on_drop(unsent.message)
 
     def connect(self, last_seq: int) -> int:
-        """A new connection, whose other side has everything up to ``last_seq``; its epoch."""
+        """Begin a connection to another side that has every group up to number ``last_seq``; the connection's epoch."""
         with self._lock:
             self._forget(last_seq)
-            self._on_their_way = 0
+            self._n_sent_here = 0
             self._epoch += 1
             self._connected = True
             self._work.notify_all()
             return self._epoch
 
     def renumber(self) -> None:
-        """Number the messages that were sent and not acknowledged from 1 again, in the same groups.
+        """Number the groups that were not acknowledged from 1 again.
 
-        Only while disconnected: a connection carries the numbers of before.
+        Only while disconnected: a connection carries the former numbers.
         """
         with self._lock:
             assert not self._connected
-            self._acked = self._on_their_way = 0
+            self._acked = self._n_sent_here = 0
 
     def disconnect(self) -> None:
         with self._lock:
@@ -144,70 +169,82 @@ class Spool(Generic[MessageT]):
             self._work.notify_all()
 
     def next_unsent(self, epoch: int, seconds: float) -> tuple[int, list[MessageT]] | None:
-        """A number and its messages, to send on the connection of ``epoch``; None if there are none in ``seconds``."""
+        """The next group that has not gone out on the connection of ``epoch``: its number and its messages.
+
+        Returns None if there is none within ``seconds``, if the spool is closed and has no more, or if that connection
+        is over. The thread that serves an old connection may still be in this call while another thread connects
+        again. The epoch tells the two apart, so that no group goes out where nobody hears its acknowledgement.
+        """
         deadline = Deadline(seconds)
         with self._lock:
             while epoch == self._epoch:
-                if self._on_their_way == len(self._sent):
-                    self._number_next()
-                if self._on_their_way < len(self._sent):
-                    self._on_their_way += 1
-                    return self._acked + self._on_their_way, self._sent[self._on_their_way - 1].messages
+                if self._n_sent_here == len(self._groups):
+                    self._add_group()
+                if self._n_sent_here < len(self._groups):
+                    self._n_sent_here += 1
+                    return self._acked + self._n_sent_here, self._groups[self._n_sent_here - 1].messages
                 if self._closed or deadline.passed():
                     return None
-                self._work.wait(min(deadline.remaining(), self._lingers() or math.inf))
+                self._work.wait(min(deadline.remaining(), self._remaining_linger() or math.inf))
             return None
 
-    def _number_next(self) -> None:
+    def _add_group(self) -> None:
+        """Make a group of the oldest unsent messages, unless there are none or they wait for more."""
         self._drop_stale()
         if not self._unsent or self._waits_for_more():
             return
-        group = [self._unsent.popleft()]
-        rows = group[0].rows
+        members = [self._unsent.popleft()]
+        rows = members[0].rows
         while self._unsent and rows + self._unsent[0].rows <= self.group_rows:
-            group.append(self._unsent.popleft())
-            rows += group[-1].rows
-        size, messages = sum(entry.size for entry in group), [entry.messages[0] for entry in group]
-        self._grouped_at = self._clock()
-        self._sent.append(_Entry(messages, size, rows, group[0].put_at))
-        self._sent_bytes += size
+            members.append(self._unsent.popleft())
+            rows += members[-1].rows
+        group = _Group([unsent.message for unsent in members], sum(unsent.size for unsent in members))
+        self._groups.append(group)
+        self._group_bytes += group.size
+        self._grouped_messages += len(group.messages)
         self._unsent_rows -= rows
-        self._n_sent += len(messages)
+        self._grouped_at = self._clock()
 
     def _waits_for_more(self) -> bool:
-        is_enough = self._closed or self._is_wanted or self._unsent_rows >= self.group_rows
-        return not is_enough and self._lingers() > 0
+        """Whether the unsent messages stay a moment longer, so that later ones can travel with them.
 
-    def _lingers(self) -> float:
-        """Seconds for which a little waits for more."""
+        They stay while the group before them is younger than ``linger`` seconds and they have fewer rows than a group
+        may have. They do not stay when nothing can be added to them: the producer has found no room for its next
+        message, or the spool is closed. After a pause the first message goes out at once, whatever its size, so a slow
+        producer pays no delay and a fast one saves most of its transfers.
+        """
+        is_enough = self._closed or self._lacks_room or self._unsent_rows >= self.group_rows
+        return not is_enough and self._remaining_linger() > 0
+
+    def _remaining_linger(self) -> float:
         return max(0.0, self._grouped_at + self._linger - self._clock())
 
     def acknowledge(self, seq: int) -> None:
-        """Forget everything up to ``seq``."""
+        """Forget every group up to number ``seq``."""
         with self._lock:
             self._forget(seq)
 
     def _forget(self, seq: int) -> None:
-        while self._sent and self._acked < seq:
-            entry = self._sent.popleft()
-            self._bytes -= entry.size
-            self._sent_bytes -= entry.size
-            self._n_sent -= len(entry.messages)
+        while self._groups and self._acked < seq:
+            group = self._groups.popleft()
+            self._bytes -= group.size
+            self._group_bytes -= group.size
+            self._grouped_messages -= len(group.messages)
             self._acked += 1
-            self._on_their_way = max(0, self._on_their_way - 1)
+            self._n_sent_here = max(0, self._n_sent_here - 1)
         self._room.notify_all()
 
     def close(self) -> None:
-        """Nothing more will be put: ``next_unsent`` no longer waits."""
+        """Say that nothing more will be put: ``next_unsent`` gives out the rest and no longer waits."""
         with self._lock:
             self._closed = True
             self._work.notify_all()
 
     @property
     def drained(self) -> bool:
-        """Closed, and everything has been sent."""
+        """Whether the spool is closed and everything has been sent on the present connection."""
         with self._lock:
-            return self._closed and not self._unsent and self._on_their_way == len(self._sent)
+            return self._closed and not self._unsent and self._n_sent_here == len(self._groups)
 
     @property
     def acknowledged(self) -> int:
@@ -219,15 +256,16 @@ class Spool(Generic[MessageT]):
         return self._connected
 
     def is_current(self, epoch: int) -> bool:
+        """Whether the connection of ``epoch`` is the present one."""
         with self._lock:
             return epoch == self._epoch
 
     @property
     def n_bytes(self) -> int:
-        """Bytes not acknowledged yet."""
+        """Bytes of all messages that are not acknowledged."""
         return self._bytes
 
     def __len__(self) -> int:
-        """Messages not acknowledged yet."""
+        """Messages that are not acknowledged."""
         with self._lock:
-            return self._n_sent + len(self._unsent)
+            return self._grouped_messages + len(self._unsent)

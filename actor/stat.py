@@ -1,4 +1,4 @@
-"""What an actor process did (border's ActorStat)."""
+"""What an actor process did: figures for its learner, and border's ActorStat."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Final
+from dataclasses import dataclass, fields
+from operator import attrgetter
+from typing import Any, Final, NamedTuple
 
 from common.data import MAX_ENV_ERROR, MAX_EPISODES
 
 RECENT_EPISODES: Final = 100
-"""Episodes whose means are shown."""
+"""Means are taken over the newest of these many episodes."""
 
 
 @dataclass(frozen=True)
@@ -24,78 +25,127 @@ class ActorStat:
     duration: float
 
 
-class ActorCounters:
+@dataclass(eq=False)
+class ActorFigures:
+    """The figures that an actor reports of itself.
+
+    This class is the whole list: each field travels in the field of the same name of the protocol's ``Report``. All are
+    totals since the actor began, except ``spool_bytes``.
+    """
+
+    env_steps: int = 0
+    """Environment steps taken."""
+    seconds: float = 0.0
+    """From the first environment step to the last."""
+    env_seconds: float = 0.0
+    """Spent in environments and step processors."""
+    inference_seconds: float = 0.0
+    """Spent on choosing actions."""
+    wait_seconds: float = 0.0
+    """Held back with a finished batch."""
+    spool_bytes: int = 0
+    """Bytes that wait for an acknowledgement now."""
+    reconnects: int = 0
+    """Joins after the first."""
+    dropped_items: int = 0
+    """Items of batches that were dropped instead of sent."""
+    env_rebuilds: int = 0
+    """Environments that raised and were built anew."""
+    env_hangs: int = 0
+    """Environments that did not return."""
+
+
+_FIGURES: Final = tuple(field.name for field in fields(ActorFigures))
+_figures_of = attrgetter(*_FIGURES)
+
+
+class Episodes(NamedTuple):
+    """Episodes that ended, the oldest first."""
+
+    returns: Sequence[float]
+    lengths: Sequence[int]
+    """Environment steps."""
+    successes: Sequence[bool]
+    """Of those episodes whose environment says whether they succeeded."""
+
+
+class _EpisodeWindow:
+    """The newest ``size`` episodes."""
+
+    def __init__(self, size: int) -> None:
+        self.returns: deque[float] = deque(maxlen=size)
+        self.lengths: deque[int] = deque(maxlen=size)
+        self.successes: deque[bool] = deque(maxlen=size)
+
+    def add(self, total: float, length: int, success: bool | None) -> None:
+        self.returns.append(total)
+        self.lengths.append(length)
+        if success is not None:
+            self.successes.append(success)
+
+
+class ActorCounters(ActorFigures):
     """Counts steps and episodes as they happen, over all environments of one actor.
+
+    Several threads write, but each figure has one writer: the acting thread counts steps, seconds and rebuilds, the
+    pusher's thread reconnects, the watchdog hangs. ``dropped_items`` is written under the spool's lock, ``spool_bytes``
+    where a report is made. A report reads the figures without a lock: each is one number, and a report may be a step
+    behind.
 
     Args:
         clock: seconds, monotonic.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__()
         self._clock = clock
         self._started: float | None = None
-        self._last = 0.0
-        self.env_steps = 0
-        self.env_seconds = 0.0
-        """Spent in environments and step processors."""
-        self.inference_seconds = 0.0
-        """Spent on choosing actions."""
-        self.wait_seconds = 0.0
-        """Held back with a finished batch."""
-        self.reconnects = 0
-        """Joins after the first."""
-        self.dropped_items = 0
-        """In batches that were dropped instead of sent."""
-        self.env_rebuilds = 0
-        """Environments that raised and were built anew."""
-        self.env_hangs = 0
-        """Environments that did not return."""
         self._env_errors: deque[str] = deque(maxlen=1)
-        self._returns: deque[float] = deque(maxlen=MAX_EPISODES)
-        self._lengths: deque[int] = deque(maxlen=MAX_EPISODES)
-        self._successes: deque[bool] = deque(maxlen=MAX_EPISODES)
         self._open: dict[int, tuple[float, int]] = {}  # Return and length so far, by environment.
-        self._recent: deque[float] = deque(maxlen=RECENT_EPISODES)
-        self._recent_lengths: deque[int] = deque(maxlen=RECENT_EPISODES)
-        self._recent_successes: deque[bool] = deque(maxlen=RECENT_EPISODES)
+        self._unreported = _EpisodeWindow(MAX_EPISODES)
+        self._recent = _EpisodeWindow(RECENT_EPISODES)
 
     def step(self, env: int, reward: float, done: bool, success: bool | None = None) -> None:
-        """Count one step of environment number ``env``; with ``done`` it ends that environment's episode.
+        """Count one step of environment number ``env``.
 
         An episode with a reward that is not finite has no return and is not reported.
 
         Args:
             env: number of the environment.
             reward: of the step.
-            done: whether the episode ends.
+            done: whether the episode ends with this step.
             success: whether the episode succeeded; None where the environment does not say.
         """
-        self._last = self._clock()
+        now = self._clock()
         if self._started is None:
-            self._started = self._last
+            self._started = now
+        self.seconds = now - self._started
         self.env_steps += 1
         total, length = self._open.get(env, (0.0, 0))
         total, length = total + reward, length + 1
         self._open[env] = (0.0, 0) if done else (total, length)
         if done and math.isfinite(total):
-            self._returns.append(total)
-            self._recent.append(total)
-            self._lengths.append(length)
-            self._recent_lengths.append(length)
-            if success is not None:
-                self._successes.append(success)
-                self._recent_successes.append(success)
+            self._unreported.add(total, length, success)
+            self._recent.add(total, length, success)
 
     def abandon(self, env: int) -> None:
         """Forget the episode of environment number ``env``: it has no end."""
         self._open.pop(env, None)
 
+    def figures(self) -> dict[str, Any]:
+        """The figures of ``ActorFigures`` by name."""
+        return dict(zip(_FIGURES, _figures_of(self), strict=True))
+
     def note_env_error(self, text: str) -> None:
-        """Keep the end of a traceback until it is taken, or until there is a newer one; from any thread."""
+        """Keep the end of a traceback until it is taken or a newer one replaces it.
+
+        The acting thread and the watchdog may note one while a report takes one. Each is one operation on a deque,
+        which is atomic, so a text is taken once or replaced.
+        """
         self._env_errors.append(text.encode(errors="replace").decode()[-MAX_ENV_ERROR:])
 
     def take_env_error(self) -> str:
-        """What was noted since the last call; empty if nothing was."""
+        """The text that was noted since the last call; empty if none was."""
         try:
             return self._env_errors.pop()
         except IndexError:
@@ -105,40 +155,34 @@ class ActorCounters:
         """Counts of steps and episodes, as plain values."""
         return {
             "env_steps": self.env_steps,
-            "recent": list(self._recent),
-            "recent_lengths": list(self._recent_lengths),
-            "recent_successes": list(self._recent_successes),
+            "recent": list(self._recent.returns),
+            "recent_lengths": list(self._recent.lengths),
+            "recent_successes": list(self._recent.successes),
             "open": list(self._open.items()),
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on counting where ``state`` was."""
+        """Go on counting from what ``state`` gave."""
         self.env_steps = state["env_steps"]
-        self._recent.extend(state["recent"])
-        self._recent_lengths.extend(state.get("recent_lengths", []))  # Release 0.1 did not keep these two.
-        self._recent_successes.extend(state.get("recent_successes", []))
+        self._recent.returns.extend(state["recent"])
+        self._recent.lengths.extend(state.get("recent_lengths", []))  # Release 0.1 did not keep these two.
+        self._recent.successes.extend(state.get("recent_successes", []))
         self._open = {env: (total, length) for env, (total, length) in state["open"]}
-
-    def seconds(self) -> float:
-        """From the first step to the last."""
-        return 0.0 if self._started is None else self._last - self._started
 
     def return_mean(self) -> float:
         """Mean return of the last 100 episodes; 0 before the first."""
-        return sum(self._recent) / len(self._recent) if self._recent else 0.0
+        return sum(self._recent.returns) / len(self._recent.returns) if self._recent.returns else 0.0
 
     def episode_record(self) -> dict[str, float]:
-        """Means of the last 100 episodes, by the keys of records; without those that no episode has told yet."""
+        """Means of the last 100 episodes, by the keys of records; a key is missing until an episode has its value."""
         recent: dict[str, Sequence[float]] = {
-            "train_return": self._recent,
-            "train_length": self._recent_lengths,
-            "train_success": self._recent_successes,
+            "train_return": self._recent.returns,
+            "train_length": self._recent.lengths,
+            "train_success": self._recent.successes,
         }
         return {key: sum(values) / len(values) for key, values in recent.items() if values}
 
-    def take_episodes(self) -> tuple[list[float], list[int], list[bool]]:
-        """Returns, lengths and known successes of the episodes since the last call, the newest ``MAX_EPISODES``."""
-        taken = list(self._returns), list(self._lengths), list(self._successes)
-        for values in (self._returns, self._lengths, self._successes):
-            values.clear()
-        return taken
+    def take_episodes(self) -> Episodes:
+        """The episodes that ended since the last call, the newest ``MAX_EPISODES`` of them."""
+        window, self._unreported = self._unreported, _EpisodeWindow(MAX_EPISODES)
+        return Episodes(list(window.returns), list(window.lengths), list(window.successes))

@@ -1,4 +1,4 @@
-"""One actor: join, build, sample until told to stop, hand over what is left (border's Actor)."""
+"""One actor: join, build the parts, sample until told to stop, hand over the last items (border's Actor)."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ from functools import partial
 import torch
 
 from actor.allowance import check_names
-from actor.client.assembly import most_bytes
-from actor.client.connector import Connector, Joined, new_incarnation
+from actor.client.assembly import max_file_bytes
+from actor.client.connector import Connector, new_incarnation
 from actor.client.fetcher import ModelFetcher
+from actor.client.join_answer import JoinAnswer
 from actor.client.pusher import Pusher, RunChangedError, SettingsChangedError
 from actor.guard import Busy, Guard, Watchdog
 from actor.priority import PrioritizedBatches
@@ -28,7 +29,7 @@ from common.config.run_config import ActorConfig
 from common.data import PRIORITY, Schema
 from common.envs import build_env
 from common.errors import ConfigError, CrossborderError, EnvHungError, PluginError
-from common.interfaces import Agent
+from common.interfaces import Agent, ModelSource
 from common.parts import Lane, Parts, build_parts
 from common.plugins.part_config import EnvConfig
 from common.process.child import RestartPolicy, say, say_error
@@ -48,11 +49,12 @@ class Actor:
     Args:
         address: the learner's HOST:PORT.
         patience: seconds to wait for a learner, at the start and after each broken connection.
-        trust: what the two demand of each other.
-        tell: says why this process ends, and its exit code, where it cannot end in order.
+        trust: how to check the learner, what to prove to it, and which code it may name.
+        tell: says why this process ends, and gives the exit code, where it cannot end in order.
 
     Raises:
-        ConfigError: the address is not HOST:PORT, or ``trust`` cannot be had.
+        ConfigError: the address is not HOST:PORT, a file of ``trust`` cannot be read, or its settings contradict each
+            other.
     """
 
     def __init__(self, address: str, patience: float, trust: Trust, tell: Callable[[CrossborderError], int]) -> None:
@@ -71,7 +73,7 @@ class Actor:
     def run(self) -> ActorStat:
         """Act until the learner or ``stop`` says so.
 
-        A new run at the same address, and a run that was resumed with other settings, are joined afresh.
+        A new run at the same address, and a run that was resumed with other settings, are joined as a new actor.
 
         Raises:
             CrossborderError: the learner cannot be reached or refuses, or a part cannot be built.
@@ -85,13 +87,21 @@ class Actor:
                 except (RunChangedError, SettingsChangedError) as change:
                     log.warning("starting over: %s", change)
                     self._connector.renew(keeps_place=False)
+                    # The pusher has set ``_stopped``. ``stop`` may be called at this moment and sets its own flag
+                    # first, so looking at the flag after clearing the event misses no call.
                     self._stopped.clear()
                     if self._asked_to_stop:
                         self._stopped.set()
         finally:
             self._connector.close()
 
-    def _run_once(self, joined: Joined) -> ActorStat:
+    def _run_once(self, joined: JoinAnswer) -> ActorStat:
+        """Act as one incarnation.
+
+        Raises:
+            RunChangedError, SettingsChangedError: the actor must join as a new one.
+            CrossborderError: the learner cannot be reached or refuses, or a part cannot be built.
+        """
         check_names(joined.config, self._trust, self._host)
         counters = ActorCounters()
         fetcher = ModelFetcher(self._connector.get_model, self._stopped, max_bytes=None)
@@ -99,7 +109,7 @@ class Actor:
         pusher = Pusher(self._connector, joined, fetcher, counters, self._stopped)
         with ExitStack() as stack:
             try:
-                self._live(joined, pusher, fetcher, counters, stack)
+                self._build_and_act(joined, pusher, fetcher, counters, stack)
             finally:
                 unacknowledged = pusher.finish(FINISH_SECONDS)
                 fetcher.join(1.0)
@@ -110,50 +120,61 @@ class Actor:
             log.warning("%d batches were not acknowledged before the end", unacknowledged)
         if pusher.changes and not (self._asked_to_stop or pusher.told_to_stop):
             raise SettingsChangedError("the learner has changed settings of this actor")
-        return ActorStat(joined.actor_id, counters.env_steps, counters.seconds())
+        return ActorStat(joined.actor_id, counters.env_steps, counters.seconds)
 
-    def _live(
-        self, joined: Joined, pusher: Pusher, fetcher: ModelFetcher, counters: ActorCounters, stack: ExitStack
+    def _build_and_act(
+        self, joined: JoinAnswer, pusher: Pusher, fetcher: ModelFetcher, counters: ActorCounters, stack: ExitStack
     ) -> None:
-        """Build the parts and act with them; ``stack`` closes them when the items have been handed over.
+        """Build the parts and act with them. ``stack`` closes the parts after the items have been handed over.
 
         The stream is open before that, so that the learner knows of an actor whose environment takes minutes to build.
         """
-        busy = Busy()
-        parts = guarded(_built(joined, counters), joined.config.env, counters, busy)
+        config = joined.config
+        try:
+            parts = build_agreed_parts(config, joined.schema, seed=joined.seed, epsilon=joined.epsilon)
+        except CrossborderError as error:
+            counters.note_env_error(f"the parts of this actor cannot be built: {error}")
+            raise
+        busy, seconds = Busy(), config.env.timeout_seconds
+        parts = guard_envs(parts, config.env, counters, busy)
         stack.callback(parts.close)
-        fetcher.allow(most_bytes(parts.agent.model_info()))
+        fetcher.allow(max_file_bytes(parts.agent.model_info()))
         pusher.ready()
-        seconds = joined.config.env.timeout_seconds
         watchdog = Watchdog(busy, seconds, partial(self._end_hung, pusher, counters)) if seconds else nullcontext()
         with watchdog:
-            self._act(Sampler(parts.lanes, counters, joined.seed), joined, parts.agent, fetcher, pusher)
+            fetcher.first(FIRST_MODEL_SECONDS)
+            sampler, proxy = Sampler(parts.lanes, counters, joined.seed), make_proxy(joined, parts.agent, pusher)
+            self._act(sampler, parts.agent, proxy, fetcher, pusher)
         if pusher.changes:
             pusher.hand_over()
 
     def _end_hung(self, pusher: Pusher, counters: ActorCounters, where: str) -> None:
-        """Hand over what there is and end the process, since a thread cannot be ended."""
+        """Hand over the full batches and end the process, since Python cannot end a thread that hangs.
+
+        The watchdog's thread runs this. A batch that is not full is given up: the acting thread may be filling it.
+        """
         log.error("an environment does not return:\n%s", where)
         counters.env_hangs += 1
         counters.note_env_error(f"does not return:\n{where}")
         pusher.finish(FINISH_SECONDS)
         os._exit(self._tell(EnvHungError("an environment has not returned within env.timeout_seconds")))
 
-    def _act(self, sampler: Sampler, joined: Joined, agent: Agent, models: ModelFetcher, pusher: Pusher) -> None:
-        proxy = make_proxy(joined, agent, pusher)
-        model = models.first(FIRST_MODEL_SECONDS)
+    def _act(
+        self, sampler: Sampler, agent: Agent, proxy: ReplayBufferProxy, models: ModelSource, pusher: Pusher
+    ) -> None:
+        """Sample with the newest model until the actor has to stop or to start anew."""
         agent.train()
         while not (self._stopped.is_set() or pusher.changes):
+            model = models.newer_than(proxy.version)
             if model is not None:
                 agent.sync_model(model)
                 proxy.version = model.version
             sampler.sample_and_push(agent, proxy)
-            model = models.newer_than(proxy.version)
         proxy.flush()
 
 
-def make_proxy(joined: Joined, agent: Agent, sink: BatchSink) -> ReplayBufferProxy:
-    """Where an actor's items go; on the way to ``sink`` they get their first priorities if the learner wants them."""
+def make_proxy(joined: JoinAnswer, agent: Agent, sink: BatchSink) -> ReplayBufferProxy:
+    """Make the sink of an actor's items; before ``sink`` they get their first priorities if the learner wants them."""
     push = joined.config.push
     if not push.initial_priorities:
         return ReplayBufferProxy(joined.schema, push, sink)
@@ -161,17 +182,8 @@ def make_proxy(joined: Joined, agent: Agent, sink: BatchSink) -> ReplayBufferPro
     return ReplayBufferProxy(schema, push, PrioritizedBatches(sink, agent, schema))
 
 
-def _built(joined: Joined, counters: ActorCounters) -> Parts:
-    """The agreed parts; the learner is told why where they cannot be built."""
-    try:
-        return build_agreed_parts(joined.config, joined.schema, seed=joined.seed, epsilon=joined.epsilon)
-    except CrossborderError as error:
-        counters.note_env_error(f"the parts of this actor cannot be built: {error}")
-        raise
-
-
 def build_agreed_parts(config: ActorConfig, schema: Schema, *, seed: int, epsilon: float) -> Parts:
-    """Build what the learner named, and see that its items are the ones agreed on.
+    """Build the parts that the learner named, and check that their items are those of ``schema``.
 
     Raises:
         PluginError: a part cannot be built here.
@@ -185,8 +197,8 @@ def build_agreed_parts(config: ActorConfig, schema: Schema, *, seed: int, epsilo
     return parts
 
 
-def guarded(parts: Parts, config: EnvConfig, counters: ActorCounters, busy: Busy) -> Parts:
-    """The same with environments that are built anew when they raise."""
+def guard_envs(parts: Parts, config: EnvConfig, counters: ActorCounters, busy: Busy) -> Parts:
+    """The same parts with environments that are built anew when they raise."""
     allowance, build = RestartPolicy(config.rebuilds_per_minute, 60.0), partial(build_env, config)
     lanes = tuple(Lane(Guard(lane.env, build, allowance, counters, busy), lane.processor) for lane in parts.lanes)
     return replace(parts, lanes=lanes)

@@ -21,7 +21,7 @@ from torch import nn
 
 from actor.guard import Busy
 from actor.sampler import Sampler
-from actor.worker import build_agreed_parts, guarded
+from actor.worker import build_agreed_parts, guard_envs
 from benchmarks.client import Client
 from benchmarks.ingest import ingest
 from benchmarks.report import report, run_as_actors_do
@@ -98,7 +98,7 @@ def measure(kind: str, n_envs: int, batch: int) -> dict[str, object]:
         agent = parts.agent
         assert isinstance(agent, DQN)
         agent.train()
-        lanes = guarded(parts, config.env, client.counters, Busy()).lanes
+        lanes = guard_envs(parts, config.env, client.counters, Busy()).lanes
         ours = acting(server, client, agent, Sampler(lanes, client.counters, seed=0))
         floor = bare([build_env(config.env) for _ in range(n_envs)], agent.qnet)
         turns = [(*seconds_a_round(ours), *seconds_a_round(floor)) for _ in range(TURNS + 1)][1:]

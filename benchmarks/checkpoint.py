@@ -24,8 +24,9 @@ from common.envs import spec_of
 from common.processors import OneStep
 from common.testing import items_of, play
 from common.testing.agents import MakeAgent
-from learner.replay.memory import ReplayMemory, ReplayWriter
+from learner.replay.memory import ReplayMemory
 from learner.replay.uniform import UniformReplay
+from learner.replay.writer import ReplayWriter
 from learner.storage.checkpoint import SaveCounts
 from learner.storage.checkpointer import Checkpointer
 from learner.storage.moment import Moment

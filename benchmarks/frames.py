@@ -19,8 +19,9 @@ from common.envs import spec_of
 from common.processors import OneStep
 from common.wire.codec import decode, encode
 from common.wire.compression import compress, decompress
-from learner.replay.memory import ReplayMemory, ReplayWriter
+from learner.replay.memory import ReplayMemory
 from learner.replay.uniform import UniformReplay
+from learner.replay.writer import ReplayWriter
 
 CAPACITY, BATCH, DRAWN, TIMES = 4096, 64, 32, 200
 
@@ -48,7 +49,7 @@ def measure(schema: Schema, directory: Path) -> dict[str, object]:
     for _ in range(CAPACITY // BATCH):
         store()
     replay = UniformReplay(memory, seed=0)
-    framed = memory.header.frames_end * schema.frame.row_bytes / memory.committed + 8 if schema.frame else 0.0
+    framed = memory.frames_stored * schema.frame.row_bytes / memory.committed + 8 if schema.frame else 0.0
     return {
         "bytes/transition sent": len(sent) / BATCH,
         "kept": schema.packed_row_bytes + framed,  # With 8 bytes for the number that a row's positions count from.

@@ -27,7 +27,7 @@ from benchmarks.ingest import ingest
 from benchmarks.report import report
 from benchmarks.screens import life
 from common.agents.dqn import DQN
-from common.agents.training import to_tensors
+from common.agents.network_agent import to_tensors
 from common.data import Items
 from learner.loop.server import LearnerServer, local_trust
 
@@ -157,7 +157,7 @@ def measure(kind: str, device: str, update: str) -> dict[str, object]:
         turns = []
         for _ in range(TURNS):
             turn = {"opt/s": rate(server.learner.step), "CleanRL/s": rate(theirs), "products/s": rate(floor)}
-            turn["resident/s"] = rate(lambda: agent._learn(batch))
+            turn["resident/s"] = rate(lambda: agent.learn(batch))
             with arriving(server, per_second):
                 turn["opt/s meanwhile"] = rate(server.learner.step)
             turns.append(turn)

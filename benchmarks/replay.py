@@ -28,10 +28,11 @@ from common.data import Schema
 from common.envs import spec_of
 from common.processors import OneStep
 from common.wire.frames import Packer
-from learner.replay.memory import ReplayMemory, ReplayWriter
+from learner.replay.memory import ReplayMemory
 from learner.replay.prioritized import PrioritizedReplay
 from learner.replay.shared_buffer import SharedReplay
 from learner.replay.uniform import UniformReplay
+from learner.replay.writer import ReplayWriter
 
 ROWS, DRAWN = 64, 512
 DRAWS_PER_INSERT, INSERTS = 4, 40

@@ -76,6 +76,28 @@ class Column:
     def __str__(self) -> str:
         return f"{self.name} {self.dtype} {list(self.shape)}" + " frames" * self.frames
 
+    def to_json(self) -> dict[str, Any]:
+        domain = self.domain.to_json() if self.domain else None
+        return {
+            "name": self.name,
+            "dtype": self.dtype,
+            "shape": list(self.shape),
+            "frames": self.frames,
+            "domain": domain,
+        }
+
+    @staticmethod
+    def from_json(column: dict[str, Any]) -> Column:
+        """The column of which ``to_json`` was made; an earlier release wrote no ``domain``."""
+        domain, dtype = column.get("domain"), column["dtype"]
+        return Column(
+            column["name"],
+            dtype,
+            tuple(column["shape"]),
+            column["frames"],
+            Domain.from_json(domain, dtype) if domain else None,
+        )
+
 
 @dataclass(frozen=True)
 class Schema:
@@ -212,32 +234,12 @@ class Schema:
                 raise SchemaMismatchError(f"column {index}: {theirs} expects {there}, {mine} has {here}")
 
     def to_json(self) -> list[dict[str, Any]]:
-        return [
-            {
-                "name": c.name,
-                "dtype": c.dtype,
-                "shape": list(c.shape),
-                "frames": c.frames,
-                "domain": c.domain.to_json() if c.domain else None,
-            }
-            for c in self.columns
-        ]
+        return [column.to_json() for column in self.columns]
 
     @staticmethod
     def from_json(columns: list[dict[str, Any]]) -> Schema:
-        """The schema of which ``to_json`` was made, also by an earlier release, which had no domains."""
-        return Schema(tuple(_column_from_json(column) for column in columns))
-
-
-def _column_from_json(found: dict[str, Any]) -> Column:
-    domain = found.get("domain")
-    return Column(
-        found["name"],
-        found["dtype"],
-        tuple(found["shape"]),
-        found["frames"],
-        Domain.from_json(domain, found["dtype"]) if domain else None,
-    )
+        """The schema of which ``to_json`` was made."""
+        return Schema(tuple(Column.from_json(column) for column in columns))
 
 
 @dataclass(frozen=True)

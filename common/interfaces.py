@@ -91,6 +91,13 @@ class ReplayBuffer(Protocol):
         ``weight`` (float32, above 0 and at most 1), by which an item's loss is to be multiplied.
         """
 
+    def tensors(self, size: int) -> dict[str, torch.Tensor] | None:  # noqa: ARG002 - for buffers that have tensors
+        """Draw items as ``batch`` does, as tensors on ``trainer.device``; None: this buffer has arrays only.
+
+        Only a buffer that keeps its items on the device overrides it.
+        """
+        return None
+
     def update_priority(self, index: Array, td_error: Array) -> None:
         """Say how wrong the values of drawn items were, both ``[n]``; called only where batches have an ``index``.
 

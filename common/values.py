@@ -27,14 +27,14 @@ def first_outside(column: Column, values: Array, rows: int) -> BadValue:
 class Rules(Protocol):
     """Decides what happens to values that a column may not hold: replace them, keep them, or refuse the batch."""
 
-    def nonfinite(self, name: str, values: Array, rows: int) -> Array:
-        """Finite values to take the place of a column's flat ``values`` of ``rows`` rows, some of which are not finite.
+    def handle_nonfinite(self, name: str, values: Array, rows: int) -> Array:
+        """Finite values to replace a column's flat ``values`` of ``rows`` rows, some of which are not finite.
 
         Raises:
             RefusedError: naming column, value and row.
         """
 
-    def outside(self, column: Column, values: Array, rows: int) -> None:
+    def handle_outside(self, column: Column, values: Array, rows: int) -> None:
         """Accept a column's flat ``values`` of ``rows`` rows, some of which are outside its domain, or refuse them.
 
         Raises:
@@ -45,11 +45,11 @@ class Rules(Protocol):
 class RefuseAll:
     """The ``Rules`` that refuse every value that a column may not hold."""
 
-    def nonfinite(self, name: str, values: Array, rows: int) -> NoReturn:
+    def handle_nonfinite(self, name: str, values: Array, rows: int) -> NoReturn:
         bad = first_nonfinite(name, values, rows)
         raise RefusedError(str(bad), "values", bad)
 
-    def outside(self, column: Column, values: Array, rows: int) -> NoReturn:
+    def handle_outside(self, column: Column, values: Array, rows: int) -> NoReturn:
         bad = first_outside(column, values, rows)
         raise RefusedError(str(bad), "bounds", bad)
 
@@ -57,10 +57,10 @@ class RefuseAll:
 class KeepAll:
     """The ``Rules`` that keep every value, in order to look at values that were refused."""
 
-    def nonfinite(self, name: str, values: Array, rows: int) -> Array:  # noqa: ARG002 - as in Rules
+    def handle_nonfinite(self, name: str, values: Array, rows: int) -> Array:  # noqa: ARG002 - as in Rules
         return values
 
-    def outside(self, column: Column, values: Array, rows: int) -> None:
+    def handle_outside(self, column: Column, values: Array, rows: int) -> None:
         """Keep the values as they are."""
 
 

@@ -64,7 +64,7 @@ WALKS: Final = (
             Step(1, 1, "who calls, and within which limits?", "learner/ingest/admission.py"),
             Step(1, 1, "the message becomes columns", "common/wire/codec.py"),
             Step(1, 1, "stored already? values within bounds?", "learner/ingest/core.py"),
-            Step(1, 1, "rows, record, cursor, then 'committed'", "learner/replay/memory.py"),
+            Step(1, 1, "rows, record, cursor, then 'committed'", "learner/replay/writer.py"),
             Step(1, 0, "acknowledgement: the spool lets go", "learner/ingest/service.py"),
             Step(1, 2, "the bell wakes the trainer if it waits", "learner/shared/bell.py"),
             Step(2, 2, "does the replay ratio allow a step?", "learner/loop/intake.py"),

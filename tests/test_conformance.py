@@ -32,14 +32,16 @@ from common.testing import (
     play,
 )
 from common.testing.agents import MakeAgent
+from examples.own_agent import MunchausenDQN
 from examples.own_parts import Corridor, TabularQ
 from examples.own_processor import ScaledReward
 from learner.evaluation.evaluator import DefaultEvaluator
 from learner.records.csv_recorder import CsvRecorder
 from learner.records.mlflow import MlflowRecorder
-from learner.replay.memory import ReplayMemory, ReplayWriter
+from learner.replay.memory import ReplayMemory
 from learner.replay.prioritized import PrioritizedReplay
 from learner.replay.uniform import UniformReplay
+from learner.replay.writer import ReplayWriter
 from tests.parts import CountingEnv, Goals, counting_action
 
 PROCESSORS: list[StepProcessor] = [OneStep(), NStep(1), NStep(3), NStep(20), ScaledReward()]
@@ -104,6 +106,13 @@ def test_my_parts_fit() -> None:
     check_env(env)
     check_step_processor(ScaledReward(), env)
     check_agent(TabularQ, env)
+
+
+@pytest.mark.parametrize("processor", [OneStep(), NStep()], ids=["OneStep", "NStep"])
+def test_a_fast_agent_of_ones_own_fits_and_is_captured(processor: StepProcessor) -> None:
+    env = cart_pole()
+    check_agent(MunchausenDQN, env, processor=processor)
+    assert MunchausenDQN(spec_of(env), seed=0, epsilon=0.0, device="cpu").is_captured
 
 
 @pytest.mark.parametrize("capacity", [1000, 100])

@@ -33,7 +33,7 @@ print(json.dumps(sorted({name.partition(".")[0] for name, module in sys.modules.
 
 def names(requirements: list[str]) -> set[str]:
     """The distributions that are asked for, extras of our own aside."""
-    return {canonicalize_name(Requirement(each).name) for each in requirements} - {"crossborder"}
+    return {str(canonicalize_name(Requirement(each).name)) for each in requirements} - {"crossborder"}
 
 
 def imported_names(distributions: set[str]) -> set[str]:

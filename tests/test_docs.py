@@ -17,7 +17,7 @@ from learner.records.csv_recorder import KEYS
 from pages import configuration
 from tests.conftest import ROOT, MakeConfig
 from tests.dashboards.test_alerts import RULES
-from tests.learner.records.test_families import full_run, scrape_ingest, scrape_trainer
+from tests.learner.scrapes import full_run, scrape_ingest, scrape_trainer
 
 README = (ROOT / "README.md").read_text()
 METRICS_PAGE = (ROOT / "docs" / "metrics.md").read_text()

@@ -8,8 +8,9 @@ import pytest
 from google.protobuf.descriptor_pb2 import DescriptorProto, FileDescriptorProto, FileDescriptorSet
 
 from common.data import MAX_EPISODES
+from common.process.clocks import Backoff
 from common.wire.pb import crossborder_pb2 as pb
-from common.wire.rpc import CHUNK_BYTES, PROTOCOL_VERSION, UNARY_BYTES, Backoff
+from common.wire.rpc import CHUNK_BYTES, PROTOCOL_VERSION, UNARY_BYTES
 from tests.conftest import ROOT
 
 

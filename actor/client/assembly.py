@@ -1,20 +1,23 @@
-"""A model put together from what the learner sent: whole, or as what changed since the one before."""
+"""From the chunks that a learner sends to a model: a safetensors file, whole or from a delta, and its tensors.
+
+The format is that of github.com/huggingface/safetensors, section 'Format'.
+"""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from actor.client.tensors import tensors_of
 from common.data import NO_MODEL, Array, Model
 from common.errors import RefusedError
-from common.wire.chunk import parse_chunk
+from common.wire.chunk import checksum, parse_chunk
 from common.wire.delta import apply_delta
 from common.wire.pb import crossborder_pb2 as pb
-from common.wire.rpc import checksum, version_from_pb
+from common.wire.rpc import version_from_pb
 
 if TYPE_CHECKING:
     import torch
@@ -37,10 +40,16 @@ MAX_MODEL_BYTES: Final = 4 << 30
 _HEADER_BYTES: Final = 1 << 20
 """A bound on the header of a model's file, without its entries for the tensors."""
 _TENSOR_HEADER_BYTES: Final = 1024
+_DTYPES: Final = {
+    "BOOL": "?",
+    **{f"U{8 * n}": f"<u{n}" for n in (1, 2, 4, 8)},
+    **{f"I{8 * n}": f"<i{n}" for n in (1, 2, 4, 8)},
+    **{f"F{8 * n}": f"<f{n}" for n in (2, 4, 8)},
+}
 
 
-def most_bytes(tensors: Mapping[str, torch.Tensor]) -> int:
-    """An upper bound on a file of this ``model_info``; the learner's elements may be twice as wide."""
+def max_file_bytes(tensors: Mapping[str, torch.Tensor]) -> int:
+    """An upper bound on the size of a file of this ``model_info``; the learner's elements may be twice as wide."""
     n_bytes = sum(tensor.numel() * tensor.element_size() + _TENSOR_HEADER_BYTES for tensor in tensors.values())
     return _HEADER_BYTES + 2 * n_bytes
 
@@ -48,35 +57,38 @@ def most_bytes(tensors: Mapping[str, torch.Tensor]) -> int:
 def assemble(
     messages: Iterable[bytes], base: ModelFile | None = None, max_bytes: int = MAX_MODEL_BYTES
 ) -> ModelFile | None:
-    """A model from its chunks; None for *not modified*.
+    """Make a model from its chunks; None for *not modified*.
 
     Args:
         messages: of one answer, serialised ``GetModelResponse``.
-        base: what they may be a delta to; it stays as it is.
-        max_bytes: of its file; as many are taken at most.
+        base: the model that a delta may refer to; it is not changed.
+        max_bytes: of the model's file; a larger one is refused before it is received.
 
     Raises:
-        ValueError: chunks are missing, empty, out of order, broken, a delta to another model, or not what was
-            announced; or more than ``max_bytes`` were.
+        ValueError: chunks are missing, empty, out of order or broken, a delta is to another model, the file is not what
+            was announced or no safetensors file, or more than ``max_bytes`` were announced.
     """
-    first, data = _joined(messages, max_bytes)
+    first, data = _join_chunks(messages, max_bytes)
     if first.not_modified:
         return None
     version = version_from_pb(first.version)
     try:
         if first.HasField("base"):
-            data = _patched(base, first.base, data)
-        _check(first, data)
-        return ModelFile(Model(version, tensors_of(data)), data)
+            data = _apply_delta(base, first.base, data)
+        if len(data) != first.total_bytes:
+            raise ValueError(f"expected {first.total_bytes} bytes, found {len(data)}")
+        if (found := checksum(data.data)) != first.checksum:
+            raise ValueError(f"expected checksum {first.checksum:016x}, found {found:016x}")
+        return ModelFile(Model(version, read_tensors(data)), data)
     except (RefusedError, ValueError) as error:
         raise ValueError(f"model {version}: {error}") from error
 
 
-def _joined(messages: Iterable[bytes], max_bytes: int) -> tuple[pb.GetModelResponse, Array]:
-    """The first chunk and the data of all, uint8, in one buffer.
+def _join_chunks(messages: Iterable[bytes], max_bytes: int) -> tuple[pb.GetModelResponse, Array]:
+    """The first chunk and the data of all, uint8 [n], in one buffer.
 
     Raises:
-        ValueError: chunks are missing, empty, out of order, broken, or hold more than was announced or may be.
+        ValueError: chunks are missing, empty, out of order or broken, or hold more than was announced or is allowed.
     """
     first, file, size = pb.GetModelResponse(), np.empty(0, np.uint8), 0
     for message in messages:
@@ -86,7 +98,7 @@ def _joined(messages: Iterable[bytes], max_bytes: int) -> tuple[pb.GetModelRespo
         if not data:  # A learner that sends such chunks could do so for ever.
             raise ValueError(f"model: expected data in the chunk at offset {chunk.offset}, found none")
         if size == 0:
-            first, file = chunk, _room(chunk.total_bytes, max_bytes)
+            first, file = chunk, _allocate(chunk.total_bytes, max_bytes)
         if chunk.offset != size:
             raise ValueError(f"model: expected a chunk at offset {size}, found one at {chunk.offset}")
         if size + len(data) > len(file):
@@ -98,11 +110,11 @@ def _joined(messages: Iterable[bytes], max_bytes: int) -> tuple[pb.GetModelRespo
     return first, file[:size]
 
 
-def _room(n_bytes: int, max_bytes: int) -> Array:
-    """uint8 [n_bytes]; memory is taken only as it is filled.
+def _allocate(n_bytes: int, max_bytes: int) -> Array:
+    """A buffer, uint8 [n_bytes]. The system gives memory only as it is filled, so announcing many bytes takes none.
 
     Raises:
-        ValueError: there is not so much, or it is more than ``max_bytes``.
+        ValueError: there is not enough memory, or ``n_bytes`` is more than ``max_bytes``.
     """
     if n_bytes > max_bytes:
         raise ValueError(f"model: expected up to {max_bytes} bytes for this actor's agent, found {n_bytes} announced")
@@ -112,8 +124,8 @@ def _room(n_bytes: int, max_bytes: int) -> Array:
         raise ValueError(f"model: no memory for {n_bytes} bytes") from error
 
 
-def _patched(base: ModelFile | None, expected: pb.ModelVersion, delta: Array) -> Array:
-    """The file that a delta makes of ``base``. All uint8.
+def _apply_delta(base: ModelFile | None, expected: pb.ModelVersion, delta: Array) -> Array:
+    """The file that a delta makes from ``base``. All uint8.
 
     Raises:
         RefusedError: it is no delta to a file of this size.
@@ -125,13 +137,44 @@ def _patched(base: ModelFile | None, expected: pb.ModelVersion, delta: Array) ->
     return apply_delta(base.data, delta.tobytes())
 
 
-def _check(first: pb.GetModelResponse, file: Array) -> None:
-    """See that a file is what was announced.
+def read_tensors(file: Array) -> dict[str, Array]:
+    """The tensors of a safetensors file by name.
+
+    They are views of ``file``, which saves a copy. Only bfloat16, which numpy does not know, becomes new arrays of
+    float32.
+
+    Args:
+        file: uint8 [n]
 
     Raises:
-        ValueError: it is not.
+        ValueError: it is no such file.
     """
-    if len(file) != first.total_bytes:
-        raise ValueError(f"expected {first.total_bytes} bytes, found {len(file)}")
-    if (found := checksum(file.data)) != first.checksum:
-        raise ValueError(f"expected checksum {first.checksum:016x}, found {found:016x}")
+    begin = 8 + int.from_bytes(file[:8].tobytes(), "little")
+    try:
+        header = json.loads(file[8:begin].tobytes())
+        header.pop("__metadata__", None)
+        _check_regions([entry["data_offsets"] for entry in header.values()])
+        return {name: _view(file[begin:], **entry) for name, entry in header.items()}
+    except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
+        raise ValueError(f"not a safetensors file with numpy's dtypes: {error}") from error
+
+
+def _check_regions(regions: list[tuple[int, int]]) -> None:
+    """Check that no two tensors share bytes: else a small file of bfloat16 could become many large arrays.
+
+    Raises:
+        ValueError: two of them do.
+    """
+    end_before = 0
+    for begin, end in sorted(regions):
+        if not end_before <= begin <= end:
+            raise ValueError(f"expected tensors one after another, found bytes {begin} to {end} after {end_before}")
+        end_before = end
+
+
+def _view(data: Array, dtype: str, shape: list[int], data_offsets: tuple[int, int]) -> Array:
+    begin, end = data_offsets
+    if dtype == "BF16":  # The upper half of a float32.
+        widened: Array = data[begin:end].view("<u2").astype("<u4") << 16
+        return widened.view("<f4").reshape(shape)
+    return data[begin:end].view(_DTYPES[dtype]).reshape(shape)

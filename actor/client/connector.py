@@ -1,4 +1,4 @@
-"""Joining a learner, and joining it again: retries with jitter, fails fast on what cannot mend itself."""
+"""Joining a learner, and joining it again: tries again with jitter, but ends at once where that cannot help."""
 
 from __future__ import annotations
 
@@ -7,24 +7,18 @@ import os
 import secrets
 import socket
 import threading
-from collections.abc import Mapping
-from dataclasses import dataclass
 from importlib.metadata import version
-from typing import Any
 
 import grpc
 
-from actor.client.join_answer import check_join, checked_schema, config_from_json
-from common.config.nested import flatten
-from common.config.run_config import ActorConfig
-from common.data import ModelVersion, Schema
+from actor.client.join_answer import JoinAnswer, read_join
 from common.errors import LearnerUnreachableError
-from common.process.clocks import Deadline
+from common.process.clocks import Backoff, Deadline
 from common.process.log import identify
 from common.wire.channel import get_model, open_channel, watch_credentials
 from common.wire.pb import crossborder_pb2 as pb
 from common.wire.pb import crossborder_pb2_grpc as pb_grpc
-from common.wire.rpc import PROTOCOL_VERSION, Backoff, StoppingError, describe, typed_error, version_from_pb
+from common.wire.rpc import PROTOCOL_VERSION, StoppingError, describe, typed_error
 from common.wire.trust import Trust
 
 log = logging.getLogger(__name__)
@@ -36,43 +30,17 @@ def new_incarnation() -> int:
     return secrets.randbits(63) + 1
 
 
-@dataclass(frozen=True)
-class Joined:
-    """What the learner told us at Join."""
-
-    actor_id: int
-    run_id: str
-    seed: int
-    epsilon: float
-    schema: Schema
-    config: ActorConfig
-    last_seq: int
-    newest: ModelVersion
-    max_rows: int
-    max_message_bytes: int
-    """Both of one message."""
-    takes_zstd: bool
-    """The learner takes compressed payloads."""
-
-    def changes(self, later: Joined) -> list[str]:
-        """The settings of this actor's parts that are different in a later answer, as ``key: before → now``."""
-        before, now = self._settings(), later._settings()
-        keys = sorted(before.keys() | now.keys())
-        return [f"{key}: {before.get(key)} → {now.get(key)}" for key in keys if before.get(key) != now.get(key)]
-
-    def _settings(self) -> Mapping[str, Any]:
-        return {**flatten(self.config.model_dump(mode="json")), "exploration epsilon": self.epsilon}
-
-
 class Connector:
-    """A channel to one learner and the handshake on it.
+    """A channel to one learner, on which an actor joins.
+
+    Not thread-safe: while there is a pusher, only the pusher's thread uses it.
 
     Args:
         address: HOST:PORT.
         incarnation: random and not 0; see ``new_incarnation``.
         patience: seconds to keep trying.
         cancelled: set from outside to give up.
-        trust: how to check it and what to prove; by default only fit for a learner on this host.
+        trust: how to check the learner and what to prove to it; the default suits only a learner on this host.
 
     Raises:
         ConfigError: a file of ``trust`` cannot be read, or its settings contradict each other.
@@ -100,18 +68,18 @@ class Connector:
             self._open()
 
     def renew(self, *, keeps_place: bool) -> None:
-        """Take another incarnation; with ``keeps_place`` it has the id and the figures of the present one."""
+        """Take another incarnation; with ``keeps_place`` it takes over the id and the figures of the present one."""
         self._former = self.incarnation if keeps_place else 0
         self.incarnation = new_incarnation()
 
-    def join(self) -> Joined:
+    def join(self) -> JoinAnswer:
         """Join, trying for ``patience`` seconds.
 
         Raises:
             LearnerUnreachableError: nobody answered.
             StoppingError: ``cancelled`` was set.
             AuthenticationError: the two do not trust each other.
-            CrossborderError: the learner refused for good.
+            CrossborderError: the learner refused for good, or its answer is none.
         """
         deadline, backoff = Deadline(self._patience), Backoff()
         request = pb.JoinRequest(
@@ -122,12 +90,12 @@ class Connector:
             version=version("crossborder")[:32],
             former_incarnation=self._former,
         )
-        told = False
+        is_logged = False
         while True:
             try:
-                joined = _joined(self.stub.Join(request, timeout=min(JOIN_SECONDS, deadline.remaining() + 0.1)))
-                identify(run_id=joined.run_id, actor_id=joined.actor_id)
-                return joined
+                answer = read_join(self.stub.Join(request, timeout=min(JOIN_SECONDS, deadline.remaining() + 0.1)))
+                identify(run_id=answer.run_id, actor_id=answer.actor_id)
+                return answer
             except grpc.RpcError as error:
                 permanent = typed_error(error)
                 if permanent is not None:
@@ -139,36 +107,14 @@ class Connector:
                 raise LearnerUnreachableError(
                     f"{self._address}: no learner for {self._patience:g} s: {reason}{_hint(reason)}"
                 )
-            if not told:
+            if not is_logged:
                 log.info("waiting for the learner at %s: %s", self._address, reason)
-                told = True
+                is_logged = True
 
     def close(self) -> None:
         self._channel.close()
 
 
 def _hint(reason: str) -> str:
-    """A learner that misses something of ours in the handshake closes the connection and does not say why."""
+    """A learner that asks for TLS or a certificate, and gets none, closes the connection and does not say why."""
     return "; does it expect TLS (--ca) or a certificate (--certificate, --key)?" if "Socket closed" in reason else ""
-
-
-def _joined(response: pb.JoinResponse) -> Joined:
-    """What the learner told us.
-
-    Raises:
-        ConfigError, ProtocolMismatchError: it told us what cannot be.
-    """
-    check_join(response)
-    return Joined(
-        actor_id=response.actor_id,
-        run_id=response.run_id,
-        seed=response.seed,
-        epsilon=response.epsilon,
-        schema=checked_schema(response.schema),
-        config=config_from_json(response.config_json),
-        last_seq=response.last_seq,
-        newest=version_from_pb(response.newest),
-        max_rows=response.limits.max_rows,
-        max_message_bytes=response.limits.max_message_bytes,
-        takes_zstd=pb.COMPRESSION_ZSTD in response.limits.compressions,
-    )

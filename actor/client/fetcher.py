@@ -1,4 +1,4 @@
-"""Models in, off the sampling path: a thread fetches what acknowledgements announce; latest wins."""
+"""Models in, beside the sampling: a thread fetches the newest model that an acknowledgement has announced."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ import grpc
 from actor.client.assembly import MAX_MODEL_BYTES, ModelFile, assemble
 from common.data import NO_MODEL, Model, ModelVersion
 from common.errors import AuthenticationError, LearnerUnreachableError
+from common.process.clocks import Backoff
 from common.wire.channel import GetModel
 from common.wire.pb import crossborder_pb2 as pb
-from common.wire.rpc import Backoff, describe, typed_error, version_to_pb
+from common.wire.rpc import describe, typed_error, version_to_pb
 
 log = logging.getLogger(__name__)
 FETCH_SECONDS = 60.0
@@ -21,10 +22,15 @@ FETCH_SECONDS = 60.0
 class ModelFetcher:
     """A ``ModelSource`` over ``GetModel``.
 
+    Its own thread fetches and replaces the model. The acting thread reads it, and the pusher's thread announces
+    versions and may give another channel. Model, version and channel are each replaced as a whole, so they are read
+    without a lock; the condition is for those that wait. A fetch on a channel that was closed meanwhile fails and is
+    tried again on the new one.
+
     Args:
-        get_model: of the learner; that of another channel may be given later.
-        stopped: ends the thread; set when the learner no longer trusts this actor.
-        max_bytes: of a model's file; larger ones are refused. None fetches nothing before ``allow`` says how many.
+        get_model: of the learner; the attribute may be set to that of another channel.
+        stopped: ends the thread; set by this object when the learner no longer trusts the actor.
+        max_bytes: a model whose file is larger is refused. None: nothing is fetched before ``allow`` gives the size.
     """
 
     def __init__(self, get_model: GetModel, stopped: threading.Event, max_bytes: int | None = MAX_MODEL_BYTES) -> None:
@@ -33,9 +39,9 @@ class ModelFetcher:
         self._announced = NO_MODEL
         self._model: Model | None = None
         self._base: ModelFile | None = None
-        """The model as it came; None after one that could not be put together, so that the next comes whole."""
+        """The model as it came, for deltas; None after one that could not be assembled: the next comes whole."""
         self.failure: AuthenticationError | None = None
-        """The learner no longer trusts this actor: it has ended itself."""
+        """The learner no longer trusts this actor, and fetching has ended."""
         self._thread = threading.Thread(target=self._run, name="models", daemon=True)
         self._thread.start()
 
@@ -46,7 +52,7 @@ class ModelFetcher:
             self._changed.notify_all()
 
     def announce(self, newest: ModelVersion) -> None:
-        """The learner has this version."""
+        """Say that the learner has this version."""
         if newest > self._announced:
             with self._changed:
                 self._announced = newest
@@ -69,50 +75,43 @@ class ModelFetcher:
         return self._model
 
     def wake(self) -> None:
-        """Look at ``stopped`` again."""
+        """Let those that wait look at ``stopped`` again."""
         with self._changed:
             self._changed.notify_all()
 
     def join(self, seconds: float) -> None:
+        """Wait for the end of the thread, which ``stopped`` ends."""
         self.wake()
         self._thread.join(seconds)
 
-    def _have(self) -> ModelVersion:
+    def _version(self) -> ModelVersion:
         return self._model.version if self._model is not None else NO_MODEL
 
     def _run(self) -> None:
         backoff = Backoff()
         while not self._stopped.is_set():
             with self._changed:
-                if not self._changed.wait_for(self._something_to_do, 1.0):
+                if not self._changed.wait_for(self._has_work, 1.0):
                     continue
             if self._stopped.is_set():
                 return
             try:
                 file = self._fetch()
             except (grpc.RpcError, ValueError) as error:
-                if self._distrusted(error):
+                if self._ends_trust(error):
                     return
                 reason = describe(error) if isinstance(error, grpc.RpcError) else str(error)
                 log.warning("a model could not be fetched and is tried again: %s", reason)
                 self._stopped.wait(backoff.next_delay())
                 continue
             backoff.reset()
-            if file is not None and file.model.version > self._have():
+            if file is not None and file.model.version > self._version():
                 with self._changed:
                     self._model, self._base = file.model, file
                     self._changed.notify_all()
 
-    def _distrusted(self, error: Exception) -> bool:
-        typed = typed_error(error) if isinstance(error, grpc.RpcError) else None
-        if isinstance(typed, AuthenticationError):
-            self.failure = typed
-            self._stopped.set()
-            self.wake()
-        return self.failure is not None
-
-    def _something_to_do(self) -> bool:
-        return (self._max_bytes is not None and self._announced > self._have()) or self._stopped.is_set()
+    def _has_work(self) -> bool:
+        return (self._max_bytes is not None and self._announced > self._version()) or self._stopped.is_set()
 
     def _fetch(self) -> ModelFile | None:
         assert self._max_bytes is not None
@@ -124,3 +123,12 @@ class ModelFetcher:
         except ValueError:
             self._base = None
             raise
+
+    def _ends_trust(self, error: Exception) -> bool:
+        """Whether an error says that the learner no longer trusts this actor; if so the actor stops."""
+        typed = typed_error(error) if isinstance(error, grpc.RpcError) else None
+        if isinstance(typed, AuthenticationError):
+            self.failure = typed
+            self._stopped.set()
+            self.wake()
+        return self.failure is not None

@@ -1,4 +1,4 @@
-"""Reaching a learner below gRPC, which would only say that it failed: name, connection, TLS."""
+"""Reaching a learner without gRPC, step by step: name, connection, TLS. gRPC itself would only say that it failed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CONNECT_SECONDS: Final = 5.0
 
 
 def resolve(host: str, port: int) -> list[str]:
-    """The addresses of a host.
+    """Find the addresses of a host.
 
     Raises:
         LearnerUnreachableError: it has none.
@@ -28,10 +28,10 @@ def resolve(host: str, port: int) -> list[str]:
 
 
 def connect(host: str, port: int) -> socket.socket:
-    """An open connection.
+    """Open a connection.
 
     Raises:
-        LearnerUnreachableError: nobody listens there, or the way is barred.
+        LearnerUnreachableError: nobody listens there, or something on the way does not let it through.
     """
     try:
         return socket.create_connection((host, port), CONNECT_SECONDS)
@@ -41,7 +41,7 @@ def connect(host: str, port: int) -> socket.socket:
 
 
 def inspect_certificate(host: str, port: int, trust: Trust) -> str:
-    """Shake hands over TLS as an actor does; whom the certificate is for, by whom, and until when.
+    """Shake hands over TLS as an actor does, and say whom the certificate is for, who signed it, and until when.
 
     Raises:
         AuthenticationError: the two do not trust each other, or the learner does not speak TLS.
@@ -50,12 +50,16 @@ def inspect_certificate(host: str, port: int, trust: Trust) -> str:
     try:
         with connect(host, port) as plain, _context(trust).wrap_socket(plain, server_hostname=host) as encrypted:
             certificate = encrypted.getpeercert() or {}
-            if not encrypted.recv(1):  # Only now has the learner looked at our certificate (TLS 1.3).
+            if not encrypted.recv(1):  # In TLS 1.3 the learner looks at our certificate only after the handshake.
                 raise AuthenticationError(_refusal(trust))
     except ssl.SSLCertVerificationError as error:
         raise AuthenticationError(f"the learner's certificate does not verify: {error.verify_message}") from error
     except ssl.SSLError as error:
-        raise AuthenticationError(_meaning(error, trust)) from error
+        if error.reason == "WRONG_VERSION_NUMBER":
+            meaning = "the learner does not speak TLS; where that is meant, say --insecure"
+        else:
+            meaning = f"{_refusal(trust)} ({error.reason or error})"
+        raise AuthenticationError(meaning) from error
     except OSError as error:
         raise AuthenticationError(f"{_refusal(trust)} ({error})") from error
     return _describe(certificate)
@@ -70,16 +74,10 @@ def _context(trust: Trust) -> ssl.SSLContext:
 
 
 def _refusal(trust: Trust) -> str:
-    """A learner that does not like what it is shown closes the connection and does not say why."""
+    """What a learner may mean that closes the connection and does not say why."""
     if trust.certificate:
         return f"the learner broke off the handshake: it may not accept the certificate {trust.certificate}"
     return "the learner broke off the handshake: it may ask for a certificate of yours (--certificate, --key)"
-
-
-def _meaning(error: ssl.SSLError, trust: Trust) -> str:
-    if error.reason == "WRONG_VERSION_NUMBER":
-        return "the learner does not speak TLS; where that is meant, say --insecure"
-    return f"{_refusal(trust)} ({error.reason or error})"
 
 
 def _describe(certificate: Mapping[str, Any]) -> str:

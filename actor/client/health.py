@@ -15,7 +15,7 @@ SERVICE = pb.DESCRIPTOR.services_by_name["LearnerService"].full_name
 
 
 def check_health(address: str, trust: Trust, seconds: float) -> None:
-    """See that the learner at HOST:PORT serves actors; asks once.
+    """Check that the learner at HOST:PORT serves actors. Asks once.
 
     Raises:
         LearnerUnreachableError: it does not answer within ``seconds``, or says that it does not serve.

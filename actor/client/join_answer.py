@@ -1,22 +1,26 @@
-"""A learner's answers to ``Join`` and ``Check``: read, and held against bounds before anything is made by them.
+"""A learner's answers to ``Join`` and ``Check``: checked against bounds before anything is made of them, and read.
 
-Learners set their own limits; these bounds are wider than any of them. They keep a broken or hostile learner from
-having an actor fail in odd ways or allocate without end.
+Learners set their own limits, and these bounds are wider than any of them. They keep a broken or hostile learner from
+making an actor fail in odd ways or allocate without end.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from typing import Final
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
 
+from common.config.nested import flatten
 from common.config.run_config import ActorConfig
 from common.config.server_config import LEAST_MESSAGE_BYTES, MOST_MESSAGE_BYTES
-from common.data import Schema
+from common.data import ModelVersion, Schema
 from common.errors import ConfigError, ProtocolMismatchError
 from common.settings import validate
 from common.wire.codec import schema_from_pb
 from common.wire.pb import crossborder_pb2 as pb
+from common.wire.rpc import version_from_pb
 
 DTYPES: Final = frozenset({"|b1", "|i1", "|u1"} | {f"<{kind}{size}" for kind in "iu" for size in (2, 4, 8)}) | {
     "<f2",
@@ -28,16 +32,75 @@ MAX_DIMENSIONS: Final = 16
 MAX_ITEM_BYTES: Final = MOST_MESSAGE_BYTES
 """An item must fit a message."""
 MAX_NAME: Final = 256
-"""Characters of a column's name, and of a run's."""
+"""Characters of a column's name, and of a run's id."""
 MAX_SEED: Final = 1 << 62
-"""Seeds of later environments and episodes are counted up from there."""
+"""The seeds of an actor's later environments are this one plus 1, 2, 3, …, and must fit 64 bits too."""
 
 
-def config_from_json(text: str) -> ActorConfig:
-    """The actor's part of the learner's configuration.
+@dataclass(frozen=True)
+class JoinAnswer:
+    """What the learner tells an actor at Join."""
+
+    actor_id: int
+    run_id: str
+    seed: int
+    epsilon: float
+    schema: Schema
+    config: ActorConfig
+    last_seq: int
+    """The number of the last message of this incarnation that the learner has stored; 0 for none."""
+    newest: ModelVersion
+    max_rows: int
+    """Rows in one message."""
+    max_message_bytes: int
+    """Bytes of one message."""
+    takes_zstd: bool
+    """Whether the learner takes compressed payloads."""
+
+    def changes(self, later: JoinAnswer) -> list[str]:
+        """The settings of this actor's parts that are different in a later answer, as ``key: before → now``."""
+        before, now = self._settings(), later._settings()
+        keys = sorted(before.keys() | now.keys())
+        return [f"{key}: {before.get(key)} → {now.get(key)}" for key in keys if before.get(key) != now.get(key)]
+
+    def _settings(self) -> Mapping[str, Any]:
+        return {**flatten(self.config.model_dump(mode="json")), "exploration epsilon": self.epsilon}
+
+
+def read_join(response: pb.JoinResponse) -> JoinAnswer:
+    """Check and read an answer to ``Join``.
 
     Raises:
-        ConfigError: it is no JSON, or no such configuration.
+        ProtocolMismatchError: a number or a column is out of bounds.
+        ConfigError: the configuration or the schema contradicts itself.
+    """
+    limits, bounds = response.limits, f"{LEAST_MESSAGE_BYTES} to {MOST_MESSAGE_BYTES}"
+    is_possible = LEAST_MESSAGE_BYTES <= limits.max_message_bytes <= MOST_MESSAGE_BYTES
+    _require(is_possible, "limits.max_message_bytes", bounds, limits.max_message_bytes)
+    _require(limits.max_rows >= 1, "limits.max_rows", "1 or more", limits.max_rows)
+    _require(0 <= response.seed <= MAX_SEED, "seed", f"0 to {MAX_SEED}", response.seed)
+    _require(0 <= response.epsilon <= 1, "epsilon", "0 to 1", response.epsilon)
+    _require(len(response.run_id) <= MAX_NAME, "run_id", f"up to {MAX_NAME} characters", len(response.run_id))
+    return JoinAnswer(
+        actor_id=response.actor_id,
+        run_id=response.run_id,
+        seed=response.seed,
+        epsilon=response.epsilon,
+        schema=read_schema(response.schema),
+        config=read_config(response.config_json),
+        last_seq=response.last_seq,
+        newest=version_from_pb(response.newest),
+        max_rows=limits.max_rows,
+        max_message_bytes=limits.max_message_bytes,
+        takes_zstd=pb.COMPRESSION_ZSTD in limits.compressions,
+    )
+
+
+def read_config(text: str) -> ActorConfig:
+    """Read the actor's part of the learner's configuration.
+
+    Raises:
+        ConfigError: the text is no JSON, or no such configuration.
     """
     where = "the learner's configuration"
     try:
@@ -47,11 +110,11 @@ def config_from_json(text: str) -> ActorConfig:
     return validate(ActorConfig, values, where)
 
 
-def checked_schema(message: pb.Schema) -> Schema:
-    """The columns of an item.
+def read_schema(message: pb.Schema) -> Schema:
+    """Check and read the columns of an item.
 
     Raises:
-        ProtocolMismatchError: a column cannot be what items have.
+        ProtocolMismatchError: there are none or too many, or no item can have one of them.
         ConfigError: the columns contradict each other.
     """
     _require(1 <= len(message.columns) <= MAX_COLUMNS, "columns", f"1 to {MAX_COLUMNS}", len(message.columns))
@@ -65,21 +128,6 @@ def checked_schema(message: pb.Schema) -> Schema:
         n_bytes = math.prod(column.shape) * int(column.dtype[2:])
         _require(n_bytes <= MAX_ITEM_BYTES, place, f"up to {MAX_ITEM_BYTES} bytes", f"{n_bytes}: {list(column.shape)}")
     return schema_from_pb(message)
-
-
-def check_join(response: pb.JoinResponse) -> None:
-    """See that the numbers in an answer to ``Join`` are possible.
-
-    Raises:
-        ProtocolMismatchError: one is not.
-    """
-    limits, bounds = response.limits, f"{LEAST_MESSAGE_BYTES} to {MOST_MESSAGE_BYTES}"
-    is_possible = LEAST_MESSAGE_BYTES <= limits.max_message_bytes <= MOST_MESSAGE_BYTES
-    _require(is_possible, "limits.max_message_bytes", bounds, limits.max_message_bytes)
-    _require(limits.max_rows >= 1, "limits.max_rows", "1 or more", limits.max_rows)
-    _require(0 <= response.seed <= MAX_SEED, "seed", f"0 to {MAX_SEED}", response.seed)
-    _require(0 <= response.epsilon <= 1, "epsilon", "0 to 1", response.epsilon)
-    _require(len(response.run_id) <= MAX_NAME, "run_id", f"up to {MAX_NAME} characters", len(response.run_id))
 
 
 def _require(condition: bool, place: str, expected: str, found: object) -> None:

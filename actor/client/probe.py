@@ -1,4 +1,4 @@
-"""Asking a learner what an actor would meet, without becoming one."""
+"""Asking a learner what an actor would meet, without joining."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, Final
 import grpc
 
 from actor.client.assembly import assemble
-from actor.client.join_answer import checked_schema
+from actor.client.join_answer import read_schema
 from common.data import Schema
 from common.errors import LearnerUnreachableError, ProtocolMismatchError, RefusedError
 from common.wire.channel import get_model, open_channel, watch_credentials
@@ -27,13 +27,16 @@ PAYLOAD_BYTES: Final = 1 << 20
 
 
 @dataclass(frozen=True)
-class Answer:
-    """What a learner says to whoever asks, and when: Unix seconds of its own clock and of ours."""
+class CheckAnswer:
+    """A learner's answer to ``Check``, and when it was given. Times are Unix seconds."""
 
     protocol_version: int
     asked_at: float
+    """By this host's clock."""
     unix_seconds: float
+    """By the learner's clock."""
     answered_at: float
+    """By this host's clock."""
     actors: int
     max_actors: int
     schema: Schema
@@ -42,12 +45,12 @@ class Answer:
 
     @property
     def round_trip(self) -> float:
-        """Seconds from question to answer."""
+        """Seconds from the question to the answer."""
         return self.answered_at - self.asked_at
 
     @property
     def clock_offset(self) -> float:
-        """Seconds the learner's clock is ahead of ours, give or take half the round trip (RFC 5905, section 8)."""
+        """Seconds that the learner's clock is ahead of ours, give or take half the round trip (RFC 5905, section 8)."""
         return self.unix_seconds - (self.asked_at + self.answered_at) / 2
 
 
@@ -68,57 +71,59 @@ class Probe:
         self._channel = open_channel(address, watch_credentials(address, trust).get())
         self._stub = pb_grpc.LearnerServiceStub(self._channel)
 
-    def ask(self) -> Answer:
+    def ask(self) -> CheckAnswer:
         """Ask once.
 
         Raises:
             AuthenticationError: the two do not trust each other.
-            ProtocolMismatchError: the learner speaks another version, or one that cannot be asked.
+            ProtocolMismatchError: the learner speaks another version, or an older one that has no ``Check``.
             LearnerUnreachableError: it did not answer.
         """
         asked_at = self._clock()
-        found = _answered(lambda: self._stub.Check(pb.CheckRequest(), timeout=ANSWER_SECONDS))
+        found = _call(lambda: self._stub.Check(pb.CheckRequest(), timeout=ANSWER_SECONDS))
         answered_at = self._clock()
         if found.protocol_version != PROTOCOL_VERSION:
             raise ProtocolMismatchError(
                 f"protocol version: the learner speaks {found.protocol_version}, this host {PROTOCOL_VERSION}"
             )
-        return Answer(
+        return CheckAnswer(
             protocol_version=found.protocol_version,
             asked_at=asked_at,
             unix_seconds=found.unix_seconds,
             answered_at=answered_at,
             actors=found.actors,
             max_actors=found.max_actors,
-            schema=checked_schema(found.schema),
+            schema=read_schema(found.schema),
             config_json=found.config_json,
             max_message_bytes=found.limits.max_message_bytes,
         )
 
     def upload(self, max_message_bytes: int) -> float:
-        """Bytes per second that reach the learner, several messages on their way at a time as an actor's are.
+        """Measure the bytes per second that reach the learner, with several messages under way as an actor has them.
 
         Raises:
             CrossborderError: as ``ask``.
         """
-        payload = os.urandom(min(PAYLOAD_BYTES, max_message_bytes // 2))  # Random: nothing on the way compresses it.
+        payload = os.urandom(
+            min(PAYLOAD_BYTES, max_message_bytes // 2)
+        )  # Random bytes, so that no proxy compresses them.
         began = time.perf_counter()
         calls = [self._stub.Check.future(pb.CheckRequest(payload=payload), TRANSFER_SECONDS) for _ in range(PAYLOADS)]
         for call in calls:
-            _answered(call.result)
+            _call(call.result)
         return PAYLOADS * len(payload) / (time.perf_counter() - began)
 
     def download(self) -> tuple[int, float]:
-        """Fetch the newest model: the bytes that came, and the seconds that took.
+        """Fetch the newest model: its size in bytes, and the seconds that it took.
 
         Raises:
-            RefusedError: what came is no model.
+            RefusedError: the answer is no model.
             CrossborderError: as ``ask``.
         """
         began = time.perf_counter()
-        messages = _answered(lambda: get_model(self._channel)(pb.GetModelRequest(), timeout=TRANSFER_SECONDS))
+        messages = _call(lambda: get_model(self._channel)(pb.GetModelRequest(), timeout=TRANSFER_SECONDS))
         try:
-            file = _answered(lambda: assemble(messages))
+            file = _call(lambda: assemble(messages))  # It pulls the messages, so the call may fail here.
         except ValueError as error:
             raise RefusedError(str(error)) from error
         return len(file.data), time.perf_counter() - began
@@ -127,9 +132,10 @@ class Probe:
         self._channel.close()
 
 
-def _answered(call: Callable[[], Any]) -> Any:
+def _call(ask: Callable[[], Any]) -> Any:
+    """What ``ask`` returns, its gRPC errors as ours."""
     try:
-        return call()
+        return ask()
     except grpc.RpcError as error:
         if error.code() is grpc.StatusCode.UNIMPLEMENTED:
             raise ProtocolMismatchError("the learner does not know this question: it is of an older release") from error

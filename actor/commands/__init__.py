@@ -1,1 +1,1 @@
-"""The commands of an actor host, one module each."""
+"""The commands of an actor host, one module each; ``doctor`` is ``actor-worker --check``."""

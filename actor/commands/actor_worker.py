@@ -26,7 +26,7 @@ The token may come from the environment too: CROSSBORDER_TOKEN_FILE or CROSSBORD
 Everything else comes from the learner.
 """
 STOP_SECONDS = 20.0
-"""More than a worker takes to hand over what it has."""
+"""Longer than a worker takes to hand over its items."""
 
 
 def parser() -> Parser:

@@ -12,8 +12,8 @@ from typing import Final, TextIO
 
 from actor.allowance import check_names
 from actor.client.handshake import connect, inspect_certificate, resolve
-from actor.client.join_answer import config_from_json
-from actor.client.probe import Answer, Probe
+from actor.client.join_answer import read_config
+from actor.client.probe import CheckAnswer, Probe
 from actor.worker import build_agreed_parts
 from common.errors import ConfigError, CrossborderError, ProtocolMismatchError, RefusedError
 from common.wire.address import split_address
@@ -21,16 +21,19 @@ from common.wire.trust import Trust
 
 QUESTIONS: Final = 20
 CLOCK_SECONDS: Final = 5.0
-"""Clocks further apart than this are wrong: certificates begin too early or late, logs tell another order of events."""
+"""Clocks that are further apart count as wrong: certificates begin too early or late, logs show events out of order."""
 
 
 class Visit:
-    """One examination. Each method says what it found or raises; those below ``protocol`` need its answer."""
+    """One visit to a learner. Each public method is a check: it returns a finding for the user, or raises.
+
+    The checks after ``protocol`` use the answer that it gets.
+    """
 
     def __init__(self, address: str, trust: Trust, probe: Probe) -> None:
         self._host, self._port = split_address(address)
         self._trust, self._probe = trust, probe
-        self._answers: list[Answer] = []
+        self._answers: list[CheckAnswer] = []
 
     def name(self) -> str:
         return f"'{self._host}' is {', '.join(resolve(self._host, self._port))}"
@@ -45,7 +48,7 @@ class Visit:
         return inspect_certificate(self._host, self._port, self._trust)
 
     def token(self) -> str:
-        with contextlib.suppress(ProtocolMismatchError):  # The next check is about that.
+        with contextlib.suppress(ProtocolMismatchError):  # The next check, ``protocol``, reports this error.
             self._probe.ask()
         return "accepted" if self._trust.tokens() else "none, and none is asked for"
 
@@ -61,7 +64,7 @@ class Visit:
 
     def schema(self) -> str:
         answer = self._answers[0]
-        config = config_from_json(answer.config_json)
+        config = read_config(answer.config_json)
         check_names(config, self._trust, self._host)
         build_agreed_parts(config, answer.schema, seed=0, epsilon=0.0).close()
         return f"{config.env.target} and {config.agent.target} make {', '.join(map(str, answer.schema.columns))}"
@@ -91,13 +94,13 @@ class Visit:
 
 @dataclass(frozen=True)
 class Check:
-    """One thing that can be wrong, and what to do about it."""
+    """A check, and advice where it fails."""
 
     name: str
-    find: Callable[[Visit], str]
+    run: Callable[[Visit], str]
     advice: str
     is_vital: bool = False
-    """Without it there is no use in looking further."""
+    """Whether the later checks are left out where this one fails, since they would fail too."""
 
 
 CHECKS: Final = (
@@ -134,24 +137,24 @@ CHECKS: Final = (
 
 
 def examine(address: str, trust: Trust, out: TextIO, clock: Callable[[], float] = time.time) -> None:
-    """Write one line for each check, as it is done, and what to do about those that fail; join nothing.
+    """Run all checks without joining; write a line for each at once, and advice below those that fail.
 
     Args:
         address: the learner's HOST:PORT.
-        trust: as an actor's would be.
+        trust: the same as an actor's.
         out: takes the lines.
         clock: Unix seconds, of this host.
 
     Raises:
         ConfigError: a file of ``trust`` cannot be read.
-        CrossborderError: of the first check that failed.
+        CrossborderError: the error of the first check that failed.
     """
     failures: list[CrossborderError] = []
     with closing(Probe(address, trust, clock)) as probe:
         visit = Visit(address, trust, probe)
         for check in CHECKS:
             try:
-                out.write(f"pass  {check.name:<12}{check.find(visit)}\n")
+                out.write(f"pass  {check.name:<12}{check.run(visit)}\n")
             except CrossborderError as error:
                 out.write(f"FAIL  {check.name:<12}{error}\n{'':18}to do: {check.advice}\n")
                 failures.append(error)

@@ -1,34 +1,45 @@
-"""What agents with a continuous policy and n critics share: SAC, TD3, AWAC and IQL."""
+"""The part that agents with a continuous policy and n critics share: SAC, TD3, AWAC and IQL.
+
+The critics learn the value of an action by Q-learning, the actor learns to take actions that they value highly, and
+target networks follow both slowly.
+"""
 
 from __future__ import annotations
 
 import abc
-from collections.abc import Mapping
 from copy import deepcopy
 from typing import Annotated, Any, ClassVar
 
-import gymnasium
 import torch
 from pydantic import Field, PositiveFloat, PositiveInt
 from torch import nn
 
-from common.agents.acting import Acting
 from common.agents.actions import ActionScale
 from common.agents.losses import CriticLoss, critic_loss, td_target
-from common.agents.network_agent import NetworkAgent
+from common.agents.network_agent import (
+    Batch,
+    Inference,
+    NetworkAgent,
+    Results,
+    Update,
+    UpdateConfig,
+    adam,
+    descend,
+    discount_of,
+    draw,
+    measure_td_error,
+    report_td_error,
+)
 from common.agents.networks import Critics, Mlp, build_encoder, is_own_network
 from common.agents.policies import GreedyActor
-from common.agents.training import adam, descend, draw, report_td_error, td_error_of
-from common.agents.update import Update, UpdateConfig
 from common.config.run_config import Unit
-from common.data import Array, Model, Record
-from common.errors import ConfigError
+from common.data import Array, Record
 from common.interfaces import EnvSpec, ReplayBuffer
 from common.plugins.part_config import PluginConfig
 
 
 class ActorCriticConfig(UpdateConfig):
-    """What the settings of all of them have in common."""
+    """The settings that all of them share."""
 
     units: tuple[PositiveInt, ...] = Field((256, 256), description="Width of each hidden layer, actor and critics.")
     network: PluginConfig | None = Field(
@@ -49,14 +60,14 @@ class ActorCriticConfig(UpdateConfig):
     reward_scale: PositiveFloat = Field(1.0, description="Rewards are multiplied by this before they are learned from.")
     max_grad_norm: PositiveFloat | None = Field(None, description="Gradients are clipped to this norm; null does not.")
 
-    def _has_own_network(self) -> bool:
+    def has_own_network(self) -> bool:
         return self.network is not None and is_own_network(self.network)
 
 
 class ActorCritic(NetworkAgent):
-    """An actor, n critics and their targets; how to explore, to value and to improve the actor is the subclass's.
+    """An actor, n critics and their targets; the subclass explores, values the next observation, improves the actor.
 
-    The actor gives ``[-1, 1]``, rescaled to the bounds of the action space where it meets the environment.
+    The actor's actions are in ``[-1, 1]``; they are rescaled to the bounds of the action space for the environment.
 
     Args:
         spec: ``gymnasium.spaces.Box`` observations and actions of any shape, actions with finite bounds.
@@ -82,13 +93,10 @@ class ActorCritic(NetworkAgent):
         device: str = "cpu",
         **params: Any,
     ) -> None:
-        name, observations = type(self).__name__, spec.observation_space
-        if not isinstance(observations, gymnasium.spaces.Box):
-            raise ConfigError(f"{name}: expected Box observations, found {observations}")
+        self._observations = observations = self.require_box(spec)
         self.config = config = self.Config(**params)
-        self._observations = observations
         self.device = torch.device(device)
-        self.action_scale = ActionScale(name, spec.action_space, self.device)
+        self.action_scale = ActionScale(type(self).__name__, spec.action_space, self.device)
         n_dims = self.action_scale.size
         torch.manual_seed(seed)
         self.actor = self._make_actor(n_dims).to(self.device)
@@ -96,25 +104,24 @@ class ActorCritic(NetworkAgent):
         self.critics = Critics(config.n_critics, encoder, n_features, n_dims, config.units).to(self.device)
         self.critics_tgt = deepcopy(self.critics)
         self._greedy = GreedyActor(self.actor, self.action_scale)
-        self._act_greedily = Acting(self._greedy, config, self.device)
-        self._act_exploring = Acting(lambda obs: self.action_scale.to_env(self._explore(obs)), config, self.device)
-        self._nets: dict[str, nn.Module] = {
-            "actor": self.actor,
-            "critics": self.critics,
-            "critics_tgt": self.critics_tgt,
-        }
+        self.nets = {"actor": self.actor, "critics": self.critics, "critics_tgt": self.critics_tgt}
         self._actor_optimizer = adam(self.actor.parameters(), config.lr)
         self._critics_optimizer = adam(self.critics.parameters(), config.lr)
         self._generator = torch.Generator(self.device).manual_seed(seed)
-        self._critics_update = Update(self._learning(self._improve_critics), config)
-        self._actor_update = Update(self._learning(self._improve_actor), config)
+        captured = self.captures(config)
+        self._update_critics = Update(self._improve_critics, self.nets, captured=captured)
+        self._update_actor = Update(self._improve_actor, self.nets, captured=captured)
+        self._act_greedily = Inference(self._greedy, self.device, captured=captured)
+        self._act_exploring = Inference(
+            lambda obs: self.action_scale.to_env(self._explore(obs)), self.device, captured=captured
+        )
 
     @abc.abstractmethod
     def _make_actor(self, n_dims: int) -> nn.Module:
-        """The actor, for actions of ``n_dims`` dimensions."""
+        """Make the actor, for actions of ``n_dims`` dimensions."""
 
     def _make_network(self, outputs: int) -> nn.Sequential:
-        """A network of its own from observations ``[B, *shape]`` to ``[B, outputs]``, as the settings ask for it."""
+        """Make a network from observations ``[B, *shape]`` to ``[B, outputs]``, as the settings ask for it."""
         config = self.config
         encoder, n_features = build_encoder(config.network, self._observations, config.feature_dim)
         return nn.Sequential(encoder, Mlp((n_features,), outputs, config.units))
@@ -125,14 +132,14 @@ class ActorCritic(NetworkAgent):
 
     @abc.abstractmethod
     def _next_value(self, next_obs: torch.Tensor) -> torch.Tensor:
-        """What the next observations ``[B, *shape]`` are worth by the target networks, ``[B]``."""
+        """The value ``[B]`` of the next observations ``[B, *shape]`` by the target networks."""
 
     @abc.abstractmethod
-    def _improve_actor(self, batch: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """Learn to act better, and move the targets; its record."""
+    def _improve_actor(self, batch: Batch) -> Results:
+        """Take a gradient step of the actor, and move the targets."""
 
-    def _note_critics_update(self) -> bool:
-        """Note that the critics have learnt; whether the actor learns now."""
+    def _is_actors_turn(self) -> bool:
+        """Whether the actor learns after this update of the critics; asked once after each."""
         return True
 
     def sample(self, obs: Array) -> Array:
@@ -144,35 +151,29 @@ class ActorCritic(NetworkAgent):
         record: Record = {}
         for _ in range(self.config.n_updates_per_opt):
             batch = draw(buffer, self.config.batch_size, self.device)
-            batch["action"] = self.action_scale.from_env(batch["action"])  # [B, A] in [-1, 1] from here on
-            results = self._critics_update(batch)
+            batch["action"] = self.action_scale.from_env(batch["action"])  # [B, A], in [-1, 1] from here on.
+            results = self._update_critics(batch)
             report_td_error(buffer, batch, results)
             record |= results
-            if self._note_critics_update():
-                record |= self._actor_update(batch)
+            if self._is_actors_turn():
+                record |= self._update_actor(batch)
         return record
 
-    def _improve_critics(self, batch: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """Learn to value better; its record, and each item's error for a prioritised buffer."""
+    def _improve_critics(self, batch: Batch) -> Results:
+        """Take a gradient step of the critics."""
         config = self.config
         with torch.no_grad():
             reward, value = batch["reward"] * config.reward_scale, self._next_value(batch["next_obs"])
-            discount = batch.get("discount", config.discount_factor)  # [B], or one for all
+            discount = discount_of(batch, config.discount_factor)
             target = td_target(reward, batch["terminated"], value, discount)  # [B]
         q = self.critics(batch["obs"], batch["action"])  # [N, B]
         loss = critic_loss(config.critic_loss, q, target.expand_as(q), batch.get("weight"))
         descend(loss, self._critics_optimizer, config.max_grad_norm)
-        return {"loss_critic": loss.detach(), "q_mean": q.detach().mean()} | td_error_of(batch, q, target)
+        return {"loss_critic": loss.detach(), "q_mean": q.detach().mean()} | measure_td_error(batch, q, target)
 
     def _noise(self, like: torch.Tensor) -> torch.Tensor:
         """Standard normal noise of the shape of ``like``, from this agent's own generator."""
         return torch.randn(like.shape, generator=self._generator, device=self.device)
-
-    def model_info(self) -> Mapping[str, torch.Tensor]:
-        return {name: value.detach() for name, value in self.actor.state_dict().items()}
-
-    def sync_model(self, model: Model) -> None:
-        self.actor.load_state_dict({name: torch.from_numpy(value) for name, value in model.params.items()})
 
     def policy(self) -> nn.Module:
         return self._greedy

@@ -1,11 +1,63 @@
-"""AWAC: advantage-weighted actor-critic (arXiv:2006.09359), offline, online, and from one into the other."""
+"""AWAC: advantage-weighted actor-critic (arXiv:2006.09359), offline, online, and from one into the other.
+
+``AdvantageWeighted`` is the part that it shares with IQL (``common.agents.iql``): how the actor learns.
+"""
 
 from __future__ import annotations
 
-import torch
+import abc
 
-from common.agents.advantage_weighted import AdvantageWeighted, AdvantageWeightedConfig
-from common.agents.losses import least_value
+import torch
+from pydantic import Field, PositiveFloat
+
+from common.agents.actor_critic import ActorCritic, ActorCriticConfig
+from common.agents.losses import exp_weight, least_value, softmax_weight, weighted_imitation_loss
+from common.agents.network_agent import Batch, Results, descend, track
+from common.agents.policies import GaussianConfig, GaussianPolicy
+
+
+class AdvantageWeightedConfig(ActorCriticConfig, GaussianConfig):
+    """The settings that AWAC and IQL share."""
+
+    inv_lambda: PositiveFloat = Field(10.0, description="How much likelier better actions get; towards 0 all alike.")
+    exp_adv_max: PositiveFloat = Field(100.0, description="Greatest weight of an action, without adv_softmax.")
+    adv_softmax: bool = Field(False, description="Weights are relative to their mean in the batch, and not bounded.")
+
+
+class AdvantageWeighted(ActorCritic):
+    """A Gaussian policy imitates the batch's actions, each weighted by the exponential of its advantage.
+
+    The subclass says what an action's advantage is.
+
+    Arguments and errors are those of ``ActorCritic``; params: see the subclass's ``Config``.
+    """
+
+    config: AdvantageWeightedConfig
+    actor: GaussianPolicy
+
+    @abc.abstractmethod
+    def _advantage(self, obs: torch.Tensor, action: torch.Tensor) -> torch.Tensor:
+        """How much better actions ``[B, A]`` are than the policy, ``[B]``."""
+
+    def _make_actor(self, n_dims: int) -> GaussianPolicy:
+        return GaussianPolicy(self._make_network(n_dims), n_dims, self.config)
+
+    def _explore(self, obs: torch.Tensor) -> torch.Tensor:
+        return self.actor.sample(obs, self._generator)
+
+    def _improve_actor(self, batch: Batch) -> Results:
+        config, obs, action = self.config, batch["obs"], batch["action"]
+        with torch.no_grad():
+            advantage = self._advantage(obs, action)  # [B]
+        if config.adv_softmax:
+            weight = softmax_weight(advantage, config.inv_lambda)  # [B]
+        else:
+            weight = exp_weight(advantage, config.inv_lambda, config.exp_adv_max)
+        log_prob = self.actor.log_prob(obs, action)  # [B]
+        loss = weighted_imitation_loss(log_prob, weight)
+        descend(loss, self._actor_optimizer, config.max_grad_norm)
+        track(self.critics_tgt, self.critics, config.tau)
+        return {"loss_actor": loss.detach(), "adv_mean": advantage.mean(), "log_prob": log_prob.detach().mean()}
 
 
 class AWACConfig(AdvantageWeightedConfig):
@@ -22,7 +74,7 @@ class AWAC(AdvantageWeighted):
     config: AWACConfig
 
     def _next_value(self, next_obs: torch.Tensor) -> torch.Tensor:
-        return least_value(self.critics_tgt(next_obs, self.actor.draw(next_obs, self._generator)))
+        return least_value(self.critics_tgt(next_obs, self.actor.sample(next_obs, self._generator)))
 
     def _advantage(self, obs: torch.Tensor, action: torch.Tensor) -> torch.Tensor:
         q, value = self.critics(obs, action), self.critics(obs, self.actor.greedy(obs))  # [N, B]

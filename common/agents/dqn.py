@@ -1,19 +1,198 @@
-"""DQN (Mnih et al. 2015), by choice double (arXiv:1509.06461) and dueling (arXiv:1511.06581)."""
+"""DQN (Mnih et al. 2015), by choice double (arXiv:1509.06461) and dueling (arXiv:1511.06581).
+
+A network learns the expected return of each action: ``Q(s, a) = reward + discount * V(s')``. The value of the next
+observation comes from a target network, an older copy that makes the goal stand still for a while.
+
+``QAgent`` is the part that all agents of action values share: how they act, learn and move the target. ``DQN`` adds its
+network, its loss and its target; ``common.agents.iqn`` adds others.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+import abc
+from typing import Annotated, Any, ClassVar, NamedTuple
 
 import gymnasium
+import numpy as np
 import torch
-from pydantic import Field
+from pydantic import Field, PositiveFloat, PositiveInt, field_validator, model_validator
 from torch import nn
 
+from common.agents.actions import ActionIndex
+from common.agents.exploration import EpsilonGreedy, Explorer
 from common.agents.losses import CriticLoss, critic_loss, double_q_value, greedy_value, td_target
-from common.agents.networks import Dueling
-from common.agents.q_agent import QAgent, QAgentConfig
-from common.interfaces import EnvSpec
+from common.agents.network_agent import (
+    Batch,
+    Inference,
+    NetworkAgent,
+    Results,
+    Update,
+    UpdateConfig,
+    adam,
+    descend,
+    discount_of,
+    draw,
+    measure_td_error,
+    report_td_error,
+    to_tensors,
+    track,
+)
+from common.agents.networks import DuelingNetwork, Mlp, build_network, is_own_network
+from common.agents.policies import GreedyQ
+from common.config.run_config import Unit
+from common.data import Array, Items, Model, Record
+from common.interfaces import EnvSpec, ReplayBuffer
+from common.plugins.part_config import PluginConfig
+
+
+class QAgentConfig(UpdateConfig):
+    """The settings that DQN and IQN share."""
+
+    units: tuple[PositiveInt, ...] = Field((256, 256), description="Width of each hidden layer of the network.")
+    network: PluginConfig | None = Field(
+        None, description="The user's own network, called with in_shape, out_dim and params; null makes one of units."
+    )
+    lr: PositiveFloat = Field(1e-3, description="Learning rate of Adam.")
+    batch_size: PositiveInt = Field(64, description="Items in one update.")
+    n_updates_per_opt: PositiveInt = Field(1, description="Updates in one opt step.")
+    discount_factor: Unit = Field(0.99, description="Gamma, the discount of later rewards; NStep takes it from here.")
+    double_dqn: bool = Field(True, description="Choose the next action with the online network.")
+    tau: Annotated[float, Field(gt=0, le=1)] = Field(
+        1.0, description="Share of the online network moved into the target at an update of it; 1 copies."
+    )
+    soft_update_interval: PositiveInt = Field(250, description="Opt steps between updates of the target network.")
+    max_grad_norm: PositiveFloat | None = Field(10.0, description="Gradients are clipped to this norm; null does not.")
+    explorer: Explorer = Field(EpsilonGreedy(), description="How actors explore, by kind: epsilon_greedy or softmax.")
+
+    def has_own_network(self) -> bool:
+        return self.network is not None and is_own_network(self.network)
+
+    @field_validator("explorer", mode="before")
+    @classmethod
+    def _epsilon_greedy_without_a_kind(cls, explorer: object) -> object:
+        return {"kind": "epsilon_greedy", **explorer} if isinstance(explorer, dict) else explorer
+
+    @model_validator(mode="after")
+    def _one_network(self) -> QAgentConfig:
+        if self.network is not None and "units" in self.model_fields_set:
+            raise ValueError("give units or network, not both: a network takes its widths as network.params")
+        return self
+
+
+class QLoss(NamedTuple):
+    """The loss of a batch, and the values that it compares."""
+
+    loss: torch.Tensor
+    """A scalar; weighted if the batch has weights."""
+    prediction: torch.Tensor
+    """The values of the batch's actions by the online network, ``[B]``."""
+    target: torch.Tensor
+    """The values that they should have, ``[B]``."""
+
+
+class QAgent(NetworkAgent):
+    """An agent with a network of action values and a target; the subclass makes the network and computes the loss.
+
+    It learns from the columns of ``common.processors.OneStep``. A column ``discount``, as ``NStep`` makes it, takes the
+    place of ``discount_factor``.
+
+    Args:
+        spec: ``gymnasium.spaces.Box`` observations of any shape, ``Discrete`` or ``MultiDiscrete`` actions.
+        seed: of the initial weights and of exploration.
+        epsilon: this actor's rung of the exploration ladder.
+        device: where the networks live.
+        params: see the subclass's ``Config``.
+
+    Raises:
+        ConfigError: the observation space is no Box, or the action space neither Discrete nor MultiDiscrete, or it has
+            too many joint actions.
+        PluginError: the user's own network cannot be built or gives other outputs than it is asked for.
+    """
+
+    Config: ClassVar[type[QAgentConfig]]
+    config: QAgentConfig
+    counters: ClassVar = ("_opt_steps",)
+
+    def __init__(self, spec: EnvSpec, *, seed: int, epsilon: float = 0.0, device: str = "cpu", **params: Any) -> None:
+        observations = self.require_box(spec)
+        self.config = config = self.Config(**params)
+        self.device = torch.device(device)
+        self.actions = ActionIndex(type(self).__name__, spec.action_space, self.device)
+        torch.manual_seed(seed)
+        self.qnet, self.qnet_tgt = (self._make_qnet(observations).to(self.device) for _ in range(2))
+        self.qnet_tgt.load_state_dict(self.qnet.state_dict())
+        self.nets = {"qnet": self.qnet, "qnet_tgt": self.qnet_tgt}
+        self._optimizer = adam(self.qnet.parameters(), config.lr)
+        captured = self.captures(config)
+        self.learn = Update(self._learn_from, self.nets, captured=captured)
+        self._action_values = Inference(self.qnet, self.device, captured=captured)  # [n, A]
+        self._opt_steps = 0
+        self._rng = np.random.default_rng(seed)
+        self._epsilon = epsilon
+
+    @abc.abstractmethod
+    def _make_qnet(self, observations: gymnasium.spaces.Box) -> nn.Module:
+        """Make a network that turns observations ``[B, *shape]`` into action values ``[B, A]``."""
+
+    @abc.abstractmethod
+    def _loss(self, batch: Batch, target_net: nn.Module) -> QLoss:
+        """The loss of ``qnet`` on a batch; ``target_net``, made as ``qnet`` was, values the next observations."""
+
+    def _make_network(self, observations: gymnasium.spaces.Box, out_dim: int) -> nn.Module:
+        """The user's own network, or one of ``units``: ``[B, *shape]`` to ``[B, out_dim]``."""
+        if self.config.network is None:
+            return Mlp(observations.shape, out_dim, self.config.units)
+        return build_network(self.config.network, observations, out_dim)
+
+    def sample(self, obs: Array) -> Array:
+        values = self._action_values(obs)
+        if self.is_train:
+            index = self.config.explorer.choose(values, self._opt_steps, self._epsilon, self._rng)
+        else:
+            index = values.argmax(axis=1)
+        return self.actions.to_env(index)
+
+    def opt(self, buffer: ReplayBuffer) -> Record | None:
+        if len(buffer) == 0:
+            return None
+        results: Results = {}
+        for _ in range(self.config.n_updates_per_opt):
+            batch = draw(buffer, self.config.batch_size, self.device)
+            results = self.learn(batch)
+            report_td_error(buffer, batch, results)
+        self._opt_steps += 1
+        if self._opt_steps % self.config.soft_update_interval == 0:
+            track(self.qnet_tgt, self.qnet, self.config.tau)
+        return {**results}
+
+    def _learn_from(self, batch: Batch) -> Results:
+        """One gradient step on a batch."""
+        loss, prediction, target = self._loss(batch, self.qnet_tgt)
+        results = {"loss": loss.detach(), "pred_mean": prediction.detach().mean(), "tgt_mean": target.mean()}
+        grad_norm = descend(loss, self._optimizer, self.config.max_grad_norm)
+        if grad_norm is not None:
+            results["grad_norm"] = grad_norm
+        return results | measure_td_error(batch, prediction, target)
+
+    def _choose_next(self, batch: Batch, target_net: nn.Module) -> torch.Tensor:
+        """The best next actions ``[B]``, in double DQN by the online network, else by the target network."""
+        chooser = self.qnet if self.config.double_dqn else target_net
+        action: torch.Tensor = chooser(batch["next_obs"]).argmax(dim=1)
+        return action
+
+    def td_error(self, items: Items) -> Array:
+        """An actor asks for it, and an actor has no target network: the model itself stands in for it."""
+        with torch.inference_mode():
+            _, prediction, target = self._loss(to_tensors(items, self.device), self.qnet)
+        error: Array = (target - prediction).cpu().numpy()
+        return error
+
+    def sync_model(self, model: Model) -> None:
+        super().sync_model(model)
+        self._opt_steps = model.version.opt_steps
+
+    def policy(self) -> nn.Module:
+        return GreedyQ(self.qnet, torch.from_numpy(self.actions.table)).to(self.device)
 
 
 class DQNConfig(QAgentConfig):
@@ -24,43 +203,30 @@ class DQNConfig(QAgentConfig):
 
 
 class DQN(QAgent):
-    """Q-learning: the network learns the expected return, target = reward + discount * V(next_obs).
+    """Q-learning with a network of one value an action.
 
-    Args:
-        spec: ``gymnasium.spaces.Box`` observations of any shape, ``Discrete`` or ``MultiDiscrete`` actions.
-        seed: of the initial weights and of exploration.
-        epsilon: this actor's rung of the exploration ladder.
-        device: where the networks live.
-        params: see ``DQNConfig``.
-
-    Raises:
-        ConfigError: the observation space is no Box, or the action space neither Discrete nor MultiDiscrete, or it has
-            too many joint actions.
-        PluginError: the user's own network cannot be built or gives something else than one value an action.
+    Arguments and errors are those of ``QAgent``; params: see ``DQNConfig``.
     """
 
     Config = DQNConfig
     config: DQNConfig
 
-    def __init__(self, spec: EnvSpec, *, seed: int, epsilon: float = 0.0, device: str = "cpu", **params: Any) -> None:
-        super().__init__(spec, DQNConfig(**params), seed=seed, epsilon=epsilon, device=device)
-
-    def _qnet(self, observations: gymnasium.spaces.Box) -> nn.Module:
+    def _make_qnet(self, observations: gymnasium.spaces.Box) -> nn.Module:
         if self.config.dueling:
-            return Dueling(self._network(observations, 1 + self.actions.size))
-        return self._network(observations, self.actions.size)
+            return DuelingNetwork(self._make_network(observations, 1 + self.actions.size))
+        return self._make_network(observations, self.actions.size)
 
-    def _loss(
-        self, batch: Mapping[str, torch.Tensor], target_net: nn.Module
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    def _loss(self, batch: Batch, target_net: nn.Module) -> QLoss:
         target = self._target(batch, target_net)
         action = self.actions.from_env(batch["action"])
         prediction = self.qnet(batch["obs"]).gather(1, action[:, None]).squeeze(1)  # [B]
-        return critic_loss(self.config.critic_loss, prediction, target, batch.get("weight")), prediction, target
+        loss = critic_loss(self.config.critic_loss, prediction, target, batch.get("weight"))
+        return QLoss(loss, prediction, target)
 
     @torch.no_grad()
-    def _target(self, batch: Mapping[str, torch.Tensor], target_net: nn.Module) -> torch.Tensor:
+    def _target(self, batch: Batch, target_net: nn.Module) -> torch.Tensor:
+        """``reward + discount * V(next_obs)``, ``[B]``."""
         q_next = target_net(batch["next_obs"])  # [B, A]
         value = double_q_value(self.qnet(batch["next_obs"]), q_next) if self.config.double_dqn else greedy_value(q_next)
-        discount = batch.get("discount", self.config.discount_factor)  # [B], or one for all
-        return td_target(batch["reward"], batch["terminated"], value, discount)  # [B]
+        discount = discount_of(batch, self.config.discount_factor)
+        return td_target(batch["reward"], batch["terminated"], value, discount)

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Annotated, Any
 
 import torch
 from pydantic import Field
 
-from common.agents.advantage_weighted import AdvantageWeighted, AdvantageWeightedConfig
-from common.agents.losses import least_value
-from common.agents.losses_offline import expectile_loss
-from common.agents.training import adam, descend
+from common.agents.awac import AdvantageWeighted, AdvantageWeightedConfig
+from common.agents.losses import expectile_loss, least_value
+from common.agents.network_agent import Batch, Results, adam, descend
 from common.interfaces import EnvSpec
 
 
@@ -35,13 +33,13 @@ class IQL(AdvantageWeighted):
     def __init__(self, spec: EnvSpec, **given: Any) -> None:
         super().__init__(spec, **given)
         self.value = self._make_network(1).to(self.device)
-        self._nets["value"] = self.value
+        self.nets["value"] = self.value
         self._value_optimizer = adam(self.value.parameters(), self.config.lr)
 
-    def _improve_critics(self, batch: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    def _improve_critics(self, batch: Batch) -> Results:
         return self._improve_value(batch["obs"], batch["action"]) | super()._improve_critics(batch)
 
-    def _improve_value(self, obs: torch.Tensor, action: torch.Tensor) -> dict[str, torch.Tensor]:
+    def _improve_value(self, obs: torch.Tensor, action: torch.Tensor) -> Results:
         loss = expectile_loss(self._advantage(obs, action), self.config.tau_iql)
         descend(loss, self._value_optimizer, self.config.max_grad_norm)
         return {"loss_value": loss.detach()}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from typing import Any
 
 import gymnasium
@@ -11,9 +10,10 @@ import torch
 from pydantic import Field, PositiveFloat, PositiveInt
 from torch import nn
 
+from common.agents.dqn import QAgent, QAgentConfig, QLoss
 from common.agents.losses import quantile_huber_loss, td_target, weighted_mean
+from common.agents.network_agent import Batch, discount_of
 from common.agents.networks import Head
-from common.agents.q_agent import QAgent, QAgentConfig
 from common.interfaces import EnvSpec
 
 
@@ -66,18 +66,9 @@ class QuantileNet(nn.Module):
 
 
 class IQN(QAgent):
-    """Q-learning of the whole distribution of returns; it acts by its mean.
+    """Q-learning of the whole distribution of returns; it acts by the mean of the distribution.
 
-    Args:
-        spec: ``gymnasium.spaces.Box`` observations of any shape , ``Discrete`` or ``MultiDiscrete`` actions.
-        seed: of the initial weights, of exploration and of the levels that are drawn.
-        epsilon: this actor's rung of the exploration ladder.
-        device: where the networks live.
-        params: see ``IQNConfig``.
-
-    Raises:
-        ConfigError: the observation space is no Box, or the action space neither Discrete nor MultiDiscrete.
-        PluginError: the user's own network cannot be built or gives something else than ``feature_dim`` outputs.
+    Arguments and errors are those of ``QAgent``; params: see ``IQNConfig``.
     """
 
     Config = IQNConfig
@@ -85,39 +76,37 @@ class IQN(QAgent):
     qnet: QuantileNet
     qnet_tgt: QuantileNet
 
-    def __init__(self, spec: EnvSpec, *, seed: int, epsilon: float = 0.0, device: str = "cpu", **params: Any) -> None:
-        super().__init__(spec, IQNConfig(**params), seed=seed, epsilon=epsilon, device=device)
+    def __init__(self, spec: EnvSpec, *, seed: int, **given: Any) -> None:
+        super().__init__(spec, seed=seed, **given)
         self._generator = torch.Generator(self.device).manual_seed(seed)
 
-    def _qnet(self, observations: gymnasium.spaces.Box) -> QuantileNet:
+    def _make_qnet(self, observations: gymnasium.spaces.Box) -> QuantileNet:
         config = self.config
-        network = self._network(observations, config.feature_dim)
+        network = self._make_network(observations, config.feature_dim)
         return QuantileNet(network, config.feature_dim, self.actions.size, config.embed_dim, config.n_quantiles_act)
 
-    def _loss(
-        self, batch: Mapping[str, torch.Tensor], target_net: nn.Module
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    def _loss(self, batch: Batch, target_net: nn.Module) -> QLoss:
         assert isinstance(target_net, QuantileNet)
         target, action = self._target(batch, target_net), self.actions.from_env(batch["action"])  # [N', B], [B]
-        levels = self._draw_levels(self.config.n_quantiles, len(action))  # [N, B]
-        prediction = _of_action(self.qnet.quantiles(batch["obs"], levels), action)  # [N, B]
+        levels = self._sample_levels(self.config.n_quantiles, len(action))  # [N, B]
+        prediction = _select(self.qnet.quantiles(batch["obs"], levels), action)  # [N, B]
         losses = quantile_huber_loss(prediction, target, levels, self.config.kappa)  # [B]
-        loss = weighted_mean(losses, batch.get("weight"))
-        return loss, prediction.mean(dim=0), target.mean(dim=0)
+        return QLoss(weighted_mean(losses, batch.get("weight")), prediction.mean(dim=0), target.mean(dim=0))
 
     @torch.no_grad()
-    def _target(self, batch: Mapping[str, torch.Tensor], target_net: QuantileNet) -> torch.Tensor:
-        chooser = self.qnet if self.config.double_dqn else target_net
-        action = chooser(batch["next_obs"]).argmax(dim=1)  # [B]
-        levels = self._draw_levels(self.config.n_quantiles_tgt, len(action))  # [N', B]
-        returns = _of_action(target_net.quantiles(batch["next_obs"], levels), action)  # [N', B]
-        discount = batch.get("discount", self.config.discount_factor)  # [B], or one for all
+    def _target(self, batch: Batch, target_net: QuantileNet) -> torch.Tensor:
+        """Quantiles of the return from the next observation on, ``[N', B]``."""
+        action = self._choose_next(batch, target_net)  # [B]
+        levels = self._sample_levels(self.config.n_quantiles_tgt, len(action))  # [N', B]
+        returns = _select(target_net.quantiles(batch["next_obs"], levels), action)  # [N', B]
+        discount = discount_of(batch, self.config.discount_factor)
         return td_target(batch["reward"], batch["terminated"], returns, discount)
 
-    def _draw_levels(self, n: int, batch_size: int) -> torch.Tensor:
+    def _sample_levels(self, n: int, batch_size: int) -> torch.Tensor:
+        """Uniform levels in [0, 1], ``[n, B]``."""
         return torch.rand((n, batch_size), generator=self._generator, device=self.device)
 
 
-def _of_action(quantiles: torch.Tensor, action: torch.Tensor) -> torch.Tensor:
+def _select(quantiles: torch.Tensor, action: torch.Tensor) -> torch.Tensor:
     """The quantiles of the actions ``[B]``: ``[N, B, A]`` to ``[N, B]``."""
     return quantiles.gather(2, action.expand(len(quantiles), -1)[..., None]).squeeze(2)

@@ -1,84 +1,164 @@
-"""What every agent of networks keeps: its policy in checkpoints, and all the rest in order to go on training."""
+"""What an agent of networks is made of: derive it from ``NetworkAgent``, and import the rest from here too.
+
+    class MyAgent(NetworkAgent):
+        def __init__(self, spec, *, seed, epsilon, device):
+            self.device = torch.device(device)
+            self.nets = {"qnet": ..., "qnet_tgt": ...}               # what is saved; the first one acts
+            self.optimizer = adam(self.nets["qnet"].parameters(), 1e-3)  # found and saved by itself
+            self.learn = Update(self._learn_from, self.nets, captured=True)
+
+        def opt(self, buffer):
+            return None if len(buffer) == 0 else self.learn(draw(buffer, 64, self.device))
+
+``examples/own_agent.py`` is a whole one, and the page "Agents of your own" explains it. The machinery is in
+``common.agents.machinery``; nothing but this module imports it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, ClassVar, TypeVar
 
+import gymnasium
 import numpy as np
 import torch
 from torch import nn
 
-from common.agents.objects import objects_of
-from common.agents.training import optimizer_tensors, restore, restore_optimizer, saved
-from common.agents.update import Results, Tensors, Update
-from common.errors import CheckpointError
-from common.interfaces import Agent, TrainingState
+from common.agents.machinery.batches import Batch, discount_of, draw, measure_td_error, report_td_error, to_tensors
+from common.agents.machinery.inference import Inference
+from common.agents.machinery.named_tensors import (
+    collect_networks,
+    collect_optimizer,
+    load_networks,
+    load_optimizer,
+)
+from common.agents.machinery.optimization import adam, descend, track
+from common.agents.machinery.update import Results, Update, UpdateConfig
+from common.data import Model
+from common.errors import CheckpointError, ConfigError
+from common.interfaces import Agent, EnvSpec, TrainingState
+
+__all__ = [
+    "Batch",
+    "Inference",
+    "NetworkAgent",
+    "Results",
+    "Update",
+    "UpdateConfig",
+    "adam",
+    "descend",
+    "discount_of",
+    "draw",
+    "find_objects",
+    "measure_td_error",
+    "report_td_error",
+    "to_tensors",
+    "track",
+]
 
 KindT = TypeVar("KindT")
 
 
 class NetworkAgent(Agent):
-    """Finds optimisers and random generators among its own attributes, as ``nn.Module`` finds its parameters.
+    """An agent that learns by networks: its model, its checkpoints and its state of training are taken care of.
 
-    It looks into lists, tuples and dicts too.
-
-    A subclass names its networks in ``_nets``, those of targets with a name that ends in ``_tgt``, and in ``_counters``
-    the attributes that count.
+    A subclass sets ``nets`` in its ``__init__`` and, if it counts anything that a resumed run must know, ``counters``.
+    Optimisers, ``torch.Generator`` and ``numpy.random.Generator`` are found among its attributes, also in lists, tuples
+    and dicts, as ``nn.Module`` finds parameters. They are saved under the names of their attributes: a renamed
+    attribute no longer finds its part of an older checkpoint.
     """
 
-    _nets: dict[str, nn.Module]
-    _counters: ClassVar[tuple[str, ...]] = ()
+    nets: dict[str, nn.Module]
+    """The networks by their names in checkpoints. The first one acts: its parameters are the model that actors fetch.
+    A name that ends in ``_tgt`` is that of a target network."""
+    counters: ClassVar[tuple[str, ...]] = ()
+    """Names of the attributes that count, such as opt steps; JSON must hold their values."""
+
+    def captures(self, config: UpdateConfig) -> bool:
+        """Whether this agent's updates and actions are captured, by its settings.
+
+        Where the settings leave it open, only code of this system is captured. A class or a network of somebody else's
+        may do something else in each call, and captured it would be frozen without a word.
+        """
+        if config.update is not None:
+            return config.update == "captured"
+        return type(self).__module__.startswith("common.agents.") and not config.has_own_network()
+
+    @property
+    def is_captured(self) -> bool:
+        """Whether any update or action of this agent is captured."""
+        updates, inferences = self._find(Update), self._find(Inference)
+        return any(update.captured for _, update in updates) or any(each.captured for _, each in inferences)
+
+    def compute_eagerly(self) -> None:
+        """Capture neither updates nor actions, whatever the settings say; call it before the agent acts or learns."""
+        for _, update in self._find(Update):
+            update.captured = False
+        for _, inference in self._find(Inference):
+            inference.captured = False
+
+    def model_info(self) -> Mapping[str, torch.Tensor]:
+        return {name: value.detach() for name, value in self._acting_net.state_dict().items()}
+
+    def sync_model(self, model: Model) -> None:
+        self._acting_net.load_state_dict({name: torch.from_numpy(value) for name, value in model.params.items()})
+
+    @property
+    def _acting_net(self) -> nn.Module:
+        return next(iter(self.nets.values()))
 
     def save_params(self) -> Mapping[str, torch.Tensor]:
-        return saved(self._nets)
+        return collect_networks(self.nets)
 
     def load_params(self, params: Mapping[str, torch.Tensor]) -> None:
-        restore(type(self).__name__, self._nets, params)
+        load_networks(type(self).__name__, self.nets, params)
 
     def training_state(self) -> TrainingState:
         tensors = dict(self.save_params())
-        for name, optimizer in self._all(torch.optim.Optimizer):
-            tensors |= {f"{name}.{key}": value for key, value in optimizer_tensors(optimizer).items()}
-        tensors |= {name: generator.get_state() for name, generator in self._all(torch.Generator)}
-        values: dict[str, Any] = {name: getattr(self, name) for name in self._counters}
-        values |= {name: generator.bit_generator.state for name, generator in self._all(np.random.Generator)}
+        for name, optimizer in self._find(torch.optim.Optimizer):
+            tensors |= {f"{name}.{key}": value for key, value in collect_optimizer(optimizer).items()}
+        tensors |= {name: generator.get_state() for name, generator in self._find(torch.Generator)}
+        values: dict[str, Any] = {name: getattr(self, name) for name in self.counters}
+        values |= {name: generator.bit_generator.state for name, generator in self._find(np.random.Generator)}
         return TrainingState(tensors, values)
 
     def load_training_state(self, state: TrainingState) -> None:
         self.load_params(state.tensors)
         try:
-            for name, optimizer in self._all(torch.optim.Optimizer):
-                restore_optimizer(optimizer, state.tensors, f"{name}.")
-            for name, generator in self._all(torch.Generator):
+            for name, optimizer in self._find(torch.optim.Optimizer):
+                load_optimizer(optimizer, state.tensors, f"{name}.")
+            for name, generator in self._find(torch.Generator):
                 generator.set_state(state.tensors[name].cpu())
-            for name, random in self._all(np.random.Generator):
+            for name, random in self._find(np.random.Generator):
                 random.bit_generator.state = state.values[name]
-            for name in self._counters:
+            for name in self.counters:
                 setattr(self, name, state.values[name])
-            for _, update in self._all(Update):
-                update.reset()
         except (LookupError, ValueError) as error:
             raise CheckpointError(f"{type(self).__name__}: the saved state does not fit this agent: {error}") from error
+        for _, update in self._find(Update):
+            update.forget_traces()
 
-    def _learning(self, function: Callable[[Tensors], Results]) -> Callable[[Tensors], Results]:
-        """The same function with all networks but targets in torch's train mode while it runs, in eval mode afterwards.
+    def require_box(self, spec: EnvSpec) -> gymnasium.spaces.Box:
+        """The observation space.
 
-        So batch normalisation and dropout do in an update what they are made for, and acting stays a fixed function.
-        What is replayed has been traced in train mode.
+        Raises:
+            ConfigError: it is no Box.
         """
+        space = spec.observation_space
+        if not isinstance(space, gymnasium.spaces.Box):
+            raise ConfigError(f"{type(self).__name__}: expected Box observations, found {space}")
+        return space
 
-        def learn(batch: Tensors) -> Results:
-            online = [net for name, net in self._nets.items() if not name.endswith("_tgt")]
-            for net in online:
-                net.train()
-            try:
-                return function(batch)
-            finally:
-                for net in online:
-                    net.eval()
+    def _find(self, kind: type[KindT]) -> Iterator[tuple[str, KindT]]:
+        return find_objects(kind, vars(self).items())
 
-        return learn
 
-    def _all(self, kind: type[KindT]) -> Iterator[tuple[str, KindT]]:
-        return objects_of(kind, vars(self).items())
+def find_objects(kind: type[KindT], named: Iterable[tuple[str, object]]) -> Iterator[tuple[str, KindT]]:
+    """Find the objects of a kind among named values, with their names; in lists, tuples and dicts as ``NAME.KEY``."""
+    for name, value in named:
+        if isinstance(value, kind):
+            yield name, value
+        elif isinstance(value, list | tuple):
+            yield from find_objects(kind, ((f"{name}.{i}", entry) for i, entry in enumerate(value)))
+        elif isinstance(value, dict):
+            yield from find_objects(kind, ((f"{name}.{key}", entry) for key, entry in value.items()))

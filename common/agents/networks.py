@@ -150,7 +150,7 @@ class Residual(nn.Module):
         return maps + self.layers(maps)  # type: ignore[no-any-return]
 
 
-class Dueling(nn.Module):
+class DuelingNetwork(nn.Module):
     """Action values of a state value and advantages: ``Q = V + A - mean A`` (arXiv:1511.06581, 9).
 
     The two streams part in the last layer of ``net`` only, whatever network it is: its first output is V, the others

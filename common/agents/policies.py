@@ -1,11 +1,19 @@
-"""Greedy policies: modules from observations to actions as the environment takes them, to act by and to export."""
+"""Policies as modules. Shapes: n or B observations, A actions or their dimensions.
+
+``GreedyQ`` and ``GreedyActor`` give actions as the environment takes them, to act by and to export. ``GaussianPolicy``
+and ``CategoricalPolicy`` are random and say how likely an action is, to learn by.
+"""
 
 from __future__ import annotations
 
+import math
+
 import torch
+from pydantic import Field, model_validator
 from torch import nn
 
 from common.agents.actions import ActionScale
+from common.settings import Settings
 
 
 class GreedyQ(nn.Module):
@@ -13,7 +21,7 @@ class GreedyQ(nn.Module):
 
     Args:
         qnet: observations ``[n, *shape]`` to values ``[n, A]``.
-        actions: what the environment takes for each of them, ``[A, *action_shape]``.
+        actions: the environment's action for each value, ``[A, *action_shape]``.
     """
 
     actions: torch.Tensor
@@ -29,7 +37,7 @@ class GreedyQ(nn.Module):
 
 
 class GreedyActor(nn.Module):
-    """Takes tanh of the first ``A`` of an actor's outputs: the means of a Gaussian policy, or all it has.
+    """Takes tanh of the first ``A`` of an actor's outputs: the means of a Gaussian policy, or all outputs.
 
     Args:
         actor: observations ``[n, *shape]`` to ``[n, outputs]``.
@@ -43,3 +51,82 @@ class GreedyActor(nn.Module):
     def forward(self, obs: torch.Tensor) -> torch.Tensor:
         """``[n, *shape]`` to ``[n, *action_shape]``."""
         return self._scale.to_env(self.actor(obs)[:, : self._scale.size].tanh())
+
+
+class GaussianConfig(Settings):
+    """Limits of a Gaussian policy's standard deviation, which is the same for all observations."""
+
+    min_lstd: float = Field(-5.0, description="Least logarithm of the policy's standard deviation, Box actions.")
+    max_lstd: float = Field(2.0, description="Greatest logarithm of the policy's standard deviation, Box actions.")
+
+    @model_validator(mode="after")
+    def _limits_in_order(self) -> GaussianConfig:
+        if self.min_lstd > self.max_lstd:
+            raise ValueError(f"min_lstd ({self.min_lstd}) is above max_lstd ({self.max_lstd})")
+        return self
+
+
+class GaussianPolicy(nn.Module):
+    """A Gaussian around tanh of a network; its standard deviation is learnt, the same for all observations.
+
+    It is not squashed, as in the code of the authors of AWAC and IQL: a squashed Gaussian has no finite likelihood at
+    -1 and 1, where actions in data often are. Random actions are clipped to ``[-1, 1]``.
+
+    Args:
+        mean: turns observations ``[B, *shape]`` into means before tanh ``[B, A]``.
+        n_dims: dimensions of an action, A.
+        limits: of the standard deviation.
+    """
+
+    def __init__(self, mean: nn.Module, n_dims: int, limits: GaussianConfig) -> None:
+        super().__init__()
+        self.mean = mean
+        self.lstd = nn.Parameter(torch.zeros(n_dims))
+        self._limits = limits.min_lstd, limits.max_lstd
+
+    def forward(self, obs: torch.Tensor) -> torch.Tensor:
+        """Means before tanh: ``[B, *shape]`` to ``[B, A]``."""
+        return self.mean(obs)  # type: ignore[no-any-return]
+
+    def greedy(self, obs: torch.Tensor) -> torch.Tensor:
+        """The likeliest actions: ``[B, *shape]`` to ``[B, A]`` in ``[-1, 1]``."""
+        return self.forward(obs).tanh()
+
+    def sample(self, obs: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+        """Random actions: ``[B, *shape]`` to ``[B, A]`` in ``[-1, 1]``."""
+        mean = self.greedy(obs)
+        noise = torch.randn(mean.shape, generator=generator, device=mean.device)
+        return (mean + self._lstd().exp() * noise).clamp(-1, 1)
+
+    def log_prob(self, obs: torch.Tensor, action: torch.Tensor) -> torch.Tensor:
+        """Logarithm of the density of actions ``[B, A]``, ``[B]``."""
+        lstd = self._lstd()
+        z = (action - self.greedy(obs)) / lstd.exp()
+        return (-0.5 * z.square() - lstd - 0.5 * math.log(2 * math.pi)).sum(dim=1)
+
+    def _lstd(self) -> torch.Tensor:
+        return self.lstd.clamp(*self._limits)
+
+
+class CategoricalPolicy(nn.Module):
+    """Softmax over the outputs of a network.
+
+    Args:
+        logits: turns observations ``[B, *shape]`` into ``[B, A]``.
+    """
+
+    def __init__(self, logits: nn.Module) -> None:
+        super().__init__()
+        self.logits = logits
+
+    def forward(self, obs: torch.Tensor) -> torch.Tensor:
+        """Logits: ``[B, *shape]`` to ``[B, A]``."""
+        return self.logits(obs)  # type: ignore[no-any-return]
+
+    def sample(self, obs: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+        """Random actions: ``[B, *shape]`` to ``[B]``, counted from 0."""
+        return torch.multinomial(self.forward(obs).softmax(dim=1), 1, generator=generator).squeeze(1)
+
+    def log_prob(self, obs: torch.Tensor, action: torch.Tensor) -> torch.Tensor:
+        """Logarithm of the probability of actions ``[B]``, ``[B]``."""
+        return self.forward(obs).log_softmax(dim=1).gather(1, action[:, None]).squeeze(1)

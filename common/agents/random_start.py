@@ -28,29 +28,25 @@ class RandomStart(ActorCritic):
     An untrained policy hardly moves, so that its items would show the critics one small part of the action space.
     TD3's authors act at random for the first 1,000 or 10,000 environment steps (arXiv:1802.09477, section 6.1) and
     begin to learn after them (https://github.com/sfujim/TD3, main.py, ``start_timesteps``); SAC's authors do the same
-    (https://github.com/rail-berkeley/softlearning, ``n_initial_exploration_steps``). Here opt steps are counted, which
-    come with each model: an actor that joins late, or again, does as the others do. ``trainer.warmup_period`` is the
-    number of random items; actors add those that they make until a model of the first opt steps reaches them.
+    (https://github.com/rail-berkeley/softlearning, ``n_initial_exploration_steps``). Here the learner's opt steps are
+    counted instead: each model brings their number, so an actor that joins late does as the others do. About
+    ``trainer.warmup_period`` items are random, and those that actors make until a model of the first opt steps arrives.
 
     Arguments and errors are those of ``ActorCritic``.
     """
 
     config: RandomStartConfig
-    _counters: ClassVar[tuple[str, ...]] = ("_opt_steps",)
+    counters: ClassVar[tuple[str, ...]] = ("_opt_steps",)
 
     def __init__(self, spec: EnvSpec, **given: Any) -> None:
         super().__init__(spec, **given)
         self._opt_steps = 0
 
     def sample(self, obs: Array) -> Array:
-        if self.is_train and self._opt_steps < self.config.random_opts:
-            return self._random_actions(len(obs))
-        return super().sample(obs)
-
-    def _random_actions(self, n: int) -> Array:
-        """Uniform actions ``[n, *action_shape]``."""
-        shape = (n, self.action_scale.size)
-        unit = 2 * torch.rand(shape, generator=self._generator, device=self.device) - 1
+        if not self.is_train or self._opt_steps >= self.config.random_opts:
+            return super().sample(obs)
+        shape = (len(obs), self.action_scale.size)
+        unit = 2 * torch.rand(shape, generator=self._generator, device=self.device) - 1  # [n, A], uniform in [-1, 1]
         actions: Array = self.action_scale.to_env(unit).numpy(force=True)
         return actions
 
@@ -64,6 +60,6 @@ class RandomStart(ActorCritic):
         self._opt_steps = model.version.opt_steps
 
     def load_training_state(self, state: TrainingState) -> None:
-        # Release 0.1 did not count opt steps, and its policies went on without random actions.
+        # A checkpoint of release 0.1 has no count of opt steps; its policy was past the random actions.
         values = {"_opt_steps": self.config.random_opts, **state.values}
         super().load_training_state(TrainingState(state.tensors, values))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -10,9 +9,9 @@ from pydantic import Field, PositiveFloat, model_validator
 from torch import nn
 
 from common.agents.losses import ent_coef_loss, soft_policy_loss, soft_value, squashed_gaussian
+from common.agents.network_agent import Batch, Results, adam, descend, track
 from common.agents.networks import EntropyCoef
 from common.agents.random_start import RandomStart, RandomStartConfig
-from common.agents.training import adam, descend, track
 from common.interfaces import EnvSpec
 
 
@@ -31,14 +30,14 @@ class SACConfig(RandomStartConfig):
     max_lstd: float = Field(2.0, description="Greatest logarithm of the policy's standard deviation.")
 
     @model_validator(mode="after")
-    def _check(self) -> SACConfig:
+    def _limits_in_order(self) -> SACConfig:
         if self.min_lstd > self.max_lstd:
             raise ValueError(f"min_lstd ({self.min_lstd}) is above max_lstd ({self.max_lstd})")
         return self
 
 
 class SAC(RandomStart):
-    """A Gaussian policy squashed by tanh that is paid for its entropy.
+    """A Gaussian policy, squashed by tanh, whose entropy is rewarded.
 
     Arguments and errors are those of ``ActorCritic``; params: see ``SACConfig``.
     """
@@ -52,33 +51,29 @@ class SAC(RandomStart):
         target = config.target_entropy
         self.target_entropy = -float(self.action_scale.size) if target is None else target
         self.ent_coef = EntropyCoef(config.ent_coef, learned=config.auto_ent_coef).to(self.device)
-        self._nets["ent_coef"] = self.ent_coef
+        self.nets["ent_coef"] = self.ent_coef
         self._ent_coef_optimizer = adam(self.ent_coef.parameters(), config.ent_coef_lr or config.lr)
 
     def _make_actor(self, n_dims: int) -> nn.Module:
         return self._make_network(2 * n_dims)
 
-    def _policy(self, obs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Mean and log standard deviation before tanh, both ``[n, A]``."""
-        mean, log_std = self.actor(obs).chunk(2, dim=1)
-        return mean, log_std.clamp(self.config.min_lstd, self.config.max_lstd)
-
-    def _draw(self, obs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Actions ``[n, A]`` of the policy and their log-probabilities ``[n]``."""
-        mean, log_std = self._policy(obs)
+    def _sample_policy(self, obs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Random actions ``[n, A]`` of the policy and their log-probabilities ``[n]``."""
+        mean, log_std = self.actor(obs).chunk(2, dim=1)  # [n, A] both, before tanh.
+        log_std = log_std.clamp(self.config.min_lstd, self.config.max_lstd)
         return squashed_gaussian(mean, log_std, self._noise(mean))
 
     def _explore(self, obs: torch.Tensor) -> torch.Tensor:
-        return self._draw(obs)[0]
+        return self._sample_policy(obs)[0]
 
     def _next_value(self, next_obs: torch.Tensor) -> torch.Tensor:
-        action, log_prob = self._draw(next_obs)
+        action, log_prob = self._sample_policy(next_obs)
         return soft_value(self.critics_tgt(next_obs, action), log_prob, self.ent_coef())
 
-    def _improve_actor(self, batch: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    def _improve_actor(self, batch: Batch) -> Results:
         obs = batch["obs"]
         ent_coef = self.ent_coef().detach()
-        action, log_prob = self._draw(obs)
+        action, log_prob = self._sample_policy(obs)
         loss = soft_policy_loss(self.critics(obs, action), log_prob, ent_coef)
         descend(loss, self._actor_optimizer, self.config.max_grad_norm)
         log_prob = log_prob.detach()

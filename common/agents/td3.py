@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from copy import deepcopy
 from typing import Annotated, Any
 
@@ -10,9 +9,9 @@ import torch
 from pydantic import Field, PositiveInt
 from torch import nn
 
-from common.agents.losses import least_value, policy_loss, smoothed
+from common.agents.losses import least_value, policy_loss, smooth_action
+from common.agents.network_agent import Batch, Results, descend, track
 from common.agents.random_start import RandomStart, RandomStartConfig
-from common.agents.training import descend, track
 from common.interfaces import EnvSpec
 
 Noise = Annotated[float, Field(ge=0)]
@@ -35,12 +34,12 @@ class TD3(RandomStart):
 
     Config = TD3Config
     config: TD3Config
-    _counters = (*RandomStart._counters, "_n_updates")
+    counters = (*RandomStart.counters, "_n_updates")
 
     def __init__(self, spec: EnvSpec, **given: Any) -> None:
         super().__init__(spec, **given)
         self.actor_tgt = deepcopy(self.actor)
-        self._nets["actor_tgt"] = self.actor_tgt
+        self.nets["actor_tgt"] = self.actor_tgt
         self._n_updates = 0
 
     def _make_actor(self, n_dims: int) -> nn.Module:
@@ -53,13 +52,13 @@ class TD3(RandomStart):
     def _next_value(self, next_obs: torch.Tensor) -> torch.Tensor:
         action = self.actor_tgt(next_obs).tanh()
         noise = self._noise(action) * self.config.target_noise
-        return least_value(self.critics_tgt(next_obs, smoothed(action, noise, self.config.target_noise_clip)))
+        return least_value(self.critics_tgt(next_obs, smooth_action(action, noise, self.config.target_noise_clip)))
 
-    def _note_critics_update(self) -> bool:
+    def _is_actors_turn(self) -> bool:
         self._n_updates += 1
         return self._n_updates % self.config.policy_delay == 0
 
-    def _improve_actor(self, batch: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    def _improve_actor(self, batch: Batch) -> Results:
         obs = batch["obs"]
         loss = policy_loss(self.critics(obs, self.actor(obs).tanh()))
         descend(loss, self._actor_optimizer, self.config.max_grad_norm)

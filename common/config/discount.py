@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from common.errors import ConfigError
-from common.plugins import loading
+from common.plugins import part_loading
 from common.plugins.part_config import PluginConfig
 from common.settings import Settings, validate
 
@@ -20,7 +20,7 @@ def discount_of(agent: PluginConfig) -> float | None:
     Raises:
         ConfigError, PluginError: the agent cannot be loaded or does not take its parameters.
     """
-    target = loading.load_part(agent.target)
+    target = part_loading.load_part(agent.target)
     model = getattr(target, "Config", None)
     if isinstance(model, type) and issubclass(model, Settings):
         found = getattr(validate(model, agent.params, "agent.params"), NAME, None)
@@ -52,7 +52,7 @@ def with_discount_of(agent: PluginConfig, processor: PluginConfig, agent_at: str
     """
     from common.processors import NStep  # noqa: PLC0415 - ingest reads configurations, and must not import gymnasium
 
-    target = loading.load_part(processor.target)
+    target = part_loading.load_part(processor.target)
     wanted = discount_of(agent) if isinstance(target, type) and issubclass(target, NStep) else None
     if wanted is None:
         return processor

@@ -72,7 +72,7 @@ class PushConfig(Settings):
 
 
 class ActorConfig(Settings):
-    """What an actor builds and does."""
+    """The settings of an actor: the parts that it builds, and how it works."""
 
     env: EnvConfig = Field(description="The environment, a gymnasium.Env.")
     agent: PluginConfig = Field(description="The agent, a common.interfaces.Agent.")
@@ -149,9 +149,10 @@ class EvaluatorConfig(PluginConfig):
 
     target: str = Field(
         "learner.evaluation.evaluator:DefaultEvaluator",
-        description="What scores the agent, as module:attr; built with env, config (this section) and params.",
+        description="The evaluator, which scores the agent, as module:attr. It is built with env, config (this "
+        "section) and params.",
     )
-    params: dict[str, Any] = Field(default_factory=dict, description="Further keyword arguments it is built with.")
+    params: dict[str, Any] = Field(default_factory=dict, description="Further keyword arguments for the target.")
     process: Literal["inline", "child"] = Field(
         "inline",
         description="inline: training waits for an evaluation, as in border; child: a process of its own scores a "
@@ -325,17 +326,14 @@ class RunConfig(ActorConfig):
         for actor_id in self.agent_overrides:
             self.part_of(actor_id).agent.check("agent", given, f"agent_overrides.{actor_id}")
         self.step_processor.check("step_processor", frozenset())
-        self._check_discounts()
+        # The step processor and the agents of all actors must have the same discount factor.
+        processor = with_discount_of(self.agent, self.step_processor)
+        for actor_id in self.agent_overrides:
+            with_discount_of(self.part_of(actor_id).agent, processor, f"agent_overrides.{actor_id}")
         self.evaluator.check("evaluator", EvaluatorArguments.__required_keys__)
         for index, recorder in enumerate(self.recorders):
             recorder.check(f"recorders.{index}", frozenset({"run_dir"}))
         self.server.check()
-
-    def _check_discounts(self) -> None:
-        """See that the agent, the step processor and the overrides of single actors have one discount factor."""
-        processor = with_discount_of(self.agent, self.step_processor)
-        for actor_id in self.agent_overrides:
-            with_discount_of(self.part_of(actor_id).agent, processor, f"agent_overrides.{actor_id}")
 
 
 def load_config(path: Path, overrides: Sequence[str] = ()) -> RunConfig:

@@ -11,19 +11,19 @@ from pydantic import Field, NonNegativeInt, PositiveFloat
 from common.errors import ConfigError, PluginError
 from common.hints import nearest
 from common.interfaces import EnvSpec
-from common.plugins import loading
+from common.plugins import part_loading
 from common.settings import Settings, validate
 
 
 class PluginConfig(Settings):
     """A part named by its place in Python code."""
 
-    target: str = Field(description="What to build, as module:attr.")
-    params: dict[str, Any] = Field(default_factory=dict, description="Keyword arguments it is built with.")
+    target: str = Field(description="The class or function that builds the part, as module:attr.")
+    params: dict[str, Any] = Field(default_factory=dict, description="Keyword arguments for the target.")
 
     def build(self, **given: Any) -> Any:
         """Call the target with ``params`` and with the arguments that the system itself provides."""
-        return loading.load_part(self.target)(**given, **self.params)
+        return part_loading.load_part(self.target)(**given, **self.params)
 
     def check(self, where: str, given: Set[str], params_at: str | None = None) -> None:
         """See that the target can be loaded, and takes ``params`` and the arguments that the system provides.
@@ -40,7 +40,7 @@ class PluginConfig(Settings):
             ConfigError: a parameter is unknown, missing or has a wrong value.
         """
         params_at = params_at or f"{where}.params"
-        target = loading.load_part(self.target)
+        target = part_loading.load_part(self.target)
         try:
             signature = inspect.signature(target).parameters
         except ValueError:

@@ -118,7 +118,7 @@ class Child:
             self._process.stdin.write(line)
             self._process.stdin.flush()
         except (BrokenPipeError, ValueError):  # ValueError: the pipe is closed on our side.
-            log.warning("%s ended before it was told what to do", self.name)
+            log.warning("%s has ended: a message to it is lost", self.name)
 
     def _pump_stdout(self) -> None:
         assert self._process.stdout is not None
@@ -129,7 +129,7 @@ class Child:
             elif "error" in event:
                 self._reported = by_exit_code(event["exit_code"], event["error"])
             elif self.events.full():
-                log.error("%s said too much, an event is dropped: %s", self.name, event)
+                log.error("%s sends events faster than they are read, one is dropped: %s", self.name, event)
             else:
                 self.events.put_nowait(event)
 
@@ -279,6 +279,7 @@ class Supervisor:
         return self.child.wait(10.0)
 
     def _restart(self, code: int) -> bool:
+        """Start the child again after its end with this exit code, or give it up; False if it is no longer watched."""
         may_help = code <= 0 or code in self._EXIT_CODES_TO_RESTART
         if not may_help or not self._policy.allows():
             self._on_give_up(self.child.error())

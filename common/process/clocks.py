@@ -1,9 +1,11 @@
-"""Deadlines, intervals and rates, so that loops need no arithmetic of their own."""
+"""Deadlines, intervals, rates and delays, so that loops need no arithmetic of their own."""
 
 from __future__ import annotations
 
+import random
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, field
 
 
 class Deadline:
@@ -83,3 +85,22 @@ class Bucket:
         taken = not self.is_empty()
         self._left -= taken
         return taken
+
+
+@dataclass
+class Backoff:
+    """Exponential backoff with full jitter (AWS Architecture Blog, 'Exponential Backoff And Jitter')."""
+
+    first: float = 0.1
+    highest: float = 5.0
+    rng: random.Random = field(default_factory=random.Random)
+    _tries: int = 0
+
+    def next_delay(self) -> float:
+        """Seconds to wait before the next try."""
+        ceiling = min(self.highest, self.first * 2.0 ** min(self._tries, 32))
+        self._tries += 1
+        return self.rng.uniform(0, ceiling)
+
+    def reset(self) -> None:
+        self._tries = 0

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from common.errors import CrossborderError
 from common.hints import nearest
-from common.process.log import LogFormat
+from common.process.log import LogFormat, setup_logging
 
 log = logging.getLogger(__name__)
 SHELLS: Final = ("bash", "zsh", "tcsh", "fish", "powershell")
@@ -71,7 +71,7 @@ class Parser(argparse.ArgumentParser):
             "--print-completion",
             action=PrintCompletion,
             choices=SHELLS,
-            help="print what completes it in this shell, and exit",
+            help="print the completion script for this shell, and exit",
         )
 
     def parse_known_args(  # type: ignore[override]
@@ -113,6 +113,26 @@ def positive(text: str) -> float:
     if not 0 < value < math.inf:
         raise argparse.ArgumentTypeError(f"expected a number above 0, found '{text}'")
     return value
+
+
+def run_command(parser: Parser, argv: Sequence[str] | None, act: Callable[[argparse.Namespace], None]) -> int:
+    """Run a command that does one thing and ends: parse its words, set up logging, act.
+
+    Args:
+        parser: of the command.
+        argv: its words; None takes those of this process.
+        act: does what the parsed words ask for.
+
+    Returns:
+        The exit code: 0, or that of the ``CrossborderError`` that ``act`` raised, which is told on stderr.
+    """
+    arguments = parser.parse_args(argv)
+    setup_logging(arguments.log_level, arguments.log_format)
+    try:
+        act(arguments)
+    except CrossborderError as error:
+        return tell_error(parser.prog, error, arguments.log_format)
+    return 0
 
 
 def tell_exit(error: BaseException) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import json
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -12,13 +11,12 @@ import gymnasium
 import numpy as np
 import torch
 
-from common.agents.objects import objects_of
-from common.agents.update import UpdateConfig
+from common.agents.network_agent import NetworkAgent, find_objects
 from common.data import Array, Items, Model, ModelVersion
 from common.envs import Env, box_observations, spec_of
 from common.interfaces import Agent, EnvSpec, StepProcessor, TrainingState
 from common.processors import OneStep
-from common.testing.play import ItemMemory, Policy, check_record, explained, items_of, play
+from common.testing.play import ItemMemory, Policy, check_record, explaining, items_of, play
 
 try:
     import safetensors.numpy
@@ -77,9 +75,9 @@ def check_agent(
     _check_captured(make, spec, items, obs)
 
 
-def _make(make: MakeAgent, spec: EnvSpec, seed: int, **params: Any) -> Agent:
-    with explained("the agent must be built by keywords: spec=…, seed=…, epsilon=…, device=…"):
-        agent = make(spec=spec, seed=seed, epsilon=1.0, device="cpu", **params)
+def _make(make: MakeAgent, spec: EnvSpec, seed: int) -> Agent:
+    with explaining("the agent must be built by keywords: spec=…, seed=…, epsilon=…, device=…"):
+        agent = make(spec=spec, seed=seed, epsilon=1.0, device="cpu")
     assert isinstance(agent, Agent), f"expected a common.interfaces.Agent, found {type(agent).__name__}: derive from it"
     return agent
 
@@ -162,7 +160,7 @@ def _check_opt(agent: Agent, memory: ItemMemory) -> None:
     empty = ItemMemory({name: column[:0] for name, column in memory.batch(1).items()})
     live = agent.model_info()
     before, places = _copies(live), _places(live)
-    with explained("opt() on an empty buffer must return None, but it failed"):
+    with explaining("opt() on an empty buffer must return None, but it failed"):
         record = agent.opt(empty)
     assert record is None, f"opt() on an empty buffer must return None, found {record}"
     assert _difference(before, agent.model_info()) is None, "opt() returned None and changed the model all the same"
@@ -186,7 +184,7 @@ def _check_td_error(agent: Agent, memory: ItemMemory) -> None:
     """Of an agent that has one."""
     if type(agent).td_error is Agent.td_error:
         return
-    with explained("td_error() failed on items"):
+    with explaining("td_error() failed on items"):
         found = agent.td_error(memory.batch(3))
     assert isinstance(found, np.ndarray), f"td_error() returned {type(found).__name__}: return a numpy array"
     assert found.shape == (3,), f"td_error() of 3 items returned {list(found.shape)}, expected [3]: one error an item"
@@ -215,10 +213,10 @@ def _check_sync(actor: Agent, learner: Agent, obs: Array) -> None:
 
 def _adopt(actor: Agent, tensors: Mapping[str, torch.Tensor], opt_steps: int) -> None:
     """As the network does it."""
-    with explained("model_info() must hold tensors that safetensors and numpy can represent"):
+    with explaining("model_info() must hold tensors that safetensors and numpy can represent"):
         data = safetensors.numpy.save({name: value.cpu().numpy() for name, value in tensors.items()})
         params = safetensors.numpy.load(data)
-    with explained("sync_model() failed on the tensors of model_info()"):
+    with explaining("sync_model() failed on the tensors of model_info()"):
         actor.sync_model(Model(ModelVersion(1, opt_steps), params))
 
 
@@ -234,7 +232,7 @@ def _check_policy(agent: Agent, obs: Array) -> None:
     _switch(agent, train=False)
     policy = agent.policy()
     assert isinstance(policy, torch.nn.Module), f"policy() returned {type(policy).__name__}: return a torch.nn.Module"
-    with explained("policy() failed on a tensor of observations"), torch.inference_mode():
+    with explaining("policy() failed on a tensor of observations"), torch.inference_mode():
         actions = policy(torch.from_numpy(obs)).numpy()
     expected = agent.sample(obs)
     assert (actions.dtype, _alike(actions, expected)) == (expected.dtype, True), (
@@ -244,11 +242,11 @@ def _check_policy(agent: Agent, obs: Array) -> None:
 
 def _check_saving(restored: Agent, saved: Agent, obs: Array, memory: ItemMemory) -> None:
     params = {name: value.detach().cpu().contiguous() for name, value in saved.save_params().items()}
-    with explained("save_params() gave what safetensors cannot save; of tensors that share storage save one or clone"):
+    with explaining("save_params() gave what safetensors cannot save; of tensors that share storage save one or clone"):
         data = safetensors.torch.save(params)
     live = restored.model_info()
     places = _places(live)
-    with explained("load_params() failed on what save_params() gave"):
+    with explaining("load_params() failed on what save_params() gave"):
         restored.load_params(safetensors.torch.load(data))
     advice = "save_params() and load_params() do not round-trip"
     differs = _difference(params, restored.save_params())
@@ -266,12 +264,12 @@ def _check_saving(restored: Agent, saved: Agent, obs: Array, memory: ItemMemory)
 def _check_resuming(resumed: Agent, saved: Agent) -> None:
     """The state of training goes through a file; an agent need not have more of it than ``save_params``."""
     state = saved.training_state()
-    with explained("training_state() gave what cannot be saved: its tensors must suit safetensors, its values JSON"):
+    with explaining("training_state() gave what cannot be saved: its tensors must suit safetensors, its values JSON"):
         data = safetensors.torch.save({name: value.detach().cpu().clone() for name, value in state.tensors.items()})
         values = json.dumps(state.values)
     live = resumed.model_info()
     places = _places(live)
-    with explained("load_training_state() failed on what training_state() gave"):
+    with explaining("load_training_state() failed on what training_state() gave"):
         resumed.load_training_state(TrainingState(safetensors.torch.load(data), json.loads(values)))
     found, advice = resumed.training_state(), "training_state() and load_training_state() do not round-trip"
     differs = _difference(state.tensors, found.tensors)
@@ -285,7 +283,7 @@ def _check_resuming(resumed: Agent, saved: Agent) -> None:
 def _check_optimizers(agent: Agent) -> None:
     """What optimisers have gathered, such as Adam's moments, is part of the state of training."""
     kept = list(agent.training_state().tensors.values())
-    for name, optimizer in objects_of(torch.optim.Optimizer, vars(agent).items()):
+    for name, optimizer in find_objects(torch.optim.Optimizer, vars(agent).items()):
         gathered = [value for entries in optimizer.state_dict()["state"].values() for value in entries.values()]
         tensors = [value for value in gathered if isinstance(value, torch.Tensor) and value.dim() > 0]
         if all(any(_equal(value, other) for other in kept) for value in tensors):
@@ -303,15 +301,15 @@ def _equal(one: torch.Tensor, other: torch.Tensor) -> bool:
 
 
 def _check_captured(make: MakeAgent, spec: EnvSpec, items: Items, obs: Array) -> None:
-    """Captured updates come to the same as eager ones; of an agent that has captured ones and can do without."""
-    captured = _make(make, spec, seed=4)
-    config = getattr(captured, "config", None)
-    if not isinstance(config, UpdateConfig) or config.is_eager or not _takes(make, "update"):
+    """Captured updates and actions come to the same as eager ones; of an agent that has captured ones."""
+    captured, eager = (_make(make, spec, seed=4) for _ in range(2))
+    if not (isinstance(captured, NetworkAgent) and isinstance(eager, NetworkAgent) and captured.is_captured):
         return
-    eager = _make(make, spec, seed=4, update="eager")
+    eager.compute_eagerly()
     advice = (
         "with update: captured {} than with update: eager: its network does not do the same in each call, or keeps "
-        "something that is no tensor; say update: eager, the default for a network of one's own"
+        "something that is no tensor; say update: eager, the default for a network of one's own, or captured=False "
+        "where your agent makes an Update or an Inference"
     )
     for agent in (captured, eager):
         torch.manual_seed(0)
@@ -324,12 +322,6 @@ def _check_captured(make: MakeAgent, spec: EnvSpec, items: Items, obs: Array) ->
         _switch(agent, train=False)
         agent.sample(obs)
     assert _alike(eager.sample(obs), captured.sample(obs)), advice.format("the agent acts differently")
-
-
-def _takes(make: MakeAgent, name: str) -> bool:
-    """Whether a callable takes a keyword argument of this name."""
-    parameters = inspect.signature(make).parameters
-    return name in parameters or any(each.kind is inspect.Parameter.VAR_KEYWORD for each in parameters.values())
 
 
 def _alike(one: Array, other: Array) -> bool:

@@ -9,7 +9,7 @@ import gymnasium
 import numpy as np
 
 from common.envs import Env, box_observations, column_of
-from common.testing.play import Policy, explained, play
+from common.testing.play import Policy, explaining, play
 
 
 def check_env(env: Env, *, steps: int = 300, policy: Policy | None = None) -> None:
@@ -29,7 +29,7 @@ def check_env(env: Env, *, steps: int = 300, policy: Policy | None = None) -> No
         assert isinstance(space, gymnasium.Space), f"{name} is {space!r}: set it to a gymnasium.Space in __init__"
     env = box_observations(env)
     for name, space in (("observation_space", env.observation_space), ("action_space", env.action_space)):
-        with explained(f"{name} must have one dtype and one shape: flatten it, for example with gymnasium.wrappers"):
+        with explaining(f"{name} must have one dtype and one shape: flatten it, for example with gymnasium.wrappers"):
             column_of(name, space)
     _check_reset(env)
     _check_step(env, policy)
@@ -41,7 +41,7 @@ def check_env(env: Env, *, steps: int = 300, policy: Policy | None = None) -> No
 
 
 def _check_reset(env: Env) -> None:
-    with explained("reset(seed=…) failed: define reset(self, *, seed=None, options=None)"):
+    with explaining("reset(seed=…) failed: define reset(self, *, seed=None, options=None)"):
         found = env.reset(seed=7)
     is_pair = isinstance(found, tuple) and len(found) == 2
     assert is_pair, f"reset() gave {found!r}: return observation, info"
@@ -58,7 +58,7 @@ def _check_step(env: Env, policy: Policy | None) -> None:
     assert is_five, f"step() gave {found!r}: return observation, reward, terminated, truncated, info"
     obs, reward, terminated, truncated, _ = found
     _check_observation(env, obs, "step()")
-    with explained(f"step() gave a reward of {reward!r}: return a number"):
+    with explaining(f"step() gave a reward of {reward!r}: return a number"):
         float(reward)
     for name, value in (("terminated", terminated), ("truncated", truncated)):
         assert isinstance(value, (bool, np.bool_)), f"step() gave {name} = {value!r}: return a bool"

@@ -10,7 +10,7 @@ import numpy as np
 
 from common.data import Items
 from common.interfaces import Agent, Evaluation, Evaluator, Recorder, ReplayBuffer
-from common.testing.play import check_record, explained
+from common.testing.play import check_record, explaining
 
 RECORDS: tuple[tuple[int, Mapping[str, float]], ...] = (
     (1, {"loss": 0.5}),
@@ -39,7 +39,7 @@ def check_replay_buffer(buffer: ReplayBuffer, items: Items, *, size: int = 256) 
     drawn: set[bytes] = set()
     for n in (1, size, 2 * len(buffer)):
         before = buffer.sampled
-        with explained(f"batch({n}) failed with {len(buffer)} items: draw with replacement"):
+        with explaining(f"batch({n}) failed with {len(buffer)} items: draw with replacement"):
             batch = buffer.batch(n)
         _check_batch(batch, items, n)
         _check_prioritised(batch, items)
@@ -94,7 +94,7 @@ def _check_priorities(buffer: ReplayBuffer, size: int) -> None:
     """An item that is very wrong is drawn more often than when nothing was known of it."""
     before = buffer.batch(size)["index"]
     worst = before[0]
-    with explained("update_priority() failed on the items of a batch"):
+    with explaining("update_priority() failed on the items of a batch"):
         buffer.update_priority(before, np.where(before == worst, 1e9, 0.0).astype(np.float32))
     after = buffer.batch(size)["index"]
     times = [int((index == worst).sum()) for index in (before, after)]
@@ -146,14 +146,14 @@ def check_recorder(
     """
     for opt_steps, record in RECORDS:
         given = dict(record)
-        with explained(
+        with explaining(
             f"write({opt_steps}, {given}) failed: keys come and go, opt_steps takes 64 bits and may go back"
         ):
             recorder.write(opt_steps, given)
         assert given == record, "write() changed the record it was given: the learner goes on using it"
         recorder.flush()
         _check_readable(read, RECORDS[: RECORDS.index((opt_steps, record)) + 1], "flush()")
-    with explained("write() failed on a value that is not finite: a loss may become one, and must be seen"):
+    with explaining("write() failed on a value that is not finite: a loss may become one, and must be seen"):
         recorder.write(2**40 + 1, {"loss": math.inf})
     recorder.close()
     _check_readable(read, (*RECORDS, (2**40 + 1, {"loss": math.inf})), "close()")

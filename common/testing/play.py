@@ -11,19 +11,21 @@ import numpy as np
 
 from common.data import Array, Items
 from common.envs import Env
-from common.interfaces import Step, StepProcessor
+from common.interfaces import ReplayBuffer, Step, StepProcessor
 
 Policy = Callable[[Array], Any]
 """An action for one observation ``[*shape]``."""
 
 
-class ItemMemory:
+class ItemMemory(ReplayBuffer):
     """A ``ReplayBuffer`` of given items in this process's memory.
 
     Args:
         items: columns ``[n, *shape]``; n may be 0.
         seed: of the draws.
     """
+
+    inserted = sampled = 0  # Attributes in the place of the interface's properties.
 
     def __init__(self, items: Items, seed: int = 0) -> None:
         self._items = items
@@ -84,7 +86,7 @@ def items_of(processor: StepProcessor, episodes: Sequence[Sequence[Step]]) -> It
 
 
 @contextmanager
-def explained(what: str) -> Iterator[None]:
+def explaining(what: str) -> Iterator[None]:
     """Say what an error means."""
     try:
         yield
@@ -96,6 +98,6 @@ def check_record(record: Mapping[str, SupportsFloat], where: str) -> None:
     """The values of a record are finite numbers."""
     assert isinstance(record, Mapping), f"{where} gave {type(record).__name__}, expected a dict of names and numbers"
     for name, value in record.items():
-        with explained(f"{where} gave a record whose '{name}' is no number: every value must take float()"):
+        with explaining(f"{where} gave a record whose '{name}' is no number: every value must take float()"):
             number = float(value)
         assert math.isfinite(number), f"{where} gave a record whose '{name}' is {number}: every value must be finite"

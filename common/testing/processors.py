@@ -11,7 +11,7 @@ from common.data import Items, Schema
 from common.envs import Env, box_observations, spec_of
 from common.errors import SchemaMismatchError
 from common.interfaces import Step, StepProcessor
-from common.testing.play import Policy, explained, items_of, play
+from common.testing.play import Policy, explaining, items_of, play
 
 LENGTHS = (1, 2, 3, 5, 8, 13)
 """Steps of the episodes that are tried in turn: shorter and longer than what a processor may look back."""
@@ -31,7 +31,7 @@ def check_step_processor(processor: StepProcessor, env: Env, *, steps: int = 300
     """
     env = box_observations(env)
     spec, fresh = spec_of(env), copy.deepcopy(processor)
-    with explained("schema() failed: it must return a common.data.Schema for any spec the processor can work with"):
+    with explaining("schema() failed: it must return a common.data.Schema for any spec the processor can work with"):
         schema = processor.schema(spec)
     assert isinstance(schema, Schema), f"schema() gave {type(schema).__name__}: return a common.data.Schema"
     assert processor.schema(spec) == schema, "schema() twice gave different columns: it must depend on the spec alone"

@@ -8,9 +8,9 @@ import grpc
 
 from common.wire.address import split_address
 from common.wire.pb import crossborder_pb2 as pb
-from common.wire.rpc import CLIENT_OPTIONS, authorization
+from common.wire.rpc import CLIENT_OPTIONS
 from common.wire.tls import read_authorities, read_pair
-from common.wire.tokens import Tokens
+from common.wire.tokens import Tokens, authorization
 from common.wire.trust import Trust
 from common.wire.watched import Watched
 

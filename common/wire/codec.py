@@ -97,11 +97,11 @@ def _read(column: Column, rows: int, payload: bytes, offset: int, rules: Rules) 
     count = rows * column.row_bytes // np.dtype(column.dtype).itemsize
     flat: Array = np.frombuffer(payload, column.dtype, count, offset)
     if flat.dtype.kind == "f" and not np.isfinite(flat).all():
-        flat = rules.nonfinite(column.name, flat, rows)
+        flat = rules.handle_nonfinite(column.name, flat, rows)
     if flat.dtype.kind == "b" and flat.view(np.uint8).max(initial=0) > 1:
         raise RefusedError(f"column '{column.name}': expected booleans of 0 or 1, found another byte", "values")
     if column.domain is not None and not column.domain.holds(flat):
-        rules.outside(column, flat, rows)
+        rules.handle_outside(column, flat, rows)
     return flat.reshape(rows, *column.shape)
 
 

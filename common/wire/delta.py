@@ -1,4 +1,4 @@
-"""What changed from one model to the next, for slow links: the exclusive or of both, in byte planes, compressed.
+"""The difference between two models, for slow links: their exclusive or, in byte planes, compressed.
 
 From version to version the upper bytes of floating-point numbers hardly change. The exclusive or of such a byte is
 zero. Put together, the upper bytes are long runs of zeros: compressed, they are 5 to 20 % smaller than with the bytes

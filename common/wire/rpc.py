@@ -1,14 +1,10 @@
-"""Limits, options, typed errors and backoff, which both ends of the wire share."""
+"""The protocol's version, sizes, channel options and errors, which both ends of the wire share."""
 
 from __future__ import annotations
 
-import random
 import re
-from collections.abc import Iterable
-from dataclasses import dataclass, field
 
 import grpc
-import numpy as np
 from grpc.experimental import ChannelOptions
 
 from common.data import ModelVersion
@@ -42,25 +38,6 @@ CLIENT_OPTIONS = (
     ("grpc.max_reconnect_backoff_ms", 2_000),
     ("grpc.max_receive_message_length", UNARY_BYTES + CHUNK_BYTES),
 )
-
-
-def checksum(data: bytes | memoryview) -> int:
-    """``GetModelResponse.checksum``: the sum of all 64-bit words. 7 MB take 0.1 ms; SHA-256 would take 3.7 ms."""
-    words = np.frombuffer(data, "<u8", len(data) // 8)
-    rest = int.from_bytes(data[words.nbytes :], "little")
-    return (int(words.sum()) + rest) % 2**64
-
-
-def authorization(token: str) -> tuple[str, str]:
-    """The metadata entry that carries a token (RFC 6750, section 2.1)."""
-    return "authorization", f"Bearer {token}"
-
-
-def bearer(metadata: Iterable[tuple[str, str | bytes]]) -> str:
-    """The token in metadata, or an empty string. The case of the scheme does not matter (RFC 9110, section 11.1)."""
-    given = next((str(value) for key, value in metadata if key == "authorization"), "")
-    scheme, _, token = given.partition(" ")
-    return token.strip() if scheme.lower() == "bearer" else ""
 
 
 class NotJoinedError(CrossborderError):
@@ -123,25 +100,6 @@ def typed_error(error: grpc.RpcError) -> CrossborderError | None:
 def describe(error: grpc.RpcError) -> str:
     """One line about a failed call."""
     return f"{error.code().name}: {error.details()}"
-
-
-@dataclass
-class Backoff:
-    """Exponential backoff with full jitter (AWS Architecture Blog, 'Exponential Backoff And Jitter')."""
-
-    first: float = 0.1
-    highest: float = 5.0
-    rng: random.Random = field(default_factory=random.Random)
-    _tries: int = 0
-
-    def next_delay(self) -> float:
-        """Seconds to wait before the next try."""
-        ceiling = min(self.highest, self.first * 2.0 ** min(self._tries, 32))
-        self._tries += 1
-        return self.rng.uniform(0, ceiling)
-
-    def reset(self) -> None:
-        self._tries = 0
 
 
 def version_to_pb(version: ModelVersion) -> pb.ModelVersion:

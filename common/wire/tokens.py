@@ -151,3 +151,15 @@ class Tokens:
 def format_tokens(tokens: Iterable[Token]) -> str:
     """The text of a token file."""
     return "".join(("" if token.name == UNNAMED else f"{token.name} ") + f"{token.secret}\n" for token in tokens)
+
+
+def authorization(token: str) -> tuple[str, str]:
+    """The metadata entry that carries a token (RFC 6750, section 2.1)."""
+    return "authorization", f"Bearer {token}"
+
+
+def bearer(metadata: Iterable[tuple[str, str | bytes]]) -> str:
+    """The token in metadata, or an empty string. The case of the scheme does not matter (RFC 9110, section 11.1)."""
+    given = next((str(value) for key, value in metadata if key == "authorization"), "")
+    scheme, _, token = given.partition(" ")
+    return token.strip() if scheme.lower() == "bearer" else ""

@@ -1,4 +1,4 @@
-"""What an actor and its learner demand of each other before they work together, and the options that say so."""
+"""How an actor and its learner check each other, what the learner may name, and the options that say so."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ class Trust(Settings):
     insecure: bool = Field(False, description="Speak to a host beyond loopback although nothing is encrypted.")
     allow: tuple[str, ...] = Field(
         (),
-        description="What the learner may name besides crossborder's own parts: module:attr, or modules; any: "
-        "everything; empty: nothing, but everything to a learner on this host.",
+        description="Parts that the learner may name besides crossborder's own: module:attr, or modules; any: all "
+        "parts; empty: none, but all if the learner is on this host.",
     )
 
     def uses_tls(self, host: str) -> bool:

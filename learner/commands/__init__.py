@@ -1,1 +1,1 @@
-"""The commands of a learner host, one module each, and what they show."""
+"""The commands of a learner host, one module each; their shared options; the admin's client and its table."""

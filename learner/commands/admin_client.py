@@ -1,13 +1,14 @@
-"""Asking things of a running learner, over ``AdminService``."""
+"""A client of a running learner's ``AdminService``."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Final
+from typing import Any, Final
 
 import grpc
+from google.protobuf.message import Message
 
 from common.errors import LearnerUnreachableError, RefusedError
 from common.wire.channel import open_channel, watch_credentials
@@ -16,24 +17,24 @@ from common.wire.pb import crossborder_pb2_grpc as pb_grpc
 from common.wire.rpc import describe, typed_error
 from common.wire.tokens import ADMIN_VARIABLE, Tokens
 from common.wire.trust import Trust
-from learner.commands.fleet import ActorLook, FleetLook
+from learner.commands.fleet_table import ActorView, FleetView
 
 ANSWER_SECONDS: Final = 5.0
 
 
 class AdminTrust(Trust):
-    """An admin's: it proves itself by an admin's token."""
+    """How an admin and a learner trust each other: the admin proves itself by an admin's token."""
 
     def tokens(self) -> Tokens | None:
         return Tokens.find(self.token_file, ADMIN_VARIABLE)
 
 
 class AdminClient:
-    """A channel to a learner, for its admins.
+    """A connection of an admin to a learner.
 
     Args:
-        address: HOST:PORT.
-        trust: how to check it and what to prove.
+        address: of the learner, HOST:PORT.
+        trust: how to check the learner and to prove oneself.
 
     Raises:
         ConfigError: a file of ``trust`` cannot be read, or its settings contradict each other.
@@ -44,32 +45,35 @@ class AdminClient:
         self._channel = open_channel(address, watch_credentials(address, trust).get())
         self._stub = pb_grpc.AdminServiceStub(self._channel)
 
-    def look(self) -> FleetLook:
-        """One look at the run.
+    def fetch_status(self) -> FleetView:
+        """Ask for the state of the run and of its actors.
 
         Raises:
-            AuthenticationError: the two do not trust each other.
+            AuthenticationError: the admin and the learner do not trust each other.
             RefusedError: the learner answers no admins.
-            LearnerUnreachableError: it does not answer at all.
+            LearnerUnreachableError: the learner does not answer within ``ANSWER_SECONDS``.
         """
-        with self._asking():
-            return _look(self._stub.Status(pb.StatusRequest(), timeout=ANSWER_SECONDS))
+        with self._translating_errors():
+            return _fleet_view(self._stub.Status(pb.StatusRequest(), timeout=ANSWER_SECONDS))
 
     def set_replay_ratio(self, samples_per_insert: float | None) -> float | None:
-        """Have another replay ratio kept, None for none; the one before.
+        """Set the replay ratio of the running learner; None lifts it.
+
+        Returns:
+            The ratio until now, None for none.
 
         Raises:
-            RefusedError: it cannot be kept, or the learner answers no admins.
-            CrossborderError: as ``look``.
+            RefusedError: the learner cannot hold this ratio, or answers no admins.
+            CrossborderError: see ``fetch_status``.
         """
-        with self._asking():
+        with self._translating_errors():
             request = pb.SetReplayRatioRequest(samples_per_insert=samples_per_insert)
             found = self._stub.SetReplayRatio(request, timeout=ANSWER_SECONDS)
         return found.before if found.HasField("before") else None
 
     @contextmanager
-    def _asking(self) -> Iterator[None]:
-        """What gRPC raises becomes an error that says what to do."""
+    def _translating_errors(self) -> Iterator[None]:
+        """Turn gRPC's errors into errors that say what to do."""
         try:
             yield
         except grpc.RpcError as error:
@@ -84,8 +88,8 @@ class AdminClient:
         self._channel.close()
 
 
-def _look(found: pb.StatusResponse) -> FleetLook:
-    return FleetLook(
+def _fleet_view(found: pb.StatusResponse) -> FleetView:
+    return FleetView(
         at=time.monotonic(),
         run_id=found.run_id,
         name=found.name,
@@ -96,22 +100,15 @@ def _look(found: pb.StatusResponse) -> FleetLook:
         replay_capacity=found.replay_capacity,
         return_mean=found.return_mean if found.HasField("return_mean") else None,
         samples_per_insert=found.samples_per_insert if found.HasField("samples_per_insert") else None,
-        actors=tuple(map(_actor, found.actors)),
+        actors=tuple(map(_actor_view, found.actors)),
     )
 
 
-def _actor(found: pb.ActorStatus) -> ActorLook:
-    return ActorLook(
-        actor_id=found.actor_id,
-        host=found.host,
-        pid=found.pid,
-        state=pb.ActorState.Name(found.state).removeprefix("ACTOR_STATE_").lower(),
-        items=found.items,
-        env_steps=found.env_steps,
-        lag_opt_steps=found.lag_opt_steps if found.HasField("lag_opt_steps") else None,
-        silent_seconds=found.silent_seconds,
-        last_return=found.last_return if found.HasField("last_return") else None,
-        reconnects=found.reconnects,
-        name=found.name,
-        version=found.version,
-    )
+def _actor_view(found: Message) -> ActorView:
+    """An actor as it travels: ``ActorView`` has the fields of ``ActorStatus``, by name; None where one is absent."""
+    values: dict[str, Any] = {
+        field.name: getattr(found, field.name) if not field.has_presence or found.HasField(field.name) else None
+        for field in found.DESCRIPTOR.fields
+    }
+    state = pb.ActorState.Name(values["state"]).removeprefix("ACTOR_STATE_").lower()
+    return ActorView(**values | {"state": state})

@@ -1,6 +1,6 @@
-"""A private authority, the certificates it signs, and tokens: what a group of hosts needs to trust each other.
+"""Makes a private certificate authority, certificates and tokens, by which a group of hosts trusts each other.
 
-Needs ``crossborder[certs]``. Made for development and closed networks; elsewhere bring certificates of your own.
+Needs ``crossborder[certs]``. It is for development and closed networks; elsewhere use certificates of your own.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from common.wire.tokens import MAX_NAME, UNNAMED, Token, TokenSource, format_tok
 
 AUTHORITY_DAYS = 3650
 ALWAYS_NAMED = ("localhost", "127.0.0.1", "::1")
-"""The server's certificate is for these too: actors of its own host."""
+"""The server's certificate is valid for these names too, by which actors on its own host reach it."""
 AUTHORITY = ("ca.pem", "ca.key")
 TOKENS = ("actor.token", "admin.token")
 FOR_LEARNER = ("ca.pem", "server.pem", "server.key", *TOKENS)
 FOR_ACTORS = ("ca.pem", "actor.pem", "actor.key", "actor.token")
-"""``ca.key`` is for neither: who has it can pose as the learner."""
-MADE = (*AUTHORITY, "server.pem", "server.key", "actor.pem", "actor.key", *TOKENS)
+"""``ca.key`` is in neither list: whoever has it can pose as the learner."""
+ALL_FILES = (*AUTHORITY, "server.pem", "server.key", "actor.pem", "actor.key", *TOKENS)
 _BACKDATED = timedelta(hours=1)
-"""Hosts whose clocks are behind accept a new certificate too."""
+"""A certificate is valid from this long ago, so that hosts whose clocks are behind accept it at once."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Signed:
 
 
 def make_authority(days: int = AUTHORITY_DAYS) -> Signed:
-    """A new authority, which signs itself."""
+    """Make a new authority, whose certificate signs itself and is valid for ``days``."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = _name(f"crossborder CA {secrets.token_hex(4)}")
     usage = x509.KeyUsage(
@@ -76,13 +76,13 @@ def make_authority(days: int = AUTHORITY_DAYS) -> Signed:
 
 
 def sign(authority: Signed, name: str, hosts: Sequence[str] = (), days: int = 365) -> Signed:
-    """A certificate for both ends of TLS.
+    """Make a key and a certificate that serves at both ends of TLS.
 
     Args:
-        authority: signs it.
-        name: its common name.
-        hosts: host names and IP addresses it is valid for.
-        days: until it expires; negative for one that has.
+        authority: signs the certificate.
+        name: the common name.
+        hosts: host names and IP addresses for which the certificate is valid.
+        days: until it expires; a negative number makes one that has expired, for tests.
     """
     key = ec.generate_private_key(ec.SECP256R1())
     both_ends = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
@@ -127,7 +127,7 @@ def _host(host: str) -> x509.GeneralName:
 
 
 def load_authority(directory: Path) -> Signed:
-    """The authority that ``make_files`` left there.
+    """Load the authority that ``make_files`` wrote to a directory.
 
     Raises:
         ConfigError: it cannot be read.
@@ -143,19 +143,19 @@ def load_authority(directory: Path) -> Signed:
 
 
 def make_files(directory: Path, hosts: Sequence[str], days: int, *, renew: bool) -> list[Path]:
-    """Write everything of ``MADE``, readable by its owner alone.
+    """Write all files of ``ALL_FILES``, readable by their owner alone.
 
     Args:
-        directory: made if need be.
+        directory: is made if it does not exist.
         hosts: names and addresses by which actors reach the learner.
         days: until the certificates expire.
-        renew: keep the authority that is there and put new tokens before the newest old ones, so that whoever holds
-            either is let in; tokens with names stay. Otherwise nothing of ``MADE`` may be there.
+        renew: keep the authority, if there is one, and put a new token before the newest old one of each role. The
+            holders of both tokens are let in. Tokens with names stay. Without ``renew`` none of the files may exist.
 
     Raises:
-        ConfigError: something is there already, or cannot be read or written.
+        ConfigError: a file exists already, or cannot be read or written.
     """
-    present = [name for name in MADE if (directory / name).exists()]
+    present = [name for name in ALL_FILES if (directory / name).exists()]
     if present and not renew:
         raise ConfigError(f"{directory}: expected none of these files, found {', '.join(present)}; replace: --renew")
     has_authority = any(name in present for name in AUTHORITY)
@@ -172,7 +172,7 @@ def _pair(name: str, signed: Signed) -> dict[str, bytes]:
 
 
 def _new_tokens(path: Path) -> bytes:
-    """A new token without a name, then the newest old one, then all that have names, which stay as they are."""
+    """The token file at ``path`` renewed: a new token without a name, the newest old one, then all with names."""
     known = _tokens_of(path)
     unnamed = [token for token in known if token.name == UNNAMED]
     named = [token for token in known if token.name != UNNAMED]
@@ -188,19 +188,20 @@ def _new_token(name: str) -> Token:
 
 
 def add_token(directory: Path, role: str, name: str, *, renew: bool) -> list[Path]:
-    """Let a new holder in: add its token to the learner's file, and write a file that is for the holder alone.
+    """Make a token for a new holder: add it to the learner's file, and write it to a file for the holder alone.
 
     Args:
-        directory: of the learner's files; made if need be.
+        directory: of the learner's files; it is made if it does not exist.
         role: ``actor`` or ``admin``.
         name: of the holder.
-        renew: replace the holder's newest token, which stays valid beside the new one; otherwise it may have none.
+        renew: the holder has a token and gets another; its newest old one stays valid. Without ``renew`` the holder
+            must not have a token yet.
 
     Returns:
         The learner's file, ``ROLE.token``, and the holder's, ``ROLEs/NAME.token``.
 
     Raises:
-        ConfigError: the name is no name or taken, or a file cannot be read or written.
+        ConfigError: the name is malformed or taken, or a file cannot be read or written.
     """
     if not is_name(name) or name == UNNAMED:
         raise ConfigError(f"name: expected up to {MAX_NAME} letters, digits, '.', '_' and '-', found '{name}'")
@@ -215,12 +216,14 @@ def add_token(directory: Path, role: str, name: str, *, renew: bool) -> list[Pat
 
 
 def hand_out(directory: Path, learners: Path | None, actors: Path | None) -> list[Path]:
-    """Copy files that were made, for machines that must not see the others; the learner knows a token before actors do.
+    """Copy the files that learner and actors need to directories of their own.
+
+    The learner's come first, so that the learner knows a new token before an actor sends it.
 
     Args:
-        directory: where they were made.
-        learners: gets ``FOR_LEARNER``.
-        actors: gets ``FOR_ACTORS``; of all tokens only the one to send.
+        directory: of all files.
+        learners: the directory for ``FOR_LEARNER``; None copies nothing.
+        actors: the directory for ``FOR_ACTORS``, with no token but the one that actors send; None copies nothing.
 
     Raises:
         ConfigError: a file cannot be read or written.
@@ -250,7 +253,7 @@ def _write(directory: Path, contents: Mapping[str, bytes]) -> list[Path]:
 
 
 def _write_private(path: Path, content: bytes) -> Path:
-    """Whole or not at all: a running learner may be reading."""
+    """Write to another name and rename: a running learner may read the file at any time and must find it whole."""
     part = path.with_name(f".{path.name}.part")
     part.unlink(missing_ok=True)
     fd = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)

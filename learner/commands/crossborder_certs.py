@@ -6,9 +6,8 @@ import argparse
 import sys
 from pathlib import Path
 
-from common.errors import ConfigError, CrossborderError, PluginError
-from common.process.command import Parser, at_least, tell_error
-from common.process.log import setup_logging
+from common.errors import ConfigError, PluginError
+from common.process.command import Parser, at_least, run_command
 
 EXAMPLES = """\
   crossborder-certs --out certs --host gpu-host --host 10.0.0.5     once
@@ -68,7 +67,8 @@ def parser() -> Parser:
     return made
 
 
-def _write(arguments: argparse.Namespace) -> list[Path]:
+def _write(arguments: argparse.Namespace) -> None:
+    """Make the files that the options ask for, and print their paths."""
     try:
         from learner.commands.authority import add_token, hand_out, make_files
     except ImportError as error:
@@ -83,19 +83,13 @@ def _write(arguments: argparse.Namespace) -> list[Path]:
         made = make_files(directory, arguments.hosts, arguments.days, renew=renew)
     else:
         raise ConfigError("--host: expected a name by which actors reach the learner, found none")
-    return [*made, *hand_out(directory, arguments.for_learner, arguments.for_actors)]
+    written = [*made, *hand_out(directory, arguments.for_learner, arguments.for_actors)]
+    sys.stdout.write("".join(f"{path}\n" for path in written))
 
 
 def main(argv: list[str] | None = None) -> int:
     """The command; its exit code."""
-    arguments = parser().parse_args(argv)
-    setup_logging(arguments.log_level, arguments.log_format)
-    try:
-        written = _write(arguments)
-    except CrossborderError as error:
-        return tell_error("crossborder-certs", error, arguments.log_format)
-    sys.stdout.write("".join(f"{path}\n" for path in written))
-    return 0
+    return run_command(parser(), argv, _write)
 
 
 if __name__ == "__main__":

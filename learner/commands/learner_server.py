@@ -16,9 +16,9 @@ from learner.commands.training_command import (
     add_origin,
     add_override,
     add_resume,
-    make_parser,
+    make_training_parser,
     origin_of,
-    run_command,
+    run_training_command,
     tell_result,
 )
 
@@ -41,7 +41,7 @@ EXAMPLES = """\
 
 def parser() -> Parser:
     """The command's options."""
-    made = make_parser("learner-server", __doc__, EXAMPLES)
+    made = make_training_parser("learner-server", __doc__, EXAMPLES)
     add_override(made, "--listen", "server.listen", "HOST:PORT", "where actors connect; port 0 takes a free one")
     made.add_argument(
         "--insecure",
@@ -94,7 +94,7 @@ def main(argv: list[str] | None = None) -> int:
     if words and words[0] in COMMANDS:
         _parser, command = COMMANDS[words[0]]
         return command(words[1:])
-    return run_command(parser(), words, _train)
+    return run_training_command(parser(), words, _train)
 
 
 if __name__ == "__main__":

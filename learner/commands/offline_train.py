@@ -11,7 +11,14 @@ from rich.console import Console
 from common.config.run_config import RunConfig
 from common.process.command import Parser
 from common.process.signals import StopSignals
-from learner.commands.training_command import add_origin, add_resume, make_parser, origin_of, run_command, tell_result
+from learner.commands.training_command import (
+    add_origin,
+    add_resume,
+    make_training_parser,
+    origin_of,
+    run_training_command,
+    tell_result,
+)
 
 EXAMPLES = """\
   offline-train --config configs/pendulum_offline.yaml --dataset runs/pendulum-…       the replay of an earlier run
@@ -23,7 +30,7 @@ EXAMPLES = """\
 
 def parser() -> Parser:
     """The command's options."""
-    made = make_parser("offline-train", __doc__, EXAMPLES)
+    made = make_training_parser("offline-train", __doc__, EXAMPLES)
     made.add_argument("--dataset", metavar="SOURCE", help="minari:ID, a Minari dataset's or an earlier run's directory")
     add_resume(made)
     add_origin(made)
@@ -45,7 +52,7 @@ def _train(config: RunConfig, arguments: argparse.Namespace, console: Console | 
 
 def main(argv: list[str] | None = None) -> int:
     """The command; its exit code."""
-    return run_command(parser(), argv, _train)
+    return run_training_command(parser(), argv, _train)
 
 
 if __name__ == "__main__":

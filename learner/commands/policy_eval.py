@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from common.process.command import Parser
-from learner.commands.saved_policy import make_parser, run_command
+from learner.commands.policy_command import make_policy_parser, run_policy_command
 
 if TYPE_CHECKING:
     from common.config.run_config import EvaluatorConfig
@@ -28,7 +28,7 @@ EXAMPLES = """\
 
 def parser() -> Parser:
     """The command's options."""
-    made = make_parser("policy-eval", __doc__, EXAMPLES)
+    made = make_policy_parser("policy-eval", __doc__, EXAMPLES)
     made.add_argument("--episodes", type=int, metavar="N", help="episodes (default: as the run's evaluator)")
     made.add_argument("--seed", type=int, metavar="N", help="episode i starts from seed + i (default: the run's)")
     made.add_argument(
@@ -39,11 +39,11 @@ def parser() -> Parser:
 
 def _environment(arguments: argparse.Namespace, config: PluginConfig) -> AbstractContextManager[Env]:
     from common.envs import build_env
-    from learner.evaluation.video import filmed
+    from learner.evaluation.video import filming
 
     if arguments.record_video is None:
         return closing(build_env(config))
-    return filmed(config, Path(arguments.record_video or arguments.run / "videos"), arguments.checkpoint)
+    return filming(config, Path(arguments.record_video or arguments.run / "videos"), arguments.checkpoint)
 
 
 def _evaluate(arguments: argparse.Namespace) -> Mapping[str, object]:
@@ -72,7 +72,7 @@ def _evaluator(arguments: argparse.Namespace, saved: Mapping[str, object] | None
 
 def main(argv: list[str] | None = None) -> int:
     """The command; its exit code."""
-    return run_command(parser(), argv, _evaluate)
+    return run_policy_command(parser(), argv, _evaluate)
 
 
 if __name__ == "__main__":

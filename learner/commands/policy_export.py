@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from common.process.command import Parser
-from learner.commands.saved_policy import make_parser, run_command
+from learner.commands.policy_command import make_policy_parser, run_policy_command
 
 EXAMPLES = """\
   policy-export --run runs/cartpole-20261121-085026-3f2a --output cartpole.onnx
@@ -19,7 +19,7 @@ EXAMPLES = """\
 
 def parser() -> Parser:
     """The command's options."""
-    made = make_parser("policy-export", __doc__, EXAMPLES)
+    made = make_policy_parser("policy-export", __doc__, EXAMPLES)
     made.add_argument("--output", required=True, type=Path, metavar="FILE.onnx", help="what to write")
     return made
 
@@ -53,7 +53,7 @@ def _export(arguments: argparse.Namespace) -> Mapping[str, object]:
 
 def main(argv: list[str] | None = None) -> int:
     """The command; its exit code."""
-    return run_command(parser(), argv, _export)
+    return run_policy_command(parser(), argv, _export)
 
 
 if __name__ == "__main__":

@@ -16,10 +16,9 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from common.errors import CrossborderError, RunDirectoryError
+from common.errors import RunDirectoryError
 from common.hints import nearest_path
-from common.process.command import Parser, at_least, tell_error
-from common.process.log import setup_logging
+from common.process.command import Parser, at_least, run_command
 
 if TYPE_CHECKING:
     from learner.replay.inspection import Histogram, Inspection
@@ -167,13 +166,7 @@ def _bars(name: str, histogram: Histogram) -> Table:
 
 def main(argv: list[str] | None = None) -> int:
     """The command; its exit code."""
-    arguments = parser().parse_args(argv)
-    setup_logging(arguments.log_level, arguments.log_format)
-    try:
-        _inspect(arguments)
-    except CrossborderError as error:
-        return tell_error("replay-inspect", error, arguments.log_format)
-    return 0
+    return run_command(parser(), argv, _inspect)
 
 
 if __name__ == "__main__":

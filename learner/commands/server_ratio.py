@@ -6,13 +6,10 @@ import argparse
 import sys
 from contextlib import closing
 
-from common.errors import CrossborderError
-from common.process.command import Parser, positive, tell_error
-from common.process.log import setup_logging
+from common.process.command import Parser, positive, run_command
 from common.wire.trust import add_learner_options, read_trust
-from learner.replay.ratio import shown
+from learner.replay.ratio import format_ratio
 
-NAME = "learner-server ratio"
 EXAMPLES = """\
   learner-server ratio --learner 127.0.0.1:50051 4           each item is drawn four times on average, from now on
   learner-server ratio --learner 127.0.0.1:50051 null        both sides run free
@@ -25,13 +22,13 @@ resumed run keeps it, unless its configuration then asks for another replay.samp
 
 def parser() -> Parser:
     """The command's options."""
-    made = Parser(NAME, __doc__, EXAMPLES, level="WARNING")
+    made = Parser("learner-server ratio", __doc__, EXAMPLES, level="WARNING")
     add_learner_options(made, "the admin")
-    made.add_argument("ratio", type=_ratio, metavar="RATIO", help="items drawn per item inserted; null for none")
+    made.add_argument("ratio", type=_parse_ratio, metavar="RATIO", help="items drawn per item inserted; null for none")
     return made
 
 
-def _ratio(text: str) -> float | None:
+def _parse_ratio(text: str) -> float | None:
     return None if text == "null" else positive(text)
 
 
@@ -40,18 +37,12 @@ def _set(arguments: argparse.Namespace) -> None:
 
     with closing(AdminClient(arguments.learner, read_trust(AdminTrust, arguments))) as client:
         before = client.set_replay_ratio(arguments.ratio)
-    sys.stdout.write(f"replay ratio {shown(arguments.ratio)} instead of {shown(before)}\n")
+    sys.stdout.write(f"replay ratio {format_ratio(arguments.ratio)} instead of {format_ratio(before)}\n")
 
 
 def main(argv: list[str] | None = None) -> int:
     """The command; its exit code."""
-    arguments = parser().parse_args(argv)
-    setup_logging(arguments.log_level, arguments.log_format)
-    try:
-        _set(arguments)
-    except CrossborderError as error:
-        return tell_error(NAME, error, arguments.log_format)
-    return 0
+    return run_command(parser(), argv, _set)
 
 
 if __name__ == "__main__":

@@ -18,14 +18,14 @@ from common.process.command import Parser, at_least, positive, tell_error
 from common.process.log import setup_logging
 from common.process.signals import StopSignals
 from common.wire.trust import add_learner_options, read_trust
-from learner.commands.fleet import PRESENT, SORTS, STATES, Choice, Fleet
+from learner.commands.fleet_table import PRESENT, SORTS, STATES, Choice, FleetTable
 
 if TYPE_CHECKING:
     from learner.commands.admin_client import AdminClient
 
 NAME = "learner-server status"
 HEAD_ROWS: Final = 6
-"""Lines of a terminal that the table's head and its margins take."""
+"""Lines of a terminal that are not for actors: the headline, the headings, the cursor's line."""
 EXAMPLES = """\
   learner-server status --learner 127.0.0.1:50051            until Ctrl-C; --once shows it once
   learner-server status --learner 127.0.0.1:50051 --json     one look, for a script
@@ -69,9 +69,9 @@ def _show(arguments: argparse.Namespace, stopped: threading.Event) -> None:
 
     choice = Choice(arguments.state, arguments.host, arguments.sort, arguments.rows, arguments.page)
     with closing(AdminClient(arguments.learner, read_trust(AdminTrust, arguments))) as client:
-        before = client.look()
-        stopped.wait(arguments.interval)
-        fleet = Fleet(before, client.look())
+        before = client.fetch_status()
+        stopped.wait(arguments.interval)  # The rates of a table need two views.
+        fleet = FleetTable(before, client.fetch_status())
         if arguments.json:
             sys.stdout.write(json.dumps(fleet.to_json(choice)) + "\n")
         elif arguments.once:
@@ -80,7 +80,9 @@ def _show(arguments: argparse.Namespace, stopped: threading.Event) -> None:
             _show_live(client, fleet, choice, arguments.interval, stopped)
 
 
-def _show_live(client: AdminClient, fleet: Fleet, choice: Choice, interval: float, stopped: threading.Event) -> None:
+def _show_live(
+    client: AdminClient, fleet: FleetTable, choice: Choice, interval: float, stopped: threading.Event
+) -> None:
     console = Console()
     with Live(console=console, auto_refresh=False) as live:
         while True:
@@ -88,7 +90,7 @@ def _show_live(client: AdminClient, fleet: Fleet, choice: Choice, interval: floa
             live.update(fleet.table(replace(choice, rows=room)), refresh=True)
             if stopped.wait(interval):
                 return
-            fleet = Fleet(fleet.now, client.look())
+            fleet = FleetTable(fleet.now, client.fetch_status())
 
 
 def main(argv: list[str] | None = None) -> int:

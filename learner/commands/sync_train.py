@@ -10,7 +10,14 @@ from rich.console import Console
 from common.config.run_config import RunConfig
 from common.process.command import Parser
 from common.process.signals import StopSignals
-from learner.commands.training_command import add_origin, add_resume, make_parser, origin_of, run_command, tell_result
+from learner.commands.training_command import (
+    add_origin,
+    add_resume,
+    make_training_parser,
+    origin_of,
+    run_training_command,
+    tell_result,
+)
 
 EXAMPLES = """\
   sync-train --config configs/cartpole.yaml                the same configuration as learner-server
@@ -22,7 +29,7 @@ EXAMPLES = """\
 
 def parser() -> Parser:
     """The command's options."""
-    made = make_parser("sync-train", __doc__, EXAMPLES)
+    made = make_training_parser("sync-train", __doc__, EXAMPLES)
     add_resume(made)
     add_origin(made)
     return made
@@ -41,7 +48,7 @@ def _train(config: RunConfig, arguments: argparse.Namespace, console: Console | 
 
 def main(argv: list[str] | None = None) -> int:
     """The command; its exit code."""
-    return run_command(parser(), argv, _train)
+    return run_training_command(parser(), argv, _train)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What the learner's commands have in common: options, configuration, outcome, exit code."""
+"""The options, the configuration and the summary that the three commands that train share."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 Train = Callable[[RunConfig, argparse.Namespace, Console | None, StopSignals], None]
 
 
-def make_parser(name: str, description: str, examples: str) -> Parser:
-    """A parser with the options that every way to train has."""
+def make_training_parser(name: str, description: str, examples: str) -> Parser:
+    """A parser with the options of every command that trains."""
     parser = Parser(name, description, examples)
     parser.add_argument("--config", type=Path, metavar="FILE", help="the run's YAML file")
     parser.add_argument(
@@ -41,7 +41,7 @@ def make_parser(name: str, description: str, examples: str) -> Parser:
 
 
 def add_resume(parser: argparse.ArgumentParser) -> None:
-    """The option to go on with a run."""
+    """Add ``--resume``."""
     parser.add_argument(
         "--resume",
         nargs="?",
@@ -52,7 +52,7 @@ def add_resume(parser: argparse.ArgumentParser) -> None:
 
 
 def add_origin(parser: argparse.ArgumentParser) -> None:
-    """The options to begin a new run from an earlier one."""
+    """Add ``--from`` and ``--with``, which begin a new run from an earlier one."""
     parser.add_argument(
         "--from",
         dest="origin",
@@ -71,21 +71,21 @@ def add_origin(parser: argparse.ArgumentParser) -> None:
 
 
 def _origin_options(text: str) -> frozenset[str]:
-    """The type of ``--with``."""
-    from learner.storage.origin import OPTIONS  # It imports torch: only where it is asked for.
+    """Parse the value of ``--with``."""
+    from learner.storage.origin import OPTIONS  # Imports torch, which takes seconds: --help does without.
 
     found = frozenset(text.split(","))
-    strange = sorted(found - OPTIONS.keys())
-    if strange:
-        raise argparse.ArgumentTypeError(f"unknown value '{strange[0]}'{nearest(strange[0], OPTIONS)}")
+    unknown = sorted(found - OPTIONS.keys())
+    if unknown:
+        raise argparse.ArgumentTypeError(f"unknown value '{unknown[0]}'{nearest(unknown[0], OPTIONS)}")
     return found
 
 
 def origin_of(arguments: argparse.Namespace) -> Origin | None:
-    """What ``--from`` and ``--with`` name, read; None without them.
+    """The run or checkpoint that ``--from`` and ``--with`` name; None without ``--from``.
 
     Raises:
-        CrossborderError: there is nothing there that a run could begin from.
+        CrossborderError: no run can begin from it.
     """
     from learner.storage.origin import Origin
 
@@ -95,7 +95,7 @@ def origin_of(arguments: argparse.Namespace) -> Origin | None:
 
 
 def _require_consistent(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> None:
-    """End with the usage if options contradict each other."""
+    """End the command with its usage if options contradict each other."""
     if arguments.origin_options and arguments.origin is None:
         parser.error("--with says what --from takes: name a run with --from")
     if not isinstance(arguments.resume, str):
@@ -108,7 +108,7 @@ def _require_consistent(parser: argparse.ArgumentParser, arguments: argparse.Nam
 
 
 def _load(arguments: argparse.Namespace) -> RunConfig:
-    """The configuration that the options name."""
+    """Load the configuration that the options name."""
     resume = arguments.resume
     if isinstance(resume, str):
         directory = Path(resume)
@@ -120,7 +120,7 @@ def _load(arguments: argparse.Namespace) -> RunConfig:
 
 
 def add_override(parser: argparse.ArgumentParser, option: str, key: str, metavar: str, text: str) -> None:
-    """An option that stands for one value of the configuration."""
+    """Add an option that sets one value of the configuration, as ``--set KEY=VALUE`` does."""
     parser.add_argument(
         option,
         action="append",
@@ -131,8 +131,17 @@ def add_override(parser: argparse.ArgumentParser, option: str, key: str, metavar
     )
 
 
-def run_command(parser: argparse.ArgumentParser, argv: list[str] | None, train: Train) -> int:
-    """Parse, configure, train; the exit code."""
+def run_training_command(parser: argparse.ArgumentParser, argv: list[str] | None, train: Train) -> int:
+    """Run a command that trains: parse its words, load and check the configuration, train.
+
+    Args:
+        parser: of the command.
+        argv: its words; None takes those of this process.
+        train: trains until the run ends or a signal comes.
+
+    Returns:
+        The exit code.
+    """
     arguments = parser.parse_args(argv)
     _require_consistent(parser, arguments)
     console = Console(stderr=True) if sys.stderr.isatty() and arguments.log_format == "text" else None
@@ -142,7 +151,7 @@ def run_command(parser: argparse.ArgumentParser, argv: list[str] | None, train: 
         config = _load(arguments)
         trains = not (arguments.show_config or arguments.check)
         if trains and config.run_dir is not None:
-            require_free(config.run_dir)  # First: the check imports the agent, and so torch, which takes seconds.
+            require_free(config.run_dir)  # Before the check, which imports the agent and with it torch for seconds.
         config.check()
         if arguments.show_config:
             sys.stdout.write(dump_config(config))
@@ -162,7 +171,7 @@ def run_command(parser: argparse.ArgumentParser, argv: list[str] | None, train: 
 
 
 def _check(config: RunConfig) -> None:
-    from learner.evaluation.eval_env import build_eval_env
+    from learner.evaluation.evaluator import build_eval_env
     from learner.loop.learner_parts import build_learner_parts
 
     parts = build_learner_parts(config)
@@ -172,10 +181,10 @@ def _check(config: RunConfig) -> None:
 
 
 def tell_result(config: RunConfig, result: Result, statistics: str) -> None:
-    """Print the summary.
+    """Print the summary of a run that has ended.
 
     Raises:
-        BudgetExhaustedError: there was a target and training ended before it was reached.
+        BudgetExhaustedError: training ended before it reached the target score of the configuration.
     """
     from learner.loop.learner import Outcome
 

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 import numpy as np
 
-from common.data import PRIORITY, Items
+from common.data import PRIORITY, Array, Items
 from common.parts import Parts
 from learner.replay.memory import ReplayMemory
 from learner.replay.reader import ReplayReader
-from learner.replay.recovery import whole_bounds
+from learner.replay.recovery import find_whole_bounds
 
 CHUNK: Final = 1024
 """Items that are read at a time."""
@@ -34,8 +35,8 @@ class SavedReplay:
 
     def __init__(self, directory: Path) -> None:
         self.name = str(directory)
-        self._memory = ReplayMemory.saved(directory / "shared" / "replay")
-        self._first, self._end = whole_bounds(self._memory)
+        self._memory = ReplayMemory.open_saved(directory / "shared" / "replay")
+        self._first, self._end = find_whole_bounds(self._memory)
 
     def __len__(self) -> int:
         return self._end - self._first
@@ -48,5 +49,10 @@ class SavedReplay:
         reader = ReplayReader(self._memory)
         for start in range(self._first, self._end, CHUNK):
             index = np.arange(start, min(start + CHUNK, self._end))
-            _, items = reader.take(lambda _, index=index: {"index": index}, len(index))
+            _, items = reader.take(partial(_choose, index), len(index))
             yield {column.name: items[column.name] for column in schema.columns}
+
+
+def _choose(index: Array, _: int) -> Items:
+    """A ``Draw`` that chooses the items at ``index``, not random ones."""
+    return {"index": index}

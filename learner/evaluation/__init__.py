@@ -1,1 +1,1 @@
-"""Scoring the policy, beside training or between its steps; films and exported policies."""
+"""Evaluations of the policy, within training or in a process beside it; policies as videos and as ONNX files."""

@@ -1,22 +1,50 @@
-"""Scoring: greedy episodes on an environment of the learner's own (border's DefaultEvaluator)."""
+"""The evaluator of a run, and the environment on which it scores the policy."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from common.config.run_config import EvaluatorArguments, EvaluatorConfig
-from common.envs import Env
+from common.envs import Env, build_env, spec_of
+from common.errors import ConfigError
 from common.interfaces import Agent, Evaluation, Evaluator
+from common.plugins.part_config import EnvConfig
+
+
+def build_eval_env(config: EnvConfig, training: Env) -> Env:
+    """Build the environment of evaluations; ``training`` is the one whose spaces it must have.
+
+    Raises:
+        PluginError: it cannot be built.
+        ConfigError: its observation or action space differs from that of training.
+    """
+    env = build_env(config.for_evaluation())
+    expected, found = spec_of(training), spec_of(env)
+    if found != expected:
+        env.close()
+        raise ConfigError(f"env.eval_params: expected the spaces of training, {expected}, found {found}")
+    return env
 
 
 def build_evaluator(env: Env, config: EvaluatorConfig) -> Evaluator:
-    """The evaluator that the configuration names."""
+    """Build the evaluator that ``evaluator.target`` names.
+
+    Raises:
+        PluginError: it cannot be loaded or built.
+    """
     evaluator: Evaluator = config.build(**EvaluatorArguments(env=env, config=config))
     return evaluator
 
 
 class DefaultEvaluator:
-    """Mean undiscounted return over ``episodes``; episode i starts from ``reset(seed=seed + i)``."""
+    """Scores the mean undiscounted return of greedy episodes (border's ``DefaultEvaluator``).
+
+    Episode i begins with ``reset(seed=config.seed + i)``, so that all evaluations of a run see the same episodes.
+
+    Args:
+        env: no other code steps it.
+        config: episodes, seed, and the steps after which an episode is cut off.
+    """
 
     def __init__(self, env: Env, config: EvaluatorConfig) -> None:
         self._env = env
@@ -36,6 +64,7 @@ class DefaultEvaluator:
         )
 
     def _episode(self, agent: Agent, index: int) -> float:
+        """Play one episode; its return."""
         obs, _ = self._env.reset(seed=self._config.seed + index)
         total = 0.0
         for _ in range(self._config.max_steps):

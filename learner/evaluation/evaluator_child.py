@@ -1,8 +1,12 @@
-"""The evaluator process: scores one candidate after another while training goes on.
+"""The evaluator process: evaluates one candidate after another while training goes on.
 
-Start: boot line on stdin → environment, agent, evaluator built → one event that it is ready.
-Then each line on stdin asks for a score of the candidate as it lies there; the event that answers names its opt steps.
-End: stdin closed → the evaluation, if any, ends at its next environment step, or else the process does a little later.
+Start: it reads the boot line from stdin, builds environment, agent and evaluator, and says that it is ready.
+Then each line on stdin asks for an evaluation of the candidate. The answer is an event with the candidate's opt steps.
+End: when stdin closes, the evaluation that is running ends at its next environment step and the process with it.
+
+There are two threads. The main thread reads the lines and evaluates. The lifeline rings a bell for as long as the
+trainer holds the other end of stdin, also while the main thread is in an evaluation of hours; when stdin closes it
+makes the environment raise, and kills the process if that does not end it.
 """
 
 from __future__ import annotations
@@ -28,28 +32,30 @@ from common.parts import build_parts
 from common.process.child import Event, say, say_error
 from common.process.log import setup_logging
 from common.settings import Settings, validate
-from learner.evaluation.eval_env import build_eval_env
-from learner.evaluation.evaluator import build_evaluator
+from learner.evaluation.evaluator import build_eval_env, build_evaluator
 from learner.evaluation.scoring import AbandonableEnv, EvaluationAbandoned
 from learner.shared.bell import Bell
 from learner.storage.checkpoint import load_params
 
 log = logging.getLogger(__name__)
 GRACE_SECONDS = 1.0
+"""For the main thread to end once the trainer is gone."""
 BEAT_SECONDS = 0.5
+"""Between two signs of life."""
 
 
 class EvaluatorBoot(Settings):
-    """What the trainer tells its evaluator process on stdin."""
+    """The boot line."""
 
     config: RunConfig
     candidate: Path
+    """The directory of the checkpoint that is evaluated; the trainer replaces its contents between two evaluations."""
     bell_fd: int
-    """Write end of the bell that the child rings as a sign of life."""
+    """The write end of the bell."""
 
 
 def serve(boot: EvaluatorBoot, trainer_gone: threading.Event) -> None:
-    """Answer until the trainer is gone.
+    """Answer the trainer's lines until it is gone.
 
     Raises:
         CrossborderError: a part cannot be built.
@@ -67,13 +73,14 @@ def serve(boot: EvaluatorBoot, trainer_gone: threading.Event) -> None:
             say(_answer(evaluator, parts.agent, boot.candidate))
 
 
-def _end_hung(where: str) -> None:
-    """End the process, since a thread cannot be ended; the trainer starts another."""
-    log.error("an environment of the evaluation does not return:\n%s", where)
+def _end_hung(stack: str) -> None:
+    """End the process, since Python cannot end a thread; the trainer's supervisor starts another process."""
+    log.error("an environment of the evaluation does not return:\n%s", stack)
     os._exit(say_error(EnvHungError("an environment has not returned within env.timeout_seconds")))
 
 
 def _answer(evaluator: Evaluator, agent: Agent, candidate: Path) -> Event:
+    """Evaluate the candidate; the event for the trainer, which holds the score or the error."""
     try:
         params, meta = load_params(candidate)
         agent.load_params(params)
@@ -87,13 +94,13 @@ def _answer(evaluator: Evaluator, agent: Agent, candidate: Path) -> Event:
             "record": record,
             "seconds": seconds,
         }
-    except (Exception, SystemExit) as error:  # noqa: BLE001 - the trainer gets it
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - the trainer raises it
         failure = _typed(error)
         return {"failure": str(failure), "exit_code": failure.exit_code}
 
 
 def _typed(error: Exception | SystemExit) -> CrossborderError:
-    """The error itself, or one that names it; then its traceback is in the log."""
+    """An error that can cross to the trainer. The traceback of any other error is logged here, where it is known."""
     if isinstance(error, CrossborderError):
         return error
     log.error("the evaluator failed", exc_info=error)
@@ -101,17 +108,20 @@ def _typed(error: Exception | SystemExit) -> CrossborderError:
 
 
 def _outlive_no_trainer(trainer_gone: threading.Event, bell: Bell) -> None:
-    """Until the other end of stdin is closed show life, whatever the main thread does; then see that it ends."""
+    """The lifeline: ring the bell until the trainer closes stdin, then end this process."""
     hang_up = select.poll()
-    hang_up.register(sys.stdin.fileno(), 0)  # Hang-ups are always reported; lines are left to the main thread.
+    hang_up.register(
+        sys.stdin.fileno(), 0
+    )  # With no event asked for, poll reports the hang-up alone and takes no line.
     while not hang_up.poll(1000 * BEAT_SECONDS):
         bell.ring()
     trainer_gone.set()
     time.sleep(GRACE_SECONDS)
-    os.killpg(0, signal.SIGKILL)  # With what the environment may have started.
+    os.killpg(0, signal.SIGKILL)  # The group has the processes that an environment may have started too.
 
 
 def main() -> int:
+    """Run the process; its exit code."""
     setup_logging(form="json")
     trainer_gone = threading.Event()
     try:
@@ -120,7 +130,7 @@ def main() -> int:
             target=_outlive_no_trainer, args=(trainer_gone, Bell(-1, boot.bell_fd)), name="lifeline", daemon=True
         ).start()
         serve(boot, trainer_gone)
-    except Exception as error:  # noqa: BLE001 - the trainer gets it
+    except Exception as error:  # noqa: BLE001 - the trainer raises it
         return say_error(_typed(error))
     return 0
 

@@ -1,4 +1,10 @@
-"""The trainer's handle on its evaluator process: hands over candidates, takes scores, keeps exactly what was scored."""
+"""The trainer's side of the evaluator process: it writes candidates, asks for scores and keeps the best candidate.
+
+Trainer and child share one directory, ``.candidate``. The trainer writes the agent there and sends the child a line;
+the child reads the directory, evaluates and answers with an event. The trainer writes no further candidate before the
+answer has come, so the child never reads a directory that is being written. The agent goes on learning meanwhile: if
+the score is the best so far, the trainer renames the directory that was scored to ``best/`` and saves nothing anew.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +19,7 @@ from common.errors import CheckpointError, CrossborderError, by_exit_code
 from common.interfaces import Agent, Evaluation
 from common.process.child import Child, Event, Supervisor
 from common.process.clocks import Deadline, Stillness
-from learner.evaluation.scoring import Scored
+from learner.evaluation.scoring import FinishedEvaluation
 from learner.shared.bell import Bell
 from learner.storage.checkpoint import Checkpoints
 from learner.storage.moment import Moment
@@ -21,21 +27,24 @@ from learner.storage.moment import Moment
 log = logging.getLogger(__name__)
 CANDIDATE = ".candidate"
 READY_SECONDS = 120.0
+"""For the child to build environment, agent and evaluator."""
 END_SECONDS = 3.0
 MAX_ASKS = 2
-"""For one candidate; an environment that hangs at it once may do so each time."""
+"""Processes that are asked for the score of one candidate: if an environment hangs at it, each of them may end."""
 LISTEN_SECONDS = 0.1
-"""One wait for the child; its restart and an abandonment are seen after it at latest."""
+"""One wait for an answer. Between two waits the trainer looks whether the child was restarted or is to be abandoned."""
 
 
 class EvaluatorProcess:
-    """A ``Scoring`` in a child process, on a candidate checkpoint that becomes ``best/`` if its score is the best.
+    """A ``Scoring`` in a child process.
 
-    The child is restarted when it dies or hangs and then asked again, ``MAX_ASKS`` times in all; after that the
-    candidate has no score. All methods but ``abandon`` belong to one thread.
+    Three threads meet here. The trainer's calls every method but ``abandon``, which a signal's thread may call. The
+    supervisor's restarts the child when it dies or hangs: it replaces ``supervisor.child``, and the trainer's thread
+    sees another child than the one it asked and asks again. If the child cannot be restarted, the supervisor's thread
+    leaves the reason in ``_failure``, and the trainer's raises it at the next ``poll``.
 
     Args:
-        config: the run's; the child builds environment, agent and evaluator from it.
+        config: of the run; the child builds environment, agent and evaluator from it.
         checkpoints: takes the candidates and ``best/``.
 
     Raises:
@@ -51,9 +60,11 @@ class EvaluatorProcess:
         }
         self._bell = Bell.create()
         self._beats, self._hung_seconds = 0, _hung_seconds(config)
-        self._stillness = Stillness(self._heard_beats)
+        self._stillness = Stillness(self._count_beats)
         self._running: Moment | None = None
+        """When the candidate was written whose score is awaited; None if no score is."""
         self._asked: Child | None = None
+        """The child that was asked last for this score."""
         self._asks = 0
         self._failure: CrossborderError | None = None
         self._abandoned = threading.Event()
@@ -74,12 +85,13 @@ class EvaluatorProcess:
         self._stillness.begin()
         return child
 
-    def _heard_beats(self) -> int:
+    def _count_beats(self) -> int:
+        """The signs of life so far, those since the last call included."""
         self._beats += self._bell.wait(0.0)
         return self._beats
 
     def _is_hung(self) -> bool:
-        """Whether the child's process is stopped. What its main thread does may take as long as it likes."""
+        """Whether the whole process stands still. An evaluation may take any time: another thread shows the life."""
         return self._hung_seconds is not None and self._stillness.seconds() > self._hung_seconds
 
     def _fail(self, error: CrossborderError) -> None:
@@ -89,11 +101,11 @@ class EvaluatorProcess:
     def restarts(self) -> int:
         return self._supervisor.restarts
 
-    def begin(self, agent: Agent, moment: Moment) -> Scored | None:
+    def begin(self, agent: Agent, moment: Moment) -> FinishedEvaluation | None:
         if self._abandoned.is_set():
             return None
         if self._running is not None:
-            level = logging.DEBUG if self.skipped else logging.INFO  # Once is enough to tell.
+            level = logging.DEBUG if self.skipped else logging.INFO  # Most readers need to hear this only once.
             log.log(level, "opt step %d: evaluation skipped, the one before still runs", moment.opt_steps)
             self.skipped += 1
             return None
@@ -107,7 +119,7 @@ class EvaluatorProcess:
         return None
 
     def _ask(self, moment: Moment) -> Child | None:
-        """Ask the present child, once; a restarted one is another. None when there have been enough."""
+        """Ask the present child for the score unless it was asked before; None if ``MAX_ASKS`` children ended at it."""
         child = self._supervisor.child
         if child is self._asked:
             return child
@@ -119,15 +131,19 @@ class EvaluatorProcess:
         self._asked, self._asks = child, self._asks + 1
         return child
 
-    def finished(self, *, wait: bool = False) -> Scored | None:
-        scored = self._listen(Deadline(self._finish_seconds if wait else 0.0))
+    def poll(self, *, wait: bool = False) -> FinishedEvaluation | None:
+        finished = self._listen(Deadline(self._finish_seconds if wait else 0.0))
         if wait and self._running is not None:
             log.warning("opt step %d: the evaluation is abandoned", self._running.opt_steps)
             self.abandon()
             self._running = None
-        return scored
+        return finished
 
-    def _listen(self, deadline: Deadline) -> Scored | None:
+    def _listen(self, deadline: Deadline) -> FinishedEvaluation | None:
+        """Wait for the answer until the deadline.
+
+        The events of a child that died are never read: each round takes the present child, and asks it first.
+        """
         while not self._abandoned.is_set():
             if self._failure is not None:
                 raise self._failure
@@ -136,27 +152,27 @@ class EvaluatorProcess:
                 return None
             with contextlib.suppress(queue.Empty):
                 answer = child.events.get(timeout=min(LISTEN_SECONDS, deadline.remaining()))
-                return self._scored(answer, self._running)
+                return self._finish(answer, self._running)
             if deadline.passed():
                 return None
         return None
 
-    def _scored(self, answer: Event, moment: Moment) -> Scored:
+    def _finish(self, answer: Event, moment: Moment) -> FinishedEvaluation:
         self._running = None
         if "failure" in answer:
             raise by_exit_code(answer["exit_code"], f"evaluator: {answer['failure']}")
         assert answer["opt_steps"] == moment.opt_steps, "there is one candidate at a time"
-        return Scored(moment, Evaluation(answer["score"], answer["record"]), answer["seconds"])
+        return FinishedEvaluation(moment, Evaluation(answer["score"], answer["record"]), answer["seconds"])
 
-    def keep_best(self, agent: Agent, scored: Scored) -> None:  # noqa: ARG002 - it has gone on learning
+    def keep_best(self, agent: Agent, finished: FinishedEvaluation) -> None:  # noqa: ARG002 - it has learnt further
         draft = self._checkpoints.directory / CANDIDATE
-        self._checkpoints.keep(draft, "best", score=scored.evaluation.score)
+        self._checkpoints.keep(draft, "best", score=finished.evaluation.score)
 
     def abandon(self) -> None:
         self._abandoned.set()
 
     def end(self) -> None:
-        """End the child, and what it still evaluates; no candidate is left behind."""
+        """End the child, in the midst of an evaluation too, and remove the candidate."""
         self._supervisor.stop_watching()
         self._supervisor.child.end(END_SECONDS)
         self._bell.close()
@@ -164,6 +180,10 @@ class EvaluatorProcess:
 
 
 def _hung_seconds(config: RunConfig) -> float | None:
-    """An environment may keep the whole process from running for a while, though not beyond its own timeout."""
+    """Seconds without a sign of life after which the child is killed; None never kills it.
+
+    An environment that holds Python's interpreter lock stops every thread of the child. It may do so for up to
+    ``env.timeout_seconds``, after which the child's own watchdog ends the child.
+    """
     hung, timeout = config.server.hung_seconds, config.env.timeout_seconds
     return None if hung is None or timeout is None else max(hung, 2 * timeout)

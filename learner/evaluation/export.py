@@ -1,4 +1,4 @@
-"""A policy as an ONNX file, which runs without this project: ``pip install 'crossborder[export]'``."""
+"""Writes a policy as an ONNX file, which runs without this project: ``pip install 'crossborder[export]'``."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 import onnx
-import onnxscript  # noqa: F401 - torch's exporter needs it; here it is missed at once
+import onnxscript  # noqa: F401 - torch's exporter needs it; if it is missing, the error comes here and not in the midst of an export
 import torch
 
 from common.errors import ConfigError, PluginError
@@ -26,21 +26,21 @@ def export_policy(
     """Write a policy as ONNX: input ``obs`` ``[batch, *shape]``, output ``action`` ``[batch, *action_shape]``.
 
     Args:
-        policy: gives actions for observations, see ``Agent.policy``.
-        observations: their space; the input has its dtype.
-        metadata: becomes the model's ``metadata_props``.
+        policy: maps observations to actions, see ``Agent.policy``.
+        observations: the space of the observations; the input has its shape and dtype.
+        metadata: becomes the ``metadata_props`` of the ONNX model.
         path: of the file.
 
     Raises:
-        PluginError: ONNX cannot express the policy for batches of any size.
+        PluginError: the policy cannot be exported for batches of any size.
         ConfigError: the file cannot be written.
     """
     blank = torch.from_numpy(np.zeros((2, *(observations.shape or ())), observations.dtype))
     try:
-        with _without_remarks():
+        with _muting_torch():
             model = _to_onnx(policy.eval(), blank)
     except RuntimeError as error:
-        raise PluginError(f"the policy cannot be exported: {_reason(error)}") from error
+        raise PluginError(f"the policy cannot be exported: {_first_cause(error)}") from error
     onnx.helper.set_model_props(model, dict(metadata))
     onnx.checker.check_model(model, full_check=True)
     try:
@@ -50,7 +50,7 @@ def export_policy(
 
 
 def _to_onnx(policy: torch.nn.Module, obs: torch.Tensor) -> onnx.ModelProto:
-    """In two steps, because ``torch.onnx.export`` alone falls back to the batch size of ``obs`` without a word."""
+    """Export in two steps: ``torch.onnx.export`` alone silently falls back to a fixed batch size, that of ``obs``."""
     shapes = ({0: torch.export.Dim("batch")},)
     program = torch.export.export(policy, (obs,), dynamic_shapes=shapes, strict=False)
     exported = torch.onnx.export(
@@ -67,21 +67,21 @@ def _to_onnx(policy: torch.nn.Module, obs: torch.Tensor) -> onnx.ModelProto:
 
 
 @contextmanager
-def _without_remarks() -> Iterator[None]:
-    """Torch's exporter says that torchvision is missing and that torch uses what torch will remove."""
-    remarks = logging.getLogger("torch.onnx")
-    level = remarks.level
-    remarks.setLevel(logging.ERROR)
+def _muting_torch() -> Iterator[None]:
+    """Silence torch's exporter: it warns that torchvision is missing and of deprecations in torch's own code."""
+    logger = logging.getLogger("torch.onnx")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", FutureWarning)
             yield
     finally:
-        remarks.setLevel(level)
+        logger.setLevel(level)
 
 
-def _reason(error: BaseException) -> str:
-    """The first line of what it all began with."""
+def _first_cause(error: BaseException) -> str:
+    """The first line of the error at the end of the chain of causes."""
     while error.__cause__ is not None:
         error = error.__cause__
     return str(error).partition("\n")[0]

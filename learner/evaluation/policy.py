@@ -1,4 +1,4 @@
-"""A saved policy that takes observations as the environment gives them."""
+"""Saved policies for use in other programs: they take single observations as the environment gives them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from learner.storage.checkpoint import load_agent
 
 
 class Policy:
-    """Greedy actions for single observations, which ``agent.sample`` takes only after they were laid into one array.
+    """Greedy actions for single observations of any space; ``Agent.sample`` takes batches of arrays alone.
 
     Args:
         agent: in eval mode.
@@ -25,7 +25,7 @@ class Policy:
         self._observations, self._boxed = observations, box_of(observations)
 
     def __call__(self, observation: Any) -> Any:
-        """The action for one observation as the environment gives it; the action is one that its ``step`` takes."""
+        """Choose an action for one observation; it can be passed to the environment's ``step``."""
         return self.agent.sample(as_element_of(self._boxed, self._observations, observation)[None])[0]
 
 
@@ -37,7 +37,7 @@ def load_policy(directory: Path) -> Policy:
 
     Raises:
         CheckpointError: the directory holds no readable checkpoint.
-        PluginError: the environment, which is asked for its observation space, or the agent cannot be built.
+        PluginError: the agent, or the environment that knows the observation space, cannot be built.
     """
     agent, config, _ = load_agent(directory)
     env = build_raw_env(config.env)

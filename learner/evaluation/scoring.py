@@ -1,6 +1,6 @@
-"""Where the agent is scored; the learner only says when.
+"""Evaluations during training: the interface that the learner calls, and evaluations that training waits for.
 
-Here training waits for an evaluation; ``learner/evaluation/evaluator_process.py`` has a child do it meanwhile.
+``learner/evaluation/evaluator_process.py`` has the other implementation: a child evaluates while training goes on.
 """
 
 from __future__ import annotations
@@ -26,8 +26,11 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Scored:
-    """An evaluation that has finished, the moment of training whose agent it scored, and the seconds it took."""
+class FinishedEvaluation:
+    """An evaluation of the agent as it was at a moment of training, and the seconds that the evaluation took.
+
+    The moment may lie far back: a child process evaluates while the agent goes on learning.
+    """
 
     moment: Moment
     evaluation: Evaluation
@@ -35,54 +38,67 @@ class Scored:
 
 
 class Scoring(Protocol):
-    """Scores the agent as it is at some moments of training, one evaluation at a time."""
+    """Evaluates the agent at moments that the learner chooses, one evaluation at a time."""
 
     skipped: int
-    """Evaluations that were due while another one still ran."""
+    """Evaluations that were due while an earlier one was still running."""
 
     @property
     def restarts(self) -> int:
-        """Times that a process which scores was started again."""
+        """How often the evaluator process was restarted."""
 
-    def begin(self, agent: Agent, moment: Moment) -> Scored | None:
-        """Score the agent as it is now; None if that takes a while, was skipped or was abandoned.
+    def begin(self, agent: Agent, moment: Moment) -> FinishedEvaluation | None:
+        """Evaluate the agent as it is now.
+
+        Returns:
+            The evaluation if it has finished already. None if it runs on (``poll`` returns it later), was skipped
+            because an earlier one is still running, or was abandoned.
 
         Raises:
-            Exception: what the evaluator raised.
+            Exception: the evaluator raised it.
         """
 
-    def finished(self, *, wait: bool = False) -> Scored | None:
-        """An evaluation that was begun earlier and has finished since; each once.
+    def poll(self, *, wait: bool = False) -> FinishedEvaluation | None:
+        """Return the evaluation that is running if it has finished by now; each evaluation is returned once.
 
         Args:
-            wait: for the one that still runs, though not for ever; when that time is over it is abandoned.
+            wait: wait up to ``evaluator.finish_seconds`` for it, then abandon it.
 
         Raises:
             CrossborderError: the evaluator failed.
         """
 
-    def keep_best(self, agent: Agent, scored: Scored) -> None:
-        """Save as ``best/`` what has just been scored.
+    def keep_best(self, agent: Agent, finished: FinishedEvaluation) -> None:
+        """Save the policy of an evaluation that has just been returned as ``best/``.
+
+        Args:
+            agent: may have learnt further since the evaluation began.
+            finished: the evaluation.
 
         Raises:
             CheckpointError: it cannot be saved.
         """
 
     def abandon(self) -> None:
-        """Score nothing from now on, and end what runs soon; from any thread."""
+        """End the evaluation that is running soon, and begin none from now on. Any thread may call this."""
 
 
 class EvaluationAbandoned(BaseException):
-    """Ends an evaluation from within; no ``Exception``, so that an evaluator that handles those lets it through."""
+    """Ends an evaluation from within its environment.
+
+    It is no ``Exception``, so an evaluator of the user's that catches every ``Exception`` lets it through.
+    """
 
 
 class AbandonableEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """An environment whose next step raises once ``abandoned`` is set: so any evaluator can be ended early.
+    """An environment whose next step raises ``EvaluationAbandoned`` once an event is set.
+
+    Every evaluator steps its environment, so this ends any evaluator early, and it needs to know nothing of it.
 
     Args:
-        env: the one to evaluate on.
-        abandoned: set from another thread.
-        busy: says since when the environment has been busy.
+        env: the environment of the evaluations.
+        abandoned: the event; another thread sets it.
+        busy: is told when a call into the environment begins and ends, for a ``Watchdog``.
         show_life: called at each step and reset.
     """
 
@@ -97,21 +113,22 @@ class AbandonableEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
         self._abandoned, self._busy, self._show_life = abandoned, busy or Busy(), show_life
 
     def __getattr__(self, name: str) -> Any:
-        """An evaluator finds what its environment has beyond gymnasium's interface."""
-        if name.startswith("_"):  # Also what copying looks for before there is an environment.
+        """Give an evaluator the attributes that its environment has beyond gymnasium's interface."""
+        if name.startswith("_"):  # copy and pickle ask for such names before there is an environment.
             raise AttributeError(name)
         return getattr(self.env, name)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        with self._watched():
+        with self._watching():
             return self.env.reset(seed=seed, options=options)
 
     def step(self, action: Any) -> Any:
-        with self._watched():
+        with self._watching():
             return self.env.step(action)
 
     @contextmanager
-    def _watched(self) -> Iterator[None]:
+    def _watching(self) -> Iterator[None]:
+        """Around each call into the environment."""
         if self._abandoned.is_set():
             raise EvaluationAbandoned
         self._show_life()
@@ -125,14 +142,14 @@ class AbandonableEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
 
 
 class InlineScoring:
-    """Training waits for an evaluation, as in border.
+    """A ``Scoring`` for which training waits, as in border.
 
     Args:
-        evaluator: its environment is an ``AbandonableEnv``.
+        evaluator: steps an ``AbandonableEnv``.
         checkpoints: takes ``best/``.
-        abandoned: the environment's event.
-        busy: the environment's too.
-        timeout_seconds: an environment that is busy for so long is reported in the log; None is not.
+        abandoned: the event of that environment.
+        busy: the ``busy`` of that environment.
+        timeout_seconds: a call into the environment that takes longer is logged as an error; None logs nothing.
     """
 
     def __init__(
@@ -147,36 +164,37 @@ class InlineScoring:
         self._evaluator, self._checkpoints, self._abandoned = evaluator, checkpoints, abandoned
         self._busy, self._timeout_seconds = busy or Busy(), timeout_seconds
 
-    def _watchdog(self) -> AbstractContextManager[None]:
-        if self._timeout_seconds is None:
-            return nullcontext()
-        return Watchdog(self._busy, self._timeout_seconds, self._report, ends_process=False)
-
-    def _report(self, where: str) -> None:
-        log.error(
-            "an environment of the evaluation has not returned for %g s (env.timeout_seconds), and training waits for "
-            "it; with evaluator.process: child it would not:\n%s",
-            self._timeout_seconds,
-            where,
-        )
-
-    def begin(self, agent: Agent, moment: Moment) -> Scored | None:
+    def begin(self, agent: Agent, moment: Moment) -> FinishedEvaluation | None:
         agent.eval()
         began = time.perf_counter()
         try:
             with self._watchdog():
                 evaluation = self._evaluator.evaluate(agent)
-            return Scored(moment, evaluation, time.perf_counter() - began)
+            return FinishedEvaluation(moment, evaluation, time.perf_counter() - began)
         except EvaluationAbandoned:
             return None
         finally:
             agent.train()
 
-    def finished(self, *, wait: bool = False) -> Scored | None:  # noqa: ARG002
+    def _watchdog(self) -> AbstractContextManager[None]:
+        """Logs that an environment hangs. It ends nothing: the trainer has more to do than this environment."""
+        if self._timeout_seconds is None:
+            return nullcontext()
+        return Watchdog(self._busy, self._timeout_seconds, self._log_hang, ends_process=False)
+
+    def _log_hang(self, stack: str) -> None:
+        log.error(
+            "an environment of the evaluation has not returned for %g s (env.timeout_seconds), and training waits for "
+            "it; with evaluator.process: child it would not:\n%s",
+            self._timeout_seconds,
+            stack,
+        )
+
+    def poll(self, *, wait: bool = False) -> FinishedEvaluation | None:  # noqa: ARG002 - nothing runs on
         return None
 
-    def keep_best(self, agent: Agent, scored: Scored) -> None:
-        self._checkpoints.save("best", agent, **asdict(scored.moment), score=scored.evaluation.score)
+    def keep_best(self, agent: Agent, finished: FinishedEvaluation) -> None:
+        self._checkpoints.save("best", agent, **asdict(finished.moment), score=finished.evaluation.score)
 
     def abandon(self) -> None:
         self._abandoned.set()

@@ -1,4 +1,4 @@
-"""Episodes as MP4 files: ``pip install 'crossborder[video]'``."""
+"""Writes episodes as MP4 files: ``pip install 'crossborder[video]'``."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ RENDER_MODE = "rgb_array"
 
 
 @contextmanager
-def filmed(config: PluginConfig, directory: Path, name: str) -> Iterator[Env]:
-    """The environment that ``config`` names, every episode of which is written to ``{name}-episode-{i}.mp4``.
+def filming(config: PluginConfig, directory: Path, name: str) -> Iterator[Env]:
+    """Build an environment whose episodes are written to ``{name}-episode-{i}.mp4``, one file for each.
 
     Args:
-        config: is given ``render_mode: rgb_array`` beside its own params.
-        directory: where the files go; made if it is not there.
-        name: what their names begin with.
+        config: of the environment, which gets ``render_mode: rgb_array`` beside its own params.
+        directory: where the files go; it is made if it does not exist.
+        name: the beginning of the file names.
 
     Raises:
-        PluginError: the environment gives no pictures, or what it takes to make them is not installed.
+        PluginError: the environment renders no pictures, or a package for videos is not installed.
         RunDirectoryError: the directory cannot be written.
     """
-    env = _rendering(config)
+    env = _build_rendering(config)
     try:
         _check_picture(env, config.target)
-        env = _recorded(env, directory, name)
+        env = _record(env, directory, name)
         yield env
     except DependencyNotInstalled as error:
         raise PluginError(f"{error}; for videos: pip install 'crossborder[video]'") from error
@@ -41,7 +41,7 @@ def filmed(config: PluginConfig, directory: Path, name: str) -> Iterator[Env]:
         env.close()
 
 
-def _rendering(config: PluginConfig) -> Env:
+def _build_rendering(config: PluginConfig) -> Env:
     given = config.model_copy(update={"params": {**config.params, "render_mode": RENDER_MODE}})
     try:
         return build_env(given)
@@ -60,7 +60,7 @@ def _check_picture(env: Env, target: str) -> None:
         raise PluginError(f"a video needs pictures as arrays, {target} renders {type(picture).__name__}")
 
 
-def _recorded(env: Env, directory: Path, name: str) -> Env:
+def _record(env: Env, directory: Path, name: str) -> Env:
     try:
         return RecordVideo(env, str(directory), episode_trigger=lambda _: True, name_prefix=name)
     except OSError as error:

@@ -16,7 +16,6 @@ import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
-from common.config.server_config import ServerConfig
 from common.errors import AddressError, CrossborderError
 from common.process.child import say, say_error
 from common.process.log import RateFilter, setup_logging
@@ -28,19 +27,93 @@ from learner.ingest.admission import Admission
 from learner.ingest.audit import AuditLog
 from learner.ingest.core import IngestBoot, IngestCore
 from learner.ingest.descriptors import DescriptorWatch, connections_within, raise_descriptor_limit
-from learner.ingest.gate import Gate, server_credentials
+from learner.ingest.gate import Gate
 from learner.ingest.ingest_metrics import IngestCollector
-from learner.ingest.limits import Limits
-from learner.ingest.server_options import server_options
+from learner.ingest.limits import CallLimits
+from learner.ingest.server_options import MAX_CONNECTIONS_OPTION, server_credentials, server_options
 from learner.ingest.service import LearnerServicer
 from learner.records.exposition import MetricsServer
 from learner.shared.bell import Bell
-from learner.shared.mapped import hold_alone
+from learner.shared.mapped import hold_until_exit
 
 log = logging.getLogger(__name__)
 TICK_SECONDS = 0.2
 LOGGED_PER_SECOND, LOGGED_AT_ONCE = 10.0, 1000
-"""Lines of the log: a fleet that joins at once is told in full, and a stranger cannot fill the disk."""
+"""Lines of the log: a fleet that joins at once is logged in full, and a stranger cannot fill the disk."""
+
+
+class _TrainerEvents:
+    """What the trainer says while ingest serves: the bell, the stop and the trainer's own end.
+
+    The trainer writes ``stopping`` into the control block before it rings the bell, so the stop is seen at the ring. A
+    trainer that dies, even by SIGKILL, closes the pipe that is ingest's stdin.
+    """
+
+    def __init__(self, core: IngestCore, bell: Bell, servicer: LearnerServicer) -> None:
+        self._core, self._servicer = core, servicer
+        self.trainer_is_gone = False
+        self._ended, loop = asyncio.Event(), asyncio.get_running_loop()
+        loop.add_reader(bell.read_fd, self._on_bell)
+        loop.add_reader(sys.stdin.fileno(), self._on_stdin_closed)
+
+    def _on_bell(self) -> None:
+        self._servicer.on_bell()
+        if self._core.control.stopping:
+            self._ended.set()
+
+    def _on_stdin_closed(self) -> None:
+        asyncio.get_running_loop().remove_reader(sys.stdin.fileno())
+        self.trainer_is_gone = True
+        self._ended.set()
+
+    def has_ended(self) -> bool:
+        """Whether ingest must end; the bell may have rung for an ingest process before this one."""
+        return self._ended.is_set() or bool(self._core.control.stopping)
+
+    async def wait(self, seconds: float) -> None:
+        """Wait until ingest must end, but at most this long."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._ended.wait()
+
+
+async def serve(boot: IngestBoot) -> None:
+    """Serve until the trainer says stop or is gone."""
+    hold_until_exit(boot.directory)
+    descriptors = raise_descriptor_limit()
+    config, core, audit = boot.config.server, IngestCore(boot), AuditLog(boot.directory.parent / "audit.jsonl")
+    limits, bell = CallLimits(config.limits, config.fleet, core.counts), Bell(boot.bell_fds[1], -1)
+    servicer = LearnerServicer(core, bell, limits, audit)
+    admission = Admission(Gate.of(config), limits, core.counts, audit, config.limits.handshake_seconds)
+    events = _TrainerEvents(core, bell, servicer)
+    metrics = MetricsServer(IngestCollector(core), boot.config.metrics, boot.metrics_port)
+    server = grpc.aio.server(interceptors=[admission], options=_options(core, descriptors))
+    port = await _start(server, boot, core, servicer, audit)
+    host, _, _ = boot.listen.rpartition(":")
+    audit.note("start", "ok", address=f"{host}:{port}", run_id=boot.run_id)
+    say({"address": f"{host}:{port}", "metrics_port": metrics.port})
+    watch = DescriptorWatch(descriptors)
+    while not events.has_ended():
+        core.tick()
+        admission.tick()
+        watch.tick()
+        await events.wait(TICK_SECONDS)
+    if not events.trainer_is_gone:
+        await servicer.wind_up(config.grace_seconds)
+    core.tick()
+    core.quarantine.write()
+    await server.stop(grace=0.2)
+
+
+def _options(core: IngestCore, descriptors: int) -> list[tuple[str, int]]:
+    """The gRPC options: room for the largest batches that the run has ever allowed, and a limit on connections.
+
+    Connections beyond the file descriptors are closed; without the limit gRPC would leave them waiting.
+    """
+    largest = {"max_message_bytes": core.batch_limits.largest.max_message_bytes}
+    options = dict(server_options(core.config.server.model_copy(update=largest)))
+    options[MAX_CONNECTIONS_OPTION] = connections_within(options[MAX_CONNECTIONS_OPTION], descriptors)
+    return [*options.items()]
 
 
 async def _start(
@@ -68,61 +141,6 @@ async def _start(
     for service in ("", name):
         await health_servicer.set(service, health_pb2.HealthCheckResponse.SERVING)
     return port
-
-
-def _options_within(config: ServerConfig, descriptors: int) -> dict[str, int]:
-    """GRPC's options; connections beyond the descriptors are closed instead of left waiting."""
-    options, name = dict(server_options(config)), "grpc.max_allowed_incoming_connections"
-    return {**options, name: connections_within(options[name], descriptors)}
-
-
-async def serve(boot: IngestBoot) -> None:
-    """Serve until the trainer says stop or is gone."""
-    hold_alone(boot.directory)
-    descriptors = raise_descriptor_limit()
-    watch, loop = DescriptorWatch(descriptors), asyncio.get_running_loop()
-    core = IngestCore(boot)
-    bell = Bell(boot.bell_fds[1], -1)
-    server_config, audit = boot.config.server, AuditLog(boot.directory.parent / "audit.jsonl")
-    limits = Limits(server_config.limits, server_config.fleet, core.counts)
-    gate, handshake_seconds = Gate.of(server_config), server_config.limits.handshake_seconds
-    admission = Admission(gate, limits, core.counts, audit, handshake_seconds)
-    servicer = LearnerServicer(core, bell, limits, audit)
-    trainer_gone, ended = asyncio.Event(), asyncio.Event()
-
-    def on_bell() -> None:
-        servicer.on_bell()
-        if core.control.stopping:
-            ended.set()
-
-    def on_stdin_closed() -> None:
-        loop.remove_reader(sys.stdin.fileno())
-        trainer_gone.set()
-        ended.set()
-
-    loop.add_reader(bell.read_fd, on_bell)
-    loop.add_reader(sys.stdin.fileno(), on_stdin_closed)
-    metrics = MetricsServer(IngestCollector(core), boot.config.metrics, boot.metrics_port)
-    promised = server_config.model_copy(update={"max_message_bytes": core.promised.max_message_bytes})
-    options = [*_options_within(promised, descriptors).items()]
-    server = grpc.aio.server(interceptors=[admission], options=options)
-    port = await _start(server, boot, core, servicer, audit)
-    host, _, _ = boot.listen.rpartition(":")
-    audit.note("start", "ok", address=f"{host}:{port}", run_id=boot.run_id)
-    say({"address": f"{host}:{port}", "metrics_port": metrics.port})
-    # The bell may have rung for a process before this one, which died of something else.
-    while not (ended.is_set() or core.control.stopping):
-        core.tick()
-        admission.tick()
-        watch.tick()
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(TICK_SECONDS):
-                await ended.wait()
-    if not trainer_gone.is_set():
-        await servicer.wind_up(boot.config.server.grace_seconds)
-    core.tick()
-    core.quarantine.write()
-    await server.stop(grace=0.2)
 
 
 def main() -> int:

@@ -16,19 +16,28 @@ from common.wire.pb import crossborder_pb2 as pb
 from common.wire.pb import crossborder_pb2_grpc as pb_grpc
 from common.wire.rpc import version_to_pb
 from learner.ingest.audit import AuditLog
-from learner.ingest.caller import current_caller
 from learner.ingest.core import IngestCore
+from learner.ingest.gate import current_caller
+from learner.shared.actor_table import ActorState, plain_values
 
-GONE_SECONDS: Final = 600.0
-"""An actor that left or was lost is shown for so long."""
+RECENT_SECONDS: Final = 600.0
+"""For this long ``Status`` names an actor that left or was lost."""
+_STATES: Final = {
+    state.label: pb.ActorState.Value(f"ACTOR_STATE_{state.name}")
+    for state in ActorState
+    if state is not ActorState.UNUSED
+}
+"""The states of the actor table as they travel, joined by name."""
+_SAME: Final = {field.name for field in pb.ActorStatus.DESCRIPTOR.fields} - {"state"}
+"""Fields of ``ActorStatus``; those that are columns of the actor table are copied by name."""
 
 
 class AdminServicer(pb_grpc.AdminServiceServicer):
     """``AdminService`` over an ``IngestCore``.
 
     Args:
-        core: decides.
-        audit: told of every call.
+        core: what all requests share.
+        audit: notes every call.
     """
 
     def __init__(self, core: IngestCore, audit: AuditLog) -> None:
@@ -51,7 +60,7 @@ class AdminServicer(pb_grpc.AdminServiceServicer):
             replay_capacity=core.memory.capacity,
             return_mean=control.return_mean if control.episodes else None,
             samples_per_insert=core.ratio.samples_per_insert,
-            actors=[_actor(row, newest.opt_steps, now) for row in core.registry.recent(GONE_SECONDS)],
+            actors=[_actor_status(row, newest.opt_steps, now) for row in core.registry.recent_rows(RECENT_SECONDS)],
         )
 
     async def SetReplayRatio(  # noqa: N802
@@ -70,20 +79,14 @@ class AdminServicer(pb_grpc.AdminServiceServicer):
         return pb.SetReplayRatioResponse(before=before)
 
 
-def _actor(row: np.void, newest_opt_steps: int, now: float) -> pb.ActorStatus:
-    """One row of the actor table."""
-    lag = max(0, newest_opt_steps - int(row["behaviour_opt_steps"]))
-    return pb.ActorStatus(
-        actor_id=int(row["actor_id"]),
-        host=row["host"].decode(errors="replace"),
-        pid=int(row["pid"]),
-        state=pb.ActorState.ValueType(int(row["state"])),
-        items=int(row["items"]),
-        env_steps=int(row["env_steps"]),
-        lag_opt_steps=lag if row["items"] else None,
-        silent_seconds=max(0.0, now - float(row["last_seen"])),
-        last_return=float(row["last_return"]) if row["episodes"] else None,
-        reconnects=int(row["reconnects"]),
-        name=row["name"].decode(),
-        version=row["version"].decode(errors="replace"),
-    )
+def _actor_status(row: np.void, newest_opt_steps: int, now: float) -> pb.ActorStatus:
+    """One row of the actor table as it travels; ``now`` is on the host's monotonic clock."""
+    values = plain_values(row)
+    lag = max(0, newest_opt_steps - values["behaviour_opt_steps"])
+    fields = {name: value for name, value in values.items() if name in _SAME} | {
+        "state": _STATES[values["state"]],
+        "lag_opt_steps": lag if values["items"] else None,
+        "silent_seconds": max(0.0, now - values["last_seen"]),
+        "last_return": values["last_return"] if values["episodes"] else None,
+    }
+    return pb.ActorStatus(**fields)

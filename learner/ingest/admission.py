@@ -1,6 +1,6 @@
-"""Where every call comes in: known by its token, within the limits, without a wait that has no end.
+"""Where every call comes in: its token is checked, the limits are kept, and no wait is without an end.
 
-Errors become statuses here, and the audit log hears of refusals.
+Errors become gRPC statuses here, and refusals are noted in the audit log.
 """
 
 from __future__ import annotations
@@ -18,56 +18,58 @@ from common.errors import CrossborderError, RefusedError
 from common.process.log import LogThrottle
 from common.wire.rpc import ERROR_KEY
 from learner.ingest.audit import AuditLog
-from learner.ingest.caller import HEALTH, Caller, current_caller, host_of
-from learner.ingest.counts import IngestCounts
-from learner.ingest.gate import Gate, UnauthenticatedError
-from learner.ingest.limits import Limits
-from learner.ingest.refusal import Context, refuse, status_of
+from learner.ingest.gate import HEALTH_METHODS, Caller, Gate, current_caller, peer_host
+from learner.ingest.limits import CallLimits
+from learner.ingest.refusals import Context, IngestCounts, OverLimitError, UnauthenticatedError, refuse, status_of
 
 log = logging.getLogger(__name__)
 Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
 WATCH_SECONDS: Final = 60.0
-"""A stream of health (``Watch``) ends after this time; a client that still wants it asks again."""
+"""A stream of health (``Watch``) ends after this time; a client that still wants to know asks again."""
 REFUSALS_LOGGED_EVERY: Final = 10.0
-_WATCH: Final = f"{HEALTH}Watch"
+"""Seconds, over all callers without a valid token."""
+_WATCH: Final = f"{HEALTH_METHODS}Watch"
 
 
 class _OpenCall:
-    """A call that is being served, which others can end."""
+    """A call that is being served. Its task waits within ``scope``; the limits and ``Admission.tick`` may end it."""
 
     def __init__(self, caller: Caller, scope: asyncio.Timeout) -> None:
         self.caller, self._scope = caller, scope
         self.ended_by: CrossborderError | None = None
 
     def end(self, reason: CrossborderError) -> None:
-        """End the call with this reason as soon as it waits."""
+        """End the call with this reason the next time that its task waits."""
         if self.ended_by is None and not self._scope.expired():
             self.ended_by = reason
             self._scope.reschedule(asyncio.get_running_loop().time())
 
 
 class Admission(grpc.aio.ServerInterceptor):
-    """Holds a place within the limits for every call, and waits only so long for the message that a call begins with.
+    """Checks every call's token, holds a place within the limits while the call is open, and limits its first wait.
 
-    gRPC itself waits for the message of a unary call for ever and before anybody is asked; so every method is served as
-    a stream, which is the same on the wire, and nothing of a call that is refused is read.
+    gRPC itself reads the message of a unary call before it asks any interceptor, and waits for that message for ever.
+    So every method is served as a stream, which is the same on the wire, and nothing of a refused call is read.
 
     Args:
-        gate: knows callers; it is asked before any limit, so that no limit refuses a caller for what strangers do.
+        gate: knows callers. It is asked before any limit, so that no limit refuses a caller for what strangers do.
         limits: on open calls.
         counts: of calls without a valid token.
-        audit: hears of refusals and of revoked tokens.
-        seconds: a call has so long for its first message.
+        audit: notes refusals and revoked tokens.
+        handshake_seconds: a unary call's message must come within this time.
     """
 
-    def __init__(self, gate: Gate, limits: Limits, counts: IngestCounts, audit: AuditLog, seconds: float) -> None:
-        self._gate, self._limits, self._counts, self._audit, self._seconds = gate, limits, counts, audit, seconds
+    def __init__(
+        self, gate: Gate, limits: CallLimits, counts: IngestCounts, audit: AuditLog, handshake_seconds: float
+    ) -> None:
+        self._gate, self._limits, self._counts, self._audit = gate, limits, counts, audit
+        self._handshake_seconds = handshake_seconds
         self._open = set[_OpenCall]()
         self._names = gate.names()
-        self._seldom = LogThrottle(REFUSALS_LOGGED_EVERY)
+        self._refusal_log = LogThrottle(REFUSALS_LOGGED_EVERY)
 
     def tick(self) -> None:
-        """End the calls of tokens that are no longer valid; a few times a second."""
+        """Look for changed tokens and end the open calls whose token is no longer valid; a few times a second."""
         before, self._names = self._names, self._gate.names()
         for role, names in self._names.items():
             for name in sorted(before[role] - names):
@@ -98,21 +100,22 @@ class Admission(grpc.aio.ServerInterceptor):
                 await self._serve_caller(handler, caller, requests, context)
 
         return grpc.stream_stream_rpc_method_handler(
-            serve, handler.request_deserializer, _unless_bytes(handler.response_serializer)
+            serve, handler.request_deserializer, _serializer_of(handler.response_serializer)
         )
 
-    async def _refuse_stranger(self, method: str, context: Context, error: CrossborderError) -> None:
+    async def _refuse_stranger(self, method: str, context: Context, unauthenticated: UnauthenticatedError) -> None:
         peer = context.peer()
-        self._audit.note("refused", "unauthenticated", method=method, peer=host_of(peer))
+        self._audit.note("refused", "unauthenticated", method=method, peer=peer_host(peer))
         try:
-            self._limits.failed(peer)
-        except CrossborderError as over:
-            await context.abort(status_of(over)[0], str(over), ((ERROR_KEY, status_of(over)[1]),))
+            self._limits.count_failure(peer)
+        except OverLimitError as error:
+            code, name = status_of(error)
+            await context.abort(code, str(error), ((ERROR_KEY, name),))
         self._counts.unauthenticated += 1
-        missed = self._seldom.due()
+        missed = self._refusal_log.due()
         if missed is not None:
             log.warning("a call from %s had no valid token (%d more before it)", peer, missed)
-        await context.abort(grpc.StatusCode.UNAUTHENTICATED, str(error))
+        await context.abort(grpc.StatusCode.UNAUTHENTICATED, str(unauthenticated))
 
     async def _serve_caller(
         self, handler: Handler, caller: Caller, requests: AsyncIterator[Any], context: Context
@@ -121,26 +124,26 @@ class Admission(grpc.aio.ServerInterceptor):
         try:
             await self._within_limits(handler, caller, requests, context)
         except UnauthenticatedError as error:
-            self._note(caller, "unauthenticated", "the token was revoked")
+            self._note_refusal(caller, "unauthenticated", "the token was revoked")
             await context.abort(grpc.StatusCode.UNAUTHENTICATED, str(error))
         except DecodeError as error:
             refused = RefusedError(f"{caller.method}: expected a message of ours, found other bytes: {error}")
-            self._note(caller, status_of(refused)[1], str(refused))
+            self._note_refusal(caller, status_of(refused)[1], str(refused))
             await refuse(context, refused)
         except CrossborderError as error:
-            self._note(caller, status_of(error)[1], str(error))
+            self._note_refusal(caller, status_of(error)[1], str(error))
             await refuse(context, error)
 
-    def _note(self, caller: Caller, outcome: str, reason: str) -> None:
+    def _note_refusal(self, caller: Caller, outcome: str, reason: str) -> None:
         self._audit.note("refused", outcome, **caller.facts(), reason=reason)
 
     async def _within_limits(
         self, handler: Handler, caller: Caller, requests: AsyncIterator[Any], context: Context
     ) -> None:
-        """Serve a call until it ends by itself or is ended: by a limit, by its token's end, or by time.
+        """Serve a call until it ends by itself, or is ended: for a limit, for its token, or when its time is over.
 
         Raises:
-            CrossborderError: what it was ended by.
+            CrossborderError: the reason for which it was ended.
         """
         scope = asyncio.timeout(WATCH_SECONDS if caller.method == _WATCH else None)
         call = _OpenCall(caller, scope)
@@ -159,7 +162,7 @@ class Admission(grpc.aio.ServerInterceptor):
                 raise call.ended_by from None
 
     async def _serve(self, handler: Handler, requests: AsyncIterator[Any], context: Context) -> None:
-        given = requests if handler.request_streaming else await self._first(context)
+        given = requests if handler.request_streaming else await self._read_first(context)
         answer = _behaviour(handler)(given, context)
         if inspect.isasyncgen(answer):
             async for message in answer:
@@ -167,12 +170,12 @@ class Admission(grpc.aio.ServerInterceptor):
         elif (message := await answer) is not None:
             await context.write(message)
 
-    async def _first(self, context: Context) -> Any:
+    async def _read_first(self, context: Context) -> Any:
         try:
-            async with asyncio.timeout(self._seconds):
+            async with asyncio.timeout(self._handshake_seconds):
                 message = await context.read()
         except TimeoutError:
-            raise self._limits.exceeded("handshake_seconds") from None
+            raise self._limits.count_refusal("handshake_seconds") from None
         if message is grpc.aio.EOF:
             raise RefusedError("expected a message, found the end of the call")
         return message
@@ -185,12 +188,12 @@ async def _unknown(_: object, context: Context) -> None:
 _UNKNOWN: Handler = grpc.stream_stream_rpc_method_handler(_unknown)
 
 
-def _unless_bytes(serialize: Callable[[Any], bytes] | None) -> Callable[[Any], bytes] | None:
-    """Serialises what is not: models come as bytes, the same for every actor."""
+def _serializer_of(serialize: Callable[[Any], bytes] | None) -> Callable[[Any], bytes] | None:
+    """A serializer that lets bytes pass: models are serialised once, for all actors."""
     return serialize and (lambda message: message if isinstance(message, bytes) else serialize(message))
 
 
 def _behaviour(handler: Handler) -> Callable[..., Any]:
-    """The one of its four that a handler has."""
+    """The function that serves a method: a handler has one of four kinds."""
     kinds = (handler.unary_unary, handler.unary_stream, handler.stream_unary, handler.stream_stream)
     return next(kind for kind in kinds if kind is not None)

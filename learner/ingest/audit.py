@@ -1,7 +1,7 @@
 """The audit log: who joined, who was refused, whose token was revoked, and what admins did. One JSON object a line.
 
-Nobody can fill the disk with it: equal events within ten seconds become one line with a count, lines are limited in
-number and length, and old files go.
+No caller can fill the disk: equal events within ten seconds become one line with a count, lines are limited in number
+and length, and the oldest file is overwritten.
 """
 
 from __future__ import annotations
@@ -24,10 +24,12 @@ log = logging.getLogger(__name__)
 Fact: TypeAlias = str | int | float
 INTERVAL_SECONDS: Final = 10.0
 MAX_KINDS: Final = 1000
-"""Different events that are kept apart within one interval."""
+"""Different events that are counted at one time; further events are left out."""
 MAX_TEXT: Final = 200
+"""Characters of one value."""
 LINES_PER_SECOND, LINES_AT_ONCE = 10.0, 1000
 MAX_BYTES: Final = 4 << 20
+"""Of one file."""
 N_OLD_FILES: Final = 3
 FAILURES_LOGGED_EVERY: Final = 60.0
 
@@ -46,16 +48,16 @@ class AuditLog:
         self._lines = Bucket(LINES_PER_SECOND, LINES_AT_ONCE, clock)
         self._left_out = 0
         self._open = OrderedDict[tuple[tuple[str, Fact], ...], tuple[float, int]]()
-        """Events of this interval: when the interval of each began, and how often it came again since."""
+        """By event: when its interval began, and how often the event came again since. The oldest interval first."""
         self._failures = LogThrottle(FAILURES_LOGGED_EVERY, clock)
 
     def note(self, event: str, outcome: str, **facts: Fact) -> None:
-        """Write an event at once, or count it if an equal one was written within the interval."""
+        """Write an event at once, or count it if an equal event was written within the interval."""
         entry: dict[str, Fact] = {"event": event, "outcome": outcome, **facts}
         key = tuple((name, value[:MAX_TEXT] if isinstance(value, str) else value) for name, value in entry.items())
         if key in self._open:
-            begun, again = self._open[key]
-            self._open[key] = begun, again + 1
+            began, repeats = self._open[key]
+            self._open[key] = began, repeats + 1
         elif len(self._open) < MAX_KINDS:
             self._open[key] = self._clock(), 0
             self._write(dict(key))
@@ -63,16 +65,16 @@ class AuditLog:
             self._left_out += 1
 
     def tick(self) -> None:
-        """Write the counts of intervals that are over; an event that goes on has one line for each interval."""
+        """Write the counts of intervals that are over; an event that keeps coming has one line for each interval."""
         now = self._clock()
         while self._open:
-            key, (begun, again) = next(iter(self._open.items()))
-            if now < begun + INTERVAL_SECONDS:
+            key, (began, repeats) = next(iter(self._open.items()))
+            if now < began + INTERVAL_SECONDS:
                 return
             del self._open[key]
-            if again:
+            if repeats:
                 self._open[key] = now, 0
-                self._write({**dict(key), "count": again})
+                self._write({**dict(key), "count": repeats})
 
     def _write(self, entry: dict[str, Fact]) -> None:
         if not self._lines.take():

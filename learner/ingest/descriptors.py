@@ -1,4 +1,4 @@
-"""File descriptors: each connection takes one, and a process that has none left can accept nobody."""
+"""File descriptors: each connection takes one, and a process without a free one can accept no connection."""
 
 from __future__ import annotations
 
@@ -10,32 +10,33 @@ from pathlib import Path
 from typing import Final
 
 log = logging.getLogger(__name__)
-MOST: Final = 65_536
+MAX_LIMIT: Final = 65_536
 """The limit is not raised beyond this number."""
 RESERVED: Final = 64
-"""Kept free of actors' connections: for files, and for scrapers of /metrics."""
-NEARLY: Final = 0.8
+"""Descriptors that connections of actors may not take: for files, and for scrapers of /metrics."""
+SCARCE: Final = 0.8
+"""Part of the limit from which on the log warns."""
 LOOK_SECONDS: Final = 10.0
 _OPEN = Path("/proc/self/fd")
 
 
 def raise_descriptor_limit() -> int:
-    """Raise this process's soft limit (often 1024) to its hard one, or to 65,536; the limit that is in force then."""
+    """Raise this process's soft limit (often 1024) to its hard limit, or to 65,536; the limit in force afterwards."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    most = MOST if hard == resource.RLIM_INFINITY else min(hard, MOST)
+    most = MAX_LIMIT if hard == resource.RLIM_INFINITY else min(hard, MAX_LIMIT)
     if soft != resource.RLIM_INFINITY and soft < most:
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
         return most
-    return soft if soft != resource.RLIM_INFINITY else MOST
+    return soft if soft != resource.RLIM_INFINITY else MAX_LIMIT
 
 
 def count_descriptors() -> int:
-    """Those that this process has open."""
-    return sum(1 for _ in _OPEN.iterdir()) - 1  # One was for looking.
+    """The descriptors that this process has open."""
+    return sum(1 for _ in _OPEN.iterdir()) - 1  # Listing the directory takes one.
 
 
 def connections_within(wanted: int, limit: int) -> int:
-    """How many of the wanted connections fit below the limit; the log tells if they are not all."""
+    """How many of the wanted connections fit below the limit; the log says so if not all of them fit."""
     fit = max(1, limit - count_descriptors() - RESERVED)
     if fit < wanted:
         log.warning("only %d of %d connections fit into %d file descriptors (ulimit -n)", fit, wanted, limit)
@@ -43,11 +44,11 @@ def connections_within(wanted: int, limit: int) -> int:
 
 
 class DescriptorWatch:
-    """Tells when most descriptors are taken, and again only after it was better.
+    """Warns in the log when most descriptors are taken, and warns again only after there were enough.
 
     Args:
-        limit: those that there can be.
-        count: those that are open.
+        limit: descriptors that can be open.
+        count: descriptors that are open.
         clock: seconds, monotonic.
     """
 
@@ -58,15 +59,15 @@ class DescriptorWatch:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._limit, self._count, self._clock = limit, count, clock
-        self._next, self._told = clock(), False
+        self._next_look, self._has_warned = clock(), False
 
     def tick(self) -> None:
-        """Look, every ten seconds at most."""
-        if self._clock() < self._next:
+        """Look, at most once in ``LOOK_SECONDS``."""
+        if self._clock() < self._next_look:
             return
-        self._next = self._clock() + LOOK_SECONDS
+        self._next_look = self._clock() + LOOK_SECONDS
         found = self._count()
-        scarce = found >= NEARLY * self._limit
-        if scarce and not self._told:
+        scarce = found >= SCARCE * self._limit
+        if scarce and not self._has_warned:
             log.warning("%d of %d file descriptors are open; raise ulimit -n (LimitNOFILE)", found, self._limit)
-        self._told = scarce
+        self._has_warned = scarce

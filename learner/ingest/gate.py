@@ -1,51 +1,177 @@
-"""Who may call: TLS credentials that follow their files, and a token on every call."""
+"""Who calls: each call is known by its token before anything of the call is read."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
+import enum
+import hashlib
+import logging
+import time
+from collections.abc import Callable, Iterable
+from contextvars import ContextVar
+from dataclasses import dataclass
+from ipaddress import IPv6Address, ip_network
+from pathlib import Path
+from typing import Final
+from urllib.parse import unquote
 
-import grpc
+from common.config.server_config import ServerConfig
+from common.errors import ConfigError, CrossborderError
+from common.wire.pb import crossborder_pb2 as pb
+from common.wire.tokens import (
+    ACTOR_VARIABLE,
+    ADMIN_VARIABLE,
+    UNNAMED,
+    Token,
+    TokenSource,
+    bearer,
+    parse_tokens,
+    read_token_text,
+)
+from common.wire.watched import stamp_of
+from learner.ingest.refusals import TokenReplacedError, UnauthenticatedError
 
-from common.config.server_config import ServerConfig, TlsConfig
-from common.errors import CrossborderError
-from common.wire.rpc import bearer
-from common.wire.tls import read_authorities, read_pair
-from common.wire.tokens import ACTOR_VARIABLE, ADMIN_VARIABLE, TokenSource
-from common.wire.watched import Watched
-from learner.ingest.caller import ACTORS, HEALTH, Caller, Role
-from learner.ingest.known import KnownTokens, digest_of
+log = logging.getLogger(__name__)
+HEALTH_METHODS: Final = "/grpc.health.v1.Health/"
+ACTOR_METHODS: Final = f"/{pb.DESCRIPTOR.services_by_name['LearnerService'].full_name}/"
+SETTLE_SECONDS: Final = 0.5
+"""A file without a token counts after this time: an editor that writes in place empties the file for a moment."""
 
 
-class UnauthenticatedError(CrossborderError):
-    """The call has no valid token, or no longer."""
+class Role(enum.StrEnum):
+    """What a caller has proved to be."""
+
+    ANYONE = "anyone"
+    """The call needs no token."""
+    ACTOR = "actor"
+    ADMIN = "admin"
 
 
-class TokenReplacedError(CrossborderError):
-    """The token is no longer valid, but its holder has another; an actor with the other token may come back."""
+@dataclass(frozen=True)
+class Caller:
+    """The method of one call, and its caller.
+
+    Args:
+        method: ``/package.Service/Method``.
+        peer: gRPC's name of the other end.
+        role: of the token.
+        name: of the token; empty where the call needs no token.
+        digest: of the token.
+    """
+
+    method: str
+    peer: str
+    role: Role = Role.ANYONE
+    name: str = ""
+    digest: bytes = b""
+
+    @property
+    def account(self) -> str:
+        """The name under which limits count the call: the token's name; without a name, the address."""
+        return self.name if self.name not in ("", UNNAMED) else peer_address(self.peer)
+
+    def facts(self) -> dict[str, str]:
+        """What the audit log says about the call."""
+        return {"method": self.method, "name": self.name, "peer": peer_host(self.peer)}
 
 
-def server_credentials(tls: TlsConfig) -> grpc.ServerCredentials:
-    """TLS 1.2 and above; changed files are used from the next connection on, open ones stay.
+current_caller: ContextVar[Caller] = ContextVar("current_caller")
+"""The caller of the call that is being served."""
+
+
+def peer_host(peer: str) -> str:
+    """The host in gRPC's name of a peer, without port, brackets and zone."""
+    _, _, rest = unquote(peer).partition(":")
+    return rest.rpartition(":")[0].strip("[]").partition("%")[0]
+
+
+def peer_address(peer: str) -> str:
+    """The address in gRPC's name of a peer; of IPv6 the /64, within which one host may choose any address.
+
+    >>> peer_address("ipv4:10.0.0.5:50123"), peer_address("ipv6:%5B2001:db8::7:1%5D:50123")
+    ('10.0.0.5', '2001:db8::/64')
+    """
+    host = peer_host(peer)
+    if not peer.startswith("ipv6"):
+        return host
+    mapped = IPv6Address(host).ipv4_mapped  # A socket that listens on [::] sees IPv4 peers under such an address.
+    return str(mapped or ip_network((host, 64), strict=False))
+
+
+def digest_of(secret: str) -> bytes:
+    """The SHA-256 of a secret. Only digests are compared: the time of a look-up tells nothing about the secret."""
+    return hashlib.sha256(secret.encode()).digest()
+
+
+class KnownTokens:
+    """The tokens of one role that are valid now. A token that is taken out of its file is refused within a second.
+
+    A changed file is read again; lines that hold no token are logged and left out. A file without any token, or a
+    missing file, refuses everybody. (``Watched`` keeps the last good value instead: right for certificates, not for
+    tokens.)
+
+    Only the event loop's thread uses this: at each call, and a few times a second for calls that are open. Another
+    process may write the file at any moment. So the file's stamp is taken before the file is read: a write in between
+    leaves a stamp that is not the file's, and the next look reads the file once more.
+
+    Args:
+        source: a file, or tokens that never change.
+        clock: seconds, monotonic.
 
     Raises:
-        ConfigError: a file cannot be read.
+        ConfigError: the source cannot be used at the start.
     """
-    files = [tls.certificate, tls.key, *([tls.client_ca] if tls.client_ca else [])]
-    used = Watched(files, lambda: _configuration(tls))
-    last = used.get()
 
-    def changed() -> Any:  # None: no change, which the stubs do not know.
-        nonlocal last
-        before, last = last, used.get()
-        return None if last is before else last
+    def __init__(self, source: TokenSource, clock: Callable[[], float] = time.monotonic) -> None:
+        self._path, self._clock = source.path, clock
+        self._stamp = stamp_of(source.path) if source.path else None
+        self._names = _names_by_digest(source.read())
+        self._pending: dict[bytes, str] | None = None
+        """Names read from a changed file that are not in use yet."""
+        self._read_at = 0.0
 
-    return grpc.dynamic_ssl_server_credentials(last, changed, require_client_authentication=tls.client_ca is not None)
+    def __contains__(self, digest: bytes) -> bool:
+        """Whether the token with this digest was valid at the last look at the source; looks at no file."""
+        return digest in self._names
+
+    def name_of(self, digest: bytes) -> str | None:
+        """Who holds the token with this digest; None: the token is not valid."""
+        self._refresh()
+        return self._names.get(digest)
+
+    def names(self) -> frozenset[str]:
+        """All holders of valid tokens."""
+        self._refresh()
+        return frozenset(self._names.values())
+
+    def _refresh(self) -> None:
+        if self._path is None:
+            return
+        stamp = stamp_of(self._path)
+        if stamp != self._stamp:
+            self._stamp, self._pending, self._read_at = stamp, _read_leniently(self._path), self._clock()
+        if self._pending is None or (not self._pending and self._clock() < self._read_at + SETTLE_SECONDS):
+            return
+        self._names, self._pending = self._pending, None
+        if self._names:
+            log.info("token file %s: read again: %d tokens", self._path, len(self._names))
+        else:
+            log.error("token file %s: it holds no token, so every caller is refused until it does", self._path)
 
 
-def _configuration(tls: TlsConfig) -> grpc.ServerCertificateConfiguration:
-    authorities = read_authorities(tls.client_ca) if tls.client_ca else None
-    return grpc.ssl_server_certificate_configuration([read_pair(tls.certificate, tls.key)], authorities)
+def _names_by_digest(tokens: Iterable[Token]) -> dict[bytes, str]:
+    return {digest_of(token.secret): token.name for token in tokens}
+
+
+def _read_leniently(path: Path) -> dict[bytes, str]:
+    """The tokens of all good lines: a mistake in one line must not throw out the holders of the other tokens."""
+    try:
+        tokens, problems = parse_tokens(read_token_text(path))
+    except ConfigError as error:
+        log.error("%s", error)
+        return {}
+    for problem in problems:
+        log.error("token file %s: %s; the line is left out", path, problem)
+    return _names_by_digest(tokens)
 
 
 class Gate:
@@ -74,14 +200,14 @@ class Gate:
         return cls(known, open_health=config.open_health)
 
     def identify(self, method: str, metadata: Iterable[tuple[str, str | bytes]], peer: str) -> Caller:
-        """Who calls.
+        """Who makes a call.
 
         Raises:
             UnauthenticatedError: the method takes a token, and the call has no valid one.
         """
-        if not self._known or (self._open_health and method.startswith(HEALTH)):
+        if not self._known or (self._open_health and method.startswith(HEALTH_METHODS)):
             return Caller(method, peer)
-        role = Role.ACTOR if method.startswith(ACTORS) else Role.ADMIN
+        role = Role.ACTOR if method.startswith(ACTOR_METHODS) else Role.ADMIN
         digest = digest_of(bearer(metadata))
         name = self._known[role].name_of(digest) if role in self._known else None
         if name is None:
@@ -89,9 +215,10 @@ class Gate:
         return Caller(method, peer, role, name, digest)
 
     def objection(self, caller: Caller) -> CrossborderError | None:
-        """Why an open call of this caller must end; None while its token is among those that ``names`` looked at last.
+        """Why an open call of this caller must end; None while its token is valid, as of the last call of ``names``.
 
-        A name with another token is told to come back: an actor whose file holds that one goes on.
+        Where the same name has another token now, the caller is asked to come back: an actor whose own file holds that
+        token goes on with it.
         """
         if caller.role is Role.ANYONE:
             return None

@@ -1,21 +1,19 @@
-"""The metrics of the ingest process."""
+"""The metrics of the ingest process, read from counters at each scrape; docs/metrics.md says what each means."""
 
 from __future__ import annotations
 
 import math
 import time
 from collections.abc import Iterable
-from typing import Any
 
-import numpy as np
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from common.data import Array
 from learner.ingest.core import IngestCore
-from learner.ingest.counts import Histogram
+from learner.ingest.refusals import Histogram
 from learner.records.families import counter, counters, gauge, gauges
-from learner.shared.actor_table import ActorState
+from learner.shared.actor_table import ActorState, plain_values
 
 _STATES = tuple(state for state in ActorState if state is not ActorState.UNUSED)
 _ACTOR_COUNTERS = {
@@ -38,7 +36,11 @@ _FLEET_COUNTERS = {
 
 
 class IngestCollector(Collector):
-    """What ingest knows: items in, models out, actors."""
+    """The metrics of an ``IngestCore``: items in, models out, actors.
+
+    A scrape reads on a thread of its own while the event loop writes. Each value is read whole, and ``present_rows`` is
+    a copy; two values of one scrape may be a moment apart.
+    """
 
     def __init__(self, core: IngestCore) -> None:
         self._core = core
@@ -48,7 +50,7 @@ class IngestCollector(Collector):
         yield from self._trainer()
         yield from self._models()
         yield from self._fleet()
-        yield from _by_actor(self._core.registry.present(), self._core.models.newest().opt_steps)
+        yield from _by_actor(self._core.registry.present_rows(), self._core.models.newest().opt_steps)
 
     def _items(self) -> Iterable[Metric]:
         control, counts = self._core.control, self._core.counts
@@ -56,7 +58,7 @@ class IngestCollector(Collector):
         yield counter("crossborder_batches_total", "Batches stored in the replay.", control.batches)
         yield counter("crossborder_payload_bytes_total", "Bytes of items stored.", control.payload_bytes)
         yield counter("crossborder_duplicate_batches_total", "Batches sent again and not stored.", control.duplicates)
-        yield counters("crossborder_refused_batches_total", "Batches refused.", "reason", counts.refused)
+        yield counters("crossborder_refused_batches_total", "Batches refused.", "reason", counts.batches_refused)
         values = self._core.values
         yield counters("crossborder_nonfinite_values_total", "NaN or infinite.", "column", values.nonfinite_found)
         yield counters("crossborder_out_of_bounds_values_total", "Outside.", "column", values.outside_found)
@@ -87,7 +89,7 @@ class IngestCollector(Collector):
         yield counters("crossborder_joins_refused_total", "Joins refused.", "reason", counts.joins_refused)
         yield counters("crossborder_over_limit_total", "Calls refused by a limit.", "limit", counts.over_limit)
         yield gauge("crossborder_open_calls", "Calls that are open.", counts.open_calls.total())
-        states = {state.name.lower(): registry.count(state) for state in _STATES}
+        states = {state.label: registry.count(state) for state in _STATES}
         yield gauges("crossborder_actors", "Actors by state.", "state", states)
         yield counter("crossborder_env_steps_total", "Environment steps reported by actors.", control.env_steps)
         yield counter("crossborder_episodes_total", "Episodes reported by actors.", control.episodes)
@@ -98,41 +100,29 @@ class IngestCollector(Collector):
 
 
 def _by_actor(rows: Array, newest_opt_steps: int) -> Iterable[Metric]:
-    """One series for each actor that holds an id, so never more than ``server.max_actors``."""
-    yield _info(rows)
+    """One series of each metric for each actor that holds an id, so never more than ``server.max_actors``."""
+    labels = ("host", "name", "pid", "version")  # To find the process whose series these are.
+    info = GaugeMetricFamily(
+        "crossborder_actor_info", "Always 1; the labels say which process it is.", labels=["actor", *labels]
+    )
+    for values in map(plain_values, rows):
+        info.add_metric([str(values["actor_id"]), *(str(values[label]) for label in labels)], 1)
+    yield info
     for column, text in _ACTOR_COUNTERS.items():
         family = CounterMetricFamily(f"crossborder_actor_{column}_total", text, labels=["actor"])
-        yield _filled(family, rows, rows[column])
+        yield _fill(family, rows, rows[column])
     sent, finished = rows[rows["items"] > 0], rows[rows["episodes"] > 0]
     lags = newest_opt_steps - sent["behaviour_opt_steps"]
-    for name, text, known, values in (
+    for name, text, known, column_values in (
         ("last_seen_seconds", "Since it was last heard.", rows, time.monotonic() - rows["last_seen"]),
         ("spool_bytes", "Waiting for an acknowledgement.", rows, rows["spool_bytes"]),
         ("policy_lag_opt_steps", "Newest model minus the one of its last batch.", sent, lags.clip(0)),
         ("episode_return", "Return of its last episode.", finished, finished["last_return"]),
     ):
-        yield _filled(GaugeMetricFamily(f"crossborder_actor_{name}", text, labels=["actor"]), known, values)
+        yield _fill(GaugeMetricFamily(f"crossborder_actor_{name}", text, labels=["actor"]), known, column_values)
 
 
-def _info(rows: Array) -> Metric:
-    """Which process has which id: to be joined with the other series of an actor."""
-    labels = ("host", "name", "pid", "version")
-    family = GaugeMetricFamily(
-        "crossborder_actor_info", "Always 1; the labels say which process it is.", labels=["actor", *labels]
-    )
-    for row in rows:
-        texts = [
-            value.decode(errors="replace") if isinstance(value := row[label], bytes) else value for label in labels
-        ]
-        family.add_metric([str(row["actor_id"]), *map(str, texts)], 1)
-    return family
-
-
-def _text(value: bytes | np.integer[Any]) -> str:
-    return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
-
-
-def _filled(family: CounterMetricFamily | GaugeMetricFamily, rows: Array, values: Array) -> Metric:
+def _fill(family: CounterMetricFamily | GaugeMetricFamily, rows: Array, values: Array) -> Metric:
     for actor_id, value in zip(rows["actor_id"].tolist(), values.tolist(), strict=True):
         family.add_metric([str(actor_id)], value)
     return family

@@ -1,4 +1,4 @@
-"""The trainer's handle on its ingest process: start, supervise, wind up."""
+"""How the trainer starts its ingest process, keeps it running, wakes it and ends it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from learner.shared.mapped import fence
 log = logging.getLogger(__name__)
 READY_SECONDS = 30.0
 _ENVIRONMENT = {
-    # At the level below, each failed handshake is a line in our log, and anybody can fail one.
+    # At a lower level each failed TLS handshake would be a line in the log, and any stranger can cause one.
     "GRPC_VERBOSITY": os.environ.get("GRPC_VERBOSITY", "ERROR"),
 }
 
@@ -28,13 +28,13 @@ class IngestProcess:
 
     Args:
         boot: see ``learner.ingest.core.IngestBoot``, without the bells.
-        control: shared with it.
-        on_failure: called when it cannot be kept running.
+        control: shared with the ingest process.
+        on_failure: called when the process cannot be kept running.
         hung_seconds: a process without a sign of life for this long is killed and started again; None lets it hang.
 
     Raises:
         AddressError: its address or its metrics port is taken.
-        CrossborderError: it did not come up.
+        CrossborderError: the process did not come up.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class IngestProcess:
         except CrossborderError:
             child.end(1.0)
             raise
-        # A restart must come back where actors and Prometheus look for it.
+        # From now on a restart must use the ports on which actors and Prometheus look for ingest.
         self._boot |= {"listen": ready["address"], "metrics_port": ready["metrics_port"]}
         self._stillness.begin()
         return child
@@ -72,12 +72,21 @@ class IngestProcess:
 
     @property
     def restarts(self) -> int:
-        """Times it was started again."""
+        """How often the process was started again."""
         return self._supervisor.restarts
 
     @property
+    def pid(self) -> int:
+        """Process id of the newest ingest process."""
+        return self._supervisor.child.pid
+
+    def exit_code(self) -> int | None:
+        """Exit code of the newest ingest process; None while it runs."""
+        return self._supervisor.child.poll()
+
+    @property
     def address(self) -> str:
-        """HOST:PORT it listens on."""
+        """HOST:PORT on which ingest listens."""
         return str(self._boot["listen"])
 
     @property
@@ -93,20 +102,25 @@ class IngestProcess:
         return everywhere.get(host, self.address)
 
     def release_held(self) -> None:
-        """Wake ingest if enough items have been drawn for acknowledgements it holds back."""
-        fence()  # Ingest must see ``sampled`` before we look whether it waits for it.
+        """Wake ingest if the trainer has drawn enough items for an acknowledgement that ingest holds back."""
+        # The caller has counted ``sampled`` up. Ingest sets ``release_at`` and then looks at ``sampled``; the trainer
+        # looks at ``release_at`` after ``sampled``. So at least one of the two sees that the number is reached.
+        fence()
         release_at = self._control.release_at
         if release_at and self._control.sampled >= release_at:
             self._ingest_bell.ring()
 
     def announce_stop(self) -> None:
-        """Have every actor told to stop. Ingest is started again if it dies meanwhile, so that they can hand over."""
+        """Have ingest tell every actor to stop.
+
+        If ingest dies before all actors have handed over, it is started again, so that they still can.
+        """
         self._control.stopping = 1
-        fence()
+        fence()  # Ingest looks at ``stopping`` when the bell rings.
         self._ingest_bell.ring()
 
     def end(self, grace_seconds: float) -> None:
-        """Wait for it to wind up, at most ``grace_seconds`` and a little, then end it."""
+        """Wait for ingest to wind up, at most ``grace_seconds`` and two seconds, then end the process."""
         if self._control.stopping and not self._supervisor.wait(grace_seconds + 2.0):
             log.warning("ingest did not wind up in time")
         self._supervisor.stop_watching()

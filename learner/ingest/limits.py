@@ -1,29 +1,37 @@
-"""How much callers may ask for, all together and each account. No I/O.
+"""How much one caller may take while others need the learner too. Decisions without I/O; the clock is given.
 
-An account is a named token, or an address where callers have no name: see ``Caller.account``. One account is limited
-below the whole, so that it alone leaves room for the others. Calls without a valid token have an account of their own,
-by address, and cost nobody else anything.
+``CallLimits`` and ``AddressIds`` refuse calls and joins. They count by account: a named token, or an address where
+callers have no name (``Caller.account``). One account may take less than all accounts together, so a single account
+always leaves room for others. Calls without a valid token are counted by address and cost no other caller anything.
+
+``ReplayShare`` and ``ModelRepeats`` are quotas, and quotas refuse nobody for being fast: an actor over its quota only
+waits longer for its own acknowledgement or model.
 """
 
 from __future__ import annotations
 
+import math
 import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from common.config.server_config import LimitsConfig
-from common.errors import CrossborderError
+from common.data import ModelVersion
 from common.process.clocks import Bucket
-from learner.ingest.caller import ACTORS, HEALTH, Caller, address_of
-from learner.ingest.counts import IngestCounts
+from learner.ingest.gate import ACTOR_METHODS, HEALTH_METHODS, Caller, peer_address
+from learner.ingest.refusals import IngestCounts, OverLimitError
 
 MAX_ACCOUNTS = 4096
-"""Callers beyond this number are only limited together with all the others."""
-
-
-class OverLimitError(CrossborderError):
-    """More was asked for than a limit allows; later it may be allowed again."""
+"""Accounts whose joins and failures are remembered; beyond them, the account that called longest ago is forgotten."""
+ACTIVE_SECONDS = 10.0
+"""An actor that has stored nothing for this long counts as inactive."""
+RENEWAL_SECONDS = 60.0
+"""An actor beyond its share needs at least this long to replace the whole replay."""
+REPEATS_PER_SECOND, REPEATS_AT_ONCE = 1.0, 5.0
+"""Requests of one connection for a model that the connection has received already."""
+MAX_CONNECTIONS = 8192
+"""Connections that are remembered; ``server.limits.max_connections`` is at most this by default."""
 
 
 class _Account:
@@ -35,9 +43,9 @@ class _Account:
 
 
 class _YieldingPlaces:
-    """Places for short calls. When all are taken, the account that has most gives up its oldest.
+    """Places for short calls. When all are taken, the account that has most places gives up its oldest one.
 
-    So a new call always gets a place: nobody keeps others out by holding calls open.
+    So a new call always gets a place, and no caller keeps others out by holding calls open.
     """
 
     def __init__(self, count: int) -> None:
@@ -47,29 +55,26 @@ class _YieldingPlaces:
     def take(self, account: str, give_up: Callable[[], None]) -> object:
         """Take a place; ``give_up`` is called when another call needs it."""
         if len(self._held) >= self._count:
-            self._make_room()
+            ((most, _),) = Counter(account for account, _ in self._held.values()).most_common(1)
+            oldest = next(place for place, (account, _) in self._held.items() if account == most)
+            _, evict = self._held.pop(oldest)
+            evict()
         place = object()
         self._held[place] = account, give_up
         return place
 
-    def _make_room(self) -> None:
-        ((most, _),) = Counter(account for account, _ in self._held.values()).most_common(1)
-        oldest = next(place for place, (account, _) in self._held.items() if account == most)
-        _, give_up = self._held.pop(oldest)
-        give_up()
-
     def release(self, place: object) -> None:
-        """Give a place back; nothing happens if it was given up."""
+        """Give a place back; nothing happens if the place was given up before."""
         self._held.pop(place, None)
 
 
-class Limits:
-    """Limits on calls and joins; each refusal is counted.
+class CallLimits:
+    """Limits on open calls and on joins (``server.limits``); each refusal is counted.
 
     Args:
         config: the limits.
-        fleet: how many actors there may be; those left open are multiples of it.
-        counts: of what is open and of what was refused.
+        fleet: how many actors there may be; limits that the configuration leaves open are multiples of this number.
+        counts: of open calls and of refusals.
         clock: seconds, monotonic.
     """
 
@@ -85,18 +90,18 @@ class Limits:
 
     @contextmanager
     def call(self, caller: Caller, end: Callable[[OverLimitError], None]) -> Iterator[None]:
-        """Hold this while a call is open; a short call may be told to ``end`` in favour of another.
+        """Hold this while a call is open. ``end`` is called to end a short call whose place another call gets.
 
         Raises:
-            OverLimitError: too many of the actors' calls are open.
+            OverLimitError: too many calls of actors are open.
         """
-        if caller.method.startswith(ACTORS):
-            with self._actors_call(caller):
+        if caller.method.startswith(ACTOR_METHODS):
+            with self._actor_call(caller):
                 yield
             return
-        is_health = caller.method.startswith(HEALTH)
+        is_health = caller.method.startswith(HEALTH_METHODS)
         kind, places = ("health_calls", self._health_places) if is_health else ("admin_calls", self._admin_places)
-        place = places.take(caller.account, lambda: end(self.exceeded(kind)))
+        place = places.take(caller.account, lambda: end(self.count_refusal(kind)))
         self._counts.open_calls[kind] += 1
         try:
             yield
@@ -105,8 +110,8 @@ class Limits:
             places.release(place)
 
     @contextmanager
-    def _actors_call(self, caller: Caller) -> Iterator[None]:
-        account, open_calls = self._of(caller.account), self._counts.open_calls
+    def _actor_call(self, caller: Caller) -> Iterator[None]:
+        account, open_calls = self._account(caller.account), self._counts.open_calls
         self._require(open_calls["calls"] < self._max_calls, "calls")
         self._require(account.open_calls < self._max_account_calls, "address_calls")
         open_calls["calls"] += 1
@@ -117,44 +122,146 @@ class Limits:
             open_calls["calls"] -= 1
             account.open_calls -= 1
 
-    def join(self, caller: Caller) -> None:
+    def count_join(self, caller: Caller) -> None:
         """Count a join.
 
         Raises:
-            OverLimitError: there were too many.
+            OverLimitError: there are too many joins, of this account or of all accounts.
         """
-        self._require(self._of(caller.account).joins.take(), "address_joins")
+        self._require(self._account(caller.account).joins.take(), "address_joins")
         self._require(self._joins.take(), "joins")
 
-    def failed(self, peer: str) -> None:
+    def count_failure(self, peer: str) -> None:
         """Count a call without a valid token.
 
         Raises:
-            OverLimitError: there were too many from its address.
+            OverLimitError: there are too many such calls from the peer's address.
         """
-        self._require(self._of(address_of(peer)).failures.take(), "address_failures")
+        self._require(self._account(peer_address(peer)).failures.take(), "address_failures")
 
-    def exceeded(self, limit: str) -> OverLimitError:
-        """Count that a limit was met, and say so."""
+    def count_refusal(self, limit: str) -> OverLimitError:
+        """Count that a call is refused for a limit of ``CALL_LIMITS``; the error to raise."""
         self._counts.over_limit[limit] += 1
         return OverLimitError(f"over the limit of {limit.replace('_', ' ')}; try again later")
 
     def _require(self, within: bool, limit: str) -> None:
         if not within:
-            raise self.exceeded(limit)
+            raise self.count_refusal(limit)
 
-    def _of(self, name: str) -> _Account:
+    def _account(self, name: str) -> _Account:
         known = self._accounts.get(name)
         if known is None:
             if len(self._accounts) >= MAX_ACCOUNTS:
                 self._accounts.popitem(last=False)
-            known = self._accounts[name] = self._new()
+            failures = self._config.address_failures_per_second
+            known = self._accounts[name] = _Account(
+                Bucket(self._config.address_joins_per_second, self._fleet, self._clock),
+                Bucket(failures, max(1.0, 10 * failures), self._clock),
+            )
         self._accounts.move_to_end(name)
         return known
 
-    def _new(self) -> _Account:
-        config, failures = self._config, self._config.address_failures_per_second
-        return _Account(
-            Bucket(config.address_joins_per_second, self._fleet, self._clock),
-            Bucket(failures, max(1.0, 10 * failures), self._clock),
-        )
+
+class AddressIds:
+    """How many actor ids the actors of one account may hold (``server.limits.max_address_actors``).
+
+    Args:
+        at_most: ids of one account.
+        holds_id: whether an incarnation holds an id now.
+    """
+
+    def __init__(self, at_most: int, holds_id: Callable[[int], bool]) -> None:
+        self._at_most, self._holds_id = at_most, holds_id
+        self._account: dict[int, str] = {}
+        """By incarnation. Incarnations without an id are dropped whenever the dictionary has doubled."""
+        self._prune_at = 64
+
+    def has_room(self, account: str, incarnation: int, former: int = 0) -> bool:
+        """Whether the incarnation may join from this account, in the place of the incarnation ``former`` if any."""
+        others = (one for one, its in self._account.items() if its == account and one not in (incarnation, former))
+        return sum(map(self._holds_id, others)) < self._at_most
+
+    def note_join(self, account: str, incarnation: int) -> None:
+        """Note that the incarnation has joined from this account; its former account no longer counts it."""
+        self._account[incarnation] = account
+        if len(self._account) >= self._prune_at:
+            self._account = {one: its for one, its in self._account.items() if self._holds_id(one)}
+            self._prune_at = max(64, 2 * len(self._account))
+
+
+class ReplayShare:
+    """How much of the replay one actor may fill while others store too (``server.replay_share``).
+
+    The window is the last ``capacity`` items, as an exponential mean: after ``capacity`` later items, an item counts
+    1/e. An actor that holds more of the window than ``multiple`` times the mean of the other active actors may go on at
+    one capacity per ``RENEWAL_SECONDS``. It never waits for the other actors, so an actor that pauses stalls nobody.
+
+    Args:
+        capacity: items that the replay holds.
+        multiple: see above; None limits nobody.
+        clock: seconds, monotonic.
+    """
+
+    def __init__(self, capacity: int, multiple: float | None, clock: Callable[[], float] = time.monotonic) -> None:
+        self._capacity, self._multiple, self._clock = capacity, multiple or math.inf, clock
+        self._inserted = 0
+        self._window: dict[int, tuple[float, int]] = {}
+        """By actor: its items in the window, and the number of all items when they were counted."""
+        self._active = OrderedDict[int, float]()
+        """When each active actor stored last, the longest ago first."""
+        self._free_at: dict[int, float] = {}
+
+    def note_batch(self, actor: int, rows: int) -> None:
+        """Note that the actor in this row of the actor table has stored a batch."""
+        now = self._clock()
+        self._inserted += rows
+        self._active[actor] = now
+        self._active.move_to_end(actor)
+        while next(iter(self._active.values())) < now - ACTIVE_SECONDS:
+            self._active.popitem(last=False)
+        held, counted_at = self._window.get(actor, (0.0, self._inserted))
+        held = held * math.exp((counted_at - self._inserted) / self._capacity) + rows
+        self._window[actor] = held, self._inserted
+        if held > self._capacity * self._max_share():
+            begin = max(now, self._free_at.get(actor, now))
+            self._free_at[actor] = begin + rows * RENEWAL_SECONDS / self._capacity
+
+    def seconds_to_wait(self, actor: int) -> float:
+        """Seconds that the actor must still wait for its acknowledgement; 0 for none."""
+        free_at = self._free_at.get(actor)
+        if free_at is None:
+            return 0.0
+        left = free_at - self._clock()
+        if left <= 0:
+            del self._free_at[actor]
+        return max(0.0, left)
+
+    def _max_share(self) -> float:
+        """The part of the window that one actor may hold; an actor alone may hold all of it."""
+        others = len(self._active) - 1
+        return self._multiple / (self._multiple + others) if others and self._multiple < math.inf else math.inf
+
+
+class ModelRepeats:
+    """How often one connection may ask again while there is no model that it has not received.
+
+    Args:
+        clock: seconds, monotonic.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._asked = OrderedDict[str, tuple[ModelVersion, float]]()
+        """By connection: the model of its last answer, and the time until which its repeats are spent."""
+
+    def count_request(self, connection: str, newest: ModelVersion) -> float:
+        """Count a request for the newest model; the seconds that the answer must wait."""
+        now = self._clock()
+        version, spent_until = self._asked.get(connection, (None, 0.0))
+        if version == newest:
+            spent_until = max(spent_until, now) + 1 / REPEATS_PER_SECOND
+        self._asked[connection] = newest, spent_until
+        self._asked.move_to_end(connection)
+        if len(self._asked) > MAX_CONNECTIONS:
+            self._asked.popitem(last=False)
+        return max(0.0, spent_until - now - REPEATS_AT_ONCE / REPEATS_PER_SECOND) if version == newest else 0.0

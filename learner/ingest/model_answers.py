@@ -2,66 +2,74 @@
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Iterator
+import time
+from collections import OrderedDict, deque
 from dataclasses import dataclass, replace
+from typing import Final
 
 from common.data import ModelVersion
-from common.wire.chunk import parse_chunk, serialize_chunk
+from common.wire.chunk import checksum, serialize_chunk
 from common.wire.delta import make_delta
 from common.wire.pb import crossborder_pb2 as pb
-from common.wire.rpc import CHUNK_BYTES, UNARY_BYTES, checksum, version_to_pb
+from common.wire.rpc import CHUNK_BYTES, UNARY_BYTES, version_to_pb
 from learner.models.slots import Blob, ModelSlots
+
+MAX_KNOWN_MODELS: Final = 4096
+"""Versions whose time of publication is remembered."""
 
 
 @dataclass(frozen=True)
 class ModelAnswer:
-    """A model as it is sent: whole, or as what changed since another.
+    """A model as it is sent: whole, or as the delta from another model.
 
     Args:
-        n_bytes: of what is sent.
-        messages: serialised ``GetModelResponse``.
+        version: of the model.
+        published_at: on the host's monotonic clock.
+        n_bytes: of the model or the delta.
+        messages: serialised ``GetModelResponse``, one after the other.
+        chunks: the part of the model or the delta that each message ends with, as views of the messages.
     """
 
     version: ModelVersion
     published_at: float
     n_bytes: int
     messages: tuple[bytes, ...]
+    chunks: tuple[memoryview, ...]
 
     @classmethod
     def of(cls, blob: Blob) -> ModelAnswer:
-        """Copies the model once."""
-        head = _head(blob.version, blob.data)
-        return cls(blob.version, blob.published_at, len(blob.data), tuple(_messages(head, blob.data)))
+        """The answer with a whole model, which is copied once."""
+        messages, chunks = _serialize(_head(blob.version, blob.data), blob.data)
+        return cls(blob.version, blob.published_at, len(blob.data), messages, chunks)
 
     def since(self, base: ModelAnswer) -> ModelAnswer:
-        """This model as what changed since ``base``, both whole; itself if that is no less."""
-        data = self._data()
-        delta = make_delta(base._data(), data)
-        if len(delta) >= len(data):
+        """This model as the delta from ``base``; both are whole. This answer itself if the delta is no smaller."""
+        model = b"".join(self.chunks)
+        delta = make_delta(b"".join(base.chunks), model)
+        if len(delta) >= len(model):
             return self
-        head = _head(self.version, data)
+        head = _head(self.version, model)
         head.base.CopyFrom(version_to_pb(base.version))
-        return replace(self, n_bytes=len(delta), messages=tuple(_messages(head, memoryview(delta))))
-
-    def _data(self) -> bytes:
-        return b"".join(parse_chunk(message)[1] for message in self.messages)
+        messages, chunks = _serialize(head, memoryview(delta))
+        return replace(self, n_bytes=len(delta), messages=messages, chunks=chunks)
 
 
 class ModelAnswers:
     """The newest model, for actors with any model or none.
 
     Args:
-        slots: read once a version.
-        n_bases: so many models sent before are kept, to send who has one of them what changed since.
+        slots: each version is read from them once.
+        n_bases: models sent before the newest that are kept, so that actors with one of them can be sent a delta.
     """
 
     def __init__(self, slots: ModelSlots, n_bases: int) -> None:
         self._slots = slots
-        self._sent: deque[ModelAnswer] = deque(maxlen=n_bases + 1)
-        """Whole, the newest last."""
+        self._whole: deque[ModelAnswer] = deque(maxlen=n_bases + 1)
+        """Whole models, the newest last."""
         self._deltas: dict[ModelVersion, ModelAnswer] = {}
-        """To the newest, by what they are to be applied to."""
+        """Deltas to the newest model, by the version of their base."""
+        self._began = time.monotonic()
+        self._published_at: OrderedDict[ModelVersion, float] = OrderedDict()
 
     def whole(self) -> ModelAnswer:
         """The newest model.
@@ -69,30 +77,47 @@ class ModelAnswers:
         Raises:
             AssertionError: there is none yet.
         """
-        if not self._sent or self._sent[-1].version != self._slots.newest():
+        if not self._whole or self._whole[-1].version != self._slots.newest():
             answer = self._slots.read(ModelAnswer.of)
             assert answer is not None, "the first model is published before ingest starts"
-            self._sent.append(answer)
+            self._whole.append(answer)
             self._deltas.clear()
-        return self._sent[-1]
+            self._published_at[answer.version] = answer.published_at
+            if len(self._published_at) > MAX_KNOWN_MODELS:
+                self._published_at.popitem(last=False)
+        return self._whole[-1]
 
     def since(self, have: ModelVersion) -> ModelAnswer:
-        """What changed since ``have`` if that is kept; otherwise, and if that is no less, the whole model."""
+        """The delta from ``have`` if that model is kept and the delta is smaller; otherwise the whole newest model."""
         newest = self.whole()
-        base = next((kept for kept in self._sent if kept.version == have), None)
+        base = next((kept for kept in self._whole if kept.version == have), None)
         if base is None:
             return newest
         if have not in self._deltas:
             self._deltas[have] = newest.since(base)
         return self._deltas[have]
 
+    def published_at(self, version: ModelVersion) -> float:
+        """When a model was published that an actor may have, on the host's monotonic clock.
+
+        Of a model from before this process began it is not known; it was published before this process began, which is
+        returned.
+        """
+        return self._published_at.get(version, self._began)
+
 
 def _head(version: ModelVersion, model: bytes | memoryview) -> pb.GetModelResponse:
     return pb.GetModelResponse(version=version_to_pb(version), total_bytes=len(model), checksum=checksum(model))
 
 
-def _messages(head: pb.GetModelResponse, data: memoryview) -> Iterator[bytes]:
+def _serialize(head: pb.GetModelResponse, data: memoryview) -> tuple[tuple[bytes, ...], tuple[memoryview, ...]]:
+    """The messages that carry ``data``, and the views of their data."""
     size = len(data) if len(data) <= UNARY_BYTES else CHUNK_BYTES
+    messages, chunks = [], []
     for offset in range(0, len(data), size):
         head.offset = offset
-        yield serialize_chunk(head, data[offset : offset + size])
+        part = data[offset : offset + size]
+        message = serialize_chunk(head, part)
+        messages.append(message)
+        chunks.append(memoryview(message)[len(message) - len(part) :])  # ``serialize_chunk`` puts the data last.
+    return tuple(messages), tuple(chunks)

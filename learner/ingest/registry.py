@@ -1,4 +1,4 @@
-"""Who the actors are: ids, seeds, rungs, liveness, statistics. No I/O; kept in the shared actor table."""
+"""Who the actors are: their ids, whether they are alive, and their figures. No I/O; kept in the shared actor table."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ log = logging.getLogger(__name__)
 GONE_SECONDS: Final = 24 * 3600.0
 """The registry forgets an actor that was lost for this long."""
 MAX_RATE = 1e7
-"""No figure that an actor reports of itself grows by more than this in a second since it joined: environment steps of
-the fastest simulators are below it, and seconds and counts of failures are far below."""
+"""No figure that an actor reports of itself grows by more than this in a second since it joined: the environment steps
+of the fastest simulators are below this rate, and seconds and counts of failures are far below."""
 UNSEEN_SECONDS = 86_400.0
-"""An actor that was here before this process began may have gone on for this long meanwhile."""
+"""An actor that was here before this process began may have gone on for this long while no ingest process ran."""
 MAX_TOTAL = MAX_RATE * 365 * 86_400
-"""What no actor reaches in a year; a higher figure in the table is of no use, and is forgotten."""
+"""No actor reaches this figure within a year; a higher figure in the table is wrong and is set to 0."""
 INCREDIBLE_LOGGED_EVERY = 10.0
 """Seconds, over all actors."""
 MAX_RETURN = float(np.finfo(np.float32).max)
-"""Rewards are float32, and so is a return that can be believed."""
+"""Rewards are float32, so a return beyond the largest float32 is wrong."""
 
 
 class TooManyActorsError(CrossborderError):
@@ -36,15 +36,18 @@ class TooManyActorsError(CrossborderError):
 
 
 class Registry:
-    """The rows of the actor table, by incarnation. Rows a former ingest process wrote are taken over.
+    """The rows of the actor table, by incarnation. Rows that an ingest process before this one wrote are taken over.
 
-    Actor processes get rows 0, 1, 2, … in the order of joining and keep them, while an id passes on from one that is
-    gone; when the table is full, so does the row of the one gone for longest.
+    Actor processes get rows 0, 1, 2, … in the order of joining and keep them. The id of an actor that is gone passes on
+    to the next actor; when the table is full, the row of the actor that has been gone for longest passes on too.
+
+    This process is the only writer of the table. Other processes and the metrics' thread read it at any time without a
+    lock, so no decision here may depend on what they have seen.
 
     Args:
         table: see ``map_actor_table``.
-        max_actors: actor ids there are.
-        lost_seconds: an actor silent for so long gives its id back.
+        max_actors: number of actor ids.
+        lost_seconds: an actor that is silent for this long gives its id back.
         join_seconds: an actor that joins for the first time opens its stream within this time, or gives its id back.
         clock: seconds, monotonic.
     """
@@ -63,19 +66,24 @@ class Registry:
         self._lost_seconds, self._join_seconds = lost_seconds, join_seconds
         self._clock = clock
         self._rows = {int(row["incarnation"]): i for i, row in enumerate(table) if row["state"] != ActorState.UNUSED}
-        np.minimum(table["last_seen"], clock(), out=table["last_seen"])  # The clock begins anew when the host does.
+        np.minimum(
+            table["last_seen"], clock(), out=table["last_seen"]
+        )  # After a start of the host its clock begins at 0.
         self._from_before = set(self._rows)
-        back = np.isin(table["state"], (*WORKING, ActorState.BUILDING))  # They get the time to come back.
-        table["state"][back], table["last_seen"][back] = ActorState.AWAY, clock()
+        # Their streams ended with the ingest process before this one. They get the full time to come back.
+        away = np.isin(table["state"], (*WORKING, ActorState.BUILDING))
+        table["state"][away], table["last_seen"][away] = ActorState.AWAY, clock()
         self._heal()
-        self._since = self._allowance_of_those_here()
-        self._incredible = LogThrottle(INCREDIBLE_LOGGED_EVERY, clock)
+        highest = np.max([table[name] for name in REPORTED], axis=0)  # [N_ROWS]
+        self._growing_since: list[float] = (clock() - UNSEEN_SECONDS - highest / MAX_RATE).tolist()
+        """For each row, the second on the clock at which its figures would have begun at 0, growing at ``MAX_RATE``."""
+        self._incredible_log = LogThrottle(INCREDIBLE_LOGGED_EVERY, clock)
         self._returns: deque[float] = deque(maxlen=100)
         self._lengths: deque[int] = deque(maxlen=100)
         self._successes: deque[bool] = deque(maxlen=100)
 
     def _heal(self) -> None:
-        """Forget figures that cannot be: earlier releases kept whatever an actor reported."""
+        """Set figures that cannot be true to 0: earlier releases kept every figure that an actor reported."""
         for name in (*REPORTED, "items", "episodes", "behaviour_opt_steps"):
             column = self._table[name]
             impossible = ~((column >= 0) & (column <= MAX_TOTAL))  # NaN too.
@@ -85,22 +93,16 @@ class Registry:
         returns = self._table["last_return"]
         returns[~(np.abs(returns) <= MAX_RETURN)] = 0.0
 
-    def _allowance_of_those_here(self) -> list[float]:
-        """For each row, the second on the clock at which its figures would have begun at 0, growing at ``MAX_RATE``."""
-        highest = np.max([self._table[name] for name in REPORTED], axis=0)  # [N_ROWS]
-        since: list[float] = (self._clock() - UNSEEN_SECONDS - highest / MAX_RATE).tolist()
-        return since
-
     def join(self, incarnation: int, host: str, pid: int, *, name: str = "", version: str = "", former: int = 0) -> int:
-        """Enter an actor and return its id: the one it had, or the smallest free one.
+        """Enter an actor and return its id: the id that it had, or the smallest free id.
 
         Args:
             incarnation: of the actor process.
-            host: and ``pid``, for people who look for it.
+            host: of the process, for people who look for it.
             pid: on that host.
             name: of its token.
             version: of its crossborder.
-            former: the incarnation whose row this one takes over; ``former`` is unknown from then on. 0 for none.
+            former: the incarnation whose row this one takes over; 0 for none. The former incarnation is unknown then.
 
         Raises:
             TooManyActorsError: no id is free.
@@ -129,22 +131,19 @@ class Registry:
         return free
 
     def _enter(self, incarnation: int, actor_id: int, row: int | None) -> int:
-        state = ActorState.AWAY  # An actor that was lost is back, with the figures it had.
+        state = ActorState.AWAY  # An actor that was lost is back, and keeps its figures.
         if row is None:
-            row, state = self._unused_row(), ActorState.JOINED
+            # The first row that was never used, or else the row of the actor that has been gone for longest.
+            gone = ~np.isin(self._table["state"], HOLDS_ID)
+            row, state = int(np.where(gone, self._table["last_seen"], np.inf).argmin()), ActorState.JOINED
             self._rows.pop(int(self._table["incarnation"][row]), None)
             self._table[row] = 0
             self._table["incarnation"][row] = incarnation
             self._rows[incarnation] = row
-            self._since[row] = self._clock() - 1.0
+            self._growing_since[row] = self._clock() - 1.0
         self._table["actor_id"][row] = actor_id
         self._table["state"][row] = state
         return row
-
-    def _unused_row(self) -> int:
-        """The first row never used, or the one of the actor that has been gone for longest."""
-        gone = ~np.isin(self._table["state"], HOLDS_ID)
-        return int(np.where(gone, self._table["last_seen"], np.inf).argmin())
 
     def row_of(self, incarnation: int) -> int | None:
         """The row of an actor that has joined and is not gone."""
@@ -156,10 +155,10 @@ class Registry:
         return incarnation in self._from_before
 
     def is_gone(self, incarnation: int) -> bool:
-        """Whether it will never send anything again: it said goodbye, or was not heard of for ``GONE_SECONDS``."""
+        """Whether an actor will never send anything again: it said goodbye, or was lost for ``GONE_SECONDS``."""
         row = self._rows.get(incarnation)
         if row is None:
-            return False  # Nobody knows.
+            return False  # The registry does not know it, so it may still be there.
         state = self.state(row)
         is_silent = self._table["last_seen"][row] < self._clock() - GONE_SECONDS
         return state is ActorState.LEFT or (state is ActorState.LOST and bool(is_silent))
@@ -177,31 +176,36 @@ class Registry:
         self._table["state"][row] = state
         self._table["last_seen"][row] = self._clock()
 
-    def seen(self, row: int, figures: tuple[float, ...], *, building: bool) -> None:
-        """Note a sign of life with the actor's own figures, those of ``REPORTED``, and whether it builds its parts.
+    def note_report(self, row: int, figures: tuple[float, ...], *, building: bool) -> None:
+        """Note a report, which is a sign of life too.
 
-        Figures count as far as they can be true. Only the state of an actor with a stream changes: a message of an
-        older stream may come after the newest ended.
+        Only the state of an actor with an open stream changes: a message of an older stream may still come after the
+        newest stream has ended.
+
+        Args:
+            row: of the actor.
+            figures: of the actor, in the order of ``REPORTED``; they count as far as they can be true.
+            building: whether the actor still builds its environment and agent.
         """
         now = self._clock()
         self._table["last_seen"][row] = now
         if self._table["state"][row] in (ActorState.ONLINE, ActorState.BUILDING):
             self._table["state"][row] = ActorState.BUILDING if building else ActorState.ONLINE
-        most = min(MAX_RATE * (now - self._since[row]), MAX_TOTAL)
+        most = min(MAX_RATE * (now - self._growing_since[row]), MAX_TOTAL)
         if max(figures) > most:
-            figures = self._believable(row, figures, most)
+            figures = self._limit_figures(row, figures, most)
         self._reported[row] = figures
 
-    def _believable(self, row: int, figures: tuple[float, ...], most: float) -> tuple[float, ...]:
-        """The figures with totals of at most ``most``; bytes in a spool are no total."""
+    def _limit_figures(self, row: int, figures: tuple[float, ...], most: float) -> tuple[float, ...]:
+        """The figures, each at most ``most``, except the bytes in a spool: they are no total that grows with time."""
         limits = [MAX_TOTAL if name == "spool_bytes" else most for name in REPORTED]
-        believed = tuple(map(min, figures, limits))
-        if believed != figures and (missed := self._incredible.due()) is not None:
+        limited = tuple(map(min, figures, limits))
+        if limited != figures and (missed := self._incredible_log.due()) is not None:
             found = dict(zip(REPORTED, figures, strict=True))
             log.warning("actor %d reports more than can be: %s (%d more before it)", self.actor_id(row), found, missed)
-        return believed
+        return limited
 
-    def stored(
+    def note_batch(
         self, row: int, items: int, behaviour_opt_steps: int, returns: Sequence[float], lengths: Sequence[int]
     ) -> None:
         """Note a batch that was stored and the episodes that came with it."""
@@ -214,18 +218,18 @@ class Registry:
             self._lengths.extend(lengths)
 
     def note_successes(self, successes: Sequence[bool]) -> None:
-        """Note which of the episodes that came with a batch succeeded, of those that say so."""
+        """Note which episodes that came with a batch succeeded; episodes that do not say so are left out."""
         self._successes.extend(successes)
 
     def expire(self) -> list[int]:
-        """Give up actors that were silent for too long; their ids."""
+        """Give up actors that have been away for too long; their ids."""
         silent = self._table["last_seen"] < self._clock() - self._lost_seconds
         lost = np.flatnonzero(silent & (self._table["state"] == ActorState.AWAY))
         self._table["state"][lost] = ActorState.LOST
         return [int(i) for i in self._table["actor_id"][lost]]
 
     def forget_idle(self) -> list[int]:
-        """Forget actors that have joined and opened no stream in time; their ids."""
+        """Forget actors that have joined for the first time and opened no stream in time; their ids."""
         silent = self._table["last_seen"] < self._clock() - self._join_seconds
         idle = np.flatnonzero(silent & (self._table["state"] == ActorState.JOINED))
         actor_ids = [int(i) for i in self._table["actor_id"][idle]]
@@ -238,23 +242,26 @@ class Registry:
         return int((self._table["state"] == state).sum())
 
     def total(self, field: str) -> int:
-        """The sum over all actor processes; it cannot overflow, since no figure is above ``MAX_TOTAL``."""
+        """The sum of a column over all actor processes; no figure is above ``MAX_TOTAL``, so it cannot overflow."""
         return int(self._table[field].sum())
 
-    def present(self) -> Array:
-        """A copy of the rows of those that hold an id."""
+    def present_rows(self) -> Array:
+        """A copy of the rows of actors that hold an id."""
         rows: Array = self._table[np.isin(self._table["state"], HOLDS_ID)]
         return rows
 
-    def working(self) -> Array:
+    def working_rows(self) -> Array:
         """A copy of the rows of actors that may have items to hand over, by id."""
         rows: Array = self._table[np.isin(self._table["state"], WORKING)]
         return rows[np.argsort(rows["actor_id"])]
 
-    def recent(self, gone_seconds: float) -> Array:
-        """A copy of the rows of the present and of those gone for at most so long, by id, present ones first."""
-        heard = self._table["last_seen"] >= self._clock() - gone_seconds
-        known = heard & (self._table["state"] != ActorState.UNUSED)
+    def recent_rows(self, gone_seconds: float) -> Array:
+        """A copy of the rows of actors that hold an id, and of those that have been gone for at most ``gone_seconds``.
+
+        They are sorted by id; of one id, the actor that holds it comes first.
+        """
+        is_recent = self._table["last_seen"] >= self._clock() - gone_seconds
+        known = is_recent & (self._table["state"] != ActorState.UNUSED)
         rows: Array = self._table[known | np.isin(self._table["state"], HOLDS_ID)]
         return rows[np.lexsort((~np.isin(rows["state"], HOLDS_ID), rows["actor_id"]))]
 
@@ -264,11 +271,11 @@ class Registry:
         return bool(self._returns)
 
     def success_mean(self) -> float:
-        """Share of the last 100 episodes that say so which succeeded; 0 before the first."""
+        """Share of successes among the last 100 episodes that say whether they succeeded; 0 before the first."""
         return float(np.mean(self._successes)) if self._successes else 0.0
 
     def length_mean(self) -> float:
-        """Mean length of the same episodes as ``return_mean``."""
+        """Mean length, in environment steps, of the same episodes as ``return_mean``."""
         return float(np.mean(self._lengths)) if self._lengths else 0.0
 
     def return_mean(self) -> float:

@@ -1,20 +1,29 @@
-"""Options of the gRPC server, from the configuration."""
+"""How the gRPC server is set up: its options and its TLS, from the configuration."""
 
 from __future__ import annotations
 
-from common.config.server_config import ServerConfig
+from typing import Any
+
+import grpc
+
+from common.config.server_config import ServerConfig, TlsConfig
 from common.wire.rpc import WINDOW_BYTES
+from common.wire.tls import read_authorities, read_pair
+from common.wire.watched import Watched
+
+MAX_CONNECTIONS_OPTION = "grpc.max_allowed_incoming_connections"
 
 
 def server_options(config: ServerConfig) -> list[tuple[str, int]]:
-    """Options of the learner's server; ping limits match ``CLIENT_OPTIONS``, a taken port is an error."""
+    """Options of the learner's server; ping limits match ``CLIENT_OPTIONS``, a port that is taken is an error."""
     limits = config.limits
     return [
         ("grpc.so_reuseport", 0),
         ("grpc.max_receive_message_length", config.max_message_bytes),
-        ("grpc.http2.bdp_probe", 0),  # Else the window below grows, and with it what a held-back actor makes us hold.
+        # With probes the window below would grow, and with it the bytes that a held-back actor makes ingest keep.
+        ("grpc.http2.bdp_probe", 0),
         ("grpc.http2.lookahead_bytes", WINDOW_BYTES),
-        ("grpc.max_allowed_incoming_connections", limits.max_connections or 2 * config.fleet),
+        (MAX_CONNECTIONS_OPTION, limits.max_connections or 2 * config.fleet),
         ("grpc.max_concurrent_streams", limits.max_connection_calls),
         ("grpc.server_handshake_timeout_ms", int(1000 * limits.handshake_seconds)),
         ("grpc.max_connection_idle_ms", int(1000 * config.lost_seconds)),
@@ -24,3 +33,28 @@ def server_options(config: ServerConfig) -> list[tuple[str, int]]:
         ("grpc.http2.max_ping_strikes", 0),
         ("grpc.keepalive_time_ms", 30_000),
     ]
+
+
+def server_credentials(tls: TlsConfig) -> grpc.ServerCredentials:
+    """TLS 1.2 and above. Changed files are used from the next connection on; open connections stay as they are.
+
+    Raises:
+        ConfigError: a file cannot be read.
+    """
+
+    def read() -> grpc.ServerCertificateConfiguration:
+        authorities = read_authorities(tls.client_ca) if tls.client_ca else None
+        return grpc.ssl_server_certificate_configuration([read_pair(tls.certificate, tls.key)], authorities)
+
+    # gRPC calls ``changed`` on threads of its own, before each handshake; the event loop never does. Of two handshakes
+    # that begin while the files change, one may still get the former pair, which is as good. While only one file has
+    # been replaced, certificate and key do not fit each other: ``read`` refuses, and the former pair stays in use.
+    watched = Watched([tls.certificate, tls.key, *([tls.client_ca] if tls.client_ca else [])], read)
+    last = watched.get()
+
+    def changed() -> Any:  # None: no change, which the stubs do not know.
+        nonlocal last
+        before, last = last, watched.get()
+        return None if last is before else last
+
+    return grpc.dynamic_ssl_server_credentials(last, changed, require_client_authentication=tls.client_ca is not None)

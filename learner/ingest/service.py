@@ -1,4 +1,7 @@
-"""The gRPC service: calls the core. Nothing is decided here, and errors are answered by ``Admission``."""
+"""``LearnerService``: brings requests to ``joining`` and ``pushing``, and holds answers back until their time has come.
+
+Nothing is decided here. Errors are raised through it to ``Admission``, which turns them into statuses.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,6 @@ import time
 from collections.abc import AsyncIterator
 
 import grpc
-import numpy as np
 
 from common.data import NO_MODEL
 from common.errors import CrossborderError
@@ -16,24 +18,29 @@ from common.wire.pb import crossborder_pb2 as pb
 from common.wire.pb import crossborder_pb2_grpc as pb_grpc
 from common.wire.rpc import version_from_pb, version_to_pb
 from learner.ingest.audit import AuditLog
-from learner.ingest.caller import Caller, current_caller
 from learner.ingest.core import IngestCore
-from learner.ingest.limits import Limits
-from learner.ingest.quota import TooManyOfAddressError
-from learner.ingest.refusal import Context, status_of
-from learner.shared.actor_table import ActorState
+from learner.ingest.gate import current_caller
+from learner.ingest.joining import check, join
+from learner.ingest.limits import CallLimits
+from learner.ingest.pushing import push
+from learner.ingest.refusals import Context, status_of
+from learner.shared.actor_table import ActorState, host_of
 from learner.shared.bell import Bell
 from learner.shared.mapped import fence
 
 log = logging.getLogger(__name__)
-NAMED = 50
-"""Actors that one line of the log names at most."""
+MAX_NAMED = 50
+"""Actors that one line of the log names."""
 STILL_HERE_SECONDS = 1.0
-"""An actor whose acknowledgement is held back hears from us this often."""
+"""How often an actor whose acknowledgement is held back gets a sign of life."""
 
 
-class Stream:
-    """One actor's open stream; writes take turns, since ``stop`` may come between acknowledgements."""
+class ActorStream:
+    """One actor's open stream.
+
+    ``wind_up`` may send ``stop`` on it while its own task sends an acknowledgement. The lock lets one write end before
+    the other begins, as gRPC demands, and the later write never names a lower number than the earlier one.
+    """
 
     def __init__(self, core: IngestCore, context: Context) -> None:
         self._core = core
@@ -41,7 +48,7 @@ class Stream:
         self._writing = asyncio.Lock()
         self._acked = 0
         self.awake = asyncio.Event()
-        """Set when the actor's turn has come, or when training is over."""
+        """Set when the actor's turn has come, or when training is over. Whoever waits for it looks for itself then."""
 
     async def send(self, acked_seq: int | None = None) -> None:
         """Acknowledge up to ``acked_seq``, or repeat the last acknowledgement as a sign of life."""
@@ -57,37 +64,40 @@ class Stream:
 
 
 class LearnerServicer(pb_grpc.LearnerServiceServicer):
-    """``LearnerService`` over an ``IngestCore``.
+    """``LearnerService`` over an ``IngestCore``. All of its methods run on the event loop's thread.
 
     Args:
-        core: decides.
-        bell: rung by the trainer when it stops or when held acknowledgements may go out.
+        core: what all requests share.
+        bell: rung by the trainer when it stops, and when held acknowledgements may go out.
         limits: on joins.
-        audit: told of every join.
+        audit: notes every join.
     """
 
-    def __init__(self, core: IngestCore, bell: Bell, limits: Limits, audit: AuditLog) -> None:
+    def __init__(self, core: IngestCore, bell: Bell, limits: CallLimits, audit: AuditLog) -> None:
         self._core, self._limits, self._audit = core, limits, audit
         self._bell = bell
-        self._streams: set[Stream] = set()
-        self._newest: dict[int, Stream] = {}
-        """An actor's newest stream: one that broke may end after its successor has begun."""
-        self._held: dict[Stream, int] = {}
-        """Streams that wait for their actor's turn, with its row of the actor table."""
+        self._streams: set[ActorStream] = set()
+        self._newest: dict[int, ActorStream] = {}
+        """By row of the actor table, the actor's newest stream: a broken stream may end after the next has begun."""
+        self._held: dict[ActorStream, int] = {}
+        """Streams that wait for their actor's turn, with the actor's row."""
         self._stream_ended = asyncio.Event()
 
     def on_bell(self) -> None:
-        """The trainer rang: it has drawn what the next actor waits for, or it stops."""
+        """The trainer rang: it has drawn the items that the next actor waits for, or it stops."""
         self._bell.clear()
-        self._look_again()
+        self._wake_streams()
 
-    def _look_again(self) -> None:
-        """Wake the streams whose actor's turn has come, and ask for the bell when the next one's comes."""
+    def _wake_streams(self) -> None:
+        """Wake the streams whose actor's turn has come, and ask for the bell at the next actor's turn."""
+        # The trainer counts ``sampled`` up and then looks whether it has reached ``release_at``; ingest sets
+        # ``release_at`` and then looks whether ``sampled`` has reached it. With a fence between the two steps on either
+        # side, at least one of the processes notices. If ingest does, it settles the turns again without a bell.
         control = self._core.control
         while True:
-            wish = control.release_at = self._core.settle_turns()
-            fence()  # The trainer must see the wish before we look at its counter for the last time.
-            if wish > control.sampled or not wish:
+            release_at = control.release_at = self._core.settle_turns()
+            fence()
+            if release_at > control.sampled or not release_at:
                 break
         free = [stream for stream, row in self._held.items() if not self._core.turns.holds(row)]
         for stream in self._streams if control.stopping else free:
@@ -96,34 +106,34 @@ class LearnerServicer(pb_grpc.LearnerServiceServicer):
     async def Join(self, request: pb.JoinRequest, context: Context) -> pb.JoinResponse:  # noqa: ARG002, N802
         caller = current_caller.get()
         try:
-            self._limits.join(caller)
-            response = self._enter(request, caller)
+            self._limits.count_join(caller)
+            ids = self._core.address_ids
+            if not ids.has_room(caller.account, request.incarnation, request.former_incarnation):
+                raise self._limits.count_refusal("address_actors")
+            response = join(self._core, request, caller.name)
+            ids.note_join(caller.account, request.incarnation)
         except CrossborderError as error:
             self._core.counts.joins_refused[status_of(error)[1]] += 1
             raise
         log.info("actor %d joined from %s (pid %d)", response.actor_id, request.host, request.pid)
-        self._audit.note("join", "ok", **caller.facts(), **_process(request), actor=response.actor_id)
-        return response
-
-    def _enter(self, request: pb.JoinRequest, caller: Caller) -> pb.JoinResponse:
-        ids = self._core.address_ids
-        try:
-            ids.require_room(caller.account, request.incarnation, request.former_incarnation)
-        except TooManyOfAddressError as error:
-            raise self._limits.exceeded("address_actors") from error
-        response = self._core.join(request, caller.name)
-        ids.joined(caller.account, request.incarnation)
+        # Not the incarnation: whoever knows it can push in the actor's name.
+        process: dict[str, str | int] = {"host": request.host, "pid": request.pid, "version": request.version}
+        self._audit.note("join", "ok", **caller.facts(), **process, actor=response.actor_id)
         return response
 
     async def Check(self, request: pb.CheckRequest, context: Context) -> pb.CheckResponse:  # noqa: ARG002, N802
-        return self._core.check()
+        return check(self._core)
 
     async def GetModel(  # type: ignore[override]  # noqa: N802 - Admission lets bytes pass
         self, request: pb.GetModelRequest, context: Context
     ) -> AsyncIterator[bytes]:
-        await self._hold_model(context.peer())
+        core = self._core
+        seconds = core.model_repeats.count_request(context.peer(), core.models.newest())
+        if seconds:  # The connection asks again and again for the same model.
+            core.counts.quota_hold_seconds["models"] += seconds
+            await asyncio.sleep(seconds)
         have = version_from_pb(request.have) if request.HasField("have") else NO_MODEL
-        answer = self._core.model(have, takes_delta=request.takes_delta)
+        answer = core.model(have, takes_delta=request.takes_delta)
         if answer is None:
             yield pb.GetModelResponse(version=version_to_pb(have), not_modified=True).SerializeToString()
             return
@@ -133,7 +143,7 @@ class LearnerServicer(pb_grpc.LearnerServiceServicer):
     async def PushItems(  # type: ignore[override]  # noqa: N802 - grpc.aio takes coroutines that read and write too
         self, _: AsyncIterator[pb.PushItemsRequest], context: Context
     ) -> None:
-        stream = Stream(self._core, context)
+        stream = ActorStream(self._core, context)
         row = None
         self._streams.add(stream)
         try:
@@ -143,7 +153,7 @@ class LearnerServicer(pb_grpc.LearnerServiceServicer):
                     row = self._core.row_of(request.incarnation)
                     self._newest[row] = stream
                     self._core.registry.set_state(row, ActorState.ONLINE)
-                acked = self._core.push(row, request)
+                acked = push(self._core, row, request)
                 await self._hold(stream, row)
                 await stream.send(acked)
                 if request.seq:
@@ -156,10 +166,10 @@ class LearnerServicer(pb_grpc.LearnerServiceServicer):
             self._stream_ended.set()
 
     async def _read(self, context: Context, *, first: bool) -> pb.PushItemsRequest | None:
-        """The next request; None at the end of the stream or when the actor was silent for too long.
+        """The next request; None at the end of the stream, or when the actor was silent for too long.
 
         Raises:
-            OverLimitError: the first did not come in time.
+            OverLimitError: the first request did not come in time.
         """
         server = self._core.config.server
         try:
@@ -167,7 +177,7 @@ class LearnerServicer(pb_grpc.LearnerServiceServicer):
                 request = await context.read()
         except TimeoutError:
             if first:
-                raise self._limits.exceeded("handshake_seconds") from None
+                raise self._limits.count_refusal("handshake_seconds") from None
             log.warning("an actor was silent for %g s; its stream is closed", server.lost_seconds)
             return None
         return None if request is grpc.aio.EOF else request
@@ -180,26 +190,26 @@ class LearnerServicer(pb_grpc.LearnerServiceServicer):
         elif registry.state(row) == ActorState.LEFT:
             log.info("actor %d left", registry.actor_id(row))
 
-    async def _hold(self, stream: Stream, row: int) -> None:
-        """Wait until the replay ratio and the actor's share of the replay let it go on."""
+    async def _hold(self, stream: ActorStream, row: int) -> None:
+        """Wait until the replay ratio, and then the actor's share of the replay, let the actor go on."""
         core = self._core
         if core.turns.holds(row):
             await self._hold_for_turn(stream, row)
-        while not core.control.stopping and (seconds := core.replay_share.pause(row)):
+        while not core.control.stopping and (seconds := core.replay_share.seconds_to_wait(row)):
             core.counts.quota_hold_seconds["items"] += await self._wait(stream, min(seconds, STILL_HERE_SECONDS))
 
-    async def _hold_for_turn(self, stream: Stream, row: int) -> None:
+    async def _hold_for_turn(self, stream: ActorStream, row: int) -> None:
         core, self._held[stream] = self._core, row
         try:
-            self._look_again()
+            self._wake_streams()
             while core.turns.holds(row):
                 core.control.actor_hold_seconds += await self._wait(stream, STILL_HERE_SECONDS)
-                self._look_again()  # Also after a second without a bell: the ratio may have been changed.
+                self._wake_streams()  # Also after a second without a bell: an admin may have changed the ratio.
         finally:
             del self._held[stream]
 
-    async def _wait(self, stream: Stream, seconds: float) -> float:
-        """Wait to be woken, but only so long; the actor hears from us once in ``STILL_HERE_SECONDS``.
+    async def _wait(self, stream: ActorStream, seconds: float) -> float:
+        """Wait until the stream is woken, at most ``seconds``; after ``STILL_HERE_SECONDS`` send a sign of life.
 
         Returns:
             The seconds waited.
@@ -214,46 +224,30 @@ class LearnerServicer(pb_grpc.LearnerServiceServicer):
                 await stream.send()
         return time.monotonic() - started
 
-    async def _hold_model(self, connection: str) -> None:
-        """Wait if the connection asks again and again for the same model."""
-        seconds = self._core.model_repeats.delay(connection, self._core.models.newest())
-        if seconds:
-            self._core.counts.quota_hold_seconds["models"] += seconds
-            await asyncio.sleep(seconds)
-
     async def wind_up(self, seconds: float) -> None:
-        """Tell every actor to stop and wait until all have left, or until the time is over.
+        """Tell every actor to stop, and wait until all actors have left or the time is over.
 
-        Actors that are away get the same time: they may join again, hear of the end and hand over what they have.
+        Actors that are away get the same time: they may join again, hear of the end and hand over their items.
         """
         try:
             async with asyncio.timeout(seconds):
-                # A stream that ends meanwhile need not hear of it.
+                # Exceptions are those of streams that end at this moment and need not hear of the stop.
                 await asyncio.gather(*(stream.send() for stream in self._streams), return_exceptions=True)
-                while self._streams or len(self._core.registry.working()):
-                    self._stream_ended.clear()
+                while self._streams or len(self._core.registry.working_rows()):
+                    self._stream_ended.clear()  # No stream can end before the wait: only an ``await`` lets others run.
                     await self._stream_ended.wait()
         except TimeoutError:
-            self._tell_who_is_missing(seconds)
+            self._log_missing_actors(seconds)
 
-    def _tell_who_is_missing(self, seconds: float) -> None:
-        rows = self._core.registry.working()
-        if not len(rows):  # Only streams of strangers are open.
+    def _log_missing_actors(self, seconds: float) -> None:
+        rows = self._core.registry.working_rows()
+        if not len(rows):  # The open streams are those of callers that have not joined.
             return
-        names = [f"actor {row['actor_id']} ({_host(row)}, pid {row['pid']})" for row in rows[:NAMED]]
-        others = [f"{len(rows) - NAMED} more"] if len(rows) > NAMED else []
+        names = [f"actor {row['actor_id']} ({host_of(row)}, pid {row['pid']})" for row in rows[:MAX_NAMED]]
+        others = [f"{len(rows) - MAX_NAMED} more"] if len(rows) > MAX_NAMED else []
         log.warning(
             "%d actors have not handed over within %g s; the items that they still have are lost: %s",
             len(rows),
             seconds,
             ", ".join(names + others),
         )
-
-
-def _host(row: np.void) -> str:
-    return str(row["host"].decode(errors="replace"))
-
-
-def _process(request: pb.JoinRequest) -> dict[str, str | int]:
-    """What the audit log says about an actor process; its incarnation is a secret."""
-    return {"host": request.host, "pid": request.pid, "version": request.version}

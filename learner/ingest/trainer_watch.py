@@ -1,4 +1,4 @@
-"""Ingest's eye on the trainer: a training loop that hangs cannot say so itself."""
+"""Ingest watches the trainer: a training loop that hangs cannot log that it hangs."""
 
 from __future__ import annotations
 
@@ -13,9 +13,12 @@ log = logging.getLogger(__name__)
 
 
 class TrainerWatch:
-    """Says once in the log when the training loop has stood still for too long, and when it goes on.
+    """Logs once when the training loop has stood still for too long, and once when it goes on.
 
-    It does no more than that: a long opt step, checkpoint or evaluation of somebody's own looks the same as a hang.
+    Nothing is killed: a long opt step, checkpoint or evaluation looks the same as a hang.
+
+    The trainer is the only writer of ``trainer_beats``, and ingest only compares the count with that of its last look.
+    So it does not matter when the trainer writes, and nothing is locked.
 
     Args:
         control: shared with the trainer.
@@ -28,7 +31,7 @@ class TrainerWatch:
     ) -> None:
         self._control, self._hung_seconds = control, hung_seconds
         self._stillness = Stillness(lambda: control.trainer_beats, clock)
-        self._told = False
+        self._has_logged = False
         self.silent_seconds = 0.0
         """How long the training loop has stood still; 0 before it begins and after it has ended."""
 
@@ -38,12 +41,12 @@ class TrainerWatch:
         seconds = self._stillness.seconds()
         self.silent_seconds = seconds if is_training else 0.0
         is_hung = self._hung_seconds is not None and self.silent_seconds > self._hung_seconds
-        if is_hung and not self._told:
+        if is_hung and not self._has_logged:
             log.error(
                 "the trainer has shown no sign of life for %.0f s (server.hung_seconds): it hangs, or one opt step, "
                 "one checkpoint or one step of an evaluation takes that long",
                 seconds,
             )
-        elif self._told and not is_hung:
+        elif self._has_logged and not is_hung:
             log.warning("the trainer goes on")
-        self._told = is_hung
+        self._has_logged = is_hung

@@ -1,17 +1,17 @@
-"""Whose acknowledgement goes out first while the replay ratio holds actors back. Decisions without I/O or clock."""
+"""Whose acknowledgement goes out first while the replay ratio holds actors back. Decisions without I/O and clock."""
 
 from __future__ import annotations
 
 from heapq import heappop, heappush
 
 UNKNOWN = -1
-"""Owes the items that no actor of this process has brought: those that a former ingest process stored."""
+"""Stands for the actors whose items an ingest process before this one has stored: it owes those items."""
 _ROUNDING = 1e-3
-"""Items; sums of floats are off by less."""
+"""Items; the rounding errors of the sums below are smaller."""
 
 
 class Turns:
-    """Shares what the trainer draws equally among the actors that wait for it.
+    """Shares the items that the trainer draws equally among the actors that wait for them.
 
     The replay ratio allows all actors together a number of items for each item that the trainer draws. Every actor
     owes the items of its last batch, and each allowed item is split evenly among the actors that still owe. So an actor
@@ -24,11 +24,11 @@ class Turns:
         self._now = 0.0
         self._finish: dict[int, float] = {}
         self._order: list[tuple[float, int]] = []
-        """A heap of finish times; an actor that stored again meanwhile has an older entry too."""
+        """A heap of finish times. An actor that stores again gets another entry; its older entries are skipped."""
         self._owed = 0.0
 
-    def stored(self, actor: int, rows: int, excess: float) -> None:
-        """Note a batch.
+    def note_batch(self, actor: int, rows: int, excess: float) -> None:
+        """Note a batch that was stored.
 
         Args:
             actor: its row of the actor table.
@@ -42,7 +42,7 @@ class Turns:
         self.settle(excess)
 
     def settle(self, excess: float) -> float:
-        """Count what the trainer has drawn.
+        """Count the items that the trainer has drawn.
 
         Args:
             excess: items of all actors beyond those that the replay ratio allows now.
@@ -75,7 +75,7 @@ class Turns:
             if first - self._now > _ROUNDING:
                 return
             heappop(self._order)
-            if self._finish[actor] <= first:
+            if self._finish[actor] <= first:  # Otherwise this was an older entry.
                 del self._finish[actor]
         if not self._finish:
             self._now = self._owed = 0.0

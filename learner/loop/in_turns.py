@@ -14,7 +14,7 @@ from learner.loop.acting_in_turns import Acting
 from learner.loop.learner import Learner
 from learner.loop.run import Result, Run
 from learner.records.status import Status
-from learner.shared.mapped import held_alone
+from learner.shared.mapped import holding_alone
 from learner.storage.origin import Origin
 
 MAX_SLACK: Final = 1 << 15
@@ -54,7 +54,7 @@ class Trainer:
                 resume=self._resume,
                 origin=self._origin,
             )
-            stack.enter_context(held_alone(run.dir.shared))
+            stack.enter_context(holding_alone(run.dir.shared))
             life = run.dir.identity.incarnation - 1
             self._acting = Acting(config, run.parts, run.memory, run.values, life=life)
             self.learner: Learner = run.make_learner(

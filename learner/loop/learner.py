@@ -21,9 +21,9 @@ from common.config.run_config import TrainerConfig
 from common.errors import DivergedError
 from common.interfaces import Agent, Recorder, ReplayBuffer
 from common.process.clocks import Every
-from learner.evaluation.scoring import Scored, Scoring
+from learner.evaluation.scoring import FinishedEvaluation, Scoring
 from learner.loop.window import RecordWindow
-from learner.shared.durable import WITHOUT_CHECKPOINT, tolerated
+from learner.shared.durable import WITHOUT_CHECKPOINT, logging_write_errors
 from learner.storage.checkpoint import Checkpoints
 from learner.storage.checkpointer import Checkpointer
 from learner.storage.moment import Moment
@@ -198,7 +198,7 @@ class Learner:
         if record:
             self._write(moment, record | self._window.means())
         if self._save.due(self.opt_steps):
-            with tolerated(WITHOUT_CHECKPOINT):
+            with logging_write_errors(WITHOUT_CHECKPOINT):
                 self._save_as(str(self.opt_steps))
         self._check_budget()
         if self.outcome is None and self._sync.due(self.opt_steps):
@@ -245,7 +245,7 @@ class Learner:
             return
         self._publish(self.opt_steps, wait=True)
         for recorder in self._recorders:
-            with tolerated("the last records are missing"):
+            with logging_write_errors("the last records are missing"):
                 recorder.flush()
         self._save_as("final")
         try:
@@ -275,11 +275,11 @@ class Learner:
         return self._credit(scored) if scored else {}
 
     def _collect(self, *, wait: bool) -> None:
-        scored = self.scoring.finished(wait=wait)
+        scored = self.scoring.poll(wait=wait)
         if scored:
             self._write(scored.moment, self._credit(scored))
 
-    def _credit(self, scored: Scored) -> dict[str, float]:
+    def _credit(self, scored: FinishedEvaluation) -> dict[str, float]:
         """Keep it if it is the best, see whether it is good enough; its record."""
         score = scored.evaluation.score
         self.evaluations.add(scored.seconds)
@@ -287,7 +287,7 @@ class Learner:
         log.info("opt step %d: evaluation %.2f (best so far %.2f)", scored.moment.opt_steps, score, self.best_score)
         if score > self.best_score:  # Strictly; NaN never is.
             self.best_score = score
-            with tolerated(WITHOUT_CHECKPOINT):
+            with logging_write_errors(WITHOUT_CHECKPOINT):
                 self.scoring.keep_best(self.agent, scored)
         if (
             self._reaches_target(score) and self.outcome is not Outcome.STOPPED
@@ -303,7 +303,7 @@ class Learner:
         bad = [f"{key} {value}" for key, value in record.items() if not math.isfinite(value)]
         self.last_record = {**self.last_record, **record}
         for recorder in self._recorders:
-            with tolerated("training goes on without this record"):
+            with logging_write_errors("training goes on without this record"):
                 recorder.write(moment.opt_steps, record)
                 recorder.flush()
         if bad:

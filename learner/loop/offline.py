@@ -79,7 +79,7 @@ class OfflineTrainer:
 
     def _go_on(self, stack: ExitStack, kept: Path) -> None:
         """Open the run that is resumed, with the room that its replay has."""
-        self.config = _with_capacity(self.config, ReplayMemory.saved(kept).capacity)
+        self.config = _with_capacity(self.config, ReplayMemory.open_saved(kept).capacity)
         self._source = str(self.config.run_dir)
         self._run = Run(self.config, stack, resume=True)
 

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import torch
 
-from common.agents.training import to_tensors
+from common.agents.network_agent import to_tensors
 from common.data import Array, Items
 from common.errors import ConfigError
+from common.interfaces import ReplayBuffer
 from learner.replay.memory import ReplayMemory
 from learner.replay.shared_buffer import SharedReplay
 from learner.shared.mapped import fence
 
 
-class ResidentReplay:
+class ResidentReplay(ReplayBuffer):
     """A ``ReplayBuffer`` over another one, with a copy of its items on a device. What is drawn is the same.
 
     Args:

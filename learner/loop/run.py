@@ -22,8 +22,7 @@ from common.errors import ConfigError
 from common.interfaces import Recorder, ReplayBuffer
 from learner.datasets.loading import load_dataset
 from learner.datasets.opening import Dataset, open_dataset
-from learner.evaluation.eval_env import build_eval_env
-from learner.evaluation.evaluator import build_evaluator
+from learner.evaluation.evaluator import build_eval_env, build_evaluator
 from learner.evaluation.evaluator_process import EvaluatorProcess
 from learner.evaluation.scoring import AbandonableEnv, InlineScoring, Scoring
 from learner.loop.acting_in_turns import Acting
@@ -40,13 +39,12 @@ from learner.replay.memory import ReplayMemory
 from learner.replay.prioritized import PrioritizedReplay
 from learner.replay.quarantine import Quarantine
 from learner.replay.recovery import make_whole
-from learner.replay.screening import screen
+from learner.replay.screening import report_suspects, screen
 from learner.replay.shared_buffer import SharedReplay
-from learner.replay.suspects import tell_suspects
 from learner.replay.uniform import UniformReplay
 from learner.replay.value_rules import ValueRules
 from learner.shared.actor_table import actor_of, map_actor_table, upgrade_actor_table
-from learner.shared.durable import tolerated
+from learner.shared.durable import logging_write_errors
 from learner.storage.checkpoint import Checkpoints
 from learner.storage.checkpointer import WINDOW, Checkpointer, Resumable
 from learner.storage.moment import Moment
@@ -127,7 +125,7 @@ class Run:
         with self.dir.writing():
             self.memory = self._open_memory(slack)
         self.values = ValueRules.of(self.parts.schema, config.server)
-        close = tolerated("after a power cut the newest items may be missing")(self.memory.close)
+        close = logging_write_errors("after a power cut the newest items may be missing")(self.memory.close)
         stack.callback(close)
         self.quarantine = Quarantine(self.dir.shared, "trainer")
         if self.dir.is_resumed:
@@ -219,7 +217,7 @@ class Run:
         checkpointer = self._make_checkpointer(window, acting)
         moment, best_score = self._go_on(checkpointer)
         self.dir.write_text("config.yaml", dump_config(self.config))
-        stack.callback(tolerated("the run ends without its learning curve")(self._draw_curve))
+        stack.callback(logging_write_errors("the run ends without its learning curve")(self._draw_curve))
         learner = Learner(
             agent=self.parts.agent,
             buffer=self._batches(),
@@ -231,7 +229,7 @@ class Run:
             checkpointer=checkpointer,
             window=window,
             computing=computing_in(trainer.precision, trainer.device),
-            explain=lambda: tell_suspects(self.memory, self.buffer.last_drawn, self._actor_of, self.quarantine),
+            explain=lambda: report_suspects(self.memory, self.buffer.last_drawn, self._actor_of, self.quarantine),
             episodes=episodes,
         )
         learner.resume(moment, best_score)
@@ -261,7 +259,7 @@ class Run:
         """``metrics.csv``, whose records after this opt step are forgotten, and those that the configuration names."""
         with self.dir.writing():
             recorders: list[Recorder] = [CsvRecorder(self.dir.path / "metrics.csv", opt_steps)]
-        last = tolerated("the last records are missing")
+        last = logging_write_errors("the last records are missing")
         stack.callback(last(recorders[0].close))
         for config in self.config.recorders:
             recorders.append(config.build(run_dir=self.dir.path))

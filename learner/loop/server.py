@@ -104,7 +104,7 @@ class LearnerServer:
 
     def _make_shared(self) -> ModelPublisher:
         shared = self._run.dir.shared  # A run in turns or from a dataset has made none of these files.
-        self.control = ControlBlock.at(shared, create=not (shared / "control").exists())
+        self.control = ControlBlock.open(shared, create=not (shared / "control").exists())
         self.control.start(self._run.dir.identity.incarnation, self.buffer.sampled)
         self.ratio = LiveRatio(self.control, RatioLimiter.of(self.config, self._run.memory.began))
         self.actor_table = map_actor_table(shared, create=not (shared / "actors").exists())

@@ -96,7 +96,7 @@ class TrainerCollector(Collector):
         yield counter("crossborder_samples_drawn_total", "Items drawn from the replay.", self._run.buffer.sampled)
         yield gauge("crossborder_replay_size_items", "Items that can be drawn.", len(memory))
         yield gauge("crossborder_replay_capacity_items", "Items kept at most.", memory.capacity)
-        excluded = memory.n_excluded(memory.first(), memory.committed)
+        excluded = memory.count_excluded(memory.first(), memory.committed)
         yield gauge("crossborder_replay_excluded_items", "Items that are never drawn.", excluded)
         yield gauge("crossborder_replay_bytes", "Allocated for items.", memory.n_bytes)
         yield gauge("crossborder_replay_oldest_age_seconds", "Age of the oldest item.", age)

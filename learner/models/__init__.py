@@ -1,1 +1,1 @@
-"""Newest model out: the slots through which the trainer gives models to ingest."""
+"""Newest model out: the slots through which the trainer hands models to ingest."""

@@ -1,4 +1,4 @@
-"""Publishing: the live parameters of an agent become the newest model in the shared slots."""
+"""The trainer's side of the model slots: the live parameters of an agent become the newest model."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from safetensors.torch import save
 from common.config.run_config import Precision
 from common.errors import ConfigError
 from learner.models.slots import N_SLOTS, ModelSlots
-from learner.models.staging import source_of
+from learner.models.staging import make_source
 from learner.shared.mapped import fence
 
 
 class ModelPublisher:
-    """The trainer's side: copies live tensors into a slot and counts it up.
+    """Copies live tensors into a slot and makes that slot the newest model.
 
-    From a GPU a model is on its way for a moment, at most one at a time; training goes on meanwhile.
+    The copy from a GPU takes a moment, during which training goes on; at most one model is on its way at a time.
 
     Args:
         path: the file of the slots, made here.
         tensors: the agent's ``model_info``.
         incarnation: of the run, the first part of every version.
-        precision: bfloat16 rounds floating-point tensors to it; otherwise they travel as they are.
+        precision: in which floating-point tensors travel: rounded to bfloat16, or as they are.
 
     Raises:
         ConfigError: a tensor's dtype cannot travel.
@@ -35,45 +35,47 @@ class ModelPublisher:
     def __init__(
         self, path: Path, tensors: Mapping[str, torch.Tensor], incarnation: int, precision: Precision = "float32"
     ) -> None:
-        sent = {name: _as_sent(name, tensor, precision) for name, tensor in tensors.items()}
+        sent = {name: _copy_as_sent(name, tensor, precision) for name, tensor in tensors.items()}
         blank = save({name: tensor.contiguous() for name, tensor in sent.items()})
         self.blob_bytes = len(blank)
         self.slots = ModelSlots(path, len(blank), create=True)
         self.seconds = 0.0
-        """Spent on publishing so far."""
+        """Seconds spent on publishing so far."""
         self._incarnation = incarnation
         self._copy = torch._foreach_copy_
-        self._source = source_of(list(tensors.values()), list(sent.values()))
-        self._targets = [_views(data, blank, sent) for data in self.slots.data]
-        self._taken: int | None = None
-        """Opt steps of the model on its way."""
+        self._source = make_source(list(tensors.values()), list(sent.values()))
+        self._targets = [_lay_out(data, blank, sent) for data in self.slots.data]
+        self._pending: int | None = None
+        """Opt steps of the model that is on its way; None if none is."""
 
     def publish(self, opt_steps: int, *, wait: bool = False) -> None:
-        """Take the tensors' present values for the newest model; from a GPU it becomes that by ``settle``.
+        """Publish the tensors' present values. From a GPU, a later ``settle`` makes them the newest model.
 
         Args:
             opt_steps: of the agent.
-            wait: until it is.
+            wait: return only when they are the newest model.
         """
         self.settle(wait=True)
         began = time.monotonic()
-        self._source.take()
+        self._source.fetch()
         self.seconds += time.monotonic() - began
-        self._taken = opt_steps
+        self._pending = opt_steps
         self.settle(wait=wait)
 
     def settle(self, *, wait: bool = False) -> None:
-        """Make the model on its way the newest if it has arrived; with ``wait`` True, as soon as it has."""
-        if self._taken is None:
+        """Make the model that is on its way the newest if its values have arrived; ``wait``: wait until they have."""
+        if self._pending is None:
             return
         began = time.monotonic()
-        if self._source.arrived(wait=wait):
-            self._write(self._taken)
-            self._taken = None
+        if self._source.has_arrived(wait=wait):
+            self._write(self._pending)
+            self._pending = None
         self.seconds += time.monotonic() - began
 
     @torch.no_grad()
     def _write(self, opt_steps: int) -> None:
+        # Ingest may still read this slot, which holds the third newest model. The reader must see ticket 0 before it
+        # can see the first new byte, and the new ticket only after the last new byte: hence the two fences.
         number = self.slots.header.published + 1
         slot = self.slots.slots[number % N_SLOTS]
         slot.ticket = 0
@@ -86,8 +88,8 @@ class ModelPublisher:
         self.slots.header.published = number
 
 
-def _as_sent(name: str, tensor: torch.Tensor, precision: Precision) -> torch.Tensor:
-    """A copy on the CPU, in the dtype in which it travels."""
+def _copy_as_sent(name: str, tensor: torch.Tensor, precision: Precision) -> torch.Tensor:
+    """A copy on the CPU, in the dtype in which the tensor travels."""
     if tensor.is_floating_point() and precision == "bfloat16":
         return tensor.detach().to("cpu", torch.bfloat16)
     copied = tensor.detach().cpu()
@@ -100,7 +102,7 @@ def _as_sent(name: str, tensor: torch.Tensor, precision: Precision) -> torch.Ten
     return copied
 
 
-def _views(data: memoryview, blank: bytes, sent: Mapping[str, torch.Tensor]) -> list[torch.Tensor]:
+def _lay_out(data: memoryview, blank: bytes, sent: Mapping[str, torch.Tensor]) -> list[torch.Tensor]:
     """Write a safetensors file into a slot and return its tensors, in the order of ``sent``."""
     data[:] = blank
     begin = 8 + int.from_bytes(blank[:8], "little")

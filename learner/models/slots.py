@@ -1,8 +1,13 @@
-"""The model slots: the trainer copies parameters in (``learner/models/publisher.py``), ingest takes whole models out.
+"""The model slots: the trainer copies parameters in (``learner/models/publisher.py``), ingest copies whole models out.
 
 Three slots in shared memory, each laid out as a safetensors file, so that a slot's bytes *are* the model on the wire
-and one memcpy serves every actor. The writer takes the slot that was written longest ago; a reader that was
-overtaken notices by the slot's ticket and takes the newest instead.
+and one memcpy serves every actor.
+
+The trainer never waits for ingest: it writes model n into slot ``n mod 3``, the slot that was written longest ago. So a
+reader usually copies the newest model while the trainer fills another slot. Only when the trainer publishes two further
+models during one copy and begins a third does it overwrite the very slot that is read. The slot's ticket shows that:
+the trainer sets it to 0 before it writes and to the model's number afterwards. A reader that finds another ticket after
+its copy than before drops the copy and reads the newest model instead.
 """
 
 from __future__ import annotations
@@ -29,7 +34,7 @@ class _Header(Words):
 class _SlotHeader(Words):
     N_WORDS = 4
     ticket = Word(0)
-    """The number of the model in the slot; 0 while it is written."""
+    """The number of the model in the slot; 0 while the trainer writes the slot."""
     incarnation = Word(1)
     opt_steps = Word(2)
     published_at = Word(3, float)
@@ -73,10 +78,13 @@ class ModelSlots:
         return ModelVersion(slot.incarnation, slot.opt_steps)
 
     def read(self, copy: Callable[[Blob], T]) -> T | None:
-        """What ``copy`` makes of the newest model, whole, or None before the first.
+        """Copy the newest model, whole.
 
         Args:
-            copy: called again if the writer overtook it; keeps nothing of the slot.
+            copy: makes the copy. It may be called several times, and may keep no view of the slot.
+
+        Returns:
+            The result of ``copy``, or None before the first model.
         """
         while published := self.header.published:
             slot, data = self.slots[published % N_SLOTS], self.data[published % N_SLOTS]
@@ -84,7 +92,7 @@ class ModelSlots:
             if ticket == published:
                 blob = Blob(ModelVersion(slot.incarnation, slot.opt_steps), data, slot.published_at)
                 copied = copy(blob)
-                fence()
+                fence()  # The copy must be read before the ticket is read again.
                 if slot.ticket == ticket:
                     return copied
         return None

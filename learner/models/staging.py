@@ -1,8 +1,9 @@
 """Where published values come from: on a CPU from the live tensors, on a GPU from copies of them on the host.
 
-A plain copy from a GPU would wait for every opt step that is queued there. So a snapshot is queued behind them, and a
-stream beside the computing one copies it to pinned memory (https://pytorch.org/docs/stable/notes/cuda.html). It cannot
-go straight to a model slot: slots are pages of a file, and not every file system lets such pages be pinned.
+A plain copy from a GPU would wait for every opt step that is queued there. So a snapshot is queued behind these opt
+steps, and a second CUDA stream copies the snapshot to pinned memory while the next opt steps run
+(https://pytorch.org/docs/stable/notes/cuda.html). The copy cannot go straight to a model slot: slots are pages of a
+file, and not every file system lets such pages be pinned.
 """
 
 from __future__ import annotations
@@ -12,38 +13,43 @@ from typing import Protocol
 import torch
 
 
-class Source(Protocol):
+class TensorSource(Protocol):
     """The values of a model's tensors, on the host."""
 
     tensors: list[torch.Tensor]
-    """On the CPU: they have the values taken last, once these have arrived."""
+    """On the CPU: they have the values that were fetched last, once these have arrived."""
 
-    def take(self) -> None:
-        """Begin to fetch the present values; those taken before must have arrived."""
+    def fetch(self) -> None:
+        """Begin to copy the present values; the values fetched before must have arrived."""
 
-    def arrived(self, *, wait: bool) -> bool:
-        """Whether the values taken last are here; with ``wait`` True, as soon as they are."""
+    def has_arrived(self, *, wait: bool) -> bool:
+        """Whether the values fetched last are in ``tensors``; ``wait``: wait until they are, and return True."""
 
 
-class Live:
-    """Tensors that are on the host: they are there at once, so that they are read before anything changes them."""
+class HostTensors:
+    """Live tensors on the host: nothing is copied, so they must be read before the next opt step changes them."""
 
     def __init__(self, tensors: list[torch.Tensor]) -> None:
         self.tensors = tensors
 
-    def take(self) -> None:
+    def fetch(self) -> None:
         pass
 
-    def arrived(self, *, wait: bool) -> bool:  # noqa: ARG002 - there is nothing to wait for
+    def has_arrived(self, *, wait: bool) -> bool:  # noqa: ARG002 - there is nothing to wait for
         return True
 
 
-class Staged:
-    """Tensors of a GPU, and pinned copies of them. Should one be on the host, ``take`` waits for the GPU.
+class GpuTensors:
+    """Live tensors on a GPU, and pinned copies of them. If one tensor is on the host, ``fetch`` waits for the GPU.
+
+    Two copies follow each other. The first goes to a snapshot on the GPU, in the stream of the opt steps: the next opt
+    step is queued behind it and cannot change the values that it reads. The second goes from the snapshot to the host,
+    in a stream of its own, which waits for the first. The snapshot may be overwritten only after the second copy, so
+    the caller fetches again only after ``has_arrived`` has returned True.
 
     Args:
-        tensors: live.
-        sent: of the same shapes, in the dtypes to which the GPU casts them.
+        tensors: the live ones.
+        sent: tensors of the same shapes, in the dtypes to which the GPU casts the live ones.
         device: the GPU.
     """
 
@@ -55,21 +61,21 @@ class Staged:
         self._copied = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
 
     @torch.no_grad()
-    def take(self) -> None:
-        torch._foreach_copy_(self._snapshot, self._live)  # In line with the opt steps: before the next changes them.
+    def fetch(self) -> None:
+        torch._foreach_copy_(self._snapshot, self._live)
         self._stream.wait_stream(torch.cuda.current_stream(self._device))
         with torch.cuda.stream(self._stream):
             for here, there in zip(self.tensors, self._snapshot, strict=True):
                 here.copy_(there, non_blocking=True)
         self._copied.record(self._stream)
 
-    def arrived(self, *, wait: bool) -> bool:
+    def has_arrived(self, *, wait: bool) -> bool:
         if wait:
             self._copied.synchronize()
         return bool(self._copied.query())  # type: ignore[no-untyped-call]
 
 
-def source_of(tensors: list[torch.Tensor], sent: list[torch.Tensor]) -> Source:
-    """The source of live tensors that travel as ``sent`` does: staged if any of them is on a GPU."""
+def make_source(tensors: list[torch.Tensor], sent: list[torch.Tensor]) -> TensorSource:
+    """The source of live tensors that travel as ``sent``: with copies on the host if any of the tensors is on a GPU."""
     device = next((tensor.device for tensor in tensors if tensor.is_cuda), None)
-    return Live(tensors) if device is None else Staged(tensors, sent, device)
+    return HostTensors(tensors) if device is None else GpuTensors(tensors, sent, device)

@@ -1,35 +1,42 @@
-"""How old the items of a replay are, from a few moments that are noted while it fills."""
+"""How old the oldest item of a replay is, from a few moments that are noted while the replay fills."""
 
 from __future__ import annotations
 
 from collections import deque
 
-N_MARKS = 256
+N_NOTES = 256
+"""Moments kept, at most."""
 
 
 class ItemAges:
-    """Knows when an item came, at most one look or a 256th of the replay too early.
+    """Knows when an item came. The time is too early by at most one interval between two notes.
+
+    That is the time between two calls of ``note``, or the time in which a 256th of the replay came, if that is longer.
 
     Args:
         capacity: items kept.
-        end: items there are already; they count as come now.
-        now: seconds, on the clock of all calls.
+        end: items ever stored before; all of them count as come now.
+        now: seconds, on the same clock as in all later calls.
     """
 
     def __init__(self, capacity: int, end: int, now: float) -> None:
-        self._grain = max(1, capacity // N_MARKS)
-        self._marks = deque([(end, now)])  # From this index on, items came at this time or later.
+        self._grain = max(1, capacity // N_NOTES)
+        self._notes = deque([(end, now)])  # (index, time): items from this index on came at this time or later.
+
+    def __len__(self) -> int:
+        """Moments kept."""
+        return len(self._notes)
 
     def note(self, end: int, now: float) -> None:
-        """The next item to come is number ``end``."""
-        newest = self._marks[-1][0]
+        """Note that the next item to come has absolute index ``end``, at ``now`` seconds."""
+        newest = self._notes[-1][0]
         if end == newest:
-            self._marks[-1] = end, now
+            self._notes[-1] = end, now
         elif end >= newest + self._grain:
-            self._marks.append((end, now))
+            self._notes.append((end, now))
 
     def came_at(self, first: int) -> float:
-        """When item ``first`` came, the oldest that is kept."""
-        while len(self._marks) > 1 and self._marks[1][0] <= first:
-            self._marks.popleft()
-        return self._marks[0][1]
+        """When the oldest item that is kept came, the item with absolute index ``first``; in seconds."""
+        while len(self._notes) > 1 and self._notes[1][0] <= first:
+            self._notes.popleft()
+        return self._notes[0][1]

@@ -1,8 +1,9 @@
-"""One record for each batch in the replay: where its rows and frames lie, whose it is, and its checksum.
+"""The log of batches: for each batch where its rows and frames lie, which actor process sent it, and a checksum.
 
-Records have numbers 0, 1, 2, …; record n lies in slot ``n mod length``. A record is whole when its seal, a CRC-32 of
-its other bytes, holds: that tells a record from one that a power cut has left half written. Its checksum is a CRC-32
-of the bytes that the batch has stored, so that rows which a power cut has torn are found out.
+Records have numbers 0, 1, 2, …; record n lies in slot ``n mod length``. A power cut can tear a record: some of its
+bytes are new and some are old. So each record ends with a seal, the CRC-32 of its other bytes, and a record whose seal
+does not fit is not read. A power cut can tear the rows of a batch too: the record's checksum is the CRC-32 of all bytes
+that the batch has stored, and ``learner.replay.recovery`` compares the two.
 """
 
 from __future__ import annotations
@@ -33,13 +34,13 @@ RECORD: Final = np.dtype(
         ("seal", "<u4"),
     ]
 )
-"""64 bytes, so that no record crosses the border of a page or of a disk's sector."""
+"""64 bytes, so no record lies across the border of two pages or of two sectors of a disk."""
 _FIELDS: Final = struct.Struct("<qqIIqqQQI")
 _SEAL: Final = struct.Struct("<I")
 
 
 class Batch(NamedTuple):
-    """A batch in the replay. Its checksum is that of ``content_checksum``."""
+    """A batch in the replay."""
 
     number: int
     start: int
@@ -51,9 +52,10 @@ class Batch(NamedTuple):
     back: int
     """Its rows refer to frames from ``frames_start - back`` on."""
     incarnation: int
-    """Of the actor process that made it; 0: unknown."""
+    """Of the actor process that sent it; 0: unknown."""
     seq: int
     checksum: int
+    """See ``compute_checksum``."""
 
     @property
     def end(self) -> int:
@@ -70,24 +72,24 @@ class Batch(NamedTuple):
         return (other.number, other.start, other.frames_start) == (self.number + 1, self.end, self.frames_end)
 
 
-def n_records(n_slots: int) -> int:
-    """Records in the log of a replay with ``n_slots`` slots: each batch has a row or more."""
+def choose_length(n_slots: int) -> int:
+    """Records in the log of a replay with ``n_slots`` slots. Each batch has one row or more, so more have no use."""
     return min(n_slots, MAX_RECORDS)
 
 
-def content_checksum(parts: Iterable[Array]) -> int:
+def compute_checksum(parts: Iterable[Array]) -> int:
     """CRC-32 of the bytes of C-contiguous arrays, one after another: 7 GB/s with zlib 1.3 on x86."""
-    found = 0
+    checksum = 0
     for part in parts:
-        found = zlib.crc32(part.data, found)
-    return found
+        checksum = zlib.crc32(part.data, checksum)
+    return checksum
 
 
 class BatchLog:
-    """The newest records of a replay.
+    """The records of the newest batches.
 
     Args:
-        file: of ``length`` records; None for a replay that has none, which then reads as one without batches.
+        file: has room for ``length`` records; None for a replay of release 0.1, whose log reads as an empty one.
     """
 
     def __init__(self, file: mmap.mmap | None) -> None:
@@ -96,39 +98,36 @@ class BatchLog:
         self.length = len(self.records)
 
     def write(self, batch: Batch) -> None:
-        """Put the record of a batch in its slot."""
+        """Put the record of a batch into its slot."""
         fields = _FIELDS.pack(*batch)
         begin = batch.number % self.length * RECORD.itemsize
         self._bytes[begin : begin + RECORD.itemsize] = fields + _SEAL.pack(zlib.crc32(fields))
 
     def read(self, number: int) -> Batch | None:
-        """The record of this number; None if another one, or none that is whole, lies in its slot."""
-        found = self._in_slot(number % self.length) if self.length and number >= 0 else None
-        return found if found is not None and found.number == number else None
+        """The record of this number; None if its slot holds another record, or one whose seal does not fit."""
+        batch = self._read_slot(number % self.length) if self.length and number >= 0 else None
+        return batch if batch is not None and batch.number == number else None
 
-    def whole(self) -> list[Batch]:
-        """All records that are whole, by number."""
-        in_slots = ((slot, self._in_slot(slot)) for slot in self._used())
+    def read_all(self) -> list[Batch]:
+        """All records whose seals fit, by number."""
+        used = np.flatnonzero(self.records["seal"] != 0).tolist()  # A slot of zeros has no seal that fits.
+        in_slots = ((slot, self._read_slot(slot)) for slot in used)
         return sorted(batch for slot, batch in in_slots if batch is not None and batch.number % self.length == slot)
 
-    def newest(self, end: int) -> Array:
-        """A copy of the records with numbers below ``end`` that are kept, in their order, ``[n]``."""
+    def copy_newest(self, end: int) -> Array:
+        """Copy the records with numbers below ``end`` that the log still has, in their order, ``[n]`` ``RECORD``."""
         numbers = np.arange(max(0, end - self.length), end)
         records = self.records[numbers % max(1, self.length)]
         kept: Array = records[records["number"] == numbers]
         return kept
 
     def keep(self, first: int, end: int) -> None:
-        """Remove all records but those with numbers in ``[first, end)``."""
+        """Remove all records except the records with numbers in ``[first, end)``."""
         numbers = self.records["number"]
         self.records[(numbers < first) | (numbers >= end)] = 0
 
-    def _used(self) -> list[int]:
-        """Slots that hold anything. A record of zeros has no seal that holds."""
-        return [int(slot) for slot in np.flatnonzero(self.records["seal"] != 0)]
-
-    def _in_slot(self, slot: int) -> Batch | None:
+    def _read_slot(self, slot: int) -> Batch | None:
         begin = slot * RECORD.itemsize
-        found = bytes(self._bytes[begin : begin + RECORD.itemsize])
-        fields, seal = found[: _FIELDS.size], found[_FIELDS.size :]
+        record = bytes(self._bytes[begin : begin + RECORD.itemsize])
+        fields, seal = record[: _FIELDS.size], record[_FIELDS.size :]
         return Batch(*_FIELDS.unpack(fields)) if _SEAL.pack(zlib.crc32(fields)) == seal else None

@@ -1,8 +1,7 @@
-"""What is in a run's replay: read from its files, while a learner uses them or afterwards. Nothing is written."""
+"""A look at a run's replay: its files are read, while a learner uses them or afterwards, and never written."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -13,13 +12,13 @@ from safetensors import SafetensorError, safe_open
 from common.data import PRIORITY, Array, Items
 from common.errors import CheckpointError
 from learner.replay.memory import ReplayMemory
-from learner.replay.quarantine import WRITERS, brief, read_records
+from learner.replay.quarantine import WRITERS, read_records, summarize
 from learner.replay.reader import ReplayReader
-from learner.shared.actor_table import ActorState, host_of, map_actor_table
+from learner.shared.actor_table import ActorState, map_actor_table, plain_values
 from learner.shared.control import ControlBlock
 
 HISTOGRAM_ITEMS: Final = 100_000
-"""Of larger replays so many, evenly spaced, are counted."""
+"""Items that a histogram counts, at most: of a larger replay these many, evenly spaced."""
 N_BINS: Final = 20
 
 
@@ -61,10 +60,10 @@ class Inspection:
     def __init__(self, run: Path) -> None:
         self._run = run
         self._shared = run / "shared"
-        self.memory = ReplayMemory.saved(self._shared / "replay")
+        self.memory = ReplayMemory.open_saved(self._shared / "replay")
 
     def summary(self) -> dict[str, Any]:
-        """Size and extent, as plain values."""
+        """Size, fill and extent, as plain values."""
         memory, stored = self.memory, self.memory.committed
         frames = memory.frames
         return {
@@ -75,31 +74,29 @@ class Inspection:
             "first": memory.first(),
             "item_bytes": memory.schema.packed_row_bytes,
             "allocated_bytes": memory.n_bytes,
-            "oldest_seconds": self._age(),
-            "frames": None
-            if frames is None
-            else {"capacity": frames.capacity, "stored": int(memory.header.frames_end)},
+            "oldest_seconds": self._compute_age(),
+            "frames": None if frames is None else {"capacity": frames.capacity, "stored": memory.frames_stored},
         }
 
     def actors(self) -> list[dict[str, Any]]:
-        """What each actor process of the run has stored, most items first; none for a run in turns."""
-        table = self._actor_table()
+        """How much each actor process of the run has stored, most items first; none for a run in turns."""
+        table = self._read_actor_table()
         known = table[table["state"] != ActorState.UNUSED]
-        return [_actor(row) for row in known[np.argsort(-known["items"], kind="stable")]]
+        return [_describe_actor(row) for row in known[np.argsort(-known["items"], kind="stable")]]
 
     def newest(self, count: int) -> list[dict[str, Any]]:
         """The newest items that are whole, newest first, each with its absolute ``index``."""
 
-        def draw(size: int) -> Items:
+        def draw_newest(size: int) -> Items:
             end = self.memory.committed
             return {"index": np.arange(end - 1, end - 1 - size, -1)}
 
         count = min(count, len(self.memory))
         if not count:
             return []
-        drawn, items = ReplayReader(self.memory).take(draw, count)
+        drawn, items = ReplayReader(self.memory).take(draw_newest, count)
         return [
-            {"index": int(drawn["index"][i]), **{name: brief(column[i]) for name, column in items.items()}}
+            {"index": int(drawn["index"][i]), **{name: summarize(column[i]) for name, column in items.items()}}
             for i in range(count)
         ]
 
@@ -111,15 +108,18 @@ class Inspection:
     def histograms(self) -> dict[str, Histogram]:
         """Of rewards, first priorities that actors gave and priorities that were last kept, where there are any."""
         values = {
-            "reward": self._column("reward"),
-            "first priority": self._column(PRIORITY.name),
-            "priority": self._priorities(),
+            "reward": self._read_column("reward"),
+            "first priority": self._read_column(PRIORITY.name),
+            "priority": self._read_priorities(),
         }
         found = {name: Histogram.of(column) for name, column in values.items() if column is not None}
         return {name: histogram for name, histogram in found.items() if histogram is not None}
 
-    def _column(self, name: str) -> Array | None:
-        """Values of a column, without those that are overwritten meanwhile; None if it has no numbers of one each."""
+    def _read_column(self, name: str) -> Array | None:
+        """Values of a column; None if there is no such column, or its values are not single numbers.
+
+        A writer may overwrite rows while they are copied: rows below ``oldest`` afterwards are left out.
+        """
         memory = self.memory
         column = memory.columns.get(name)
         if column is None or column.ndim != 1:
@@ -129,8 +129,8 @@ class Inspection:
         values = column[index % memory.n_slots]
         return values[index >= memory.first()]
 
-    def _priorities(self) -> Array | None:
-        """Those in the newest state that the run has kept."""
+    def _read_priorities(self) -> Array | None:
+        """The priorities in the newest checkpoint; None if there is no checkpoint, or its replay has no priorities."""
         kept = sorted((self._run / "checkpoints").glob("[0-9]*"), key=lambda path: int(path.name))
         if not kept:
             return None
@@ -142,29 +142,24 @@ class Inspection:
         except (OSError, SafetensorError) as error:
             raise CheckpointError(f"{path}: cannot be read: {error}") from error
 
-    def _actor_table(self) -> Array:
+    def _read_actor_table(self) -> Array:
         if not (self._shared / "actors").exists():
             return np.empty(0, [("state", "<i8"), ("items", "<i8")])
         return map_actor_table(self._shared, create=False, writable=False)
 
-    def _age(self) -> float | None:
-        """Seconds from the coming of the oldest item until an actor was last heard; None if no actor ever was."""
-        table = self._actor_table()
+    def _compute_age(self) -> float | None:
+        """Seconds between the arrival of the oldest item and the last message of an actor; None if there was none."""
+        table = self._read_actor_table()
         known = table[table["state"] != ActorState.UNUSED]
         if not len(known) or not len(self.memory):
             return None
-        control = ControlBlock.at(self._shared, writable=False)
+        control = ControlBlock.open(self._shared, writable=False)
         return max(0.0, float(known["last_seen"].max()) - float(control.oldest_item_at))
 
 
-def _actor(row: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        "actor_id": int(row["actor_id"]),
-        "host": host_of(row),
-        "pid": int(row["pid"]),
-        "state": ActorState(int(row["state"])).name.lower(),
-        "items": int(row["items"]),
-        "env_steps": int(row["env_steps"]),
-        "episodes": int(row["episodes"]),
-        "last_return": float(row["last_return"]) if row["episodes"] else None,
+def _describe_actor(row: np.void) -> dict[str, Any]:
+    values = plain_values(row)
+    kept = ("actor_id", "host", "pid", "state", "items", "env_steps", "episodes")
+    return {name: values[name] for name in kept} | {
+        "last_return": values["last_return"] if values["episodes"] else None
     }

@@ -2,9 +2,9 @@
 
 The arithmetic is Reverb's ``SampleToInsertRatio`` (arXiv:2102.04736, section 3.4): with
 ``diff = inserted * samples_per_insert - sampled`` the trainer may draw while ``diff`` is above a floor and actors may
-insert while it is below a ceiling. Both are checked before the fact and the floor is below the ceiling, so one side
-can always go on. Items count from the warm-up on, or from the moment at which the ratio was changed: what came and
-was drawn before is settled, so a change makes neither side catch up.
+insert while it is below a ceiling. Each side checks before it draws or inserts, and the floor is below the ceiling, so
+one side can always go on. Items count from the warm-up on, or from the moment at which the ratio was changed. Items
+that came or were drawn earlier do not count, so neither side has to catch up after a change.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ class RatioLimiter:
     Args:
         samples_per_insert: items drawn per item inserted; None lets both sides run free.
         warmup: items inserted before the first draw, counted from ``began``.
-        error_buffer: by how many drawn items ``diff`` may be off; None takes a tenth of what the warm-up allows.
-        inserted_before: items inserted that do not count.
-        sampled_before: items drawn that do not count.
+        error_buffer: by how many draws ``diff`` may be off; None: a tenth of the draws that the warm-up's items allow.
+        inserted_before: items inserted before the ratio was set; they do not count.
+        sampled_before: items drawn before the ratio was set; they do not count.
         began: absolute index of the first item of the replay: above 0 where an earlier replay of the run was lost.
     """
 
@@ -47,11 +47,11 @@ class RatioLimiter:
         return cls(ratio, config.trainer.warmup_period, error_buffer, began=began)
 
     def since(self, samples_per_insert: float | None, inserted: int, sampled: int) -> RatioLimiter:
-        """Another ratio from here on: ``diff`` is 0 at these counters."""
+        """The limiter of another ratio that holds from these counters on: ``diff`` is 0 there."""
         return replace(self, samples_per_insert=samples_per_insert, inserted_before=inserted, sampled_before=sampled)
 
     def _first(self) -> int:
-        """Items inserted before those that count."""
+        """The number of items inserted from which on items count."""
         return max(self._warm_at(), self.inserted_before)
 
     def _warm_at(self) -> int:
@@ -72,19 +72,19 @@ class RatioLimiter:
         return sampled <= self._due(inserted, self.samples_per_insert) + self._error()
 
     def draws_between(self, before: int, after: int) -> int:
-        """Items to draw for those inserted while ``inserted`` went from ``before`` to ``after``."""
+        """Items to draw for the items that were inserted while ``inserted`` went from ``before`` to ``after``."""
         counted = max(after, self._warm_at()) - max(before, self._warm_at())
         return round(counted * (self.samples_per_insert or 0.0))
 
     def excess(self, inserted: int, sampled: int) -> float:
-        """Items inserted beyond those that are allowed; while there are any, actors wait."""
+        """How many more items were inserted than the ratio allows; while it is above 0, actors wait."""
         if self.samples_per_insert is None or inserted <= self._first():
             return 0.0
         draws_behind = self._due(inserted, self.samples_per_insert) - self._error() - sampled
         return max(0.0, draws_behind / self.samples_per_insert)
 
     def draws_for(self, items: float) -> int:
-        """Items to draw until so many more items are allowed."""
+        """Items to draw until the ratio allows this many more items to be inserted."""
         return math.ceil(items * (self.samples_per_insert or 0.0))
 
     def _due(self, inserted: int, samples_per_insert: float) -> float:

@@ -1,4 +1,4 @@
-"""Items stored by the process that recorded them, without a network."""
+"""Items that the learner's own process stores, without a network: played in turns, or copied from a dataset."""
 
 from __future__ import annotations
 
@@ -6,19 +6,20 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from common.data import Items
-from learner.replay.memory import ReplayMemory, ReplayWriter
+from learner.replay.memory import ReplayMemory
 from learner.replay.value_rules import ValueRules
+from learner.replay.writer import ReplayWriter
 
 _OWN: Final = 1
-"""The incarnation of items that a process makes for itself."""
+"""The incarnation under which the learner's own process stores items."""
 
 
 class LocalSink:
     """An ``ItemSink`` that writes into the replay of its own process.
 
     Args:
-        memory: nobody else writes to it.
-        rules: of the values it may hold.
+        memory: no other process writes to it.
+        rules: decide which values may be stored.
     """
 
     def __init__(self, memory: ReplayMemory, rules: ValueRules) -> None:

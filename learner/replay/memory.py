@@ -5,59 +5,55 @@ own. An append goes
 
     oldest  →  rows, frames  →  record of the batch  →  batches += 1  →  cursor, frames_end  →  committed = end
 
-and a kill -9 anywhere leaves a state that opens well: once ``batches`` counts the batch, both it and its cursor count;
-before, neither does. A reader takes indices in ``[oldest, committed)``, gathers, and looks at ``oldest`` again: it
-draws anew where a row, or a frame of a row, was overwritten meanwhile.
+and a kill -9 anywhere leaves files that open well: once ``batches`` counts the batch, both the batch and its cursor
+count; before, neither does. A reader takes indices in ``[oldest, committed)``, gathers their rows, and looks at
+``oldest`` again: it redraws the rows that were overwritten, or lost a frame, while it gathered them.
 
-With slack, more slots than items that count, what fell out of ``[oldest, committed)`` lies there for a while, from
-``intact`` on: so a writer that is its own and only actor can be rolled back to where it was.
+``learner.replay.writer`` is the one writer, ``learner.replay.reader`` gathers rows.
+
+With slack, more slots than items that count, the items that fell out of ``[oldest, committed)`` stay in their slots
+for a while, from ``intact`` on. So a process that writes and trains alone can roll the replay back to where it was.
 """
 
 from __future__ import annotations
 
-import logging
-from bisect import bisect_left
-from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
 from common.data import Array, Items, Schema
-from common.errors import ConfigError, CrossborderError, RunDirectoryError
-from common.wire.frames import Packed, Packer
-from learner.replay.batch_log import RECORD, Batch, BatchLog, content_checksum, n_records
-from learner.replay.frame_ring import FrameStore
-from learner.replay.layout import LAYOUT_VERSION, Layout
-from learner.replay.ring import map_ring, read_ring, write_ring
-from learner.replay.upgrade import upgrade
+from common.errors import ConfigError, RunDirectoryError
+from learner.replay.batch_log import RECORD, Batch, BatchLog, choose_length, compute_checksum
+from learner.replay.layout import LAYOUT_VERSION, Layout, upgrade_from_layout_2
+from learner.replay.ring import FrameRing, map_ring, read_ring
 from learner.shared.control import Word, Words
 from learner.shared.durable import sync
-from learner.shared.mapped import boot_id, fence, map_file
+from learner.shared.mapped import boot_id, map_file
 
-log = logging.getLogger(__name__)
 N_CURSORS: Final = 8192
 CLOSED: Final = -1
 CURSOR: Final = np.dtype([("incarnation", "<u8"), ("seq", "<u8"), ("end", "<i8"), ("frames_end", "<i8")])
-
-
-class CursorsFullError(CrossborderError):
-    """There is no cursor for another actor process: all belong to processes that may still send a batch again."""
+"""An actor process, the seq of its newest batch, and where items and frames end with that batch."""
 
 
 class _Header(Words):
     N_WORDS = 8
     oldest = Word(0)
+    """Absolute index of the oldest item that counts."""
     committed = Word(1)
+    """Items ever stored; the absolute index of the next one."""
     journal_end = Word(2)
     """Of layout 2 only."""
     frames_end = Word(3)
+    """Frames ever stored; the number of the next one."""
     intact = Word(4)
+    """Absolute index of the oldest item that has not been overwritten; at most ``oldest``."""
     batches = Word(5)
     """Batches ever stored; the number of the next one."""
     boot = Word(6)
-    """The boot of the host in which the files are written, see ``boot_id``; ``CLOSED``: in none."""
+    """The boot of the host in which the files are written, see ``boot_id``; ``CLOSED``: no process writes them."""
 
 
 class ReplayMemory:
@@ -67,18 +63,19 @@ class ReplayMemory:
 
     Args:
         directory: where the files are.
-        schema: columns of an item; those of frames are stored packed.
+        schema: columns of an item; columns of frames are stored packed.
         capacity: items kept.
         create: make new files; otherwise open existing ones.
         frame_capacity: frames kept, where the schema has any.
-        slack: slots beyond ``capacity`` in new files, with as much room for frames; existing files have what they have.
+        slack: slots beyond ``capacity`` in new files, with as much room for frames; existing files keep their slack.
         began: absolute index of the first item of new files; existing files know their own.
         writable: otherwise they are opened for reading only.
-        checked: refuse a header that cannot be; otherwise ``learner.replay.recovery`` has to look at it.
+        checked: refuse a header that contradicts the other files; otherwise ``learner.replay.recovery`` has to be
+            asked before anything is read or written.
 
     Raises:
-        RunDirectoryError: the files cannot be made or opened, have another layout, or a header that cannot be.
-        SchemaMismatchError: the files hold other columns, or more or less of them.
+        RunDirectoryError: the files cannot be made or opened, have another layout, or contradict one another.
+        SchemaMismatchError: the files hold other columns, or more or fewer items or frames.
         ConfigError: there is no room for the frames of one item.
     """
 
@@ -101,7 +98,7 @@ class ReplayMemory:
         if frame_capacity < 2 * schema.max_frames:
             raise ConfigError(f"replay: expected room for {2 * schema.max_frames} frames, found {frame_capacity}")
         self.max_rows = min(capacity, frame_capacity // (2 * schema.max_frames)) if schema.frame else capacity
-        """Rows in one batch, at most: their frames must fit, all different, and as many to which they reach back."""
+        """Rows in one batch, at most: there is room for all their frames, and as many that the batch refers back to."""
         layout = Layout(schema, capacity, frame_capacity if schema.frame else 0, slack, began)
         if create:
             directory.mkdir(parents=True)
@@ -120,8 +117,8 @@ class ReplayMemory:
             self.sync()
             layout.write(directory)  # Last: where there is a layout, all files are.
             return
-        if checked or not self.log.length:
-            self._require_header()
+        if (checked or not self.log.length) and (problem := self.find_problem()):
+            raise RunDirectoryError(f"{directory / 'header'}: {problem}")
         if writable and not self.log.length:
             self._upgrade(layout)
 
@@ -135,34 +132,30 @@ class ReplayMemory:
             c.name: map_ring(mapped, directory / f"column-{c.name}", c.packed, self.n_slots)
             for c in self.schema.columns
         }
-        self.frames: FrameStore | None = None
+        self.frames: FrameRing | None = None
         if self.schema.frame is not None:
             room = {"n_slots": layout.frame_capacity * self.n_slots // self.capacity, "n_rows": self.n_slots}
-            self.frames = FrameStore(mapped, directory, self.schema.frame, capacity=layout.frame_capacity, **room)
+            self.frames = FrameRing(mapped, directory, self.schema.frame, capacity=layout.frame_capacity, **room)
         has_log = layout.version >= LAYOUT_VERSION
         self.log = BatchLog(mapped(directory / "batches", self._log_bytes) if has_log else None)
 
     @property
     def _log_bytes(self) -> int:
-        return RECORD.itemsize * n_records(self.n_slots)
+        return RECORD.itemsize * choose_length(self.n_slots)
 
     def _upgrade(self, layout: Layout) -> None:
-        """Make a log for files that have none; they are of layout 3 only when it is written."""
+        """Make the log of files of layout 2. ``layout.json`` is written last: until then they stay of layout 2."""
         path = self.directory / "batches"
-        path.unlink(missing_ok=True)  # Of an upgrade that was killed.
+        path.unlink(missing_ok=True)  # An upgrade that was killed may have left one.
         self.log = BatchLog(map_file(path, self._log_bytes, create=True))
-        upgrade(self)
+        upgrade_from_layout_2(self)
         self.header.boot = boot_id()
         self.sync()
         layout.write(self.directory)
 
-    def _require_header(self) -> None:
-        if problem := self.problem():
-            raise RunDirectoryError(f"{self.directory / 'header'}: {problem}")
-
     @classmethod
-    def saved(cls, directory: Path) -> ReplayMemory:
-        """Open the files as they are, for reading only.
+    def open_saved(cls, directory: Path) -> ReplayMemory:
+        """Open existing files for reading only, with the columns and the room that their layout names.
 
         Raises:
             RunDirectoryError: the files cannot be opened, or have another layout.
@@ -181,33 +174,38 @@ class ReplayMemory:
         """Items ever stored; the absolute index of the next one."""
         return int(self.header.committed)
 
+    @property
+    def frames_stored(self) -> int:
+        """Frames ever stored; the number of the next one."""
+        return int(self.header.frames_end)
+
     def __len__(self) -> int:
         return max(0, self.committed - self.first())
 
     def first(self) -> int:
-        """Absolute index of the oldest item that is whole."""
+        """Absolute index of the oldest item that counts."""
         return int(self.header.oldest)
 
     def exclude(self, indices: Array) -> None:
         """Never draw these items again, by absolute index ``[n]``; known to this process only. They should be few."""
         self.excluded = np.union1d(self.excluded, indices.astype(np.int64))
 
-    def n_excluded(self, first: int, end: int) -> int:
-        """How many items with absolute indices in ``[first, end)`` are never to be drawn."""
+    def count_excluded(self, first: int, end: int) -> int:
+        """How many of the items with absolute indices in ``[first, end)`` are excluded."""
         excluded = self.excluded
         return int(np.diff(np.searchsorted(excluded, (first, end)))[0]) if len(excluded) else 0
 
     def is_excluded(self, indices: Array) -> Array:
-        """Which of these absolute indices ``[n]`` are never to be drawn, bool ``[n]``."""
+        """Which of these absolute indices ``[n]`` are excluded, ``[n]`` bool."""
         return np.isin(indices, self.excluded)
 
-    def origins(self, indices: Array) -> Array:
-        """The incarnations of the actor processes that made the items of these absolute indices ``[n]``.
+    def find_origins(self, indices: Array) -> Array:
+        """The incarnations of the actor processes that sent the items of these absolute indices ``[n]``.
 
         Returns:
-            ``[n]`` uint64; 0 where it is not known: the item is gone, or older than the record of its batch.
+            ``[n]`` uint64; 0 where it is not known: the item is gone, or older than the oldest record in the log.
         """
-        known = self.log.newest(int(self.header.batches))
+        known = self.log.copy_newest(int(self.header.batches))
         if not len(known):
             return np.zeros(len(indices), np.uint64)
         at = np.searchsorted(known["start"], indices, side="right") - 1
@@ -215,282 +213,86 @@ class ReplayMemory:
         is_there = (at >= 0) & (indices - batch["start"] < batch["rows"])
         return np.where(is_there, batch["incarnation"], 0).astype(np.uint64)
 
-    def last_batch(self) -> Batch | None:
-        """The batch that was stored last; None if there is none, or its record is not whole."""
+    def read_last_batch(self) -> Batch | None:
+        """The record of the batch that was stored last; None if there is no batch, or its record is damaged."""
         return self.log.read(int(self.header.batches) - 1)
 
-    def problem(self) -> str | None:
-        """What about the header cannot be, with expected and found; None if nothing.
+    def find_problem(self) -> str | None:
+        """A contradiction between header, cursors and log, with the values expected and found; None if there is none.
 
-        A writer may be going on meanwhile. So each figure is read before those that bound it from above.
+        A writer may be storing batches meanwhile, and every figure only grows. So each figure is read before the
+        figures that bound it from above: a batch that is stored in between raises the bounds and breaks none of them.
         """
         cursors_end = int(self.cursors["end"].max(initial=0))
         intact, committed, oldest = (int(getattr(self.header, name)) for name in ("intact", "committed", "oldest"))
-        end = self._logged_end()
+        end = self._find_logged_end()
         if end is None:
             return f"expected the record of batch {int(self.header.batches) - 1} in the log, found none that is whole"
-        bounds = (
+        bounds = [
             ("committed", committed, self.began, end),
             ("end of the last cursor", cursors_end, 0, end),
             ("oldest", oldest, max(self.began, committed - self.n_slots), end),
             ("intact", intact, 0, oldest),
-            ("end of the last batch's cursor", *self._last_cursor(committed)),
-        )
+        ]
+        last = self.read_last_batch()
+        if last is not None and last.incarnation and last.end <= committed:  # Its cursor was written before.
+            ends = self.cursors["end"][self.cursors["incarnation"] == last.incarnation]
+            bounds.append(("end of the last batch's cursor", int(ends.max(initial=0)), last.end, 2**63 - 1))
         for name, found, low, high in bounds:
             if not low <= found <= high:
                 return f"{name}: expected {low} to {high}, found {found}"
         return None
 
-    def _last_cursor(self, committed: int) -> tuple[int, int, int]:
-        """The end of the cursor of whom stored the last of ``committed`` items, and its bounds."""
-        last = self.last_batch()
-        if last is None or not last.incarnation or last.end > committed:
-            return 0, 0, 0
-        ends = self.cursors["end"][self.cursors["incarnation"] == last.incarnation]
-        return int(ends.max(initial=0)), last.end, 2**63 - 1
-
-    def _logged_end(self) -> int | None:
-        """The end of all items by the log; None if its last record is missing. A log of layout 2 knows of none."""
+    def _find_logged_end(self) -> int | None:
+        """Where items end by the last record of the log, or by the journal of layout 2; None if it is damaged."""
         if not self.log.length:
             return max(int(self.header.committed), int(self.header.journal_end))
-        last = self.last_batch()
-        return last.end if last is not None else None if self.header.batches else self.began
+        last = self.read_last_batch()
+        if last is not None:
+            return last.end
+        return None if self.header.batches else self.began
 
-    def whole_since(self, first: int, end: int, frames_end: int) -> tuple[int, int]:
-        """The oldest item that counts, and the first that is intact, when items and frames up to these ends are there.
-
-        Args:
-            first: the first item that is whole; it and those that follow lose their frames in their order.
-            end: of the items.
-            frames_end: of the frames.
-        """
-        oldest, intact = max(first, end - self.capacity), max(first, end - self.n_slots)
-        if self.frames is None:
-            return oldest, intact
-        frames = self.frames
-        return (
-            frames.first_row_since(frames_end - frames.capacity, oldest, end),
-            frames.first_row_since(frames_end - len(frames.frames), intact, end),
-        )
-
-    def checksum(self, batch: Batch) -> int:
-        """That of what now lies where a batch was stored."""
+    def compute_checksum(self, batch: Batch) -> int:
+        """The checksum of the bytes that now lie where a batch was stored."""
         parts = [read_ring(column, batch.start, batch.end) for column in self.columns.values()]
         if self.frames is not None:
             parts.append(read_ring(self.frames.bases, batch.start, batch.end))
             parts.append(read_ring(self.frames.frames, batch.frames_start, batch.frames_end))
-        return content_checksum(parts)
+        return compute_checksum(parts)
 
     def is_settled(self) -> bool:
-        """Whether processes see all that was written: no other boot of the host came after the last batch."""
+        """Whether all that was written is there: the files were closed, or written in the present boot of the host."""
         return self.header.boot in (CLOSED, boot_id())
 
     def settle(self) -> None:
-        """Say that all is on disk, and that what follows is written in the present boot of the host.
+        """Note in the header that the present boot of the host writes the files, and sync it.
+
+        This comes before the first batch: otherwise a power cut could leave new items under a header that still says
+        ``CLOSED``, and nobody would compare them with their checksums.
 
         Raises:
             OSError: it cannot be written.
         """
         self.header.boot = boot_id()
-        sync(self.directory / "header")  # Before anything is written: no later power cut must leave ``CLOSED`` there.
+        sync(self.directory / "header")
 
     def close(self) -> None:
-        """Nobody writes any more: sync all, so that it is whole in whatever boot of the host it is opened.
+        """Sync all files and note that no process writes them any more, so that any later boot finds them whole.
 
         Raises:
-            OSError: it cannot be synced.
+            OSError: they cannot be synced.
         """
         self.sync()
         self.header.boot = CLOSED
         sync(self.directory / "header")
 
     def sync(self) -> None:
-        """Wait until everything that has been stored is on disk.
+        """Wait until all that has been stored is on disk.
 
         Raises:
-            OSError: it cannot be.
+            OSError: it cannot be written there.
         """
         for file in self.directory.iterdir():
             sync(file)
         for directory in (self.directory, self.directory.parent):
             sync(directory)
-
-
-class ReplayWriter:
-    """The single writer. Opening one finishes or discards the batch that a killed writer had begun.
-
-    Args:
-        memory: opened for writing.
-        is_gone: whether the actor process of an incarnation will never send anything again. None: nobody knows.
-    """
-
-    def __init__(self, memory: ReplayMemory, is_gone: Callable[[int], bool] | None = None) -> None:
-        self._memory = memory
-        self._header = memory.header
-        self._is_gone = is_gone or _is_not_known_to_be_gone
-        self._packer = Packer(memory.schema)
-        self._has_warned = False
-        self._recover()
-        self._slots = {int(row["incarnation"]): i for i, row in enumerate(memory.cursors) if row["incarnation"]}
-
-    def _recover(self) -> None:
-        """Finish the last batch: it counts, but a kill may have come before its cursor and the ends."""
-        last = self._memory.last_batch()
-        if last is not None and last.end > self._memory.committed:
-            incarnations = self._memory.cursors["incarnation"]
-            slots = *np.flatnonzero(incarnations == last.incarnation), *np.flatnonzero(incarnations == 0)
-            self._finish(last, int(slots[0]))  # There is one: the slot was freed before the batch was stored.
-
-    def last_seq(self, incarnation: int) -> int:
-        """Highest seq of an incarnation that is stored; 0 for an unknown one."""
-        slot = self._slots.get(incarnation)
-        return 0 if slot is None else int(self._memory.cursors["seq"][slot])
-
-    def append(self, items: Items, rows: int, incarnation: int, seq: int) -> None:
-        """Store a batch and its cursor, both or neither; of frames only what goes on from the batch before.
-
-        The items must fit the schema and be no more than ``max_rows``; ``seq`` must follow ``last_seq``.
-
-        Raises:
-            CursorsFullError: nothing was stored, see ``require_cursor``.
-        """
-        self._store(self._packer.pack(items, rows), incarnation, seq)
-
-    def append_packed(self, batch: Packed, incarnation: int, seq: int) -> None:
-        """Store a batch that refers to no frames but its own; otherwise as ``append``."""
-        self._packer = Packer(self._memory.schema)  # What it packed last is no longer the batch before.
-        self._store(batch, incarnation, seq)
-
-    def mark(self) -> dict[str, Any]:
-        """The present end, as plain values, for ``roll_back``."""
-        return {
-            "oldest": self._memory.first(),
-            "end": self._memory.committed,
-            "frames_end": int(self._header.frames_end),
-            "back": self._packer.back,
-        }
-
-    def roll_back(self, mark: Mapping[str, Any], incarnation: int) -> bool:
-        """Forget what this incarnation has stored since ``mark()``, for which nobody else may be reading or writing.
-
-        Returns:
-            False, and nothing is forgotten, if there is more of others, or less than there was, or items that counted
-            then have been overwritten.
-        """
-        memory, header = self._memory, self._header
-        oldest, end, frames_end = mark["oldest"], mark["end"], mark["frames_end"]
-        others = memory.cursors["end"][memory.cursors["incarnation"] != incarnation].max(initial=0)
-        is_whole = header.intact <= oldest or oldest == end
-        if end == memory.committed:
-            is_whole &= frames_end == header.frames_end  # A copy of a replay numbers its frames anew.
-        if not (is_whole and others <= end <= memory.committed):
-            return False
-        # A kill before ``batches`` is lowered undoes all of this: the last batch looks as if it had to be finished.
-        number = self._number_at(end)
-        own = memory.cursors["incarnation"] == incarnation
-        memory.cursors["end"][own] = np.minimum(memory.cursors["end"][own], end)
-        header.oldest = oldest
-        header.committed = end
-        header.batches = number
-        header.frames_end = frames_end
-        header.intact = oldest
-        memory.log.keep(0, number)
-        memory.excluded = memory.excluded[memory.excluded < end]
-        before = b""
-        if memory.frames is not None:
-            before = read_ring(memory.frames.frames, frames_end - mark["back"], frames_end).tobytes()
-        self._packer = Packer(memory.schema, before)
-        return True
-
-    def _number_at(self, end: int) -> int:
-        """The number of the first batch that begins at this absolute index or later."""
-        kept, n = self._memory.log, int(self._header.batches)
-        numbers = range(max(0, n - kept.length), n)
-        return numbers.start + bisect_left(numbers, end, key=lambda number: kept.records["start"][number % kept.length])
-
-    def _store(self, packed: Packed, incarnation: int, seq: int) -> None:
-        memory, header = self._memory, self._header
-        assert packed.rows <= memory.max_rows, f"{packed.rows} rows in a batch of {memory.max_rows} at most"
-        slot = self._slots.get(incarnation)
-        if slot is None:
-            slot = self._take_slot(incarnation)
-        start, frames_start, n_frames = memory.committed, int(header.frames_end), len(packed.frames)
-        self._give_up(start + packed.rows, frames_start + n_frames)
-        fence()
-        columns = [np.ascontiguousarray(packed.columns[name], ring.dtype) for name, ring in memory.columns.items()]
-        for ring, column in zip(memory.columns.values(), columns, strict=True):
-            write_ring(ring, column, start)
-        if memory.frames is not None:
-            bases = np.full(packed.rows, frames_start - packed.back)
-            memory.frames.write(packed.frames, frames_start, bases, start)
-            columns += [bases, packed.frames]
-        checksum, number = content_checksum(columns), int(header.batches)
-        batch = Batch(number, start, packed.rows, n_frames, frames_start, packed.back, incarnation, seq, checksum)
-        memory.log.write(batch)
-        fence()
-        header.batches = number + 1
-        self._finish(batch, slot)
-
-    def _finish(self, batch: Batch, slot: int) -> None:
-        """Let everything else say that a batch is stored."""
-        self._memory.cursors[slot] = batch.incarnation, batch.seq, batch.end, batch.frames_end
-        self._header.frames_end = batch.frames_end
-        fence()
-        self._header.committed = batch.end
-
-    def _give_up(self, end: int, frames_end: int) -> None:
-        """Publish what stays whole when rows and frames up to these ends are written."""
-        memory, frames = self._memory, self._memory.frames
-        oldest = max(memory.first(), end - memory.capacity)
-        intact = max(int(self._header.intact), end - memory.n_slots)
-        if frames is not None:
-            whole = frames.first_row_since(frames_end - frames.capacity, oldest, memory.committed)
-            if whole > oldest:
-                self._warn_once(end - whole, frames_end / (end - memory.began))
-            oldest = whole
-            intact = frames.first_row_since(frames_end - len(frames.frames), intact, memory.committed)
-        self._header.oldest, self._header.intact = oldest, intact
-
-    def _warn_once(self, n_kept: int, frames_per_item: float) -> None:
-        if not self._has_warned:
-            self._has_warned = True
-            advice = "replay: room for the frames of %d of %d items only: replay.frames_per_item should be above %.2f"
-            log.warning(advice, n_kept, self._memory.capacity, frames_per_item)
-
-    def require_cursor(self, incarnation: int) -> None:
-        """See that an actor process of this incarnation can store something.
-
-        Raises:
-            CursorsFullError: it cannot, for now.
-        """
-        if incarnation not in self._slots:
-            self._free_slot()
-
-    def _take_slot(self, incarnation: int) -> int:
-        slot = self._free_slot()
-        self._slots.pop(int(self._memory.cursors["incarnation"][slot]), None)
-        self._memory.cursors[slot] = 0
-        self._slots[incarnation] = slot
-        return slot
-
-    def _free_slot(self) -> int:
-        """A cursor that nobody has, or that of a process which cannot send a batch twice, unused for longest.
-
-        That is one whose items have all been overwritten, or that is gone. A forgotten cursor of another one would let
-        its last batch, if its acknowledgement was lost, be stored a second time.
-
-        Raises:
-            CursorsFullError: there is none.
-        """
-        cursors = self._memory.cursors
-        for slot in np.argsort(cursors["end"], kind="stable"):
-            incarnation, end = int(cursors["incarnation"][slot]), int(cursors["end"][slot])
-            if not incarnation or end <= self._memory.first() or self._is_gone(incarnation):
-                return int(slot)
-        raise CursorsFullError(
-            f"the replay has cursors for {N_CURSORS} actor processes, and all of these may still send a batch again"
-        )
-
-
-def _is_not_known_to_be_gone(_: int) -> bool:
-    return False

@@ -15,24 +15,27 @@ from learner.replay.shared_buffer import SharedReplay
 from learner.replay.sum_tree import MinTree, SumTree
 
 EPSILON: Final = 1e-8
-"""Keeps items without an error in play."""
+"""Added to every error, so that an item whose error is 0 can still be drawn."""
 
 
 class PrioritizedReplay(SharedReplay):
     """A ``ReplayBuffer`` over shared memory that draws an item in proportion to ``(|td_error| + EPSILON) ^ alpha``.
 
-    Rows come from another process, the tree is of this one: each draw first brings it up to what memory holds. A new
-    item gets the highest priority so far, or that of its column ``priority``. The slots of ``[first, end)`` have a
-    priority, but excluded items and all other slots have 0; an absolute index outside of it names an item that is gone.
+    Another process stores the rows, while the tree of priorities belongs to this process. So each draw first brings the
+    tree up to date: it lets in the items that were committed since the last draw, each with the highest priority so far
+    or with that of its column ``priority``, and clears the slots that are being overwritten.
+
+    Between draws the tree covers the items ``[_first, _end)``; excluded items and all other slots have priority 0. An
+    absolute index below ``_first`` names an item that is gone, so a late error never reaches the item in its slot.
 
     Args:
         memory: read only here.
         config: exponents and normalisation.
         seed: of the draws.
-        n_opts: updates of priorities over which beta moves where ``config`` does not say.
+        n_opts: updates of priorities over which beta rises, unless ``config`` names another number.
 
     Raises:
-        ConfigError: the items have a column of a name that is used here.
+        ConfigError: the items have a column of a name that is reserved here.
     """
 
     def __init__(self, memory: ReplayMemory, config: PrioritizedConfig, seed: int, n_opts: int) -> None:
@@ -56,14 +59,14 @@ class PrioritizedReplay(SharedReplay):
         """
         drawn, items = self._reader.take(self._draw, size)
         self.note_drawn(drawn["index"])
-        return {**items, **self._beside(drawn)}
+        return {**items, **self._make_columns(drawn)}
 
     def draw(self, size: int) -> tuple[Array, Items]:
         drawn = self._draw(size)
-        return drawn["index"], self._beside(drawn)
+        return drawn["index"], self._make_columns(drawn)
 
     def update_priority(self, index: Array, td_error: Array) -> None:
-        """Give items the priorities of their errors, both ``[n]``; one update of the schedule of beta.
+        """Give items the priorities of their errors, both ``[n]``; beta takes one step.
 
         Raises:
             ValueError: an index was not drawn here, or an error is not finite.
@@ -73,7 +76,7 @@ class PrioritizedReplay(SharedReplay):
                 f"priorities: expected indices below {self._end} and an error for each, found {list(index.shape)} up "
                 f"to {index.max(initial=-1)} and {list(td_error.shape)} errors"
             )
-        priority = self._priorities(td_error)
+        priority = self._compute_priorities(td_error)
         self._updates += 1
         self._highest = float(priority.max(initial=self._highest))
         there = (index >= self._first) & ~self._memory.is_excluded(index)
@@ -88,55 +91,58 @@ class PrioritizedReplay(SharedReplay):
         super().restore(state)
         try:
             priorities, values = state.arrays["priorities"], state.values
-            self._end, self._highest, self._updates = values["end"], values["highest"], values["updates"]
+            end, self._highest, self._updates = values["end"], values["highest"], values["updates"]
         except KeyError as error:
             raise CheckpointError(f"replay.prioritized: expected priorities, found no {error} in the state") from error
-        self._first = self._end - len(priorities)
-        self._end = max(self._first, min(self._end, self._memory.committed))  # A power cut may have taken the newest.
+        self._first = end - len(priorities)
+        # A power cut may have taken the newest items: the items that come under their indices are others.
+        self._end = max(self._first, min(end, self._memory.committed))
         self._set(np.arange(self._first, self._end), priorities[: self._end - self._first])
         self._n_excluded = 0
 
     def beta(self) -> float:
-        """How far weights now make up for the priorities, from ``beta_0`` to ``beta_final``."""
+        """The present exponent of the weights: it rises with each update, from ``beta_0`` to ``beta_final``."""
         share = min(1.0, self._updates / self._n_opts_final)
         return self._config.beta_0 + share * (self._config.beta_final - self._config.beta_0)
 
     def _draw(self, size: int) -> Items:
-        """One item of each of ``size`` equal shares of the sum, with its priority."""
+        """Draw one item from each of ``size`` equal shares of the sum of priorities, with its priority."""
         self._catch_up()
         slots = self._sums.find((np.arange(size) + self._rng.random(size)) / size)
         ages = (self._end - 1 - slots) % self._memory.capacity
         return {"index": self._end - 1 - ages, "priority": self._sums.values[slots]}
 
-    def _beside(self, drawn: Items) -> Items:
-        return {"index": drawn["index"], "weight": self._weights(drawn["priority"])}
+    def _make_columns(self, drawn: Items) -> Items:
+        """The columns that a batch has beside the columns of items."""
+        return {"index": drawn["index"], "weight": self._compute_weights(drawn["priority"])}
 
     def _catch_up(self) -> None:
-        """Let in the items that were committed since the last time, and leave out those that are being overwritten."""
+        """Let in the items that were committed since the last draw, and clear the slots that are being overwritten.
+
+        The writer may store items while the two bounds are read, so ``end`` may be further than ``capacity`` from
+        ``first``. Items below ``oldest`` need no clearing: new items take their slots.
+        """
         first, end = self._reader.bounds()
         oldest = end - self._memory.capacity
-        first = max(first, oldest)  # The writer may have gone on between the two.
+        first = max(first, oldest)
         self._clear(np.arange(max(self._first, oldest), first))
         new = np.arange(max(self._end, first), end)
-        self._set(new, self._first_priorities(new))
+        self._set(new, self._read_first_priorities(new))
         self._first, self._end = first, end
-        self._leave_out_excluded(len(new) > 0)
-
-    def _leave_out_excluded(self, has_new: bool) -> None:
-        """Give excluded items that are here no priority, where there are more of them than before or new items."""
         excluded = self._memory.excluded
-        if len(excluded) and (has_new or len(excluded) != self._n_excluded):
-            self._clear(excluded[(excluded >= self._first) & (excluded < self._end)])
+        if len(excluded) and (len(new) or len(excluded) != self._n_excluded):
+            self._clear(excluded[(excluded >= first) & (excluded < end)])
             self._n_excluded = len(excluded)
 
-    def _first_priorities(self, index: Array) -> Array | float:
+    def _read_first_priorities(self, index: Array) -> Array | float:
+        """The priorities with which new items of these absolute indices ``[n]`` begin."""
         given = self._memory.columns.get(PRIORITY.name)
         if given is None:
             return self._highest
         first = given[index % self._memory.n_slots]
-        if len(self._memory.excluded):  # Their priorities may be what they were excluded for, such as NaN.
+        if len(self._memory.excluded):  # An item may have been excluded because its priority is NaN.
             first = np.where(self._memory.is_excluded(index), 0.0, first)
-        return self._priorities(first)
+        return self._compute_priorities(first)
 
     def _set(self, index: Array, priority: Array | float) -> None:
         for tree in self._trees:
@@ -146,7 +152,7 @@ class PrioritizedReplay(SharedReplay):
         for tree in self._trees:
             tree.clear(index % self._memory.capacity)
 
-    def _priorities(self, td_error: Array) -> Array:
+    def _compute_priorities(self, td_error: Array) -> Array:
         finite = np.isfinite(td_error)
         if not finite.all():
             raise ValueError(
@@ -155,11 +161,14 @@ class PrioritizedReplay(SharedReplay):
         priority: Array = (np.abs(td_error.astype(np.float64)) + EPSILON) ** self._config.alpha
         return priority
 
-    def _weights(self, priority: Array) -> Array:
-        """``(N P)^-beta`` over its maximum: N and the sum in P cancel, and the least priority has the maximum."""
+    def _compute_weights(self, priority: Array) -> Array:
+        """``(N P)^-beta``, divided by its maximum, ``[n]`` float32.
+
+        N and the sum in P cancel, and the least priority has the greatest weight: ``(least / priority)^beta`` is left.
+        """
         least = priority.min()
         if self._minima is not None:
-            least = min(least, self._minima.least())
+            least = min(least, self._minima.find_least())
         weights: Array = (least / priority) ** self.beta()
         return weights.astype(np.float32)
 

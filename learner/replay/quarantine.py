@@ -1,6 +1,6 @@
-"""Batches that were refused and items found bad later: the newest few, for people to look at.
+"""The newest batches that were refused and items that were found bad, for people to look at.
 
-Ingest and trainer each have a file of their own below ``shared/``, so no file has two writers. A file holds
+Ingest and trainer each have a file of their own in ``shared/``, so no file has two writers. A file holds
 ``MAX_RECORDS`` records of ``MAX_VALUE_BYTES`` and a few hundred bytes each, and is written whole, once in
 ``WRITE_SECONDS`` at most: neither a flood of refusals nor a long run fills the disk.
 """
@@ -20,7 +20,7 @@ import numpy as np
 
 from common.data import Array, Items
 from common.process.clocks import Bucket
-from learner.shared.durable import tolerated
+from learner.shared.durable import logging_write_errors
 
 log = logging.getLogger(__name__)
 Writer = Literal["ingest", "trainer"]
@@ -29,15 +29,15 @@ MAX_RECORDS: Final = 100
 MAX_VALUE_BYTES: Final = 2048
 MAX_TEXT: Final = 500
 RATE: Final = 1.0
-"""Records a second in the long run, after ``MAX_RECORDS`` at once; those beyond are counted only."""
+"""Records a second in the long run, after ``MAX_RECORDS`` at once; further records are counted only."""
 WRITE_SECONDS: Final = 1.0
 SHORT: Final = 8
-"""An array of up to this many values is shown whole."""
+"""Up to this many values of an array are recorded one by one."""
 
 
 @dataclass(frozen=True)
 class Record:
-    """One batch that was refused, or one item that is suspected. None: it is not known, or there is none."""
+    """One batch that was refused, or one item that is suspected. A field is None if it is unknown or does not apply."""
 
     reason: str
     """Why a batch was refused, see ``RefusedError.reason``; ``found bad`` or ``drawn before opt raised`` of items."""
@@ -55,12 +55,12 @@ class Record:
     row: int | None = None
     """The first bad row of the batch."""
     values: Mapping[str, Any] = field(default_factory=dict)
-    """That row or item, see ``brief``."""
+    """Of that row or item, by column; see ``summarize``."""
     writer: str = ""
     time: float = 0.0
     """Unix seconds."""
     missed: int = 0
-    """Records that were left out before this one, because there were too many."""
+    """Records that were left out right before this record, because there were too many."""
 
 
 class Quarantine:
@@ -79,10 +79,10 @@ class Quarantine:
         self._is_new, self._next_write = False, clock()
 
     def has_room(self) -> bool:
-        """Whether one more record may be added now; otherwise it is counted as missed."""
-        takes = self._bucket.take()
-        self._missed += not takes
-        return takes
+        """Whether one more record may be added now; if not, that record is counted as missed."""
+        may_add = self._bucket.take()
+        self._missed += not may_add
+        return may_add
 
     def add(self, record: Record) -> None:
         """Keep a record, for which there was room; the next ``tick`` or ``write`` puts it into the file."""
@@ -98,23 +98,23 @@ class Quarantine:
         self._missed, self._is_new = 0, True
 
     def tick(self) -> None:
-        """Write what is new, unless that was done a moment ago."""
+        """Write new records to the file, unless it was written less than ``WRITE_SECONDS`` ago."""
         if self._is_new and self._clock() >= self._next_write:
             self.write()
 
     def write(self) -> None:
-        """Write what is new; a disk that takes nothing is no reason to end a run."""
+        """Write new records to the file; a failure is logged and does not end the run."""
         if not self._is_new:
             return
         self._is_new, self._next_write = False, self._clock() + WRITE_SECONDS
         part = self._path.with_name(f".{self._path.name}.part")
-        with tolerated("the quarantine is not written"):
+        with logging_write_errors("the quarantine is not written"):
             part.write_text(json.dumps([asdict(record) for record in self._records], indent=1) + "\n")
-            part.rename(self._path)  # Not synced: that would stop ingest for the time of a disk.
+            part.rename(self._path)  # Not synced: ingest would stand still until the disk has answered.
 
 
 def read_records(shared: Path, writer: Writer) -> list[Record]:
-    """The records of one writer, oldest first; none where there is no file, or none that can be read."""
+    """The records of one writer, oldest first; none if there is no file, or it cannot be read, which is logged."""
     path = _path(shared, writer)
     if not path.exists():
         return []
@@ -125,26 +125,29 @@ def read_records(shared: Path, writer: Writer) -> list[Record]:
         return []
 
 
-def brief(value: Array) -> Any:
-    """A short array as it is, of a long one the shape, ends and mean; NaN and infinity as text, as JSON has neither."""
+def summarize(value: Array) -> Any:
+    """A value for JSON: the elements of a short array; shape, least, mean and greatest of a long one.
+
+    NaN and infinity become text, since JSON has neither.
+    """
     if value.size <= SHORT:
-        return _plain(value.tolist())
+        return _to_json(value.tolist())
     return {
         "shape": list(value.shape),
-        "min": _plain(value.min().item()),
-        "mean": _plain(float(value.mean(dtype=np.float64))),
-        "max": _plain(value.max().item()),
+        "min": _to_json(value.min().item()),
+        "mean": _to_json(float(value.mean(dtype=np.float64))),
+        "max": _to_json(value.max().item()),
     }
 
 
-def brief_row(items: Items, row: int) -> dict[str, Any]:
-    """One row of items, each of its columns as ``brief`` shows it."""
-    return {name: brief(column[row]) for name, column in items.items()}
+def summarize_row(items: Items, row: int) -> dict[str, Any]:
+    """One row of items, by column; see ``summarize``."""
+    return {name: summarize(column[row]) for name, column in items.items()}
 
 
-def _plain(value: Any) -> Any:
+def _to_json(value: Any) -> Any:
     if isinstance(value, list):
-        return [_plain(element) for element in value]
+        return [_to_json(element) for element in value]
     return str(value) if isinstance(value, float) and not np.isfinite(value) else value
 
 

@@ -1,4 +1,4 @@
-"""The replay ratio in force: shared by trainer and ingest, changed while both run, kept for whoever resumes the run."""
+"""The replay ratio in force: trainer and ingest share it, it can change while both run, and a resumed run keeps it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class LiveRatio:
     """One process' view of the ratio in the control block. A change takes effect on both sides within a second.
 
     Args:
-        control: where it is shared.
+        control: holds the ratio that both processes see.
         configured: the limiter that the configuration asks for.
     """
 
@@ -25,13 +25,18 @@ class LiveRatio:
         self._seen, self._limiter = 0, configured
 
     def limiter(self) -> RatioLimiter:
-        """The limiter in force."""
+        """The limiter in force.
+
+        The other process may change the ratio while it is read here. It writes the slot that is not in use, and then
+        counts ``ratio_changes`` up; so a slot is read between two looks at that count, and read anew if they differ.
+        """
         while self._seen != (changes := self._control.ratio_changes):
             found = self._control.ratio_slots[changes % 2]
             limiter = self._configured.since(found.samples_per_insert or None, found.inserted, found.sampled)
-            fence()  # Whoever wrote this slot again meanwhile had counted up before.
+            fence()  # A process that writes this slot again has counted up before: the next look sees that.
             if changes == self._control.ratio_changes:
-                self._limiter, self._seen = limiter, changes  # In this order: several threads look.
+                # Other threads of this process call this too: once ``_seen`` is new, ``_limiter`` must be new as well.
+                self._limiter, self._seen = limiter, changes
         return self._limiter
 
     @property
@@ -40,9 +45,9 @@ class LiveRatio:
         return self.limiter().samples_per_insert
 
     def begin(self, inserted: int, sampled: int) -> None:
-        """Start a life of the run at these counters.
+        """Set the ratio with which a run begins or is resumed, from these counters on.
 
-        The ratio in force before stays, unless the configuration asks for another than it did then.
+        A ratio that was set while the run went on stays in force, unless the configuration has changed since.
         """
         configured, control = self._configured.samples_per_insert, self._control
         in_force = configured
@@ -51,16 +56,16 @@ class LiveRatio:
             if kept is None or MIN_RATIO <= kept <= MAX_RATIO:  # Release 0.1 took any number above 0.
                 in_force = kept
         if in_force != configured:
-            log.info("replay ratio %s as it was set before, not %s", shown(in_force), shown(configured))
+            log.info("replay ratio %s as it was set before, not %s", format_ratio(in_force), format_ratio(configured))
         control.ratio_configured = configured or 0.0
         self._set(in_force, inserted, sampled)
 
     def change(self, samples_per_insert: float | None, inserted: int, sampled: int) -> None:
-        """Keep another ratio from these counters on; ``sampled`` is 0 before the first draw of this life."""
+        """Set another ratio from these counters on; ``sampled`` is 0 before the first draw since the start."""
         before = self.limiter()
         self._set(samples_per_insert, inserted, sampled or before.sampled_before)
         text = "replay ratio %s instead of %s, from item %d on"
-        log.info(text, shown(samples_per_insert), shown(before.samples_per_insert), inserted)
+        log.info(text, format_ratio(samples_per_insert), format_ratio(before.samples_per_insert), inserted)
 
     def _set(self, samples_per_insert: float | None, inserted: int, sampled: int) -> None:
         number = self._control.ratio_changes + 1
@@ -70,6 +75,6 @@ class LiveRatio:
         self._control.ratio_changes = number
 
 
-def shown(samples_per_insert: float | None) -> str:
-    """A ratio as a configuration has it."""
+def format_ratio(samples_per_insert: float | None) -> str:
+    """A ratio as a configuration file writes it."""
     return "null" if samples_per_insert is None else f"{samples_per_insert:g}"

@@ -1,4 +1,4 @@
-"""Gathering rows from replay memory that another process writes."""
+"""Gathering rows from replay memory while another process writes it."""
 
 from __future__ import annotations
 
@@ -10,12 +10,15 @@ from common.data import Array, Items
 from learner.replay.memory import ReplayMemory
 from learner.shared.mapped import fence
 
-Draw = Callable[[int], Items]
-"""Draws so many items: ``index``, absolute, ``[n]`` int64, and whatever else belongs to each draw."""
+DrawIndices = Callable[[int], Items]
+"""Draws this many items: a column ``index``, absolute, ``[n]`` int64, and other columns that belong to each draw."""
 
 
 class ReplayReader:
-    """Takes whole rows by absolute index; rows overwritten while they are gathered are drawn again.
+    """Gathers whole rows by absolute index.
+
+    The writer may overwrite rows while they are gathered here. It raises ``oldest`` above a row before it touches the
+    row. So ``oldest`` is read again after the rows are gathered: rows from there on are whole, rows below may be torn.
 
     Args:
         memory: read only here.
@@ -26,20 +29,22 @@ class ReplayReader:
         self._out: dict[int, Items] = {}
 
     def bounds(self) -> tuple[int, int]:
-        """First and end of the absolute indices that can be drawn now, those that are excluded among them.
+        """First and end of the absolute indices that can be drawn now, excluded items among them.
 
         Raises:
             IndexError: there is nothing to draw from.
         """
         first, end = self.memory.first(), self.memory.committed
-        if first >= end - self.memory.n_excluded(first, end):
+        if first >= end - self.memory.count_excluded(first, end):
             raise IndexError("replay: nothing to draw from yet")
         return first, end
 
-    def take(self, draw: Draw, size: int) -> tuple[Items, Items]:
-        """What ``draw(size)`` gave, and the items at its indices.
+    def take(self, draw: DrawIndices, size: int) -> tuple[Items, Items]:
+        """Draw items and gather their rows; rows that are overwritten meanwhile are drawn again.
 
-        The arrays of the items are reused by the next call of the same size.
+        Returns:
+            The columns that ``draw`` gave, and the columns of the items, ``[size, *shape]``. The latter arrays are
+            reused by the next call of the same size.
         """
         out = self._out.get(size)
         if out is None:
@@ -49,8 +54,8 @@ class ReplayReader:
         self._redraw_overwritten(draw, drawn, out)
         return drawn, out
 
-    def whole(self, index: Array) -> Items | None:
-        """The items at absolute indices ``[n]``; None if one of them is gone or was overwritten meanwhile."""
+    def read(self, index: Array) -> Items | None:
+        """The items at absolute indices ``[n]``; None if one is gone, or is overwritten while it is gathered."""
         items = self.memory.schema.empty(len(index))
         self._gather(index, items)
         fence()
@@ -67,15 +72,16 @@ class ReplayReader:
                 # out= with mode="clip" writes in place: 102 µs where fancy indexing took 786 (Atari, batch 32).
                 np.take(stored, slots, axis=0, out=out[column.name], mode="clip")
 
-    def _redraw_overwritten(self, draw: Draw, drawn: Items, out: Items) -> None:
+    def _redraw_overwritten(self, draw: DrawIndices, drawn: Items, out: Items) -> None:
+        """Replace rows that may be torn, until none is left; ``drawn`` gets the columns of the new draws too."""
         fence()
-        stale = np.flatnonzero(drawn["index"] < self.memory.first())
-        while len(stale):
-            fresh = draw(len(stale))
-            whole = self.memory.schema.empty(len(stale))
-            self._gather(fresh["index"], whole)
-            for into, columns in ((drawn, fresh), (out, whole)):
+        torn = np.flatnonzero(drawn["index"] < self.memory.first())
+        while len(torn):
+            fresh = draw(len(torn))
+            rows = self.memory.schema.empty(len(torn))
+            self._gather(fresh["index"], rows)
+            for into, columns in ((drawn, fresh), (out, rows)):
                 for name, column in columns.items():
-                    into[name][stale] = column
+                    into[name][torn] = column
             fence()
-            stale = stale[fresh["index"] < self.memory.first()]
+            torn = torn[fresh["index"] < self.memory.first()]

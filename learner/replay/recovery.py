@@ -1,58 +1,152 @@
 """After a power cut: which items of a replay are whole, and going on from there.
 
 Pages reach the disk in any order, so after another boot of the host any row may be old, new or torn, and so may be
-header, cursors and records. What a checkpoint has synced is there, unless a later batch has begun to overwrite it.
+header, cursors and records. All that a checkpoint has synced is there, unless a later batch has begun to overwrite it.
 So every batch of which the log has a whole record is compared with its checksum. Batches that follow one another and
 are all whole form a stretch; the replay goes on with the stretch that holds the last batch of the newest checkpoint,
 or with the longest stretch where that batch has been overwritten. All other items are given up.
+
+The watermark that each checkpoint keeps says which batch that is: see ``Watermark``.
 """
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass
+from typing import Final
 
+from common.errors import CheckpointError
 from learner.replay.batch_log import Batch
 from learner.replay.memory import ReplayMemory
-from learner.replay.watermark import Cursor, Watermark
-from learner.shared.mapped import fence, held_alone
+from learner.shared.mapped import fence, holding_alone
 
 log = logging.getLogger(__name__)
+Cursor = tuple[int, int, int, int]
+"""Incarnation, its highest seq that is stored, and where items and frames ended with that batch."""
+_TRIES: Final = 8
+
+
+@dataclass(frozen=True)
+class Watermark:
+    """How far a replay was at one moment between two batches.
+
+    A checkpoint takes the watermark first, then syncs the replay, and then keeps the watermark. So all that it names is
+    on disk: after a power cut a run loses nothing before it, except items that were overwritten since.
+
+    Args:
+        oldest: absolute index of the oldest item.
+        committed: items ever stored.
+        frames_end: frames ever stored.
+        batches: batches ever stored.
+        cursors: of all actor processes that had stored anything.
+    """
+
+    oldest: int
+    committed: int
+    frames_end: int
+    batches: int
+    cursors: list[Cursor]
+
+    @classmethod
+    def of_nothing(cls, memory: ReplayMemory) -> Watermark:
+        """The watermark of a replay before its first batch."""
+        return cls(memory.began, memory.began, 0, 0, [])
+
+    @classmethod
+    def of(cls, memory: ReplayMemory) -> Watermark:
+        """The present watermark; a writer may be storing batches meanwhile.
+
+        Raises:
+            CheckpointError: the writer overwrites the whole log while it is read.
+        """
+        for _ in range(_TRIES):
+            watermark = cls._read(memory)
+            if watermark is not None:
+                return watermark
+        raise CheckpointError(
+            f"{memory.directory}: a log of {memory.log.length} batches is overwritten while it is read"
+        )
+
+    @classmethod
+    def _read(cls, memory: ReplayMemory) -> Watermark | None:
+        """The present watermark; None if the log has lost a record of the batches that were stored while it was read.
+
+        The writer may change cursors while they are read here. It changes a cursor only when it stores a batch, so the
+        records of the batches that came between the two looks at ``batches`` say which cursors changed, and how.
+        """
+        oldest, before = memory.first(), int(memory.header.batches)
+        cursors = {
+            int(row["incarnation"]): _as_cursor(row.tolist()) for row in memory.cursors[memory.cursors["seq"] > 0]
+        }
+        fence()
+        number = int(memory.header.batches)
+        if not number:
+            return cls.of_nothing(memory)
+        recent = [memory.log.read(n) for n in range(max(0, before - 1), number)]
+        last = recent[-1]
+        if None in recent or last is None:
+            return None
+        cursors |= {b.incarnation: (b.incarnation, b.seq, b.end, b.frames_end) for b in recent if b and b.incarnation}
+        return cls(oldest, last.end, last.frames_end, number, list(cursors.values()))
+
+    def to_json(self) -> str:
+        """As text for a file."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> Watermark:
+        """From the text that ``to_json`` gave.
+
+        Raises:
+            ValueError, LookupError, TypeError: it is another text.
+        """
+        values = json.loads(text)
+        return cls(**{**values, "cursors": [_as_cursor(cursor) for cursor in values["cursors"]]})
+
+
+def _as_cursor(values: list[int]) -> Cursor:
+    incarnation, seq, end, frames_end = values
+    return incarnation, seq, end, frames_end
 
 
 def make_whole(memory: ReplayMemory, find_watermark: Callable[[], Watermark | None]) -> None:
-    """See that a replay can be gone on with; nothing happens if no boot of the host came between and its header can be.
+    """Give up the items that a power cut may have damaged, so that a resumed run can draw from all that are left.
 
-    A kill on the way changes nothing: the next call comes to the same.
+    Nothing is compared where the host was not started anew since the last write and no file contradicts another. A
+    kill on the way changes nothing: the next call ends with the same files.
 
     Args:
         memory: opened for writing, with ``checked=False``.
-        find_watermark: that of the newest checkpoint, None if there is none; called only where it is needed.
+        find_watermark: finds the watermark of the newest checkpoint; None if there is none. Called only if needed.
 
     Raises:
         RunDirectoryError: an ingest process is still writing.
     """
-    problem = memory.problem()
+    problem = memory.find_problem()
     if problem is None and memory.is_settled():
         memory.settle()
         return
-    cause = f"its header could not be ({problem})" if memory.is_settled() else "the host was started anew"
-    with held_alone(memory.directory.parent):
+    cause = (
+        f"its header contradicts its other files ({problem})" if memory.is_settled() else "the host was started anew"
+    )
+    with holding_alone(memory.directory.parent):
         log.info("%s: %s: every batch is compared with its checksum", memory.directory, cause)
         watermark = find_watermark() or Watermark.of_nothing(memory)
-        records = memory.log.whole()
-        kept = choose(find_stretches(memory, records, watermark), watermark)
+        records = memory.log.read_all()
+        kept = choose_stretch(find_stretches(memory, records, watermark), watermark)
         known_end = max([watermark.committed, *(batch.end for batch in records)])
-        _go_back(memory, kept, records, watermark)
-        _tell(memory, watermark.oldest, known_end, cause)
+        _keep_only(memory, kept, records, watermark)
+        _report(memory, watermark.oldest, known_end, cause)
 
 
-def whole_bounds(memory: ReplayMemory) -> tuple[int, int]:
+def find_whole_bounds(memory: ReplayMemory) -> tuple[int, int]:
     """First and end of the absolute indices of items that are whole, in files that are only read and not written."""
     if memory.is_settled() or not memory.log.length:
         return memory.first(), memory.committed
     nothing = Watermark.of_nothing(memory)
-    kept = choose(find_stretches(memory, memory.log.whole(), nothing), nothing)
+    kept = choose_stretch(find_stretches(memory, memory.log.read_all(), nothing), nothing)
     return (max(memory.first(), kept[0].start), min(memory.committed, kept[-1].end)) if kept else (0, 0)
 
 
@@ -60,22 +154,22 @@ def find_stretches(memory: ReplayMemory, records: Iterable[Batch], watermark: Wa
     """The stretches of batches that follow one another and are whole, with all frames to which their rows refer.
 
     Args:
-        memory: of the batches.
+        memory: holds the batches.
         records: by number.
-        watermark: items that were overwritten before it are not looked at.
+        watermark: batches that had been overwritten when it was taken are not compared.
     """
     stretches: list[list[Batch]] = []
     for batch in records:
-        if batch.end <= watermark.committed - memory.n_slots or memory.checksum(batch) != batch.checksum:
+        if batch.end <= watermark.committed - memory.n_slots or memory.compute_checksum(batch) != batch.checksum:
             continue
         if not (stretches and stretches[-1][-1].is_followed_by(batch)):
             stretches.append([])
         stretches[-1].append(batch)
-    with_frames = ([b for b in those if b.frames_start - b.back >= those[0].frames_start] for those in stretches)
+    with_frames = ([b for b in stretch if b.frames_start - b.back >= stretch[0].frames_start] for stretch in stretches)
     return [stretch for stretch in with_frames if stretch]
 
 
-def choose(stretches: list[list[Batch]], watermark: Watermark) -> list[Batch]:
+def choose_stretch(stretches: list[list[Batch]], watermark: Watermark) -> list[Batch]:
     """The stretch to go on with; empty if there is none."""
     for stretch in stretches:
         if stretch[0].number < watermark.batches <= stretch[-1].number + 1:
@@ -83,29 +177,45 @@ def choose(stretches: list[list[Batch]], watermark: Watermark) -> list[Batch]:
     return max(stretches, key=lambda stretch: (stretch[-1].end - stretch[0].start, stretch[-1].number), default=[])
 
 
-def _go_back(memory: ReplayMemory, kept: list[Batch], records: list[Batch], watermark: Watermark) -> None:
-    """Let header, cursors and log say that these batches are all there is."""
+def _keep_only(memory: ReplayMemory, kept: list[Batch], records: list[Batch], watermark: Watermark) -> None:
+    """Make header, cursors and log say that the replay holds these batches and no others.
+
+    The header is of no boot until all of it is on disk: after a kill on the way, the next call compares all batches
+    again.
+    """
     header = memory.header
-    header.boot = 0  # Of no boot: after a kill on the way all is looked at again.
+    header.boot = 0
     fence()
     if kept:
         number, end, frames_end = kept[-1].number + 1, kept[-1].end, kept[-1].frames_end
     else:
         number, end, frames_end = watermark.batches, watermark.committed, watermark.frames_end
-    _set_cursors(memory, _merged(memory, [b for b in records if b.number < number], watermark.cursors, end))
-    if not kept:  # The log is never without the last batch: this one has no rows.
+    _set_cursors(memory, _merge_cursors(memory, [b for b in records if b.number < number], watermark.cursors, end))
+    if not kept:  # The log is never without its last batch: this batch has no rows.
         kept = [Batch(number, end, 0, 0, frames_end, 0, 0, 0, 0)]
         memory.log.write(kept[0])
         number += 1
-    memory.log.keep(0, number)  # Earlier ones stay: batches that are kept refer to frames of theirs.
-    header.oldest, header.intact = memory.whole_since(kept[0].start, end, frames_end)
+    memory.log.keep(0, number)  # Earlier records stay: batches that are kept refer to their frames.
+    header.oldest, header.intact = _find_oldest_and_intact(memory, kept[0].start, end, frames_end)
     header.committed, header.frames_end, header.batches = end, frames_end, number
     memory.sync()
     memory.settle()
 
 
-def _merged(memory: ReplayMemory, records: list[Batch], synced: list[Cursor], end: int) -> dict[int, Cursor]:
-    """The highest cursor of each incarnation that table, log or watermark know, of batches up to this end."""
+def _find_oldest_and_intact(memory: ReplayMemory, first: int, end: int, frames_end: int) -> tuple[int, int]:
+    """The oldest item that counts and the oldest that is intact, among items ``[first, end)`` that are whole."""
+    oldest, intact = max(first, end - memory.capacity), max(first, end - memory.n_slots)
+    frames = memory.frames
+    if frames is None:
+        return oldest, intact
+    return (
+        frames.find_row_since(frames_end - frames.capacity, oldest, end),
+        frames.find_row_since(frames_end - len(frames.frames), intact, end),
+    )
+
+
+def _merge_cursors(memory: ReplayMemory, records: list[Batch], synced: list[Cursor], end: int) -> dict[int, Cursor]:
+    """The highest cursor of each incarnation in table, log and watermark; cursors beyond ``end`` do not count."""
     merged: dict[int, Cursor] = {}
     table = [tuple(row) for row in memory.cursors[memory.cursors["seq"] > 0].tolist()]
     logged = [(b.incarnation, b.seq, b.end, b.frames_end) for b in records if b.incarnation]
@@ -118,7 +228,7 @@ def _merged(memory: ReplayMemory, records: list[Batch], synced: list[Cursor], en
 
 
 def _set_cursors(memory: ReplayMemory, cursors: dict[int, Cursor]) -> None:
-    """Write them where they are; those that the table does not have, into slots of others that do not count."""
+    """Write each cursor into the slot that its incarnation has, or into a free one; clear the slots of all others."""
     table, left = memory.cursors, dict(cursors)
     for slot in (table["incarnation"] != 0).nonzero()[0]:
         table[slot] = left.pop(int(table["incarnation"][slot]), (0, 0, 0, 0))
@@ -127,8 +237,16 @@ def _set_cursors(memory: ReplayMemory, cursors: dict[int, Cursor]) -> None:
         table[slot] = cursor
 
 
-def _tell(memory: ReplayMemory, synced_oldest: int, known_end: int, cause: str) -> None:
-    """Say what has become of the replay; those of its items that were there are expected from ``synced_oldest`` on."""
+def _report(memory: ReplayMemory, synced_oldest: int, known_end: int, cause: str) -> None:
+    """Log how many items are left and how many are lost.
+
+    Args:
+        memory: as it is now.
+        synced_oldest: the oldest item at the last checkpoint; items from there on, as many as there is room for, were
+            there before the power cut.
+        known_end: the highest absolute index that watermark or log know of.
+        cause: why items were compared.
+    """
     first, end = memory.first(), memory.committed
     n_old = max(0, first - max(synced_oldest, end - memory.capacity))
     if end == known_end and not n_old:

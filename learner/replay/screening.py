@@ -1,7 +1,8 @@
-"""Items of an earlier life that today's rules refuse: found when a replay is opened, and never drawn.
+"""Items that can end a run, and the actors that sent them.
 
-Release 0.1 stored any finite value, and a disk may have damaged others. One such item can end a run, again after each
-``--resume``; so all items are looked at once, in chunks, before the first draw.
+Release 0.1 stored any finite value, and a disk may have damaged others. One item with a value that today's rules refuse
+can end a run, again after each ``--resume``. So ``screen`` looks at all items once, in chunks, before the first draw,
+and excludes those items. ``report_suspects`` names the items that ``opt`` had drawn when it raised.
 """
 
 from __future__ import annotations
@@ -10,101 +11,120 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
-from common.data import Array, Column, Items
+from common.data import Array, Column
 from common.errors import BadValue
 from common.process.clocks import Deadline
 from learner.replay.memory import ReplayMemory
-from learner.replay.quarantine import Quarantine, Record, brief_row
+from learner.replay.quarantine import Quarantine, Record, summarize_row
 from learner.replay.ring import read_ring
 from learner.replay.value_rules import ValueRules
 
 log = logging.getLogger(__name__)
 CHUNK_BYTES: Final = 16 << 20
 PROGRESS_SECONDS: Final = 5.0
-NAMED: Final = 10
-"""Items that the log and the quarantine name one by one."""
+N_NAMED: Final = 10
+"""Items, and actors, that log and quarantine name one by one when items are excluded."""
+N_SUSPECTS: Final = 32
+"""The same when ``opt`` raises."""
 ActorOf = Callable[[int], tuple[int, str] | None]
 """Takes an incarnation; gives the actor's id and host, None if they are no longer known."""
 
 
 @dataclass(frozen=True)
-class Unfit:
+class BadItem:
     """An item, by absolute index, with the first of its values that its column may not hold."""
 
-    item: int
+    index: int
     bad: BadValue
 
 
 def screen(memory: ReplayMemory, rules: ValueRules, actor_of: ActorOf, quarantine: Quarantine) -> int:
-    """Exclude all items that hold a value which the rules refuse, and say whose they are.
+    """Exclude all items that hold a value which the rules refuse, and log whose they are.
 
     Args:
         memory: of a run that goes on.
         rules: of this run.
-        actor_of: who made an item.
-        quarantine: takes a record of the first ``NAMED`` items.
+        actor_of: who sent an item.
+        quarantine: takes a record of the first ``N_NAMED`` items.
 
     Returns:
         How many were excluded.
     """
-    found = list(_unfit(memory, rules))
+    found = list(_find_bad_items(memory, rules))
     if not found:
         return 0
-    indices = np.array([unfit.item for unfit in found], np.int64)
-    incarnations = memory.origins(indices)
+    indices = np.array([item.index for item in found], np.int64)
+    incarnations = memory.find_origins(indices)
     memory.exclude(indices)
-    for unfit, incarnation in zip(found[:NAMED], incarnations.tolist(), strict=False):
-        quarantine.add(_record(memory, unfit, incarnation, actor_of(incarnation)))
+    for item, incarnation in zip(found[:N_NAMED], incarnations.tolist(), strict=False):
+        bad = item.bad
+        why = {"reason": "found bad", "message": bad.at(f"item {item.index}")}
+        why |= {"column": bad.column, "expected": bad.expected, "found": bad.found}
+        quarantine.add(_make_record(memory, item.index, incarnation, actor_of(incarnation), **why))
     quarantine.write()
-    by_actor = Counter(incarnations.tolist()).most_common(NAMED)
     log.warning(
         "%d items of the replay hold values that are refused, and will never be drawn; the first: %s; %s",
         len(found),
-        found[0].bad.at(f"item {found[0].item}"),
-        ", ".join(f"{n} from {named(incarnation, actor_of(incarnation))}" for incarnation, n in by_actor),
+        found[0].bad.at(f"item {found[0].index}"),
+        _count_by_actor(incarnations, actor_of, N_NAMED),
     )
     return len(found)
 
 
-def named(incarnation: int, actor: tuple[int, str] | None) -> str:
-    """An actor as messages have it."""
-    if not incarnation:
-        return "an unknown actor"
-    return f"actor {actor[0]} on {actor[1]} ({incarnation:016x})" if actor else f"actor process {incarnation:016x}"
+def report_suspects(memory: ReplayMemory, drawn: Array, actor_of: ActorOf, quarantine: Quarantine) -> str:
+    """Put the items of the batch that was drawn last into the quarantine, and say which they are.
+
+    Args:
+        memory: the items are in.
+        drawn: their absolute indices ``[n]``, in any order; empty if they are not known.
+        actor_of: who sent an item.
+        quarantine: takes a record of the first ``N_SUSPECTS`` of them.
+    """
+    if not len(drawn):
+        return "opt had drawn no items, or a batch that was gathered before the run was resumed"
+    items = np.unique(drawn)
+    incarnations = memory.find_origins(items)
+    why = {
+        "reason": "drawn before opt raised",
+        "message": f"one of {len(items)} items that opt drew last before it raised",
+    }
+    for item, incarnation in zip(items[:N_SUSPECTS].tolist(), incarnations.tolist(), strict=False):
+        quarantine.add(_make_record(memory, item, incarnation, actor_of(incarnation), **why))
+    quarantine.write()
+    listed = ", ".join(map(str, items[:N_SUSPECTS].tolist())) + (", …" if len(items) > N_SUSPECTS else "")
+    return (
+        f"opt had last drawn {len(items)} items, of {items[0]} to {items[-1]}: {listed}; "
+        f"{_count_by_actor(incarnations, actor_of, N_SUSPECTS)}; replay-inspect shows them in the quarantine"
+    )
 
 
-def item_at(memory: ReplayMemory, item: int) -> Items:
-    """What lies where an item is, by absolute index, each column ``[1, *shape]``; it may be overwritten meanwhile."""
-    return {column.name: _read(memory, column, item, item + 1) for column in memory.schema.columns}
-
-
-def _unfit(memory: ReplayMemory, rules: ValueRules) -> Iterator[Unfit]:
-    """All items that can be drawn and hold a value which the rules refuse, in order."""
+def _find_bad_items(memory: ReplayMemory, rules: ValueRules) -> Iterator[BadItem]:
+    """All items that count and hold a value which the rules refuse, in order."""
     columns = [column for column in memory.schema.columns if rules.can_refuse(column)]
     if not columns:
         return
     first, end = memory.first(), memory.committed
     rows = max(1, CHUNK_BYTES // max(column.row_bytes for column in columns))
-    told = Deadline(PROGRESS_SECONDS)
+    next_report = Deadline(PROGRESS_SECONDS)
     for start in range(first, end, rows):
         stop = min(end, start + rows)
         bad: dict[int, BadValue] = {}
         for column in columns:
-            values = _read(memory, column, start, stop)
-            for row in np.flatnonzero(rules.refused(column, values)).tolist():
-                bad.setdefault(row, rules.first_refused(column, values[row : row + 1]))
-        yield from (Unfit(start + row, bad[row]) for row in sorted(bad))
-        if told.passed():
-            told = Deadline(PROGRESS_SECONDS)
+            values = _read_column(memory, column, start, stop)
+            for row in np.flatnonzero(rules.find_refused(column, values)).tolist():
+                bad.setdefault(row, rules.find_first_refused(column, values[row : row + 1]))
+        yield from (BadItem(start + row, bad[row]) for row in sorted(bad))
+        if next_report.passed():
+            next_report = Deadline(PROGRESS_SECONDS)
             log.info("looking for values that are refused: %d of %d items", stop - first, end - first)
 
 
-def _read(memory: ReplayMemory, column: Column, start: int, stop: int) -> Array:
-    """A column of the items ``[start, stop)``, ``[n, *shape]``."""
+def _read_column(memory: ReplayMemory, column: Column, start: int, stop: int) -> Array:
+    """A column of the items ``[start, stop)``, ``[n, *shape]``; a writer may overwrite rows while they are copied."""
     stored = read_ring(memory.columns[column.name], start, stop)
     if not column.frames or memory.frames is None:
         return stored
@@ -113,17 +133,28 @@ def _read(memory: ReplayMemory, column: Column, start: int, stop: int) -> Array:
     return stacks
 
 
-def _record(memory: ReplayMemory, unfit: Unfit, incarnation: int, actor: tuple[int, str] | None) -> Record:
-    bad = unfit.bad
+def _make_record(
+    memory: ReplayMemory, item: int, incarnation: int, actor: tuple[int, str] | None, **why: Any
+) -> Record:
+    """The record of an item for the quarantine; ``why`` has the fields of ``Record`` that say why it is there."""
+    columns = {column.name: _read_column(memory, column, item, item + 1) for column in memory.schema.columns}
     return Record(
-        reason="found bad",
-        message=bad.at(f"item {unfit.item}"),
         actor_id=actor[0] if actor else None,
         host=actor[1] if actor else None,
         incarnation=f"{incarnation:016x}" if incarnation else None,
-        item=unfit.item,
-        column=bad.column,
-        expected=bad.expected,
-        found=bad.found,
-        values=brief_row(item_at(memory, unfit.item), 0),
+        item=item,
+        values=summarize_row(columns, 0),
+        **why,
     )
+
+
+def _count_by_actor(incarnations: Array, actor_of: ActorOf, most: int) -> str:
+    """How many of the items of these incarnations ``[n]`` each actor sent, in words; of ``most`` actors at most."""
+    by_actor = Counter(incarnations.tolist()).most_common(most)
+    return ", ".join(f"{n} from {_name_actor(incarnation, actor_of(incarnation))}" for incarnation, n in by_actor)
+
+
+def _name_actor(incarnation: int, actor: tuple[int, str] | None) -> str:
+    if not incarnation:
+        return "an unknown actor"
+    return f"actor {actor[0]} on {actor[1]} ({incarnation:016x})" if actor else f"actor process {incarnation:016x}"

@@ -1,4 +1,4 @@
-"""What all replay buffers over shared memory have in common."""
+"""The base class of the replay buffers over shared memory."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ import abc
 import numpy as np
 
 from common.data import Array, Items, Snapshot
+from common.interfaces import ReplayBuffer
 from learner.replay.memory import ReplayMemory
 from learner.replay.reader import ReplayReader
 
 
-class SharedReplay(abc.ABC):
-    """A ``ReplayBuffer`` whose items come from another process, and that a resumed run takes up again.
+class SharedReplay(ReplayBuffer, abc.ABC):
+    """A ``ReplayBuffer`` whose items another process stores, and whose state checkpoints keep.
 
     Args:
         memory: read only here.
@@ -42,7 +43,7 @@ class SharedReplay(abc.ABC):
 
     @abc.abstractmethod
     def batch(self, size: int) -> Items:
-        """Draw ``size`` items; the arrays are valid until the next call.
+        """Draw ``size`` items with replacement; the arrays are valid until the next call.
 
         Raises:
             IndexError: there is nothing to draw from.
@@ -50,7 +51,10 @@ class SharedReplay(abc.ABC):
 
     @abc.abstractmethod
     def draw(self, size: int) -> tuple[Array, Items]:
-        """Absolute indices ``[size]`` int64, and what a batch of them has beside its items; counts nothing.
+        """Draw items without gathering their rows, for a caller that has them elsewhere; counts nothing.
+
+        Returns:
+            Absolute indices ``[size]`` int64, and the columns that a batch of them has beside the columns of items.
 
         Raises:
             IndexError: there is nothing to draw from.
@@ -61,11 +65,11 @@ class SharedReplay(abc.ABC):
         """Give items ``[n]`` the priorities of their errors ``[n]``."""
 
     def state(self) -> Snapshot:
-        """What draws depend on beside the items."""
+        """All that later draws depend on, except the items."""
         return Snapshot({"sampled": self._sampled, "rng": self._rng.bit_generator.state})
 
     def restore(self, state: Snapshot) -> None:
-        """Go on as ``state`` says.
+        """Draw from now on as the buffer would have done that gave ``state``.
 
         Raises:
             CheckpointError: it is the state of another kind of buffer.
@@ -79,5 +83,5 @@ class SharedReplay(abc.ABC):
         self.last_drawn = index
 
     def skip(self, n: int) -> None:
-        """Count ``n`` items as drawn."""
+        """Count ``n`` items as drawn that were not."""
         self._sampled += n

@@ -1,7 +1,8 @@
-"""Trees over the slots of a ring whose nodes combine their children: sums to draw by, minima to normalise by.
+"""Trees over the slots of a ring: sums of priorities to draw by, and their minimum to normalise weights by.
 
-A node has ``FAN`` children, and the top is a row of up to ``TOP`` nodes: in numpy few wide levels are quicker than many
-narrow ones. Nodes are combined anew from their children, never adjusted by a difference, so no rounding error grows.
+A node combines the values of its ``FAN`` children, and the top is a row of up to ``TOP`` nodes: in numpy a few wide
+levels are faster than many narrow ones. A node is always computed from all its children, never changed by a difference,
+so rounding errors do not add up.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ class _Tree:
     Args:
         size: slots, at least 1.
         combine: how a node is made of its children.
-        neutral: what every slot holds at first; combined with anything it makes no difference.
+        neutral: the value of every slot at first; combined with another value it gives that value.
     """
 
     def __init__(self, size: int, combine: np.ufunc, neutral: float) -> None:
@@ -35,26 +36,26 @@ class _Tree:
         self._top = np.full(nodes, neutral)
         self._rows = [*(level.reshape(-1) for level in self._levels), self._top]
         self.values = self._rows[0][:size]
-        """Of every slot, float64; to be read only."""
+        """The value of every slot, ``[size]`` float64; read only."""
 
     def set(self, slots: Array, values: Array | float) -> None:
-        """Set the values ``[n]`` of ``slots`` ``[n]``; of a slot named twice the last counts."""
+        """Set the values ``[n]`` of ``slots`` ``[n]``; where a slot is named twice, its last value counts."""
         if not len(slots):
             return
         self._rows[0][slots] = values
         for level, above in zip(self._levels, self._rows[1:], strict=True):
             slots = slots // FAN
-            # Neighbours have one parent: in order, as they are mostly, they need it once.
+            # Slots mostly come in order, so slots of one parent are neighbours: the parent is computed once.
             slots = slots[np.append(True, slots[1:] != slots[:-1])]
             above[slots] = self._combine.reduce(level.take(slots, axis=0), axis=1)
 
     def clear(self, slots: Array) -> None:
-        """Make ``slots`` ``[n]`` as they were at first."""
+        """Give ``slots`` ``[n]`` the value that every slot has at first."""
         self.set(slots, self._neutral)
 
 
 class SumTree(_Tree):
-    """Finds slots by their share of a sum, for values of at least 0."""
+    """Finds slots by shares of the sum of all values, which must be at least 0."""
 
     def __init__(self, size: int) -> None:
         super().__init__(size, np.add, 0.0)
@@ -69,31 +70,31 @@ class SumTree(_Tree):
             ``[n]`` int64; uniform shares draw each slot in proportion to its value.
         """
         sums = self._top.cumsum()
-        mass = _within(shares * sums[-1], sums[-1])
+        mass = _clip(shares * sums[-1], sums[-1])
         nodes = sums.searchsorted(mass, side="right")
         mass = mass - (sums - self._top)[nodes]
         first = np.arange(0, len(shares) * FAN, FAN)
         for level in reversed(self._levels):
             children = level.take(nodes, axis=0)  # [n, FAN]
             sums = children.cumsum(axis=1)
-            mass = _within(mass, sums[:, -1])
+            mass = _clip(mass, sums[:, -1])
             child = (sums > mass[:, None]).argmax(axis=1)
             mass = mass - (sums - children).take(first + child)
             nodes = nodes * FAN + child
         return nodes
 
 
-def _within(mass: Array, total: Array) -> Array:
-    """``mass`` in ``[0, total)``, which rounding may have left: beyond it lies a slot of value 0."""
+def _clip(mass: Array, total: Array) -> Array:
+    """Put ``mass`` back into ``[0, total)`` where rounding has moved it out: a slot of value 0 may lie there."""
     return np.maximum(np.minimum(mass, np.nextafter(total, 0.0)), 0.0)
 
 
 class MinTree(_Tree):
-    """Knows the least value; a slot without one does not count."""
+    """Finds the least value; slots without a value do not count."""
 
     def __init__(self, size: int) -> None:
         super().__init__(size, np.minimum, np.inf)
 
-    def least(self) -> float:
+    def find_least(self) -> float:
         """The least value; infinity if no slot has one."""
         return float(self._top.min())

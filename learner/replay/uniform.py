@@ -11,17 +11,18 @@ from common.data import Array, Items, Snapshot
 from learner.replay.shared_buffer import SharedReplay
 
 AHEAD: Final = 16
+"""Batches gathered at once, at most."""
 AHEAD_BYTES: Final = 256 << 10
-"""So many batches are gathered at once, as far as they take no more than this."""
+"""Bytes that batches gathered at once take, at most, where they are more than one."""
 STALE: Final = 0.01
-"""Share of the items that may have come since they were gathered."""
+"""Batches are no longer used once new items are more than this share of the items there were when they were drawn."""
 
 
 class UniformReplay(SharedReplay):
-    """A ``ReplayBuffer`` over shared memory.
+    """A ``ReplayBuffer`` over shared memory that draws every item with the same probability.
 
     Small batches are gathered ahead, several at once: a gather takes longer to begin than to do, above all between opt
-    steps that fill a processor's caches. They are drawn from what was there then, all but the newest hundredth.
+    steps that fill a processor's caches. So a batch may lack the newest hundredth of the items.
     """
 
     _ahead: _Ahead | None = None
@@ -37,7 +38,7 @@ class UniformReplay(SharedReplay):
     def _gather_ahead(self, size: int) -> _Ahead:
         n = max(1, min(AHEAD, AHEAD_BYTES // (size * self._memory.schema.row_bytes)))
         if self._ahead is not None and self._ahead.size != size:
-            n = 1  # Whoever draws now so many, now so many, would leave the others.
+            n = 1  # A caller that changes between sizes would throw away the batches of the other size each time.
         first, end = self._reader.bounds()
         n_excluded = len(self._memory.excluded)
         drawn, items = self._reader.take(self._draw, n * size)
@@ -47,7 +48,7 @@ class UniformReplay(SharedReplay):
         return self._draw(size)["index"], {}
 
     def update_priority(self, index: Array, td_error: Array) -> None:
-        """Every item stays as likely as any other."""
+        """Do nothing: every item stays as likely as any other."""
 
     def state(self) -> Snapshot:
         state, ahead = super().state(), self._ahead
@@ -60,8 +61,9 @@ class UniformReplay(SharedReplay):
     def restore(self, state: Snapshot) -> None:
         super().restore(state)
         ahead = state.values.get("ahead")
-        if ahead and not len(self._memory.excluded):  # Of what was gathered nobody knows the indices.
-            names = (column.name for column in self._memory.schema.columns)  # Files know another order.
+        # A state does not say which items its batches are made of: where any are excluded, none of the batches is used.
+        if ahead and not len(self._memory.excluded):
+            names = (column.name for column in self._memory.schema.columns)  # Checkpoint files change their order.
             items = {name: state.arrays[name].copy() for name in names}
             unknown = np.empty(0, np.int64)
             self._ahead = _Ahead(items, unknown, ahead["size"], ahead["left"], ahead["stale_at"], n_excluded=0)
@@ -76,15 +78,15 @@ class UniformReplay(SharedReplay):
 
 @dataclass
 class _Ahead:
-    """Batches of ``size`` that have been gathered, as ``items`` one after another.
+    """Several batches of ``size`` items that have been gathered, one after another in ``items``.
 
     Args:
         items: columns ``[gathered, *shape]``.
         index: their absolute indices ``[gathered]``; empty where they are not known.
         size: items in a batch.
-        gathered: items in all of them.
-        stale_at: with so many items inserted, they are no longer used.
-        n_excluded: items that were excluded when they were drawn; once there are more, they are no longer used.
+        gathered: items in all batches.
+        stale_at: items ever stored at which the batches are no longer used.
+        n_excluded: items that were excluded when the batches were drawn; when more are, they are no longer used.
         taken: items given so far.
     """
 
@@ -97,7 +99,7 @@ class _Ahead:
     taken: int = 0
 
     def serves(self, size: int, inserted: int, n_excluded: int) -> bool:
-        """Whether there is another batch of this size, and nothing has come since that it should not be used for."""
+        """Whether there is another batch of this size, and neither new nor excluded items forbid its use."""
         is_left = size == self.size and self.taken < self.gathered
         return is_left and inserted <= self.stale_at and n_excluded == self.n_excluded
 

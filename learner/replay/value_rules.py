@@ -1,4 +1,4 @@
-"""Values that a column may not hold, in what actors, environments and datasets give: counted, clipped or refused.
+"""Which values actors, environments and datasets may not store: each is counted, clipped or refused.
 
 NaN and infinity are clipped where ``server.clip_nonfinite`` names the column, and refused elsewhere. Finite values
 outside a column's domain are refused, or counted and kept where ``server.out_of_bounds`` says so.
@@ -16,8 +16,11 @@ from common.data import Array, Column, Items, Schema
 from common.errors import BadValue
 from common.values import REFUSE_ALL, first_nonfinite, first_outside
 
-KEPT_UNLESS_SAID = ("obs", "next_obs")
-"""Columns of observations. Honest environments leave their declared bounds, and nothing is addressed by a float."""
+COUNTED_BY_DEFAULT = ("obs", "next_obs")
+"""Columns of floats whose values outside the domain are kept and counted, unless the configuration refuses them.
+
+Honest environments leave the bounds that they declare. No table is indexed by a float, so such a value does no harm.
+"""
 
 
 class ValueRules:
@@ -33,7 +36,7 @@ class ValueRules:
     def __init__(self, schema: Schema, clip: Mapping[str, float], out_of_bounds: Mapping[str, OnOutOfBounds]) -> None:
         self._clip = clip
         bounded = schema.bounded_columns
-        kept = {name for name in KEPT_UNLESS_SAID if name in bounded and _is_float(bounded[name])}
+        kept = {name for name in COUNTED_BY_DEFAULT if name in bounded and _is_float(bounded[name])}
         self._on_outside = {name: out_of_bounds.get(name, "count" if name in kept else "refuse") for name in bounded}
         of_wire = [(c.name, schema.frame if schema.frame and c.frames else c) for c in schema.columns]
         self._checked = [(name, column) for name, column in of_wire if _is_float(column) or column.domain is not None]
@@ -47,19 +50,19 @@ class ValueRules:
         """The rules that a configuration sets."""
         return cls(schema, config.clip_nonfinite, config.out_of_bounds)
 
-    def nonfinite(self, name: str, values: Array, rows: int) -> Array:
-        """A copy of the flat ``values`` with NaN as 0 and infinity as the column's bound.
+    def handle_nonfinite(self, name: str, values: Array, rows: int) -> Array:
+        """A copy of the flat ``values`` with 0 for NaN and the column's bound for infinity.
 
         Raises:
-            RefusedError: the column has none.
+            RefusedError: the configuration gives the column no bound.
         """
         self.nonfinite_found[name] += values.size - int(np.isfinite(values).sum())
         bound = self._clip.get(name)
         if bound is None:
-            REFUSE_ALL.nonfinite(name, values, rows)
+            REFUSE_ALL.handle_nonfinite(name, values, rows)
         return np.nan_to_num(values, nan=0.0, posinf=bound, neginf=-bound)
 
-    def outside(self, column: Column, values: Array, rows: int) -> None:
+    def handle_outside(self, column: Column, values: Array, rows: int) -> None:
         """Count the flat ``values`` outside the column's domain.
 
         Raises:
@@ -68,10 +71,13 @@ class ValueRules:
         assert column.domain is not None
         self.outside_found[column.name] += int(column.domain.outside(values).sum())
         if self._on_outside[column.name] == "refuse":
-            REFUSE_ALL.outside(column, values, rows)
+            REFUSE_ALL.handle_outside(column, values, rows)
 
     def check(self, items: Items, rows: int) -> Items:
-        """Items that did not come over the wire, as they may be stored: those given, or a copy with clipped columns.
+        """Check items that did not come over the wire.
+
+        Returns:
+            The same items, or a copy in which columns are clipped.
 
         Raises:
             RefusedError: a column refuses a value.
@@ -80,20 +86,20 @@ class ValueRules:
         for name, column in self._checked:
             flat = items[name][:rows].reshape(-1)
             if _is_float(column) and not np.isfinite(flat).all():
-                flat = self.nonfinite(column.name, flat, rows)
+                flat = self.handle_nonfinite(column.name, flat, rows)
                 checked = {**checked, name: flat.reshape(items[name][:rows].shape)}
             if column.domain is not None and not column.domain.holds(flat):
-                self.outside(column, flat, rows)
+                self.handle_outside(column, flat, rows)
         return checked
 
     def can_refuse(self, column: Column) -> bool:
         """Whether there is any value that a column of the items refuses."""
         return _is_float(column) or np.dtype(column.dtype).kind == "b" or self._refuses(column)
 
-    def refused(self, column: Column, values: Array) -> Array:
-        """Which rows of ``values``, ``[n, *shape]``, hold one that the column refuses, ``[n]`` bool; it counts nothing.
+    def find_refused(self, column: Column, values: Array) -> Array:
+        """Which rows of ``values``, ``[n, *shape]``, hold a value that is refused, ``[n]`` bool; counts nothing.
 
-        NaN and infinity are refused in any column: those that were to be clipped have been.
+        The values have been stored: NaN and infinity are refused in any column, since they would have been clipped.
         """
         flat = values.reshape(-1)
         found: Array = np.zeros(len(flat), bool)
@@ -106,7 +112,7 @@ class ValueRules:
         refused: Array = np.logical_or.reduce(found.reshape(len(values), -1), axis=1)
         return refused
 
-    def first_refused(self, column: Column, values: Array) -> BadValue:
+    def find_first_refused(self, column: Column, values: Array) -> BadValue:
         """The first value that the column refuses in ``values``, ``[n, *shape]``; there must be one."""
         flat, rows = values.reshape(-1), len(values)
         if np.dtype(column.dtype).kind == "b":
@@ -116,7 +122,7 @@ class ValueRules:
         return first_outside(column, flat, rows)
 
     def _refuses(self, column: Column) -> bool:
-        """Whether a column of the items refuses what is outside its domain."""
+        """Whether a column of the items refuses values outside its domain."""
         name = "frames" if column.frames else column.name
         return column.domain is not None and self._on_outside.get(name) == "refuse"
 

@@ -1,12 +1,15 @@
-"""One row for each actor process the run has known, in shared memory: ingest writes, everybody reads."""
+"""The table of actors, in shared memory: a row for each actor process that the run has known. Only ingest writes it.
+
+A new figure that actors report is one line of ``_COLUMNS``, with ``REPORTED_FIGURE``, and a field of the same name of
+``Report`` in the .proto. ``plain_values`` takes a row apart for readers.
+"""
 
 from __future__ import annotations
 
 import enum
 import os
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -22,7 +25,7 @@ class ActorState(enum.IntEnum):
 
     UNUSED = 0
     AWAY = 1
-    """Its stream broke; it may come back."""
+    """Its stream broke; the actor may come back."""
     ONLINE = 2
     LEFT = 3
     """Said goodbye."""
@@ -33,6 +36,11 @@ class ActorState(enum.IntEnum):
     JOINED = 6
     """Joined, and its first stream has not begun yet."""
 
+    @property
+    def label(self) -> str:
+        """The state's name in metrics, in JSON and on terminals."""
+        return self.name.lower()
+
 
 HOLDS_ID = (ActorState.JOINED, ActorState.BUILDING, ActorState.ONLINE, ActorState.AWAY)
 """States in which an actor keeps its id."""
@@ -40,68 +48,56 @@ WORKING = (ActorState.ONLINE, ActorState.AWAY)
 """States in which an actor may have items that it has not handed over."""
 
 
-_ROW = np.dtype(
-    [
-        ("incarnation", "<u8"),
-        ("actor_id", "<i8"),
-        ("state", "<i8"),
-        ("pid", "<i8"),
-        ("host", "S64"),
-        ("name", "S32"),
-        ("version", "S32"),
-        ("items", "<i8"),
-        ("env_steps", "<i8"),
-        ("episodes", "<i8"),
-        ("last_return", "<f8"),
-        ("seconds", "<f8"),
-        ("last_seen", "<f8"),
-        ("behaviour_opt_steps", "<i8"),
-        ("env_seconds", "<f8"),
-        ("inference_seconds", "<f8"),
-        ("wait_seconds", "<f8"),
-        ("spool_bytes", "<i8"),
-        ("reconnects", "<i8"),
-        ("dropped_items", "<i8"),
-        ("env_rebuilds", "<i8"),
-        ("env_hangs", "<i8"),
-    ]
+REPORTED_FIGURE: Final = True
+_COLUMNS: Final[tuple[tuple[str, str] | tuple[str, str, bool], ...]] = (
+    ("incarnation", "<u8"),
+    ("actor_id", "<i8"),
+    ("state", "<i8"),
+    ("pid", "<i8"),
+    ("host", "S64"),
+    ("name", "S32"),
+    ("version", "S32"),
+    ("items", "<i8"),
+    ("env_steps", "<i8", REPORTED_FIGURE),
+    ("episodes", "<i8"),
+    ("last_return", "<f8"),
+    ("seconds", "<f8", REPORTED_FIGURE),
+    ("last_seen", "<f8"),
+    ("behaviour_opt_steps", "<i8"),
+    ("env_seconds", "<f8", REPORTED_FIGURE),
+    ("inference_seconds", "<f8", REPORTED_FIGURE),
+    ("wait_seconds", "<f8", REPORTED_FIGURE),
+    ("spool_bytes", "<i8", REPORTED_FIGURE),
+    ("reconnects", "<i8", REPORTED_FIGURE),
+    ("dropped_items", "<i8", REPORTED_FIGURE),
+    ("env_rebuilds", "<i8", REPORTED_FIGURE),
+    ("env_hangs", "<i8", REPORTED_FIGURE),
 )
-
-
-REPORTED = (
-    "env_steps",
-    "seconds",
-    "env_seconds",
-    "inference_seconds",
-    "wait_seconds",
-    "spool_bytes",
-    "reconnects",
-    "dropped_items",
-    "env_rebuilds",
-    "env_hangs",
-)
-"""Columns that an actor reports of itself; ``Report`` in the .proto says what they mean."""
+"""The columns of the file, in its order: name, dtype, and whether an actor reports the figure of itself."""
+REPORTED: Final = tuple(name for name, _, *reported in _COLUMNS if reported)
+"""Columns that an actor reports of itself; ``Report`` in the .proto explains them."""
+_ROW: Final = np.dtype([(name, dtype) for name, dtype, *_ in _COLUMNS])
 
 
 _ADDED = ("name", "version")
 """Columns that tables of release 0.1 do not have."""
-_ROW_OF_0_1 = np.dtype([(column, _ROW[column].str) for column in _ROW.names or () if column not in _ADDED])
+ROW_OF_0_1 = np.dtype([(column, _ROW[column].str) for column in _ROW.names or () if column not in _ADDED])
 
 
 def upgrade_actor_table(directory: Path) -> None:
-    """Give the table of a run that release 0.1 began the columns that it lacks, so that the run can be resumed.
+    """Add the columns that the table of a run of release 0.1 lacks, so that the run can be resumed.
 
-    A run without a table, as one of ``sync-train``, needs none.
+    Nothing happens to a table of this release, nor to a run without a table, such as a run of ``sync-train``.
 
     Raises:
-        RunDirectoryError: it cannot be read or written.
+        RunDirectoryError: the table cannot be read or written.
     """
     path = directory / "actors"
     try:
-        if not path.exists() or path.stat().st_size != _ROW_OF_0_1.itemsize * N_ROWS:
+        if not path.exists() or path.stat().st_size != ROW_OF_0_1.itemsize * N_ROWS:
             return
-        before, table = np.fromfile(path, _ROW_OF_0_1), np.zeros(N_ROWS, _ROW)
-        for column in _ROW_OF_0_1.names or ():
+        before, table = np.fromfile(path, ROW_OF_0_1), np.zeros(N_ROWS, _ROW)
+        for column in ROW_OF_0_1.names or ():
             table[column] = before[column]
         part = path.with_name(".actors.part")
         with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
@@ -114,18 +110,34 @@ def upgrade_actor_table(directory: Path) -> None:
 
 
 def map_actor_table(directory: Path, *, create: bool, writable: bool = True) -> Array:
-    """The table as a structured array ``[N_ROWS]``; ``last_seen`` is on the host's monotonic clock."""
+    """Map the table as a structured array ``[N_ROWS]``; ``last_seen`` is in seconds on the host's monotonic clock.
+
+    Nothing locks the table. Each value of a row is written whole, but ingest may write between two values that a reader
+    takes, so the figures of one row may be a moment apart.
+
+    Raises:
+        RunDirectoryError: it cannot be made or opened.
+    """
     mapped = map_file(directory / "actors", _ROW.itemsize * N_ROWS, create=create, writable=writable)
     return np.frombuffer(mapped, _ROW)
 
 
-def host_of(row: Mapping[str, Any]) -> str:
+def plain_values(row: np.void) -> dict[str, Any]:
+    """A row by column: numbers as Python's, texts decoded, the state as its label."""
+    values: dict[str, Any] = {
+        name: value.decode(errors="replace") if isinstance(value, bytes) else value
+        for name, value in zip(_ROW.names or (), row.item(), strict=True)
+    }
+    return values | {"state": ActorState(values["state"]).label}
+
+
+def host_of(row: np.void) -> str:
     """The host that an actor named when it joined."""
     host: bytes = row["host"]
     return host.decode(errors="replace")
 
 
 def actor_of(table: Array, incarnation: int) -> tuple[int, str] | None:
-    """The id and the host of an actor process; None if the table no longer has it."""
+    """The id and the host of an actor process; None if the table no longer has the process."""
     rows = table[(table["incarnation"] == incarnation) & (table["state"] != ActorState.UNUSED)]
     return (int(rows[0]["actor_id"]), host_of(rows[0])) if len(rows) else None

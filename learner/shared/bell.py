@@ -1,4 +1,4 @@
-"""Doorbells between processes: one rings, another one waits without spinning."""
+"""Doorbells between processes: one process rings, another waits for it without spinning."""
 
 from __future__ import annotations
 
@@ -7,7 +7,12 @@ import select
 
 
 class Bell:
-    """A pipe that wakes another process; ringing never blocks, waiting always has a deadline."""
+    """A pipe that wakes another process; ringing never blocks, waiting always has a deadline.
+
+    Args:
+        read_fd: of the process that waits; it does not block.
+        write_fd: of the process that rings; it does not block.
+    """
 
     def __init__(self, read_fd: int, write_fd: int) -> None:
         self.read_fd = read_fd
@@ -15,21 +20,23 @@ class Bell:
 
     @classmethod
     def create(cls) -> Bell:
+        """A new pipe; whoever has both ends closes them with ``close``."""
         read_fd, write_fd = os.pipe()
         os.set_blocking(read_fd, False)
         os.set_blocking(write_fd, False)
         return cls(read_fd, write_fd)
 
     def ring(self) -> None:
+        """Wake the process that waits; a bell that it has not heard yet rings once."""
         try:
             os.write(self.write_fd, b"!")
         except BlockingIOError:
-            return  # The pipe is full of rings nobody heard yet: one more says nothing new.
+            return  # The pipe is full of rings that nobody has heard yet: one more would say nothing new.
         except BrokenPipeError:
-            return  # The other side is gone; its supervisor deals with that.
+            return  # The process that waits is gone: its supervisor starts another.
 
     def clear(self) -> None:
-        """Forget the rings heard so far."""
+        """Read all rings out of the pipe."""
         try:
             while len(os.read(self.read_fd, 4096)) == 4096:
                 pass
@@ -37,12 +44,13 @@ class Bell:
             return
 
     def wait(self, seconds: float) -> bool:
-        """Wait for a ring; True if there was one."""
+        """Wait for a ring, and read all there are; whether there was one."""
         ready, _, _ = select.select([self.read_fd], [], [], seconds)
         if ready:
             self.clear()
         return bool(ready)
 
     def close(self) -> None:
+        """Close both ends."""
         os.close(self.read_fd)
         os.close(self.write_fd)

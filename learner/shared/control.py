@@ -1,7 +1,7 @@
-"""The control block: single words that the trainer, its ingest process and its observers share.
+"""The control block: single words of memory that the trainer and its ingest process write for each other.
 
-Nothing is pickled or queued between the processes; each word has one writer. The block lies in the run directory, so
-it outlives them all.
+Nothing is pickled or queued between the processes. Each word has one writer, and an aligned word of 8 bytes is read and
+written whole, so no lock is needed. The block lies in a file of the run directory, so it outlives all processes.
 """
 
 from __future__ import annotations
@@ -15,7 +15,12 @@ from learner.shared.mapped import map_file
 
 
 class Word:
-    """One 8-byte word of a ``Words`` block, read and written whole; ``kind`` is int (signed) or float."""
+    """An attribute of a ``Words`` block: one word of 8 bytes.
+
+    Args:
+        index: of the word in the block.
+        kind: int (signed) or float.
+    """
 
     def __init__(self, index: int, kind: type[int] | type[float] = int) -> None:
         self._index = index
@@ -29,7 +34,13 @@ class Word:
 
 
 class Words:
-    """A block of words in a mapped buffer; subclasses name them."""
+    """A block of words in a mapped file; subclasses name the words.
+
+    Args:
+        buffer: the mapped file.
+        offset: of the block in it, in bytes.
+        count: words in the block.
+    """
 
     def __init__(self, buffer: mmap.mmap, offset: int, count: int) -> None:
         raw = memoryview(buffer)[offset : offset + 8 * count]
@@ -38,7 +49,7 @@ class Words:
 
 
 class RatioSlot(Words):
-    """A replay ratio and the counters from which on it holds, see ``learner/replay/ratio.py``."""
+    """A replay ratio and the counters from which on it holds, see ``learner.replay.ratio``."""
 
     N_WORDS = 3
     samples_per_insert = Word(0, float)
@@ -48,16 +59,16 @@ class RatioSlot(Words):
 
 
 class ControlBlock(Words):
-    """What trainer and ingest tell each other."""
+    """All words that trainer and ingest write for each other."""
 
     N_WORDS = 40
     # Written by the trainer.
     stopping = Word(0)
-    """1: training is over, announce it to the actors and wind up."""
+    """1: training is over; ingest announces that to the actors and ends."""
     sampled = Word(1)
     """Items drawn from the replay."""
     trainer_waits = Word(2)
-    """1: ring the trainer's bell when items have been committed."""
+    """1: ingest rings the trainer's bell when it has committed items."""
     incarnation = Word(3)
     """How many times the run has been started."""
     divergences = Word(5)
@@ -65,14 +76,14 @@ class ControlBlock(Words):
     trainer_wait_seconds = Word(4, float)
     """Seconds the trainer has waited for items."""
     trainer_beats = Word(6)
-    """Signs of life of the training loop: opt steps, waits for items, steps of evaluations; 0 before it begins."""
+    """Signs of life of the training loop so far: opt steps, waits for items, steps of evaluations."""
     # Written by ingest.
     ingest_beats = Word(7)
-    """Signs of life of ingest, several a second."""
+    """Signs of life of ingest so far, several a second."""
     release_at = Word(8)
-    """Ring ingest's bell when ``sampled`` reaches this; 0: ingest does not wait."""
+    """The trainer rings ingest's bell when ``sampled`` reaches this; 0: ingest does not wait."""
     batches = Word(9)
-    """Batches stored; those that came in one message count as one."""
+    """Batches stored; batches that came in one message count as one."""
     payload_bytes = Word(10)
     """Bytes of payload stored."""
     duplicates = Word(11)
@@ -94,7 +105,7 @@ class ControlBlock(Words):
     return_mean = Word(19, float)
     """Mean return of the last 100 episodes; 0 before the first."""
     policy_lag = Word(20, float)
-    """Exponential mean of opt steps between the newest model and the one that acted."""
+    """Exponential mean of opt steps between the newest model and the model that chose an action."""
     actor_hold_seconds = Word(21, float)
     """Seconds for which acknowledgements have been held back to keep the replay ratio."""
     length_mean = Word(22, float)
@@ -107,7 +118,7 @@ class ControlBlock(Words):
     ratio_configured = Word(25, float)
     """What the configuration asked for when the trainer began; 0: both sides run free."""
     _RATIO_SLOTS = 26
-    # Unknown to release 0.1. The first is written by the trainer, the others by ingest.
+    # Release 0.1 does not have these. The trainer writes the first, ingest the others.
     opt_steps = Word(32)
     """Opt steps that the trainer has taken."""
     success_mean = Word(33, float)
@@ -121,19 +132,29 @@ class ControlBlock(Words):
         self.ratio_slots = [RatioSlot(buffer, start, RatioSlot.N_WORDS) for start in starts]
 
     def episode_record(self) -> dict[str, float]:
-        """Means of the actors' last 100 episodes, by the keys of records; without those that no episode told."""
+        """Means of the actors' last 100 episodes, by the keys of records; only of figures that episodes reported."""
         returns = {"train_return": self.return_mean, "train_length": self.length_mean} if self.episodes else {}
         return returns | ({"train_success": self.success_mean} if self.success_episodes else {})
 
     def start(self, incarnation: int, sampled: int) -> None:
-        """A trainer begins: what the one before wished for is forgotten."""
+        """Set the words of the trainer as they must be when it begins; an earlier trainer may have left others."""
         self.incarnation, self.sampled = incarnation, sampled
         self.stopping = self.trainer_waits = self.release_at = self.actors_online = self.trainer_beats = 0
 
     @classmethod
-    def at(cls, directory: Path, *, create: bool = False, writable: bool = True) -> ControlBlock:
+    def open(cls, directory: Path, *, create: bool = False, writable: bool = True) -> ControlBlock:
+        """The control block of a run.
+
+        Args:
+            directory: of the run's shared files.
+            create: make a new file; otherwise open an existing one.
+            writable: otherwise it is opened for reading only.
+
+        Raises:
+            RunDirectoryError: the file cannot be made or opened.
+        """
         path, size = directory / "control", 8 * cls.N_WORDS
         if writable and path.exists() and path.stat().st_size < size:
-            os.truncate(path, size)  # Release 0.1 had fewer words; the others begin at 0.
+            os.truncate(path, size)  # Release 0.1 had fewer words; the new ones begin at 0.
         mapped = map_file(path, size, create=create, writable=writable)
         return cls(mapped, 0, cls.N_WORDS)

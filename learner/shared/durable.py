@@ -1,4 +1,4 @@
-"""Files and directories that outlast a kill and a power cut: whole, or as they were before."""
+"""Writing files and directories so that a kill or a power cut leaves them whole, or as they were before."""
 
 from __future__ import annotations
 
@@ -17,8 +17,12 @@ WITHOUT_CHECKPOINT: Final = "training goes on without this checkpoint"
 
 
 @contextmanager
-def tolerated(consequence: str) -> Iterator[None]:
-    """Log what cannot be written, such as on a full disk, with what comes of it: no reason to end a run."""
+def logging_write_errors(consequence: str) -> Iterator[None]:
+    """Log an error of writing, such as on a full disk, and go on: it is no reason to end a run.
+
+    Args:
+        consequence: the beginning of the message: what is missing now, or goes on without it.
+    """
     try:
         yield
     except (OSError, CheckpointError) as error:
@@ -26,8 +30,8 @@ def tolerated(consequence: str) -> Iterator[None]:
 
 
 @contextmanager
-def swept(draft: Path) -> Iterator[Path]:
-    """Remove a draft that does not come to its end: a full disk must not be kept full by it."""
+def removing_unfinished(draft: Path) -> Iterator[Path]:
+    """Remove the directory ``draft`` if this context raises: on a full disk a draft would keep the disk full."""
     try:
         yield draft
     except BaseException:
@@ -36,12 +40,12 @@ def swept(draft: Path) -> Iterator[Path]:
 
 
 def put_in_place(draft: Path, target: Path) -> None:
-    """Sync the files of ``draft`` and make it the directory ``target``, whatever was there before.
+    """Sync the directory ``draft`` and rename it to ``target``, in the place of a directory of that name.
 
-    A kill leaves the new one or the one before, at worst under ``old_of(target)``.
+    A kill leaves the new directory or the former one; the former one is under ``target`` or under ``old_of(target)``.
 
     Raises:
-        OSError: it cannot be done; what was there before is still there.
+        OSError: it cannot be done; the former directory is still in its place.
     """
     old = old_of(target)
     try:
@@ -60,7 +64,7 @@ def put_in_place(draft: Path, target: Path) -> None:
 
 
 def replace_text(path: Path, text: str) -> None:
-    """Write a file whole or not at all; from now on it lasts."""
+    """Write a file, whole or not at all, and sync it."""
     part = path.with_name(f".{path.name}.part")
     part.write_text(text)
     sync(part)
@@ -69,12 +73,12 @@ def replace_text(path: Path, text: str) -> None:
 
 
 def old_of(target: Path) -> Path:
-    """Where a directory waits while another takes its place."""
+    """Where the former directory is while ``put_in_place`` puts another in its place."""
     return target.with_name(f".{target.name}.old")
 
 
 def sync(path: Path) -> None:
-    """Wait until a file, or the names in a directory, are on disk."""
+    """Wait until the bytes of a file, or the names in a directory, are on disk."""
     fd = os.open(path, os.O_RDONLY)
     try:
         os.fsync(fd)
@@ -83,7 +87,7 @@ def sync(path: Path) -> None:
 
 
 def _put_back(old: Path, target: Path) -> None:
-    """Undo the first half of an exchange that was cut off; sweep up after one that was not."""
+    """Put the former directory back if a kill came before the new one was in its place; otherwise remove it."""
     if target.exists():
         shutil.rmtree(old, ignore_errors=True)
     elif old.exists():

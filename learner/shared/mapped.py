@@ -1,4 +1,4 @@
-"""Files that several processes map into their memory, and directories that one process holds alone."""
+"""Files that several processes map into their memory, and directories that one process at a time may hold."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 
 
 def fence() -> None:
-    """Order all stores and loads before it against all after it, as other processes see them.
+    """A memory barrier: other processes see all loads and stores before it happen before all loads and stores after it.
 
-    Python has no barrier of its own; releasing and acquiring a lock twice is one on x86 and on ARM.
+    Python has no barrier of its own; acquiring and releasing a lock twice makes one on x86 and on ARM.
     """
     with _fence_lock:
         pass
@@ -31,12 +31,13 @@ def fence() -> None:
 
 
 def map_file(path: Path, size: int, *, create: bool, writable: bool = True) -> mmap.mmap:
-    """Map a file shared; a new one is allocated at once, so that a full disk is found out here, and synced.
+    """Map a file into this process's memory, shared with all processes that map it.
 
-    A kill leaves a new file whole or not there at all.
+    A new file is allocated at once, so that a full disk is noticed here and not at a later write, and synced. A kill
+    leaves a new file whole or not there at all.
 
     Raises:
-        RunDirectoryError: it cannot be created, opened or has another size.
+        RunDirectoryError: the file cannot be created or opened, or has another size.
     """
     try:
         if create:
@@ -55,10 +56,11 @@ def map_file(path: Path, size: int, *, create: bool, writable: bool = True) -> m
 def boot_id() -> int:
     """A number that differs from one boot of the host to the next, never 0; always 1 where the kernel has none.
 
-    Processes of one boot see all that was written before them; after another boot, what was not synced may be missing.
+    Within one boot a process sees all that others wrote before it; after another boot, writes that were not synced may
+    be missing.
     """
     try:
-        return int(uuid.UUID(_BOOT_ID.read_text().strip()).int >> 65) or 1  # It fits a signed word.
+        return int(uuid.UUID(_BOOT_ID.read_text().strip()).int >> 65) or 1  # 63 bits fit a signed word.
     except OSError:
         return 1
 
@@ -80,8 +82,11 @@ def _allocate(path: Path, size: int) -> None:
 
 
 @contextmanager
-def held_alone(directory: Path) -> Iterator[None]:
-    """Be the only process that writes to the replay in ``directory``, where no ingest process does it.
+def holding_alone(directory: Path) -> Iterator[None]:
+    """Be the only process that writes to the replay in ``directory`` within this context.
+
+    Two trainers cannot come here at once, since the run directory has a lock of its own; but the ingest process of a
+    trainer that was killed lives for a moment longer and may still be writing.
 
     Raises:
         RunDirectoryError: the ingest process of a trainer that was killed has not ended yet.
@@ -100,9 +105,10 @@ def held_alone(directory: Path) -> Iterator[None]:
         os.close(fd)
 
 
-def hold_alone(directory: Path) -> None:
-    """Be the only process that holds ``directory``, until this one ends; waits for the one before to end.
+def hold_until_exit(directory: Path) -> None:
+    """Hold ``directory`` until this process ends; wait while another process holds it.
 
-    A killed trainer's ingest lives on for a moment: whoever resumes the run must not write beside it.
+    The ingest process of a trainer that was killed lives for a moment longer, and the ingest process of the resumed
+    run must not write beside it. The kernel releases the lock when a process ends, however it ends.
     """
     fcntl.flock(os.open(directory, os.O_RDONLY), fcntl.LOCK_EX)

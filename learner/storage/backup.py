@@ -17,9 +17,10 @@ from typing import Final
 import numpy as np
 
 from common.errors import RunDirectoryError
-from learner.replay.memory import ReplayMemory, ReplayWriter
+from learner.replay.memory import ReplayMemory
 from learner.replay.reader import ReplayReader
-from learner.shared.durable import swept, sync
+from learner.replay.writer import ReplayWriter
+from learner.shared.durable import removing_unfinished, sync
 from learner.storage.checkpoint import SaveCounts
 from learner.storage.rundir import identity_of, states_in
 from learner.storage.training_state import StateFiles
@@ -54,7 +55,7 @@ def back_up(run: Path, to: Path) -> Copied:
     if to.exists():
         raise RunDirectoryError(f"{to}: expected a new directory, found one that exists")
     try:
-        with swept(to.with_name(f".{to.name}.part")) as draft:
+        with removing_unfinished(to.with_name(f".{to.name}.part")) as draft:
             shutil.rmtree(draft, ignore_errors=True)
             draft.mkdir(parents=True, mode=0o700)
             opt_steps = _copy_files(run, draft)
@@ -118,7 +119,7 @@ def _copy_replay(source: Path, to: Path) -> int:
 
     Where actors overwrite the oldest items faster than they are copied, the copy begins anew with later ones.
     """
-    memory, later = ReplayMemory.saved(source), 0
+    memory, later = ReplayMemory.open_saved(source), 0
     while True:
         begin, end = min(memory.first() + later, memory.committed), memory.committed
         to.parent.mkdir(mode=0o700, exist_ok=True)
@@ -143,7 +144,7 @@ def _copy_items(memory: ReplayMemory, copy: ReplayMemory, begin: int, end: int) 
     reader, writer, rows = ReplayReader(memory), ReplayWriter(copy), min(ROWS, copy.max_rows)
     for seq, start in enumerate(range(begin, end, rows), start=1):
         index = np.arange(start, min(start + rows, end))
-        items = reader.whole(index)
+        items = reader.read(index)
         if items is None:
             return False
         writer.append(items, len(index), incarnation=_COPIED, seq=seq)

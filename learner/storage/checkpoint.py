@@ -28,7 +28,7 @@ from common.hints import nearest_path
 from common.interfaces import Agent
 from common.parts import build_parts
 from common.settings import validate
-from learner.shared.durable import old_of, put_in_place, swept
+from learner.shared.durable import old_of, put_in_place, removing_unfinished
 
 
 @dataclass
@@ -87,7 +87,7 @@ class Checkpoints:
         Raises:
             CheckpointError: it cannot be written; what was there before is still there.
         """
-        with swept(self.directory / f".{name}.part") as draft:
+        with removing_unfinished(self.directory / f".{name}.part") as draft:
             return self.keep(self.draft(draft.name, agent, **meta), name)
 
     def draft(self, name: str, agent: Agent, **meta: Any) -> Path:

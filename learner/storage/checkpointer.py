@@ -21,8 +21,8 @@ from common.errors import CheckpointError
 from common.interfaces import Agent, TrainingState
 from common.process.clocks import Deadline
 from learner.replay.memory import ReplayMemory
-from learner.replay.watermark import Watermark
-from learner.shared.durable import WITHOUT_CHECKPOINT, tolerated
+from learner.replay.recovery import Watermark
+from learner.shared.durable import WITHOUT_CHECKPOINT, logging_write_errors
 from learner.storage.moment import Moment
 from learner.storage.training_state import StateFiles, StateOfRun
 
@@ -180,7 +180,7 @@ class Checkpointer:
         if bad:
             log.error("opt step %d: no checkpoint is written: expected finite values in %s", state.opt_steps, bad)
             return
-        with tolerated(WITHOUT_CHECKPOINT):
+        with logging_write_errors(WITHOUT_CHECKPOINT):
             self._files.write(state, self._synced())
 
     def _synced(self) -> Watermark | None:

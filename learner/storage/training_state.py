@@ -3,7 +3,7 @@
     manifest.json       format, run, incarnation, opt steps, score, configuration's hash, SHA-256 of the others
     state.json          counters and random generators
     state.safetensors   networks, targets, optimisers
-    replay.json         how far the replay was when all of it was on disk (``learner.replay.watermark``)
+    replay.json         how far the replay was when all of it was on disk (``learner.replay.recovery``)
 
 Each is complete or not there; one that a disk has damaged is found out by its hashes, and the one before it is taken.
 """
@@ -25,8 +25,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from common.errors import CheckpointError
-from learner.replay.watermark import Watermark
-from learner.shared.durable import put_in_place, swept
+from learner.replay.recovery import Watermark
+from learner.shared.durable import put_in_place, removing_unfinished
 from learner.storage.checkpoint import SaveCounts
 
 log = logging.getLogger(__name__)
@@ -71,7 +71,7 @@ class StateFiles:
         Raises:
             CheckpointError: it cannot be written, or holds NaN and would be of no use; those before are still there.
         """
-        with self._counts.timed(), swept(self.directory / f".{state.opt_steps}.part") as draft:
+        with self._counts.timed(), removing_unfinished(self.directory / f".{state.opt_steps}.part") as draft:
             _require_numbers(state)
             if self._guard is not None:
                 self._guard()

@@ -91,7 +91,7 @@ def test_the_page_states_the_bounds_of_what_an_actor_takes() -> None:
         assert bound in page
 
 
-def test_an_actor_asks_of_a_learner_on_another_host_only() -> None:
+def test_names_are_checked_only_for_a_learner_on_another_host() -> None:
     own = config(agent={"target": "mine.parts:Mind"})
     check_names(own, Trust(), "127.0.0.1")
     check_names(own, Trust(allow=("any",)), "gpu-host")
@@ -159,13 +159,15 @@ def test_within_an_allowed_module_only_parts_of_the_right_kind_may_be_named(
         ({"agent": {"target": "gymnasium:make"}}, "agent.target: 'gymnasium:make'"),
     ],
 )
-def test_whatever_else_is_named_at_any_depth_is_refused_with_what_to_add(changes: dict[str, Any], place: str) -> None:
+def test_any_other_name_at_any_depth_is_refused_with_the_option_that_would_allow_it(
+    changes: dict[str, Any], place: str
+) -> None:
     with pytest.raises(PluginError, match=f"{place}; if you trust it, start the actor with --allow "):
         Allowance(()).check(config(**changes))
     assert "this" not in sys.modules, "nothing is imported before it is allowed"
 
 
-def test_everything_that_is_missing_is_told_at_once_and_fit_for_a_shell() -> None:
+def test_all_names_that_are_not_allowed_are_told_at_once_and_quoted_for_a_shell() -> None:
     changes = {"env": {"target": "a b:Game"}, "agent": {"target": "mind:$(id)"}}
     with pytest.raises(PluginError, match=r"--allow 'a b:Game' 'mind:\$\(id\)' \(or with --allow any"):
         Allowance(()).check(config(**changes))
@@ -175,7 +177,7 @@ def test_everything_that_is_missing_is_told_at_once_and_fit_for_a_shell() -> Non
     "target",
     [
         "common.process.child:Child",
-        "common.plugins.loading:load_part",
+        "common.plugins.part_loading:load_part",
         "common.envs:build_env",
         "actor.commands.actor_worker:main",
         "learner:x",

@@ -66,7 +66,7 @@ def sample(
     lanes: int = 1,
     times: int = 5,
 ) -> tuple[Kept, ActorCounters]:
-    """Step guarded environments so many times; they may be built anew so often a minute."""
+    """Step guarded environments for this many rounds; they may be built anew ``times`` a minute."""
     counters, sink, allowance, busy = ActorCounters(), Kept(), RestartPolicy(times), Busy()
     guarded = [Lane(Guard(make(), make, allowance, counters, busy), processor()) for _ in range(lanes)]
     sampler = Sampler(guarded, counters, seed=7)
@@ -103,32 +103,32 @@ def test_no_item_reaches_from_the_episode_that_broke_into_the_next_one() -> None
     np.testing.assert_allclose(next_obs[:, 1] - obs[:, 1], steps, atol=1e-3)
 
 
-def test_the_other_environments_of_the_actor_go_on() -> None:
+def test_when_one_environment_raises_the_others_of_the_actor_go_on() -> None:
     envs = itertools.count()
     sink, counters = sample(lambda: CountingEnv() if next(envs) else FragileEnv(), 30, lanes=3)
     tags = sink.column("obs")[:, 0].tolist()
     assert (tags.count(8), tags.count(9), counters.env_rebuilds) == (30, 30, 1)
 
 
-def test_a_round_in_which_all_of_them_break_pushes_nothing() -> None:
+def test_a_round_in_which_all_environments_raise_pushes_nothing() -> None:
     sink, counters = sample(FragileEnv, 11, lanes=2)
     assert [len(items["obs"]) for items in sink.pushed] == [2] * 10
     assert (counters.env_steps, counters.env_rebuilds) == (20, 2)
 
 
-def test_one_that_raises_in_reset_is_built_anew_too() -> None:
+def test_an_environment_that_raises_in_reset_is_built_anew() -> None:
     sink, counters = sample(StubbornEnv, 5)
     assert len(sink.pushed) == 5
     assert counters.env_rebuilds == 1
 
 
-def test_one_that_raises_too_often_ends_the_actor_with_its_own_exception() -> None:
+def test_an_environment_that_raises_too_often_ends_the_actor_with_its_own_exception() -> None:
     with pytest.raises(ValueError, match="it broke"):
         sample(FragileEnv, 40, times=3)
     assert next(FragileEnv.built) == 4, "the first one, and three more"
 
 
-def test_its_traceback_is_kept_for_the_learner_once() -> None:
+def test_the_traceback_of_an_environment_is_kept_for_the_learner_once() -> None:
     _, counters = sample(FragileEnv, 10)
     told = counters.take_env_error()
     assert told.startswith("Traceback")
@@ -163,7 +163,7 @@ def test_an_environment_that_does_not_return_is_noticed_with_where_it_hangs() ->
     assert "in step\n    assert self.free.wait(PATIENCE)" in noticed[0]
 
 
-def test_time_outside_environments_is_not_theirs() -> None:
+def test_time_outside_environments_does_not_count_as_hanging() -> None:
     class Watched(Busy):
         looks = 0
 
@@ -200,7 +200,7 @@ class LeavingEnv(CountingEnv):
         sys.exit(3)
 
 
-def test_an_environment_that_calls_exit_is_one_that_raised() -> None:
+def test_an_environment_that_calls_exit_counts_as_one_that_raised() -> None:
     counters, busy = ActorCounters(), Busy()
     guard = Guard(LeavingEnv(), LeavingEnv, RestartPolicy(1, 60.0), counters, busy)
     guard.reset(seed=0)

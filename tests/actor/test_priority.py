@@ -4,7 +4,7 @@ import gymnasium
 import numpy as np
 import pytest
 
-from actor.priority import PrioritizedBatches, PrioritizedItems, with_priority
+from actor.priority import PrioritizedBatches, PrioritizedItems, add_priority
 from actor.proxy import ReplayBufferProxy
 from common.agents.dqn import DQN
 from common.config.run_config import PushConfig
@@ -45,7 +45,7 @@ def some_items(n: int) -> Items:
     return items_of(OneStep(), play(Corridor(), n))
 
 
-def test_a_batch_gets_its_priorities_as_it_is_handed_over_a_part_of_one_too() -> None:
+def test_full_and_partial_batches_get_their_priorities_as_they_are_handed_over() -> None:
     sink, items = Kept(), some_items(25)
     batches = PrioritizedBatches(sink, agent(), SCHEMA)
     proxy = ReplayBufferProxy(SCHEMA, PushConfig(n_buffer=10, flush_seconds=None), batches)
@@ -58,7 +58,7 @@ def test_a_batch_gets_its_priorities_as_it_is_handed_over_a_part_of_one_too() ->
         np.testing.assert_array_equal(sink.column(name), column)
 
 
-def test_without_batches_each_push_gets_its_own() -> None:
+def test_without_batches_each_push_gets_its_own_priorities() -> None:
     sink, items = Kept(), some_items(3)
     priorities = PrioritizedItems(sink, agent())
     priorities.push(items)
@@ -67,16 +67,16 @@ def test_without_batches_each_push_gets_its_own() -> None:
     np.testing.assert_array_equal(sink.column("priority"), np.tile(np.abs(agent().td_error(items)), 2))
 
 
-def test_an_agent_that_gives_something_else_than_an_error_an_item_is_refused() -> None:
+def test_an_agent_that_does_not_give_one_error_for_each_item_is_refused() -> None:
     class Summing(DQN):
         def td_error(self, items: Items) -> Array:
             total: Array = super().td_error(items).sum(keepdims=True)
             return total
 
     with pytest.raises(PluginError, match=r"Summing\.td_error: expected shape \[3\], found \[1\]"):
-        with_priority(some_items(3), Summing(SPEC, seed=0))
+        add_priority(some_items(3), Summing(SPEC, seed=0))
 
 
-def test_an_agent_without_errors_says_so() -> None:
+def test_an_agent_without_td_errors_is_refused() -> None:
     with pytest.raises(PluginError, match=r"push\.initial_priorities: TabularQ has no td_error\(items\)"):
-        with_priority(some_items(3), TabularQ(SPEC, seed=0, epsilon=0.0, device="cpu"))
+        add_priority(some_items(3), TabularQ(SPEC, seed=0, epsilon=0.0, device="cpu"))

@@ -76,7 +76,7 @@ def test_nothing_is_handed_over_twice_and_flushing_nothing_sends_nothing() -> No
     assert sink.numbers == [[0, 1], [2]]
 
 
-def test_a_batch_is_stamped_with_the_model_that_chose_its_first_action() -> None:
+def test_a_batch_carries_the_version_of_the_model_that_chose_its_first_action() -> None:
     proxy, sink, _ = make(3)
     older, newer, newest = ModelVersion(1, 5), ModelVersion(1, 9), ModelVersion(2, 0)
     proxy.push(rows(0))

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 from gymnasium.wrappers import NormalizeObservation
 
-from actor import tape
 from actor.resumable import ResumableSampler
 from actor.stat import ActorCounters
 from common.atari import make
@@ -26,7 +25,7 @@ NEW_SEED = 99
 
 
 class Acting:
-    """Random actions, whatever it sees; its generator is kept by whoever keeps the agent."""
+    """Takes random actions, whatever it sees; its generator belongs to the agent, not to the sampler."""
 
     def __init__(self, env: Env) -> None:
         self._space = env.action_space
@@ -102,7 +101,7 @@ class Forgetful(CountingEnv):
 
 
 @pytest.mark.parametrize("rounds", [10, 14], ids=["amid an episode", "between episodes"])
-def test_an_environment_that_does_not_do_the_same_again_begins_anew_and_it_is_said(
+def test_an_environment_that_does_not_do_the_same_again_begins_anew_with_a_warning(
     rounds: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     alone, resumed = Scene(Forgetful), Scene(Forgetful, NEW_SEED)
@@ -118,7 +117,9 @@ def test_an_environment_that_does_not_do_the_same_again_begins_anew_and_it_is_sa
     assert dict(resumed.counters.state()["open"]) == {0: (6.0, 3), 1: (6.0, 3)}
 
 
-def test_so_does_one_whose_wrapper_remembers_more_than_its_episode(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_environment_whose_wrapper_remembers_more_than_its_episode_begins_anew(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     def normalized() -> Env:
         return NormalizeObservation(cartpole())
 
@@ -134,7 +135,7 @@ def test_so_does_one_whose_wrapper_remembers_more_than_its_episode(caplog: pytes
 def test_an_episode_too_long_to_be_kept_begins_anew(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(tape, "MAX_STEPS", 20)
+    monkeypatch.setattr("actor.resumable.MAX_STEPS", 20)
     alone, resumed = Scene(ENVS["pendulum"]), Scene(ENVS["pendulum"], NEW_SEED)
     agent = Acting(alone.envs[0])
     alone.act(agent, 19)

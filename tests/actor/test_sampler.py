@@ -79,7 +79,7 @@ def sample(
     agent: Any = None,
     seed: int = 7,
 ) -> tuple[Kept, ActorCounters]:
-    """Step one environment, or several, so many times with a fresh sampler."""
+    """Step one environment, or several, with a fresh sampler for this many rounds."""
     envs = [env] if isinstance(env, gymnasium.Env) else env
     sink, counters = Kept(), ActorCounters()
     sampler = Sampler([Lane(each, processor()) for each in envs], counters, seed)
@@ -158,7 +158,7 @@ def test_the_same_seed_lives_the_same_life_and_another_one_another() -> None:
 
 
 @BARE_AND_AUTORESET
-def test_what_a_processor_remembers_never_crosses_an_episode(wrap: Wrap) -> None:
+def test_the_memory_of_a_processor_never_crosses_an_episode(wrap: Wrap) -> None:
     sink, counters = sample(wrap(CountingEnv()), 60, processor=Pairs)
     episodes, steps = sink.column("episodes"), sink.column("steps")
     np.testing.assert_array_equal(episodes[:, 0], episodes[:, 1])
@@ -204,7 +204,8 @@ def test_each_of_several_environments_lives_as_it_would_alone(processor: Callabl
 
     together, counters = sample(envs(), 40, processor=processor)
     assert counters.env_steps == 120
-    tags, returns = together.column("obs")[:, 0], []
+    tags = together.column("obs")[:, 0]
+    returns: list[float] = []
     for j, env in enumerate(envs()):
         alone, own = sample(env, 40, processor=processor, seed=7 + j)
         for name in alone.pushed[0]:
@@ -243,7 +244,7 @@ def test_environment_j_is_seeded_with_the_actors_seed_plus_j_and_once_only() -> 
     assert [env.seeds for env in envs] == [[123, None], [124, None], [125, None]]
 
 
-def test_an_agent_that_does_not_act_in_every_environment_is_told_so() -> None:
+def test_an_agent_that_does_not_act_in_every_environment_is_refused() -> None:
     class Single:
         def sample(self, obs: Array) -> Array:
             return np.zeros(1, np.int64)

@@ -197,7 +197,7 @@ class DroppingAndGroupingExchange(GroupingExchange, DroppingExchange):
 
 
 @pytest.mark.parametrize("machine", [Exchange, DroppingExchange, GroupingExchange, DroppingAndGroupingExchange])
-def test_what_is_put_is_delivered_in_order_exactly_once_whatever_the_network_does(machine: type[Exchange]) -> None:
+def test_messages_are_delivered_in_order_exactly_once_whatever_the_network_does(machine: type[Exchange]) -> None:
     run_state_machine_as_test(machine, settings=settings(max_examples=100, stateful_step_count=40, deadline=None))
 
 
@@ -307,7 +307,7 @@ def test_a_spool_that_is_open_is_never_drained() -> None:
     assert not make().drained
 
 
-def test_a_broken_connection_makes_what_was_sent_unsent_again() -> None:
+def test_after_a_broken_connection_messages_that_were_not_acknowledged_are_sent_again() -> None:
     spool = make("a", "b")
     epoch = spool.connect(0)
     assert [spool.next_unsent(epoch, 0), spool.next_unsent(epoch, 0)] == [(1, ["a"]), (2, ["b"])]
@@ -329,7 +329,7 @@ def test_a_full_spool_that_may_drop_drops_the_oldest_while_the_learner_is_away_a
     assert [spool.next_unsent(epoch, 0) for _ in range(4)] == [(1, ["c"]), (2, ["d"]), (3, ["e"]), None]
 
 
-def test_what_was_sent_is_never_dropped_since_the_learner_may_have_it() -> None:
+def test_a_message_that_was_sent_is_never_dropped_since_the_learner_may_have_it() -> None:
     now = 0.0
     dropped: list[str] = []
     spool: Spool[str] = Spool(2, 100, max_seconds=30.0, drop_oldest=True, on_drop=dropped.append, clock=lambda: now)
@@ -345,7 +345,7 @@ def test_what_was_sent_is_never_dropped_since_the_learner_may_have_it() -> None:
     assert [spool.next_unsent(again, 0) for _ in range(3)] == [(1, ["a"]), (2, ["c"]), None]
 
 
-def test_what_could_not_be_sent_for_too_long_is_dropped_and_leaves_room_and_no_gap() -> None:
+def test_a_message_that_was_unsent_for_too_long_is_dropped_and_leaves_room_and_no_gap() -> None:
     now = 0.0
     dropped: list[str] = []
     spool: Spool[str] = Spool(3, 100, max_seconds=30.0, on_drop=dropped.append, clock=lambda: now)
@@ -383,7 +383,7 @@ def grouping(*, group_rows: int, window: int = 100) -> tuple[Spool[str], int, Cl
     return spool, epoch, clock
 
 
-def test_what_comes_right_after_a_message_goes_out_together_a_moment_later() -> None:
+def test_messages_right_after_another_go_out_together_when_the_linger_is_over() -> None:
     spool, epoch, clock = grouping(group_rows=4)
     for message in "bc":
         spool.put(message, 1, 1, 0)
@@ -394,7 +394,7 @@ def test_what_comes_right_after_a_message_goes_out_together_a_moment_later() -> 
     assert spool.next_unsent(epoch, 0) == (2, ["b", "c"])
 
 
-def test_a_sender_wakes_when_the_moment_is_over() -> None:
+def test_a_sender_wakes_when_the_linger_is_over() -> None:
     spool: Spool[str] = Spool(100, 100, group_rows=4, linger=0.01)
     epoch = spool.connect(0)
     for seq, message in enumerate("ab", 1):
@@ -402,7 +402,7 @@ def test_a_sender_wakes_when_the_moment_is_over() -> None:
         assert spool.next_unsent(epoch, FOREVER) == (seq, [message])
 
 
-def test_as_soon_as_there_is_enough_it_goes_out() -> None:
+def test_messages_go_out_as_soon_as_they_fill_a_group() -> None:
     spool, epoch, _ = grouping(group_rows=4)
     for message in "bcdefghi":
         spool.put(message, 1, 1, 0)
@@ -417,7 +417,7 @@ def test_a_message_of_as_many_rows_as_a_group_goes_by_itself() -> None:
     assert [spool.next_unsent(epoch, 0) for _ in range(3)] == [(2, ["b"]), (3, ["c"]), (4, ["d"])]
 
 
-def test_a_little_goes_out_at_once_when_there_is_no_room_for_more() -> None:
+def test_a_partial_group_goes_out_at_once_when_there_is_no_room_for_more() -> None:
     spool, epoch, _ = grouping(group_rows=50, window=3)
     for message in "bc":
         spool.put(message, 1, 1, 0)

@@ -44,7 +44,7 @@ def test_episodes_are_taken_once_and_one_that_goes_on_is_kept_whole() -> None:
     assert counters.take_episodes() == ([], [], [])
 
 
-def test_what_was_taken_does_not_change_afterwards() -> None:
+def test_episodes_that_were_taken_do_not_change_afterwards() -> None:
     counters = ActorCounters()
     counters.step(0, 1.0, done=True)
     taken = counters.take_episodes()
@@ -72,11 +72,11 @@ def test_time_runs_from_the_first_step() -> None:
     clock = Clock()
     counters = ActorCounters(clock)
     clock.now = 60.0
-    assert counters.seconds() == 0.0
+    assert counters.seconds == 0.0
     counters.step(0, 0.0, done=False)
     clock.now = 62.5
     counters.step(0, 0.0, done=False)
-    assert counters.seconds() == pytest.approx(2.5)
+    assert counters.seconds == pytest.approx(2.5)
 
 
 def test_of_more_episodes_than_a_report_may_hold_the_newest_are_kept() -> None:

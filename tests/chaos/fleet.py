@@ -101,7 +101,7 @@ class Fleet:
     def ready(self) -> None:
         """Wait until the run has come up and every actor takes part."""
         endpoints(self.run_dir)
-        self._memory = ReplayMemory.saved(self.run_dir / "shared" / "replay")
+        self._memory = ReplayMemory.open_saved(self.run_dir / "shared" / "replay")
         self._all_take_part()
 
     def _all_take_part(self) -> None:

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-import torch
 from google.protobuf.message import DecodeError, Message
 
 from common.data import Items, Schema
@@ -21,17 +20,15 @@ from common.wire.codec import encode
 from common.wire.compression import compress
 from common.wire.pb import crossborder_pb2 as pb
 from common.wire.rpc import PROTOCOL_VERSION, NotJoinedError, version_from_pb
-from learner.ingest.core import IngestBoot, IngestCore
+from learner.ingest.joining import join
+from learner.ingest.pushing import push
 from learner.ingest.registry import TooManyActorsError
-from learner.models.publisher import ModelPublisher
-from learner.replay.memory import ReplayMemory
-from learner.shared.actor_table import ActorState, map_actor_table
-from learner.shared.bell import Bell
-from learner.shared.control import ControlBlock
+from learner.shared.actor_table import ActorState
 from tests import frames
 from tests.chaos.mutation import contradict, mutilated
 from tests.chaos.report import scratch, tell
 from tests.conftest import counting_config
+from tests.learner.ingest.cores import LoneCore
 from tests.parts import CountingEnv, expected_items
 
 REFUSALS: Final = (RefusedError, SchemaMismatchError, ProtocolMismatchError, NotJoinedError, TooManyActorsError)
@@ -61,29 +58,12 @@ class Target:
             replay={"capacity": CAPACITY},
             server={"max_actors": MAX_ACTORS, "max_rows": MAX_ROWS, "lost_seconds": 1e6},
         )
-        directory.mkdir()
-        ControlBlock.at(directory, create=True).start(1, 0)
-        map_actor_table(directory, create=True)
-        frame_capacity = config.replay.frame_capacity
-        ReplayMemory(directory / "replay", schema, CAPACITY, create=True, frame_capacity=frame_capacity)
-        publisher = ModelPublisher(directory / "models", {"steps": torch.zeros(1)}, 1)
-        publisher.publish(0)
-        self._bell = Bell.create()
-        boot = IngestBoot(
-            config=config,
-            directory=directory,
-            run_id="fuzzed",
-            columns=schema.to_json(),
-            model_bytes=publisher.blob_bytes,
-            listen="127.0.0.1:0",
-            metrics_port=None,
-            bell_fds=(self._bell.write_fd, self._bell.read_fd),
-        )
-        self.core = IngestCore(boot)
+        self._lone = LoneCore(directory, config, schema)
+        self.core = self._lone.core
         self._payloads = [encode(schema, self._items(MAX_ROWS), rows) for rows in range(MAX_ROWS + 1)]
 
     def close(self) -> None:
-        self._bell.close()
+        self._lone.close()
 
     def whole(self, rng: random.Random, incarnation: int) -> Message:
         """A message that an actor of ours might send now."""
@@ -100,7 +80,7 @@ class Target:
     def batch(self, rows: int, incarnation: int) -> pb.PushItemsRequest:
         return pb.PushItemsRequest(
             incarnation=incarnation,
-            seq=self.core._writer.last_seq(incarnation) + 1,
+            seq=self.core.writer.last_seq(incarnation) + 1,
             schema_hash=self.schema.hash,
             rows=rows,
             payload=self._payloads[rows],
@@ -118,20 +98,20 @@ class Target:
         """Hand over one message as the service does; what became of it. A stranger leaves at once."""
         try:
             if isinstance(message, pb.JoinRequest):
-                self.core.join(message)
+                join(self.core, message)
                 if message.incarnation not in ACTORS:
                     self.core.registry.set_state(self.core.row_of(message.incarnation), ActorState.LEFT)
             elif isinstance(message, pb.GetModelRequest):
                 self.core.model(version_from_pb(message.have), takes_delta=message.takes_delta)
             elif isinstance(message, pb.PushItemsRequest):
-                self.core.push(self.core.row_of(message.incarnation), message)
+                push(self.core, self.core.row_of(message.incarnation), message)
         except REFUSALS as error:
             return type(error).__name__
         return "taken"
 
     def check(self) -> None:
         """See that what is stored is whole and that a well-formed batch is still taken."""
-        self.core.join(self.join(ACTORS[0]))
+        join(self.core, self.join(ACTORS[0]))
         assert self.take(self.batch(3, ACTORS[0])) == "taken"
         memory = self.core.memory
         assert len(memory) <= CAPACITY
@@ -181,7 +161,7 @@ def fuzz(messages: int, seed: int) -> dict[str, Any]:
                 outcome, size, allocated = _one(rng, targets[number % len(targets)])
                 outcomes[outcome] += 1
                 excess, largest = max(excess, allocated), max(largest, size)
-            refused = sum((target.core.counts.refused for target in targets), Counter())
+            refused = sum((target.core.counts.batches_refused for target in targets), Counter())
             for target in targets:
                 target.check()
                 target.close()

@@ -107,7 +107,7 @@ def cut(fleet: Fleet, disk: Disk) -> int:
 
 def torn(run_dir: Path) -> Audit:
     """What is wrong with the items that can be drawn. Lost are also those that a power cut took."""
-    memory = ReplayMemory.saved(run_dir / "shared" / "replay")
+    memory = ReplayMemory.open_saved(run_dir / "shared" / "replay")
     first, end = memory.first(), memory.committed
     items = {name: read_ring(column, first, end) for name, column in memory.columns.items()}
     overwritten = memory.first() - first  # Meanwhile: a learner may be going on.

@@ -136,7 +136,7 @@ def _check_flushed(run_dir: Path) -> None:
     assert not list(run_dir.rglob("*.part")), "nothing is half written"
     records = (run_dir / "metrics.csv").read_text()
     assert records.endswith("\n") or not records, "the last row is whole"
-    memory = ReplayMemory.saved(run_dir / "shared" / "replay")
+    memory = ReplayMemory.open_saved(run_dir / "shared" / "replay")
     assert memory.committed >= final["samples_total"], "actors hand over their last items after it"
     check_rows({name: column[: memory.committed] for name, column in memory.columns.items()})
 

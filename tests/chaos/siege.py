@@ -70,7 +70,7 @@ def _ask(secured: Secured) -> None:
     check_health(secured.address, secured.trust(token_file=None), ASK_SECONDS)
     trust = AdminTrust.model_validate({"ca": secured.path("ca.pem"), "token_file": secured.path("admin.token")})
     with closing(AdminClient(secured.address, trust)) as admin:
-        admin.look()
+        admin.fetch_status()
     channel = open_channel(secured.address, watch_credentials(secured.address, secured.trust()).get())
     with closing(channel):
         assert list(get_model(channel)(pb.GetModelRequest(), timeout=ASK_SECONDS))

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from actor.client import pusher
+from actor.client.requests import WaitingBatch
 from actor.commands import actor_worker
 from actor.spool import Spool
 
@@ -24,7 +25,7 @@ class Noted(NamedTuple):
     made: int = 0
 
 
-class WitnessedSpool(Spool[pusher.Batch]):
+class WitnessedSpool(Spool[WaitingBatch]):
     """Writes how many batches it was given, and how many were acknowledged, into a mapped file."""
 
     path = Path()
@@ -33,7 +34,7 @@ class WitnessedSpool(Spool[pusher.Batch]):
         super().__init__(*limits, **options)
         self._noted: Any = np.memmap(self.path, "<u8", "w+", shape=(2,))
 
-    def put(self, message: pusher.Batch, size: int, rows: int, seconds: float) -> bool:
+    def put(self, message: WaitingBatch, size: int, rows: int, seconds: float) -> bool:
         taken = super().put(message, size, rows, seconds)
         self._noted[1] += taken
         return taken

@@ -1,4 +1,4 @@
-"""Real games: their emulator brings them along."""
+"""These tests play real games, which come with the emulator."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PONG, SEAQUEST = "ALE/Pong-v5", "ALE/Seaquest-v5"
 
 
 def play(env: Env, seed: int, steps: int) -> tuple[list[Array], list[float]]:
-    """Observations and rewards of at most so many random steps of one episode."""
+    """Observations and rewards of one episode with random actions, up to ``steps`` steps."""
     env.action_space.seed(seed)
     frames: list[Array] = [env.reset(seed=seed)[0]]
     rewards: list[float] = []
@@ -60,7 +60,7 @@ def test_training_sees_the_sign_of_a_reward_and_evaluation_the_reward() -> None:
     assert clipped == np.sign(raw).tolist()
 
 
-def test_a_lost_life_ends_an_episode_of_training_where_asked_but_never_of_evaluation() -> None:
+def test_a_lost_life_can_end_an_episode_of_training_but_never_of_evaluation() -> None:
     in_training, in_evaluation, without = (
         len(play(make(SEAQUEST, **params), seed=1, steps=2000)[1])
         for params in ({"terminal_on_life_loss": True}, {"terminal_on_life_loss": True, "train": False}, {})
@@ -86,7 +86,7 @@ def test_the_same_seed_gives_the_same_game(sticky: float) -> None:
     np.testing.assert_array_equal(first, again)
 
 
-def test_sticky_actions_make_the_same_actions_another_game() -> None:
+def test_with_sticky_actions_the_same_actions_lead_to_another_game() -> None:
     plain, sticky = (
         play(make(PONG, repeat_action_probability=probability), seed=3, steps=100)[0] for probability in (0.0, 0.25)
     )
@@ -94,7 +94,7 @@ def test_sticky_actions_make_the_same_actions_another_game() -> None:
     assert not np.array_equal(plain, sticky)
 
 
-def test_further_parameters_are_those_of_gymnasium() -> None:
+def test_further_parameters_are_passed_to_gymnasium() -> None:
     env = make(PONG, full_action_space=True, difficulty=1)
     assert env.action_space.n == 18  # type: ignore[attr-defined]
     env.close()
@@ -108,13 +108,13 @@ def test_further_parameters_are_those_of_gymnasium() -> None:
         ({"id": "CartPole-v1"}, "frameskip"),
     ],
 )
-def test_a_game_that_is_none_is_a_plugin_error(params: dict[str, Any], message: str) -> None:
+def test_an_unknown_game_is_a_plugin_error(params: dict[str, Any], message: str) -> None:
     with pytest.raises(PluginError, match=message):
         build_env(PluginConfig(target="common.atari:make", params=params))
 
 
 @pytest.mark.parametrize("module", ["ale_py", "cv2"])
-def test_what_is_not_installed_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatch, module: str) -> None:
+def test_a_package_that_is_not_installed_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatch, module: str) -> None:
     monkeypatch.setitem(sys.modules, module, None)  # Importing it fails from now on.
     with pytest.raises(PluginError, match=rf"pip install 'crossborder\[atari\]' \(.*{module}"):
         make(PONG)

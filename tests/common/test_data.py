@@ -45,7 +45,7 @@ def test_a_row_has_the_bytes_of_all_its_columns() -> None:
     assert SCHEMA.row_bytes == 33
 
 
-def test_of_a_frame_column_only_positions_are_packed() -> None:
+def test_a_packed_frame_column_holds_positions() -> None:
     assert [str(column.packed) for column in STACKED.columns] == ["obs <u4 [4]", "reward <f4 []", "next_obs <u4 [4]"]
     assert (STACKED.row_bytes, STACKED.packed_row_bytes) == (56_452, 36)
     assert (STACKED.max_frames, STACKED.max_packed_bytes) == (8, 36 + 8 * 7056)
@@ -57,7 +57,7 @@ def test_without_frame_columns_nothing_is_packed() -> None:
 
 
 @pytest.mark.parametrize("shape", [(), (4,), (0, 84, 84), (4, 0)])
-def test_a_column_without_frames_along_its_first_axis_is_none_of_frames(shape: tuple[int, ...]) -> None:
+def test_a_column_of_frames_needs_frames_along_its_first_axis(shape: tuple[int, ...]) -> None:
     with pytest.raises(ConfigError, match=r"column 'x': expected frames along its first axis, found shape"):
         Column("x", "|u1", shape, frames=True)
 
@@ -148,7 +148,7 @@ def test_a_schema_survives_json() -> None:
         assert Schema.from_json(schema.to_json()) == schema
 
 
-def test_a_column_more_can_be_taken_away_again() -> None:
+def test_an_added_column_can_be_removed_again() -> None:
     more = Column("priority", "<f4")
     assert SCHEMA.plus(more).columns == (*SCHEMA.columns, more)
     assert SCHEMA.plus(more).without(more) == SCHEMA

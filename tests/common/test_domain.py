@@ -66,14 +66,16 @@ def test_each_element_of_a_row_may_have_bounds_of_its_own() -> None:
     assert str(joint) == "bounds for each of 2 elements"
 
 
-def test_bounds_that_are_infinite_on_one_side_are_named_by_the_other() -> None:
+def test_bounds_with_one_infinite_side_are_described_by_the_other() -> None:
     assert str(between(0, np.inf)) == "at least 0"
     assert str(between(-np.inf, 1.5)) == "at most 1.5"
     assert str(between(0, 12_345_678, np.int64)) == "0 to 12345678"
 
 
 @given(st.integers(1, 5), st.integers(1, 3 * TILE), st.integers(0, 2**32 - 1), st.sampled_from(["<f4", "<i8", "|u1"]))
-def test_in_however_many_rows_the_quick_answer_is_the_thorough_one(k: int, rows: int, seed: int, dtype: str) -> None:
+def test_the_quick_comparison_agrees_with_the_thorough_one_for_any_number_of_rows(
+    k: int, rows: int, seed: int, dtype: str
+) -> None:
     rng = np.random.default_rng(seed)
     domain = between(np.arange(k), np.arange(k) + 100, dtype)
     values: Array = (rng.random((rows, k)) * 100 + np.arange(k)).astype(dtype)
@@ -88,7 +90,7 @@ def test_in_however_many_rows_the_quick_answer_is_the_thorough_one(k: int, rows:
 @pytest.mark.parametrize(
     "domain", [between(0, 1, np.int64), between([-4.8, -np.inf], [4.8, np.inf]), between(0, np.inf)]
 )
-def test_it_comes_back_from_json_that_others_can_read(domain: Domain) -> None:
+def test_a_domain_survives_standard_json(domain: Domain) -> None:
     text = json.dumps(domain.to_json(), allow_nan=False)
     back = Domain.from_json(json.loads(text), domain.low.dtype)
     np.testing.assert_array_equal(back.low, domain.low)

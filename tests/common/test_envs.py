@@ -71,7 +71,7 @@ def test_a_space_has_a_column(space: gymnasium.Space[Any], column: Column) -> No
         (gymnasium.spaces.Box(0, 10, (1,), np.int64), ["0 to 10"]),
     ],
 )
-def test_the_column_of_a_space_knows_what_its_elements_may_be(space: gymnasium.Space[Any], bounds: list[str]) -> None:
+def test_the_column_of_a_space_has_the_bounds_of_its_elements(space: gymnasium.Space[Any], bounds: list[str]) -> None:
     column = column_of("x", space)
     assert column.domain is not None
     assert [column.domain.text(element) for element in range(len(bounds))] == bounds
@@ -85,7 +85,7 @@ def test_the_column_of_a_space_knows_what_its_elements_may_be(space: gymnasium.S
         gymnasium.spaces.Box(0, 255, (4, 84, 84), np.uint8),
     ],
 )
-def test_where_a_space_excludes_nothing_there_is_nothing_to_check(space: gymnasium.Space[Any]) -> None:
+def test_a_space_that_excludes_nothing_has_a_column_without_a_domain(space: gymnasium.Space[Any]) -> None:
     assert column_of("x", space).domain is None
 
 
@@ -135,7 +135,7 @@ def test_parameters_an_environment_does_not_take_are_a_plugin_error(params: dict
     ("id", "module", "extra"),
     [("LunarLander-v3", "Box2D", "box2d"), ("HalfCheetah-v5", "mujoco", "mujoco")],
 )
-def test_what_an_environment_lacks_is_named_with_its_extra(
+def test_a_package_that_an_environment_lacks_is_named_with_its_extra(
     monkeypatch: pytest.MonkeyPatch, id: str, module: str, extra: str
 ) -> None:
     for name in [name for name in sys.modules if name.startswith(("gymnasium.envs.box2d", "gymnasium.envs.mujoco"))]:
@@ -234,7 +234,7 @@ def test_the_entries_of_a_dict_keep_the_order_they_were_given_in_by_name() -> No
     assert env.reset()[0].tolist() == [1, 0]
 
 
-def test_float64_becomes_float32_within_bounds_that_do_too() -> None:
+def test_observations_and_bounds_of_float64_become_float32() -> None:
     space = gymnasium.spaces.Box(np.array([-0.1, -np.inf]), np.array([0.1, np.inf]), dtype=np.float64)
     env = box_observations(Fixed(space, np.array([0.1, 1e10])))
     obs, _ = env.reset()

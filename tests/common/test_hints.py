@@ -15,7 +15,7 @@ from common.hints import nearest, nearest_path
         ("zzz", set(), " (known: none)"),
     ],
 )
-def test_a_wrong_name_is_answered_with_the_nearest_or_all_there_are(name: str, known: set[str], hint: str) -> None:
+def test_a_wrong_name_is_answered_with_the_nearest_or_all_names(name: str, known: set[str], hint: str) -> None:
     assert nearest(name, known) == hint
 
 
@@ -31,5 +31,5 @@ def test_a_missing_directory_is_answered_with_the_nearest_where_it_is_missing(tm
     assert nearest_path(tmp_path / "cartpole-1" / "bset") == f" (did you mean '{tmp_path}/cartpole-1/best'?)"
 
 
-def test_where_nobody_may_look_there_is_no_hint(tmp_path: Path) -> None:
+def test_there_is_no_hint_at_a_directory_that_may_not_be_read(tmp_path: Path) -> None:
     assert nearest_path(tmp_path / ("x" * 300)) == ""

@@ -22,7 +22,7 @@ def test_every_environment_has_a_step_processor_of_its_own() -> None:
     assert (parts.agent.seed, parts.agent.epsilon) == (5, 0.5)
 
 
-def test_where_nobody_acts_in_several_one_environment_is_enough() -> None:
+def test_by_default_one_environment_is_built() -> None:
     parts = build_parts(CONFIG, seed=0)
     assert parts.lanes == (parts.lanes[0],)
     assert parts.env is parts.lanes[0].env

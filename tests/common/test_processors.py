@@ -46,7 +46,7 @@ def test_one_step_becomes_one_item_that_fits_the_schema() -> None:
 
 
 @pytest.mark.parametrize(("terminated", "truncated"), [(False, False), (True, False), (False, True), (True, True)])
-def test_the_two_kinds_of_end_are_kept_apart(terminated: bool, truncated: bool) -> None:
+def test_terminated_and_truncated_are_kept_apart(terminated: bool, truncated: bool) -> None:
     items = OneStep().process(Step(STEP.obs, STEP.action, 0.0, STEP.next_obs, terminated, truncated))
     assert (items["terminated"][0], items["truncated"][0]) == (terminated, truncated)
 
@@ -84,7 +84,7 @@ def test_steps_of_different_shapes_are_refused() -> None:
         transitions([STEP, replace(STEP, next_obs=np.zeros(3, np.float32))])
 
 
-def test_a_processor_that_derives_from_one_step_may_be_another_one() -> None:
+def test_a_subclass_of_one_step_with_its_own_process_is_no_one_step() -> None:
     class Renamed(OneStep):
         """The same."""
 
@@ -166,7 +166,7 @@ def test_a_transition_of_three_steps_by_hand() -> None:
 
 
 @pytest.mark.parametrize(("terminated", "truncated"), [(True, False), (False, True), (True, True)])
-def test_at_the_end_of_an_episode_the_rest_is_given_out_with_shorter_returns(terminated: bool, truncated: bool) -> None:
+def test_the_last_steps_of_an_episode_give_items_over_fewer_steps(terminated: bool, truncated: bool) -> None:
     items = items_of(NStep(3, 0.5), [episode([1.0, 2.0, 4.0, 8.0], terminated=terminated, truncated=truncated)])
     assert items["reward"].tolist() == [3.0, 6.0, 8.0, 8.0]
     assert items["discount"].tolist() == [0.125, 0.125, 0.25, 0.5]
@@ -175,7 +175,7 @@ def test_at_the_end_of_an_episode_the_rest_is_given_out_with_shorter_returns(ter
     assert items["truncated"].tolist() == [False, *[truncated] * 3]
 
 
-def test_nothing_of_an_episode_is_left_for_the_next() -> None:
+def test_no_step_of_an_episode_is_left_for_the_next() -> None:
     processor = NStep(3, 0.5)
     for step in episode([1.0, 1.0]):
         assert processor.process(step) is None
@@ -184,7 +184,7 @@ def test_nothing_of_an_episode_is_left_for_the_next() -> None:
     assert items["reward"].tolist() == [5.0]
 
 
-def test_one_step_is_one_step() -> None:
+def test_nstep_with_n_1_makes_the_transitions_of_one_step() -> None:
     steps = episode([1.0, 2.0], terminated=True)
     one, several = items_of(OneStep(), [steps]), items_of(NStep(1, 0.5), [steps])
     assert several.pop("discount").tolist() == [0.5, 0.5]

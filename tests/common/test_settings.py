@@ -52,7 +52,7 @@ def test_an_unknown_key_in_a_section_names_the_nearest_of_that_section(section: 
     assert problems({"name": "x", section: {"capcity": 3}}) == [expected]
 
 
-def test_an_unknown_key_like_nothing_lists_what_there_is() -> None:
+def test_an_unknown_key_without_a_similar_one_lists_all_keys() -> None:
     assert problems({"name": "x", "zzz": 1}) == ["zzz: unknown key (known: colour, inner, name, perhaps)"]
 
 
@@ -79,14 +79,14 @@ def test_a_section_of_several_kinds_is_read_by_its_kind() -> None:
         ({"depth": 1}, r"^colour: Unable to extract tag using discriminator 'kind'"),
     ],
 )
-def test_problems_in_a_section_of_several_kinds_are_placed_as_it_is_written(
+def test_problems_in_a_section_of_several_kinds_have_the_place_in_the_file(
     colour: dict[str, object], problem: str
 ) -> None:
     (line,) = problems({"name": "x", "colour": colour})
     assert re.search(problem, line)
 
 
-def test_problems_are_placed_where_the_values_come_from() -> None:
+def test_problems_have_the_place_of_their_values() -> None:
     assert problems({"name": "x", "iner": 1}, where="agent.params") == [
         "agent.params.iner: unknown key (did you mean 'inner'?)"
     ]

@@ -21,7 +21,7 @@ from tests.dashboards.stack import needs, on_call
 from tests.dashboards.test_alerts import NAMES, reach
 from tests.disks import mounted
 from tests.e2e.test_by_hand import CALM, ENDLESS
-from tests.learner.ingest.test_service import SECONDS, Client, Talk
+from tests.learner.ingest.by_hand import SECONDS, Client, Talk
 from tests.security.conftest import Secured, join, write
 
 Start = Callable[..., Command]

@@ -13,7 +13,7 @@ import pytest
 from learner.shared.actor_table import ActorState
 from tests.conftest import Command, MakeConfig, kill, wait_for
 from tests.e2e.test_counting import train_in_thread
-from tests.learner.records.test_families import scrape_ingest
+from tests.learner.scrapes import scrape_ingest
 
 Start = Callable[..., Command]
 HANDSHAKE, LOST = 1.0, 3.0

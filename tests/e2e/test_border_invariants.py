@@ -1,7 +1,7 @@
 """Border's invariants that only a whole run can show; one run of three real actors serves them all.
 
 1, 2, 3, 4, 7, 8 and 9 are shown on the learner loop alone in tests/learner/loop/test_learner.py, 10 also in
-test_evaluator.py, 12 in ingest/test_service.py, 14 in test_stat.py.
+test_evaluator.py, 12 in ingest/test_joining.py, 14 in test_stat.py.
 """
 
 from __future__ import annotations

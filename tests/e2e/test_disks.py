@@ -25,7 +25,7 @@ from tests.disks import Disk
 from tests.e2e.test_by_hand import CALM, grows, steps_by_actor
 from tests.e2e.test_resume import kept
 from tests.learner.loop.test_in_turns import cartpole
-from tests.learner.records.test_families import scrape
+from tests.learner.scrapes import scrape
 from tests.parts import assert_complete
 
 SERVER = {"listen": "127.0.0.1:0", "grace_seconds": 0.5}
@@ -73,7 +73,7 @@ def test_a_run_goes_on_while_the_disk_is_full_and_keeps_checkpoints_and_records_
     with (run_dir / "metrics.csv").open(newline="") as file:
         axis = [int(row["opt_steps"]) for row in csv.DictReader(file)]
     assert axis == sorted(set(axis))
-    memory = ReplayMemory.saved(run_dir / "shared" / "replay")
+    memory = ReplayMemory.open_saved(run_dir / "shared" / "replay")
     table = map_actor_table(run_dir / "shared", create=False)
     items = {name: column[: memory.committed] for name, column in memory.columns.items()}
     assert_complete(items, {0: int(table["env_steps"][0])})

@@ -74,7 +74,7 @@ def last_state(run_dir: Path) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
 
 
 def items(run_dir: Path) -> dict[str, Any]:
-    memory = ReplayMemory.saved(run_dir / "shared" / "replay")
+    memory = ReplayMemory.open_saved(run_dir / "shared" / "replay")
     first = memory.first()
     _, found = ReplayReader(memory).take(lambda n: {"index": np.arange(first, first + n)}, len(memory))
     return {"first": first, **found}

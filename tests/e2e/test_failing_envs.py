@@ -11,7 +11,7 @@ from learner.loop.server import LearnerServer
 from learner.shared.actor_table import ActorState
 from tests.conftest import Command, MakeConfig, wait_for
 from tests.e2e.test_counting import stored_items, train_in_thread
-from tests.learner.records.test_families import scrape_ingest, scrape_trainer
+from tests.learner.scrapes import scrape_ingest, scrape_trainer
 from tests.parts import check_rows
 
 

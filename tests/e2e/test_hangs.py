@@ -16,7 +16,7 @@ from tests.conftest import Command, MakeConfig, endpoints, wait_for
 from tests.e2e.test_counting import CAPACITY, steps_of, stored_items, train_in_thread
 from tests.learner.evaluation.test_evaluator_process import ENDLESS, evaluations, in_thread, process_of
 from tests.learner.loop.test_in_turns import IN_TURNS
-from tests.learner.records.test_families import scrape
+from tests.learner.scrapes import scrape
 from tests.parts import assert_complete
 
 IMPATIENT = {"hung_seconds": 1.0}

@@ -18,7 +18,7 @@ from learner.shared.actor_table import map_actor_table
 from tests.conftest import Command, children_of, endpoints, free_port, is_alive, kill, merged, wait_for
 from tests.e2e.test_by_hand import CALM, ENDLESS, grows, steps_by_actor
 from tests.e2e.test_counting import CAPACITY, stored_items
-from tests.learner.records.test_families import scrape
+from tests.learner.scrapes import scrape
 from tests.parts import assert_complete, check_rows
 
 

@@ -19,7 +19,7 @@ from learner.commands.replay_inspect import main as inspect
 from learner.loop.learner import Outcome
 from learner.loop.server import LearnerServer
 from learner.replay.quarantine import read_records
-from tests.learner.ingest.test_service import Client, Talk, refusal
+from tests.learner.ingest.by_hand import Client, Talk, refusal
 
 ROWS = 1000
 

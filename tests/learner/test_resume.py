@@ -11,15 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from common.config.run_config import RunConfig
 from common.errors import CheckpointError, ConfigError, CrossborderError, RunDirectoryError, SchemaMismatchError
 from common.settings import validate
-from learner.commands.sync_train import main
 from learner.loop.in_turns import train_in_turns
 from learner.loop.learner import Outcome
-from learner.replay.memory import ReplayMemory, ReplayWriter
+from learner.replay.memory import ReplayMemory
+from learner.replay.writer import ReplayWriter
 from learner.storage.checkpoint import load_params
 from tests.conftest import merged
 from tests.learner.loop.test_in_turns import cartpole, rows
@@ -55,7 +54,7 @@ def ended(once: Path, tmp_path: Path) -> RunConfig:
 
 def test_a_run_goes_on_where_it_ended_when_it_may_take_more_steps(ended: RunConfig, tmp_path: Path) -> None:
     run_id = load_params(tmp_path / "run" / "final")[1]["run_id"]
-    before = ReplayMemory.saved(tmp_path / "run" / "shared" / "replay").committed
+    before = ReplayMemory.open_saved(tmp_path / "run" / "shared" / "replay").committed
     best = load_params(tmp_path / "run" / "best")[1]["score"]
     result = train_in_turns(changed(ended, trainer={"max_opts": 300}), resume=True)
     assert (result.outcome, result.opt_steps) == (Outcome.MAX_OPTS, 300)
@@ -113,8 +112,8 @@ def test_where_the_replay_cannot_go_back_items_stay_episodes_begin_anew_and_it_i
     ended: RunConfig, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     shared = tmp_path / "run" / "shared" / "replay"
-    before = ReplayMemory.saved(shared).committed
-    schema = ReplayMemory.saved(shared).schema
+    before = ReplayMemory.open_saved(shared).committed
+    schema = ReplayMemory.open_saved(shared).schema
     memory = ReplayMemory(shared, schema, ended.replay.capacity, create=False)
     items = {name: column[:5] for name, column in memory.columns.items()}
     ReplayWriter(memory).append(items, 5, incarnation=7, seq=1)  # An actor's, and acknowledged.
@@ -128,7 +127,7 @@ def test_after_a_power_cut_the_run_goes_on_from_its_checkpoint_as_if_nothing_had
 ) -> None:
     shared, checkpoints = tmp_path / "run" / "shared" / "replay", tmp_path / "run" / "checkpoints"
     shutil.rmtree(max(checkpoints.iterdir(), key=lambda path: int(path.name)))
-    memory = ReplayMemory(shared, ReplayMemory.saved(shared).schema, ended.replay.capacity, create=False)
+    memory = ReplayMemory(shared, ReplayMemory.open_saved(shared).schema, ended.replay.capacity, create=False)
     memory.columns["obs"][(memory.committed - 1) % memory.n_slots] = 0  # Its page did not reach the disk.
     memory.header.boot = 12345
     train_in_turns(ended, resume=True)
@@ -194,32 +193,3 @@ def test_a_directory_whose_run_never_began_is_begun_anew(tmp_path: Path) -> None
     (tmp_path / "run" / "metrics.csv").write_text("opt_steps,seconds\n")
     config = changed(cartpole(tmp_path / "run", seed=3), trainer={"max_opts": 20})
     assert train_in_turns(config, resume=True).opt_steps == 20
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ([], "the following arguments are required: --config"),
-        (["--config", "a.yaml", "--resume", "run"], "leave out --config, or DIR"),
-    ],
-)
-def test_a_run_is_resumed_by_its_own_configuration(
-    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(SystemExit):
-        main(arguments)
-    assert message in capsys.readouterr().err
-
-
-def test_resume_without_a_directory_needs_one_in_the_configuration(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--config", "configs/cartpole.yaml", "--resume"]) == ConfigError.exit_code
-    assert "--resume: expected a run directory, found none" in capsys.readouterr().err
-
-
-def test_the_runs_own_configuration_is_taken_with_what_is_laid_over_it(
-    ended: RunConfig, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["--resume", str(tmp_path / "run"), "--set", "trainer.max_opts=300", "--show-config"]) == 0
-    shown = yaml.safe_load(capsys.readouterr().out)
-    assert shown["run_dir"] == str(tmp_path / "run")
-    assert (shown["seed"], shown["trainer"]["max_opts"]) == (3, 300)

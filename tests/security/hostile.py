@@ -23,8 +23,8 @@ import grpc
 from common.wire.address import split_address
 from common.wire.pb import crossborder_pb2 as pb
 from common.wire.pb import crossborder_pb2_grpc as pb_grpc
-from common.wire.rpc import PROTOCOL_VERSION, authorization
-from common.wire.tokens import read_tokens
+from common.wire.rpc import PROTOCOL_VERSION
+from common.wire.tokens import authorization, read_tokens
 
 SECONDS: Final = 180.0
 SERVICE: Final = f"/{pb.DESCRIPTOR.services_by_name['LearnerService'].full_name}"

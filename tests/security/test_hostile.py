@@ -22,7 +22,7 @@ from common.wire.pb import crossborder_pb2 as pb
 from common.wire.pb import crossborder_pb2_grpc as pb_grpc
 from common.wire.rpc import typed_error
 from tests.conftest import ROOT, most_memory, wait_for
-from tests.learner.records.test_families import scrape_ingest
+from tests.learner.scrapes import scrape_ingest
 from tests.security.conftest import Secured, join
 from tests.security.hostile import (
     BOMB,

@@ -11,7 +11,7 @@ from common.errors import AuthenticationError, ConfigError
 from common.wire.trust import Trust
 from learner.commands.admin_client import AdminClient, AdminTrust
 from learner.commands.authority import make_authority
-from learner.commands.fleet import FleetLook
+from learner.commands.fleet_table import FleetView
 from learner.loop.server import LearnerServer
 from tests.actor.commands.test_doctor import lines_and_error
 from tests.conftest import MakeConfig
@@ -71,10 +71,10 @@ def test_a_check_tells_that_the_learner_speaks_no_tls(host: LearnerServer, secur
     assert "the learner does not speak TLS" in lines[-2]
 
 
-def look(secured: Secured, token: str) -> FleetLook:
+def look(secured: Secured, token: str) -> FleetView:
     trust = AdminTrust(ca=Path(secured.path("ca.pem")), token_file=Path(secured.path(token)))
     with closing(AdminClient(secured.address, trust)) as client:
-        return client.look()
+        return client.fetch_status()
 
 
 def test_admins_are_told_how_the_run_is_and_actors_are_not(secured: Secured) -> None:

@@ -20,11 +20,10 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from common.errors import AuthenticationError
 from common.wire.pb import crossborder_pb2 as pb
 from common.wire.pb import crossborder_pb2_grpc as pb_grpc
-from common.wire.rpc import authorization
-from common.wire.tokens import ACTOR_VARIABLE, UNNAMED, read_tokens
+from common.wire.tokens import ACTOR_VARIABLE, UNNAMED, authorization, read_tokens
 from common.wire.trust import Trust
 from tests.conftest import PATIENCE, Command, wait_for
-from tests.learner.records.test_families import scrape_ingest
+from tests.learner.scrapes import scrape_ingest
 from tests.security.conftest import Secured, join, write
 from tests.security.hostile import SERVICE
 from tests.security.hostile import join as join_request

@@ -53,7 +53,7 @@ def connect() -> Iterator[Connect]:
         connector.close()
 
 
-def test_what_the_learner_says_at_join_is_understood(serve: Serve, connect: Connect) -> None:
+def test_an_answer_to_join_is_read(serve: Serve, connect: Connect) -> None:
     joined = connect(f"127.0.0.1:{serve(ScriptedLearner(JOINED, []))}").join()
     assert (joined.actor_id, joined.run_id, joined.seed, joined.epsilon) == (3, "a run", 5, 0.25)
     assert (joined.schema, joined.last_seq, joined.newest) == (SCHEMA, 9, ModelVersion(2, 30))
@@ -96,7 +96,7 @@ def test_a_learner_that_comes_late_is_found(
     assert caplog.text.count("waiting for the learner") == 1
 
 
-def test_whoever_is_told_to_stop_does_not_go_on_waiting(
+def test_an_actor_that_is_told_to_stop_does_not_go_on_waiting(
     free_port: int, connect: Connect, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
@@ -115,7 +115,7 @@ def test_a_refusal_for_good_is_not_tried_again(host: LearnerServer, connect: Con
         connect(host.ingest.address, 100 * PATIENCE, incarnation=0).join()
 
 
-def test_what_is_different_in_a_later_answer_is_named_with_both_values(serve: Serve, connect: Connect) -> None:
+def test_settings_that_differ_in_a_later_answer_are_named_with_both_values(serve: Serve, connect: Connect) -> None:
     later = pb.JoinResponse()
     later.CopyFrom(JOINED)
     later.config_json = JOINED.config_json.replace('"c:d"', '"c:d", "params": {"lr": 0.5}').replace("17", "18")
@@ -129,7 +129,7 @@ def test_what_is_different_in_a_later_answer_is_named_with_both_values(serve: Se
     assert before.changes(before) == []
 
 
-def test_another_incarnation_names_the_one_whose_place_it_takes(serve: Serve, connect: Connect) -> None:
+def test_a_new_incarnation_names_the_one_whose_place_it_takes(serve: Serve, connect: Connect) -> None:
     asked: list[pb.JoinRequest] = []
 
     class Learner(ScriptedLearner):

@@ -84,7 +84,7 @@ def test_a_damaged_transfer_is_tried_again(fetch: Fetch, caplog: pytest.LogCaptu
     assert caplog.text.count("a model could not be fetched and is tried again") == 2
 
 
-def test_an_older_model_than_the_one_at_hand_is_not_adopted(fetch: Fetch) -> None:
+def test_a_model_older_than_the_present_one_is_not_adopted(fetch: Fetch) -> None:
     newest = ModelVersion(2, 50)
     learner = scripted(chunks(), chunks(version=ModelVersion(2, 20)), chunks(version=newest))
     fetcher = fetch(learner)
@@ -96,7 +96,7 @@ def test_an_older_model_than_the_one_at_hand_is_not_adopted(fetch: Fetch) -> Non
     assert learner.had == [version_to_pb(version) for version in (NO_MODEL, VERSION, VERSION)]
 
 
-def test_what_changed_is_taken_for_the_model_at_hand(fetch: Fetch) -> None:
+def test_a_delta_is_applied_to_the_present_model(fetch: Fetch) -> None:
     learner = scripted(chunks(), delta_chunks())
     fetcher = fetch(learner)
     for version in (VERSION, NEXT):
@@ -119,6 +119,6 @@ def test_after_a_delta_that_makes_another_model_the_next_is_fetched_whole_and_th
     assert caplog.text.count("a model could not be fetched and is tried again") == 1
 
 
-def test_a_model_that_nobody_announces_is_missed_in_the_end(fetch: Fetch) -> None:
+def test_waiting_for_a_first_model_that_is_never_announced_ends_with_an_error(fetch: Fetch) -> None:
     with pytest.raises(LearnerUnreachableError, match=r"no model came within 0\.05 s"):
         fetch(scripted(chunks())).first(0.05)

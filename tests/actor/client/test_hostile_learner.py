@@ -91,7 +91,7 @@ def test_allowing_gymnasium_and_our_packages_opens_no_door(
 @pytest.mark.parametrize(
     ("config_json", "code"), [("{", 2), ("[" * 200_000, 2), (json.dumps({**cartpole(), "envs_per_actor": 10**9}), 2)]
 )
-def test_a_configuration_that_is_none_ends_the_actor_with_a_message(
+def test_a_configuration_that_is_not_valid_ends_the_actor_with_a_message(
     config_json: str, code: int, serve: Serve, start: Start
 ) -> None:
     joined = naming()

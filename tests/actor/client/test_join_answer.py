@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from actor.client.join_answer import MAX_SEED, check_join, checked_schema, config_from_json
+from actor.client.join_answer import MAX_SEED, read_config, read_join, read_schema
 from common.config.run_config import MAX_ENVS_PER_ACTOR, MAX_SPOOL_BYTES
 from common.data import Column, Schema
 from common.errors import ConfigError, ProtocolMismatchError
@@ -24,16 +24,16 @@ def changed(**changes: Any) -> pb.JoinResponse:
     return response
 
 
-def test_what_a_learner_says_is_taken() -> None:
-    check_join(JOINED)
+def test_an_answer_within_all_bounds_is_read() -> None:
+    read_join(JOINED)
     schema = Schema((Column("obs", "|u1", (4, 84, 84), frames=True), Column("done", "|b1"), Column("reward", "<f4")))
-    assert checked_schema(schema_to_pb(schema)) == schema
+    assert read_schema(schema_to_pb(schema)) == schema
 
 
 @pytest.mark.parametrize("text", ["", "{", "[" * 200_000 + "]" * 200_000, '{"seed": ' + "9" * 6000 + "}"])
-def test_a_configuration_that_is_no_json_is_an_error_of_ours(text: str) -> None:
+def test_a_configuration_that_is_no_json_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="the learner's configuration: expected JSON, found"):
-        config_from_json(text)
+        read_config(text)
 
 
 @pytest.mark.parametrize(
@@ -47,7 +47,7 @@ def test_a_configuration_that_is_no_json_is_an_error_of_ours(text: str) -> None:
 )
 def test_settings_by_which_an_actor_takes_memory_have_bounds(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        config_from_json(json.dumps({**PARTS, **changes}))
+        read_config(json.dumps({**PARTS, **changes}))
 
 
 @pytest.mark.parametrize(
@@ -63,12 +63,12 @@ def test_settings_by_which_an_actor_takes_memory_have_bounds(changes: dict[str, 
 )
 def test_numbers_that_cannot_be_are_refused(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ProtocolMismatchError, match=re.escape(f"the learner's answer: {message}")):
-        check_join(changed(**changes))
+        read_join(changed(**changes))
 
 
 def test_a_learner_that_takes_no_rows_is_refused() -> None:
     with pytest.raises(ProtocolMismatchError, match=r"limits\.max_rows: expected 1 or more, found 0"):
-        check_join(pb.JoinResponse(limits=pb.Limits(max_message_bytes=1 << 20)))
+        read_join(pb.JoinResponse(limits=pb.Limits(max_message_bytes=1 << 20)))
 
 
 @pytest.mark.parametrize(
@@ -84,13 +84,13 @@ def test_a_learner_that_takes_no_rows_is_refused() -> None:
 )
 def test_columns_that_no_item_has_are_refused(column: pb.Column, message: str) -> None:
     with pytest.raises(ProtocolMismatchError, match=message):
-        checked_schema(pb.Schema(columns=[column]))
+        read_schema(pb.Schema(columns=[column]))
 
 
 def test_the_number_of_columns_has_a_bound() -> None:
     columns = [pb.Column(name=str(i), dtype="<f4") for i in range(257)]
     for wrong in ([], columns):
         with pytest.raises(ProtocolMismatchError, match=f"columns: expected 1 to 256, found {len(wrong)}"):
-            checked_schema(pb.Schema(columns=wrong))
+            read_schema(pb.Schema(columns=wrong))
     with pytest.raises(ConfigError, match="distinct names"):
-        checked_schema(pb.Schema(columns=[columns[0], columns[0]]))
+        read_schema(pb.Schema(columns=[columns[0], columns[0]]))

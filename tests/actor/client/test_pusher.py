@@ -33,7 +33,7 @@ CONFIG = '{"env": {"target": "a:b"}, "agent": {"target": "c:d"}, "push": {"windo
 
 @dataclass
 class BreakingLearner(ScriptedLearner):
-    """Stores like the real one. ``breaks[k]`` says how stream k ends: after so many batches, and how.
+    """Stores like the real one. ``breaks[k]`` says after how many batches stream k ends, and in which way.
 
     Ways: "closed" in order, "lost" as by the network, "unacknowledged" the same after storing one more, any other is
     an error key. A stream beyond the script ends when the actor leaves.
@@ -162,7 +162,7 @@ def push(serve: Serve, learner: BreakingLearner, batches: int, pushed: list[int]
         pusher.send(buffer.take(), NO_MODEL)
         if pushed is not None:
             pushed.append(n)
-    wait_for(lambda: not len(pusher._spool) or stopped.is_set(), "everything is acknowledged")
+    wait_for(lambda: not pusher.unacknowledged or stopped.is_set(), "everything is acknowledged")
     was_stopped = stopped.is_set()
     outcome = Outcome(pusher.finish(PATIENCE), pusher.failure, was_stopped)
     stopped.set()

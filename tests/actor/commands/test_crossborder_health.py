@@ -21,12 +21,12 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
         yield made
 
 
-def test_a_learner_that_serves_is_well(host: LearnerServer, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_learner_that_serves_is_reported_as_serving(host: LearnerServer, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--learner", host.ingest.address]) == 0
     assert capsys.readouterr().out == f"{host.ingest.address}: serving\n"
 
 
-def test_nobody_is_not() -> None:
+def test_a_learner_that_does_not_answer_gives_the_exit_code_of_an_unreachable_one() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         port = silent.getsockname()[1]
         assert main(["--learner", f"127.0.0.1:{port}", "--timeout", "0.5"]) == LearnerUnreachableError.exit_code

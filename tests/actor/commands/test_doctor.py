@@ -36,10 +36,10 @@ def test_a_healthy_learner_passes_every_check_and_does_not_notice(host: LearnerS
     assert [re.split("  +", line)[:2] for line in lines] == [["pass", check.name] for check in CHECKS]
     assert "tests.parts:CountingEnv and tests.parts:CheckingAgent make obs <f4 [3]" in lines[6]
     assert (host.actor_table["state"] == ActorState.UNUSED).all()
-    assert (host.control.joins, host._run.memory.committed) == (0, 0)
+    assert (host.control.joins, host.buffer.inserted) == (0, 0)
 
 
-def test_what_differs_here_fails_alone_and_is_what_the_command_ends_with(host: LearnerServer) -> None:
+def test_parts_that_differ_on_this_host_fail_alone_and_end_the_command_with_their_error(host: LearnerServer) -> None:
     lines, error = lines_and_error(host.ingest.address, Trust(allow=("elsewhere",)))
     assert [line[:4] for line in lines if line[0] != " "] == ["pass"] * 6 + ["FAIL"] + ["pass"] * 3
     assert lines[6].startswith(
@@ -50,14 +50,14 @@ def test_what_differs_here_fails_alone_and_is_what_the_command_ends_with(host: L
 
 
 @pytest.mark.parametrize(("ahead", "word"), [(60.0, "ahead"), (-60.0, "behind")])
-def test_a_clock_that_is_wrong(host: LearnerServer, ahead: float, word: str) -> None:
+def test_a_clock_that_is_wrong_fails_with_how_far_it_is_off(host: LearnerServer, ahead: float, word: str) -> None:
     lines, error = lines_and_error(host.ingest.address, ahead=ahead)
     assert isinstance(error, ConfigError)
     assert re.search(rf"FAIL  clock       expected the same time within 5 s, .* s {word}", "\n".join(lines))
 
 
-def test_a_learner_without_a_place(make_config: MakeConfig) -> None:
-    from tests.learner.ingest.test_service import Client
+def test_a_learner_whose_places_are_all_taken_fails_the_room_check(make_config: MakeConfig) -> None:
+    from tests.learner.ingest.by_hand import Client
 
     with LearnerServer(make_config(server={"max_actors": 1, "grace_seconds": 0.5})) as server:
         Client(server).join()
@@ -74,7 +74,7 @@ def silent_port() -> Iterator[int]:
         yield int(taken.getsockname()[1])
 
 
-def test_a_port_where_nobody_listens(silent_port: int) -> None:
+def test_a_port_where_nobody_listens_fails_its_check_and_ends_the_others(silent_port: int) -> None:
     lines, error = lines_and_error(f"127.0.0.1:{silent_port}")
     assert isinstance(error, LearnerUnreachableError)
     assert lines[-2:] == [
@@ -83,14 +83,14 @@ def test_a_port_where_nobody_listens(silent_port: int) -> None:
     ]
 
 
-def test_a_name_that_nobody_knows() -> None:
+def test_a_name_without_an_address_fails_the_first_check_and_ends_the_others() -> None:
     lines, error = lines_and_error("no-such-host.invalid:50051", Trust(insecure=True))
     assert isinstance(error, LearnerUnreachableError)
     assert lines[0].startswith("FAIL  name        'no-such-host.invalid' has no address")
     assert len(lines) == 2
 
 
-def test_a_learner_of_a_release_that_cannot_be_asked() -> None:
+def test_a_learner_of_an_older_release_fails_the_protocol_check() -> None:
     server = grpc.server(ThreadPoolExecutor(1))
     port = server.add_insecure_port("127.0.0.1:0")
     server.start()

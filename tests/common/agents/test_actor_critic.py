@@ -299,11 +299,11 @@ def test_a_network_that_does_not_take_the_observations_is_refused(kind: Kind) ->
 @EACH
 def test_a_synced_model_changes_the_actor_alone(kind: Kind) -> None:
     source, agent = make(kind, seed=1), make(kind, seed=2)
-    others = {name: copies(net) for name, net in agent._nets.items() if name != "actor"}
+    others = {name: copies(net) for name, net in agent.nets.items() if name != "actor"}
     assert set(agent.model_info()) == set(agent.actor.state_dict())
     agent.sync_model(model_of(source))
     assert same(copies(agent.actor), copies(source.actor))
-    assert all(same(copies(agent._nets[name]), kept) for name, kept in others.items())
+    assert all(same(copies(agent.nets[name]), kept) for name, kept in others.items())
 
 
 @EACH
@@ -324,8 +324,8 @@ def test_saved_parameters_are_restored_with_all_networks(kind: Kind) -> None:
         trained.opt(memory())
     assert not same(copies(trained.critics), copies(trained.critics_tgt))
     fresh.load_params(trained.save_params())
-    for name, net in trained._nets.items():
-        assert same(copies(fresh._nets[name]), copies(net)), name
+    for name, net in trained.nets.items():
+        assert same(copies(fresh.nets[name]), copies(net)), name
 
 
 @EACH
@@ -338,7 +338,7 @@ def test_the_parameters_of_another_network_are_refused(kind: Kind, other: dict[s
 @EACH
 def test_parameters_that_lack_any_one_network_are_refused(kind: Kind) -> None:
     agent = make(kind)
-    for missing in agent._nets:
+    for missing in agent.nets:
         params = {name: v for name, v in agent.save_params().items() if not name.startswith(f"{missing}.")}
         with pytest.raises(CheckpointError, match="does not fit"):
             agent.load_params(params)

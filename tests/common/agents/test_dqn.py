@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from common.agents.dqn import DQN, DQNConfig
-from common.agents.networks import Dueling, Mlp
+from common.agents.networks import DuelingNetwork, Mlp
 from common.data import Array, Model, ModelVersion
 from common.errors import CheckpointError, ConfigError, PluginError
 from common.interfaces import EnvSpec
@@ -422,7 +422,7 @@ def test_dueling_asks_either_network_for_one_output_more_and_learns(network: str
         spec(), seed=0, dueling=True, lr=0.01, batch_size=16, discount_factor=0.9, soft_update_interval=10, **own
     )
     for net in (agent.qnet, agent.qnet_tgt):
-        assert isinstance(net, Dueling)
+        assert isinstance(net, DuelingNetwork)
         assert net.net(torch.zeros(1, 2)).shape == (1, 3)
         assert net(torch.zeros(1, 2)).shape == (1, 2)
     for _ in range(400):

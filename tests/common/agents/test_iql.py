@@ -74,7 +74,7 @@ def test_the_critics_never_ask_the_policy() -> None:
         for _ in range(5):
             agent.opt(memory())
     for name in ("critics", "critics_tgt", "value"):
-        assert same(copies(agents[0]._nets[name]), copies(agents[1]._nets[name])), name
+        assert same(copies(agents[0].nets[name]), copies(agents[1].nets[name])), name
 
 
 def test_the_values_loss_changes_no_critic() -> None:

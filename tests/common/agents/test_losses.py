@@ -12,18 +12,23 @@ from common.agents.losses import (
     critic_loss,
     double_q_value,
     ent_coef_loss,
+    exp_weight,
+    expectile_loss,
     greedy_value,
     least_value,
     policy_loss,
     quantile_huber_loss,
-    smoothed,
+    smooth_action,
     soft_policy_loss,
     soft_value,
+    softmax_weight,
     squashed_gaussian,
     td_target,
+    weighted_imitation_loss,
 )
 
 VALUES = st.floats(-100, 100, width=32)
+ADVANTAGES = st.lists(st.floats(-20, 20, width=32), min_size=1, max_size=8)
 
 
 def tensor(*values: float) -> torch.Tensor:
@@ -136,7 +141,7 @@ def test_the_policy_loss_is_minus_the_first_critics_mean() -> None:
 
 def test_smoothing_noise_is_clipped_first_and_the_action_then() -> None:
     action, noise = torch.tensor([[0.0, 0.0, 0.9, -0.9]]), torch.tensor([[0.1, -7.0, 7.0, -0.2]])
-    torch.testing.assert_close(smoothed(action, noise, 0.5), torch.tensor([[0.1, -0.5, 1.0, -1.0]]))
+    torch.testing.assert_close(smooth_action(action, noise, 0.5), torch.tensor([[0.1, -0.5, 1.0, -1.0]]))
 
 
 def test_the_soft_value_subtracts_the_log_probability_and_the_loss_is_minus_its_mean() -> None:
@@ -222,3 +227,45 @@ def test_a_target_may_hold_several_returns_of_each_item() -> None:
     returns = torch.tensor([[10.0, 20.0], [30.0, 40.0]])  # [N, B]
     found = td_target(tensor(1.0, 2.0), torch.tensor([False, True]), returns, tensor(0.5, 0.5))
     assert found.tolist() == [[6.0, 2.0], [16.0, 2.0]]
+
+
+# Imitation.
+
+
+@given(ADVANTAGES, st.floats(0.05, 0.95))
+def test_the_expectile_loss_is_that_of_the_slow_formula(errors: list[float], tau: float) -> None:
+    slow = math.fsum(abs(tau - (1.0 if u < 0 else 0.0)) * u * u for u in errors) / len(errors)
+    assert float(expectile_loss(tensor(*errors), tau)) == pytest.approx(slow, rel=1e-5, abs=1e-6)
+
+
+@pytest.mark.parametrize(("tau", "expectile"), [(0.5, 5.0), (0.9, 9.0), (0.1, 1.0)])
+def test_the_expectile_of_zero_and_ten_is_where_the_loss_is_least(tau: float, expectile: float) -> None:
+    """``tau * (10 - e) = (1 - tau) * e``, so ``e = 10 tau``."""
+    estimate = torch.tensor(expectile, requires_grad=True)
+    expectile_loss(tensor(0.0, 10.0) - estimate, tau).backward()  # type: ignore[no-untyped-call]
+    assert estimate.grad is not None
+    assert float(estimate.grad) == pytest.approx(0.0, abs=1e-5)
+
+
+@given(ADVANTAGES, st.floats(0.1, 10))
+def test_weights_are_the_bounded_exponentials_of_the_advantage(advantages: list[float], inv_lambda: float) -> None:
+    slow = [min(math.exp(inv_lambda * a), 100.0) for a in advantages]
+    assert exp_weight(tensor(*advantages), inv_lambda, 100.0).tolist() == pytest.approx(slow, rel=1e-3)
+
+
+def test_an_advantage_beyond_all_bounds_has_the_greatest_weight() -> None:
+    assert exp_weight(tensor(1e6, -1e6), 10.0, 100.0).tolist() == [100.0, 0.0]
+
+
+@given(ADVANTAGES, st.floats(0.1, 10))
+def test_softmax_weights_are_the_exponentials_over_their_mean(advantages: list[float], inv_lambda: float) -> None:
+    most = max(advantages)
+    exponentials = [math.exp(inv_lambda * (a - most)) for a in advantages]
+    slow = [e / (math.fsum(exponentials) / len(exponentials)) for e in exponentials]
+    found = softmax_weight(tensor(*advantages), inv_lambda)
+    assert found.tolist() == pytest.approx(slow, rel=1e-3, abs=1e-6)
+    assert float(found.mean()) == pytest.approx(1.0, rel=1e-4)
+
+
+def test_the_imitation_loss_is_minus_the_mean_of_weighted_log_probabilities() -> None:
+    assert float(weighted_imitation_loss(tensor(-1.0, -2.0, 3.0), tensor(1.0, 0.5, 2.0))) == pytest.approx(-4 / 3)

@@ -1,9 +1,10 @@
-"""A restored agent learns on as if nothing had happened: same batches, same parameters, bit by bit."""
+"""Agents of networks learn on when restored, bit by bit; learn in train mode; and capture only known code."""
 
 from __future__ import annotations
 
 import copy
 import json
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,20 +14,23 @@ import numpy as np
 import pytest
 import safetensors.torch
 import torch
+from torch import nn
 
+from common.agents.awac import AWAC
 from common.agents.bc import BC
 from common.agents.dqn import DQN
 from common.agents.iql import IQL
 from common.agents.iqn import IQN
+from common.agents.network_agent import NetworkAgent, Update, adam, find_objects
 from common.agents.sac import SAC
 from common.agents.td3 import TD3
 from common.envs import spec_of
 from common.errors import CheckpointError
-from common.interfaces import Agent, TrainingState
+from common.interfaces import Agent, EnvSpec, TrainingState
 from common.processors import OneStep
-from common.testing import items_of, play
+from common.testing import ItemMemory, check_agent, items_of, play
 from common.testing.agents import MakeAgent
-from common.testing.play import ItemMemory
+from tests.common.agents import parts
 
 SMALL: dict[str, Any] = {"units": (8,), "batch_size": 8}
 AGENTS: dict[str, tuple[MakeAgent, str]] = {
@@ -98,3 +102,142 @@ def test_the_state_of_another_network_or_agent_is_refused() -> None:
         DQN(spec, seed=0, units=(9,)).load_training_state(state)
     with pytest.raises(CheckpointError, match=r"DQN: the saved state does not fit this agent: '_rng'"):
         DQN(spec, seed=0, units=(8,)).load_training_state(TrainingState(state.tensors))
+
+
+# What is captured.
+
+
+class MyDQN(DQN):
+    """A user's own class: whatever it overrides may do something else in each call."""
+
+
+def test_only_classes_and_networks_of_this_system_are_captured_unless_asked_for() -> None:
+    spec = spec_of(gymnasium.make("CartPole-v1"))
+    own: dict[str, Any] = {"network": {"target": "tests.common.agents.test_network_agent:Normalised"}}
+    nature: dict[str, Any] = {"network": {"target": "common.agents.networks:NatureCnn", "params": {"hidden": 4}}}
+    pictures = EnvSpec(gymnasium.spaces.Box(0, 255, (1, 36, 36), np.uint8), spec.action_space)
+    assert DQN(spec, seed=0).is_captured
+    assert DQN(pictures, seed=0, **nature).is_captured
+    assert not DQN(spec, seed=0, update="eager").is_captured
+    assert not DQN(spec, seed=0, **own).is_captured
+    assert DQN(spec, seed=0, update="captured", **own).is_captured
+    assert not MyDQN(spec, seed=0).is_captured
+    assert MyDQN(spec, seed=0, update="captured").is_captured
+    assert not Update(dict, {}).captured
+
+
+def test_an_agent_that_is_told_to_compute_eagerly_captures_nothing() -> None:
+    agent = SAC(spec_of(gymnasium.make("Pendulum-v1")), seed=0, **SMALL)
+    assert agent.is_captured
+    agent.compute_eagerly()
+    assert not agent.is_captured
+
+
+def test_optimisers_are_found_in_lists_and_dicts_under_the_names_of_their_places() -> None:
+    adams = [adam([nn.Parameter(torch.zeros(1))], lr=0.1) for _ in range(3)]
+    named = {"alone": adams[0], "listed": [None, adams[1]], "by": {"name": (adams[2],)}}
+    found = dict(find_objects(torch.optim.Optimizer, named.items()))
+    assert found == {"alone": adams[0], "listed.1": adams[1], "by.name.0": adams[2]}
+
+
+# Train mode: batch normalisation and dropout do in it what they are made for, and acting is a fixed function.
+
+
+OBS = gymnasium.spaces.Box(-np.inf, np.inf, (3,), np.float32)
+DISCRETE, BOX = gymnasium.spaces.Discrete(2), gymnasium.spaces.Box(-1, 1, (1,), np.float32)
+KINDS: list[tuple[type[NetworkAgent], str]] = [(DQN, "qnet"), (IQN, "qnet")]
+KINDS += [(kind, name) for kind in (SAC, TD3, AWAC, IQL) for name in ("actor", "critics")]
+
+
+class Normalised(nn.Module):
+    """A user's network with batch normalisation and, if asked for, dropout."""
+
+    def __init__(self, in_shape: Sequence[int], out_dim: int, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm1d(in_shape[0])
+        self.layers = nn.Sequential(nn.Linear(in_shape[0], 8), nn.Dropout(dropout), nn.Linear(8, out_dim))
+
+    def forward(self, obs: torch.Tensor) -> torch.Tensor:
+        return self.layers(self.norm(obs.float()))  # type: ignore[no-any-return]
+
+
+def make(kind: type[NetworkAgent], dropout: float = 0.0, **params: Any) -> Any:
+    network = {"target": "tests.common.agents.test_network_agent:Normalised", "params": {"dropout": dropout}}
+    actions = DISCRETE if kind in (DQN, IQN) else BOX
+    make_one: Any = kind
+    return make_one(spec=EnvSpec(OBS, actions), seed=0, network=network, batch_size=32, **params)
+
+
+def memory(kind: type[NetworkAgent]) -> ItemMemory:
+    rng = np.random.default_rng(0)
+    is_discrete = kind in (DQN, IQN)
+    rows = [
+        (
+            rng.normal(5, 3, 3).astype(np.float32),
+            int(rng.integers(2)) if is_discrete else rng.uniform(-1, 1, 1).astype(np.float32),
+            1.0,
+            rng.normal(5, 3, 3).astype(np.float32),
+            False,
+            False,
+        )
+        for _ in range(64)
+    ]
+    return ItemMemory(parts.items_of(rows, np.int64 if is_discrete else np.float32))
+
+
+def norms(net: nn.Module) -> list[nn.BatchNorm1d]:
+    return [module for module in net.modules() if isinstance(module, nn.BatchNorm1d)]
+
+
+@pytest.mark.parametrize(("kind", "name"), KINDS)
+@pytest.mark.parametrize("update", ["eager", "captured"])
+def test_statistics_of_batch_normalisation_follow_the_data(kind: type[NetworkAgent], name: str, update: str) -> None:
+    agent, replay = make(kind, update=update), memory(kind)
+    agent.train()
+    for _ in range(60):
+        agent.opt(replay)
+    for norm in norms(getattr(agent, name)):
+        assert norm.running_mean is not None
+        assert norm.running_mean.tolist() == pytest.approx([5.0] * 3, abs=1.0)
+        assert not norm.training
+
+
+def test_the_target_has_the_statistics_of_the_online_network() -> None:
+    agent, replay = make(DQN, soft_update_interval=5, tau=0.5), memory(DQN)
+    for _ in range(5):
+        agent.opt(replay)
+    (online,), (target,) = norms(agent.qnet), norms(agent.qnet_tgt)
+    assert online.running_mean is not None
+    assert target.running_mean is not None
+    assert torch.equal(online.running_mean, target.running_mean)
+    agent.opt(replay)
+    assert not torch.equal(online.running_mean, target.running_mean), "a target learns no statistics of its own"
+
+
+@pytest.mark.parametrize("kind", [DQN, SAC])
+def test_captured_updates_are_the_eager_ones_bit_for_bit(kind: type[NetworkAgent]) -> None:
+    found = []
+    for update in ("eager", "captured"):
+        agent, replay = make(kind, dropout=0.5, update=update), memory(kind)
+        torch.manual_seed(7)  # Dropout draws from torch's own generator.
+        for _ in range(10):
+            agent.opt(replay)
+        found.append({name: value.clone() for name, value in agent.save_params().items()})
+    assert all(torch.equal(value, found[1][name]) for name, value in found[0].items())
+
+
+@pytest.mark.parametrize("kind", [DQN, SAC])
+def test_acting_drops_nothing_and_depends_on_no_other_row(kind: type[NetworkAgent]) -> None:
+    agent, replay = make(kind, dropout=0.5), memory(kind)
+    agent.opt(replay)
+    agent.eval()
+    obs = np.random.default_rng(1).normal(5, 3, (16, 3)).astype(np.float32)
+    together = agent.sample(obs)
+    assert np.array_equal(together, agent.sample(obs))
+    singly = np.concatenate([agent.sample(obs[i : i + 1]) for i in range(16)])
+    np.testing.assert_allclose(together, singly, rtol=1e-4, atol=1e-5)
+
+
+def test_the_whole_check_passes() -> None:
+    network = {"target": "tests.common.agents.test_network_agent:Normalised", "params": {"dropout": 0.1}}
+    check_agent(partial(DQN, network=network, batch_size=16), gymnasium.make("CartPole-v1"))

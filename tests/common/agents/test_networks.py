@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from common.agents.networks import (
     Critics,
-    Dueling,
+    DuelingNetwork,
     EntropyCoef,
     Head,
     ImpalaCnn,
@@ -189,15 +189,15 @@ def test_a_network_that_does_not_take_the_shapes_is_refused() -> None:
 
 def test_dueling_values_are_the_value_and_what_advantages_differ_from_their_mean() -> None:
     streams = torch.tensor([[10.0, 1.0, 2.0, 6.0], [-1.0, 0.0, 0.0, 0.0]])
-    found = Dueling(nn.Identity())(streams)
+    found = DuelingNetwork(nn.Identity())(streams)
     assert found.tolist() == [[8.0, 9.0, 13.0], [-1.0, -1.0, -1.0]]
 
 
 def test_whatever_is_added_to_all_advantages_the_mean_of_dueling_values_is_the_value() -> None:
     net, obs = Mlp((3,), 5, (8,)), torch.rand(7, 3)
-    torch.testing.assert_close(Dueling(net)(obs).mean(dim=1), net(obs)[:, 0])
+    torch.testing.assert_close(DuelingNetwork(net)(obs).mean(dim=1), net(obs)[:, 0])
     shifted = net(obs) + torch.tensor([0.0, *[3.0] * 4])
-    torch.testing.assert_close(Dueling(nn.Identity())(shifted), Dueling(net)(obs))
+    torch.testing.assert_close(DuelingNetwork(nn.Identity())(shifted), DuelingNetwork(net)(obs))
 
 
 # Critics.

@@ -3,12 +3,18 @@ from __future__ import annotations
 import math
 
 import numpy as np
+import pytest
 import torch
 from gymnasium.spaces import Box
 from torch import nn
+from torch.distributions import Categorical, Normal
 
 from common.agents.actions import ActionScale
-from common.agents.policies import GreedyActor, GreedyQ
+from common.agents.networks import Mlp
+from common.agents.policies import CategoricalPolicy, GaussianConfig, GaussianPolicy, GreedyActor, GreedyQ
+from common.errors import ConfigError
+from common.settings import validate
+from tests.common.agents.parts import fix_outputs
 
 
 def test_the_action_of_the_highest_value_is_given_as_the_environment_takes_it() -> None:
@@ -25,3 +31,66 @@ def test_an_actors_means_are_squashed_and_given_within_the_bounds() -> None:
     means, deviations = [0.0, math.atanh(0.5)], [7.0, -7.0]
     torch.testing.assert_close(policy(torch.tensor([means + deviations])), torch.tensor([[0.0, 7.5]]))
     assert policy(torch.tensor([[100.0, -100.0]])).tolist() == [[2.0, 0.0]], "a policy without deviations, at both ends"
+
+
+# Random ones.
+
+
+def generator() -> torch.Generator:
+    return torch.Generator().manual_seed(0)
+
+
+def gaussian(*means: float, lstd: float = 0.0, **limits: float) -> GaussianPolicy:
+    """A policy with these means before tanh, whatever it observes."""
+    policy = GaussianPolicy(Mlp((3,), len(means), ()), len(means), GaussianConfig(**limits))
+    fix_outputs(policy.mean, *means)
+    policy.lstd.data.fill_(lstd)
+    return policy
+
+
+@torch.no_grad()
+def test_the_log_probability_is_that_of_a_normal_distribution_around_tanh() -> None:
+    policy = gaussian(0.5, -2.0, lstd=-0.7)
+    action = torch.tensor([[0.1, 0.2], [-1.0, 1.0]])
+    normal = Normal(torch.tensor([0.5, -2.0]).tanh(), math.exp(-0.7))
+    slow = normal.log_prob(action).sum(dim=1)  # type: ignore[no-untyped-call]
+    torch.testing.assert_close(policy.log_prob(torch.zeros(2, 3), action), slow)
+
+
+def test_actions_at_the_bounds_have_finite_likelihoods_and_gradients() -> None:
+    policy = gaussian(50.0, lstd=-50.0)
+    log_prob = policy.log_prob(torch.zeros(2, 3), torch.tensor([[1.0], [-1.0]]))
+    log_prob.sum().backward()  # type: ignore[no-untyped-call]
+    assert torch.isfinite(log_prob).all()
+    assert all(p.grad is not None and torch.isfinite(p.grad).all() for p in policy.parameters())
+
+
+@pytest.mark.parametrize(("asked", "held"), [(-9.0, -4.0), (5.0, -1.5), (-2.0, -2.0)])
+@torch.no_grad()
+def test_the_standard_deviation_is_kept_within_its_limits(asked: float, held: float) -> None:
+    drawn = gaussian(0.2, lstd=asked, min_lstd=-4.0, max_lstd=-1.5).sample(torch.zeros(20_000, 3), generator())
+    assert drawn.mean().item() == pytest.approx(math.tanh(0.2), abs=0.01)
+    assert drawn.std().item() == pytest.approx(math.exp(held), rel=0.03)
+
+
+@torch.no_grad()
+def test_drawn_actions_are_clipped_and_the_greedy_one_is_tanh_of_the_mean() -> None:
+    policy = gaussian(0.5, -0.5)
+    drawn = policy.sample(torch.zeros(1000, 3), generator())
+    assert (drawn.min().item(), drawn.max().item()) == (-1.0, 1.0)
+    torch.testing.assert_close(policy.greedy(torch.zeros(1, 3)), torch.tensor([[0.5, -0.5]]).tanh())
+
+
+def test_limits_the_wrong_way_round_are_refused() -> None:
+    with pytest.raises(ConfigError, match=r"min_lstd \(3\.0\) is above max_lstd \(2\.0\)"):
+        validate(GaussianConfig, {"min_lstd": 3.0}, "agent.params")
+
+
+@torch.no_grad()
+def test_a_categorical_policy_draws_and_scores_by_its_logits() -> None:
+    policy, obs = CategoricalPolicy(Mlp((3,), 3, ())), torch.zeros(30_000, 3)
+    fix_outputs(policy.logits, 0.0, 1.0, -1.0)
+    shares = Categorical(logits=torch.tensor([0.0, 1.0, -1.0])).probs
+    drawn = policy.sample(obs, generator())
+    torch.testing.assert_close(drawn.bincount() / len(obs), shares, rtol=0.0, atol=0.01)
+    torch.testing.assert_close(policy.log_prob(obs[:3], torch.arange(3)), shares.log())

@@ -15,7 +15,7 @@ from common.processors import NStep
 
 
 class AgentWithoutConfig:
-    """Its parameters are those of its signature."""
+    """An agent whose parameters are those of its signature."""
 
     def __init__(self, spec: EnvSpec, *, seed: int, epsilon: float, device: str, discount_factor: float = 0.8) -> None:
         """Keeps nothing."""
@@ -26,7 +26,7 @@ class HalfAsLong(NStep):
 
 
 class OwnProcessor:
-    """A user's step processor with a discount of its own meaning."""
+    """A user's step processor whose ``discount_factor`` means something else."""
 
     def __init__(self, discount_factor: float = 0.5) -> None:
         self.discount_factor = discount_factor
@@ -83,7 +83,7 @@ def test_two_different_discount_factors_are_refused(agent: dict[str, Any], proce
             build_parts(config, seed=0)
 
 
-def test_the_same_value_in_both_places_is_good() -> None:
+def test_the_same_discount_factor_in_both_places_is_accepted() -> None:
     run({"params": {"discount_factor": 0.9}}, {"params": {"discount_factor": 0.9}}).check()
 
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from common.config.nested import assign, overlay
+from common.config.nested import assign, flatten, overlay
 
 
 @pytest.mark.parametrize(
@@ -18,7 +18,7 @@ from common.config.nested import assign, overlay
         ({"a": 1}, {}, {"a": 1}),
     ],
 )
-def test_changes_are_laid_over_values_section_by_section(
+def test_values_are_overlaid_section_by_section(
     values: dict[str, Any], changes: dict[str, Any], expected: dict[str, Any]
 ) -> None:
     before = repr(values)
@@ -32,3 +32,13 @@ def test_a_number_among_the_keys_is_found_as_it_is_written() -> None:
     assign(values, "actors.2=5")
     assign(values, "actors.3=7")
     assert values == {"actors": {1: {"lr": 0.2}, 2: 5, "3": 7}}
+
+
+def test_nested_values_are_flattened_to_their_paths() -> None:
+    values = {"env": {"target": "a:b", "params": {"n": 1, "list": [1, 2]}}, "envs_per_actor": 2, "empty": {}}
+    assert flatten(values) == {
+        "env.target": "a:b",
+        "env.params.n": 1,
+        "env.params.list": [1, 2],
+        "envs_per_actor": 2,
+    }

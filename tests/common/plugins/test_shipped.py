@@ -12,7 +12,7 @@ import common.agents
 from common import processors
 from common.agents import networks
 from common.interfaces import Agent
-from common.plugins import loading
+from common.plugins import part_loading
 from common.plugins.shipped import OWN_PACKAGES, SHIPPED
 
 
@@ -23,6 +23,10 @@ def classes_in(*modules: object) -> Iterator[type]:
             is_defined_there = getattr(found, "__module__", "") == getattr(module, "__name__", None)
             if inspect.isclass(found) and is_defined_there and name[0] != "_" and not inspect.isabstract(found):
                 yield found
+
+
+def is_step_processor(part: type) -> bool:
+    return all(hasattr(part, name) for name in ("schema", "reset", "process"))
 
 
 def agent_modules() -> list[object]:
@@ -38,7 +42,7 @@ def test_every_agent_is_listed() -> None:
 
 
 def test_every_step_processor_is_listed() -> None:
-    assert named([part for part in classes_in(processors) if hasattr(part, "process")]) == SHIPPED["step processor"]
+    assert named([part for part in classes_in(processors) if is_step_processor(part)]) == SHIPPED["step processor"]
 
 
 def test_every_network_that_a_configuration_can_name_is_listed() -> None:
@@ -53,9 +57,9 @@ def test_every_network_that_a_configuration_can_name_is_listed() -> None:
 
 @pytest.mark.parametrize("target", sorted(SHIPPED["environment"]))
 def test_every_factory_of_environments_exists(target: str) -> None:
-    assert inspect.isfunction(loading.load_part(target))
+    assert inspect.isfunction(part_loading.load_part(target))
 
 
-def test_all_else_of_ours_is_out_of_reach() -> None:
+def test_every_shipped_part_is_in_a_package_of_ours_or_of_gymnasium() -> None:
     packages = {target.partition(":")[0].partition(".")[0] for targets in SHIPPED.values() for target in targets}
     assert packages <= {*OWN_PACKAGES, "gymnasium"}

@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+import random
+
 import pytest
 
-from common.process.clocks import Bucket, Deadline, Every, Stillness
+from common.process.clocks import Backoff, Bucket, Deadline, Every, Stillness
 
 
 class Clock:
@@ -48,7 +50,7 @@ def test_steps_taken_at_a_stride_are_due_as_often_as_single_ones(interval: int |
 
 
 @pytest.mark.parametrize("interval", [0, None])
-def test_an_interval_of_nothing_is_never_due(interval: int | None) -> None:
+def test_with_an_interval_of_0_or_none_no_step_is_due(interval: int | None) -> None:
     assert not any(Every(interval).due(step) for step in range(10))
 
 
@@ -62,7 +64,7 @@ def test_a_bucket_gives_its_size_at_once_and_then_its_rate() -> None:
     assert sum(bucket.take() for _ in range(10)) == 3, "never more than its size"
 
 
-def test_looking_into_a_bucket_takes_nothing() -> None:
+def test_asking_whether_a_bucket_is_empty_takes_no_token() -> None:
     bucket = Bucket(rate=1.0, size=1.0, clock=Clock())
     assert not bucket.is_empty()
     assert bucket.take()
@@ -82,10 +84,30 @@ def test_stillness_counts_from_the_last_change() -> None:
     assert stillness.seconds() == 0.0
 
 
-def test_a_time_in_which_nobody_could_look_is_no_stillness() -> None:
+def test_a_time_in_which_this_process_was_stopped_is_no_stillness() -> None:
     clock = Clock()
     stillness = Stillness(lambda: 0, clock)
     clock.now += 1.0
     assert stillness.seconds() == 1.0
     clock.now += 3600.0
     assert stillness.seconds() == 0.0
+
+
+def test_delays_lie_anywhere_below_a_ceiling_that_doubles_up_to_the_highest() -> None:
+    backoffs = [Backoff(first=0.1, highest=5.0, rng=random.Random(seed)) for seed in range(200)]
+    for ceiling in [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0]:
+        delays = [backoff.next_delay() for backoff in backoffs]
+        assert 0 <= min(delays) < 0.05 * ceiling
+        assert 0.95 * ceiling < max(delays) <= ceiling
+
+
+def test_after_a_reset_delays_are_short_again() -> None:
+    backoff = Backoff(first=0.1, highest=5.0, rng=random.Random(0))
+    assert max(backoff.next_delay() for _ in range(20)) > 0.1
+    backoff.reset()
+    assert backoff.next_delay() <= 0.1
+
+
+def test_backing_off_for_days_never_overflows() -> None:
+    backoff = Backoff(first=0.1, highest=5.0)
+    assert all(backoff.next_delay() <= 5.0 for _ in range(5000))

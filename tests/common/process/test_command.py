@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import argparse
 import json
 import shlex
 import subprocess
@@ -10,7 +11,7 @@ import pytest
 import shtab
 
 from common.errors import AddressError
-from common.process.command import SHELLS, Parser, at_least, positive, tell_error
+from common.process.command import SHELLS, Parser, at_least, positive, run_command, tell_error
 from tests.conftest import ROOT
 
 
@@ -26,7 +27,7 @@ def parser() -> Parser:
 
 
 def refusal(parser: Parser, line: str, capsys: pytest.CaptureFixture[str]) -> str:
-    """What is said of a wrong command line."""
+    """The error message for a wrong command line."""
     with pytest.raises(SystemExit) as ended:
         parser.parse_args(shlex.split(line))
     assert ended.value.code == 2
@@ -48,29 +49,29 @@ def refusal(parser: Parser, line: str, capsys: pytest.CaptureFixture[str]) -> st
         ("--leaves green --minutes long", "argument --minutes: expected a number above 0, found 'long'"),
     ],
 )
-def test_what_is_wrong_is_answered_with_what_is_right(
+def test_an_error_in_the_options_names_what_is_expected(
     parser: Parser, capsys: pytest.CaptureFixture[str], line: str, answer: str
 ) -> None:
     assert refusal(parser, line, capsys) == f"brew: error: {answer}"
 
 
-def test_an_option_nothing_is_like_is_answered_with_all_there_are(
+def test_an_unknown_option_without_a_similar_one_is_answered_with_all_options(
     parser: Parser, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert "(known: --cups, --help, --leaves," in refusal(parser, "--xyzzy", capsys)
 
 
-def test_what_follows_two_dashes_is_no_option(parser: Parser) -> None:
+def test_words_after_two_dashes_are_no_options(parser: Parser) -> None:
     parser.add_argument("words", nargs="*", help="more")
     assert parser.parse_args(["--leaves", "green", "--", "--leafs"]).words == ["--leafs"]
 
 
-def test_values_are_read(parser: Parser) -> None:
+def test_values_of_options_are_converted(parser: Parser) -> None:
     found = parser.parse_args(shlex.split("--leaves=black --cups 2 --minutes 1.5"))
     assert (found.leaves, found.cups, found.minutes, found.log_format) == ("black", 2, 1.5, "text")
 
 
-def test_help_says_what_it_is_for_and_how_it_is_used(parser: Parser) -> None:
+def test_help_shows_the_purpose_of_a_command_and_examples(parser: Parser) -> None:
     text = parser.format_help()
     assert "brew: makes tea." in text
     assert "examples:\n  brew --leaves green\n\nexit codes: docs/exit-codes.md" in text
@@ -106,14 +107,14 @@ def test_completion_without_shtab_names_the_extra_that_has_it(
     assert told.endswith("pip install 'crossborder[learner]'")
 
 
-def test_an_error_ends_with_where_to_read_on(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_error_ends_with_the_place_in_the_docs(capsys: pytest.CaptureFixture[str]) -> None:
     assert tell_error("brew", AddressError("port 1 is taken\nand port 2"), "text") == 5
     assert capsys.readouterr().err == (
         "brew: port 1 is taken\nbrew: and port 2\nbrew: exit code 5: docs/exit-codes.md#exit-code-5\n"
     )
 
 
-def test_machines_read_of_an_error_as_of_everything_else() -> None:
+def test_in_json_an_error_is_a_record_of_the_log() -> None:
     lines = (
         "from common.process.command import tell_error",
         "from common.errors import AddressError",
@@ -127,3 +128,17 @@ def test_machines_read_of_an_error_as_of_everything_else() -> None:
     entry = json.loads(done.stderr)
     assert (done.returncode, entry["level"]) == (5, "CRITICAL")
     assert entry["message"] == "port 1 is taken\nexit code 5: docs/exit-codes.md#exit-code-5"
+
+
+def test_a_command_that_is_run_acts_on_its_words_and_an_error_is_told_with_its_code(
+    parser: Parser, capsys: pytest.CaptureFixture[str]
+) -> None:
+    seen: list[str] = []
+
+    def fail(_: argparse.Namespace) -> None:
+        raise AddressError("port 1 is taken")
+
+    assert run_command(parser, ["--leaves", "green"], lambda arguments: seen.append(arguments.leaves)) == 0
+    assert seen == ["green"]
+    assert run_command(parser, ["--leaves", "green"], fail) == AddressError.exit_code
+    assert capsys.readouterr().err.startswith("brew: port 1 is taken\nbrew: exit code 5: ")

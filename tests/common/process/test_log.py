@@ -14,7 +14,7 @@ from tests.conftest import ROOT
 
 
 def written(setup: str, call: str = "warning('look out')", returns: int = 0) -> str:
-    """What a process of its own writes to stderr."""
+    """The lines that a process writes to stderr."""
     logger = "logging.getLogger('deep.inside')"
     lines = ("import logging", "from common.process.log import setup_logging", setup, f"{logger}.{call}")
     code = "\n".join(lines)
@@ -27,11 +27,11 @@ def match(pattern: str, text: str) -> bool:
     return re.fullmatch(pattern, text) is not None
 
 
-def test_people_read_time_level_and_name() -> None:
+def test_a_line_of_text_has_time_level_and_logger() -> None:
     assert match(r"\d\d:\d\d:\d\d WARNING deep\.inside: look out\n", written("setup_logging()"))
 
 
-def test_machines_read_one_object_per_line() -> None:
+def test_a_line_of_json_is_one_object() -> None:
     entry = json.loads(written("setup_logging(form='json')"))
     assert entry.keys() == {"time", "level", "logger", "message"}
     assert (entry["level"], entry["logger"], entry["message"]) == ("WARNING", "deep.inside", "look out")
@@ -67,7 +67,7 @@ def test_an_exception_is_part_of_its_object() -> None:
     assert (json.loads(line)["message"], json.loads(line)["exception"]) == ("it broke", "ZeroDivisionError: zero")
 
 
-def test_what_ends_a_process_and_what_warns_are_objects_too() -> None:
+def test_uncaught_exceptions_and_warnings_are_objects_too() -> None:
     died = written("setup_logging(form='json')", "parent and __import__('warnings').warn('old') or 1 / 0", returns=1)
     warned, ended = (json.loads(line) for line in died.splitlines())
     assert (warned["logger"], warned["level"]) == ("py.warnings", "WARNING")
@@ -75,7 +75,7 @@ def test_what_ends_a_process_and_what_warns_are_objects_too() -> None:
     assert ended["exception"].startswith("Traceback")
 
 
-def test_a_level_that_is_not_wanted_is_not_written() -> None:
+def test_a_record_below_the_level_is_not_written() -> None:
     assert written("setup_logging('ERROR')") == ""
     assert json.loads(written("setup_logging('DEBUG', 'json')", "debug('d')"))["message"] == "d"
 
@@ -90,7 +90,7 @@ def test_a_terminal_shares_its_screen_with_the_live_display() -> None:
 RECORD = {"level": "WARNING", "logger": "a.b", "message": "100 %s"}
 
 
-def test_a_record_of_a_child_is_one_of_ours_under_the_childs_name(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_record_of_a_child_is_logged_under_the_childs_name(caplog: pytest.LogCaptureFixture) -> None:
     relog("worker-3", json.dumps({**RECORD, "exception": "Traceback\n  here"}))
     (record,) = caplog.records
     assert (record.name, record.levelno, record.getMessage()) == ("worker-3.a.b", logging.WARNING, "100 %s")
@@ -107,7 +107,7 @@ def test_a_record_of_a_child_below_the_level_is_left_out(caplog: pytest.LogCaptu
     "line",
     ["100 % sure", "", "3.5", "[1]", "{}", '{"level": "LOUD", "logger": "a", "message": ""}', '{"level": "INFO"}'],
 )
-def test_other_words_of_a_child_are_information(caplog: pytest.LogCaptureFixture, line: str) -> None:
+def test_other_lines_of_a_child_are_logged_as_information(caplog: pytest.LogCaptureFixture, line: str) -> None:
     caplog.set_level(logging.INFO, "worker-3")
     relog("worker-3", line)
     assert [(r.name, r.levelno, r.getMessage()) for r in caplog.records] == [("worker-3", logging.INFO, line)]
@@ -125,7 +125,7 @@ def test_a_line_of_grpcs_core_in_a_child_keeps_its_level(
 @pytest.mark.parametrize(
     ("form", "given", "then"), [("json", "", "NONE"), ("text", "", "ERROR"), ("json", "INFO", "INFO")]
 )
-def test_grpcs_core_is_quiet_where_machines_read_unless_somebody_wants_to_hear_it(
+def test_grpcs_core_is_quiet_in_json_unless_its_variable_is_set(
     monkeypatch: pytest.MonkeyPatch, form: LogFormat, given: str, then: str
 ) -> None:
     monkeypatch.setenv("GRPC_VERBOSITY", given)
@@ -135,7 +135,7 @@ def test_grpcs_core_is_quiet_where_machines_read_unless_somebody_wants_to_hear_i
     assert os.environ["GRPC_VERBOSITY"] == then
 
 
-def test_something_frequent_is_due_at_most_once_in_a_while_and_the_rest_is_counted() -> None:
+def test_a_throttled_message_is_due_once_in_an_interval_and_the_others_are_counted() -> None:
     now = 0.0
     seldom = LogThrottle(10.0, clock=lambda: now)
     assert [seldom.due() for _ in range(4)] == [0, None, None, None]
@@ -145,7 +145,7 @@ def test_something_frequent_is_due_at_most_once_in_a_while_and_the_rest_is_count
     assert [seldom.due(), seldom.due()] == [4, None]
 
 
-def test_a_strangers_text_cannot_pass_for_ours() -> None:
+def test_a_strangers_text_cannot_look_like_our_log() -> None:
     forged = "it broke\n12:00:00 INFO learner: all is well\r\x1b[2J\u202e\x85next"
     assert quote(forged).splitlines() == ["| it broke", "| 12:00:00 INFO learner: all is well", "| ?[2J?", "| next"]
 

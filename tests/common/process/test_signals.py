@@ -5,21 +5,21 @@ import signal
 
 import pytest
 
-from tests.common.conftest import Bear
+from tests.common.process.conftest import StartChild
 from tests.conftest import PATIENCE
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_the_first_signal_asks_for_an_orderly_end(bear: Bear, number: int, code: int) -> None:
-    child = bear("signalled", orderly=True, prompt=True)
+def test_the_first_signal_asks_for_an_orderly_end(start_child: StartChild, number: int, code: int) -> None:
+    child = start_child("signalled", orderly=True, prompt=True)
     assert child.next_event(PATIENCE) == {"exit_code_before": 0}
     os.kill(child.pid, number)
     assert child.next_event(PATIENCE) == {"asked": True}
     assert child.wait(PATIENCE) == code
 
 
-def test_the_second_signal_ends_at_once(bear: Bear) -> None:
-    child = bear("signalled", orderly=True, prompt=False)
+def test_the_second_signal_ends_at_once(start_child: StartChild) -> None:
+    child = start_child("signalled", orderly=True, prompt=False)
     child.next_event(PATIENCE)
     os.kill(child.pid, signal.SIGTERM)
     assert child.next_event(PATIENCE) == {"asked": True}
@@ -29,8 +29,8 @@ def test_the_second_signal_ends_at_once(bear: Bear) -> None:
     assert child.events.empty(), "it was not asked again"
 
 
-def test_a_signal_before_anything_can_be_stopped_ends_at_once(bear: Bear) -> None:
-    child = bear("signalled", orderly=False, prompt=False)
+def test_a_signal_before_there_is_an_orderly_end_ends_at_once(start_child: StartChild) -> None:
+    child = start_child("signalled", orderly=False, prompt=False)
     child.next_event(PATIENCE)
     os.kill(child.pid, signal.SIGTERM)
     assert child.next_event(PATIENCE) == {"interrupted": True}
@@ -38,6 +38,8 @@ def test_a_signal_before_anything_can_be_stopped_ends_at_once(bear: Bear) -> Non
 
 
 @pytest.mark.parametrize(("ignores", "code"), [(True, 5), (False, -signal.SIGTERM)])
-def test_a_signal_that_comes_when_all_is_over_changes_nothing(bear: Bear, *, ignores: bool, code: int) -> None:
-    """Python takes our handlers away before it has ended; a signal that is not ignored kills it then."""
-    assert bear("late", ignores=ignores).wait(PATIENCE) == code
+def test_a_signal_after_the_exit_code_is_decided_changes_nothing(
+    start_child: StartChild, *, ignores: bool, code: int
+) -> None:
+    """Python removes our handlers before it has exited; then a signal that is not ignored kills the process."""
+    assert start_child("late", ignores=ignores).wait(PATIENCE) == code

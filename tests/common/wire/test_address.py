@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from common.errors import ConfigError
-from common.wire.address import split_address
+from common.wire.address import is_loopback, split_address
 
 
 @pytest.mark.parametrize(
@@ -18,6 +18,23 @@ def test_an_address_is_a_host_and_a_port(address: str, parts: tuple[str, int]) -
     "address",
     ["", "host", ":1", "host:", "host:http", "host:-1", "host:65536", "host:1.5", "host:²", "::1", "::1:50051"],
 )
-def test_anything_else_is_no_address(address: str) -> None:
+def test_a_text_of_another_form_is_no_address(address: str) -> None:
     with pytest.raises(ConfigError, match=rf"expected HOST:PORT or \[IPv6\]:PORT, found '{address}'"):
         split_address(address)
+
+
+@pytest.mark.parametrize(
+    ("host", "loopback"),
+    [
+        ("127.0.0.1", True),
+        ("127.1.2.3", True),
+        ("::1", True),
+        ("localhost", True),
+        ("0.0.0.0", False),
+        ("::", False),
+        ("192.168.1.5", False),
+        ("gpu-host", False),
+    ],
+)
+def test_a_loopback_host_is_reachable_from_this_machine_only(host: str, *, loopback: bool) -> None:
+    assert is_loopback(host) is loopback

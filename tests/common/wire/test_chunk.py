@@ -1,12 +1,13 @@
 from __future__ import annotations
 
 import itertools
+import struct
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from common.wire.chunk import parse_chunk, serialize_chunk
+from common.wire.chunk import checksum, parse_chunk, serialize_chunk
 from common.wire.pb import crossborder_pb2 as pb
 
 HEAD = pb.GetModelResponse(
@@ -36,7 +37,7 @@ def test_a_message_is_parsed_whatever_the_order_of_its_fields(data: bytes) -> No
         assert head == pb.GetModelResponse(version=HEAD.version, checksum=7, offset=8)
 
 
-def test_fields_of_a_later_protocol_are_passed_over() -> None:
+def test_unknown_fields_of_a_later_protocol_are_ignored() -> None:
     later = b"\xf8\x07\x01" + b"\xfa\x07\x02xx" + b"\xf9\x07" + bytes(8) + b"\xfd\x07" + bytes(4)
     head, found = parse_chunk(later + serialize_chunk(HEAD, b"data"))
     assert found.tobytes() == b"data"
@@ -50,7 +51,7 @@ def test_a_message_without_data_has_empty_data() -> None:
 
 
 def data_of(message: bytes) -> bytes | None:
-    """None if it is refused."""
+    """The data of a message; None if the message is refused."""
     try:
         return parse_chunk(message)[1].tobytes()
     except ValueError:
@@ -90,3 +91,13 @@ def test_protobuf_parses_the_same_from_every_message_that_is_accepted(message: b
         assert whole.data == data
         whole.ClearField("data")
         assert whole == head
+
+
+@given(st.binary(max_size=40), st.integers(0, 39), st.integers(1, 255))
+def test_a_checksum_adds_up_words_and_sees_a_changed_byte(data: bytes, place: int, change: int) -> None:
+    padded = data + bytes(-len(data) % 8)
+    words = struct.unpack(f"<{len(padded) // 8}Q", padded)
+    assert checksum(data) == sum(words) % 2**64
+    if place < len(data):
+        changed = data[:place] + bytes([data[place] ^ change]) + data[place + 1 :]
+        assert checksum(changed) != checksum(data)

@@ -31,7 +31,7 @@ PAIR = Schema((Column("n", "<i8"), Column("xy", "<f4", (2,))))
 
 @st.composite
 def filled(draw: st.DrawFn) -> tuple[Schema, int, Items]:
-    """A schema and items that fit it, finite, now and then strided."""
+    """A schema, a number of rows, and items that fit: finite, some of them strided."""
     schema = draw(SCHEMAS)
     rows = draw(st.integers(0, 5))
     items: Items = {}
@@ -90,7 +90,7 @@ def test_a_value_that_is_not_finite_is_refused_with_its_column_and_row(value: fl
         decode(PAIR, 3, encode(PAIR, items, 3))
 
 
-def test_what_is_decoded_cannot_be_written_by_mistake() -> None:
+def test_decoded_columns_are_read_only() -> None:
     decoded = decode(PAIR, 1, bytes(16)).columns
     with pytest.raises(ValueError, match="read-only"):
         decoded["n"][0] = 1
@@ -142,7 +142,7 @@ def test_too_few_or_too_many_frames_and_parts_of_one_are_refused_with_the_sizes(
         decode(STACKED, 2, payload)
 
 
-def test_as_many_frames_as_there_are_positions_are_taken() -> None:
+def test_as_many_frames_as_positions_are_accepted() -> None:
     assert len(decode(STACKED, 2, TWO + bytes(10 * 6)).frames) == 16
 
 
@@ -178,14 +178,3 @@ def test_batches_encoded_together_are_the_payload_of_all_rows(schema: Schema, si
     assert len(together) == len(encode(schema, items, start)), "no frame is there twice"
     for name, column in unpack(schema, decode(schema, start, together)).items():
         np.testing.assert_array_equal(column, items[name])
-
-
-def test_each_of_the_batches_is_whole_by_itself_too() -> None:
-    buffer = ItemBuffer(STACKED)
-    for n in range(20):
-        items = stacked_items(np.array([n]))
-        buffer.add(items, 1)
-        for column in items.values():
-            column.fill(0)  # Pushed arrays may be used again at once.
-        for name, column in buffer.take().items(STACKED).items():
-            np.testing.assert_array_equal(column, stacked_items(np.array([n]))[name])

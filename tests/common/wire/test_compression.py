@@ -17,16 +17,16 @@ SCREEN = bytes(7056)
 
 
 @given(st.binary())
-def test_what_is_compressed_comes_back(data: bytes) -> None:
+def test_compressed_data_is_decompressed_to_the_same(data: bytes) -> None:
     assert decompress(compress(data), len(data)) == data
 
 
-def test_what_cannot_be_compressed_grows_by_a_few_bytes_only() -> None:
+def test_incompressible_data_grows_by_a_few_bytes_only() -> None:
     noise = np.random.default_rng(0).bytes(1 << 20)
     assert len(compress(noise)) < len(noise) + 64
 
 
-def test_a_bomb_is_refused_from_what_it_states() -> None:
+def test_a_decompression_bomb_is_refused_by_the_size_that_it_states() -> None:
     with pytest.raises(RefusedError, match="expected a content size of up to 7055 bytes, found 7056"):
         decompress(compress(SCREEN), 7055)
 
@@ -38,7 +38,10 @@ def test_a_frame_that_does_not_state_its_size_is_refused() -> None:
 
 
 def lying(frame: bytes) -> bytes:
-    """It holds more than it states: the size of 7056 is two bytes, less 256, after magic and descriptor."""
+    """The frame with a stated size below its real size of 7056.
+
+    The size is the two bytes after magic number and descriptor, less 256 (RFC 8878, 3.1.1.1.4).
+    """
     stated = (7056 - 256).to_bytes(2, "little")
     assert frame[5:7] == stated
     return frame[:5] + bytes(2) + frame[7:]

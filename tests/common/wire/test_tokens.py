@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from common.errors import ConfigError
-from common.wire.tokens import ACTOR_VARIABLE, UNNAMED, Token, Tokens, TokenSource, format_tokens
+from common.wire.tokens import ACTOR_VARIABLE, UNNAMED, Token, Tokens, TokenSource, authorization, bearer, format_tokens
 
 FIRST, SECOND = "first-token-of-all", "second-token-of-all"
 
@@ -40,7 +40,7 @@ def test_a_file_that_every_user_can_read_is_warned_of(path: Path, caplog: pytest
     assert f"every user of this host can read it; chmod 600 {path}" in caplog.text
 
 
-def test_a_file_goes_before_the_file_of_the_environment_and_that_before_a_token_in_it(path: Path) -> None:
+def test_a_given_file_precedes_the_environments_file_which_precedes_the_environments_token(path: Path) -> None:
     other = path.with_name("other")
     other.write_text(SECOND)
     environment = {f"{ACTOR_VARIABLE}_FILE": str(other), ACTOR_VARIABLE: "third-token-of-all"}
@@ -69,3 +69,18 @@ def test_a_file_without_proper_tokens_is_an_error_that_shows_none(path: Path, te
     with pytest.raises(ConfigError, match=message) as error:
         Tokens.find(path, ACTOR_VARIABLE, {})
     assert "short" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("metadata", "token"),
+    [
+        ([("user-agent", "x"), authorization(FIRST)], FIRST),
+        ([("authorization", f"bEARER {FIRST} ")], FIRST),
+        ([("authorization", f"Basic {FIRST}")], ""),
+        ([("authorization", FIRST)], ""),
+        ([("authorization", "")], ""),
+        ([], ""),
+    ],
+)
+def test_a_token_is_read_from_the_metadata_of_a_call(metadata: list[tuple[str, str]], token: str) -> None:
+    assert bearer(metadata) == token

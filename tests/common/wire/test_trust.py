@@ -1,14 +1,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from common.errors import ConfigError
-from common.wire.channel import watch_credentials
-from common.wire.trust import Trust
-from tests.conftest import ROOT, Command
+from common.process.command import Parser
+from common.wire.trust import Trust, add_learner_options, read_trust
+from tests.conftest import Command
 
 
 @pytest.mark.parametrize(
@@ -33,18 +34,12 @@ def test_tls_is_spoken_to_other_hosts_and_wherever_a_file_is_given(
         ({"insecure": True, "ca": "ca.pem"}, "--insecure: expected none of ca beside it"),
         ({"insecure": True, "token_file": "t"}, "--insecure: expected none of token_file beside it"),
         ({"certificate": "c.pem"}, "--certificate and --key: expected both or neither"),
-        ({"ca": "no.pem"}, "CA file no.pem: cannot be read"),
-        ({"token_file": "no.token"}, "token file no.token: cannot be read"),
-        ({"certificate": "no.pem", "key": "no.key"}, "private key no.key: cannot be read"),
-        ({"ca": "pyproject.toml"}, "CA file pyproject.toml: expected certificates in PEM"),
     ],
 )
-def test_what_contradicts_itself_or_names_no_file_of_the_kind_is_refused(
-    trust: dict[str, Any], message: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(ROOT)
+@pytest.mark.parametrize("host", ["gpu-host", "127.0.0.1"])
+def test_settings_that_contradict_each_other_are_refused(host: str, trust: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        watch_credentials("gpu-host:1", Trust(**trust))
+        Trust(**trust).uses_tls(host)
 
 
 def test_the_command_refuses_contradicting_options(start: Callable[..., Command]) -> None:
@@ -63,7 +58,34 @@ def test_the_command_refuses_contradicting_options(start: Callable[..., Command]
         ("gpu-host", ("mine", "any"), True),
     ],
 )
-def test_only_a_learner_on_this_host_may_name_anything_unasked(
+def test_only_a_learner_on_this_host_may_name_any_code_by_default(
     host: str, allow: tuple[str, ...], *, anything: bool
 ) -> None:
     assert Trust(allow=allow).allows_anything(host) is anything
+
+
+def read(*options: str) -> Trust:
+    """The trust that a command line describes."""
+    parser = Parser("test", "A command.", "test")
+    add_learner_options(parser, "the caller")
+    return read_trust(Trust, parser.parse_args(options))
+
+
+def test_trust_is_read_from_the_options_of_a_command() -> None:
+    assert read("--learner", "gpu-host:1", "--ca", "ca.pem", "--token-file", "t") == Trust(
+        ca=Path("ca.pem"),
+        token_file=Path("t"),
+    )
+    assert read("--learner", "gpu-host:1", "--insecure") == Trust(insecure=True)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--learner", "gpu-host"], "address: expected HOST:PORT"),
+        (["--learner", "gpu-host:1", "--insecure", "--ca", "ca.pem"], "--insecure: expected none of ca beside it"),
+    ],
+)
+def test_options_that_name_no_learner_or_contradict_each_other_are_refused(options: list[str], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        read(*options)

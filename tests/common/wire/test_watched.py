@@ -43,7 +43,7 @@ def test_a_change_that_cannot_be_read_is_logged_once_and_the_value_stays(
     assert watched.get() == [22]
 
 
-def test_what_cannot_be_read_at_the_start_is_an_error(path: Path) -> None:
+def test_files_that_cannot_be_read_at_the_start_are_an_error(path: Path) -> None:
     path.write_text("none")
     with pytest.raises(ConfigError, match="expected a number"):
         Watched([path], lambda: number_in(path))

@@ -7,16 +7,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from common.wire.pb import crossborder_pb2 as pb
 from learner.commands.replay_inspect import main
 from learner.loop.in_turns import train_in_turns
 from learner.loop.server import LearnerServer, train_async
-from learner.replay.inspection import Histogram, Inspection
 from tests.conftest import MakeConfig
-from tests.learner.ingest.test_service import Client, Talk
+from tests.learner.ingest.by_hand import Client, Talk
 
 
 def inspect(run: Path, capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
@@ -81,12 +79,6 @@ def test_a_run_in_turns_with_frames_has_no_actors(make_config: MakeConfig, capsy
     assert "frames ever stored" in capsys.readouterr().out
 
 
-def test_nothing_is_written(host: LearnerServer) -> None:
-    inspection = Inspection(host._run.dir.path)
-    with pytest.raises(ValueError, match="read-only"):
-        inspection.memory.columns["reward"][0] = 1.0
-
-
 @pytest.mark.parametrize("make", [lambda path: None, lambda path: path.mkdir()], ids=["missing", "empty"])
 def test_what_is_no_run_is_said(
     tmp_path: Path, make: Callable[[Path], None], capsys: pytest.CaptureFixture[str]
@@ -96,14 +88,3 @@ def test_what_is_no_run_is_said(
     assert main([str(tmp_path / "cartpole-2")]) == 4
     expected = "no readable replay memory" if (tmp_path / "cartpole-2").exists() else "did you mean"
     assert expected in capsys.readouterr().err
-
-
-def test_a_histogram_counts_every_value_also_equal_ones() -> None:
-    assert Histogram.of(np.empty(0)) is None
-    same = Histogram.of(np.full(7, 3.0))
-    assert same is not None
-    assert (sum(same.counts), same.low, same.high) == (7, 3.0, 3.0)
-    assert same.edges()[-1] == pytest.approx(4.0)
-    spread = Histogram.of(np.arange(100.0))
-    assert spread is not None
-    assert spread.counts == [5] * 20

@@ -9,16 +9,13 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import closing
 
 import pytest
 
-from common.errors import RefusedError
 from common.wire.pb import crossborder_pb2 as pb
-from learner.commands.admin_client import AdminClient, AdminTrust
 from learner.loop.server import LearnerServer
 from tests.conftest import PATIENCE, ROOT, Command, MakeConfig, wait_for
-from tests.learner.ingest.test_service import Client, Talk
+from tests.learner.ingest.by_hand import Client, Talk
 
 Start = Callable[..., Command]
 
@@ -124,14 +121,6 @@ def test_a_terminal_shows_it_live_until_ctrl_c(watched: LearnerServer) -> None:
         status.kill()
         status.wait()
         os.close(leader)
-
-
-def test_a_learner_answers_no_admins_unless_it_is_to(host: LearnerServer) -> None:
-    with (
-        closing(AdminClient(host.ingest.address, AdminTrust())) as client,
-        pytest.raises(RefusedError, match=r"answers no admins; start it with --set server\.admin=true"),
-    ):
-        client.look()
 
 
 def test_a_learner_that_cannot_be_reached(start: Start) -> None:

@@ -10,7 +10,8 @@ import numpy as np
 
 from common.data import Column, Schema
 from common.parts import Parts
-from learner.replay.memory import ReplayMemory, ReplayWriter
+from learner.replay.memory import ReplayMemory
+from learner.replay.writer import ReplayWriter
 from learner.storage.rundir import RunDir
 
 NUMBERED = Schema((Column("n", "<i8"), Column("x", "<f4")))

@@ -48,7 +48,7 @@ def load(dataset: Chunks, memory: ReplayMemory, *, whole: bool = False, kept: bo
     """The numbers of the items in the replay afterwards, oldest first."""
     rules = ValueRules(SCHEMA, {}, {"x": "count"} if kept else {"x": "refuse"})
     load_dataset(dataset, parts_of(SCHEMA), memory, rules, 8, whole=whole)
-    items = ReplayReader(memory).whole(np.arange(memory.first(), memory.committed))
+    items = ReplayReader(memory).read(np.arange(memory.first(), memory.committed))
     assert items is not None
     return list(map(int, items["n"]))
 

@@ -5,12 +5,16 @@ from typing import Any
 
 import gymnasium
 import numpy as np
+import pytest
 import torch
 
 from common.config.run_config import EvaluatorConfig
 from common.data import Array, Model, Record
+from common.envs import build_env
+from common.errors import ConfigError
 from common.interfaces import Agent, Evaluation, ReplayBuffer
-from learner.evaluation.evaluator import DefaultEvaluator, build_evaluator
+from common.plugins.part_config import EnvConfig
+from learner.evaluation.evaluator import DefaultEvaluator, build_eval_env, build_evaluator
 
 
 class SeedEnv(gymnasium.Env[Array, Any]):
@@ -33,6 +37,15 @@ class SeedEnv(gymnasium.Env[Array, Any]):
         seed = self.seeds[-1] or 0
         done = self.steps == 3
         return np.zeros(1, np.float32), float(seed), done and seed % 2 == 0, done and seed % 2 == 1, {}
+
+
+class WideEnv(SeedEnv):
+    """Observations as wide as it is asked for."""
+
+    def __init__(self, width: int, episodes: int = 0) -> None:
+        super().__init__()
+        self.observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (width,), np.float32)
+        self.episodes = episodes
 
 
 class Idle(Agent):
@@ -91,3 +104,17 @@ class Longest:
 def test_an_own_evaluator_is_named_in_the_configuration() -> None:
     config = EvaluatorConfig(target=f"{__name__}:Longest", params={"bonus": 0.5}, episodes=3, seed=1)
     assert build_evaluator(SeedEnv(), config).evaluate(Idle()).score == 9.5
+
+
+def test_the_environment_of_evaluations_has_the_params_of_its_own() -> None:
+    config = EnvConfig(target=f"{__name__}:WideEnv", params={"width": 2}, eval_params={"episodes": 9})
+    training = build_env(config.for_evaluation())
+    env = build_eval_env(config, training)
+    assert env.unwrapped.episodes == 9  # type: ignore[attr-defined]
+
+
+def test_spaces_that_are_not_those_of_training_are_refused() -> None:
+    config = EnvConfig(target=f"{__name__}:WideEnv", params={"width": 2}, eval_params={"width": 3})
+    training = WideEnv(width=2)
+    with pytest.raises(ConfigError, match=r"env.eval_params: expected the spaces of training, .*\(2,\).*\(3,\)"):
+        build_eval_env(config, training)

@@ -43,12 +43,12 @@ def inline(directory: Path, env: SeedEnv, abandoned: threading.Event) -> InlineS
 def test_an_inline_score_is_known_at_once_and_the_agent_itself_becomes_the_best(tmp_path: Path) -> None:
     scoring, agent = inline(tmp_path, SeedEnv(), threading.Event()), Idle()
     agent.train()
-    scored = scoring.begin(agent, MOMENT)
-    assert scored is not None
-    assert (scored.moment, scored.evaluation.score) == (MOMENT, 4.5)
+    finished = scoring.begin(agent, MOMENT)
+    assert finished is not None
+    assert (finished.moment, finished.evaluation.score) == (MOMENT, 4.5)
     assert agent.is_train
-    assert scoring.finished(wait=True) is None
-    scoring.keep_best(agent, scored)
+    assert scoring.poll(wait=True) is None
+    scoring.keep_best(agent, finished)
     meta = load_params(tmp_path / "best")[1]
     assert (meta["opt_steps"], meta["samples_total"], meta["seconds"], meta["score"]) == (12, 34, 5.6, 4.5)
 

@@ -8,7 +8,7 @@ import pytest
 
 from common.errors import PluginError, RunDirectoryError
 from common.plugins.part_config import PluginConfig
-from learner.evaluation.video import filmed
+from learner.evaluation.video import filming
 from tests.parts import CountingEnv
 
 CART_POLE = PluginConfig(target="gymnasium:make", params={"id": "CartPole-v1"})
@@ -38,7 +38,7 @@ class Shy(CountingEnv):
     ],
 )
 def test_an_environment_without_pictures_is_refused(tmp_path: Path, config: PluginConfig, message: str) -> None:
-    with pytest.raises(PluginError, match=message), filmed(config, tmp_path / "videos", "best"):
+    with pytest.raises(PluginError, match=message), filming(config, tmp_path / "videos", "best"):
         pytest.fail("there is nothing to film")
 
 
@@ -47,7 +47,7 @@ def test_what_is_not_installed_is_named(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setitem(sys.modules, missing, None)
     with (
         pytest.raises(PluginError, match=r"pip install 'crossborder\[video\]'"),
-        filmed(CART_POLE, tmp_path / "videos", "best"),
+        filming(CART_POLE, tmp_path / "videos", "best"),
     ):
         pytest.fail("there is nothing to film with")
 
@@ -56,6 +56,6 @@ def test_a_directory_that_cannot_be_written_is_an_error_with_its_cause(tmp_path:
     (tmp_path / "file").write_text("")
     with (
         pytest.raises(RunDirectoryError, match="file/videos: videos cannot be written: Not a directory"),
-        filmed(CART_POLE, tmp_path / "file" / "videos", "best"),
+        filming(CART_POLE, tmp_path / "file" / "videos", "best"),
     ):
         pytest.fail("there is no place for a film")

@@ -13,9 +13,9 @@ from common.config.server_config import LimitsConfig
 from learner.ingest import admission
 from learner.ingest.admission import Admission
 from learner.ingest.audit import AuditLog
-from learner.ingest.counts import IngestCounts
 from learner.ingest.gate import Gate
-from learner.ingest.limits import Limits
+from learner.ingest.limits import CallLimits
+from learner.ingest.refusals import IngestCounts
 from tests.conftest import PATIENCE
 
 SECONDS = PATIENCE
@@ -25,7 +25,7 @@ SECONDS = PATIENCE
 async def health_stub(directory: Path) -> AsyncIterator[health_pb2_grpc.HealthAsyncStub]:
     """Of a server on this host that asks for no token."""
     counts = IngestCounts()
-    limits, audit = Limits(LimitsConfig(), 16, counts), AuditLog(directory / "audit.jsonl")
+    limits, audit = CallLimits(LimitsConfig(), 16, counts), AuditLog(directory / "audit.jsonl")
     server = grpc.aio.server(interceptors=[Admission(Gate({}, open_health=True), limits, counts, audit, SECONDS)])
     health_pb2_grpc.add_HealthServicer_to_server(health.aio.HealthServicer(), server)
     port = server.add_insecure_port("127.0.0.1:0")
@@ -37,7 +37,7 @@ async def health_stub(directory: Path) -> AsyncIterator[health_pb2_grpc.HealthAs
         await server.stop(None)
 
 
-def test_a_stream_of_health_ends_after_a_time_and_health_is_told_again(
+def test_a_health_stream_ends_after_a_time_and_may_be_opened_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(admission, "WATCH_SECONDS", 0.1)
@@ -50,7 +50,7 @@ def test_a_stream_of_health_ends_after_a_time_and_health_is_told_again(
     assert asyncio.run(watch_twice()) == [[health_pb2.HealthCheckResponse.SERVING]] * 2
 
 
-def test_a_method_that_there_is_not_is_told_to_callers_who_may_ask(tmp_path: Path) -> None:
+def test_a_caller_who_may_ask_is_told_that_a_method_does_not_exist(tmp_path: Path) -> None:
     async def ask() -> grpc.StatusCode:
         async with health_stub(tmp_path) as stub:
             with pytest.raises(grpc.aio.AioRpcError) as refused:

@@ -63,13 +63,13 @@ def test_lines_beyond_the_rate_are_left_out_and_the_next_line_tells_how_many(
     assert entries(path)[-1]["events_left_out"] == 50
 
 
-def test_no_text_is_long_and_none_makes_another_line(audit: AuditLog, path: Path) -> None:
+def test_long_texts_are_cut_and_line_breaks_make_no_further_line(audit: AuditLog, path: Path) -> None:
     audit.note("join", "ok", host="x\n" * 1000)
     (entry,) = entries(path)
     assert len(entry["host"]) == MAX_TEXT
 
 
-def test_old_files_go_so_that_the_log_is_bounded(path: Path, clock: Clock) -> None:
+def test_the_oldest_file_is_overwritten_so_that_the_log_is_bounded(path: Path, clock: Clock) -> None:
     audit = AuditLog(path, max_bytes=200, clock=clock)
     for pid in range(100):
         audit.note("join", "ok", pid=pid)
@@ -79,7 +79,7 @@ def test_old_files_go_so_that_the_log_is_bounded(path: Path, clock: Clock) -> No
     assert entries(path)[-1]["pid"] == 99
 
 
-def test_a_log_that_cannot_be_written_is_told_and_stops_nothing(
+def test_an_audit_log_that_cannot_be_written_is_logged_and_stops_nothing(
     path: Path, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     AuditLog(path / "nowhere", clock=clock).note("join", "ok")

@@ -8,7 +8,7 @@ import pytest
 
 from learner.ingest.descriptors import (
     LOOK_SECONDS,
-    MOST,
+    MAX_LIMIT,
     RESERVED,
     DescriptorWatch,
     connections_within,
@@ -28,7 +28,7 @@ def hard() -> Iterator[int]:
 
 def test_the_soft_limit_is_raised_to_the_hard_one_within_bounds(hard: int) -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (512, hard))
-    wanted = MOST if hard == resource.RLIM_INFINITY else min(hard, MOST)
+    wanted = MAX_LIMIT if hard == resource.RLIM_INFINITY else min(hard, MAX_LIMIT)
     assert raise_descriptor_limit() == wanted
     assert resource.getrlimit(resource.RLIMIT_NOFILE) == (wanted, hard)
 
@@ -47,7 +47,7 @@ def test_connections_leave_descriptors_for_files_and_scrapers(caplog: pytest.Log
     assert "only 40 of 100 connections fit" in caplog.text
 
 
-def test_it_is_told_once_when_most_descriptors_are_taken(caplog: pytest.LogCaptureFixture) -> None:
+def test_the_log_warns_once_when_most_descriptors_are_taken(caplog: pytest.LogCaptureFixture) -> None:
     clock, found = Clock(), iter([10, 80, 90, 10, 85])
     watch = DescriptorWatch(100, lambda: next(found), clock)
     for _ in range(5):

@@ -6,14 +6,19 @@ from typing import Any
 import pytest
 
 from common.config.server_config import LimitsConfig
+from common.data import ModelVersion
 from common.wire.tokens import UNNAMED
-from learner.ingest.caller import Caller, Role, address_of
-from learner.ingest.counts import IngestCounts
-from learner.ingest.limits import MAX_ACCOUNTS, Limits, OverLimitError
+from learner.ingest.gate import Caller, Role, peer_address
+from learner.ingest.limits import ACTIVE_SECONDS, MAX_ACCOUNTS, AddressIds, CallLimits, ModelRepeats, ReplayShare
+from learner.ingest.refusals import IngestCounts, OverLimitError
 from tests.common.process.test_clocks import Clock
 
 JOIN, HEALTH = "/crossborder.v1.LearnerService/Join", "/grpc.health.v1.Health/Check"
+
+
 STATUS = "/crossborder.v1.AdminService/Status"
+
+
 FLEET = 16
 
 
@@ -25,7 +30,7 @@ def peer(host: int, port: int = 50000) -> str:
     return f"ipv4:10.0.{host >> 8}.{host & 255}:{port}"
 
 
-class Limited(Limits):
+class Limited(CallLimits):
     """With a clock that is set by hand, and counts to look at."""
 
     def __init__(self, **config: Any) -> None:
@@ -39,7 +44,7 @@ class Limited(Limits):
         refused = 0
         for _ in range(times):
             try:
-                self.join(caller(host, name=name))
+                self.count_join(caller(host, name=name))
             except OverLimitError:
                 refused += 1
         return times - refused
@@ -50,21 +55,7 @@ class Limited(Limits):
             stack.enter_context(self.call(of, lambda _, of=of: self.ended.append(of)))  # type: ignore[misc]
 
 
-@pytest.mark.parametrize(
-    ("name", "address"),
-    [
-        ("ipv4:10.0.0.5:50123", "10.0.0.5"),
-        ("ipv6:%5B2001:db8:1:2:3:4:5:6%5D:50123", "2001:db8:1:2::/64"),
-        ("ipv6:%5B2001:db8:1:2:9:9:9:9%5D:1", "2001:db8:1:2::/64"),
-        ("ipv6:%5B::ffff:10.0.0.5%5D:50123", "10.0.0.5"),
-        ("ipv6:%5Bfe80::1%25eth0%5D:50123", "fe80::/64"),
-    ],
-)
-def test_ports_and_the_lower_half_of_ipv6_do_not_make_another_address(name: str, address: str) -> None:
-    assert address_of(name) == address
-
-
-def test_as_many_may_join_at_once_as_there_can_be_actors_and_then_so_many_a_second() -> None:
+def test_a_whole_fleet_may_join_at_once_and_then_a_limited_number_a_second() -> None:
     limits = Limited(address_joins_per_second=5.0)
     assert limits.joins(100) == FLEET
     limits.clock.now += 2.0
@@ -118,7 +109,7 @@ def test_a_short_call_always_gets_a_place_from_the_account_that_holds_most(metho
         limits.hold(held, host=3, times=3, method=method)
         assert limits.ended == []
         limits.hold(held, host=1, times=2, method=method)
-        assert [address_of(of.peer) for of in limits.ended] == ["10.0.0.3", "10.0.0.3"]
+        assert [peer_address(of.peer) for of in limits.ended] == ["10.0.0.3", "10.0.0.3"]
         assert limits.counts.over_limit[limit] == 2
     assert limits.counts.open_calls[limit] == 0
 
@@ -126,20 +117,136 @@ def test_a_short_call_always_gets_a_place_from_the_account_that_holds_most(metho
 def test_wrong_tokens_hold_up_no_call_that_has_a_right_one() -> None:
     limits = Limited(address_failures_per_second=1.0)
     for _ in range(10):
-        limits.failed(peer(1))
+        limits.count_failure(peer(1))
     with pytest.raises(OverLimitError, match="address failures"):
-        limits.failed(peer(1))
-    limits.failed(peer(2))
+        limits.count_failure(peer(1))
+    limits.count_failure(peer(2))
     with ExitStack() as held:
         limits.hold(held, host=1)
         limits.hold(held, host=1, method=STATUS)
         limits.hold(held, host=1, method=HEALTH)
     limits.clock.now += 1.0
-    limits.failed(peer(1))
+    limits.count_failure(peer(1))
 
 
-def test_addresses_beyond_number_are_forgotten_and_not_kept() -> None:
+def test_only_a_limited_number_of_accounts_is_remembered() -> None:
     limits = Limited()
     for host in range(MAX_ACCOUNTS + 10):
-        limits.failed(peer(host))
+        limits.count_failure(peer(host))
     assert len(limits._accounts) == MAX_ACCOUNTS
+
+
+GREEDY = 99
+
+
+CAPACITY = 10_000
+
+
+class Shared(ReplayShare):
+    """With a clock that is set by hand."""
+
+    def __init__(self, multiple: float | None = 4.0) -> None:
+        self.clock = Clock()
+        super().__init__(CAPACITY, multiple, self.clock)
+
+    def run(self, seconds: float, *, honest: int, honest_rows: int, greedy_rows: int) -> tuple[int, float]:
+        """Each tenth of a second every honest actor stores; the greedy one whenever it may.
+
+        Returns:
+            The items that the greedy actor has stored, and the longest pause of an honest one.
+        """
+        stored, longest, end = 0, 0.0, self.clock.now + seconds
+        while self.clock.now < end:
+            self.clock.now += 0.1
+            for actor in range(honest):
+                self.note_batch(actor, honest_rows)
+                longest = max(longest, self.seconds_to_wait(actor))
+            if not self.seconds_to_wait(GREEDY):
+                self.note_batch(GREEDY, greedy_rows)
+                stored += greedy_rows
+        return stored, longest
+
+
+def test_an_actor_alone_may_replace_the_whole_replay_as_fast_as_it_can() -> None:
+    shared = Shared()
+    stored, _ = shared.run(10.0, honest=0, honest_rows=0, greedy_rows=CAPACITY)
+    assert stored >= 99 * CAPACITY
+
+
+def test_among_others_a_greedy_actor_fills_four_times_their_mean_and_they_do_not_notice() -> None:
+    shared = Shared()
+    first, longest = shared.run(30.0, honest=4, honest_rows=10, greedy_rows=CAPACITY // 16)
+    second, _ = shared.run(60.0, honest=4, honest_rows=10, greedy_rows=CAPACITY // 16)
+    assert longest == 0
+    assert CAPACITY / 2 < first < 2 * CAPACITY, "at once the share that it may have, half, then slowly"
+    assert second <= 60 * 10 * 4 * 10, "no more than the others together"
+
+
+def test_beside_slow_actors_a_greedy_one_still_replaces_the_replay_once_a_minute() -> None:
+    shared = Shared()
+    shared.run(30.0, honest=4, honest_rows=1, greedy_rows=CAPACITY // 16)
+    stored, _ = shared.run(60.0, honest=4, honest_rows=1, greedy_rows=CAPACITY // 16)
+    assert stored == pytest.approx(CAPACITY, rel=0.2)
+
+
+def test_actors_of_one_speed_never_wait_however_fast_they_are() -> None:
+    shared = Shared()
+    stored, longest = shared.run(30.0, honest=1, honest_rows=500, greedy_rows=500)
+    assert stored == pytest.approx(30 * 10 * 500, rel=0.01)
+    assert longest == 0
+
+
+def test_an_actor_three_times_as_fast_as_the_others_never_waits() -> None:
+    shared = Shared()
+    stored, _ = shared.run(60.0, honest=7, honest_rows=100, greedy_rows=300)
+    assert stored == pytest.approx(60 * 10 * 300, rel=0.01)
+
+
+def test_an_actor_goes_on_freely_when_the_others_have_gone() -> None:
+    shared = Shared()
+    shared.run(10.0, honest=4, honest_rows=10, greedy_rows=CAPACITY // 16)
+    shared.clock.now += ACTIVE_SECONDS + 60.0
+    stored, _ = shared.run(10.0, honest=0, honest_rows=0, greedy_rows=CAPACITY)
+    assert stored >= 99 * CAPACITY
+
+
+def test_without_a_multiple_nobody_waits() -> None:
+    stored, _ = Shared(multiple=None).run(10.0, honest=4, honest_rows=10, greedy_rows=CAPACITY)
+    assert stored >= 99 * CAPACITY
+
+
+def test_a_connection_that_asks_for_one_model_over_and_over_is_answered_once_a_second() -> None:
+    clock = Clock()
+    repeats, first, second = ModelRepeats(clock), ModelVersion(1, 0), ModelVersion(1, 5)
+    delays = [repeats.count_request("one", first) for _ in range(9)]
+    assert delays == [0, 0, 0, 0, 0, 0, 1, 2, 3]
+    assert repeats.count_request("other", first) == 0
+    assert repeats.count_request("one", second) == 0, "a newer model is there at once"
+    clock.now += 100.0
+    assert repeats.count_request("one", second) == 0
+
+
+def test_an_address_holds_a_limited_number_of_ids_and_leaves_room_for_others() -> None:
+    present = set[int]()
+    ids = AddressIds(2, present.__contains__)
+
+    def join(address: str, incarnation: int) -> None:
+        assert ids.has_room(address, incarnation)
+        present.add(incarnation)
+        ids.note_join(address, incarnation)
+
+    join("a", 1)
+    join("a", 2)
+    join("a", 2)
+    assert not ids.has_room("a", 3)
+    assert ids.has_room("a", 3, former=2), "an incarnation in the place of another takes no further id"
+    join("b", 3)
+    present.remove(1)
+    join("a", 4)
+
+
+def test_incarnations_that_are_gone_are_not_remembered_for_ever() -> None:
+    ids = AddressIds(2, lambda _: False)
+    for incarnation in range(1000):
+        ids.note_join("a", incarnation)
+    assert len(ids._account) <= 64

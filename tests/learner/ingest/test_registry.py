@@ -56,10 +56,10 @@ def test_the_clock_may_begin_anew_as_it_does_when_the_host_is_started_again(tabl
     clock = Clock()
     clock.now = 5.0
     registry = make(table, clock)
-    assert len(registry.recent(60.0)) == 2
+    assert len(registry.recent_rows(60.0)) == 2
     clock.now = 70.0
     assert registry.expire() == [0], "it had the time to come back"
-    assert len(registry.recent(60.0)) == 0, "neither is shown for ever"
+    assert len(registry.recent_rows(60.0)) == 0, "neither is shown for ever"
     assert registry.join(13, "host", 1) == 0
 
 
@@ -123,7 +123,7 @@ def test_an_actor_that_is_back_after_it_was_lost_keeps_its_figures_although_it_o
     clock = Clock()
     registry = make(table, clock)
     enter(registry, 11)
-    registry.stored(0, items=10, behaviour_opt_steps=5, returns=[], lengths=[])
+    registry.note_batch(0, items=10, behaviour_opt_steps=5, returns=[], lengths=[])
     clock.now += 100
     registry.expire()
     registry.join(11, "host", 1)
@@ -139,7 +139,7 @@ def test_an_actor_that_builds_is_not_online_until_it_says_so(table: Array) -> No
     figures = (0,) * len(REPORTED)
     states = []
     for building in (True, True, False):
-        registry.seen(0, figures, building=building)
+        registry.note_report(0, figures, building=building)
         states.append(registry.state(0))
     assert states == [ActorState.BUILDING, ActorState.BUILDING, ActorState.ONLINE]
 
@@ -148,7 +148,7 @@ def test_a_late_message_of_an_old_stream_does_not_bring_an_actor_online(table: A
     registry = make(table, Clock())
     enter(registry, 11)
     for building in (False, True):
-        registry.seen(0, (0,) * len(REPORTED), building=building)
+        registry.note_report(0, (0,) * len(REPORTED), building=building)
         assert registry.state(0) == ActorState.AWAY
 
 
@@ -158,7 +158,7 @@ def test_an_incarnation_in_the_place_of_another_has_its_id_and_its_figures_and_t
     registry = make(table, Clock())
     for incarnation in (11, 12):
         enter(registry, incarnation)
-    registry.stored(1, items=10, behaviour_opt_steps=5, returns=[], lengths=[])
+    registry.note_batch(1, items=10, behaviour_opt_steps=5, returns=[], lengths=[])
     assert [registry.join(22, "host", 1, former=12) for _ in range(2)] == [1, 1], "also when it asks again"
     assert (registry.row_of(22), registry.row_of(12), registry.total("items")) == (1, None, 10)
     assert make(table, Clock()).row_of(22) == 1, "the next ingest process knows that too"
@@ -190,7 +190,7 @@ def test_a_lost_actor_that_comes_back_keeps_its_statistics(table: Array) -> None
     enter(registry, 11)
     row = registry.row_of(11)
     assert row is not None
-    registry.stored(row, items=10, behaviour_opt_steps=5, returns=[1.0, 2.0], lengths=[3, 4])
+    registry.note_batch(row, items=10, behaviour_opt_steps=5, returns=[1.0, 2.0], lengths=[3, 4])
     clock.now += 100
     registry.expire()
     registry.join(12, "host", 1)
@@ -216,8 +216,8 @@ def test_mean_return_and_length_are_over_the_last_hundred_episodes(table: Array)
     registry = make(table, Clock())
     registry.join(11, "host", 1)
     assert registry.return_mean() == 0.0
-    registry.stored(0, 1, 0, [1000.0], [500])
-    registry.stored(0, 1, 0, [2.0] * 100, [7] * 100)
+    registry.note_batch(0, 1, 0, [1000.0], [500])
+    registry.note_batch(0, 1, 0, [2.0] * 100, [7] * 100)
     assert (registry.return_mean(), registry.length_mean()) == (2.0, 7.0)
 
 
@@ -244,16 +244,16 @@ def test_the_row_of_the_actor_gone_for_longest_is_used_again(table: Array) -> No
     assert registry.row_of(10**6) == gone
 
 
-def test_of_those_that_are_gone_the_recent_ones_are_shown_below_whoever_has_their_id(table: Array) -> None:
+def test_actors_gone_recently_are_listed_below_the_actor_that_has_their_id(table: Array) -> None:
     clock = Clock()
     registry = make(table, clock)
     for incarnation in (11, 12):
         registry.join(incarnation, "host", 1)
     registry.set_state(0, ActorState.LEFT)
     registry.join(13, "host", 1)
-    assert registry.recent(60.0)["incarnation"].tolist() == [13, 11, 12]
+    assert registry.recent_rows(60.0)["incarnation"].tolist() == [13, 11, 12]
     clock.now += 61
-    assert registry.recent(60.0)["incarnation"].tolist() == [13, 12]
+    assert registry.recent_rows(60.0)["incarnation"].tolist() == [13, 12]
 
 
 def test_an_actor_is_gone_when_it_said_goodbye_or_was_lost_for_a_day(table: Array) -> None:
@@ -275,19 +275,17 @@ def figures(**given: float) -> tuple[float, ...]:
     return tuple(given.get(name, 0.0) for name in REPORTED)
 
 
-def test_of_what_an_actor_reports_no_more_counts_than_can_be_since_it_joined(
-    table: Array, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_reported_figures_count_only_as_far_as_they_can_be_true(table: Array, caplog: pytest.LogCaptureFixture) -> None:
     clock = Clock()
     registry = make(table, clock)
     registry.join(11, "host", 1)
     clock.now += 9.0
-    registry.seen(0, figures(env_steps=5_000, seconds=9.0, spool_bytes=64 << 20), building=False)
+    registry.note_report(0, figures(env_steps=5_000, seconds=9.0, spool_bytes=64 << 20), building=False)
     assert (registry.total("env_steps"), table["spool_bytes"][0]) == (5_000, 64 << 20)
-    registry.seen(0, figures(env_steps=2**53, seconds=9.0), building=False)
+    registry.note_report(0, figures(env_steps=2**53, seconds=9.0), building=False)
     assert registry.total("env_steps") == 10 * MAX_RATE
     assert "actor 0 reports more than can be: {'env_steps': 9007199254740992" in caplog.text
-    registry.seen(0, figures(env_steps=6_000, seconds=10.0), building=False)
+    registry.note_report(0, figures(env_steps=6_000, seconds=10.0), building=False)
     assert registry.total("env_steps") == 6_000, "the next honest report counts as it is"
 
 
@@ -297,9 +295,9 @@ def test_an_actor_that_was_here_before_ingest_was_started_again_goes_on_from_its
     table["env_steps"][0] = 10**13
     clock.now = 5.0
     registry = make(table, clock)
-    registry.seen(0, figures(env_steps=10**13 + 10**9), building=False)
+    registry.note_report(0, figures(env_steps=10**13 + 10**9), building=False)
     assert registry.total("env_steps") == 10**13 + 10**9
-    registry.seen(0, figures(env_steps=2**53), building=False)
+    registry.note_report(0, figures(env_steps=2**53), building=False)
     assert registry.total("env_steps") == pytest.approx(10**13 + UNSEEN_SECONDS * MAX_RATE)
 
 

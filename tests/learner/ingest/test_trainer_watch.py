@@ -18,7 +18,7 @@ class Clock:
 
 @pytest.fixture
 def control(tmp_path: Path) -> ControlBlock:
-    made = ControlBlock.at(tmp_path, create=True)
+    made = ControlBlock.open(tmp_path, create=True)
     made.start(1, 0)
     return made
 
@@ -30,7 +30,7 @@ def looks(watch: TrainerWatch, clock: Clock, seconds: int) -> float:
     return watch.silent_seconds
 
 
-def test_a_training_loop_that_stands_still_is_told_once_and_so_is_that_it_goes_on(
+def test_a_training_loop_that_stands_still_is_logged_once_and_again_when_it_goes_on(
     control: ControlBlock, caplog: pytest.LogCaptureFixture
 ) -> None:
     clock = Clock()
@@ -59,7 +59,7 @@ def test_nothing_is_said_before_training_begins_and_once_it_ends(
     assert not caplog.records
 
 
-def test_without_a_limit_silence_is_measured_and_not_told(
+def test_without_a_limit_silence_is_measured_and_not_logged(
     control: ControlBlock, caplog: pytest.LogCaptureFixture
 ) -> None:
     clock = Clock()

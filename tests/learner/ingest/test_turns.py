@@ -19,7 +19,7 @@ class Ratio:
 
     def store(self, actor: int, rows: int) -> None:
         self.stored += rows
-        self.turns.stored(actor, rows, max(0.0, self.stored - self.allowed))
+        self.turns.note_batch(actor, rows, max(0.0, self.stored - self.allowed))
 
     def allow(self, items: float) -> float:
         """Allow more; the items until the next turn."""
@@ -93,7 +93,7 @@ def test_an_actor_that_stores_again_before_its_turn_owes_both_batches_and_counts
 
 def test_what_a_former_process_stored_is_owed_by_nobody_who_is_here() -> None:
     turns = Turns()
-    turns.stored(HONEST, 10, excess=10_010)
+    turns.note_batch(HONEST, 10, excess=10_010)
     assert turns.settle(9990.5) == pytest.approx(0.5)
     turns.settle(9990)
     assert not turns.holds(HONEST)

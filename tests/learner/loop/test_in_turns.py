@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ from common.settings import validate
 from learner.loop.in_turns import train_in_turns
 from learner.loop.learner import Outcome
 from learner.replay.memory import ReplayMemory
-from tests.conftest import Command, MakeConfig
+from tests.conftest import MakeConfig
 from tests.parts import CountingEnv, assert_complete, expected_items
 
 IN_TURNS = {"target": "tests.parts:CheckingAgent", "params": {"in_turns": True}}
@@ -209,12 +208,3 @@ def test_a_value_that_may_not_be_stored_ends_training_by_its_column(make_config:
     config = make_config(env={"target": "tests.parts:NanEnv"}, agent=IN_TURNS)
     with pytest.raises(RefusedError, match="column 'reward': expected finite values, found nan in row 0"):
         train_in_turns(config)
-
-
-def test_sync_train_is_a_command_with_a_summary(start: Callable[..., Command], tmp_path: Path) -> None:
-    arguments = ("--run-dir", str(tmp_path / "run"), "--set", "trainer.target_score=60")
-    command = start("sync-train", "--config", "configs/cartpole.yaml", *arguments)
-    assert command.wait() == 0, command.output()
-    assert "the target score was reached" in command.output()
-    assert "samples/sec, opt_steps/sec, duration" in command.output()
-    assert (tmp_path / "run" / "learning_curve.png").exists()

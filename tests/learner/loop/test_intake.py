@@ -7,6 +7,7 @@ import pytest
 
 from common.data import Array, Items
 from common.errors import StarvedError
+from common.interfaces import ReplayBuffer
 from learner.loop.intake import Intake
 from learner.replay.limiter import RatioLimiter
 from learner.replay.ratio import LiveRatio
@@ -14,7 +15,7 @@ from learner.shared.bell import Bell
 from learner.shared.control import ControlBlock
 
 
-class Counts:
+class Counts(ReplayBuffer):
     """A replay buffer that only counts."""
 
     inserted = 0
@@ -31,7 +32,7 @@ class Counts:
 
 
 def make(directory: Path, starvation: float | None = None) -> tuple[Intake, Counts, ControlBlock, Bell]:
-    counts, control, bell = Counts(), ControlBlock.at(directory, create=True), Bell.create()
+    counts, control, bell = Counts(), ControlBlock.open(directory, create=True), Bell.create()
     now = iter(range(1000))
     intake = Intake(
         buffer=counts,

@@ -14,23 +14,24 @@ import torch
 from common.config.run_config import ActorConfig, TrainerConfig
 from common.data import Array, Items, Model, Record
 from common.errors import DivergedError
-from common.interfaces import Agent, Evaluation
+from common.interfaces import Agent, Evaluation, ReplayBuffer
 from common.plugins.part_config import EnvConfig, PluginConfig
-from learner.evaluation.scoring import InlineScoring, Scored, Scoring
+from learner.evaluation.scoring import FinishedEvaluation, InlineScoring, Scoring
 from learner.loop.learner import Learner, Outcome
 from learner.storage.checkpoint import Checkpoints
 from learner.storage.moment import Moment
 
 
-class Diary:
+class Diary(ReplayBuffer):
     """Everything around a learner, in one place: what happened in which order."""
+
+    inserted = 0
+    sampled = 0
 
     def __init__(self, scores: list[float] | None = None) -> None:
         self.events: list[str] = []
         self.records: list[tuple[int, dict[str, float]]] = []
         self.scores = scores or [1.0]
-        self.inserted = 0
-        self.sampled = 0
         self.now = 0.0
         self.agent = DiaryAgent(self)
 
@@ -207,7 +208,7 @@ def test_a_stop_request_ends_the_last_evaluation_without_a_score(tmp_path: Path)
     diary = Diary()
 
     class Endless(InlineScoring):
-        def begin(self, agent: Agent, moment: Moment) -> Scored | None:
+        def begin(self, agent: Agent, moment: Moment) -> FinishedEvaluation | None:
             learner.request_stop()
             return None
 
@@ -322,17 +323,17 @@ class LateScoring:
         self.begun: Moment | None = None
         self.kept: list[Moment] = []
 
-    def begin(self, agent: Agent, moment: Moment) -> Scored | None:
+    def begin(self, agent: Agent, moment: Moment) -> FinishedEvaluation | None:
         self.begun = self.begun or moment
         return None
 
-    def finished(self, *, wait: bool = False) -> Scored | None:
+    def poll(self, *, wait: bool = False) -> FinishedEvaluation | None:
         if self.begun is None or not (self.ready or wait):
             return None
         moment, self.begun = self.begun, None
-        return Scored(moment, Evaluation(9.0, {"eval_reward": 9.0}), seconds=3.0)
+        return FinishedEvaluation(moment, Evaluation(9.0, {"eval_reward": 9.0}), seconds=3.0)
 
-    def keep_best(self, agent: Agent, scored: Scored) -> None:
+    def keep_best(self, agent: Agent, scored: FinishedEvaluation) -> None:
         self.kept.append(scored.moment)
 
     def abandon(self) -> None:

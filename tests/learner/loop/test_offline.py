@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +22,10 @@ from learner.loop.in_turns import train_in_turns
 from learner.loop.learner import Outcome
 from learner.loop.offline import OfflineTrainer, train_offline
 from learner.loop.run import Result
-from learner.replay.memory import ReplayMemory, ReplayWriter
+from learner.replay.memory import ReplayMemory
+from learner.replay.writer import ReplayWriter
 from learner.storage.rundir import RunDir
-from tests.conftest import ROOT, Command, MakeConfig, counting_config
+from tests.conftest import ROOT, MakeConfig, counting_config
 from tests.learner.recordings import record
 from tests.parts import CountingEnv, expected_items
 
@@ -237,22 +237,6 @@ def test_a_source_that_is_neither_is_refused_before_a_run_directory_is_made(
     with pytest.raises(DatasetError, match=r"expected minari:ID, .* found 'no/such'"):
         train_offline(make_config(), "no/such")
     assert not (tmp_path / "run").exists()
-
-
-# The command.
-
-
-def test_offline_train_is_a_command_with_a_summary(
-    start: Callable[..., Command], write_config: Callable[..., Path], tmp_path: Path
-) -> None:
-    source, config = str(earlier(tmp_path)), str(write_config(agent=IN_TURNS, trainer={"max_opts": 50}))
-    command = start("offline-train", "--config", config, "--dataset", source)
-    assert command.wait() == 0, command.output()
-    assert f"loaded 500 items from {source}" in command.output()
-    assert "all opt steps were taken" in command.output()
-    wrong = start("offline-train", "--config", config, "--dataset", str(tmp_path), "--run-dir", "unused")
-    assert wrong.wait() == 14
-    assert "offline-train: dataset: expected minari:ID" in wrong.output()
 
 
 # The configuration that is shipped.

@@ -13,12 +13,13 @@ from common.data import Items
 from common.errors import ConfigError
 from common.process.clocks import Deadline
 from learner.loop.resident import ResidentReplay
-from learner.replay.memory import ReplayMemory, ReplayWriter
+from learner.replay.memory import ReplayMemory
 from learner.replay.prioritized import PrioritizedReplay
 from learner.replay.uniform import UniformReplay
+from learner.replay.writer import ReplayWriter
 from tests.conftest import PATIENCE, wait_for
 from tests.frames import check_stacks
-from tests.learner.replay.test_frame_ring import CAPACITY, batch, open_memory, writing
+from tests.learner.replay.memories import CAPACITY, make, next_stacked, open_stacked, rows, writing
 
 CPU = torch.device("cpu")
 
@@ -28,12 +29,12 @@ def arrays(tensors: dict[str, torch.Tensor]) -> Items:
 
 
 def test_it_gives_the_batches_of_the_other_one_through_many_rounds_of_rows_and_frames(tmp_path: Path) -> None:
-    memory = open_memory(tmp_path, create=True, capacity=40, frames=100)
+    memory = open_stacked(tmp_path, create=True, capacity=40, frames=100)
     writer = ReplayWriter(memory)
     plain, other = (PrioritizedReplay(memory, PrioritizedConfig(), seed=3, n_opts=1000) for _ in range(2))
     resident = ResidentReplay(other, memory, CPU)
     for seq in range(1, 60):
-        writer.append(batch(memory, 1 + seq % 4), 1 + seq % 4, incarnation=1, seq=seq)
+        writer.append(next_stacked(memory, 1 + seq % 4), 1 + seq % 4, incarnation=1, seq=seq)
         expected, found = plain.batch(8), arrays(resident.tensors(8))
         assert {name: column.tolist() for name, column in found.items()} == {
             name: column.tolist() for name, column in expected.items()
@@ -45,8 +46,8 @@ def test_it_gives_the_batches_of_the_other_one_through_many_rounds_of_rows_and_f
 
 
 def test_no_torn_stack_is_ever_given_while_another_process_overwrites_frames(tmp_path: Path) -> None:
-    memory = open_memory(tmp_path, create=True)
-    with writing(tmp_path):
+    memory = open_stacked(tmp_path, create=True)
+    with writing(tmp_path, "stacked"):
         wait_for(lambda: len(memory) > 200, "the first rows")
         resident, before = ResidentReplay(UniformReplay(memory, seed=0), memory, CPU), memory.committed
         draws, deadline = 0, Deadline(PATIENCE)
@@ -57,21 +58,32 @@ def test_no_torn_stack_is_ever_given_while_another_process_overwrites_frames(tmp
 
 
 def test_arrays_can_be_had_as_well(tmp_path: Path) -> None:
-    memory = open_memory(tmp_path, create=True)
-    ReplayWriter(memory).append(batch(memory, 20), 20, incarnation=1, seq=1)
+    memory = open_stacked(tmp_path, create=True)
+    ReplayWriter(memory).append(next_stacked(memory, 20), 20, incarnation=1, seq=1)
     resident = ResidentReplay(UniformReplay(memory, seed=0), memory, CPU)
     check_stacks(resident.batch(8))
     assert resident.sampled == 8
 
 
+def test_excluded_items_are_not_drawn_and_the_indices_of_the_last_batch_are_known(tmp_path: Path) -> None:
+    memory, writer = make(tmp_path)
+    writer.append(rows(0, 10), 10, incarnation=1, seq=1)
+    replay = UniformReplay(memory, 0)
+    resident = ResidentReplay(replay, memory, CPU)
+    memory.exclude(np.array([3, 8, 4]))
+    drawn = resident.tensors(200)["n"].tolist()
+    assert set(drawn) == {0, 1, 2, 5, 6, 7, 9}
+    assert replay.last_drawn.tolist() == drawn
+
+
 def test_nothing_to_draw_from_is_an_error(tmp_path: Path) -> None:
-    memory = open_memory(tmp_path, create=True)
+    memory = open_stacked(tmp_path, create=True)
     with pytest.raises(IndexError, match="nothing to draw from"):
         ResidentReplay(UniformReplay(memory, seed=0), memory, CPU).tensors(1)
 
 
 def test_a_device_without_room_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    memory: ReplayMemory = open_memory(tmp_path, create=True)
+    memory: ReplayMemory = open_stacked(tmp_path, create=True)
 
     def no_room(*_: object, **__: object) -> torch.Tensor:
         raise torch.OutOfMemoryError("CUDA out of memory")

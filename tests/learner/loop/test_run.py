@@ -47,7 +47,7 @@ def configured(run_dir: Path, max_opts: int, **changes: Any) -> RunConfig:
 
 
 def replay_of(run_dir: Path) -> ReplayMemory:
-    return ReplayMemory.saved(run_dir / "shared" / "replay")
+    return ReplayMemory.open_saved(run_dir / "shared" / "replay")
 
 
 # Every road between the ways to train.

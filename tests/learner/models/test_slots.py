@@ -6,12 +6,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-import safetensors.torch
 import torch
 from safetensors.numpy import load
 
 from common.data import NO_MODEL, ModelVersion
-from common.errors import ConfigError
 from common.process.clocks import Deadline
 from learner.models.publisher import ModelPublisher
 from learner.models.slots import N_SLOTS, Blob, ModelSlots
@@ -102,21 +100,3 @@ def test_a_reader_in_another_process_never_sees_a_torn_model_nor_an_older_one(tm
     reader.stdout.close()
     assert reader.wait(1) == 0
     assert step >= 100
-
-
-def test_a_dtype_that_cannot_travel_is_refused_by_name(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"'w': expected a dtype that numpy has, or bfloat16, found .*float8"):
-        ModelPublisher(tmp_path / "models", {"w": torch.zeros(2, dtype=torch.float8_e4m3fn)}, incarnation=1)
-
-
-def test_in_bfloat16_a_model_is_half_the_size_and_rounded(tmp_path: Path) -> None:
-    tensors = {"w": torch.linspace(0, 1, 1000), "steps": torch.tensor(7)}
-    full = ModelPublisher(tmp_path / "full", tensors, incarnation=1)
-    halved = ModelPublisher(tmp_path / "halved", tensors, incarnation=1, precision="bfloat16")
-    halved.publish(opt_steps=1)
-    blob = halved.slots.read(whole)
-    assert blob is not None
-    assert len(blob.data) < 0.55 * full.blob_bytes
-    found = safetensors.torch.load(blob.data)
-    assert torch.equal(found["w"], tensors["w"].bfloat16())
-    assert found["steps"] == 7

@@ -10,7 +10,7 @@ from mlflow.tracking import MlflowClient
 
 from common.config.run_config import dump_config
 from common.errors import PluginError
-from common.plugins import loading
+from common.plugins import part_loading
 from learner.loop.in_turns import train_in_turns
 from learner.records.mlflow import MlflowRecorder
 from tests.conftest import MakeConfig
@@ -79,4 +79,4 @@ def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch, package: str,
         monkeypatch.delitem(sys.modules, name, raising=False)
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(PluginError, match=rf"{package}.*; pip install 'crossborder\[{package}\]'"):
-        loading.load_part(target)
+        part_loading.load_part(target)

@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +10,13 @@ from common.config.run_config import PrioritizedConfig
 from common.data import PRIORITY, Array, Column, Schema
 from common.errors import CheckpointError, ConfigError
 from common.process.clocks import Deadline
-from learner.replay.memory import ReplayMemory, ReplayWriter
+from learner.replay.memory import ReplayMemory
 from learner.replay.prioritized import PrioritizedReplay
+from learner.replay.reader import ReplayReader
 from learner.replay.uniform import UniformReplay
-from tests.conftest import PATIENCE, ROOT, wait_for
-from tests.learner.replay.test_uniform import CAPACITY
-from tests.learner.replay.test_uniform import SCHEMA as WRITERS_SCHEMA
+from learner.replay.writer import ReplayWriter
+from tests.conftest import PATIENCE, wait_for
+from tests.learner.replay.memories import CAPACITY, WIDE, check_wide, writing
 
 SCHEMA = Schema((Column("n", "<i8"),))
 
@@ -232,17 +231,17 @@ def test_an_item_that_is_overwritten_while_others_are_drawn_again_keeps_the_weig
     replay = ring.replay(alpha=1.0, beta_0=1.0)
     replay.batch(1)
     tell(replay, {i: float(i + 1) for i in range(100)})
-    bounds, calls = replay._reader.bounds, iter(range(9))
+    bounds, calls = ReplayReader.bounds, iter(range(9))
 
-    def bounds_while_the_writer_goes_on() -> tuple[int, int]:
+    def bounds_while_the_writer_goes_on(reader: ReplayReader) -> tuple[int, int]:
         if next(calls) == 0:
-            found = bounds()
+            found = bounds(reader)
             ring.write(50)
             return found
         ring.write(25)
-        return bounds()
+        return bounds(reader)
 
-    monkeypatch.setattr(replay._reader, "bounds", bounds_while_the_writer_goes_on)
+    monkeypatch.setattr(ReplayReader, "bounds", bounds_while_the_writer_goes_on)
     batch = replay.batch(500)
     assert next(calls) == 2
     assert 50 <= batch["n"].min() < 75, "gathered in time, gone now"
@@ -262,10 +261,8 @@ def test_an_error_of_an_item_that_is_gone_does_not_count_for_the_one_in_its_slot
 
 
 def test_while_another_process_overwrites_indices_name_their_items_and_late_errors_hit_nobody(tmp_path: Path) -> None:
-    memory = ReplayMemory(tmp_path / "replay", WRITERS_SCHEMA, CAPACITY, create=True)
-    command = [sys.executable, "-m", "tests.learner.replay.writer", str(tmp_path / "replay")]
-    writer = subprocess.Popen(command, stdin=subprocess.PIPE, cwd=ROOT)
-    try:
+    memory = ReplayMemory(tmp_path / "replay", WIDE, CAPACITY, create=True)
+    with writing(tmp_path, "wide"):
         wait_for(lambda: len(memory) > 256, "the first rows")
         replay = PrioritizedReplay(memory, PrioritizedConfig(), seed=0, n_opts=1000)
         gone, before = replay.batch(256)["index"], memory.committed
@@ -276,13 +273,9 @@ def test_while_another_process_overwrites_indices_name_their_items_and_late_erro
             draws += 1
             batch = replay.batch(256)
             np.testing.assert_array_equal(batch["n"], batch["index"])
-            np.testing.assert_array_equal(batch["many"], np.repeat(batch["n"][:, None], 64, axis=1))
+            check_wide(batch)
             assert (batch["weight"] == 1.0).all(), "an item nobody spoke of has another priority"
             replay.update_priority(gone, np.zeros(256, np.float32))
-    finally:
-        assert writer.stdin is not None
-        writer.stdin.close()
-        assert writer.wait(10) == 0
 
 
 # What is refused.

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from learner.replay.quarantine import MAX_RECORDS, MAX_VALUE_BYTES, Quarantine, Record, brief_row, read_records
+from learner.replay.quarantine import MAX_RECORDS, MAX_VALUE_BYTES, Quarantine, Record, read_records, summarize_row
 
 
 class Clock:
@@ -58,14 +58,14 @@ def test_a_flood_is_counted_and_neither_kept_nor_written(tmp_path: Path) -> None
 def test_a_record_is_small_whatever_a_row_holds(tmp_path: Path) -> None:
     quarantine = Quarantine(tmp_path, "trainer")
     columns = {f"column {i}": np.zeros((1, 7)) for i in range(MAX_VALUE_BYTES)}
-    quarantine.add(Record("found bad", "x" * 100_000, values=brief_row(columns, 0)))
+    quarantine.add(Record("found bad", "x" * 100_000, values=summarize_row(columns, 0)))
     quarantine.write()
     assert (tmp_path / "quarantine-trainer.json").stat().st_size < 2 * MAX_VALUE_BYTES
 
 
 def test_a_row_is_shown_as_json_that_others_can_read() -> None:
     items = {"reward": np.array([np.nan]), "obs": np.array([[1.5, -np.inf]]), "picture": np.zeros((1, 3, 3), np.uint8)}
-    shown = brief_row(items, 0)
+    shown = summarize_row(items, 0)
     assert shown["reward"] == "nan"
     assert shown["obs"] == [1.5, "-inf"]
     assert shown["picture"] == {"shape": [3, 3], "min": 0, "mean": 0.0, "max": 0}

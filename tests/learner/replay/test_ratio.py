@@ -15,16 +15,15 @@ from learner.replay.limiter import RatioLimiter
 from learner.replay.ratio import LiveRatio
 from learner.shared.control import ControlBlock
 from tests.conftest import MakeConfig, kill, wait_for
-from tests.learner.commands.test_server_status import Start
-from tests.learner.ingest.test_service import Client, Talk
-from tests.learner.records.test_families import scrape_trainer
+from tests.learner.ingest.by_hand import Client, Talk
+from tests.learner.scrapes import scrape_trainer
 
 ADMIN = {"admin": True, "grace_seconds": 0.5}
 RATIO = {"capacity": 1000, "samples_per_insert": 2.0, "error_buffer": 10.0}
 
 
 def live(directory: Path, samples_per_insert: float | None, *, create: bool = False) -> LiveRatio:
-    return LiveRatio(ControlBlock.at(directory, create=create), RatioLimiter(samples_per_insert, warmup=10))
+    return LiveRatio(ControlBlock.open(directory, create=create), RatioLimiter(samples_per_insert, warmup=10))
 
 
 def test_one_side_sees_what_the_other_changes_and_never_half_of_it(tmp_path: Path) -> None:
@@ -105,10 +104,10 @@ def test_a_change_reaches_trainer_and_ingest_and_frees_whom_the_ratio_before_hel
         wait_for(lambda: "replay ratio 0.5 instead of 2, from item 100 on" in caplog.text, "the log")
     while talk.hear().acked_seq < 2:
         pass
-    assert admin.look().samples_per_insert == 0.5
+    assert admin.fetch_status().samples_per_insert == 0.5
     assert server.status().samples_per_insert == 0.5
     assert scrape_trainer(server)["replay_ratio_target"] == 0.5
-    limiter = server.intake._ratio.limiter()
+    limiter = server.ratio.limiter()
     assert limiter.may_sample(120, 1 + 10 + 10)
     assert not limiter.may_sample(120, 1 + 10 + 11)
     admin.set_replay_ratio(None)
@@ -133,17 +132,6 @@ def test_it_outlives_ingest_and_a_resumed_run_keeps_it(make_config: MakeConfig) 
         kill(server.ingest._supervisor.child.pid)
         wait_for(lambda: server.ingest.restarts == 1, "the restart")
         with closing(AdminClient(server.ingest.address, AdminTrust())) as admin:
-            assert admin.look().samples_per_insert == 8.0
+            assert admin.fetch_status().samples_per_insert == 8.0
     with LearnerServer(make_config(server=ADMIN, replay=RATIO), resume=True) as server:
         assert server.status().samples_per_insert == 8.0
-
-
-def test_the_command_sets_it_and_says_what_it_was(start: Start, server: LearnerServer) -> None:
-    for value, code, answer in (
-        ("4", 0, "replay ratio 4 instead of 2"),
-        ("null", 0, "replay ratio null instead of 4"),
-        ("1e7", RefusedError.exit_code, "less than or equal to 1000000, found 10000000.0"),
-    ):
-        command = start("learner-server", "ratio", "--learner", server.ingest.address, value)
-        assert command.wait() == code
-        assert answer in command.output()

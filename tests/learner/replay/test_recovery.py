@@ -6,23 +6,20 @@ import logging
 import random
 import shutil
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from common.errors import RunDirectoryError
-from learner.replay.batch_log import BatchLog
-from learner.replay.memory import CLOSED, ReplayMemory, ReplayWriter
+from learner.replay.memory import CLOSED, ReplayMemory
 from learner.replay.reader import ReplayReader
-from learner.replay.recovery import make_whole, whole_bounds
-from learner.replay.watermark import Watermark
-from learner.shared.control import Word
-from learner.shared.mapped import hold_alone
+from learner.replay.recovery import Watermark, find_whole_bounds, make_whole
+from learner.replay.writer import ReplayWriter
+from learner.shared.mapped import hold_until_exit
 from tests.conftest import PATIENCE
 from tests.frames import SCHEMA, check_stacks, stacked_items
+from tests.learner.replay.memories import KilledError, killed_after
 
 CAPACITY, FRAMES, PAGE = 600, 1000, 4096
 OTHER_BOOT = 12345
@@ -218,30 +215,6 @@ def test_a_run_in_turns_can_be_rolled_back_to_its_checkpoint_after_a_power_cut(t
     assert memory.committed == mark["end"] + 90
 
 
-class KilledError(Exception):
-    pass
-
-
-@contextmanager
-def killed_after(writes: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Raise before the write of a header's word, a cursor or a record that follows so many others."""
-    left = writes
-
-    def counted(write: object, *arguments: object) -> object:
-        nonlocal left
-        left -= 1
-        if left < 0:
-            raise KilledError
-        return write(*arguments)  # type: ignore[operator]
-
-    with monkeypatch.context() as patch:
-        set_word, keep = Word.__set__, BatchLog.keep
-        patch.setattr(Word, "__set__", lambda *arguments: counted(set_word, *arguments))
-        patch.setattr(BatchLog, "keep", lambda *arguments: counted(keep, *arguments))
-        patch.setattr(ReplayMemory, "sync", lambda memory: counted(lambda: None))
-        yield
-
-
 def test_a_recovery_that_is_killed_anywhere_comes_to_the_same_the_next_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -266,7 +239,7 @@ def test_a_recovery_that_is_killed_anywhere_comes_to_the_same_the_next_time(
 def test_nothing_is_recovered_beside_an_ingest_that_still_writes(tmp_path: Path) -> None:
     memory = opened(tmp_path, create=True)
     memory.header.boot = OTHER_BOOT
-    hold_alone(tmp_path)
+    hold_until_exit(tmp_path)
     with pytest.raises(RunDirectoryError, match="the ingest process of a learner that was killed still holds it"):
         make_whole(opened(tmp_path, checked=False), lambda: None)
 
@@ -276,10 +249,10 @@ def test_of_files_that_are_only_read_the_bounds_of_the_whole_items_are_found(tmp
     writer = ReplayWriter(memory)
     for seq in range(1, 11):
         writer.append(stacked_items(np.arange(memory.committed, memory.committed + 10)), 10, 1, seq)
-    assert whole_bounds(ReplayMemory.saved(tmp_path / "replay")) == (0, 100)
+    assert find_whole_bounds(ReplayMemory.open_saved(tmp_path / "replay")) == (0, 100)
     memory.columns["n"][73] = -1
     memory.header.boot = OTHER_BOOT
-    assert whole_bounds(ReplayMemory.saved(tmp_path / "replay")) == (0, 70)
+    assert find_whole_bounds(ReplayMemory.open_saved(tmp_path / "replay")) == (0, 70)
 
 
 def test_a_watermark_taken_while_a_writer_goes_on_is_that_of_one_moment(tmp_path: Path) -> None:

@@ -10,10 +10,11 @@ import pytest
 from common.data import Array, Column, Items, Schema
 from common.domain import Domain
 from learner.replay import screening
-from learner.replay.memory import ReplayMemory, ReplayWriter
+from learner.replay.memory import ReplayMemory
 from learner.replay.quarantine import Quarantine, read_records
-from learner.replay.screening import screen
+from learner.replay.screening import report_suspects, screen
 from learner.replay.value_rules import ValueRules
+from learner.replay.writer import ReplayWriter
 
 SCHEMA = Schema(
     (
@@ -92,4 +93,35 @@ def test_of_many_only_some_are_named(tmp_path: Path) -> None:
     assert screen(memory, rules(), nobody, Quarantine(tmp_path, "trainer")) == 50
     drawable: Array = ~memory.is_excluded(np.arange(50))
     assert not drawable.any()
-    assert len(read_records(tmp_path, "trainer")) == screening.NAMED
+    assert len(read_records(tmp_path, "trainer")) == screening.N_NAMED
+
+
+def test_the_items_that_opt_drew_before_it_raised_are_named_with_their_actors_and_recorded(tmp_path: Path) -> None:
+    memory, quarantine = filled(tmp_path, 20), Quarantine(tmp_path, "trainer")
+    memory.columns["action"][12] = 1
+    assert report_suspects(memory, np.array([12, 3, 12]), actor, quarantine) == (
+        "opt had last drawn 2 items, of 3 to 12: 3, 12; 1 from actor 0 on host (000000000000000a), "
+        "1 from actor 1 on host (000000000000000b); replay-inspect shows them in the quarantine"
+    )
+    records = read_records(tmp_path, "trainer")
+    assert [(record.reason, record.item, record.actor_id) for record in records] == [
+        ("drawn before opt raised", 3, 0),
+        ("drawn before opt raised", 12, 1),
+    ]
+    assert records[1].values == {"obs": [0.0, 0.0], "action": 1, "done": False}
+
+
+def test_of_many_suspects_only_some_are_named(tmp_path: Path) -> None:
+    memory, quarantine = filled(tmp_path, 50), Quarantine(tmp_path, "trainer")
+    message = report_suspects(memory, np.arange(50), nobody, quarantine)
+    assert "of 0 to 49: 0, 1, " in message
+    assert f"{screening.N_SUSPECTS - 1}, …; 30 from actor process 000000000000000a, 20 from" in message
+    assert len(read_records(tmp_path, "trainer")) == screening.N_SUSPECTS
+
+
+def test_a_batch_whose_items_are_not_known_is_reported_as_such(tmp_path: Path) -> None:
+    memory, quarantine = filled(tmp_path, 10), Quarantine(tmp_path, "trainer")
+    assert "or a batch that was gathered before the run was resumed" in report_suspects(
+        memory, np.empty(0, np.int64), nobody, quarantine
+    )
+    assert read_records(tmp_path, "trainer") == []

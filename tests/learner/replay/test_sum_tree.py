@@ -54,7 +54,7 @@ def test_after_any_changes_it_is_the_tree_of_the_values_as_they_are(
     shares = np.random.default_rng(draw).random(20)
     np.testing.assert_array_equal(sums.find(shares), slow_find(values, shares))
     np.testing.assert_array_equal(sums.values, values)
-    assert minima.least() == values[values > 0].min()
+    assert minima.find_least() == values[values > 0].min()
 
 
 @given(st.lists(VALUES, min_size=1, max_size=60).filter(any), st.sampled_from([60, TOP + 60]), seeds)
@@ -74,11 +74,11 @@ def test_a_slot_that_is_cleared_counts_no_more() -> None:
         tree.set(np.arange(3), np.array([1.0, 2.0, 3.0]))
         tree.clear(np.array([0]))
     assert sums.find(np.array([0.0, 0.39, 0.41])).tolist() == [1, 1, 2]
-    assert minima.least() == 2.0
+    assert minima.find_least() == 2.0
 
 
 def test_without_values_there_is_no_least() -> None:
-    assert MinTree(10).least() == math.inf
+    assert MinTree(10).find_least() == math.inf
 
 
 def test_of_a_slot_named_twice_the_last_value_counts_and_no_slots_change_nothing() -> None:

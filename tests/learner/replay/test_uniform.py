@@ -1,28 +1,24 @@
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from common.data import Column, Schema, Snapshot
+from common.data import Snapshot
 from common.process.clocks import Deadline
-from learner.replay.memory import ReplayMemory, ReplayWriter
+from learner.replay.memory import ReplayMemory
 from learner.replay.uniform import UniformReplay
-from tests.conftest import PATIENCE, ROOT, wait_for
-
-SCHEMA = Schema((Column("n", "<i8"), Column("many", "<i8", (64,))))
-CAPACITY = 512
+from learner.replay.writer import ReplayWriter
+from tests.conftest import PATIENCE, wait_for
+from tests.learner.replay.memories import CAPACITY, WIDE, check_wide, wide_rows, writing
 
 
 def filled(directory: Path, count: int) -> ReplayMemory:
-    memory = ReplayMemory(directory / "replay", SCHEMA, CAPACITY, create=True)
+    memory = ReplayMemory(directory / "replay", WIDE, CAPACITY, create=True)
     writer = ReplayWriter(memory)
     for seq, start in enumerate(range(0, count, 10), start=1):
-        n = np.arange(start, start + 10)
-        writer.append({"n": n, "many": np.repeat(n[:, None], 64, axis=1)}, 10, incarnation=1, seq=seq)
+        writer.append(wide_rows(start, 10), 10, incarnation=1, seq=seq)
     return memory
 
 
@@ -63,40 +59,32 @@ def test_small_batches_gathered_ahead_are_the_same_draws(tmp_path: Path) -> None
     assert small.sampled == 128
 
 
-def test_what_was_gathered_ahead_is_left_when_other_items_have_come(tmp_path: Path) -> None:
+def test_batches_gathered_ahead_are_dropped_when_many_items_have_come(tmp_path: Path) -> None:
     memory = filled(tmp_path, 300)
     replay, writer = UniformReplay(memory, seed=0), ReplayWriter(memory)
     replay.batch(8)
-    n = np.arange(300, 400)
-    writer.append({"n": n, "many": np.repeat(n[:, None], 64, axis=1)}, 100, incarnation=2, seq=1)
+    writer.append(wide_rows(300, 100), 100, incarnation=2, seq=1)
     assert max(replay.batch(8)["n"].max() for _ in range(16)) >= 300
 
 
-def test_a_restored_replay_gives_what_the_saved_one_had_gathered_ahead(tmp_path: Path) -> None:
+def test_a_restored_replay_gives_the_batches_that_the_saved_one_had_gathered_ahead(tmp_path: Path) -> None:
     memory = filled(tmp_path, 200)
     saved, restored = UniformReplay(memory, seed=0), UniformReplay(memory, seed=1)
     for _ in range(5):
         saved.batch(8)
     state = saved.state()
     restored.restore(Snapshot(state.values, dict(sorted(state.arrays.items()))))
-    assert list(restored.batch(8)) == list(saved.batch(8)) == [column.name for column in SCHEMA.columns]
+    assert list(restored.batch(8)) == list(saved.batch(8)) == [column.name for column in WIDE.columns]
     assert [restored.batch(8)["n"].tolist() for _ in range(20)] == [saved.batch(8)["n"].tolist() for _ in range(20)]
 
 
 def test_no_torn_row_is_ever_drawn_while_another_process_overwrites(tmp_path: Path) -> None:
-    memory = ReplayMemory(tmp_path / "replay", SCHEMA, CAPACITY, create=True)
-    command = [sys.executable, "-m", "tests.learner.replay.writer", str(tmp_path / "replay")]
-    writer = subprocess.Popen(command, stdin=subprocess.PIPE, cwd=ROOT)
-    try:
+    memory = ReplayMemory(tmp_path / "replay", WIDE, CAPACITY, create=True)
+    with writing(tmp_path, "wide"):
         wait_for(lambda: len(memory) > 256, "the first rows")
         replay, before = UniformReplay(memory, seed=0), memory.committed
         draws, deadline = 0, Deadline(PATIENCE)
         while draws < 2000 or memory.committed < before + 100 * CAPACITY:  # Rows are overwritten meanwhile.
             assert not deadline.passed(), f"{draws} draws, {memory.committed - before} rows"
             draws += 1
-            batch = replay.batch(256)
-            np.testing.assert_array_equal(batch["many"], np.repeat(batch["n"][:, None], 64, axis=1))
-    finally:
-        assert writer.stdin is not None
-        writer.stdin.close()
-        assert writer.wait(10) == 0
+            check_wide(replay.batch(256))

@@ -1,83 +1,57 @@
+"""Words that processes write for each other."""
+
 from __future__ import annotations
 
-import fcntl
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from common.errors import RunDirectoryError
-from learner.shared.bell import Bell
 from learner.shared.control import ControlBlock
-from learner.shared.mapped import hold_alone, map_file
 
 
 def test_words_written_through_one_mapping_are_read_through_another(tmp_path: Path) -> None:
-    written = ControlBlock.at(tmp_path, create=True)
-    read = ControlBlock.at(tmp_path)
+    written = ControlBlock.open(tmp_path, create=True)
+    read = ControlBlock.open(tmp_path)
     written.sampled = 2**40 + 1
     written.return_mean = -1.5
+    written.ratio_slots[1].samples_per_insert = 0.25
     assert read.sampled == 2**40 + 1
     assert read.return_mean == -1.5
+    assert [slot.samples_per_insert for slot in read.ratio_slots] == [0.0, 0.25]
     assert read.stopping == 0
 
 
-def test_a_file_of_another_size_is_refused_with_both_sizes(tmp_path: Path) -> None:
-    (tmp_path / "f").write_bytes(b"12345678")
-    with pytest.raises(RunDirectoryError, match="expected 16 bytes, found 8"):
-        map_file(tmp_path / "f", 16, create=False)
+def test_a_block_opened_for_reading_cannot_be_written(tmp_path: Path) -> None:
+    ControlBlock.open(tmp_path, create=True)
+    with pytest.raises(TypeError, match="read-only"):
+        ControlBlock.open(tmp_path, writable=False).stopping = 1
 
 
-def test_an_existing_file_is_never_made_anew(tmp_path: Path) -> None:
-    (tmp_path / "f").write_bytes(b"precious")
-    with pytest.raises(RunDirectoryError):
-        map_file(tmp_path / "f", 8, create=True)
-    assert (tmp_path / "f").read_bytes() == b"precious"
+def test_a_trainer_that_begins_forgets_the_requests_of_the_one_before_and_keeps_counters(tmp_path: Path) -> None:
+    block = ControlBlock.open(tmp_path, create=True)
+    block.stopping = block.trainer_waits = block.release_at = block.actors_online = block.trainer_beats = 7
+    block.batches, block.divergences = 30, 2
+    block.start(incarnation=3, sampled=640)
+    assert (block.incarnation, block.sampled, block.batches, block.divergences) == (3, 640, 30, 2)
+    assert block.stopping == block.trainer_waits == block.release_at == block.actors_online == block.trainer_beats == 0
 
 
-def test_a_new_file_is_allocated_at_once_so_that_a_full_disk_is_found_out_early(tmp_path: Path) -> None:
-    map_file(tmp_path / "f", 1 << 20, create=True)
-    assert (tmp_path / "f").stat().st_blocks * 512 >= 1 << 20
-    with pytest.raises(RunDirectoryError, match="bytes of shared memory"):
-        map_file(tmp_path / "g", 1 << 60, create=True)
+def test_means_of_episodes_are_recorded_once_there_are_episodes_that_have_them(tmp_path: Path) -> None:
+    block = ControlBlock.open(tmp_path, create=True)
+    assert block.episode_record() == {}
+    block.episodes, block.return_mean, block.length_mean = 2, 1.5, 7.0
+    assert block.episode_record() == {"train_return": 1.5, "train_length": 7.0}
+    block.success_episodes, block.success_mean = 1, 0.5
+    assert block.episode_record() == {"train_return": 1.5, "train_length": 7.0, "train_success": 0.5}
 
 
-def test_a_bell_is_heard_once_and_ringing_it_often_never_blocks() -> None:
-    bell = Bell.create()
-    assert not bell.wait(0)
-    for _ in range(100_000):
-        bell.ring()
-    assert bell.wait(0)
-    assert not bell.wait(0)
-    bell.close()
-
-
-def test_a_bell_nobody_listens_to_any_more_does_not_stop_the_ringer() -> None:
-    bell = Bell.create()
-    os.close(bell.read_fd)
-    with pytest.raises(BrokenPipeError):
-        os.write(bell.write_fd, b"?")
-    bell.ring()  # What os.write raised a line above would fail the test.
-    os.close(bell.write_fd)
-
-
-def test_a_directory_is_held_by_one_process_until_it_ends_however_it_ends(tmp_path: Path) -> None:
-    script = (
-        "import sys, pathlib, learner.shared.mapped as mapped\n"
-        "mapped.hold_alone(pathlib.Path(sys.argv[1]))\n"
-        "print('held', flush=True)\n"
-        "input()"
-    )
-    with subprocess.Popen(
-        [sys.executable, "-c", script, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as holder:
-        assert holder.stdout is not None
-        assert holder.stdout.readline() == "held\n"
-        fd = os.open(tmp_path, os.O_RDONLY)
-        with pytest.raises(BlockingIOError):
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        os.close(fd)
-        holder.kill()
-        hold_alone(tmp_path)
+def test_the_block_of_a_run_that_release_0_1_began_gets_the_words_that_it_lacks(tmp_path: Path) -> None:
+    before = ControlBlock.open(tmp_path, create=True)
+    before.sampled = 640
+    os.truncate(tmp_path / "control", 8 * 32)
+    with pytest.raises(RunDirectoryError, match="expected 320 bytes, found 256"):
+        ControlBlock.open(tmp_path, writable=False)
+    block = ControlBlock.open(tmp_path)
+    assert (block.sampled, block.opt_steps, block.success_episodes) == (640, 0, 0)

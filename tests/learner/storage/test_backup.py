@@ -16,7 +16,8 @@ from common.errors import RunDirectoryError
 from learner.commands.replay_inspect import main
 from learner.loop.in_turns import train_in_turns
 from learner.loop.server import train_async
-from learner.replay.memory import ReplayMemory, ReplayWriter
+from learner.replay.memory import ReplayMemory
+from learner.replay.writer import ReplayWriter
 from learner.storage.backup import back_up
 from learner.storage.rundir import states_in
 from tests.conftest import Command, wait_for

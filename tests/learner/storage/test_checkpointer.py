@@ -17,9 +17,10 @@ from common.processors import OneStep
 from common.testing import items_of, play
 from examples.own_parts import Corridor, TabularQ
 from learner.loop.window import RecordWindow
-from learner.replay.memory import ReplayMemory, ReplayWriter
+from learner.replay.memory import ReplayMemory
+from learner.replay.recovery import Watermark
 from learner.replay.uniform import UniformReplay
-from learner.replay.watermark import Watermark
+from learner.replay.writer import ReplayWriter
 from learner.storage.checkpoint import SaveCounts
 from learner.storage.checkpointer import WINDOW, Checkpointer
 from learner.storage.moment import Moment

@@ -169,22 +169,6 @@ def test_a_dataset_and_a_replay_are_one_too_many(earlier: Path, tmp_path: Path) 
 # The command.
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["--config", "a.yaml", "--with", "replay"], "name a run with --from"),
-        (["--config", "a.yaml", "--from", "x", "--with", "repaly"], "unknown value 'repaly' (did you mean 'replay'?)"),
-        (["--resume", "run", "--from", "x"], "leave out one of them"),
-    ],
-)
-def test_options_that_contradict_each_other_are_told_of(
-    words: list[str], message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(SystemExit):
-        main(words)
-    assert message in capsys.readouterr().err
-
-
 def test_the_command_begins_from_a_run_and_then_goes_on_with_its_own(
     earlier: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from common.errors import CheckpointError
-from learner.replay.watermark import Watermark
+from learner.replay.recovery import Watermark
 from learner.storage.checkpoint import SaveCounts
 from learner.storage.training_state import StateFiles, StateOfRun
 

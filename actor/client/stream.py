@@ -1,0 +1,91 @@
+"""One connection of ``PushItems``, from its opening to its end."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+import grpc
+
+from actor.client.requests import Requests, WaitingBatch
+from actor.spool import Spool
+from common.wire.pb import crossborder_pb2 as pb
+from common.wire.pb import crossborder_pb2_grpc as pb_grpc
+from common.wire.rpc import NotJoinedError, describe, typed_error
+
+log = logging.getLogger(__name__)
+HEARTBEAT_SECONDS: Final = 1.0
+SILENCE_SECONDS: Final = 15.0
+"""The learner answers every heartbeat, also while it holds actors back. One that is silent for longer is gone."""
+
+
+class PushStream:
+    """Opens a stream that sends the batches of a spool, until it breaks or the spool is closed and empty.
+
+    Two threads work on it. The thread that calls ``run`` hears responses, and a thread of gRPC's pulls requests out of
+    a generator. They share ``has_left`` and the time of the last response, of which each has one writer.
+
+    Args:
+        stub: of the learner.
+        incarnation: the actor's.
+        spool: gives the batches. Opening the stream connects it.
+        last_seq: number of the last message of this incarnation that the learner has stored.
+        requests: makes the messages.
+    """
+
+    def __init__(
+        self,
+        stub: pb_grpc.LearnerServiceStub,
+        incarnation: int,
+        spool: Spool[WaitingBatch],
+        last_seq: int,
+        requests: Requests,
+    ) -> None:
+        self._incarnation, self._spool, self._requests = incarnation, spool, requests
+        self._epoch = spool.connect(last_seq)
+        self._heard_at = time.monotonic()
+        self.has_left = False
+        """Whether the actor has said goodbye."""
+        self._call: Any = stub.PushItems(self._messages())
+
+    def run(self, hear: Callable[[pb.PushItemsResponse], None]) -> str | None:
+        """Give responses to ``hear`` until the stream ends: why it broke, or None if the learner ended it in order.
+
+        Raises:
+            CrossborderError: the learner refused for good.
+        """
+        try:
+            for response in self._call:
+                self._heard_at = time.monotonic()
+                hear(response)
+        except grpc.RpcError as error:
+            typed = typed_error(error)
+            if typed is not None and not isinstance(typed, NotJoinedError):
+                raise typed from error
+            return describe(error)
+        return None
+
+    def cancel(self) -> None:
+        """End the stream; from any thread."""
+        self._call.cancel()
+
+    def _messages(self) -> Iterator[pb.PushItemsRequest]:
+        yield self._requests.make_heartbeat(self._incarnation)
+        while True:
+            unsent = self._spool.next_unsent(self._epoch, HEARTBEAT_SECONDS)
+            if unsent is not None:
+                yield self._requests.make_message(self._incarnation, *unsent)
+            elif not self._spool.is_current(self._epoch):
+                return
+            elif self._spool.drained:
+                self.has_left = True
+                yield self._requests.make_heartbeat(self._incarnation, leaving=True)
+                return
+            elif time.monotonic() - self._heard_at > SILENCE_SECONDS:
+                log.warning("the learner has been silent for %g s", SILENCE_SECONDS)
+                self.cancel()
+                return
+            else:
+                yield self._requests.make_heartbeat(self._incarnation)

@@ -1,0 +1,58 @@
+"""Batches of items as tensors, and the errors that a prioritised buffer wants to hear of."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+import torch
+
+from common.data import Items
+from common.interfaces import ReplayBuffer
+
+Batch = Mapping[str, torch.Tensor]
+"""Columns ``[B, *shape]`` by name, all on the agent's device."""
+
+TD_ERROR: Final = "td_error"
+"""The result of an update that holds the TD errors ``[B]``; it is for the buffer and does not reach the record."""
+
+
+def to_tensors(items: Items, device: torch.device) -> dict[str, torch.Tensor]:
+    """Columns ``[B, *shape]`` as tensors of the same dtypes on ``device``."""
+    return {name: torch.from_numpy(column).to(device) for name, column in items.items()}
+
+
+def draw(buffer: ReplayBuffer, size: int, device: torch.device) -> dict[str, torch.Tensor]:
+    """Draw a batch of ``size`` items onto ``device``.
+
+    A buffer that keeps its items on the device gathers the batch there; from any other buffer arrays are copied.
+    """
+    batch = buffer.tensors(size)
+    return to_tensors(buffer.batch(size), device) if batch is None else batch
+
+
+def discount_of(batch: Batch, discount_factor: float) -> torch.Tensor | float:
+    """The discount of the next value: the batch's column ``discount`` ``[B]``, or one ``discount_factor`` for all.
+
+    ``common.processors.NStep`` makes the column, since an item of k steps is discounted by gamma^k.
+    """
+    return batch.get("discount", discount_factor)
+
+
+def measure_td_error(batch: Batch, prediction: torch.Tensor, target: torch.Tensor) -> dict[str, torch.Tensor]:
+    """The results that ``report_td_error`` takes: how wrong the value of each item was.
+
+    Args:
+        batch: only a prioritised buffer's batch has a column ``index``; for any other batch there are no such results.
+        prediction: of one critic ``[B]`` or of several ``[N, B]``, whose mean error counts.
+        target: ``[B]``.
+    """
+    if "index" not in batch:
+        return {}
+    return {TD_ERROR: (target - prediction).detach().abs().reshape(-1, len(target)).mean(dim=0).float()}
+
+
+def report_td_error(buffer: ReplayBuffer, batch: Batch, results: dict[str, torch.Tensor]) -> None:
+    """Take the TD errors out of the results of an update, if there are any, and report them to the buffer."""
+    if TD_ERROR in results:
+        buffer.update_priority(batch["index"].cpu().numpy(), results.pop(TD_ERROR).cpu().numpy())

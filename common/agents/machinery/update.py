@@ -1,0 +1,107 @@
+"""How an agent computes its updates: eagerly, or captured, that is without the Python around each operation.
+
+For a small network the Python of autograd, the optimiser and ``nn.Module`` costs more than the arithmetic.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import Literal
+
+import torch
+from pydantic import Field
+from torch import nn
+
+from common.agents.machinery.batches import Batch
+from common.agents.machinery.tracing import Traced, trace
+from common.settings import Settings
+
+log = logging.getLogger(__name__)
+Results = dict[str, torch.Tensor]
+"""Scalars for the record by name, and the TD errors ``[B]`` for a prioritised buffer."""
+
+
+class UpdateConfig(Settings):
+    """The settings that all agents of networks share; see ``NetworkAgent.captures``."""
+
+    update: Literal["eager", "captured"] | None = Field(
+        None,
+        description="How an update is computed: eager; captured, the same operations replayed, with the same results "
+        "and faster, on a CPU those of acting too; null: captured, but eager with a network of your own. One whose "
+        "Python does the same in each call may be captured.",
+    )
+
+    def has_own_network(self) -> bool:
+        """Whether a network is a user's own, whose Python may do something else in each call."""
+        return False
+
+
+class Update:
+    """A function that learns from a batch: columns ``[B, *shape]`` in, named results out.
+
+    While the function runs, networks are in torch's train mode, and in eval mode afterwards. So batch normalisation
+    gathers statistics and dropout drops in an update, while acting stays a fixed function. Target networks stay in
+    eval mode.
+
+    A captured update runs the function's Python in its first two calls only: the first is eager, since optimisers make
+    their state in it, and the second is traced. Later calls replay the traced operations. A batch of other columns,
+    shapes or dtypes is traced anew. Anything that is no tensor, such as a count that the function keeps, stays as it
+    was when it was traced, so capture only Python that does the same in each call; ``common.testing.check_agent``
+    compares captured updates with eager ones.
+
+    Args:
+        function: changes networks and optimisers in place.
+        nets: the agent's networks by name; a name that ends in ``_tgt`` is that of a target network.
+        captured: whether the function is captured.
+    """
+
+    def __init__(
+        self, function: Callable[[Batch], Results], nets: Mapping[str, nn.Module], *, captured: bool = False
+    ) -> None:
+        self._function, self._nets, self.captured = function, nets, captured
+        self.forget_traces()
+
+    def forget_traces(self) -> None:
+        """Begin anew with an eager call: optimisers have been given other state than the traces refer to."""
+        self._is_warm = False
+        self._replays: dict[tuple[object, ...], Callable[[Batch], Results]] = {}
+
+    def __call__(self, batch: Batch) -> Results:
+        if not self.captured or not self._is_warm:
+            self._is_warm = True
+            return self._run(batch)
+        kind = (*batch, *((column.shape, column.dtype) for column in batch.values()))
+        replay = self._replays.get(kind)
+        if replay is not None:
+            return replay(batch)
+        results, self._replays[kind] = self._trace(batch)
+        return results
+
+    def _run(self, batch: Batch) -> Results:
+        """Call the function, its networks in train mode."""
+        learning = [net for name, net in self._nets.items() if not name.endswith("_tgt")]
+        for net in learning:
+            net.train()
+        try:
+            return self._function(batch)
+        finally:
+            for net in learning:
+                net.eval()
+
+    def _trace(self, batch: Batch) -> tuple[Results, Callable[[Batch], Results]]:
+        """Compute the results for this batch, and make the function that replays them for others of its kind."""
+        results: Results = {}
+
+        def run(*columns: torch.Tensor) -> list[torch.Tensor]:
+            results.update(self._run(dict(zip(batch, columns, strict=True))))
+            return list(results.values())
+
+        try:
+            replay: Traced = trace(run, list(batch.values()))
+        except Exception:
+            log.warning("updates stay eager, as they cannot be captured:", exc_info=True)
+            # With results, tracing failed after the update was computed: computing it again would learn twice.
+            return results or self._run(batch), self._run
+        names = tuple(results)
+        return results, lambda again: dict(zip(names, replay(*again.values()), strict=True))

@@ -1,0 +1,55 @@
+"""The options and the output that the commands on saved policies share."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from common.process.command import Parser, run_command
+from learner.shared.durable import old_of
+
+log = logging.getLogger(__name__)
+
+
+def make_policy_parser(name: str, description: str, examples: str) -> Parser:
+    """A parser with the options that name a checkpoint."""
+    parser = Parser(name, description, examples, level="WARNING")
+    parser.add_argument("--run", required=True, type=Path, metavar="DIR", help="the run's directory")
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument(
+        "--checkpoint",
+        metavar="NAME",
+        help="best, final or an opt step (default: best, and final in a run that has no best)",
+    )
+    which.add_argument("--best", dest="checkpoint", action="store_const", const="best", help="best and nothing else")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    return parser
+
+
+def run_policy_command(
+    parser: Parser, argv: list[str] | None, work: Callable[[argparse.Namespace], Mapping[str, object]]
+) -> int:
+    """Run a command on a saved policy and print the values that ``work`` returns; the exit code.
+
+    ``work`` finds the name of a checkpoint in ``arguments.checkpoint`` also where the user named none.
+    """
+
+    def act(arguments: argparse.Namespace) -> None:
+        arguments.checkpoint = arguments.checkpoint or _default_checkpoint(arguments.run)
+        values = work(arguments)
+        lines = json.dumps(values) + "\n" if arguments.json else "".join(f"{k}: {v}\n" for k, v in values.items())
+        sys.stdout.write(lines)
+
+    return run_command(parser, argv, act)
+
+
+def _default_checkpoint(run: Path) -> str:
+    """``best``, or ``final`` in a run that has only ``final/``: nothing was evaluated, or ``best/`` was removed."""
+    if any(path.exists() for path in (run / "best", old_of(run / "best"))) or not (run / "final").exists():
+        return "best"
+    log.warning("%s has no best/: final/, the policy at the end of training, is taken", run)
+    return "final"

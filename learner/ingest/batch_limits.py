@@ -1,0 +1,70 @@
+"""The limits of one batch: those that actors are told now, and the largest that the run has told any actor.
+
+An actor groups its items into batches by the limits that hold when it first sends them, and may not change the content
+of a number that it has sent. So a run that is resumed with lower limits still takes batches within the higher ones from
+actors that were there before. The largest limits are kept in ``shared/limits.json``.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from common.config.run_config import RunConfig
+from common.wire.pb import crossborder_pb2 as pb
+from learner.replay.memory import ReplayMemory
+from learner.shared.durable import replace_text
+
+log = logging.getLogger(__name__)
+BATCHES_PER_REPLAY: Final = 16
+"""One batch replaces at most this fraction of the replay: one message cannot push out the items of other actors."""
+_KEPT: Final = ("max_rows", "max_message_bytes")
+
+
+class BatchLimits:
+    """Both kinds of limits. Constructing it writes limits that are larger than before into the file.
+
+    Args:
+        directory: of the run's shared files.
+        present: what actors are told from now on.
+    """
+
+    def __init__(self, directory: Path, present: pb.Limits) -> None:
+        self.present = present
+        self.largest = pb.Limits()
+        """The largest limits that the run has told any actor."""
+        self.largest.CopyFrom(present)
+        path = directory / "limits.json"
+        before = _read(path)
+        for name in _KEPT:
+            setattr(self.largest, name, max(getattr(present, name), before.get(name, 0)))
+        now = {name: getattr(self.largest, name) for name in _KEPT}
+        if now != before:
+            replace_text(path, json.dumps(now) + "\n")
+
+
+def present_limits(config: RunConfig, memory: ReplayMemory) -> pb.Limits:
+    """The limits of a configuration: at most a small part of the replay, but room for ``push.n_buffer`` items."""
+    part = max(config.push.n_buffer, config.replay.capacity // BATCHES_PER_REPLAY)
+    return pb.Limits(
+        max_rows=min(config.server.max_rows, memory.max_rows, part),
+        max_message_bytes=config.server.max_message_bytes,
+        silence_seconds=config.server.lost_seconds,
+        compressions=[pb.COMPRESSION_ZSTD],
+    )
+
+
+def _read(path: Path) -> Mapping[str, int]:
+    if not path.exists():
+        return {}
+    try:
+        found = json.loads(path.read_text())
+        return {name: int(found[name]) for name in _KEPT}
+    except (ValueError, LookupError, TypeError) as error:
+        log.warning(
+            "%s is damaged (%s); actors that were told larger limits than the present ones may end", path, error
+        )
+        return {}

@@ -1,0 +1,204 @@
+"""``PushItems``: which batches and reports are taken, and everything that one of them changes."""
+
+from __future__ import annotations
+
+import logging
+import time
+from dataclasses import replace
+from operator import attrgetter
+from typing import Final
+
+from common.data import MAX_ENV_ERROR, MAX_EPISODES
+from common.errors import RefusedError, SchemaMismatchError
+from common.process.log import quote
+from common.values import KEEP_ALL
+from common.wire.codec import decode
+from common.wire.compression import decompress
+from common.wire.frames import Packed
+from common.wire.pb import crossborder_pb2 as pb
+from common.wire.rpc import version_from_pb
+from learner.ingest.core import IngestCore
+from learner.ingest.registry import MAX_RETURN
+from learner.replay.quarantine import Record, summarize_row
+from learner.shared.actor_table import REPORTED, ActorState
+from learner.shared.mapped import fence
+
+log = logging.getLogger(__name__)
+MAX_FIGURE: Final = 2**53
+"""The largest figure that a report may hold; up to here floats count whole numbers exactly."""
+LAG_SMOOTHING: Final = 0.05
+_figures_of = attrgetter(*REPORTED)
+
+
+def push(core: IngestCore, row: int, request: pb.PushItemsRequest) -> int:
+    """Take one request of an actor: store its batch unless it is stored already, and note its report.
+
+    Args:
+        core: where the batch goes.
+        row: of the actor in the actor table.
+        request: a batch with a report, or a report alone.
+
+    Returns:
+        The highest seq of the actor that is stored.
+
+    Raises:
+        RefusedError, SchemaMismatchError: nothing was stored; the message names actor, column, expected and found.
+    """
+    try:
+        return _take(core, row, request)
+    except (RefusedError, SchemaMismatchError) as error:
+        core.counts.batches_refused[_reason_of(error)] += 1
+        if core.quarantine.has_room():
+            core.quarantine.add(_record_refusal(core, row, request, error))
+        raise type(error)(f"actor {core.registry.actor_id(row)}: {error}") from error
+
+
+def _take(core: IngestCore, row: int, request: pb.PushItemsRequest) -> int:
+    if core.registry.row_of(request.incarnation) != row:
+        raise RefusedError(
+            f"incarnation: expected the one the stream began with, found {request.incarnation:016x}", "sequence"
+        )
+    report, last = request.report, core.writer.last_seq(request.incarnation)
+    if request.seq == 0:
+        if request.rows or request.payload:
+            raise RefusedError(f"seq: expected 1 or more for a batch of {request.rows} rows, found 0", "sequence")
+        figures = _check_report(report)
+    elif request.seq <= last:  # The actor has not heard the acknowledgement and sends the batch again.
+        core.control.duplicates += 1
+        return last
+    else:
+        payload = request.payload  # Read once: each access copies it.
+        # The items are checked before the report. A NaN from the environment makes both wrong, and only the refusal of
+        # the items can name the column.
+        batch = _decode(core, request, payload, last)
+        figures = _check_report(report)
+        _store(core, request, batch)
+        core.control.payload_bytes += len(payload)
+        _note_batch(core, row, request)
+        last = request.seq
+    core.registry.note_report(row, figures, building=report.building)
+    if report.env_error and (missed := core.env_error_log.due()) is not None:
+        text, actor_id = quote(report.env_error[-MAX_ENV_ERROR:]), core.registry.actor_id(row)
+        log.warning("an environment of actor %d failed (%d more before it):\n%s", actor_id, missed, text)
+    if report.leaving:
+        core.registry.set_state(row, ActorState.LEFT)
+    return last
+
+
+def _decode(core: IngestCore, request: pb.PushItemsRequest, payload: bytes, last: int) -> Packed:
+    """The items of the batch that follows batch number ``last``, checked against the schema and the value rules."""
+    if request.seq != last + 1:
+        raise RefusedError(f"seq: expected {last + 1}, found {request.seq}", "sequence")
+    if request.schema_hash != core.schema.hash:
+        raise SchemaMismatchError(f"schema: expected {core.schema.hash:016x}, found {request.schema_hash:016x}")
+    max_rows = _limits_of(core, request.incarnation).max_rows
+    if not 1 <= request.rows <= max_rows:
+        raise RefusedError(f"rows: expected 1 to {max_rows}, found {request.rows}", "rows")
+    if request.behaviour.opt_steps > MAX_FIGURE:
+        raise RefusedError(
+            f"behaviour: expected opt steps up to {MAX_FIGURE}, found {request.behaviour.opt_steps}", "report"
+        )
+    return decode(core.schema, request.rows, _decompress(core, request, payload), core.values)
+
+
+def _limits_of(core: IngestCore, incarnation: int) -> pb.Limits:
+    """The limits that an actor process may have been told, maybe by an ingest process before this one."""
+    limits = core.batch_limits
+    return limits.largest if core.registry.was_here_before(incarnation) else limits.present
+
+
+def _decompress(core: IngestCore, request: pb.PushItemsRequest, payload: bytes) -> bytes:
+    if request.compression == pb.COMPRESSION_ZSTD:
+        most = _limits_of(core, request.incarnation).max_message_bytes
+        return decompress(payload, min(request.rows * core.schema.max_packed_bytes, most))
+    if request.compression:
+        raise RefusedError(f"compression: expected none or 1 (zstd), found {request.compression}", "payload")
+    return payload
+
+
+def _check_report(report: pb.Report) -> tuple[float, ...]:
+    """The figures of a report, in the order of ``REPORTED``.
+
+    Raises:
+        RefusedError: the report says something that cannot be.
+    """
+    returns, n_lengths = report.episode_returns, len(report.episode_lengths)
+    if len(report.episode_successes) > n_lengths:
+        raise RefusedError(
+            f"report: expected at most {n_lengths} episode successes, one for each length, "
+            f"found {len(report.episode_successes)}",
+            "report",
+        )
+    if len(returns) != n_lengths or n_lengths > MAX_EPISODES:
+        raise RefusedError(
+            f"report: expected as many episode lengths as returns, at most {MAX_EPISODES}, "
+            f"found {n_lengths} and {len(returns)}",
+            "report",
+        )
+    if not sum(map(abs, returns)) <= MAX_RETURN:  # A comparison with NaN is false, so NaN is refused too.
+        raise RefusedError(
+            f"report: expected finite episode returns of together up to {MAX_RETURN:g}, found {max(returns, key=abs)}",
+            "report",
+        )
+    figures: tuple[float, ...] = _figures_of(report)
+    # The sum stands for all figures, since a check of each takes longer; a comparison with NaN is false here too.
+    if min(figures) < 0 or not sum(figures) <= MAX_FIGURE:
+        found = dict(zip(REPORTED, figures, strict=True))
+        raise RefusedError(f"report: expected figures from 0 and together up to {MAX_FIGURE}, found {found}", "report")
+    return figures
+
+
+def _store(core: IngestCore, request: pb.PushItemsRequest, batch: Packed) -> None:
+    core.writer.append_packed(batch, request.incarnation, request.seq)
+    core.control.batches += 1
+    # The trainer sets ``trainer_waits`` and then looks for items once more before it sleeps; ingest commits the items
+    # and then looks at ``trainer_waits``. With a fence between the two steps on either side, at least one of the
+    # processes sees what the other has written, so no item comes without the bell while the trainer sleeps.
+    fence()
+    if core.control.trainer_waits:
+        core.trainer_bell.ring()
+
+
+def _note_batch(core: IngestCore, row: int, request: pb.PushItemsRequest) -> None:
+    """Count a stored batch for the registry, the turns, the quota and the metrics."""
+    behaviour, report, control = version_from_pb(request.behaviour), request.report, core.control
+    core.registry.note_batch(row, request.rows, behaviour.opt_steps, report.episode_returns, report.episode_lengths)
+    core.turns.note_batch(row, request.rows, core.excess(control.sampled))
+    core.replay_share.note_batch(row, request.rows)
+    if report.episode_successes:
+        core.registry.note_successes(report.episode_successes)
+        # The mean before the count: the trainer reads in between, and the count says that there is a mean.
+        control.success_mean = core.registry.success_mean()
+        control.success_episodes += len(report.episode_successes)
+    lag = max(0, core.models.newest().opt_steps - behaviour.opt_steps)
+    control.policy_lag += LAG_SMOOTHING * (lag - control.policy_lag)
+    core.counts.lag_steps.observe(lag)
+    core.counts.lag_seconds.observe(time.monotonic() - core.answers.published_at(behaviour))
+
+
+def _record_refusal(
+    core: IngestCore, row: int, request: pb.PushItemsRequest, error: RefusedError | SchemaMismatchError
+) -> Record:
+    """A refused batch for people to look at: whose it is, why it was refused, and its first bad row if it has one."""
+    record = Record(
+        reason=_reason_of(error),
+        message=str(error),
+        actor_id=core.registry.actor_id(row),
+        host=core.registry.host(row),
+        incarnation=f"{request.incarnation:016x}",
+        seq=request.seq,
+    )
+    bad = error.bad if isinstance(error, RefusedError) else None
+    if bad is None:
+        return record
+    try:
+        batch = decode(core.schema, request.rows, _decompress(core, request, request.payload), KEEP_ALL)
+    except RefusedError:
+        return record  # The batch has more than one fault, and no rows that can be shown.
+    columns = batch.columns if bad.column in batch.columns else {bad.column: batch.frames}
+    values = summarize_row(columns, bad.row)
+    return replace(record, column=bad.column, expected=bad.expected, found=bad.found, row=bad.row, values=values)
+
+
+def _reason_of(error: RefusedError | SchemaMismatchError) -> str:
+    return error.reason if isinstance(error, RefusedError) else "schema"

@@ -1,0 +1,33 @@
+"""``actor-worker`` as a process, without a learner; with one it is in ``tests/e2e/test_by_hand.py``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from actor.commands.actor_worker import parser
+from common.errors import ConfigError, LearnerUnreachableError
+from tests.conftest import Command
+
+Start = Callable[..., Command]
+
+
+def test_targets_to_allow_can_be_given_at_once_or_one_by_one() -> None:
+    words = ["--learner", "gpu-host:50051", "--allow", "mine", "mine.parts:make", "--allow", "other"]
+    assert parser().parse_args(words).allow == ["mine", "mine.parts:make", "other"]
+    assert parser().parse_args(words[:2]).allow == []
+
+
+@pytest.mark.parametrize("n_actors", ["1", "2"])
+def test_it_ends_with_the_reason_and_the_exit_code_of_the_actor_that_cannot_work(start: Start, n_actors: str) -> None:
+    worker = start("actor-worker", "--learner", "127.0.0.1:1", "--ca", "no-such-file.pem", "--num-actors", n_actors)
+    assert worker.wait() == ConfigError.exit_code, worker.output()
+    assert "actor-worker: CA file no-such-file.pem" in worker.output()
+    assert "Traceback" not in worker.output()
+
+
+def test_it_looks_for_its_learner_as_long_as_its_patience(start: Start) -> None:
+    worker = start("actor-worker", "--learner", "127.0.0.1:1", "--patience", "0.5")
+    assert worker.wait() == LearnerUnreachableError.exit_code
+    assert "127.0.0.1:1: no learner for 0.5 s" in worker.output()

@@ -1,0 +1,63 @@
+"""Replayed actions are the eager ones, bit for bit."""
+
+from __future__ import annotations
+
+import logging
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from common.agents.machinery.inference import Inference
+from common.data import Array, Model, ModelVersion
+from common.interfaces import Agent, EnvSpec
+from tests.common.agents.machinery.test_update import KINDS
+
+CPU = torch.device("cpu")
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_replayed_actions_are_the_eager_ones_bit_for_bit_also_after_another_model(
+    name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    make, actions, space = KINDS[name]
+    spec = EnvSpec(space, actions)
+    replayed, eager = (make(spec=spec, seed=0, epsilon=0.5, update=update) for update in ("captured", "eager"))
+    other = make(spec=spec, seed=1)
+    space.seed(0)
+    model = Model(ModelVersion(1, 5), {name: value.numpy().copy() for name, value in other.model_info().items()})
+    for _ in range(2):
+        for n in (1, 8, 1, 8):
+            obs = np.stack([space.sample() for _ in range(n)])
+            for switch in (Agent.train, Agent.eval):
+                for agent in (replayed, eager):
+                    switch(agent)
+                np.testing.assert_array_equal(replayed.sample(obs), eager.sample(obs), strict=True)
+        for agent in (replayed, eager):
+            agent.sync_model(model)
+    assert not caplog.records, "they were replayed"
+
+
+def test_loaded_parameters_are_seen() -> None:
+    net = nn.Linear(1, 1, bias=False)
+    act = Inference(net, CPU, captured=True)
+    for weight in (1.0, 2.0, 3.0):
+        net.load_state_dict({"weight": torch.tensor([[weight]])})
+        assert act(np.ones((2, 1), np.float32)).tolist() == [[weight], [weight]]
+
+
+def test_actions_are_kept_by_whoever_asked_for_them() -> None:
+    act = Inference(nn.Identity(), CPU, captured=True)
+    kept: list[Array] = [act(np.full((2, 1), value, np.float32)) for value in (1, 2, 3)]
+    assert [array.tolist() for array in kept] == [[[value]] * 2 for value in (1, 2, 3)]
+
+
+def test_what_cannot_be_replayed_stays_eager_and_says_why_once(caplog: pytest.LogCaptureFixture) -> None:
+    act = Inference(lambda obs: torch.tensor(1.0 if obs.sum() > 0 else -1.0), CPU, captured=True)
+    with caplog.at_level(logging.WARNING):
+        found = [float(act(np.full(n, sign, np.float32))) for sign in (1.0, -1.0, 1.0) for n in (2, 3)]
+    assert found == [1, 1, -1, -1, 1, 1]
+    assert [record.getMessage() for record in caplog.records] == [
+        "actions are computed eagerly, as they cannot be replayed:"
+    ]

@@ -1,0 +1,168 @@
+"""Captured updates are the eager ones, bit for bit."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from common.agents.awac import AWAC
+from common.agents.bc import BC
+from common.agents.dqn import DQN
+from common.agents.iql import IQL
+from common.agents.iqn import IQN
+from common.agents.machinery.update import Update
+from common.agents.sac import SAC
+from common.agents.td3 import TD3
+from common.config.run_config import Precision
+from common.data import Items
+from common.interfaces import EnvSpec
+from common.testing import ItemMemory
+from common.testing.agents import MakeAgent
+from learner.loop.precision import computing_in
+
+OBS = gymnasium.spaces.Box(-1, 1, (4,), np.float32)
+PICTURES = gymnasium.spaces.Box(0, 255, (4, 36, 36), np.uint8)
+DISCRETE, BOX = gymnasium.spaces.Discrete(3), gymnasium.spaces.Box(-1, 1, (2,), np.float32)
+CNN: dict[str, Any] = {"network": {"target": "common.agents.networks:NatureCnn"}}
+SMALL: dict[str, Any] = {"units": (8,), "batch_size": 8}
+Kind = tuple[MakeAgent, gymnasium.Space[Any], gymnasium.spaces.Box]
+KINDS: dict[str, Kind] = {
+    "DQN": (partial(DQN, **SMALL, soft_update_interval=2), DISCRETE, OBS),
+    "dueling DQN, squared loss, no clipping": (
+        partial(DQN, **SMALL, dueling=True, critic_loss="mse", max_grad_norm=None, double_dqn=False),
+        DISCRETE,
+        OBS,
+    ),
+    "DQN of pictures": (partial(DQN, **CNN, batch_size=4), DISCRETE, PICTURES),
+    "IQN": (partial(IQN, **SMALL, feature_dim=8), DISCRETE, OBS),
+    "SAC": (partial(SAC, **SMALL, n_updates_per_opt=2), BOX, OBS),
+    "TD3": (partial(TD3, **SMALL, policy_delay=2, max_grad_norm=1.0), BOX, OBS),
+    "AWAC": (partial(AWAC, **SMALL), BOX, OBS),
+    "IQL": (partial(IQL, **SMALL), BOX, OBS),
+    "BC": (partial(BC, **SMALL), BOX, OBS),
+}
+
+
+class WeightedMemory(ItemMemory):
+    """Gives weights as a prioritised replay does, and keeps what it is told."""
+
+    def __init__(self, items: Items) -> None:
+        super().__init__(items)
+        self.told: list[np.ndarray[Any, Any]] = []
+
+    def batch(self, size: int) -> Items:
+        items, index = super().batch(size), np.arange(size)
+        return {**items, "index": index, "weight": np.linspace(0.1, 1, size, dtype=np.float32)}
+
+    def update_priority(self, index: np.ndarray[Any, Any], td_error: np.ndarray[Any, Any]) -> None:
+        assert len(index) == len(td_error)
+        self.told.append(td_error)
+
+
+def items(actions: gymnasium.Space[Any], obs: gymnasium.spaces.Box, n: int = 32) -> Items:
+    rng = np.random.default_rng(0)
+    actions.seed(0)
+    obs.seed(0)
+    return {
+        "obs": np.stack([obs.sample() for _ in range(n)]),
+        "action": np.stack([actions.sample() for _ in range(n)]),
+        "reward": rng.normal(size=n).astype(np.float32),
+        "next_obs": np.stack([obs.sample() for _ in range(n)]),
+        "terminated": rng.random(n) < 0.3,
+        "truncated": np.zeros(n, np.bool_),
+    }
+
+
+def learn(kind: Kind, memory: ItemMemory, update: str, precision: Precision = "float32") -> list[Any]:
+    """All that six opt steps record and leave behind."""
+    make, actions, obs = kind
+    agent = make(spec=EnvSpec(obs, actions), seed=0, update=update)
+    computing, kept = computing_in(precision, "cpu"), []
+    for _ in range(6):
+        with computing:
+            record = agent.opt(memory)
+        assert record is not None
+        kept.append({name: float(value) for name, value in record.items()})
+    tensors = agent.training_state().tensors
+    return [*kept, {name: tensor.tolist() for name, tensor in tensors.items()}]
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_a_captured_update_is_the_eager_one_bit_for_bit(name: str, caplog: pytest.LogCaptureFixture) -> None:
+    kind = KINDS[name]
+    columns = items(*kind[1:])
+    assert learn(kind, ItemMemory(columns), "captured") == learn(kind, ItemMemory(columns), "eager")
+    assert not caplog.records, "it was captured"
+
+
+@pytest.mark.parametrize("name", ["DQN", "IQN", "SAC"])
+def test_also_with_weights_and_the_errors_that_are_told(name: str) -> None:
+    kind = KINDS[name]
+    captured, eager = (WeightedMemory(items(*kind[1:])) for _ in range(2))
+    assert learn(kind, captured, "captured") == learn(kind, eager, "eager")
+    np.testing.assert_array_equal(captured.told, eager.told)
+
+
+@pytest.mark.parametrize("name", ["DQN", "TD3"])
+def test_also_in_bfloat16(name: str) -> None:
+    kind = KINDS[name]
+    memory = items(*kind[1:])
+    captured = learn(kind, ItemMemory(memory), "captured", "bfloat16")
+    assert captured == learn(kind, ItemMemory(memory), "eager", "bfloat16")
+
+
+def test_an_agent_that_has_learnt_takes_over_a_restored_state() -> None:
+    make, actions, obs = KINDS["DQN"]
+    agents = [
+        make(spec=EnvSpec(obs, actions), seed=seed, update=update) for seed, update in enumerate(("captured", "eager"))
+    ]
+    columns = items(actions, obs)
+    for agent in agents:
+        for _ in range(3):
+            agent.opt(ItemMemory(columns))
+    captured, eager = agents
+    captured.load_training_state(eager.training_state())
+    for agent in agents:
+        memory = ItemMemory(columns)
+        for _ in range(4):
+            agent.opt(memory)
+    for name, tensor in eager.training_state().tensors.items():
+        assert torch.equal(tensor, captured.training_state().tensors[name]), name
+
+
+def double(batch: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    return {"twice": batch["x"] * 2}
+
+
+def test_a_batch_of_another_size_or_dtype_is_traced_anew() -> None:
+    update = Update(double, {}, captured=True)
+    for _ in range(3):
+        for x in (torch.ones(3), torch.ones(5), torch.ones(3, dtype=torch.float64)):
+            assert torch.equal(update({"x": x})["twice"], 2 * x)
+
+
+def test_what_cannot_be_captured_stays_eager_and_says_why(caplog: pytest.LogCaptureFixture) -> None:
+    def sign(batch: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        return {"sign": torch.tensor(1.0 if batch["x"].sum() > 0 else -1.0)}
+
+    update = Update(sign, {}, captured=True)
+    with caplog.at_level(logging.WARNING):
+        found = [float(update({"x": torch.full((2,), value)})["sign"]) for value in (1.0, 1.0, -1.0, 1.0, -1.0)]
+    assert found == [1, 1, -1, 1, -1]
+    assert [record.getMessage() for record in caplog.records] == ["updates stay eager, as they cannot be captured:"]
+
+
+def test_parameters_loaded_meanwhile_are_seen() -> None:
+    net = nn.Linear(1, 1, bias=False)
+    update = Update(lambda batch: {"y": net(batch["x"]).detach()}, {"net": net}, captured=True)
+    for weight in (1.0, 2.0, 3.0, 4.0):
+        net.load_state_dict({"weight": torch.tensor([[weight]])})
+        assert float(update({"x": torch.ones(1)})["y"]) == weight

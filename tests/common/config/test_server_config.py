@@ -1,0 +1,73 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from common.config.server_config import ServerConfig
+from common.errors import ConfigError
+from common.settings import validate
+from learner.commands.authority import make_files
+
+
+def check(**settings: Any) -> None:
+    """Read the ``server`` section of a configuration and check it."""
+    validate(ServerConfig, settings).check()
+
+
+@pytest.mark.parametrize("listen", ["0.0.0.0:50051", "[::]:0", "192.168.1.5:1", "gpu-host:50051"])
+def test_listening_beyond_loopback_needs_tls_and_tokens_or_insecure(listen: str) -> None:
+    with pytest.raises(ConfigError, match=r"server\.listen: .* reachable from other hosts; .* or --insecure"):
+        check(listen=listen)
+    check(listen=listen, insecure=True)
+
+
+@pytest.mark.parametrize("listen", ["127.0.0.1:0", "127.1.2.3:1", "[::1]:0", "localhost:50051"])
+def test_listening_on_loopback_needs_neither(listen: str) -> None:
+    check(listen=listen)
+
+
+@pytest.fixture
+def secured(tmp_path: Path) -> dict[str, Any]:
+    """The server section of a run that other hosts may reach."""
+    make_files(tmp_path, ["gpu-host"], 1, renew=False)
+    return {
+        "listen": "0.0.0.0:0",
+        "tls": {"certificate": tmp_path / "server.pem", "key": tmp_path / "server.key"},
+        "actor_token_file": tmp_path / "actor.token",
+    }
+
+
+def test_tls_and_tokens_let_a_learner_listen_anywhere(secured: dict[str, Any]) -> None:
+    check(**secured)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"insecure": True}, r"--insecure\): expected neither server\.tls nor tokens beside it"),
+        ({"tls": None}, r"server\.tls: .* tokens, which are sent over TLS only"),
+        ({"tls": None, "insecure": True}, r"--insecure\): expected neither"),
+        ({"actor_token_file": None}, r"server\.listen: .* expected server\.tls and server\.actor_token_file"),
+        ({"actor_token_file": "no.token"}, r"token file no\.token: cannot be read"),
+        ({"tls": {"certificate": "no.pem", "key": "no.key"}}, r"private key no\.key: cannot be read"),
+    ],
+)
+def test_settings_that_would_let_in_somebody_by_mistake_are_refused(
+    secured: dict[str, Any], changes: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        check(**{**secured, **changes})
+
+
+def test_admins_tokens_alone_would_lock_actors_out(secured: dict[str, Any]) -> None:
+    swapped = {**secured, "admin_token_file": secured["actor_token_file"], "actor_token_file": None}
+    with pytest.raises(ConfigError, match=r"server\.actor_token_file: expected tokens of actors beside"):
+        check(**swapped)
+
+
+def test_a_certificate_with_the_key_of_another_is_refused(secured: dict[str, Any], tmp_path: Path) -> None:
+    secured["tls"]["key"] = tmp_path / "actor.key"
+    with pytest.raises(ConfigError, match=r"server\.pem: expected PEM with its unencrypted key in .*actor\.key"):
+        check(**secured)

@@ -1,0 +1,91 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from common.errors import ConfigError, PluginError
+from common.plugins.part_config import AgentArguments, EnvConfig, PluginConfig
+
+GIVEN = AgentArguments.__required_keys__
+NONE = frozenset[str]()
+
+
+@pytest.mark.parametrize(
+    ("target", "params", "given", "message"),
+    [
+        ("common.agents.dqn:DQN", {"lr_": 1}, NONE, r"agent\.params\.lr_: unknown key \(did you mean 'lr'\?\)"),
+        ("common.agents.dqn:DQN", {"tau": 2.0}, NONE, r"agent\.params\.tau: .*less than or equal to 1, found 2\.0"),
+        (
+            "common.agents.dqn:DQN",
+            {"explorer": {"strat": 1}},
+            NONE,
+            r"agent\.params\.explorer\.strat: unknown key \(did",
+        ),
+        (
+            "common.agents.dqn:DQN",
+            {"explorer": {"kind": "softmax", "start": 1}},
+            NONE,
+            r"agent\.params\.explorer\.start: unknown key \(known: kind, temperature\)",
+        ),
+        (
+            "common.agents.dqn:DQN",
+            {"explorer": {"kind": "boltzmann"}},
+            NONE,
+            r"agent\.params\.explorer: .*'boltzmann' found using 'kind' does not match .*'epsilon_greedy', 'softmax'",
+        ),
+        (
+            "tests.parts:CheckingAgent",
+            {"batch": 1},
+            GIVEN,
+            r"batch: .*mean 'batch_size'",
+        ),
+        ("tests.parts:CheckingAgent", {"seed": 1}, GIVEN, r"seed: unknown parameter"),
+        ("tests.parts:DyingEnv", {}, NONE, r"agent\.params\.marker: expected a value, found none"),
+        ("gymnasium:make", {}, NONE, r"agent\.params\.id: expected a value, found none"),
+        ("tests.parts:CountingEnv", {"a": 1}, NONE, r"agent\.params\.a: unknown parameter \(known: none\)"),
+    ],
+)
+def test_parameters_are_checked_by_config_or_by_signature(
+    target: str, params: dict[str, Any], given: frozenset[str], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        PluginConfig(target=target, params=params).check("agent", given)
+
+
+@pytest.mark.parametrize(
+    ("target", "params", "given"),
+    [
+        ("common.agents.dqn:DQN", {"lr": 0.1}, GIVEN),
+        ("tests.parts:CheckingAgent", {"batch_size": 1}, GIVEN),
+        ("tests.parts:DyingEnv", {"marker": "m"}, NONE),
+        ("gymnasium:make", {"id": "CartPole-v1", "anything": 1}, NONE),
+        ("types:SimpleNamespace", {"anything": 1}, NONE),
+    ],
+)
+def test_good_parameters_are_accepted(target: str, params: dict[str, Any], given: frozenset[str]) -> None:
+    config = PluginConfig(target=target, params=params)
+    config.check("agent", given)
+    with pytest.raises(PluginError):
+        config.model_copy(update={"target": target + "x"}).check("agent", given)
+
+
+def test_a_part_is_built_with_its_parameters_and_the_systems_arguments() -> None:
+    config = PluginConfig(target="builtins:dict", params={"a": 1})
+    assert config.build(b=2) == {"a": 1, "b": 2}
+
+
+def test_a_part_that_does_not_take_the_systems_arguments_is_refused() -> None:
+    with pytest.raises(PluginError, match=r"agent: tests\.parts:CountingEnv must take seed, spec, but does not"):
+        PluginConfig(target="tests.parts:CountingEnv").check("agent", frozenset({"spec", "seed"}))
+
+
+def test_parameters_for_evaluation_replace_those_of_training() -> None:
+    env = EnvConfig(target="a:b", params={"x": 1, "y": 2}, eval_params={"y": 3, "z": 4})
+    assert env.for_evaluation() == PluginConfig(target="a:b", params={"x": 1, "y": 3, "z": 4})
+    assert env.params == {"x": 1, "y": 2}
+
+
+def test_without_parameters_for_evaluation_its_environment_is_that_of_training() -> None:
+    env = EnvConfig(target="a:b", params={"x": 1})
+    assert env.for_evaluation() == PluginConfig(target="a:b", params={"x": 1})

@@ -1,0 +1,157 @@
+"""Scripts for children: the key ``life`` of the boot line names the function that a child runs."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import signal
+import subprocess
+import sys
+import threading
+from typing import Any, Final
+
+from common.process.child import say
+
+MODULE: Final = "tests.common.process.child_scripts"
+
+
+def tell(**event: Any) -> None:
+    say(event)
+
+
+def obedient(boot: dict[str, Any]) -> int:
+    """Says hello, and ends when its stdin closes."""
+    tell(pid=os.getpid(), boot=boot)
+    sys.stdin.read()
+    tell(goodbye=True)
+    return 0
+
+
+def listening(boot: dict[str, Any]) -> int:
+    """Sends every line of its stdin back, until its stdin closes."""
+    for line in sys.stdin:
+        tell(heard=json.loads(line))
+    return 0
+
+
+def stubborn(boot: dict[str, Any]) -> int:
+    """Says hello, and runs on when its stdin closes."""
+    tell(pid=os.getpid())
+    threading.Event().wait()
+    return 0
+
+
+def reporting(boot: dict[str, Any]) -> int:
+    """Ends with an error of its own."""
+    tell(error=boot["error"], exit_code=boot["code"])
+    return int(boot["code"])
+
+
+def silent(boot: dict[str, Any]) -> int:
+    """Ends without an event."""
+    return int(boot["code"])
+
+
+def shot(boot: dict[str, Any]) -> int:
+    """Ends as a segfault would."""
+    os.kill(os.getpid(), signal.SIGKILL)
+    return 0
+
+
+def chatty(boot: dict[str, Any]) -> int:
+    """Prints lines that are no events before an event."""
+    sys.stdout.write(boot["line"] + "\n")
+    sys.stdout.flush()
+    sys.stdout.buffer.write(b"\xff no text\n")
+    tell(after="greeting")
+    sys.stdin.read()
+    return 0
+
+
+def simulating(boot: dict[str, Any]) -> int:
+    """Starts a helper process, which inherits everything and never ends, and dies."""
+    helper = subprocess.Popen([sys.executable, "-c", "import signal; signal.pause()"])
+    tell(helper=helper.pid)
+    os.kill(os.getpid(), signal.SIGKILL)
+    return 0
+
+
+def logging_(boot: dict[str, Any]) -> int:
+    """Logs at several levels, and leaves a traceback."""
+    from common.process.log import setup_logging
+
+    setup_logging(form="json")
+    log = logging.getLogger("deep.inside")
+    log.info("all is well")
+    log.warning("not so well")
+    try:
+        raise RuntimeError("broken")
+    except RuntimeError:
+        log.exception("it broke")
+    log.info("well again")
+    return 0
+
+
+def environment(boot: dict[str, Any]) -> int:
+    """Sends the value of an environment variable, and its session."""
+    tell(value=os.environ.get(boot["variable"]), session=os.getsid(0), pid=os.getpid())
+    sys.stdin.read()
+    return 0
+
+
+def descriptor(boot: dict[str, Any]) -> int:
+    """Writes to a file descriptor that it inherited."""
+    os.write(boot["fd"], b"x")
+    return 0
+
+
+def parent(boot: dict[str, Any]) -> int:
+    """Starts a child of its own, and sends its process id."""
+    from common.process.child import Child
+
+    child = Child("grandchild", MODULE, {"life": "obedient"})
+    tell(grandchild=child.next_event(30)["pid"])
+    threading.Event().wait()
+    return 0
+
+
+def signalled(boot: dict[str, Any]) -> int:
+    """Waits for signals; with ``orderly`` it has an orderly end, with ``prompt`` it ends when asked to."""
+    from common.process.signals import StopSignals
+
+    signals, stopped = StopSignals(), threading.Event()
+
+    def on_stop() -> None:
+        tell(asked=True)
+        if boot["prompt"]:
+            stopped.set()
+
+    if boot["orderly"]:
+        signals.on_stop = on_stop
+    try:
+        tell(exit_code_before=signals.exit_code)
+        stopped.wait()
+    except KeyboardInterrupt:
+        tell(interrupted=True)
+    return signals.exit_code
+
+
+def late(boot: dict[str, Any]) -> int:
+    """Gets SIGTERM while Python exits; with ``ignores`` it ignores signals by then."""
+    from common.process.signals import StopSignals
+
+    class Late:
+        def __del__(self, kill: Any = os.kill, pid: int = os.getpid()) -> None:
+            kill(pid, signal.SIGTERM)
+
+    signals = StopSignals()
+    globals()["_late"] = Late()
+    if boot["ignores"]:
+        signals.ignore()
+    return 5
+
+
+if __name__ == "__main__":
+    told = json.loads(sys.stdin.readline())
+    sys.exit(globals()[told["life"]](told))

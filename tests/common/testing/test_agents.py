@@ -1,0 +1,410 @@
+"""``check_agent`` passes good agents, and says what is wrong with one that is broken in one way."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any, cast
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from common.agents.dqn import DQN
+from common.agents.network_agent import NetworkAgent
+from common.data import Array, Model, Record
+from common.interfaces import Agent, EnvSpec, ReplayBuffer, TrainingState
+from common.testing import check_agent
+from examples.own_parts import Corridor, TabularQ
+from tests.common.testing.parts import Broken, broken, fails_saying
+
+
+class Noisy(TabularQ):
+    """Draws its table from somewhere else than the seed."""
+
+    def __init__(self, spec: EnvSpec, **given: Any) -> None:
+        super().__init__(spec, **given)
+        self.table += torch.from_numpy(np.random.default_rng().random(self.table.shape))
+
+
+class Copying(TabularQ):
+    """Acts from a copy that it makes at the start."""
+
+    def __init__(self, spec: EnvSpec, **given: Any) -> None:
+        super().__init__(spec, **given)
+        self.copy = self.table.clone()
+
+    def sample(self, obs: Array) -> Array:
+        return self.copy[obs[:, 0]].argmax(dim=1).numpy()
+
+
+class Rowwise(TabularQ):
+    """The second row of a batch gets the first row's action turned round."""
+
+    def sample(self, obs: Array) -> Array:
+        actions = super().sample(obs)
+        return actions if len(obs) == 1 else np.where(np.arange(len(obs)) == 1, 1 - actions[0], actions)
+
+
+def opt_by_replacing(self: TabularQ, buffer: ReplayBuffer) -> Record | None:
+    self.table = self.table.clone()
+    return TabularQ.opt(self, buffer)
+
+
+def opt_when_full(self: TabularQ, buffer: ReplayBuffer) -> Record | None:
+    return TabularQ.opt(self, buffer) if len(buffer) > 500 else None
+
+
+def opt_that_always_changes(self: TabularQ, buffer: ReplayBuffer) -> Record | None:
+    self.table += 1
+    return TabularQ.opt(self, buffer)
+
+
+def sample_in_place(self: TabularQ, obs: Array) -> Array:
+    actions = TabularQ.sample(self, obs)
+    obs[:] = 0
+    return actions
+
+
+def load_by_replacing(self: TabularQ, params: Mapping[str, torch.Tensor]) -> None:
+    self.table = params["table"]
+
+
+def sync_a_half(self: TabularQ, model: Model) -> None:
+    self.table[0] = torch.from_numpy(model.params["table"][0])
+
+
+def saved_views(self: TabularQ) -> dict[str, torch.Tensor]:
+    return {"table": self.table, "first": self.table[:1]}
+
+
+def sample_in_train_mode_for_good(self: TabularQ, obs: Array) -> Array:
+    self.ever = getattr(self, "ever", False) or self.is_train  # type: ignore[attr-defined]
+    return np.where(self.ever, 1, TabularQ.sample(self, obs))  # type: ignore[attr-defined]
+
+
+HALF = torch.zeros(2, dtype=torch.bfloat16)
+
+
+def changed(method: str, change: Any) -> dict[str, Any]:
+    """``method`` with its result changed."""
+    good = getattr(TabularQ, method)
+    return {method: lambda self, *given: change(good(self, *given))}
+
+
+BROKEN_AGENTS: dict[str, Broken] = {
+    "one error for all items": (
+        {"td_error": lambda self, items: np.zeros(1, np.float32)},
+        "td_error() of 3 items returned [1], expected [3]: one error an item",
+    ),
+    "errors that are not finite": (
+        {"td_error": lambda self, items: np.full(3, np.nan)},
+        "td_error() returned [nan nan nan]: errors must be finite",
+    ),
+    "other arguments": ({"__init__": lambda self, spec, config: None}, "must be built by keywords: spec=…, seed=…"),
+    "actions of floats": (
+        changed("sample", lambda actions: actions.astype(np.float64)),
+        "sample() returned float64 actions, the action space wants int64",
+    ),
+    "actions of another shape": (
+        changed("sample", lambda actions: actions[:, None]),
+        "sample() of 1 observations returned [1, 1], expected [1]: one action a row",
+    ),
+    "actions beyond the space": (
+        changed("sample", lambda actions: actions + 5),
+        "which is not in the action space Discrete(2)",
+    ),
+    "actions in a list": (
+        changed("sample", list),
+        "returned list of shape [1]: return a numpy array",
+    ),
+    "observations overwritten": ({"sample": sample_in_place}, "sample() changed the observations it was given"),
+    "chance in eval mode": (
+        {"sample": lambda self, obs: self._rng.integers(2, size=len(obs))},
+        "sample() is not deterministic after eval(): act greedily there",
+    ),
+    "a train mode of its own": (
+        {"train": lambda self: None},
+        "train() did not make is_train True: call super().train()",
+    ),
+    "an eval mode of its own": (
+        {"is_train": True, "eval": lambda self: None},
+        "eval() did not make is_train False: call super().eval()",
+    ),
+    "exploration that stays": ({"sample": sample_in_train_mode_for_good}, "train() and eval() do not switch back"),
+    "a failure without items": (
+        {"opt": lambda self, buffer: self.opt(buffer.batch(1))},
+        "opt() on an empty buffer must return None, but it failed (IndexError: nothing to draw from)",
+    ),
+    "a record without items": (
+        {"opt": lambda self, buffer: {"loss": 0.0}},
+        "opt() on an empty buffer must return None, found {'loss': 0.0}",
+    ),
+    "a change without items": ({"opt": opt_that_always_changes}, "opt() returned None and changed the model"),
+    "patience": ({"opt": opt_when_full}, "opt() returned None with 500 items: if the agent needs more to begin"),
+    "a loss that is none": (
+        changed("opt", lambda record: record and {"loss": "small"}),
+        "opt() gave a record whose 'loss' is no number",
+    ),
+    "an infinite loss": (
+        changed("opt", lambda record: record and {"loss": torch.tensor(torch.inf)}),
+        "opt() gave a record whose 'loss' is inf: every value must be finite",
+    ),
+    "a loss by itself": (
+        changed("opt", lambda record: record and record["td_error"]),
+        "opt() gave Tensor, expected a dict of names and numbers",
+    ),
+    "tensors that are replaced": ({"opt": opt_by_replacing}, "model_info() gave other tensors after opt()"),
+    "copies for tensors": (
+        changed("model_info", lambda tensors: {name: value.clone() for name, value in tensors.items()}),
+        "model_info() gave other tensors after opt(): it must return live tensors",
+    ),
+    "names that change": (
+        changed("model_info", lambda tensors: {f"table {tensors['table'].sum():f}": tensors["table"]}),
+        "model_info() gave other tensors after opt(): it must return live tensors, always of the same names",
+    ),
+    "nothing learnt": (
+        {"opt": lambda self, buffer: {"loss": 0.0} if len(buffer) else None},
+        "model_info() is the same after 20 calls of opt(): it must return the live tensors, not copies",
+    ),
+    "a dtype that cannot travel": (
+        changed("model_info", lambda tensors: tensors | {"half": HALF}),
+        "model_info() must hold tensors that safetensors and numpy can represent (TypeError",
+    ),
+    "a model that is not adopted": ({"sync_model": lambda self, model: None}, "sync_model() did not adopt 'table'"),
+    "a model half adopted": ({"sync_model": sync_a_half}, "sync_model() did not adopt 'table'"),
+    "a model by another name": (
+        {"sync_model": lambda self, model: model.params["weights"]},
+        "sync_model() failed on the tensors of model_info() (KeyError: 'weights')",
+    ),
+    "an actor that is not the learner": (
+        {"sample": lambda self, obs: np.full(len(obs), int(self.seed))},
+        "sync_model() did not change what sample() does: an actor with the learner's model must act",
+    ),
+    "a policy that is none": (
+        {"policy": lambda self: self.table},
+        "policy() returned Tensor: return a torch.nn.Module",
+    ),
+    "a policy of other arguments": (
+        {"policy": lambda self: torch.nn.Bilinear(1, 1, 1)},
+        "policy() failed on a tensor of observations (TypeError",
+    ),
+    "another policy": (
+        {"policy": lambda self: torch.nn.Identity()},
+        "policy() gave other actions than sample() after eval(): let sample() call it",
+    ),
+    "saved views": ({"save_params": saved_views}, "of tensors that share storage save one or clone"),
+    "nothing restored": (
+        {"load_params": lambda self, params: None},
+        "save_params() and load_params() do not round-trip: 'table' is not what was saved",
+    ),
+    "other names loaded": (
+        {"load_params": lambda self, params: params["q"]},
+        "load_params() failed on what save_params() gave (KeyError: 'q')",
+    ),
+    "nothing saved": (
+        {"save_params": lambda self: {}, "load_params": lambda self, params: None},
+        "save_params() and load_params() do not round-trip: the restored agent acts differently",
+    ),
+    "tensors that loading replaces": ({"load_params": load_by_replacing}, "model_info() gave other tensors after load"),
+    "a state that JSON cannot hold": (
+        {"training_state": lambda self: TrainingState(self.save_params(), {"rng": self._rng})},
+        "training_state() gave what cannot be saved",
+    ),
+    "a state that is not restored": (
+        {"training_state": lambda self: TrainingState(self.save_params(), {"seed": self.seed})},
+        'do not round-trip: expected {"seed": 0}, found',
+    ),
+    "nothing learnt once restored": (
+        {"opt": lambda self, buffer: None if self.seed == 2 else TabularQ.opt(self, buffer)},
+        "the restored agent cannot go on learning",
+    ),
+}
+
+
+class Seeded(TabularQ):
+    """Remembers its seed, and starts out of it."""
+
+    def __init__(self, spec: EnvSpec, *, seed: int, epsilon: float, device: str) -> None:
+        super().__init__(spec, seed=seed, epsilon=epsilon, device=device)
+        self.seed = seed
+        self.table.copy_(torch.from_numpy(np.random.default_rng(seed).normal(size=self.table.shape)))
+
+
+def test_a_good_agent_passes() -> None:
+    check_agent(TabularQ, Corridor())
+    check_agent(Seeded, Corridor())
+
+
+@pytest.mark.parametrize("what", BROKEN_AGENTS)
+def test_an_agent_is_refused_that_has(what: str) -> None:
+    attributes, message = BROKEN_AGENTS[what]
+    with fails_saying(message):
+        check_agent(broken(Seeded, attributes), Corridor())
+
+
+@pytest.mark.parametrize(
+    ("agent", "message"),
+    [
+        (Noisy, "two agents of the same seed start with another 'table': draw it from the seed"),
+        (Copying, "sync_model() did not change what sample() does: 10 other models, the same actions"),
+        (Rowwise, "gave other actions than one by one: no row may depend on the others"),
+    ],
+)
+def test_an_agent_is_refused_that_is(agent: type[Agent], message: str) -> None:
+    with fails_saying(message):
+        check_agent(agent, Corridor())
+
+
+def test_a_function_that_makes_no_agent_is_found() -> None:
+    with fails_saying("expected a common.interfaces.Agent, found dict: derive from it"):
+        check_agent(cast("type[Agent]", dict), Corridor())
+
+
+def test_an_agent_that_begins_late_is_given_more_steps() -> None:
+    check_agent(broken(TabularQ, {"opt": opt_when_full}), Corridor(), steps=501)
+
+
+# Of networks: recurrence, forgotten optimisers, Python that capturing freezes.
+
+
+class Annealed(nn.Module):
+    """Counts its calls in Python."""
+
+    def __init__(self, in_shape: Sequence[int], out_dim: int) -> None:
+        super().__init__()
+        self.layer, self.calls = nn.Linear(in_shape[0], out_dim), 0
+
+    def forward(self, obs: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        return self.layer(obs) * min(1.0, self.calls / 100)  # type: ignore[no-any-return]
+
+
+class Linear(Agent):
+    """A greedy linear agent with an optimiser for each of its two parts."""
+
+    def __init__(self, spec: EnvSpec, *, seed: int, epsilon: float, device: str) -> None:
+        torch.manual_seed(seed)
+        self.net = nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 2))
+        self.optimizers = [torch.optim.Adam(part.parameters(), 0.1) for part in self.net]
+
+    def sample(self, obs: Array) -> Array:
+        with torch.no_grad():
+            return self.net(torch.from_numpy(obs)).argmax(dim=1).numpy()  # type: ignore[no-any-return]
+
+    def opt(self, buffer: ReplayBuffer) -> Record | None:
+        if len(buffer) == 0:
+            return None
+        loss = self.net(torch.from_numpy(buffer.batch(8)["obs"])).square().mean()
+        self.net.zero_grad()
+        loss.backward()
+        for optimizer in self.optimizers:
+            optimizer.step()
+        return {"loss": loss.detach()}
+
+    def model_info(self) -> Mapping[str, torch.Tensor]:
+        return {name: value.detach() for name, value in self.net.state_dict().items()}
+
+    def sync_model(self, model: Model) -> None:
+        self.net.load_state_dict({name: torch.from_numpy(value) for name, value in model.params.items()})
+
+    def save_params(self) -> Mapping[str, torch.Tensor]:
+        return self.net.state_dict()
+
+    def load_params(self, params: Mapping[str, torch.Tensor]) -> None:
+        self.net.load_state_dict(dict(params))
+
+
+class Forgetful(Linear):
+    """Has a state of training of its own, without the optimisers."""
+
+    def training_state(self) -> TrainingState:
+        return TrainingState(self.save_params(), {"kept": "not much"})
+
+
+class Complete(NetworkAgent, Linear):
+    """Keeps what ``NetworkAgent`` finds."""
+
+    def __init__(self, spec: EnvSpec, **given: Any) -> None:
+        Linear.__init__(self, spec, **given)
+        self.nets = {"net": self.net}
+
+
+class Recurrent(Linear):
+    """Adds a share of what it has seen before to each observation."""
+
+    memory: Array | None = None
+
+    def sample(self, obs: Array) -> Array:
+        memory = np.zeros_like(obs) if self.memory is None or self.memory.shape != obs.shape else self.memory
+        self.memory = obs + 0.9 * memory
+        return super().sample(self.memory)
+
+
+class Drawing(Linear):
+    """Draws its actions, also in eval mode, from a generator without a seed."""
+
+    def sample(self, obs: Array) -> Array:
+        return np.random.default_rng().integers(2, size=len(obs))
+
+
+class Scalar(Linear):
+    """Gives one number instead of an array."""
+
+    def sample(self, obs: Array) -> Array:
+        return super().sample(obs)[0]  # type: ignore[no-any-return]
+
+
+def cartpole() -> gymnasium.Env[Any, Any]:
+    return gymnasium.make("CartPole-v1")
+
+
+def annealed(**params: Any) -> partial[DQN]:
+    return partial(DQN, network={"target": "tests.common.testing.test_agents:Annealed"}, batch_size=8, **params)
+
+
+def test_a_network_of_a_users_own_learns_eagerly_unless_it_asks_to_be_captured() -> None:
+    agents = [annealed(**params)(spec=spec(), seed=0) for params in ({}, {"update": "captured"})]
+    assert [agent.is_captured for agent in agents] == [False, True]
+    assert DQN(spec(), seed=0).is_captured
+    assert DQN(spec(), seed=0, update="captured").is_captured
+    check_agent(annealed(), cartpole())
+
+
+def spec() -> EnvSpec:
+    env = cartpole()
+    return EnvSpec(env.observation_space, env.action_space)
+
+
+def test_a_network_that_is_frozen_by_capturing_is_found() -> None:
+    with pytest.raises(AssertionError, match=r"with update: captured the agent learns another 'qnet.*update: eager"):
+        check_agent(annealed(update="captured"), cartpole())
+
+
+def test_an_agent_that_can_be_captured_passes() -> None:
+    check_agent(partial(DQN, units=(8,), batch_size=8), cartpole())
+
+
+@pytest.mark.parametrize(
+    ("agent", "message"),
+    [
+        (Recurrent, "so the agent is recurrent"),
+        (Drawing, "is not deterministic after eval"),
+        (Forgetful, r"leaves out what the optimiser 'optimizers\.0' has gathered"),
+        (Scalar, r"of shape \[\]: return a numpy array of shape \[1\]"),
+    ],
+)
+def test_an_agent_of_networks_is_refused_that_is(agent: type[Agent], message: str) -> None:
+    with pytest.raises(AssertionError, match=message):
+        check_agent(agent, cartpole())
+
+
+def test_an_agent_without_a_state_of_training_is_warned_of_its_optimisers() -> None:
+    with pytest.warns(UserWarning, match=r"the optimiser 'optimizers\.[01]' has gathered, so --resume begins it anew"):
+        check_agent(Linear, cartpole())
+
+
+def test_optimisers_in_a_list_are_kept_by_a_network_agent() -> None:
+    check_agent(Complete, cartpole())

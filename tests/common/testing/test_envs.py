@@ -1,0 +1,86 @@
+"""``check_env`` passes a good environment, and says what is wrong with one that is broken in one way."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import gymnasium
+import numpy as np
+import pytest
+
+from common.processors import OneStep
+from common.testing import check_env
+from examples.own_parts import Corridor
+from tests.common.testing.parts import Broken, Walk, broken, fails_saying
+
+
+def step_with(**changes: Any) -> Any:
+    """A ``step`` that gives something else in one place."""
+
+    def step(self: Walk, action: int) -> tuple[Any, ...]:
+        names = ("obs", "reward", "terminated", "truncated", "info")
+        given = dict(zip(names, Walk.step(self, action), strict=True))
+        return tuple((given | changes).values())
+
+    return step
+
+
+BROKEN_ENVS: dict[str, Broken] = {
+    "a space of many parts": (
+        {"action_space": property(lambda self: gymnasium.spaces.Text(3), lambda self, value: None)},
+        "action_space must have one dtype and one shape",
+    ),
+    "no space": (
+        {"action_space": property(lambda self: None, lambda self, value: None)},
+        "action_space is None: set it to a gymnasium.Space",
+    ),
+    "an old reset": ({"reset": lambda self: (self.obs(), {})}, "define reset(self, *, seed=None, options=None)"),
+    "no info": ({"reset": lambda self, seed=None: self.obs()}, "return observation, info"),
+    "an info of another kind": ({"reset": lambda self, seed=None: (self.obs(), None)}, "return a dict, also if empty"),
+    "a dtype of its own": (
+        {"obs": lambda self: np.array([self.at])},
+        "reset() gave observations of float64, the observation space wants float32: return np.array(…, np.float32)",
+    ),
+    "another shape": (
+        {"obs": lambda self: np.array(self.at, np.float32)},
+        "reset() gave an observation of shape [], the observation space wants [1]",
+    ),
+    "outside its space": ({"obs": lambda self: np.full(1, 31, np.float32)}, "outside the observation space"),
+    "no number": ({"obs": lambda self: np.full(1, np.nan, np.float32)}, "observation that is not finite"),
+    "outside its space later": (
+        {"obs": lambda self: np.full(1, 31.0 if self.steps > 5 else 0.0, np.float32)},
+        "step() gave an observation outside the observation space",
+    ),
+    "one flag for both ends": (
+        {"step": lambda self, action: Walk.step(self, action)[:4]},
+        "return observation, reward, terminated, truncated, info",
+    ),
+    "a reward that is none": ({"step": step_with(reward=None)}, "step() gave a reward of None: return a number"),
+    "an infinite reward": ({"step": step_with(reward=np.inf)}, "step() gave a reward of inf: items must be finite"),
+    "a flag that is none": ({"step": step_with(terminated=0)}, "step() gave terminated = 0: return a bool"),
+    "a reset that ignores its seed": (
+        {"reset": lambda self, seed=None: Walk.reset(self)},
+        "reset(seed=…) twice gave different observations: is the seed passed to super().reset(seed=seed)",
+    ),
+    "steps of another generator": (
+        {"move": lambda self, action: np.random.default_rng().normal()},
+        "the same actions after the same reset(seed=…) gave something else at step 1: is the seed",
+    ),
+}
+
+
+def test_a_good_environment_passes() -> None:
+    check_env(Walk())
+    check_env(Corridor(length=3))
+
+
+@pytest.mark.parametrize("what", BROKEN_ENVS)
+def test_an_environment_is_refused_that_has(what: str) -> None:
+    attributes, message = BROKEN_ENVS[what]
+    with fails_saying(message):
+        check_env(broken(Walk, attributes)())
+
+
+def test_an_object_of_another_class_is_no_environment() -> None:
+    with fails_saying("expected a gymnasium.Env, found OneStep"):
+        check_env(cast("Walk", OneStep()))

@@ -1,0 +1,96 @@
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from common.errors import ConfigError
+from common.wire.channel import TokenPlugin, get_model, open_channel, watch_credentials
+from common.wire.pb import crossborder_pb2 as pb
+from common.wire.pb import crossborder_pb2_grpc as pb_grpc
+from common.wire.tokens import ACTOR_VARIABLE, Tokens
+from common.wire.trust import Trust
+from learner.commands.authority import make_files
+from tests.conftest import PATIENCE, ROOT
+
+
+@pytest.fixture
+def certs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The files of a learner on this host, and no token in the environment."""
+    for name in (ACTOR_VARIABLE, f"{ACTOR_VARIABLE}_FILE"):
+        monkeypatch.delenv(name, raising=False)
+    make_files(tmp_path, ["127.0.0.1"], 1, renew=False)
+    return tmp_path
+
+
+def test_a_channel_on_loopback_has_no_credentials() -> None:
+    assert watch_credentials("127.0.0.1:1", Trust()).get() is None
+
+
+@pytest.mark.parametrize(
+    ("trust", "message"),
+    [
+        ({"insecure": True, "ca": "ca.pem"}, "--insecure: expected none of ca beside it"),
+        ({"certificate": "c.pem"}, "--certificate and --key: expected both or neither"),
+        ({"ca": "no.pem"}, "CA file no.pem: cannot be read"),
+        ({"token_file": "no.token"}, "token file no.token: cannot be read"),
+        ({"certificate": "no.pem", "key": "no.key"}, "private key no.key: cannot be read"),
+        ({"ca": "pyproject.toml"}, "CA file pyproject.toml: expected certificates in PEM"),
+    ],
+)
+def test_contradictions_and_files_of_another_kind_are_refused(
+    trust: dict[str, Any], message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(ROOT)
+    with pytest.raises(ConfigError, match=message):
+        watch_credentials("gpu-host:1", Trust(**trust))
+
+
+def test_credentials_are_made_anew_when_a_certificate_changes(certs: Path) -> None:
+    ca = certs / "ca.pem"
+    watched = watch_credentials("127.0.0.1:1", Trust(ca=ca))
+    first = watched.get()
+    assert first is not None
+    assert watched.get() is first
+    os.utime(ca, ns=(0, 0))
+    assert watched.get() is not first
+
+
+def test_every_call_carries_the_token_that_the_file_holds_then(tmp_path: Path) -> None:
+    path, found = tmp_path / "token", []
+    path.touch(0o600)
+    path.write_text("a-token-of-today")
+    tokens = Tokens.find(path, ACTOR_VARIABLE, {})
+    assert tokens is not None
+    plugin = TokenPlugin(tokens)
+    plugin(None, lambda metadata, error: found.append((metadata, error)))  # type: ignore[arg-type]
+    path.write_text("the-token-of-tomorrow")
+    plugin(None, lambda metadata, error: found.append((metadata, error)))  # type: ignore[arg-type]
+    assert found == [
+        ((("authorization", "Bearer a-token-of-today"),), None),
+        ((("authorization", "Bearer the-token-of-tomorrow"),), None),
+    ]
+
+
+class OneModel(pb_grpc.LearnerServiceServicer):
+    """Answers ``GetModel`` with two messages."""
+
+    def GetModel(self, request: pb.GetModelRequest, context: grpc.ServicerContext) -> Iterator[pb.GetModelResponse]:  # noqa: N802
+        yield pb.GetModelResponse(total_bytes=4, data=b"ab")
+        yield pb.GetModelResponse(offset=2, data=b"cd")
+
+
+def test_models_arrive_as_serialised_messages() -> None:
+    server = grpc.server(ThreadPoolExecutor(1))
+    pb_grpc.add_LearnerServiceServicer_to_server(OneModel(), server)  # type: ignore[abstract]
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    with open_channel(f"127.0.0.1:{port}", None) as channel:
+        messages = list(get_model(channel)(pb.GetModelRequest(), timeout=PATIENCE))
+    server.stop(None).wait()
+    assert [pb.GetModelResponse.FromString(message).data for message in messages] == [b"ab", b"cd"]

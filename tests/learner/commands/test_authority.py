@@ -1,0 +1,60 @@
+from __future__ import annotations
+
+import ssl
+from pathlib import Path
+
+import pytest
+
+from common.errors import ConfigError
+from common.wire.tokens import Token, TokenSource, read_tokens
+from learner.commands.authority import ALL_FILES, add_token, make_files
+
+
+def make(directory: Path, *, renew: bool = False) -> list[Path]:
+    return make_files(directory, ["gpu-host", "10.0.0.5"], 365, renew=renew)
+
+
+def tokens_of(path: Path) -> tuple[Token, ...]:
+    return TokenSource("", path).read()
+
+
+@pytest.mark.parametrize("name", ["server", "actor"])
+def test_a_certificate_fits_its_key_and_the_authority(tmp_path: Path, name: str) -> None:
+    make(tmp_path)
+    context = ssl.create_default_context(cafile=tmp_path / "ca.pem")
+    context.load_cert_chain(tmp_path / f"{name}.pem", tmp_path / f"{name}.key")
+    assert context.get_ca_certs()
+
+
+def test_an_authority_without_its_key_is_not_renewed(tmp_path: Path) -> None:
+    make(tmp_path)
+    (tmp_path / "ca.key").unlink()
+    with pytest.raises(ConfigError, match="expected the authority made here"):
+        make(tmp_path, renew=True)
+
+
+def test_renewing_keeps_the_authority_and_the_newest_tokens(tmp_path: Path) -> None:
+    make(tmp_path, renew=True)  # Where nothing is, this makes everything.
+    before = {name: (tmp_path / name).read_text() for name in ALL_FILES}
+    for _ in range(2):
+        newest = read_tokens(tmp_path / "actor.token")[0]
+        make(tmp_path, renew=True)
+        new, kept = read_tokens(tmp_path / "actor.token")
+        assert (kept, new != newest) == (newest, True)
+    changed = {name for name in ALL_FILES if (tmp_path / name).read_text() != before[name]}
+    assert changed == set(ALL_FILES) - {"ca.pem", "ca.key"}
+
+
+def test_renewing_everything_keeps_tokens_with_names(tmp_path: Path) -> None:
+    make(tmp_path)
+    add_token(tmp_path, "actor", "cpu-1", renew=False)
+    named = tokens_of(tmp_path / "actor.token")[1]
+    for _ in range(2):
+        make(tmp_path, renew=True)
+    assert tokens_of(tmp_path / "actor.token")[-1] == named
+
+
+@pytest.mark.parametrize("name", ["a b", "../x", "", "unnamed", "x" * 33])
+def test_a_malformed_name_is_refused(tmp_path: Path, name: str) -> None:
+    with pytest.raises(ConfigError, match="name: expected up to 32 letters"):
+        add_token(tmp_path, "actor", name, renew=False)

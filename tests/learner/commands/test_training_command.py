@@ -1,0 +1,58 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from common.config.run_config import RunConfig
+from common.errors import ConfigError
+from learner.commands.sync_train import main
+from tests.learner.test_resume import ended, once
+
+__all__ = ["ended", "once"]  # Fixtures.
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--config", "a.yaml", "--with", "replay"], "name a run with --from"),
+        (["--config", "a.yaml", "--from", "x", "--with", "repaly"], "unknown value 'repaly' (did you mean 'replay'?)"),
+        (["--resume", "run", "--from", "x"], "leave out one of them"),
+    ],
+)
+def test_options_that_contradict_each_other_are_told_of(
+    words: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        main(words)
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "the following arguments are required: --config"),
+        (["--config", "a.yaml", "--resume", "run"], "leave out --config, or DIR"),
+    ],
+)
+def test_a_run_is_resumed_by_its_own_configuration(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        main(arguments)
+    assert message in capsys.readouterr().err
+
+
+def test_resume_without_a_directory_needs_one_in_the_configuration(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--config", "configs/cartpole.yaml", "--resume"]) == ConfigError.exit_code
+    assert "--resume: expected a run directory, found none" in capsys.readouterr().err
+
+
+def test_the_runs_own_configuration_is_taken_with_the_values_of_set(
+    ended: RunConfig, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["--resume", str(tmp_path / "run"), "--set", "trainer.max_opts=300", "--show-config"]) == 0
+    shown = yaml.safe_load(capsys.readouterr().out)
+    assert shown["run_dir"] == str(tmp_path / "run")
+    assert (shown["seed"], shown["trainer"]["max_opts"]) == (3, 300)

@@ -1,0 +1,85 @@
+"""Batches that no actor of ours sends, and how ingest refuses them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from common.wire.codec import encode
+from common.wire.pb import crossborder_pb2 as pb
+from tests.learner.ingest.by_hand import Client
+
+BAD_BATCHES: dict[str, tuple[Callable[[Client], pb.PushItemsRequest], str, str]] = {
+    "a gap": (lambda c: c.batch(2), "bad_items", "actor 0: seq: expected 1, found 2"),
+    "another schema": (lambda c: c.batch(1, schema_hash=1), "schema_mismatch", "schema: expected"),
+    "a batch without a seq": (
+        lambda c: c.batch(0),
+        "bad_items",
+        "seq: expected 1 or more for a batch of 5 rows, found 0",
+    ),
+    "no boolean": (
+        lambda c: c.batch(1, payload=encode(c.schema, c.items(0, 5), 5)[:-1] + b"\x02"),
+        "bad_items",
+        "column 'truncated': expected booleans of 0 or 1",
+    ),
+    "no rows": (lambda c: c.batch(1, rows=0), "bad_items", "rows: expected 1 to 62500, found 0"),
+    "too many rows": (lambda c: c.batch(1, rows=62_501), "bad_items", "found 62501"),
+    "truncated bytes": (lambda c: c.batch(1, payload=b"123"), "bad_items", "payload: expected 190 bytes"),
+    "another count": (lambda c: c.batch(1, rows=4), "bad_items", "payload: expected 152 bytes for 4 rows, found 190"),
+    "not a number": (
+        lambda c: c.batch(1, payload=encode(c.schema, {**c.items(0, 5), "reward": np.full(5, np.nan, "<f4")}, 5)),
+        "bad_items",
+        "column 'reward': expected finite values, found nan in row 0",
+    ),
+    "an action that the environment does not have": (
+        lambda c: c.batch(1, payload=encode(c.schema, {**c.items(0, 5), "action": np.array([0, 2, 3, 0, 7])}, 5)),
+        "bad_items",
+        "actor 0: column 'action': expected 0 to 2, found 3 in row 2",
+    ),
+    "lengths without returns": (
+        lambda c: c.batch(1, report=pb.Report(episode_lengths=[3])),
+        "bad_items",
+        "as many episode lengths as returns",
+    ),
+    "more successes than episodes": (
+        lambda c: c.batch(1, report=pb.Report(episode_successes=[True])),
+        "bad_items",
+        "report: expected at most 0 episode successes",
+    ),
+    "a return that is not finite": (
+        lambda c: c.batch(1, report=pb.Report(episode_returns=[float("inf")], episode_lengths=[3])),
+        "bad_items",
+        "report: expected finite episode returns",
+    ),
+    "a return that no sum of rewards can be": (
+        lambda c: c.batch(1, report=pb.Report(episode_returns=[1e308, -1e308], episode_lengths=[3, 3])),
+        "bad_items",
+        "report: expected finite episode returns of together up to 3.40282e+38, found 1e+308",
+    ),
+    "seconds that cannot be": (
+        lambda c: c.batch(1, report=pb.Report(env_seconds=float("nan"))),
+        "bad_items",
+        "'env_seconds': nan",
+    ),
+    "seconds before the first": (
+        lambda c: c.batch(1, report=pb.Report(wait_seconds=-1.0)),
+        "bad_items",
+        "'wait_seconds': -1.0",
+    ),
+    "more steps than can be": (
+        lambda c: c.batch(1, report=pb.Report(env_steps=2**64 - 1)),
+        "bad_items",
+        "report: expected figures from 0 and together up to 9007199254740992, found {'env_steps': 18446744073709551615",
+    ),
+    "a version that cannot be": (
+        lambda c: c.batch(1, behaviour=pb.ModelVersion(opt_steps=2**64 - 1)),
+        "bad_items",
+        "behaviour: expected opt steps up to 9007199254740992, found 18446744073709551615",
+    ),
+    "somebody who has not joined": (
+        lambda c: c.batch(1, incarnation=5),
+        "not_joined",
+        "0000000000000005 has not joined",
+    ),
+}

@@ -1,0 +1,50 @@
+"""The core of ingest over files of its own: no sockets, no trainer, no other process."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+
+from common.config.run_config import RunConfig
+from common.data import Schema
+from learner.ingest.core import IngestBoot, IngestCore
+from learner.models.publisher import ModelPublisher
+from learner.replay.memory import ReplayMemory
+from learner.shared.actor_table import map_actor_table
+from learner.shared.bell import Bell
+from learner.shared.control import ControlBlock
+
+
+class LoneCore:
+    """An ``IngestCore``, and what the trainer would hold.
+
+    Args:
+        directory: where the files are made.
+        config: of the run.
+        schema: of the items.
+    """
+
+    def __init__(self, directory: Path, config: RunConfig, schema: Schema) -> None:
+        directory.mkdir()
+        ControlBlock.open(directory, create=True).start(1, 0)
+        map_actor_table(directory, create=True)
+        capacity, frames = config.replay.capacity, config.replay.frame_capacity
+        ReplayMemory(directory / "replay", schema, capacity, create=True, frame_capacity=frames)
+        self.publisher = ModelPublisher(directory / "models", {"steps": torch.zeros(1)}, 1)
+        self.publisher.publish(0)
+        self.bell = Bell.create()
+        boot = IngestBoot(
+            config=config,
+            directory=directory,
+            run_id="lone",
+            columns=schema.to_json(),
+            model_bytes=self.publisher.blob_bytes,
+            listen="127.0.0.1:0",
+            metrics_port=None,
+            bell_fds=(self.bell.write_fd, self.bell.read_fd),
+        )
+        self.core = IngestCore(boot)
+
+    def close(self) -> None:
+        self.bell.close()

@@ -1,0 +1,51 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import grpc
+import pytest
+
+from common.wire.pb import crossborder_pb2 as pb
+from learner.ingest.batch_limits import BatchLimits
+from learner.loop.server import LearnerServer
+from tests.conftest import MakeConfig
+from tests.learner.ingest.by_hand import Client, Talk, refusal
+
+
+def test_batches_within_the_former_limits_are_taken_after_a_resume_with_lower_limits(
+    make_config: MakeConfig,
+) -> None:
+    with LearnerServer(make_config(server={"grace_seconds": 0.5})) as server:
+        client = Client(server)
+        client.join()
+        talk = Talk(client.stub)
+        talk.say(client.batch(1))
+        talk.cancel()
+    lower = {"grace_seconds": 0.5, "max_rows": 20, "max_message_bytes": 60_000}
+    with LearnerServer(make_config(server=lower), resume=True) as server:
+        client, newcomer = Client(server), Client(server, incarnation=78)
+        joined = client.join()
+        assert (joined.last_seq, joined.limits.max_rows, joined.limits.max_message_bytes) == (1, 20, 60_000)
+        assert Talk(client.stub).say(client.batch(2, count=2000)).acked_seq == 2
+        newcomer.join()
+        with pytest.raises(grpc.RpcError) as error:
+            Talk(newcomer.stub).say(newcomer.batch(1, count=21))
+        assert "rows: expected 1 to 20, found 21" in refusal(error)[2]
+
+
+def limits(max_rows: int, max_message_bytes: int) -> pb.Limits:
+    return pb.Limits(max_rows=max_rows, max_message_bytes=max_message_bytes, silence_seconds=9.0)
+
+
+def test_of_each_limit_the_largest_that_any_start_has_noted_is_kept(tmp_path: Path) -> None:
+    for max_rows, max_message_bytes in ((10, 500), (20, 400), (5, 5)):
+        found = BatchLimits(tmp_path, limits(max_rows, max_message_bytes))
+    assert found.present == limits(5, 5)
+    assert found.largest == limits(20, 500)
+
+
+def test_a_damaged_file_is_logged_and_written_anew(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "limits.json").write_text('{"max_rows": ')
+    assert BatchLimits(tmp_path, limits(5, 5)).largest == limits(5, 5)
+    assert "limits.json is damaged" in caplog.text
+    assert BatchLimits(tmp_path, limits(4, 4)).largest == limits(5, 5)

@@ -1,0 +1,124 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from common.data import ModelVersion
+from common.envs import spec_of
+from common.processors import OneStep
+from common.wire.codec import encode
+from common.wire.pb import crossborder_pb2 as pb
+from common.wire.rpc import PROTOCOL_VERSION, NotJoinedError
+from learner.ingest.core import IngestCore
+from learner.ingest.joining import join
+from learner.ingest.pushing import push
+from learner.loop.server import LearnerServer
+from learner.shared.actor_table import ActorState
+from tests.conftest import MakeConfig, counting_config
+from tests.learner.ingest.by_hand import Client, Talk
+from tests.learner.ingest.cores import LoneCore
+from tests.parts import CountingEnv, expected_items
+
+SCHEMA = OneStep().schema(spec_of(CountingEnv()))
+ACTOR = 77
+
+
+@pytest.fixture
+def lone(tmp_path: Path) -> Iterator[LoneCore]:
+    """A core that keeps a replay ratio of 2."""
+    config = counting_config(tmp_path / "run", replay={"samples_per_insert": 2.0, "error_buffer": 10.0})
+    made = LoneCore(tmp_path / "shared", config, SCHEMA)
+    yield made
+    made.close()
+
+
+def enter(core: IngestCore) -> int:
+    """Join and open a stream; the actor's row."""
+    join(core, pb.JoinRequest(protocol_version=PROTOCOL_VERSION, incarnation=ACTOR, host="here", pid=7))
+    row = core.row_of(ACTOR)
+    core.registry.set_state(row, ActorState.ONLINE)
+    return row
+
+
+def batch(seq: int, **changes: object) -> pb.PushItemsRequest:
+    payload = encode(SCHEMA, expected_items(0, 5), 5)
+    known = {"incarnation": ACTOR, "seq": seq, "schema_hash": SCHEMA.hash, "rows": 5, "payload": payload}
+    return pb.PushItemsRequest(**known | changes)  # type: ignore[arg-type]
+
+
+def test_an_actor_that_has_not_joined_has_no_row(lone: LoneCore) -> None:
+    with pytest.raises(NotJoinedError, match="incarnation 000000000000004d has not joined"):
+        lone.core.row_of(ACTOR)
+
+
+def test_a_tick_publishes_the_totals_of_the_actors_and_is_a_sign_of_life(lone: LoneCore) -> None:
+    core, control = lone.core, lone.core.control
+    core.tick()
+    assert (control.actors_online, control.episodes, control.return_mean) == (0, 0, 0.0)
+    report = pb.Report(env_steps=6, episode_returns=[1.0, 2.0], episode_lengths=[2, 4])
+    push(core, enter(core), batch(1, report=report))
+    core.tick()
+    assert control.ingest_beats == 2
+    assert (control.actors_online, control.env_steps, control.episodes) == (1, 6, 2)
+    assert (control.return_mean, control.length_mean) == (1.5, 3.0)
+
+
+def test_means_that_the_ingest_process_before_this_one_wrote_stay_until_an_episode_ends(lone: LoneCore) -> None:
+    lone.core.control.return_mean = 7.0
+    lone.core.tick()
+    assert lone.core.control.return_mean == 7.0
+
+
+def test_models_that_are_sent_and_requests_with_nothing_new_are_counted(lone: LoneCore) -> None:
+    core = lone.core
+    answer = core.model(ModelVersion(0, 0), takes_delta=False)
+    assert answer is not None
+    assert core.model(answer.version, takes_delta=False) is None
+    assert (core.control.fetches, core.control.not_modified) == (1, 1)
+    assert core.control.model_bytes_sent == answer.n_bytes == lone.publisher.blob_bytes
+
+
+def test_an_actor_is_held_until_the_trainer_has_drawn_the_number_that_settling_asks_for(lone: LoneCore) -> None:
+    core = lone.core
+    row = enter(core)
+    push(core, row, batch(1))
+    assert core.settle_turns() == 0, "nothing has been drawn: the agent may have a warm-up of its own"
+    core.control.sampled = 1
+    push(core, row, batch(2))
+    push(core, row, batch(3))
+    assert core.turns.holds(row)
+    while release_at := core.settle_turns():
+        assert release_at > core.control.sampled
+        core.control.sampled = release_at
+    assert not core.turns.holds(row)
+
+
+def test_nobody_is_held_back_when_training_is_over(lone: LoneCore) -> None:
+    core = lone.core
+    row = enter(core)
+    core.control.sampled = core.control.stopping = 1
+    for seq in range(1, 10):
+        push(core, row, batch(seq))
+    assert not core.turns.holds(row)
+
+
+def test_the_trainers_bell_rings_for_a_batch_only_while_the_trainer_waits(lone: LoneCore) -> None:
+    core = lone.core
+    row = enter(core)
+    push(core, row, batch(1))
+    assert not lone.bell.wait(0)
+    core.control.trainer_waits = 1
+    push(core, row, batch(2))
+    assert lone.bell.wait(0)
+
+
+def test_nobody_is_held_back_before_the_first_draw(make_config: MakeConfig) -> None:
+    """The agent may have a warm-up of its own, of which the replay ratio knows nothing."""
+    with LearnerServer(make_config(replay={"samples_per_insert": 2.0, "error_buffer": 1.0})) as server:
+        client = Client(server)
+        client.join()
+        talk = Talk(client.stub)
+        assert [talk.say(client.batch(seq, count=50)).acked_seq for seq in range(1, 20)] == list(range(1, 20))
+        talk.end()

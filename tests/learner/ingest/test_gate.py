@@ -1,0 +1,150 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from common.wire.tokens import UNNAMED, TokenSource, authorization
+from learner.ingest.gate import (
+    ACTOR_METHODS,
+    HEALTH_METHODS,
+    SETTLE_SECONDS,
+    Caller,
+    Gate,
+    KnownTokens,
+    Role,
+    digest_of,
+    peer_address,
+)
+from learner.ingest.refusals import TokenReplacedError, UnauthenticatedError
+from tests.common.process.test_clocks import Clock
+from tests.security.conftest import write
+
+ALICES, BOBS = "alices-secret-of-all", "bobs-secret-of-all-time"
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return write(tmp_path / "tokens", f"alice {ALICES}", f"bob {BOBS}")
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def known(path: Path, clock: Clock) -> KnownTokens:
+    return KnownTokens(TokenSource(f"token file {path}", path), clock)
+
+
+def names(known: KnownTokens) -> list[str | None]:
+    return [known.name_of(digest_of(secret)) for secret in (ALICES, BOBS)]
+
+
+@pytest.mark.parametrize("given", ["", ALICES[:-1], ALICES + "x", f"alice {ALICES}", "alice", "fürst-token-of-all"])
+def test_callers_are_known_by_their_tokens_and_by_nothing_else(known: KnownTokens, given: str) -> None:
+    assert names(known) == ["alice", "bob"]
+    assert known.name_of(digest_of(given)) is None
+
+
+def test_a_token_that_is_taken_out_is_refused_at_once(known: KnownTokens, path: Path) -> None:
+    write(path, f"bob {BOBS}")
+    assert names(known) == [None, "bob"]
+
+
+@pytest.mark.parametrize("content", [None, "", "\n \n"])
+def test_an_empty_or_missing_file_refuses_everybody_from_then_on(
+    known: KnownTokens, path: Path, clock: Clock, content: str | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    if content is None:
+        path.unlink()
+    else:
+        path.write_text(content)
+    names(known)
+    clock.now += SETTLE_SECONDS
+    assert names(known) == [None, None]
+    assert "it holds no token, so every caller is refused until it does" in caplog.text
+    write(path, f"alice {ALICES}")
+    assert names(known) == ["alice", None]
+
+
+def test_an_editor_that_empties_the_file_for_a_moment_throws_nobody_out(
+    known: KnownTokens, path: Path, clock: Clock
+) -> None:
+    path.write_text("")
+    clock.now += SETTLE_SECONDS / 2
+    assert names(known) == ["alice", "bob"]
+    path.write_text(f"alice {ALICES}\n")
+    assert names(known) == ["alice", None]
+    clock.now += SETTLE_SECONDS
+    assert names(known) == ["alice", None]
+
+
+def test_a_mistake_in_one_line_leaves_the_others_valid_and_is_logged(
+    known: KnownTokens, path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    write(path, "carol short", f"bob {BOBS}")
+    assert names(known) == [None, "bob"]
+    assert "line 1: expected a token of 16 or more printable ASCII characters, found 5" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("name", "address"),
+    [
+        ("ipv4:10.0.0.5:50123", "10.0.0.5"),
+        ("ipv6:%5B2001:db8:1:2:3:4:5:6%5D:50123", "2001:db8:1:2::/64"),
+        ("ipv6:%5B2001:db8:1:2:9:9:9:9%5D:1", "2001:db8:1:2::/64"),
+        ("ipv6:%5B::ffff:10.0.0.5%5D:50123", "10.0.0.5"),
+        ("ipv6:%5Bfe80::1%25eth0%5D:50123", "fe80::/64"),
+    ],
+)
+def test_ports_and_the_lower_half_of_ipv6_do_not_make_another_address(name: str, address: str) -> None:
+    assert peer_address(name) == address
+
+
+PEER = "ipv4:10.0.0.5:50123"
+JOIN, CHECK, STATUS = f"{ACTOR_METHODS}Join", f"{HEALTH_METHODS}Check", "/crossborder.v1.AdminService/Status"
+
+
+@pytest.fixture
+def gate(known: KnownTokens) -> Gate:
+    """Lets in actors with the tokens of the file, and health checks of anyone."""
+    return Gate({Role.ACTOR: known}, open_health=True)
+
+
+def test_without_tokens_every_call_is_let_in() -> None:
+    assert Gate({}, open_health=False).identify(STATUS, [], PEER) == Caller(STATUS, PEER)
+
+
+def test_a_caller_has_the_role_and_the_name_of_its_token(gate: Gate) -> None:
+    caller = gate.identify(JOIN, [authorization(ALICES)], PEER)
+    assert (caller.role, caller.name, caller.account) == (Role.ACTOR, "alice", "alice")
+    assert gate.objection(caller) is None
+
+
+@pytest.mark.parametrize(("method", "token"), [(JOIN, "wrong"), (JOIN, ""), (STATUS, ALICES)])
+def test_a_call_without_a_token_of_the_right_role_is_refused(gate: Gate, method: str, token: str) -> None:
+    with pytest.raises(UnauthenticatedError, match="not authenticated"):
+        gate.identify(method, [authorization(token)] if token else [], PEER)
+
+
+def test_health_checks_need_no_token_where_health_is_open(gate: Gate, known: KnownTokens) -> None:
+    assert gate.identify(CHECK, [], PEER).role is Role.ANYONE
+    with pytest.raises(UnauthenticatedError):
+        Gate({Role.ACTOR: known}, open_health=False).identify(CHECK, [], PEER)
+
+
+def test_an_open_call_must_end_when_its_token_is_taken_out_and_come_back_when_it_is_replaced(
+    gate: Gate, path: Path
+) -> None:
+    alice, bob = (gate.identify(JOIN, [authorization(token)], PEER) for token in (ALICES, BOBS))
+    write(path, f"alice {ALICES}-and-newer")
+    assert gate.names() == {Role.ACTOR: {"alice"}}
+    assert isinstance(gate.objection(alice), TokenReplacedError)
+    assert isinstance(gate.objection(bob), UnauthenticatedError)
+
+
+@pytest.mark.parametrize("name", ["", UNNAMED])
+def test_a_caller_without_a_name_is_counted_by_its_address(name: str) -> None:
+    assert Caller(JOIN, PEER, name=name).account == "10.0.0.5"

@@ -1,0 +1,53 @@
+"""The ingest process as its trainer sees it: started, killed, started again, ended."""
+
+from __future__ import annotations
+
+import contextlib
+
+import grpc
+import pytest
+
+from common.wire.pb import crossborder_pb2 as pb
+from learner.loop.server import LearnerServer
+from tests.conftest import MakeConfig, kill, wait_for
+from tests.learner.ingest.by_hand import SECONDS, Client, Talk
+
+
+def test_after_ingest_is_killed_every_acknowledged_batch_is_stored_once(client: Client) -> None:
+    client.join()
+    talk = Talk(client.stub)
+    talk.say(client.batch(1, start=0))
+    before = client.server.ingest.pid
+    kill(before)
+    with pytest.raises(grpc.RpcError):
+        talk.hear()
+    wait_for(lambda: client.server.ingest.restarts == 1, "the restart")
+    assert client.join().last_seq == 1
+    talk = Talk(client.stub)
+    assert talk.say(client.batch(1, start=0)).acked_seq == 1
+    assert talk.say(client.batch(2, start=5)).acked_seq == 2
+    assert client.stored() == list(range(10))
+
+
+def test_actors_can_hand_over_when_ingest_dies_while_the_learner_stops(make_config: MakeConfig) -> None:
+    with LearnerServer(make_config(server={"grace_seconds": SECONDS})) as server:
+        client = Client(server)
+        client.join()
+        Talk(client.stub).say(client.batch(1))
+        kill(server.ingest.pid)
+        server.ingest.announce_stop()
+        answers: list[pb.JoinResponse] = []
+
+        def is_back() -> bool:
+            with contextlib.suppress(grpc.RpcError):
+                answers.append(client.join())
+            return bool(answers)
+
+        wait_for(is_back, "ingest is started again")
+        talk = Talk(client.stub)
+        assert talk.say(client.batch(2, start=5)).stop
+        talk.say(client.batch(0, rows=0, payload=b"", report=pb.Report(leaving=True)))
+        talk.end()
+        wait_for(lambda: server.ingest.exit_code() == 0, "it ends in order")
+        assert server.ingest.restarts == 1, "it is not started once more"
+        assert client.stored() == list(range(10))

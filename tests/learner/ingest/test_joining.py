@@ -1,0 +1,122 @@
+"""``Join`` and ``Check``, by hand to a real ingest process."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+
+import grpc
+import pytest
+
+from common.wire.pb import crossborder_pb2 as pb
+from common.wire.rpc import PROTOCOL_VERSION
+from learner.loop.server import LearnerServer
+from tests.conftest import MakeConfig, wait_for
+from tests.learner.ingest.by_hand import SECONDS, Client, Talk, refusal
+
+
+def test_join_tells_everything_an_actor_needs(client: Client) -> None:
+    joined = client.join()
+    assert joined.actor_id == 0
+    assert joined.seed == 0
+    assert joined.epsilon == pytest.approx(0.05)
+    assert joined.last_seq == 0
+    assert (joined.newest.incarnation, joined.newest.opt_steps) == (1, 0)
+    assert joined.schema.hash == client.schema.hash
+    assert "tests.parts:CountingEnv" in joined.config_json
+    assert joined.limits.max_rows == 62_500, "a sixteenth of the capacity"
+    again = client.join()
+    assert (again.actor_id, again.run_id) == (0, joined.run_id)
+
+
+def test_invariant_12_exploration_differs_per_actor_and_the_learner_decides_it(make_config: MakeConfig) -> None:
+    with LearnerServer(make_config(exploration={"base": 0.4, "alpha": 7.0, "rungs": 3})) as server:
+        epsilons = [Client(server, incarnation).join().epsilon for incarnation in (1, 2, 3, 4)]
+    assert epsilons == pytest.approx([0.4, 0.4**4.5, 0.4**8, 0.4])
+
+
+def test_an_actor_with_parameters_of_its_own_gets_them_and_the_others_do_not(make_config: MakeConfig) -> None:
+    agent = {"target": "common.agents.dqn:DQN", "params": {"lr": 0.5, "explorer": {"start": 0.9}}}
+    with LearnerServer(make_config(agent=agent, agent_overrides={1: {"explorer": {"final_step": 5}}})) as server:
+        told = [json.loads(Client(server, incarnation).join().config_json) for incarnation in (1, 2, 3)]
+    explorers = [config["agent"]["params"].pop("explorer") for config in told]
+    assert explorers == [{"start": 0.9}, {"start": 0.9, "final_step": 5}, {"start": 0.9}]
+    assert told[0] == told[1] == told[2]
+
+
+def test_every_actor_process_has_its_own_seeds_even_when_it_takes_over_an_id(make_config: MakeConfig) -> None:
+    with LearnerServer(make_config(seed=50, envs_per_actor=4)) as server:
+        gone, other, late = (Client(server, incarnation) for incarnation in (1, 2, 3))
+        assert (gone.join().seed, other.join().seed, gone.join().seed) == (50, 54, 50)
+        talk = Talk(gone.stub)
+        talk.say(gone.batch(0, rows=0, payload=b"", report=pb.Report(leaving=True)))
+        joined = late.join()
+    assert (joined.actor_id, joined.seed) == (0, 58)
+
+
+def test_the_id_and_epsilon_of_a_lost_actor_pass_on_but_its_seed_does_not(make_config: MakeConfig) -> None:
+    ladder = {"base": 0.4, "alpha": 7.0, "rungs": 2}
+    with LearnerServer(make_config(exploration=ladder, server={"max_actors": 2, "lost_seconds": 3.0})) as server:
+        staying, lost, late = (Client(server, incarnation) for incarnation in (1, 2, 3))
+        staying.join()
+        before = lost.join()
+        broken = Talk(lost.stub)
+        broken.say(lost.batch(0, rows=0, payload=b""))
+        broken.cancel()
+        talk = Talk(staying.stub)
+        talk.say(staying.batch(1))
+        after: list[pb.JoinResponse] = []
+
+        def joins() -> bool:
+            talk.say(staying.batch(0, rows=0, payload=b""))  # It is not silent.
+            with contextlib.suppress(grpc.RpcError):
+                after.append(late.join())
+            return bool(after)
+
+        wait_for(joins, "the lost one is given up")
+    assert (after[0].actor_id, after[0].epsilon) == (before.actor_id, before.epsilon)
+    assert before.epsilon == pytest.approx(0.4**8)
+    assert (before.seed, after[0].seed) == (1, 2), "it would replay the episodes of the lost one"
+
+
+def test_another_protocol_version_is_refused_by_name(client: Client) -> None:
+    with pytest.raises(grpc.RpcError) as error:
+        client.join(protocol_version=PROTOCOL_VERSION + 1)
+    assert refusal(error)[:2] == (grpc.StatusCode.FAILED_PRECONDITION, "protocol_mismatch")
+    assert f"the learner speaks {PROTOCOL_VERSION}, the actor {PROTOCOL_VERSION + 1}" in refusal(error)[2]
+
+
+def test_when_all_ids_are_taken_a_join_is_refused_for_now(make_config: MakeConfig) -> None:
+    with LearnerServer(make_config(server={"max_actors": 1})) as server:
+        Client(server, 1).join()
+        with pytest.raises(grpc.RpcError) as error:
+            Client(server, 2).join()
+    assert refusal(error)[:2] == (grpc.StatusCode.RESOURCE_EXHAUSTED, "too_many_actors")
+
+
+def test_check_tells_a_host_what_it_needs_and_joins_nobody(client: Client) -> None:
+    found = client.stub.Check(pb.CheckRequest(), timeout=SECONDS)
+    assert (found.protocol_version, found.actors, found.max_actors) == (
+        PROTOCOL_VERSION,
+        0,
+        client.server.config.server.max_actors,
+    )
+    joined = client.join()
+    assert (found.schema, found.config_json, found.limits) == (joined.schema, joined.config_json, joined.limits)
+    assert client.stub.Check(pb.CheckRequest(), timeout=SECONDS).actors == 1
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"incarnation": 0}, "incarnation: expected a random number, found 0"),
+        ({"host": "x" * 256}, "host: expected at most 255 characters, found 256"),
+        ({"version": "1.0<b>"}, "version: expected printable characters and no markup, found '<'"),
+    ],
+)
+def test_a_join_that_breaks_the_protocol_is_refused_by_name(
+    client: Client, changes: dict[str, object], message: str
+) -> None:
+    with pytest.raises(grpc.RpcError) as error:
+        client.join(**changes)
+    assert refusal(error)[1:] == ("bad_items", message)

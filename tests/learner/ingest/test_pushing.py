@@ -1,0 +1,155 @@
+"""``PushItems``: batches and reports by hand to a real ingest process."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import grpc
+import numpy as np
+import pytest
+
+from common.wire.compression import compress
+from common.wire.pb import crossborder_pb2 as pb
+from learner.loop.server import LearnerServer
+from tests.conftest import MakeConfig, wait_for
+from tests.e2e.test_frames import PARTS
+from tests.learner.ingest.bad_batches import BAD_BATCHES
+from tests.learner.ingest.by_hand import Client, Talk, refusal
+
+
+def test_a_batch_is_stored_when_it_is_acknowledged(client: Client) -> None:
+    client.join()
+    talk = Talk(client.stub)
+    assert talk.say(client.batch(1, start=0)).acked_seq == 1
+    assert client.stored() == [0, 1, 2, 3, 4]
+    assert talk.say(client.batch(2, start=5)).acked_seq == 2
+    assert client.stored() == list(range(10))
+    talk.end()
+
+
+def test_a_batch_sent_again_is_acknowledged_and_not_stored_again(client: Client) -> None:
+    client.join()
+    talk = Talk(client.stub)
+    for seq in (1, 2, 1, 2):
+        assert talk.say(client.batch(seq, start=seq * 5)).acked_seq == max(seq, 2 if client.stored()[5:] else seq)
+    assert client.stored() == [*range(5, 10), *range(10, 15)]
+    assert client.server.control.duplicates == 2
+
+
+@pytest.mark.parametrize("what", BAD_BATCHES)
+def test_bad_batches_are_refused_by_name_and_other_actors_go_on(client: Client, what: str) -> None:
+    make, name, message = BAD_BATCHES[what]
+    client.join()
+    other = Client(client.server, incarnation=78)
+    other.join()
+    talk = Talk(other.stub)
+    talk.say(other.batch(1, start=0))
+    with pytest.raises(grpc.RpcError) as error:
+        Talk(client.stub).say(make(client))
+    assert refusal(error)[1] == name
+    assert message in refusal(error)[2]
+    assert talk.say(other.batch(2, start=5)).acked_seq == 2
+    assert client.stored() == list(range(10))
+
+
+def test_a_stream_belongs_to_one_actor(client: Client) -> None:
+    client.join()
+    Client(client.server, incarnation=78).join()
+    talk = Talk(client.stub)
+    talk.say(client.batch(1))
+    with pytest.raises(grpc.RpcError) as error:
+        talk.say(client.batch(1, incarnation=78))
+    assert "incarnation: expected the one the stream began with" in refusal(error)[2]
+
+
+def test_an_environment_error_is_logged_marked_shortened_and_seldom(
+    client: Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    client.join()
+    talk = Talk(client.stub)
+    for text in ("x" * 10_000 + "\nERROR learner: forged", "another"):
+        talk.say(client.batch(0, rows=0, payload=b"", report=pb.Report(env_error=text)))
+    talk.end()
+    wait_for(lambda: "left" in caplog.text or "closed without goodbye" in caplog.text, "the log of the whole stream")
+    (told,) = [said for said in caplog.messages if "an environment of actor 0" in said]
+    assert told.endswith("x\n| ERROR learner: forged")
+    assert len(told) < 4200
+
+
+@pytest.fixture
+def frames_client(make_config: MakeConfig) -> Iterator[Client]:
+    with LearnerServer(
+        make_config(**PARTS, replay={"capacity": 200, "frames_per_item": 0.9}, server={"grace_seconds": 0.5})
+    ) as server:
+        made = Client(server)
+        yield made
+        made.channel.close()
+
+
+def test_an_actor_is_told_how_many_rows_have_room_for_their_frames(frames_client: Client) -> None:
+    joined = frames_client.join()
+    assert [column.frames for column in joined.schema.columns] == [True, False, False, True, False, False]
+    assert joined.limits.max_rows == 180 // 16
+    with pytest.raises(grpc.RpcError) as error:
+        Talk(frames_client.stub).say(frames_client.batch(1, count=12))
+    assert "actor 0: rows: expected 1 to 11, found 12" in refusal(error)[2]
+
+
+def test_a_position_beyond_the_frames_is_refused_naming_actor_and_column(frames_client: Client) -> None:
+    frames_client.join()
+    good = frames_client.batch(1, count=1)
+    bad = np.array([0, 0, 7, 0], "<u4").tobytes() + good.payload[16:]
+    with pytest.raises(grpc.RpcError) as error:
+        Talk(frames_client.stub).say(frames_client.batch(1, count=1, payload=bad))
+    code, name, details = refusal(error)
+    assert (code, name) == (grpc.StatusCode.INVALID_ARGUMENT, "bad_items")
+    assert details == "actor 0: column 'obs': expected frame positions below 1, found 7 in row 0"
+    assert frames_client.stored() == []
+    talk = Talk(frames_client.stub)
+    assert talk.say(good).acked_seq == 1
+    talk.end()
+
+
+def test_compressed_and_uncompressed_payloads_of_one_actor_are_stored_alike(frames_client: Client) -> None:
+    assert pb.COMPRESSION_ZSTD in frames_client.join().limits.compressions
+    talk = Talk(frames_client.stub)
+    for seq, plain in enumerate([frames_client.batch(1, start=0), frames_client.batch(2, start=5)], 1):
+        if seq == 2:
+            plain.compression, plain.payload = pb.COMPRESSION_ZSTD, compress(plain.payload)
+        assert talk.say(plain).acked_seq == seq
+    talk.end()
+    assert frames_client.stored() == [float(n) for n in range(10)]
+    memory = frames_client.memory()
+    columns, frames = memory.columns, memory.frames
+    assert frames is not None
+    stacks = np.empty((10, *frames_client.schema.columns[0].shape), np.uint8)
+    frames.take(np.arange(10), columns["obs"][:10], stacks)
+    assert not stacks.any()
+
+
+BIG = compress(bytes(1 << 20))
+
+
+@pytest.mark.parametrize(
+    ("changes", "found"),
+    [
+        ({"payload": BIG, "compression": 1}, r"payload: expected a content size of up to \d+ bytes, found 1048576"),
+        ({"payload": BIG[:-1], "compression": 1}, "payload: expected a content size"),
+        ({"payload": b"no frame", "compression": 1}, "payload: expected one Zstandard frame, found other bytes"),
+        ({"payload": compress(b""), "compression": 1}, "payload: expected .* bytes for 5 rows .*, found 0"),
+        ({"payload": BIG}, "payload: expected .* bytes for 5 rows"),
+        ({"compression": 7}, r"compression: expected none or 1 \(zstd\), found 7"),
+    ],
+)
+def test_a_payload_that_does_not_fit_its_description_is_refused_and_nothing_is_stored(
+    frames_client: Client, changes: dict[str, Any], found: str
+) -> None:
+    frames_client.join()
+    with pytest.raises(grpc.RpcError) as error:
+        Talk(frames_client.stub).say(frames_client.batch(1, **changes))
+    code, name, details = refusal(error)
+    assert (code, name) == (grpc.StatusCode.INVALID_ARGUMENT, "bad_items")
+    assert re.search(f"actor 0: {found}", details)
+    assert frames_client.stored() == []

@@ -1,0 +1,73 @@
+from __future__ import annotations
+
+import asyncio
+import math
+from typing import Any, cast
+
+import grpc
+import pytest
+
+from common.errors import CrossborderError, ProtocolMismatchError, RefusedError, RunDirectoryError, SchemaMismatchError
+from common.wire.rpc import ERROR_KEY, NotJoinedError, StoppingError
+from learner.ingest.refusals import (
+    JOIN_REFUSALS,
+    Context,
+    Histogram,
+    OverLimitError,
+    TokenReplacedError,
+    UnauthenticatedError,
+    refuse,
+    status_of,
+)
+from learner.ingest.registry import TooManyActorsError
+from learner.replay.writer import CursorsFullError
+
+
+def test_a_value_is_in_the_bucket_of_its_own_bound_and_in_all_wider_ones() -> None:
+    histogram = Histogram((0, 1, 2.5))
+    for value in (0, 0.5, 1, 2, 99):
+        histogram.observe(value)
+    assert list(histogram.buckets()) == [(0, 1), (1, 3), (2.5, 4), (math.inf, 5)]
+    assert histogram.sum == 102.5
+
+
+NAMES: dict[type[CrossborderError], str] = {
+    ProtocolMismatchError: "protocol_mismatch",
+    NotJoinedError: "not_joined",
+    SchemaMismatchError: "schema_mismatch",
+    RefusedError: "bad_items",
+    TooManyActorsError: "too_many_actors",
+    CursorsFullError: "too_many_actors",
+    OverLimitError: "over_limit",
+    StoppingError: "stopping",
+    TokenReplacedError: "token_replaced",
+    UnauthenticatedError: "unauthenticated",
+    RunDirectoryError: "internal",
+}
+
+
+@pytest.mark.parametrize("kind", NAMES)
+def test_every_error_has_the_name_that_the_protocol_gives_it(kind: type[CrossborderError]) -> None:
+    assert status_of(kind("why"))[1] == NAMES[kind]
+
+
+def test_every_reason_to_refuse_a_join_is_the_name_of_an_error() -> None:
+    assert set(JOIN_REFUSALS) <= set(NAMES.values())
+
+
+def test_a_refused_call_ends_with_status_message_and_name(caplog: pytest.LogCaptureFixture) -> None:
+    class AbortedError(Exception):
+        """Ends the call, as gRPC's own exception does."""
+
+    class Call:
+        async def abort(self, *what: Any) -> None:
+            raise AbortedError(*what)
+
+    with pytest.raises(AbortedError) as ended:
+        asyncio.run(refuse(cast(Context, Call()), StoppingError("the learner is shutting down")))
+    assert ended.value.args == (
+        grpc.StatusCode.UNAVAILABLE,
+        "the learner is shutting down",
+        ((ERROR_KEY, "stopping"),),
+    )
+    assert "stopping: the learner is shutting down" in caplog.text

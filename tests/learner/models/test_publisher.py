@@ -1,0 +1,148 @@
+"""Publishing, with values that come at once and with values that come late."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+import torch
+
+from common.data import NO_MODEL, ModelVersion
+from common.errors import ConfigError
+from learner.loop.server import LearnerServer
+from learner.models.publisher import ModelPublisher
+from tests.conftest import PATIENCE, MakeConfig, wait_for
+from tests.learner.models.newest import newest
+
+
+def test_a_dtype_that_cannot_travel_is_refused_by_name(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"'w': expected a dtype that numpy has, or bfloat16, found .*float8"):
+        ModelPublisher(tmp_path / "models", {"w": torch.zeros(2, dtype=torch.float8_e4m3fn)}, incarnation=1)
+
+
+def test_in_bfloat16_a_model_is_half_the_size_and_rounded(tmp_path: Path) -> None:
+    tensors = {"w": torch.linspace(0, 1, 1000), "steps": torch.tensor(7)}
+    full = ModelPublisher(tmp_path / "full", tensors, incarnation=1)
+    halved = ModelPublisher(tmp_path / "halved", tensors, incarnation=1, precision="bfloat16")
+    halved.publish(opt_steps=1)
+    assert halved.blob_bytes < 0.55 * full.blob_bytes
+    found = newest(halved)
+    assert torch.equal(found["w"], tensors["w"].bfloat16())
+    assert found["steps"] == 7
+
+
+class Late:
+    """A source whose values arrive at the second look, if nobody waits for them."""
+
+    looks = 2
+
+    def __init__(self, live: list[torch.Tensor], sent: object) -> None:
+        self.tensors = [torch.empty_like(tensor) for tensor in live]
+        self.waits = 0
+        self._live, self._looked = live, 0
+
+    def fetch(self) -> None:
+        self._looked, self._fetched = 0, [tensor.clone() for tensor in self._live]
+
+    def has_arrived(self, *, wait: bool) -> bool:
+        self._looked += 1
+        self.waits += wait
+        if not wait and self._looked < self.looks:
+            return False
+        torch._foreach_copy_(self.tensors, self._fetched)
+        return True
+
+
+class Lost(Late):
+    """A source whose values arrive only if they are waited for."""
+
+    looks = 10**9
+
+
+@pytest.fixture
+def late(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[torch.Tensor], ModelPublisher]:
+    """Publishes a tensor that comes late."""
+    monkeypatch.setattr("learner.models.publisher.make_source", Late)
+    return lambda weights: ModelPublisher(tmp_path / "models", {"w": weights}, incarnation=3)
+
+
+Publisher = Callable[[torch.Tensor], ModelPublisher]
+
+
+def test_a_model_on_its_way_is_the_newest_once_it_has_arrived_with_the_values_and_version_of_before(
+    late: Publisher,
+) -> None:
+    weights = torch.full((1000,), 1.0)
+    publisher = late(weights)
+    publisher.publish(opt_steps=1)
+    weights.fill_(2.0)
+    assert publisher.slots.newest() == NO_MODEL
+    arrived_at = time.monotonic()
+    publisher.settle()
+    assert publisher.slots.newest() == ModelVersion(3, 1)
+    assert newest(publisher)["w"].tolist() == [1.0] * 1000
+    published_at = publisher.slots.read(lambda blob: blob.published_at)
+    assert published_at is not None
+    assert published_at >= arrived_at, "nobody could have it before"
+
+
+def test_a_model_that_is_waited_for_is_the_newest_afterwards_and_only_once(late: Publisher) -> None:
+    publisher = late(torch.zeros(1000))
+    publisher.publish(opt_steps=1)
+    for _ in range(3):
+        publisher.settle(wait=True)
+    assert publisher.slots.header.published == 1
+
+
+def test_a_model_that_is_due_while_another_is_on_its_way_waits_for_that(late: Publisher) -> None:
+    weights = torch.full((1000,), 1.0)
+    publisher = late(weights)
+    publisher.publish(opt_steps=1)
+    weights.fill_(2.0)
+    publisher.publish(opt_steps=2)
+    assert publisher.slots.newest() == ModelVersion(3, 1)
+    assert newest(publisher)["w"].tolist() == [1.0] * 1000
+    publisher.settle(wait=True)
+    assert publisher.slots.newest() == ModelVersion(3, 2)
+    assert newest(publisher)["w"].tolist() == [2.0] * 1000
+
+
+def test_a_run_has_its_first_model_before_anyone_may_join_and_its_last_one_in_the_end(
+    make_config: MakeConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The actor's agent fails when the version of a model is not that of its values."""
+    monkeypatch.setattr("learner.models.publisher.make_source", Late)
+    config = make_config(replay={"samples_per_insert": 8.0}, trainer={"max_opts": 95})
+    with LearnerServer(config, local_actors=1) as server:
+        slots = server._publisher.slots
+        assert slots.newest() == ModelVersion(1, 0)
+        server.train()
+    assert slots.newest() == ModelVersion(1, 95)
+    assert slots.header.published == 11
+
+
+def test_a_model_becomes_the_newest_while_opt_steps_go_on(
+    make_config: MakeConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("learner.models.publisher.make_source", Late)
+    config = make_config(trainer={"max_opts": 95, "sync_interval": 50})
+    with LearnerServer(config, local_actors=1) as server:
+        server.train()
+    source = server._publisher._source
+    assert isinstance(source, Late)
+    assert source.waits == 2, "the first and the last, but not the one between"
+
+
+def test_a_model_becomes_the_newest_while_items_are_waited_for(
+    make_config: MakeConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("learner.models.publisher.make_source", Lost)
+    with LearnerServer(make_config()) as server, ThreadPoolExecutor() as pool:
+        server.learner._publish(40)
+        training = pool.submit(server.train)
+        wait_for(lambda: server._publisher.slots.newest().opt_steps == 40, "the model")
+        server.learner.request_stop()
+        assert training.result(PATIENCE).opt_steps == 0

@@ -1,0 +1,34 @@
+"""A process that writes into a replay as fast as it can, until its stdin closes or it is killed.
+
+It writes ``wide`` or ``stacked`` items, see ``memories``, into the replay in the directory that its arguments name.
+"""
+
+from __future__ import annotations
+
+import select
+import sys
+from pathlib import Path
+
+from learner.replay.memory import ReplayMemory
+from learner.replay.writer import ReplayWriter
+from tests.learner.replay.memories import BATCH, CAPACITY, WIDE, next_stacked, open_stacked, wide_rows
+
+WIDE_BATCH = 64
+
+
+def main() -> None:
+    directory, kind = Path(sys.argv[1]), sys.argv[2]
+    if kind == "wide":
+        memory, rows = ReplayMemory(directory / "replay", WIDE, CAPACITY, create=False), WIDE_BATCH
+    else:
+        memory, rows = open_stacked(directory, create=False), BATCH
+    writer = ReplayWriter(memory)
+    seq = writer.last_seq(1)
+    while not select.select([sys.stdin], [], [], 0)[0]:
+        seq += 1
+        items = wide_rows(memory.committed, rows) if kind == "wide" else next_stacked(memory, rows)
+        writer.append(items, rows, incarnation=1, seq=seq)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,115 @@
+"""A look at the files of a run's replay."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+from common.data import PRIORITY, Column, Schema
+from common.errors import CheckpointError, RunDirectoryError
+from learner.replay.inspection import Histogram, Inspection
+from learner.replay.memory import ReplayMemory
+from learner.replay.quarantine import Quarantine, Record
+from learner.replay.writer import ReplayWriter
+from learner.shared.actor_table import ActorState, map_actor_table
+from learner.shared.control import ControlBlock
+from tests.learner.replay.memories import make, next_stacked, open_stacked, rows
+
+RATED = Schema((Column("reward", "<f4"), Column("obs", "<f4", (2,)), PRIORITY))
+
+
+def filled(run: Path, count: int) -> None:
+    _, writer = make(run / "shared")
+    for start in range(count):
+        writer.append(rows(start, 1), 1, incarnation=7, seq=start + 1)
+
+
+def test_size_and_extent_are_those_of_the_files(tmp_path: Path) -> None:
+    filled(tmp_path, 14)
+    found = Inspection(tmp_path).summary()
+    assert (found["capacity"], found["items"], found["fill"], found["stored"], found["first"]) == (10, 10, 1.0, 14, 4)
+    assert (found["item_bytes"], found["oldest_seconds"], found["frames"]) == (16, None, None)
+
+
+def test_frames_are_counted(tmp_path: Path) -> None:
+    memory = open_stacked(tmp_path / "shared", create=True)
+    ReplayWriter(memory).append(next_stacked(memory, 3), 3, incarnation=7, seq=1)
+    assert Inspection(tmp_path).summary()["frames"] == {"capacity": 384, "stored": memory.frames_stored}
+
+
+def test_the_newest_items_come_first(tmp_path: Path) -> None:
+    filled(tmp_path, 14)
+    found = Inspection(tmp_path).newest(2)
+    assert found == [{"index": 13, "n": 13, "pair": [13.0, 13.0]}, {"index": 12, "n": 12, "pair": [12.0, 12.0]}]
+    assert [item["index"] for item in Inspection(tmp_path).newest(50)] == list(range(13, 3, -1))
+
+
+def test_actors_are_listed_by_what_they_have_stored_and_tell_how_old_the_oldest_item_is(tmp_path: Path) -> None:
+    filled(tmp_path, 14)
+    table, control = (
+        map_actor_table(tmp_path / "shared", create=True),
+        ControlBlock.open(tmp_path / "shared", create=True),
+    )
+    for row, items in ((0, 4), (5, 10)):
+        table[row]["state"], table[row]["items"], table[row]["host"] = ActorState.LEFT, items, f"cpu-{row}"
+    table[5]["last_seen"], control.oldest_item_at = 90.0, 60.0
+    inspection = Inspection(tmp_path)
+    assert [(actor["host"], actor["items"], actor["state"]) for actor in inspection.actors()] == [
+        ("cpu-5", 10, "left"),
+        ("cpu-0", 4, "left"),
+    ]
+    assert inspection.summary()["oldest_seconds"] == 30.0
+
+
+def test_rewards_first_priorities_and_the_priorities_of_the_newest_checkpoint_are_counted(tmp_path: Path) -> None:
+    memory = ReplayMemory(tmp_path / "shared" / "replay", RATED, 10, create=True)
+    items = {"reward": np.arange(4.0), "obs": np.zeros((4, 2)), "priority": np.full(4, 2.0)}
+    ReplayWriter(memory).append(items, 4, incarnation=7, seq=1)
+    assert set(Inspection(tmp_path).histograms()) == {"reward", "first priority"}
+    for opt_steps, priority in ((9, 1.0), (10, 3.0)):
+        state = tmp_path / "checkpoints" / str(opt_steps)
+        state.mkdir(parents=True)
+        save_file({"buffer.priorities": np.full(4, priority)}, state / "state.safetensors")
+    found = Inspection(tmp_path).histograms()
+    assert {name: (one.n, one.mean) for name, one in found.items()} == {
+        "reward": (4, 1.5),
+        "first priority": (4, 2.0),
+        "priority": (4, 3.0),
+    }
+    (tmp_path / "checkpoints" / "10" / "state.safetensors").write_bytes(b"damaged")
+    with pytest.raises(CheckpointError, match=r"state\.safetensors: cannot be read"):
+        Inspection(tmp_path).histograms()
+
+
+def test_the_quarantine_of_both_processes_is_shown_newest_first(tmp_path: Path) -> None:
+    filled(tmp_path, 1)
+    for writer, message in (("ingest", "the first"), ("trainer", "the second")):
+        quarantine = Quarantine(tmp_path / "shared", writer)  # type: ignore[arg-type]
+        quarantine.add(Record("found bad", message))
+        quarantine.write()
+    assert [record["message"] for record in Inspection(tmp_path).quarantine()] == ["the second", "the first"]
+
+
+def test_nothing_is_written(tmp_path: Path) -> None:
+    filled(tmp_path, 14)
+    with pytest.raises(ValueError, match="read-only"):
+        Inspection(tmp_path).memory.columns["pair"][0] = 1.0
+
+
+def test_a_directory_without_a_replay_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(RunDirectoryError, match="no readable replay memory"):
+        Inspection(tmp_path)
+
+
+def test_a_histogram_counts_every_value_also_equal_ones() -> None:
+    assert Histogram.of(np.empty(0)) is None
+    same = Histogram.of(np.full(7, 3.0))
+    assert same is not None
+    assert (sum(same.counts), same.low, same.high) == (7, 3.0, 3.0)
+    assert same.edges()[-1] == pytest.approx(4.0)
+    spread = Histogram.of(np.arange(100.0))
+    assert spread is not None
+    assert spread.counts == [5] * 20

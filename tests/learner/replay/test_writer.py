@@ -1,0 +1,353 @@
+"""The one writer of a replay: what it stores, what a kill leaves, and how it goes back to an earlier end."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import shutil
+import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from types import FrameType
+from typing import Any, Final
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from learner.replay.memory import N_CURSORS, ReplayMemory
+from learner.replay.recovery import make_whole
+from learner.replay.writer import CursorsFullError, ReplayWriter
+from tests.conftest import ROOT, wait_for
+from tests.frames import SCHEMA as STACKED
+from tests.frames import check_stacks, stacked_items
+from tests.learner.replay.memories import (
+    BATCH,
+    SCHEMA,
+    KilledError,
+    killed_after,
+    make,
+    next_stacked,
+    open_stacked,
+    read_all,
+    readable,
+    reopen,
+    rows,
+    writing,
+)
+
+STRIDE: Final = 7
+"""One of this many instructions is tried."""
+OWN, OTHER = 1, 7
+CAPACITY, SLACK, FRAMES = 30, 20, 100
+SIZES = st.lists(st.integers(1, 4), max_size=40)
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(st.integers(1, 10), max_size=30))
+def test_the_newest_items_up_to_the_capacity_are_kept_in_order(
+    tmp_path_factory: pytest.TempPathFactory, sizes: list[int]
+) -> None:
+    memory, writer = make(tmp_path_factory.mktemp("replay"))
+    total = 0
+    for seq, size in enumerate(sizes, start=1):
+        writer.append(rows(total, size), size, incarnation=1, seq=seq)
+        total += size
+    assert memory.committed == total
+    assert len(memory) == min(total, 10)
+    assert readable(memory) == list(range(max(0, total - 10), total))
+
+
+def test_a_batch_larger_than_the_replay_is_a_programming_error(tmp_path: Path) -> None:
+    memory = open_stacked(tmp_path, create=True, capacity=100, frames=64)
+    assert memory.max_rows == 4
+    with pytest.raises(AssertionError, match="5 rows in a batch of 4 at most"):
+        ReplayWriter(memory).append(next_stacked(memory, 5), 5, incarnation=1, seq=1)
+
+
+# Cursors.
+
+
+def test_the_cursor_unused_for_longest_makes_room_once_its_items_are_overwritten(tmp_path: Path) -> None:
+    _, writer = make(tmp_path)
+    for incarnation in range(1, N_CURSORS + 2):
+        writer.append(rows(0, 1), 1, incarnation, seq=1)
+    assert writer.last_seq(1) == 0
+    assert writer.last_seq(2) == 1
+    assert writer.last_seq(N_CURSORS + 1) == 1
+
+
+def test_no_batch_is_stored_twice_for_want_of_cursors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("learner.replay.memory.N_CURSORS", 20)
+    memory, gone = ReplayMemory(tmp_path / "replay", SCHEMA, 1000, create=True), set[int]()
+    writer = ReplayWriter(memory, lambda incarnation: incarnation in gone)
+    for incarnation in range(1, 21):
+        writer.require_cursor(incarnation)
+        writer.append(rows(incarnation, 1), 1, incarnation, seq=1)
+    full = "cursors for 20 actor processes"
+    with pytest.raises(CursorsFullError, match=full):
+        writer.require_cursor(21)
+    with pytest.raises(CursorsFullError, match=full):
+        writer.append(rows(0, 1), 1, 21, seq=1)
+    assert (memory.committed, writer.last_seq(1)) == (20, 1), "nothing was stored and nothing forgotten"
+    writer.require_cursor(1)
+    gone |= {5, 9}
+    writer.append(rows(0, 1), 1, 21, seq=1)
+    again = ReplayWriter(memory, lambda incarnation: incarnation in gone)
+    assert [again.last_seq(incarnation) for incarnation in (1, 5, 9, 21)] == [1, 0, 1, 1]
+
+
+# Kills.
+
+
+def test_a_batch_cut_off_before_its_record_does_not_count(tmp_path: Path) -> None:
+    memory, writer = make(tmp_path)
+    writer.append(rows(0, 4), 4, incarnation=7, seq=1)
+    memory.columns["n"][4:6] = -1  # Killed after it had begun to write three rows.
+    memory, again = reopen(tmp_path)
+    assert readable(memory) == [0, 1, 2, 3]
+    assert again.last_seq(7) == 1
+    again.append(rows(4, 3), 3, incarnation=7, seq=2)
+    assert readable(memory) == [0, 1, 2, 3, 4, 5, 6]
+
+
+def test_rows_that_a_killed_writer_had_begun_to_overwrite_are_not_read(tmp_path: Path) -> None:
+    memory, writer = make(tmp_path)
+    writer.append(rows(0, 10), 10, incarnation=7, seq=1)
+    memory.header.oldest = 3  # Killed after it had given up three rows and begun to overwrite them.
+    memory.columns["n"][0:2] = -1
+    memory, again = reopen(tmp_path)
+    assert readable(memory) == list(range(3, 10))
+    again.append(rows(10, 1), 1, incarnation=7, seq=2)
+    assert readable(memory) == list(range(3, 11))
+
+
+def test_a_batch_cut_off_after_its_record_counts_whole(tmp_path: Path) -> None:
+    memory, writer = make(tmp_path)
+    writer.append(rows(0, 4), 4, incarnation=7, seq=1)
+    memory.cursors["seq"][:] = 0  # Killed before the cursor and the watermark were written.
+    memory.header.committed = 0
+    memory, again = reopen(tmp_path)
+    assert readable(memory) == [0, 1, 2, 3]
+    assert again.last_seq(7) == 1
+
+
+def test_frames_of_a_batch_cut_off_after_its_record_count_with_it(tmp_path: Path) -> None:
+    memory = open_stacked(tmp_path, create=True)
+    writer = ReplayWriter(memory)
+    writer.append(next_stacked(memory, 3), 3, incarnation=7, seq=1)
+    before = memory.frames_stored
+    writer.append(next_stacked(memory, 3), 3, incarnation=7, seq=2)
+    memory.cursors["seq"][0] = 1  # Killed before the cursor and both ends were written.
+    memory.header.frames_end, memory.header.committed = before, 3
+    memory = open_stacked(tmp_path, create=False)
+    again = ReplayWriter(memory)
+    assert (again.last_seq(7), memory.committed) == (2, 6)
+    again.append(next_stacked(memory, 3), 3, incarnation=7, seq=3)
+    check_stacks(read_all(memory))
+
+
+@pytest.mark.parametrize("rounds", [1, 5, 40])
+@pytest.mark.parametrize("fences", [1, 2, 3])
+def test_a_writer_killed_between_any_two_steps_leaves_each_batch_whole_or_not_at_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rounds: int, fences: int
+) -> None:
+    memory = open_stacked(tmp_path, create=True, frames=256)
+    writer = ReplayWriter(memory)
+    for seq in range(1, rounds + 1):
+        writer.append(next_stacked(memory, BATCH), BATCH, incarnation=7, seq=seq)
+    passed = 0
+
+    def fence() -> None:
+        nonlocal passed
+        passed += 1
+        if passed == fences:
+            raise KilledError
+
+    with monkeypatch.context() as patch:
+        patch.setattr("learner.replay.writer.fence", fence)
+        with pytest.raises(KilledError):
+            writer.append(next_stacked(memory, BATCH), BATCH, incarnation=7, seq=rounds + 1)
+    memory = open_stacked(tmp_path, create=False, frames=256)
+    again = ReplayWriter(memory)
+    assert again.last_seq(7) == rounds + (fences == 3)
+    assert memory.committed == again.last_seq(7) * BATCH
+    for seq in range(again.last_seq(7) + 1, rounds + 10):
+        check_stacks(read_all(memory))
+        again.append(next_stacked(memory, BATCH), BATCH, incarnation=7, seq=seq)
+    check_stacks(read_all(memory))
+
+
+def test_a_writer_killed_at_any_moment_leaves_a_replay_that_opens_well(tmp_path: Path) -> None:
+    memory = open_stacked(tmp_path, create=True)
+    for goal in (1000, 2000, 3000):
+        with writing(tmp_path, "stacked") as writer:
+            wait_for(lambda goal=goal: memory.committed > goal, "rows")  # type: ignore[misc]
+            writer.kill()
+        recovered = ReplayWriter(open_stacked(tmp_path, create=False))
+        assert recovered.last_seq(1) * BATCH == memory.committed
+        check_stacks(read_all(memory))
+
+
+def is_killed_at(instruction: int, work: Callable[[], object]) -> bool:
+    """Kill ``work`` at an instruction of the replay's modules; False if it has fewer instructions."""
+    left = instruction
+
+    def trace(frame: FrameType, event: str, _: Any) -> Any:
+        nonlocal left
+        if not frame.f_code.co_filename.startswith(str(ROOT / "learner" / "replay")):
+            return None
+        frame.f_trace_opcodes, frame.f_trace_lines = True, False
+        if event == "opcode":
+            left -= 1
+            if left < 0:
+                raise KilledError
+        return trace
+
+    before = sys.gettrace()
+    try:
+        sys.settrace(trace)
+        work()
+    except KilledError:
+        return True
+    finally:
+        sys.settrace(before)
+    return False
+
+
+def open_small(directory: Path, *, create: bool = False) -> ReplayMemory:
+    return open_stacked(directory, create=create, capacity=CAPACITY, frames=FRAMES)
+
+
+def test_a_writer_killed_at_any_instruction_leaves_a_batch_and_its_cursor_both_or_neither(tmp_path: Path) -> None:
+    memory = open_small(tmp_path / "before", create=True)
+    writer = ReplayWriter(memory)
+    for _ in range(12):  # The rings have gone round.
+        writer.append(next_stacked(memory, 4), 4, 1, writer.last_seq(1) + 1)
+    stored = set[int]()
+    for instruction in itertools.count(0, STRIDE):
+        shutil.rmtree(tmp_path / "killed", ignore_errors=True)
+        shutil.copytree(tmp_path / "before", tmp_path / "killed")
+        writer = ReplayWriter(open_small(tmp_path / "killed"))
+        append_items = partial(writer.append, stacked_items(np.arange(48, 52)), 4, incarnation=2, seq=1)
+        was_killed = is_killed_at(instruction, append_items)
+        memory = open_small(tmp_path / "killed")
+        writer = ReplayWriter(memory)
+        assert memory.committed == 48 + 4 * writer.last_seq(2), instruction
+        assert memory.find_problem() is None
+        check_stacks(read_all(memory))
+        stored.add(writer.last_seq(2))
+        if not was_killed:
+            break
+    assert stored == {0, 1}
+    assert instruction > 50 * STRIDE
+
+
+# Roll-back.
+
+
+def open_with_slack(directory: Path, *, create: bool = False, slack: int = SLACK) -> tuple[ReplayMemory, ReplayWriter]:
+    """A new replay, or one as a resumed run opens it."""
+    room = {"frame_capacity": FRAMES, "slack": slack}
+    memory = ReplayMemory(directory / "replay", STACKED, CAPACITY, create=create, checked=False, **room)  # type: ignore[arg-type]
+    make_whole(memory, lambda: None)
+    return memory, ReplayWriter(memory)
+
+
+def append(writer: ReplayWriter, memory: ReplayMemory, sizes: list[int], incarnation: int = OWN) -> None:
+    for size in sizes:
+        writer.append(next_stacked(memory, size), size, incarnation, writer.last_seq(incarnation) + 1)
+
+
+def contents(memory: ReplayMemory) -> dict[str, object]:
+    """All items that count, where they are, and how many frames were ever stored."""
+    columns = {name: column.tolist() for name, column in read_all(memory).items()}
+    return {"first": memory.first(), "frames": memory.frames_stored, **columns}
+
+
+@settings(max_examples=60)
+@given(before=SIZES, lost=st.lists(st.integers(1, 4), max_size=5), after=SIZES)
+def test_after_a_roll_back_the_replay_goes_on_as_if_nothing_had_been_stored_since(
+    tmp_path_factory: pytest.TempPathFactory, before: list[int], lost: list[int], after: list[int]
+) -> None:
+    one, other = tmp_path_factory.mktemp("one"), tmp_path_factory.mktemp("other")
+    memory, writer = open_with_slack(one, create=True)
+    append(writer, memory, before)
+    mark, then = json.loads(json.dumps(writer.mark())), contents(memory)
+    append(writer, memory, lost)
+
+    memory, writer = open_with_slack(one)  # Another process, after a kill.
+    assert writer.roll_back(mark, OWN)
+    assert contents(memory) == then
+    append(writer, memory, after)
+
+    straight, writer = open_with_slack(other, create=True)
+    append(writer, straight, [*before, *after])
+    assert contents(memory) == contents(straight)
+
+
+def test_a_roll_back_is_refused_once_items_of_the_mark_are_overwritten(tmp_path: Path) -> None:
+    memory, writer = open_with_slack(tmp_path, create=True)
+    beginning = writer.mark()
+    append(writer, memory, [1] * CAPACITY)
+    mark = writer.mark()
+    append(writer, memory, [1] * SLACK)
+    assert writer.roll_back(mark, OWN)
+    append(writer, memory, [1] * (SLACK + 1))
+    then = contents(memory)
+    assert not writer.roll_back(mark, OWN)
+    assert contents(memory) == then
+    assert writer.roll_back(beginning, OWN), "for which nothing is needed"
+    assert memory.committed == 0
+
+
+def test_full_files_without_slack_refuse_a_roll_back(tmp_path: Path) -> None:
+    memory, writer = open_with_slack(tmp_path, create=True, slack=0)
+    append(writer, memory, [1] * CAPACITY)
+    mark = writer.mark()
+    append(writer, memory, [1])
+    memory, writer = open_with_slack(tmp_path)
+    assert memory.slack == 0, "slack is that of the files"
+    assert not writer.roll_back(mark, OWN)
+
+
+def test_a_roll_back_never_forgets_items_of_other_actors(tmp_path: Path) -> None:
+    memory, writer = open_with_slack(tmp_path, create=True)
+    append(writer, memory, [2])
+    mark = writer.mark()
+    append(writer, memory, [2], OTHER)
+    append(writer, memory, [2])
+    assert not writer.roll_back(mark, OWN)
+    mark = writer.mark()
+    append(writer, memory, [2])
+    assert writer.roll_back(mark, OWN)
+    assert memory.committed == 6
+
+
+def test_a_roll_back_to_items_that_a_power_cut_took_is_refused(tmp_path: Path) -> None:
+    memory, writer = open_with_slack(tmp_path / "one", create=True)
+    append(writer, memory, [2, 2])
+    mark = writer.mark()
+    memory, writer = open_with_slack(tmp_path / "other", create=True)
+    append(writer, memory, [2])
+    assert not writer.roll_back(mark, OWN)
+
+
+@pytest.mark.parametrize("writes", range(6))
+@pytest.mark.parametrize("before", [0, CAPACITY + 3])
+def test_a_roll_back_that_is_killed_anywhere_is_done_by_the_next_call(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: int, writes: int
+) -> None:
+    memory, writer = open_with_slack(tmp_path, create=True)
+    append(writer, memory, [1] * before)
+    mark, then = writer.mark(), contents(memory)
+    append(writer, memory, [3, 2])
+    with killed_after(writes, monkeypatch), pytest.raises(KilledError):
+        writer.roll_back(mark, OWN)
+    memory, writer = open_with_slack(tmp_path)
+    assert writer.roll_back(mark, OWN)
+    assert contents(memory) == then
+    append(writer, memory, [1, 1])
+    check_stacks(read_all(memory))

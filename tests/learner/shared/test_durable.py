@@ -1,0 +1,113 @@
+"""Files and directories that are whole, or as they were before, wherever a kill or a full disk comes between."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from common.errors import CheckpointError
+from learner.shared import durable
+from learner.shared.durable import logging_write_errors, old_of, put_in_place, removing_unfinished, replace_text
+
+
+def make(directory: Path, text: str) -> Path:
+    directory.mkdir()
+    (directory / "f").write_text(text)
+    return directory
+
+
+@contextmanager
+def full_disk_at_sync(number: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Fail the sync that follows this many others."""
+    sync, left = durable.sync, number
+
+    def sync_or_fail(path: Path) -> None:
+        nonlocal left
+        left -= 1
+        if left < 0:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        sync(path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(durable, "sync", sync_or_fail)
+        yield
+
+
+def test_a_directory_takes_the_place_of_another_and_nothing_else_is_left(tmp_path: Path) -> None:
+    put_in_place(make(tmp_path / "draft", "first"), tmp_path / "target")
+    put_in_place(make(tmp_path / "draft", "second"), tmp_path / "target")
+    assert (tmp_path / "target" / "f").read_text() == "second"
+    assert [path.name for path in tmp_path.iterdir()] == ["target"]
+
+
+@pytest.mark.parametrize("syncs", [0, 1, 2])
+def test_a_disk_that_is_full_at_any_sync_leaves_the_former_directory_or_the_new_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, syncs: int
+) -> None:
+    target = make(tmp_path / "target", "first")
+    draft = make(tmp_path / "draft", "second")
+    with full_disk_at_sync(syncs, monkeypatch), pytest.raises(OSError, match="No space left"):
+        put_in_place(draft, target)
+    assert (target / "f").read_text() == ("second" if syncs == 2 else "first")
+    assert not old_of(target).exists()
+
+
+def test_the_next_call_puts_right_what_a_kill_between_the_two_renames_has_left(tmp_path: Path) -> None:
+    target = make(tmp_path / "target", "first")
+    target.rename(old_of(target))  # Killed here.
+    with pytest.raises(OSError, match="draft"):
+        put_in_place(tmp_path / "draft", target)
+    assert (target / "f").read_text() == "first"
+
+
+def test_a_former_directory_that_a_kill_has_left_beside_the_new_one_is_removed(tmp_path: Path) -> None:
+    target = make(tmp_path / "target", "second")
+    make(old_of(target), "first")
+    put_in_place(make(tmp_path / "draft", "third"), target)
+    assert (target / "f").read_text() == "third"
+    assert [path.name for path in tmp_path.iterdir()] == ["target"]
+
+
+def test_a_file_is_replaced_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "f"
+    replace_text(path, "first")
+    with full_disk_at_sync(0, monkeypatch), pytest.raises(OSError, match="No space left"):
+        replace_text(path, "second")
+    assert path.read_text() == "first"
+    replace_text(path, "third")
+    assert path.read_text() == "third"
+    assert [found.name for found in tmp_path.iterdir()] == ["f"]
+
+
+@pytest.mark.parametrize(
+    "error", [OSError(errno.ENOSPC, "No space left on device"), CheckpointError("cannot be saved")]
+)
+def test_an_error_of_writing_is_logged_with_its_consequence(caplog: pytest.LogCaptureFixture, error: Exception) -> None:
+    def write() -> None:
+        raise error
+
+    with logging_write_errors("training goes on without this record"):
+        write()
+    assert f"training goes on without this record: {error}" in caplog.text
+
+
+def test_an_error_that_is_not_one_of_writing_is_raised() -> None:
+    with pytest.raises(ValueError, match="a defect"), logging_write_errors("it is not logged"):
+        raise ValueError("a defect")
+
+
+def test_a_draft_that_is_cut_off_is_removed_and_one_that_is_finished_stays(tmp_path: Path) -> None:
+    def write_half() -> None:
+        make(tmp_path / "draft", "half")
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt), removing_unfinished(tmp_path / "draft"):
+        write_half()
+    assert not (tmp_path / "draft").exists()
+    with removing_unfinished(tmp_path / "draft") as draft:
+        make(draft, "whole")
+    assert (tmp_path / "draft" / "f").read_text() == "whole"
