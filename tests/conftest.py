@@ -81,6 +81,7 @@ SLOW_PLACES = (
     "learner/test_resume.py",
     "common/agents",
     "test_conformance.py",
+    "test_dependencies.py",
 )
 """Folders and files of tests that start processes, or train for seconds; the longest come first."""
 SLOW_FIXTURES = {"start", "host", "make_config", "write_config"}
