@@ -38,7 +38,7 @@ def trains(run_dir: Path) -> bool:
     """Whether the trainer has come up and is in its loop, in which a signal ends the run in order."""
     if not (run_dir / "endpoints.json").exists():
         return False
-    return ControlBlock.open(run_dir / "shared", writable=False).trainer_beats > 0
+    return bool(ControlBlock.open(run_dir / "shared", writable=False).trainer_beats)
 
 
 def grows(run_dir: Path, pids: set[int]) -> None:
