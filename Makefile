@@ -19,8 +19,8 @@ demo: $(READY)
 	$(BIN)/learner-server --config configs/cartpole.yaml --local-actors 2 --listen 127.0.0.1:0 \
 		--set metrics.trainer_port=0 --set metrics.ingest_port=0
 
-# Tests wait for processes more than they compute: four at a time on two cores. Those of a file stay together, the longest
-# begin.
+# Tests wait for processes more than they compute: four at a time on two cores. Those of a file stay together, and the
+# longest come first.
 test: $(READY)
 	$(BIN)/pytest -n 4 --dist loadfile --no-loadscope-reorder
 
