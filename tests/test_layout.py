@@ -16,7 +16,6 @@ TESTED_ELSEWHERE: dict[str, str] = {
     "learner/loop/learner_parts.py": "learner/loop/test_run.py",
     "learner/loop/server.py": "e2e/test_counting.py",
     "learner/loop/trainer_metrics.py": "learner/records/test_families.py",
-    "learner/records/status.py": "learner/records/test_progress.py",
     "learner/storage/moment.py": "learner/storage/test_training_state.py",
 }
 

@@ -33,7 +33,7 @@ from learner.loop.resident import ResidentReplay
 from learner.loop.summaries import AsyncTrainStat
 from learner.loop.window import RecordWindow
 from learner.records.csv_recorder import CsvRecorder
-from learner.records.curve import draw_learning_curve
+from learner.records.curve import plot_learning_curve
 from learner.replay.limiter import RatioLimiter
 from learner.replay.memory import ReplayMemory
 from learner.replay.prioritized import PrioritizedReplay
@@ -294,7 +294,7 @@ class Run:
 
     def _draw_curve(self) -> None:
         path, target = self.dir.path, self.config.trainer.target_score
-        draw_learning_curve(path / "metrics.csv", path / "learning_curve.png", self.config.name, target)
+        plot_learning_curve(path / "metrics.csv", path / "learning_curve.png", self.config.name, target)
 
     def result(self, learner: Learner) -> Result:
         """The outcome of a learner that has finished."""
