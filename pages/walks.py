@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Final
 
 FOLDER: Final = Path("docs/images")
-_COLUMN, _ROW, _TOP = 300, 54, 64
-_BOX = 276
+_COLUMN, _ROW, _TOP = 320, 54, 64
+_BOX = 300
 _COLOURS: Final = ("#eef3fb", "#e9f6ec", "#fdf3e3")
 
 
@@ -119,6 +119,23 @@ WALKS: Final = (
             Step(0, 0, "the directory's lock is given back", "learner/storage/rundir.py"),
         ),
     ),
+    Walk(
+        "walk-resume",
+        ("training process", "ingest", "actor"),
+        (
+            Step(0, 0, "the directory is locked: which run is it?", "learner/storage/rundir.py"),
+            Step(0, 0, "the newest whole checkpoint is read, once", "learner/storage/resume.py"),
+            Step(0, 0, "the replay is opened and, if needed, compared", "learner/replay/recovery.py"),
+            Step(0, 0, "agent, buffer and generators are restored", "learner/storage/resume.py"),
+            Step(0, 0, "a model with a new incarnation is published", "learner/models/publisher.py"),
+            Step(0, 1, "ingest starts on the same port", "learner/ingest/ingest_process.py"),
+            Step(2, 1, "Join again, with the same incarnation", "actor/client/connector.py"),
+            Step(1, 2, "the answer: the last batch that is stored", "learner/ingest/joining.py"),
+            Step(2, 1, "later batches are sent again", "actor/client/pusher.py"),
+            Step(1, 1, "batches that are stored are not stored twice", "learner/ingest/pushing.py"),
+            Step(0, 0, "opt steps go on from the checkpoint", "learner/loop/learner.py"),
+        ),
+    ),
 )
 
 
@@ -149,7 +166,7 @@ def _step(step: Step, top: int) -> list[str]:
         box = f'<rect x="{start - _BOX // 2}" y="{top}" width="{_BOX}" height="42" rx="6"'
         return [
             f'{box} fill="{_COLOURS[step.start]}" stroke="#99a"/>',
-            _text(start, top + 18, step.label, 13, "#112"),
+            _text(start, top + 18, step.label, 12, "#112"),
             _text(start, top + 34, step.file, 11, "#556"),
         ]
     gap, middle = (4 if end > start else -4), (start + end) // 2
