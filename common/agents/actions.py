@@ -13,7 +13,7 @@ from common.data import Array
 from common.errors import ConfigError
 
 MAX_JOINT_ACTIONS = 4096
-"""Combinations that a value network is given an output for, at most."""
+"""The greatest number of joint actions; a value network has an output for each."""
 
 
 class ActionScale:
@@ -23,7 +23,7 @@ class ActionScale:
     and noise mean the same for every environment.
 
     Args:
-        agent: who asks, for the message.
+        agent: the agent's name, for the message.
         space: actions of any shape.
         device: where the agent's tensors live.
 
@@ -44,7 +44,7 @@ class ActionScale:
     def to_env(self, unit: torch.Tensor) -> torch.Tensor:
         """Actions ``[n, A]`` in ``[-1, 1]`` as the environment takes them: ``[n, *action_shape]``, in bounds."""
         share = (unit.to(self._low.dtype) + 1) / 2
-        actions = (self._low + share * self._width).clamp(self._low, self._high)  # Rounding may leave the bounds.
+        actions = (self._low + share * self._width).clamp(self._low, self._high)  # Rounding may overstep the bounds.
         return actions.reshape(-1, *self._shape)
 
     def from_env(self, actions: torch.Tensor) -> torch.Tensor:
@@ -53,13 +53,13 @@ class ActionScale:
 
 
 class ActionIndex:
-    """The numbers ``0 … n - 1`` of discrete actions, both ways.
+    """The map between discrete actions and their numbers ``0 … n - 1``, both ways.
 
-    Items hold actions as the environment takes them; networks have one output a number. The actions of a MultiDiscrete
-    space are numbered jointly, as ``np.ravel_multi_index`` does: the last component runs fastest.
+    Items hold actions as the environment takes them; networks have one output for each number. The actions of a
+    MultiDiscrete space are numbered jointly, as ``np.ravel_multi_index`` does: the last component runs fastest.
 
     Args:
-        agent: who asks, for the message.
+        agent: the agent's name, for the message.
         space: ``Discrete`` or ``MultiDiscrete``, of any shape and start.
         device: where the agent's tensors live.
 

@@ -27,7 +27,7 @@ class AdvantageWeightedConfig(ActorCriticConfig, GaussianConfig):
 class AdvantageWeighted(ActorCritic):
     """A Gaussian policy imitates the batch's actions, each weighted by the exponential of its advantage.
 
-    The subclass says what an action's advantage is.
+    The subclass defines the advantage of an action.
 
     Arguments and errors are those of ``ActorCritic``; params: see the subclass's ``Config``.
     """
@@ -65,7 +65,7 @@ class AWACConfig(AdvantageWeightedConfig):
 
 
 class AWAC(AdvantageWeighted):
-    """Critics value the policy's own next action; an action's advantage is over the policy's likeliest one.
+    """Critics value the policy's own next action; an action's advantage is its value less that of the likeliest one.
 
     Arguments and errors are those of ``ActorCritic``; params: see ``AWACConfig``.
     """

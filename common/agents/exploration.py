@@ -13,7 +13,7 @@ from common.settings import Settings
 
 
 class EpsilonGreedy(Settings):
-    """The best action, but with probability epsilon any.
+    """The best action, or with probability epsilon a random one.
 
     Epsilon falls linearly from ``start`` to the actor's own rung of the ladder (``exploration`` in the run's config).
     It counts the learner's opt steps, not the actor's own steps: a restarted actor goes on where the others are.
@@ -34,7 +34,7 @@ class EpsilonGreedy(Settings):
         n, n_actions = values.shape
         actions: Array = values.argmax(axis=1)
         explorers = (rng.random(n) < self.at(opt_steps, rung)).nonzero()[0]
-        if len(explorers):  # Seldom; and numpy takes longer to draw an integer than a small network to act.
+        if len(explorers):  # Seldom, and worth a look: numpy draws an integer in more time than a small network acts.
             actions[explorers] = rng.integers(n_actions, size=len(explorers))
         return actions
 

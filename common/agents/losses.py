@@ -22,7 +22,7 @@ def td_target(
 ) -> torch.Tensor:
     """Target ``r + discount * V(s')``, without bootstrap only where the episode *terminated*.
 
-    With one discount for all it is the one-step target; rewards folded over k steps come with gamma^k of their own
+    With one discount for all it is the one-step target; rewards summed over k steps come with gamma^k of their own
     (``common.processors.NStep``). A truncated episode is cut off from outside and bootstraps (Pardo et al.,
     arXiv:1712.00378). The target has the shape of ``next_value``.
     """
@@ -130,9 +130,10 @@ def soft_policy_loss(
 
 
 def ent_coef_loss(log_ent_coef: torch.Tensor, log_prob: torch.Tensor, target_entropy: float) -> torch.Tensor:
-    """Falls with the coefficient while the entropy ``-log_prob`` ``[B]`` is below its target (arXiv:1812.05905, 18).
+    """The loss whose descent raises the coefficient while the entropy is below its target (arXiv:1812.05905, 18).
 
-    The coefficient stands as its logarithm, as in the authors' code: its pull does not fade as it gets small.
+    The entropy is the mean of ``-log_prob`` ``[B]``. The loss is linear in the logarithm of the coefficient, as in the
+    authors' code, so its gradient does not fade as the coefficient gets small.
     """
     return -log_ent_coef * (log_prob + target_entropy).mean()
 

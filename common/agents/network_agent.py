@@ -1,10 +1,10 @@
-"""What an agent of networks is made of: derive it from ``NetworkAgent``, and import the rest from here too.
+"""The parts of an agent of networks: derive it from ``NetworkAgent``, and import the rest from here too.
 
     class MyAgent(NetworkAgent):
         def __init__(self, spec, *, seed, epsilon, device):
             self.device = torch.device(device)
-            self.nets = {"qnet": ..., "qnet_tgt": ...}               # what is saved; the first one acts
-            self.optimizer = adam(self.nets["qnet"].parameters(), 1e-3)  # found and saved by itself
+            self.nets = {"qnet": ..., "qnet_tgt": ...}                   # All are saved; the first one acts.
+            self.optimizer = adam(self.nets["qnet"].parameters(), 1e-3)  # Attributes are found and saved.
             self.learn = Update(self._learn_from, self.nets, captured=True)
 
         def opt(self, buffer):

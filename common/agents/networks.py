@@ -79,7 +79,7 @@ class Cnn(nn.Module):
     def forward(self, obs: torch.Tensor) -> torch.Tensor:
         """``[B, C, H, W]`` in 0 to 255 to ``[B, out_dim]``."""
         images = obs.float() / 255
-        # Channels last, ImpalaCnn learns 1.8 times as fast on a CPU core (NatureCnn 1.05 times).
+        # With channels last, ImpalaCnn learns 1.8 times as fast on a CPU core, NatureCnn 1.05 times.
         return self.layers(images.contiguous(memory_format=torch.channels_last))  # type: ignore[no-any-return]
 
 
@@ -92,7 +92,7 @@ class NatureCnn(Cnn):
         hidden: width of the hidden layer.
 
     Raises:
-        ConfigError: ``in_shape`` is no such shape.
+        ConfigError: ``in_shape`` has not three dimensions, or is too small for the convolutions.
     """
 
     def __init__(self, in_shape: Sequence[int], out_dim: int, hidden: int = 512) -> None:
@@ -116,7 +116,7 @@ class ImpalaCnn(Cnn):
         hidden: width of the hidden layer.
 
     Raises:
-        ConfigError: ``in_shape`` is no such shape.
+        ConfigError: ``in_shape`` has not three dimensions, or is too small for the convolutions.
     """
 
     def __init__(
@@ -134,7 +134,7 @@ def _impala_convs(n_channels: int, sections: Sequence[int]) -> nn.Module:
 
 
 class Residual(nn.Module):
-    """Two convolutions, added to what went in (He et al., arXiv:1603.05027).
+    """Two convolutions, added to their input (He et al., arXiv:1603.05027).
 
     Args:
         channels: of the maps.
@@ -176,13 +176,13 @@ def is_own_network(network: PluginConfig) -> bool:
 
 
 def build_network(network: PluginConfig, observations: gymnasium.Space[Any], out_dim: int) -> nn.Module:
-    """Build a user's network by ``target(in_shape=…, out_dim=…, **params)`` and see that it is one.
+    """Build a user's network by ``target(in_shape=…, out_dim=…, **params)`` and check its outputs.
 
-    It turns observations ``[B, *in_shape]``, in the dtype of their space, into floats ``[B, out_dim]``. It comes in
-    torch's eval mode, in which it acts and serves as a target; agents switch it to train mode while they learn.
+    It turns observations ``[B, *in_shape]``, in the dtype of their space, into floats ``[B, out_dim]``. It is returned
+    in torch's eval mode, in which it acts and serves as a target; agents switch it to train mode while they learn.
 
     Raises:
-        PluginError: the target cannot be loaded, does not take these arguments, or is no such network.
+        PluginError: the target cannot be loaded, does not take these arguments, or gives other outputs.
         ConfigError: a parameter is unknown or missing.
     """
     where = "agent.params.network"
@@ -204,10 +204,10 @@ def build_network(network: PluginConfig, observations: gymnasium.Space[Any], out
 def build_encoder(
     network: PluginConfig | None, observations: gymnasium.spaces.Box, feature_dim: int
 ) -> tuple[nn.Module, int]:
-    """What turns observations ``[B, *shape]`` into features ``[B, F]``, and F.
+    """Make the encoder that turns observations ``[B, *shape]`` into features ``[B, F]``; it is returned with F.
 
-    A network has ``feature_dim`` outputs, of which features are the positive parts; without one, observations are
-    flattened.
+    The features are the positive parts of the network's ``feature_dim`` outputs; without a network, they are the
+    flattened observations.
 
     Raises:
         PluginError, ConfigError: see ``build_network``.

@@ -1,11 +1,11 @@
-"""Checks for people's own parts: a few lines of a test each, and a failure says what to do about it.
+"""Checks for parts of your own: a test takes a few lines, and a failure says how to mend the part.
 
     def test_my_agent_fits() -> None:
         env = MyEnv()
         check_env(env)
         check_agent(MyAgent, env)
 
-Each check raises AssertionError; what a part itself raises comes through. Nothing here knows a network.
+Each check raises AssertionError; other exceptions of the part itself come through. No check uses a network.
 """
 
 from common.testing.agents import check_agent

@@ -1,4 +1,4 @@
-"""The conformance of an agent, in the order of its two lives: the learner's, an actor's, and out of a checkpoint."""
+"""The conformance of an agent: as the learner uses it, as an actor does, and as it comes out of a checkpoint."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ except ImportError as error:
     raise ImportError(f"{error}; pip install 'crossborder[learner]'") from error
 
 OPTS = 20
-"""Optimisation steps that are taken."""
+"""The opt steps that a check takes."""
 MIXES = 10
-"""Models with mixed-up parameters that are tried."""
+"""The models with shuffled parameters that a check tries."""
 MakeAgent = Callable[..., Agent]
 
 
@@ -44,7 +44,7 @@ def check_agent(
     Args:
         make: called as ``make(spec=…, seed=…, epsilon=…, device="cpu")``: the class, or a ``functools.partial`` with
             parameters of its own.
-        env: what it acts in.
+        env: the environment it acts in.
         processor: makes the items it learns from; ``OneStep`` if not given.
         steps: how far the environment is played for items, at least as many as the agent needs to begin.
         policy: how to act where random actions are not allowed.
@@ -91,7 +91,7 @@ def _check_seed(one: Agent, other: Agent) -> None:
 
 
 def _switch(agent: Agent, *, train: bool) -> None:
-    """As torch's modules do it: ``train`` explores, ``eval`` does not."""
+    """Switch as torch's modules do: ``train`` explores, ``eval`` does not."""
     agent.train() if train else agent.eval()
     name = "train" if train else "eval"
     assert agent.is_train is train, f"{name}() did not make is_train {train}: call super().{name}() in your own"
@@ -108,17 +108,17 @@ def _check_acting(agent: Agent, obs: Array, space: gymnasium.Space[Any], *, trai
 
 
 def _check_not_recurrent(agents: Sequence[Agent], obs: Array) -> None:
-    """Of three agents of one seed the last has seen other observations before; it acts as the first two all the same.
+    """Three agents of one seed act alike, although the third has seen other observations before.
 
-    Where the first two differ, actions are drawn at random, which is not meant here.
+    Where the first two differ, actions are random; another check is about that.
     """
-    found = []
-    for agent, before in zip(agents, (obs, obs, obs[::-1].copy()), strict=True):
+    actions = []
+    for agent, earlier in zip(agents, (obs, obs, obs[::-1].copy()), strict=True):
         _switch(agent, train=False)
         for _ in range(3):
-            agent.sample(before)
-        found.append(agent.sample(obs))
-    assert not _alike(found[0], found[1]) or _alike(found[0], found[2]), (
+            agent.sample(earlier)
+        actions.append(agent.sample(obs))
+    assert not _alike(actions[0], actions[1]) or _alike(actions[0], actions[2]), (
         "sample() gave other actions after other earlier observations, so the agent is recurrent: it is not told where "
         "an episode begins, nor which row belongs to which environment; give it stacked observations instead "
         "(gymnasium.wrappers.FrameStackObservation)"
@@ -181,7 +181,7 @@ def _check_opt(agent: Agent, memory: ItemMemory) -> None:
 
 
 def _check_td_error(agent: Agent, memory: ItemMemory) -> None:
-    """Of an agent that has one."""
+    """The TD errors of items are numbers, if the agent offers ``td_error``."""
     if type(agent).td_error is Agent.td_error:
         return
     with explaining("td_error() failed on items"):
@@ -205,14 +205,14 @@ def _check_sync(actor: Agent, learner: Agent, obs: Array) -> None:
     )
     rng, changed = np.random.default_rng(0), False
     for opt_steps in range(1, MIXES + 1):
-        _adopt(actor, {name: _mixed(value, rng) for name, value in tensors.items()}, opt_steps)
+        _adopt(actor, {name: _shuffle(value, rng) for name, value in tensors.items()}, opt_steps)
         changed = changed or not _alike(actions, actor.sample(obs))
     assert changed, f"{advice}: {MIXES} other models, the same actions; does it act from a copy made earlier?"
     _adopt(actor, tensors, MIXES + 1)
 
 
 def _adopt(actor: Agent, tensors: Mapping[str, torch.Tensor], opt_steps: int) -> None:
-    """As the network does it."""
+    """Let the actor adopt a model that went through a safetensors file, as models do on the wire."""
     with explaining("model_info() must hold tensors that safetensors and numpy can represent"):
         data = safetensors.numpy.save({name: value.cpu().numpy() for name, value in tensors.items()})
         params = safetensors.numpy.load(data)
@@ -220,13 +220,13 @@ def _adopt(actor: Agent, tensors: Mapping[str, torch.Tensor], opt_steps: int) ->
         actor.sync_model(Model(ModelVersion(1, opt_steps), params))
 
 
-def _mixed(tensor: torch.Tensor, rng: np.random.Generator) -> torch.Tensor:
-    """The same elements in another order."""
+def _shuffle(tensor: torch.Tensor, rng: np.random.Generator) -> torch.Tensor:
+    """Put the same elements into another order."""
     return tensor.flatten()[torch.from_numpy(rng.permutation(tensor.numel()))].reshape(tensor.shape)
 
 
 def _check_policy(agent: Agent, obs: Array) -> None:
-    """What is exported acts as the agent does; an agent need not offer it."""
+    """The exported policy acts as the agent does, if the agent offers ``policy``."""
     if type(agent).policy is Agent.policy:
         return
     _switch(agent, train=False)
@@ -262,7 +262,7 @@ def _check_saving(restored: Agent, saved: Agent, obs: Array, memory: ItemMemory)
 
 
 def _check_resuming(resumed: Agent, saved: Agent) -> None:
-    """The state of training goes through a file; an agent need not have more of it than ``save_params``."""
+    """The state of training survives a file; it may be no more than ``save_params``."""
     state = saved.training_state()
     with explaining("training_state() gave what cannot be saved: its tensors must suit safetensors, its values JSON"):
         data = safetensors.torch.save({name: value.detach().cpu().clone() for name, value in state.tensors.items()})
@@ -281,7 +281,7 @@ def _check_resuming(resumed: Agent, saved: Agent) -> None:
 
 
 def _check_optimizers(agent: Agent) -> None:
-    """What optimisers have gathered, such as Adam's moments, is part of the state of training."""
+    """The tensors that optimisers have gathered, such as Adam's moments, are part of the state of training."""
     kept = list(agent.training_state().tensors.values())
     for name, optimizer in find_objects(torch.optim.Optimizer, vars(agent).items()):
         gathered = [value for entries in optimizer.state_dict()["state"].values() for value in entries.values()]
@@ -301,7 +301,7 @@ def _equal(one: torch.Tensor, other: torch.Tensor) -> bool:
 
 
 def _check_captured(make: MakeAgent, spec: EnvSpec, items: Items, obs: Array) -> None:
-    """Captured updates and actions come to the same as eager ones; of an agent that has captured ones."""
+    """Captured updates and actions, if the agent has any, come to the same as those of an eager twin."""
     captured, eager = (_make(make, spec, seed=4) for _ in range(2))
     if not (isinstance(captured, NetworkAgent) and isinstance(eager, NetworkAgent) and captured.is_captured):
         return
@@ -334,7 +334,7 @@ def _copies(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
 
 
 def _places(tensors: Mapping[str, torch.Tensor]) -> dict[str, tuple[int, torch.Size, torch.dtype]]:
-    """Where the tensors are; whoever compares must keep the first ones alive, or memory is used again."""
+    """Where the tensors lie in memory. Keep the tensors alive until you compare, or others may come to lie there."""
     return {name: (value.data_ptr(), value.shape, value.dtype) for name, value in tensors.items()}
 
 

@@ -1,4 +1,4 @@
-"""The conformance of what the learner brings: replay buffer, evaluator, recorder."""
+"""The conformance of the parts on the learner's side: replay buffer, evaluator, recorder."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ RECORDS: tuple[tuple[int, Mapping[str, float]], ...] = (
 
 
 def check_replay_buffer(buffer: ReplayBuffer, items: Items, *, size: int = 256) -> None:
-    """See that a buffer gives back what was put in, whole and counted, and draws by priority if it is prioritised.
+    """See that a buffer draws whole items and counts them, and draws by priority if it is prioritised.
 
     Args:
-        buffer: holds ``items``, or those that are left of them.
+        buffer: holds ``items``, or the newest of them.
         items: all that was inserted, ``[n, *shape]``, with at least two different rows; n as ``inserted`` counts.
         size: of the largest batch.
 
@@ -69,7 +69,7 @@ def _check_batch(batch: Items, items: Items, n: int) -> None:
 
 
 def _check_prioritised(batch: Items, items: Items) -> None:
-    """The columns that only a prioritised buffer adds."""
+    """The columns ``index`` and ``weight``, which only a prioritised buffer adds, fit the items."""
     added = {"index", "weight"} & batch.keys() - items.keys()
     if not added:
         return
@@ -91,7 +91,7 @@ def _check_prioritised(batch: Items, items: Items) -> None:
 
 
 def _check_priorities(buffer: ReplayBuffer, size: int) -> None:
-    """An item that is very wrong is drawn more often than when nothing was known of it."""
+    """An item is drawn more often once its error is by far the largest."""
     before = buffer.batch(size)["index"]
     worst = before[0]
     with explaining("update_priority() failed on the items of a batch"):
@@ -135,11 +135,11 @@ def check_evaluator(evaluator: Evaluator, agent: Agent, *, repeatable: bool = Tr
 def check_recorder(
     recorder: Recorder, read: Callable[[], Sequence[tuple[int, Mapping[str, float]]]] | None = None
 ) -> None:
-    """See that a recorder takes what a learner writes, and closes it.
+    """See that a recorder takes the records that a learner writes, and close it.
 
     Args:
         recorder: newly made; closed at the end.
-        read: gives what others can see of the records, in any order: opt steps, and the values by key.
+        read: gives the records as other processes can see them, in any order: opt steps, and the values by key.
 
     Raises:
         AssertionError: naming what does not fit and what to do.

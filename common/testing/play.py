@@ -1,4 +1,4 @@
-"""What the checks share: an environment played for some steps, items in memory, errors with an explanation."""
+"""The common parts of the checks: an environment played for some steps, items in memory, errors with advice."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class ItemMemory(ReplayBuffer):
 
     Args:
         items: columns ``[n, *shape]``; n may be 0.
-        seed: of the draws.
+        seed: of the random rows.
     """
 
     inserted = sampled = 0  # Attributes in the place of the interface's properties.
@@ -52,7 +52,7 @@ class ItemMemory(ReplayBuffer):
 
 
 def play(env: Env, steps: int, *, seed: int = 0, policy: Policy | None = None) -> list[list[Step]]:
-    """Play for ``steps`` steps, as an actor does, and return the steps of each episode; the last may have no end.
+    """Play for ``steps`` steps, as an actor does, and return the steps of each episode; the last may be unfinished.
 
     Args:
         env: reset with the seed first and without one later.
@@ -77,7 +77,7 @@ def play(env: Env, steps: int, *, seed: int = 0, policy: Policy | None = None) -
 
 
 def items_of(processor: StepProcessor, episodes: Sequence[Sequence[Step]]) -> Items:
-    """All that a processor makes of some episodes, column by column; without any columns if it gives no item."""
+    """All items that a processor makes of some episodes, joined column by column; ``{}`` if it gives none."""
     parts: list[Items] = []
     for episode in episodes:
         processor.reset()
@@ -86,16 +86,16 @@ def items_of(processor: StepProcessor, episodes: Sequence[Sequence[Step]]) -> It
 
 
 @contextmanager
-def explaining(what: str) -> Iterator[None]:
-    """Say what an error means."""
+def explaining(advice: str) -> Iterator[None]:
+    """Turn any exception into an ``AssertionError`` that begins with advice."""
     try:
         yield
     except Exception as error:
-        raise AssertionError(f"{what} ({type(error).__name__}: {error})") from error
+        raise AssertionError(f"{advice} ({type(error).__name__}: {error})") from error
 
 
 def check_record(record: Mapping[str, SupportsFloat], where: str) -> None:
-    """The values of a record are finite numbers."""
+    """See that the values of a record are finite numbers."""
     assert isinstance(record, Mapping), f"{where} gave {type(record).__name__}, expected a dict of names and numbers"
     for name, value in record.items():
         with explaining(f"{where} gave a record whose '{name}' is no number: every value must take float()"):

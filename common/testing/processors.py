@@ -14,7 +14,7 @@ from common.interfaces import Step, StepProcessor
 from common.testing.play import Policy, explaining, items_of, play
 
 LENGTHS = (1, 2, 3, 5, 8, 13)
-"""Steps of the episodes that are tried in turn: shorter and longer than what a processor may look back."""
+"""Steps of the episodes that are tried in turn: some fewer, some more than a processor may look back."""
 
 
 def check_step_processor(processor: StepProcessor, env: Env, *, steps: int = 300, policy: Policy | None = None) -> None:
@@ -22,7 +22,7 @@ def check_step_processor(processor: StepProcessor, env: Env, *, steps: int = 300
 
     Args:
         processor: newly made; copied with ``copy.deepcopy``. It must give the same items for the same steps.
-        env: what the steps are taken from.
+        env: the environment that the steps are taken from.
         steps: how far it is played.
         policy: how to act where random actions are not allowed.
 
@@ -49,7 +49,7 @@ def check_step_processor(processor: StepProcessor, env: Env, *, steps: int = 300
 
 
 def _count(schema: Schema, items: Items) -> int:
-    """The number of items, after seeing that they fit and can travel."""
+    """Count the items, after seeing that they fit the schema and are finite."""
     assert isinstance(items, dict), f"process() gave {type(items).__name__}: return a dict of columns, or None"
     names = {column.name for column in schema.columns}
     more, less = sorted(items.keys() - names), sorted(names - items.keys())
@@ -68,7 +68,7 @@ def _count(schema: Schema, items: Items) -> int:
 
 
 def _cut(steps: list[Step]) -> list[list[Step]]:
-    """Episodes of ``LENGTHS`` that end in turn by termination, by truncation, and by a reset out of the blue."""
+    """Cut steps into episodes of ``LENGTHS`` that end in turn by termination, by truncation, and by an early reset."""
     episodes, start = [], 0
     for i in range(3 * len(LENGTHS)):
         length = LENGTHS[i % len(LENGTHS)]

@@ -20,7 +20,7 @@ from learner.loop.replay_opening import place_on_device
 from learner.loop.run import Run
 from learner.loop.window import RecordWindow
 from learner.records.csv_recorder import CsvRecorder
-from learner.records.curve import draw_learning_curve
+from learner.records.curve import plot_learning_curve
 from learner.replay.limiter import RatioLimiter
 from learner.replay.screening import report_suspects
 from learner.shared.durable import logging_write_errors
@@ -137,4 +137,4 @@ def _make_scoring(run: Run, stack: ExitStack, show_life: Callable[[], None]) -> 
 
 def _draw_curve(run: Run) -> None:
     path, target = run.dir.path, run.config.trainer.target_score
-    draw_learning_curve(path / "metrics.csv", path / "learning_curve.png", run.config.name, target)
+    plot_learning_curve(path / "metrics.csv", path / "learning_curve.png", run.config.name, target)

@@ -24,24 +24,24 @@ log = logging.getLogger(__name__)
 _TAG = "crossborder_run_id"
 """The tag by which the MLflow run of a resumed run is found again."""
 PARAMS_PER_BATCH = 100
-"""The server takes no more in one request."""
+"""MLflow's limit for one request."""
 
 
 class MlflowRecorder:
     """A ``Recorder`` that writes every key as a metric over ``opt_steps``; the configuration becomes the parameters.
 
-    The MLflow run is named after the run's directory and ends when training does, however that was. When the run is
-    resumed, the same MLflow run goes on. Every record is one request for which training waits.
+    The MLflow run is named after the run's directory and ends when training ends, also by an error. When the
+    run is resumed, the same MLflow run goes on. Each record is one request, and training waits for its answer.
 
     Args:
-        run_dir: of the run, with its ``config.yaml``.
-        tracking_uri: of an MLflow server, for example ``http://mlflow:5000``; None writes files to ``mlflow/`` in
-            ``run_dir``, the one store of mlflow-skinny that needs no server.
-        experiment: the MLflow experiment; made if there is none of this name.
-        identity: which run it is; None begins a new MLflow run each time.
+        run_dir: the run's directory, with its ``config.yaml``.
+        tracking_uri: of an MLflow server, for example ``http://mlflow:5000``. None writes files to ``mlflow/`` in
+            ``run_dir``; no other store of mlflow-skinny works without a server.
+        experiment: name of the MLflow experiment, which is created if it does not exist.
+        identity: of the run; None begins a new MLflow run each time.
 
     Raises:
-        MlflowException: the run cannot be begun; later failures are logged and training goes on.
+        MlflowException: the MLflow run cannot be created. Later failures are logged, and training goes on.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class MlflowRecorder:
     ) -> None:
         if tracking_uri is None:
             tracking_uri = (run_dir / "mlflow").resolve().as_uri()
-            os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")  # Since MLflow 3 one has to ask for it.
+            os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")  # MLflow 3 refuses files without it.
         self._client = MlflowClient(tracking_uri)
         found = self._client.get_experiment_by_name(experiment)
         experiment_id = found.experiment_id if found else self._client.create_experiment(experiment)
@@ -86,7 +86,7 @@ class MlflowRecorder:
             log.error("opt step %d: not recorded in MLflow: %s", opt_steps, error)
 
     def flush(self) -> None:
-        """Nothing is kept back."""
+        """Every record has been sent by ``write`` already."""
 
     def close(self) -> None:
         try:
@@ -96,7 +96,7 @@ class MlflowRecorder:
 
 
 def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """``("trainer.max_opts", 500)`` and so on; lists stay whole."""
+    """Nested values with their keys joined by dots, such as ``("trainer.max_opts", 500)``; lists stay whole."""
     for key, value in values.items():
         if isinstance(value, dict) and value:
             yield from _flat(value, f"{prefix}{key}.")

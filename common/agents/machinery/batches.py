@@ -43,7 +43,7 @@ def measure_td_error(batch: Batch, prediction: torch.Tensor, target: torch.Tenso
     """The results that ``report_td_error`` takes: how wrong the value of each item was.
 
     Args:
-        batch: only a prioritised buffer's batch has a column ``index``; for any other batch there are no such results.
+        batch: only a prioritised buffer's batch has a column ``index``; any other batch has no results.
         prediction: of one critic ``[B]`` or of several ``[N, B]``, whose mean error counts.
         target: ``[B]``.
     """

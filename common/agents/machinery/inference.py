@@ -1,4 +1,4 @@
-"""How an agent computes what its networks say of observations: on a CPU captured, as updates are."""
+"""How an agent applies its networks to observations: on a CPU captured, as updates are."""
 
 from __future__ import annotations
 

@@ -103,7 +103,7 @@ def test_joint_actions_are_numbered_as_numpy_does() -> None:
         (MultiDiscrete([1000] * 9), r"found 1000000000000000000000000000 in"),
     ],
 )
-def test_a_space_without_so_many_numbers_is_refused(space: gymnasium.Space[Any], message: str) -> None:
+def test_a_space_that_cannot_be_numbered_is_refused(space: gymnasium.Space[Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         ActionIndex("Agent", space, CPU)
 

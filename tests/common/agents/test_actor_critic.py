@@ -107,7 +107,7 @@ def test_a_discount_column_takes_the_place_of_the_discount_factor(kind: Kind) ->
 
 
 @EACH
-def test_weights_scale_the_loss_of_each_item_and_the_mean_error_of_the_critics_is_told(kind: Kind) -> None:
+def test_weights_scale_the_loss_of_each_item_and_the_mean_error_of_the_critics_is_reported(kind: Kind) -> None:
     agent = make(kind, units=(), critic_loss="mse")
     for critic, value in zip(agent.critics.nets, (1.0, 4.0), strict=True):
         fix_outputs(critic, value)

@@ -53,7 +53,7 @@ def test_it_learns_what_an_expert_does(spec: EnvSpec, expert: Any, allowed: floa
     assert abs(agent.sample(observations()) - expert(observations())).mean() < allowed
 
 
-def test_in_train_mode_it_draws_from_what_it_has_learnt() -> None:
+def test_in_train_mode_its_actions_are_random_by_the_policy_it_has_learnt() -> None:
     """Two experts, one twice as eager as the other; after some steps the draws have their shares."""
     agent = make(CHOICES)
     memory = shown(np.resize(np.array([5, 5, 7]), 256))

@@ -173,7 +173,7 @@ def test_tau_is_the_share_that_moves_into_the_target(tau: float) -> None:
 
 
 @pytest.mark.parametrize("double_dqn", [True, False])
-def test_weights_scale_the_loss_of_each_item_and_errors_are_told(double_dqn: bool) -> None:
+def test_weights_scale_the_loss_of_each_item_and_errors_are_reported(double_dqn: bool) -> None:
     agent = tabular(
         online=[[3.0, 4.0], [1.0, 2.0]],
         target=[[0.0, 0.0], [10.0, 5.0]],
@@ -190,13 +190,13 @@ def test_weights_scale_the_loss_of_each_item_and_errors_are_told(double_dqn: boo
     assert memory.told == [([70, 71], [abs(error) for error in errors])]
 
 
-def test_a_uniform_buffer_is_told_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_errors_are_reported_to_a_uniform_buffer(monkeypatch: pytest.MonkeyPatch) -> None:
     memory = holding(TOY)
     monkeypatch.delattr(type(memory), "update_priority")
     assert make().opt(memory) is not None
 
 
-def test_each_update_tells_the_errors_of_its_own_batch() -> None:
+def test_each_update_reports_the_errors_of_its_own_batch() -> None:
     memory = WeightedMemory(items_of(TOY), [1.0] * 4)
     make(n_updates_per_opt=3, lr=0.1).opt(memory)
     assert [index for index, _ in memory.told] == [[70, 71, 72, 73]] * 3
@@ -204,7 +204,7 @@ def test_each_update_tells_the_errors_of_its_own_batch() -> None:
 
 
 @pytest.mark.parametrize("double_dqn", [True, False])
-def test_an_actor_says_its_errors_by_the_only_network_it_has(double_dqn: bool) -> None:
+def test_an_actor_computes_td_errors_by_the_only_network_it_has(double_dqn: bool) -> None:
     agent = tabular(
         online=[[3.0, 4.0], [1.0, 2.0]],
         target=[[np.nan, np.nan], [np.nan, np.nan]],

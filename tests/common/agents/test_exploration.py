@@ -45,7 +45,7 @@ def test_epsilon_always_lies_between_both_ends_and_moves_one_way(
 
 
 @pytest.mark.parametrize("epsilon", [0.0, 0.4, 1.0])
-def test_the_best_action_is_taken_unless_by_epsilon_any_is(epsilon: float) -> None:
+def test_the_best_action_is_taken_but_with_probability_epsilon_a_random_one(epsilon: float) -> None:
     expected = np.full(4, epsilon / 4) + np.array([0, 1 - epsilon, 0, 0])
     np.testing.assert_allclose(shares(EpsilonGreedy(final_step=0), rung=epsilon), expected, atol=0.015)
 

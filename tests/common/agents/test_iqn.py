@@ -51,7 +51,7 @@ def fix_values(net: QuantileNet, *outputs: float) -> None:
 # Learning.
 
 
-def test_weights_scale_the_loss_and_the_error_of_the_mean_is_told() -> None:
+def test_weights_scale_the_loss_and_the_error_of_the_mean_is_reported() -> None:
     rows = [(FIRST, 0, 2.0, FIRST, True, False), (FIRST, 1, 2.0, FIRST, True, False)]
     losses = []
     for weight in (1.0, 0.5):
@@ -64,7 +64,7 @@ def test_weights_scale_the_loss_and_the_error_of_the_mean_is_told() -> None:
     assert losses[1] == pytest.approx(losses[0] / 2)
 
 
-def test_an_actor_says_its_errors_by_the_only_network_it_has() -> None:
+def test_an_actor_computes_td_errors_by_the_only_network_it_has() -> None:
     agent = make(discount_factor=0.5)
     fix_values(agent.qnet, 1.0, 4.0)
     fix_values(agent.qnet_tgt, np.nan, np.nan)

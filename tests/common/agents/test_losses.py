@@ -119,7 +119,7 @@ def test_a_weight_is_that_of_an_item_for_every_critic() -> None:
 
 
 @given(st.lists(st.tuples(VALUES, VALUES), min_size=1, max_size=8))
-def test_weights_of_1_are_as_none(rows: list[tuple[float, float]]) -> None:
+def test_weights_of_1_change_nothing(rows: list[tuple[float, float]]) -> None:
     prediction, target = (tensor(*column) for column in zip(*rows, strict=True))
     for kind in ("mse", "smooth_l1"):
         weighted = critic_loss(kind, prediction, target, torch.ones(len(rows)))

@@ -187,7 +187,7 @@ def test_a_network_that_does_not_take_the_shapes_is_refused() -> None:
 # Dueling.
 
 
-def test_dueling_values_are_the_value_and_what_advantages_differ_from_their_mean() -> None:
+def test_dueling_values_are_the_value_plus_each_advantages_difference_from_the_mean() -> None:
     streams = torch.tensor([[10.0, 1.0, 2.0, 6.0], [-1.0, 0.0, 0.0, 0.0]])
     found = DuelingNetwork(nn.Identity())(streams)
     assert found.tolist() == [[8.0, 9.0, 13.0], [-1.0, -1.0, -1.0]]

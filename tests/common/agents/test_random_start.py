@@ -72,7 +72,7 @@ def test_an_actor_goes_by_the_opt_steps_of_its_model() -> None:
         assert bool(actions(actor).std() > 0.25) == is_random
 
 
-def test_who_does_not_explore_never_acts_at_random() -> None:
+def test_without_exploration_no_action_is_random() -> None:
     agent = TD3(SPEC, seed=0)
     agent.eval()
     assert len(np.unique(agent.sample(np.zeros((10, 2), np.float32)), axis=0)) == 1

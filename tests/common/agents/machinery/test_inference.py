@@ -39,7 +39,7 @@ def test_replayed_actions_are_the_eager_ones_bit_for_bit_also_after_another_mode
     assert not caplog.records, "they were replayed"
 
 
-def test_loaded_parameters_are_seen() -> None:
+def test_actions_follow_from_the_parameters_loaded_last() -> None:
     net = nn.Linear(1, 1, bias=False)
     act = Inference(net, CPU, captured=True)
     for weight in (1.0, 2.0, 3.0):
@@ -47,13 +47,13 @@ def test_loaded_parameters_are_seen() -> None:
         assert act(np.ones((2, 1), np.float32)).tolist() == [[weight], [weight]]
 
 
-def test_actions_are_kept_by_whoever_asked_for_them() -> None:
+def test_later_actions_do_not_overwrite_earlier_ones() -> None:
     act = Inference(nn.Identity(), CPU, captured=True)
     kept: list[Array] = [act(np.full((2, 1), value, np.float32)) for value in (1, 2, 3)]
     assert [array.tolist() for array in kept] == [[[value]] * 2 for value in (1, 2, 3)]
 
 
-def test_what_cannot_be_replayed_stays_eager_and_says_why_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_actions_that_cannot_be_captured_stay_eager_and_the_log_says_why_once(caplog: pytest.LogCaptureFixture) -> None:
     act = Inference(lambda obs: torch.tensor(1.0 if obs.sum() > 0 else -1.0), CPU, captured=True)
     with caplog.at_level(logging.WARNING):
         found = [float(act(np.full(n, sign, np.float32))) for sign in (1.0, -1.0, 1.0) for n in (2, 3)]

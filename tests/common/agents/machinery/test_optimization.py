@@ -26,7 +26,7 @@ def test_a_second_step_does_not_add_the_first_steps_gradients() -> None:
 
 
 @pytest.mark.parametrize(("limit", "norm", "moved"), [(None, None, 30.0), (2.0, 30.0, 2.0), (50.0, 30.0, 30.0)])
-def test_gradients_above_the_limit_are_clipped_and_their_norm_told(
+def test_gradients_above_the_limit_are_clipped_and_their_norm_is_returned(
     limit: float | None, norm: float | None, moved: float
 ) -> None:
     value = nn.Parameter(torch.tensor(0.0))

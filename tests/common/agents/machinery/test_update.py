@@ -104,7 +104,7 @@ def test_a_captured_update_is_the_eager_one_bit_for_bit(name: str, caplog: pytes
 
 
 @pytest.mark.parametrize("name", ["DQN", "IQN", "SAC"])
-def test_also_with_weights_and_the_errors_that_are_told(name: str) -> None:
+def test_a_captured_update_is_the_eager_one_also_with_weights_and_reports_the_same_errors(name: str) -> None:
     kind = KINDS[name]
     captured, eager = (WeightedMemory(items(*kind[1:])) for _ in range(2))
     assert learn(kind, captured, "captured") == learn(kind, eager, "eager")
@@ -112,7 +112,7 @@ def test_also_with_weights_and_the_errors_that_are_told(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["DQN", "TD3"])
-def test_also_in_bfloat16(name: str) -> None:
+def test_a_captured_update_is_the_eager_one_also_in_bfloat16(name: str) -> None:
     kind = KINDS[name]
     memory = items(*kind[1:])
     captured = learn(kind, ItemMemory(memory), "captured", "bfloat16")
@@ -149,7 +149,7 @@ def test_a_batch_of_another_size_or_dtype_is_traced_anew() -> None:
             assert torch.equal(update({"x": x})["twice"], 2 * x)
 
 
-def test_what_cannot_be_captured_stays_eager_and_says_why(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_update_that_cannot_be_captured_stays_eager_and_the_log_says_why(caplog: pytest.LogCaptureFixture) -> None:
     def sign(batch: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         return {"sign": torch.tensor(1.0 if batch["x"].sum() > 0 else -1.0)}
 
@@ -160,7 +160,7 @@ def test_what_cannot_be_captured_stays_eager_and_says_why(caplog: pytest.LogCapt
     assert [record.getMessage() for record in caplog.records] == ["updates stay eager, as they cannot be captured:"]
 
 
-def test_parameters_loaded_meanwhile_are_seen() -> None:
+def test_a_captured_update_uses_the_parameters_loaded_last() -> None:
     net = nn.Linear(1, 1, bias=False)
     update = Update(lambda batch: {"y": net(batch["x"]).detach()}, {"net": net}, captured=True)
     for weight in (1.0, 2.0, 3.0, 4.0):
