@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 PROTO := common/wire/pb/crossborder.proto
 
-.PHONY: demo test test-fast chaos check lint proto proto-check proto-release proto-buf dashboards dashboards-check dashboards-types pages \
+.PHONY: demo test test-fast chaos check generated lint proto proto-check proto-release proto-buf dashboards dashboards-check dashboards-types pages \
 	docs node-actor manifests manifests-check kustomize lock audit images compose-test bench clean
 
 # torch goes first, by itself: a later open requirement could fetch a CUDA build of several GB.
@@ -19,8 +19,8 @@ demo: $(READY)
 	$(BIN)/learner-server --config configs/cartpole.yaml --local-actors 2 --listen 127.0.0.1:0 \
 		--set metrics.trainer_port=0 --set metrics.ingest_port=0
 
-# Tests wait for processes more than they compute: four at a time on two cores. Those of a file stay together, the longest
-# begin.
+# Tests wait for processes more than they compute: four at a time on two cores. Those of a file stay together, and the
+# longest come first.
 test: $(READY)
 	$(BIN)/pytest -n 4 --dist loadfile --no-loadscope-reorder
 
@@ -134,7 +134,10 @@ manifests-check: manifests
 kustomize:
 	for overlay in deploy/base deploy/overlays/*; do kubectl kustomize $$overlay >/dev/null || exit 1; done
 
-check: lint proto-check dashboards-check manifests-check docs test
+# What is generated is what its sources say.
+generated: proto-check dashboards-check manifests-check
+
+check: generated lint docs test
 
 bench: $(READY)
 	$(BIN)/python -m benchmarks.ingest

@@ -51,6 +51,11 @@ class ActorManager:
         """How many times a worker was started again."""
         return sum(supervisor.restarts for supervisor in self._supervisors)
 
+    @property
+    def pids(self) -> list[int]:
+        """The ids of the workers' present processes."""
+        return [supervisor.child.pid for supervisor in self._supervisors]
+
     def wait(self) -> None:
         """Wait until no worker is watched any more: each has ended for good or was asked to stop."""
         for supervisor in self._supervisors:

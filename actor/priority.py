@@ -7,9 +7,10 @@ from dataclasses import replace
 import numpy as np
 
 from actor.proxy import BatchSink
+from actor.sampler import ItemSink
 from common.data import PRIORITY, Items, ModelVersion, Schema
 from common.errors import PluginError
-from common.interfaces import Agent, ItemSink
+from common.interfaces import Agent
 from common.wire.frames import BufferedItems
 
 

@@ -4,17 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from time import perf_counter
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from actor.guard import EpisodeLostError
 from actor.stat import ActorCounters
-from common.data import Array
+from common.data import Array, Items
 from common.errors import PluginError
-from common.interfaces import Agent, ItemSink, Step
+from common.interfaces import Agent, Step
 from common.parts import Lane
 from common.processors import RoundProcessor
+
+
+class ItemSink(Protocol):
+    """Takes a sampler's items. The sampler cannot tell whether a network lies behind it."""
+
+    def push(self, items: Items) -> None:
+        """Take items; blocks while the other side holds back."""
 
 
 class Sampler:

@@ -29,7 +29,7 @@ from common.config.run_config import ActorConfig
 from common.data import PRIORITY, Schema
 from common.envs import build_env
 from common.errors import ConfigError, CrossborderError, EnvHungError, PluginError
-from common.interfaces import Agent, ModelSource
+from common.interfaces import Agent
 from common.parts import Lane, Parts, build_parts
 from common.plugins.part_config import EnvConfig
 from common.process.child import RestartPolicy, say, say_error
@@ -160,7 +160,7 @@ class Actor:
         os._exit(self._tell(EnvHungError("an environment has not returned within env.timeout_seconds")))
 
     def _act(
-        self, sampler: Sampler, agent: Agent, proxy: ReplayBufferProxy, models: ModelSource, pusher: Pusher
+        self, sampler: Sampler, agent: Agent, proxy: ReplayBufferProxy, models: ModelFetcher, pusher: Pusher
     ) -> None:
         """Sample with the newest model until the actor has to stop or to start anew."""
         agent.train()

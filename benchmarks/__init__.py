@@ -1,1 +1,1 @@
-"""Figures, one command each; every one is a ratio to a floor measured in the same run."""
+"""Benchmarks, one command each. Beside each figure is a floor, the least possible cost, of the same run."""

@@ -1,10 +1,10 @@
 """Steps per second of one actor that pushes to a learner host and syncs models: DQN in CartPole and in Pong.
 
-Beside each figure the floor, a bare loop over the same environments that acts as CleanRL's ``dqn.py`` (MIT licence):
-the network's plain forward pass and the best actions, or random ones with probability epsilon; nothing is kept or sent.
-``ratio`` is of steps per second; ``of the processor`` of steps per second that all threads of this process spend on it,
-which holds also where no core is free for those that push, or where something else is running. Ours and the bare loop
-take turns, short ones as machines change their pace; medians of their ratios.
+The floor of each figure is a bare loop over the same environments that acts as CleanRL's ``dqn.py`` (MIT licence) does:
+a plain forward pass and the best actions, or random ones with probability epsilon; nothing is stored or sent. ``ratio``
+compares steps per second of wall-clock. ``of the processor`` compares steps per second of processor time of all threads
+of this process, so it holds also where no core is free for the thread that pushes. The actor and the bare loop take
+short turns, since the speed of a machine changes; the figures are medians of the ratios.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ Round = Callable[[], None]
 
 
 def seconds_a_round(take_a_round: Round) -> tuple[float, float]:
-    """By the clock, and of this process on the processor."""
+    """Seconds of wall-clock and of processor time of one round, the mean over ``SECONDS``."""
     started, computed, rounds = time.perf_counter(), time.process_time(), 0
     while (elapsed := time.perf_counter() - started) < SECONDS:
         take_a_round()
@@ -56,7 +56,7 @@ def seconds_a_round(take_a_round: Round) -> tuple[float, float]:
 
 
 def acting(server: LearnerServer, client: Client, agent: DQN, sampler: Sampler) -> Round:
-    """A round as an actor takes it; now and then the learner publishes a model."""
+    """A round of an actor; every ``SYNC_SECONDS`` the learner publishes a model."""
     published, opt_steps = time.perf_counter(), 0
 
     def take_a_round() -> None:
@@ -65,13 +65,13 @@ def acting(server: LearnerServer, client: Client, agent: DQN, sampler: Sampler) 
         sampler.sample_and_push(agent, client)
         if time.perf_counter() - published > SYNC_SECONDS:
             published, opt_steps = time.perf_counter(), opt_steps + 1
-            server.learner._publish(opt_steps)
+            server.learner.publish(opt_steps)
 
     return take_a_round
 
 
 def bare(envs: list[Env], net: nn.Module) -> Round:
-    """A round that only acts, steps and resets."""
+    """A round of the bare loop: it acts, steps and resets."""
     obs = [env.reset(seed=j)[0] for j, env in enumerate(envs)]
 
     def take_a_round() -> None:

@@ -1,7 +1,7 @@
-"""What a checkpoint costs training: the copy of its state, beside one opt step of the same agent.
+"""The time for which training waits at a checkpoint: the copy of its state, beside one opt step of the same agent.
 
-The floor is one copy of the same bytes; the rest is Python walking over networks and optimisers. Writing goes on in a
-thread: ``while one is written`` is an opt step's time meanwhile, over that of one alone.
+The floor is one copy of the same bytes; the rest of the time is Python's, for walking over networks and optimisers. A
+thread writes the copy to disk; ``while one is written`` is the time of an opt step meanwhile over that of one alone.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ AGENTS: dict[str, tuple[MakeAgent, str]] = {
 
 
 def millis(work: Callable[[], object]) -> float:
-    """Milliseconds of one call, over many."""
+    """Milliseconds of one call, the mean of ``TIMES``."""
     started = time.perf_counter()
     for _ in range(TIMES):
         work()
@@ -56,7 +56,8 @@ def measure(make: MakeAgent, env_id: str, directory: Path) -> dict[str, object]:
     agent, buffer = make(spec=spec_of(env), seed=0, epsilon=0.0, device="cpu"), UniformReplay(memory, seed=0)
     agent.opt(buffer)
     files = StateFiles(directory / "checkpoints", {"run_id": "benchmark"}, keep=1, counts=SaveCounts())
-    checkpointer, moment = Checkpointer(files, agent, {"buffer": buffer}, "cpu", seconds=None), Moment(1, 1000, 0.0)
+    moment = Moment(1, 1000, 0.0)
+    checkpointer = Checkpointer(files, agent, {"buffer": buffer}, "cpu", newest=moment, seconds=None)
     state = checkpointer.copy(moment, -math.inf)
     opt = median(lambda: millis(lambda: agent.opt(buffer)))
     copy = median(lambda: millis(lambda: checkpointer.copy(moment, -math.inf)))

@@ -28,7 +28,7 @@ FLUSH_SECONDS = 10.0
 
 
 class Client:
-    """Joined while it is entered; leaving it waits until everything is acknowledged."""
+    """An actor's client that has joined; leaving the context waits until every batch is acknowledged."""
 
     def __init__(self, address: str, trust: Trust) -> None:
         self._stopped = threading.Event()
@@ -55,7 +55,10 @@ class Client:
             raise SystemExit(f"{unacknowledged} batches were not acknowledged")
 
     def parts(self, rows_per_push: int) -> list[Items]:
-        """The items, so many in each part; one by one, what a step comes to is where the next one begins, as it is."""
+        """The items in parts of ``rows_per_push`` rows.
+
+        One row at a time, ``next_obs`` of a row and ``obs`` of the next one share memory, as a sampler's do.
+        """
         items = life(self.schema, ROWS)
         if rows_per_push == 1:
             items["obs"] = np.concatenate([items["obs"][:1], items["next_obs"]])
@@ -63,11 +66,11 @@ class Client:
         return [{k: v[i : i + rows_per_push] for k, v in items.items()} for i in range(0, ROWS, rows_per_push)]
 
     def push(self, items: Items) -> None:
-        """As a sampler pushes; blocks while the learner holds back."""
+        """Push as a sampler does; this blocks while the learner holds back acknowledgements."""
         self._proxy.push(items)
 
     def sync(self, agent: Agent) -> None:
-        """Adopt the newest model, if there is a newer one."""
+        """Load the newest model into the agent, if it is newer than the one that the agent has."""
         model = self._fetcher.newer_than(self._proxy.version)
         if model is not None:
             agent.sync_model(model)
@@ -75,7 +78,7 @@ class Client:
 
 
 def push_steadily(address: str, per_second: float) -> None:
-    """Push so many transitions a second, one at a time, until standard input is closed."""
+    """Push ``per_second`` transitions a second, one at a time, until standard input is closed."""
     closed = threading.Event()
 
     def await_end() -> None:

@@ -1,4 +1,4 @@
-"""The floor of benchmarks of the wire: a gRPC server that acknowledges messages, or sends bytes, only."""
+"""The floor of the wire's benchmarks: a gRPC server that only acknowledges messages or sends bytes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ async def acknowledge(requests: AsyncIterator[bytes], _: object) -> AsyncIterato
 
 
 async def send(request: bytes, _: object) -> AsyncIterator[bytes]:
-    """So many bytes, in pieces of so many."""
+    """Send bytes. The request has the total and the size of one message, both as decimal text."""
     total, size = map(int, request.split())
     data = bytes(total)
     for offset in range(0, total, size):
@@ -38,7 +38,7 @@ async def send(request: bytes, _: object) -> AsyncIterator[bytes]:
 
 @dataclass(frozen=True)
 class Floor:
-    """Such a server, a process of its own."""
+    """A floor server in a process of its own."""
 
     address: str
     pid: int
@@ -46,11 +46,11 @@ class Floor:
 
 @contextmanager
 def floor_server() -> Iterator[Floor]:
-    """One that runs."""
+    """Start a floor server; it ends with the context."""
     command = [sys.executable, "-m", "benchmarks.floor"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as server:
         assert server.stdout is not None
-        # Leaving closes its standard input, and so ends it.
+        # Popen closes its standard input at the end of the block; the server ends when it reads that.
         yield Floor(f"127.0.0.1:{server.stdout.readline().strip()}", server.pid)
 
 

@@ -1,6 +1,6 @@
-"""What it costs to send and keep each frame once: Atari-sized transitions, beside the same without.
+"""The cost of sending and storing each frame once, on transitions of Atari's size.
 
-The floor of each figure is the same work on plain columns, whole stacks in every item.
+The floor of each figure is the same work where every item has whole stacks of frames in plain columns.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ CAPACITY, BATCH, DRAWN, TIMES = 4096, 64, 32, 200
 
 
 def micros(work: Callable[[], object]) -> float:
-    """Microseconds of processor time of one call a transition, over many."""
+    """Microseconds of processor time for one transition, of ``BATCH`` in a call; the mean of many calls."""
     started = time.process_time()
     for _ in range(TIMES):
         work()

@@ -1,9 +1,10 @@
-"""Where trainer, ingest and an actor spend their time in a run that goes as fast as it can: DQN in CartPole or Pong.
+"""The functions in which trainer, ingest and an actor spend their time: DQN in CartPole or Pong, running free.
 
     python -m benchmarks.hotspots --py-spy PROGRAM     https://github.com/benfred/py-spy
 
-Each share is of the samples in which one of a process's Python threads did something, put down to the innermost
-function of ours that was running, whatever it called. ``cores`` counts all threads, those of gRPC in C too.
+py-spy samples the stacks of a process's Python threads. A share is that of the samples in which a function was the
+innermost of crossborder's own on the stack; samples of threads that wait do not count. ``cores`` counts all threads,
+those of gRPC in C too.
 """
 
 from __future__ import annotations
@@ -32,9 +33,9 @@ SECONDS: Final = 20
 PATIENCE: Final = 60.0
 SHOWN: Final = 12
 FRAME = re.compile(r"(?P<function>\S+) \((?P<file>(?:actor|common|learner)/\S+)\.py:\d+\)")
-"""One of ours."""
+"""A frame of crossborder's own code in py-spy's output."""
 WAITS = re.compile(r"\S*(wait|select|poll|acquire)\S* \((threading|selectors|subprocess|queue)\.py:\d+\)")
-"""A thread that does nothing, which py-spy takes for busy now and then."""
+"""The innermost frame of a thread that waits, which py-spy sometimes counts as busy."""
 PUSH = ("push.n_buffer=64", "push.window=64", "push.spool_bytes=67108864")
 
 
@@ -52,7 +53,7 @@ def shares(stacks: str) -> dict[str, float]:
 
 
 class Watched:
-    """A process that py-spy looks at, from here to ``shares``."""
+    """A process that py-spy samples from the construction of this object on; ``shares`` waits for the end."""
 
     def __init__(self, program: str, pid: int, output: Path) -> None:
         self._pid, self._output = pid, output
@@ -61,7 +62,7 @@ class Watched:
         self._spy = subprocess.Popen([program, "record", *options, "--output", output], stdout=subprocess.DEVNULL)
 
     def shares(self) -> tuple[float, dict[str, float]]:
-        """Cores that the process kept busy, and its shares; waits until py-spy is done."""
+        """The cores that the process kept busy, and the share of each function; waits until py-spy has finished."""
         if self._spy.wait(SECONDS + PATIENCE):
             raise RuntimeError(f"py-spy could not look at process {self._pid}; may it? On Linux it has to be root")
         cores = (cpu_seconds(self._pid) - self._cpu) / (time.monotonic() - self._began)
@@ -75,8 +76,8 @@ def watch(program: str, server: LearnerServer, directory: Path) -> list[dict[str
         if time.monotonic() > deadline:
             raise TimeoutError(f"expected an opt step within {PATIENCE:g} s, found none")
         time.sleep(0.1)
-    assert server._local_actors is not None
-    actor, ingest = server._local_actors._supervisors[0].child.pid, server.ingest._supervisor.child.pid
+    assert server.local_actors is not None
+    actor, ingest = server.local_actors.pids[0], server.ingest.pid
     pids = {"trainer": os.getpid(), "ingest": ingest, "actor": actor}
     watched = {name: Watched(program, pid, directory / name) for name, pid in pids.items()}
     rows: list[dict[str, object]] = []

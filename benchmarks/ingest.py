@@ -1,8 +1,9 @@
 """Transitions per second into the replay, acknowledged, through the actor's own client, over loopback.
 
-Of CartPole, or with ``--kind atari`` of stacks of four 84 x 84 pictures of Pong, one new one a step. Beside each
-figure the floor: payloads of the same size on a stream to a gRPC server that only acknowledges them; the same rate over
-TLS with a token; and the processor time that ingest and the client took for a million transitions.
+The transitions are CartPole's, or with ``--kind atari`` stacks of four 84 x 84 pictures of Pong, of which each step
+brings one new picture. The floor of each figure is a gRPC server that only acknowledges payloads of the same size.
+Further columns have the same rate over TLS with a token, and the processor time of ingest and of the client for a
+million transitions.
 """
 
 from __future__ import annotations
@@ -42,11 +43,11 @@ KINDS: dict[str, tuple[str, ...]] = {
 
 @contextmanager
 def ingest(kind: str, batch: int, *more: str, encrypted: bool = False) -> Iterator[LearnerServer]:
-    """A learner host that takes items in, in batches of this many, and trains only if it is told to step."""
+    """Start a learner host whose actors push batches of ``batch`` rows; it trains only if the caller steps it."""
     with tempfile.TemporaryDirectory() as directory:
         secured = encrypt(Path(directory)) if encrypted else ()
         push = (f"push.n_buffer={batch}", f"push.window={WINDOW}", "push.flush_seconds=60", "push.spool_bytes=67108864")
-        one_step = "step_processor={target: common.processors:OneStep}"  # As the peers store it: 46 bytes.
+        one_step = "step_processor={target: common.processors:OneStep}"  # 46 bytes each, as other frameworks store it.
         ours = (
             *FREE,
             *secured,
@@ -62,7 +63,7 @@ def ingest(kind: str, batch: int, *more: str, encrypted: bool = False) -> Iterat
 
 
 def encrypt(directory: Path) -> tuple[str, ...]:
-    """The settings for TLS and tokens, with their files."""
+    """Make certificates and tokens in a directory; the settings that name them."""
     make_files(directory, ["localhost"], 1, renew=False)
     tls = f"server.tls={{certificate: {directory}/server.pem, key: {directory}/server.key}}"
     return tls, f"server.actor_token_file={directory}/actor.token"
@@ -80,7 +81,7 @@ def push_rate(server: LearnerServer, rows_per_push: int) -> float:
 
 
 def floor_rate(message_bytes: int) -> float:
-    """Messages per second to a server that only acknowledges, the same number in flight."""
+    """Messages per second to the floor server, with as many unacknowledged at a time as ``push_rate`` has."""
     with floor_server() as floor, grpc.insecure_channel(floor.address) as channel:
         free, payload, sent = threading.Semaphore(WINDOW), bytes(message_bytes), 0
         end = time.perf_counter() + SECONDS
@@ -106,12 +107,12 @@ def main() -> None:
     rows = []
     for batch, rows_per_push in ((64, 1), (64, 64), (256, 256)):
         with ingest(kind, batch) as server:
-            pid = server.ingest._supervisor.child.pid
+            pid = server.ingest.pid
             ingest_began, client_began = cpu_seconds(pid), time.process_time()
             rate = median(lambda server=server, n=rows_per_push: push_rate(server, n))  # type: ignore[misc]
             ingest_seconds, client_seconds = cpu_seconds(pid) - ingest_began, time.process_time() - client_began
             millions = server.buffer.inserted / 1e6
-            schema = server._run.memory.schema
+            schema = server.run.memory.schema
         with ingest(kind, batch, encrypted=True) as server:
             encrypted = median(lambda server=server, n=rows_per_push: push_rate(server, n))  # type: ignore[misc]
         payload = encode(schema, life(schema, batch), batch)

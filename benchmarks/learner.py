@@ -1,10 +1,10 @@
 """DQN's opt steps per second on one thread: bare, and while transitions arrive; a network of 2x256, or Nature's CNN.
 
-Beside them the floor, the step's matrix products and convolutions alone; ``resident``, the same update again and again
-on one batch that is there already; and the update of CleanRL's ``dqn.py`` (MIT licence) on the same network: uniform
-batches from arrays, mean squared error, Adam. ``felt`` is the rate while transitions arrive over the rate of the same
-process, its server idle; ``to CleanRL`` and the shares of the floors are of the bare rate. The ways take turns, and of
-each turn the fastest of three counts: whatever else runs only slows down.
+Three other rates stand beside them: the floor, which is the step's matrix products and convolutions alone;
+``resident``, the same update repeated on one batch that is in memory already; and the update of CleanRL's ``dqn.py``
+(MIT licence) on the same network, with uniform batches from arrays, mean squared error and Adam. ``felt`` is the rate
+while transitions arrive over the rate of the same process with an idle server. The other ratios are of the bare rate.
+The measurements take turns, and the fastest of three counts, since other programs can only slow a measurement down.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ KINDS = {
     "atari": (32, 2_000, NATURE),
     "atari in large batches": (512, 2_000, NATURE),
 }
-"""Batch size, arriving transitions per second, network."""
+"""Batch size, arriving transitions per second and network of each kind."""
 
 
 def rate(step: Callable[[], object]) -> float:
@@ -57,7 +57,7 @@ def rate(step: Callable[[], object]) -> float:
 
 
 def cleanrl(net: nn.Module, items: Items, size: int, device: torch.device) -> Callable[[], None]:
-    """CleanRL's update, with replay and batches as it has them."""
+    """CleanRL's update, with CleanRL's own replay (arrays) and batches."""
     online, target = net, copy.deepcopy(net)
     optimizer, rng = torch.optim.Adam(online.parameters(), lr=1e-3), np.random.default_rng(0)
     rows = len(items["reward"])
@@ -81,7 +81,7 @@ def cleanrl(net: nn.Module, items: Items, size: int, device: torch.device) -> Ca
 
 
 def products(net: nn.Module, obs: torch.Tensor) -> Callable[[], None]:
-    """The products of one step alone: two passes forwards and one backwards through each layer that has weights."""
+    """The matrix products of one step alone: two forward passes and one backward through each layer with weights."""
     calls: list[Callable[[], object]] = []
 
     def note(layer: nn.Module, inputs: tuple[torch.Tensor, ...], output: torch.Tensor) -> None:
@@ -118,7 +118,7 @@ def products(net: nn.Module, obs: torch.Tensor) -> Callable[[], None]:
 
 @contextmanager
 def arriving(server: LearnerServer, per_second: float) -> Iterator[None]:
-    """Another process pushes so many transitions a second."""
+    """Have another process push ``per_second`` transitions a second to the server."""
     before, started = server.buffer.inserted, time.perf_counter()
     command = [sys.executable, "-m", "benchmarks.client", server.ingest.address, str(per_second)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL) as process:
@@ -148,7 +148,7 @@ def measure(kind: str, device: str, update: str) -> dict[str, object]:
         agent = server.learner.agent
         assert isinstance(agent, DQN)
         server.learner.start()
-        items = life(server._run.memory.schema, 1000)
+        items = life(server.run.memory.schema, 1000)
         batch = to_tensors({name: column[:size] for name, column in items.items()}, agent.device)
         theirs, floor = (
             cleanrl(copy.deepcopy(agent.qnet), items, size, agent.device),

@@ -1,10 +1,10 @@
 """Fetching a model of 1.7 million parameters: asked for, received, checked, decoded and loaded into the policy.
 
-``alone`` one actor fetches each version first, so that it is serialised for it; ``after another`` it was already;
-``eight at once`` is fetches per second of eight actors, decoded but not loaded. The floor: the same bytes in the same
-pieces on a gRPC stream, received and forgotten. ``publish`` is what training waits for at each new version, a GPU
-being idle, beside one copy of the same bytes to the host; ``not modified`` how often a second an actor could ask in
-vain, which none does.
+``alone``: one actor fetches each version first, so the server serialises it for this fetch. ``after another``: another
+actor has fetched the version before. ``eight at once``: fetches per second of eight actors, decoded but not loaded. The
+floor is a gRPC stream of the same bytes in messages of the same size. ``publish`` is the time that training waits for a
+new version, with an idle GPU, and stands beside one copy of the same bytes to the host. ``not modified`` is how often a
+second an actor can ask when there is no new version; real actors ask far less often.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ AGENT = "agent={target: common.agents.dqn:DQN, params: {units: [1300, 1300]}}"
 
 
 def nothing(_: int) -> None:
-    """Before a call."""
+    """Do nothing before a call."""
 
 
 def milliseconds(work: Callable[[int], object], before: Callable[[int], object]) -> list[float]:
-    """Of each of many calls, sorted; what has to be done before it does not count."""
+    """The milliseconds of each of ``FETCHES`` calls, sorted; ``before`` runs ahead of each and does not count."""
     found = []
     for i in range(FETCHES):
         before(i)
@@ -53,7 +53,7 @@ def milliseconds(work: Callable[[int], object], before: Callable[[int], object])
 
 
 def fetch(source: GetModel, agent: Agent | None = None, have: ModelVersion | None = None) -> bool:
-    """Whether there was a model."""
+    """Fetch a model, and load it into the agent if there is one; whether the server had a newer model."""
     request = pb.GetModelRequest(have=None if have is None else version_to_pb(have))
     file = assemble(source(request, timeout=10))
     if file is not None and agent is not None:
@@ -62,7 +62,7 @@ def fetch(source: GetModel, agent: Agent | None = None, have: ModelVersion | Non
 
 
 def per_second(work: Callable[[], object], threads: int = 1) -> float:
-    """Calls per second, of so many threads together."""
+    """Calls per second of all threads together."""
     end = time.perf_counter() + SECONDS
 
     def count(_: int) -> int:
@@ -78,7 +78,7 @@ def per_second(work: Callable[[], object], threads: int = 1) -> float:
 
 @contextmanager
 def floor_stream(n_bytes: int) -> Iterator[Callable[[], int]]:
-    """Receives so many bytes from a server that has nothing to do but send them."""
+    """A function that receives ``n_bytes`` from a floor server."""
     with floor_server() as floor, grpc.insecure_channel(floor.address) as channel:
         stream: grpc.UnaryStreamMultiCallable[bytes, bytes] = channel.unary_stream(MODEL_METHOD)
         sizes = b"%d %d" % (n_bytes, CHUNK_BYTES)
@@ -86,8 +86,8 @@ def floor_stream(n_bytes: int) -> Iterator[Callable[[], int]]:
 
 
 def latency(server: LearnerServer, sources: Sequence[GetModel]) -> list[dict[str, object]]:
-    """Of one fetch, its checksum compared, decoded and loaded into the policy."""
-    publish, agent = server.learner._publish, server.learner.agent
+    """The latency of one fetch, with checksum, decoding and loading into the policy."""
+    publish, agent = server.learner.publish, server.learner.agent
 
     def after_another(opt_steps: int) -> None:
         publish(opt_steps)
@@ -105,7 +105,7 @@ def latency(server: LearnerServer, sources: Sequence[GetModel]) -> list[dict[str
 
 
 def throughput(server: LearnerServer, sources: Sequence[GetModel]) -> dict[str, float]:
-    """Fetches per second, and what publishing costs the trainer."""
+    """Fetches per second, and the cost of publishing."""
     waiting, own = list(sources), threading.local()
 
     def fetch_as_one_of_many() -> None:
@@ -127,11 +127,11 @@ def throughput(server: LearnerServer, sources: Sequence[GetModel]) -> dict[str, 
 
 
 def publishing(server: LearnerServer) -> dict[str, float]:
-    """What it costs the trainer; where the device is a GPU, a call of it writes the model of the call before."""
+    """The time that training waits for ``publish``. On a GPU, a call writes the model that the call before copied."""
     device = server.config.trainer.device
     live, target = torch.zeros(size_of(server) // 4, device=device), torch.zeros(size_of(server) // 4)
     arrive = nothing if device == "cpu" else lambda _: torch.cuda.synchronize(device)
-    publish = median(lambda: statistics.median(milliseconds(server.learner._publish, arrive)))
+    publish = median(lambda: statistics.median(milliseconds(server.learner.publish, arrive)))
     copy = median(lambda: statistics.median(milliseconds(lambda _: target.copy_(live), nothing)))
     return {"publish ms": publish, "copy ms": copy, "publish/copy": publish / copy}
 
@@ -143,7 +143,7 @@ def size_of(server: LearnerServer) -> int:
 
 def main() -> None:
     parser = argparse.ArgumentParser("benchmarks.model", description=__doc__)
-    parser.add_argument("--device", default="cpu", help="cuda: what publishing costs training there, and no fetches")
+    parser.add_argument("--device", default="cpu", help="cuda: only the cost of publishing there")
     device = parser.parse_args().device
     if device != "cpu":
         with ingest("cartpole", 64, AGENT, f"trainer.device={device}") as server:

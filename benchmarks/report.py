@@ -6,8 +6,8 @@ import json
 import os
 import statistics
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 
 from common.process.child import KEEP_BUFFERS
 
@@ -15,7 +15,7 @@ RUNS = 3
 
 
 def run_as_actors_do(name: str) -> None:
-    """Start this benchmark anew if it does not keep its buffers, as every child of ours does."""
+    """Start this benchmark again with the memory settings that every child process of a run has, if it lacks them."""
     if not KEEP_BUFFERS.keys() <= os.environ.keys():
         command = [sys.executable, "-m", name, *sys.argv[1:]]
         os.execve(sys.executable, command, {**KEEP_BUFFERS, **os.environ})  # noqa: S606
@@ -28,13 +28,15 @@ def median(measure: Callable[[], float]) -> float:
 
 
 def cpu_seconds(pid: int) -> float:
-    """Processor time that a process has taken so far, all its threads together."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    """Processor time that a process has taken so far, all its threads together.
+
+    The number of the clock is that of clock_getcpuclockid(3), which Python does not have.
+    """
+    return time.clock_gettime((~pid << 3) | 2)
 
 
 def report(name: str, guarantees: str, rows: Sequence[Mapping[str, object]], runs: int = RUNS) -> None:
-    """Print the table of medians of so many runs, and the JSON line."""
+    """Print the table of medians of ``runs`` runs, and one line of JSON."""
     columns = list(rows[0])
     cells = [[f"{row[c]:,.2f}" if isinstance(row[c], float) else str(row[c]) for c in columns] for row in rows]
     widths = [max(len(line[i]) for line in [columns, *cells]) for i in range(len(columns))]

@@ -1,4 +1,4 @@
-"""Draw and tabulate what ``benchmarks.returns`` found: ``docs/images/results.png``, the table in docs/results.md."""
+"""Plots and tabulates the results of ``benchmarks.returns``: docs/images/results.png, the table in docs/results.md."""
 
 from __future__ import annotations
 
@@ -58,13 +58,13 @@ def _spread(values: Sequence[float]) -> str:
     return f"{statistics.median(values):,.0f} ({min(values):,.0f} to {max(values):,.0f})"
 
 
-def draw(tasks: Sequence[str]) -> None:
-    """One panel a task: the median curve of each way, and between which curves it lies."""
+def plot(tasks: Sequence[str]) -> None:
+    """Plot one panel for each task: of each way the median curve and the range of all curves."""
     figure = Figure(figsize=(5 * len(tasks), 4.2), layout="constrained")
     panels = figure.subplots(1, len(tasks), squeeze=False)[0]
     for panel, task in zip(panels, tasks, strict=True):
         for way, (name, colour) in WAYS.items():
-            _draw_curve(panel, runs_of(task, way), name, colour)
+            _plot_curve(panel, runs_of(task, way), name, colour)
         panel.set_title(task)
         panel.set_xlabel("environment steps")
         panel.grid(alpha=0.3)
@@ -73,7 +73,7 @@ def draw(tasks: Sequence[str]) -> None:
     figure.savefig(PICTURE, dpi=110)
 
 
-def _draw_curve(panel: Axes, runs: Sequence[Run], name: str, colour: str) -> None:
+def _plot_curve(panel: Axes, runs: Sequence[Run], name: str, colour: str) -> None:
     if not runs:
         return
     curves = np.array([run["curve"] for run in runs])  # [seeds, evaluations, 2]
@@ -84,7 +84,7 @@ def _draw_curve(panel: Axes, runs: Sequence[Run], name: str, colour: str) -> Non
 
 def main() -> None:
     tasks = [task for task in TASKS if (RESULTS / f"{task}.json").exists()]
-    draw(tasks)
+    plot(tasks)
     text = re.sub(r"(<!-- table -->).*?(<!-- end -->)", rf"\g<1>\n{table(tasks)}\n\g<2>", PAGE.read_text(), flags=re.S)
     PAGE.write_text(text)
 

@@ -32,7 +32,7 @@ Way = Literal["async", "in turns", "sb3"]
 
 @dataclass(frozen=True)
 class Task:
-    """What is trained: ``configs/NAME.yaml`` with so many environment steps."""
+    """A task, ``configs/NAME.yaml``, with its budget of environment steps."""
 
     env_steps: int
     episodes: int
@@ -102,7 +102,7 @@ def configure(name: str, seed: int, run_dir: Path) -> RunConfig:
 
 
 def train_ours(name: str, way: Way, seed: int) -> dict[str, Any]:
-    """One run of ours: its curve and what it took."""
+    """One run of crossborder: its curve, opt steps and seconds."""
     with tempfile.TemporaryDirectory() as directory:
         config = configure(name, seed, Path(directory) / "run")
         result: Result = train_async(config, local_actors=2) if way == "async" else train_in_turns(config)
@@ -131,7 +131,7 @@ def train_sb3(name: str, seed: int, python: str) -> dict[str, Any]:
 
 
 def keep(name: str, run: dict[str, Any]) -> None:
-    """Put a run into the task's file, in the place of an older one of the same way and seed."""
+    """Write a run to the task's file; it replaces an older run of the same way and seed."""
     RESULTS.mkdir(exist_ok=True)
     path = RESULTS / f"{name}.json"
     runs = json.loads(path.read_text()) if path.exists() else []

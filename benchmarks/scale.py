@@ -10,17 +10,16 @@ CPU, and of memory beyond what it had before they came.
 from __future__ import annotations
 
 import statistics
-import time
 from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import Final
 
-from benchmarks.fleet import ROWS
 from benchmarks.floor import floor_server
 from benchmarks.ingest import ingest
-from benchmarks.report import RUNS, report
+from benchmarks.light_actors import ROWS
+from benchmarks.report import RUNS, cpu_seconds, report
 from common.process.child import Child
 
 ACTORS: Final = (1, 4, 16, 64, 256)
@@ -33,7 +32,7 @@ PATIENCE: Final = 60.0
 
 @dataclass(frozen=True)
 class Pushed:
-    """What came of a push: how long each batch took, sorted, and all of them together."""
+    """The measurements of one push: the milliseconds of each batch, sorted, and the seconds of all together."""
 
     milliseconds: list[float]
     seconds: float
@@ -47,12 +46,12 @@ class Pushed:
 
 
 class Fleet:
-    """So many actors in a few processes, all joined while it is entered.
+    """Light actors in a few processes; they have joined while the context is open.
 
     Args:
-        learner: where they join.
-        actors: at least 1.
-        floor: the address of a floor that their batches go to instead.
+        learner: the address at which they join.
+        actors: how many, at least 1.
+        floor: the address of a floor server that gets their batches instead of the learner.
     """
 
     def __init__(self, learner: str, actors: int, floor: str | None = None) -> None:
@@ -64,7 +63,7 @@ class Fleet:
 
     def __enter__(self) -> Fleet:
         with self._stack as stack:
-            self._children = [Child("fleet", "benchmarks.fleet", boot) for boot in self._boots]
+            self._children = [Child("fleet", "benchmarks.light_actors", boot) for boot in self._boots]
             for child in self._children:
                 stack.callback(child.end, 10.0)
             for child in self._children:
@@ -84,18 +83,13 @@ class Fleet:
         return Pushed(milliseconds, max(each["seconds"] for each in told))
 
 
-def cpu_seconds(pid: int) -> float:
-    """Of all threads of a process: clock_getcpuclockid(3), which Python does not have."""
-    return time.clock_gettime((~pid << 3) | 2)
-
-
 def own_kilobytes(pid: int) -> int:
-    """Memory of a process that is no file's."""
+    """Resident memory of a process without mapped files, in kB."""
     return int(Path(f"/proc/{pid}/status").read_text().partition("RssAnon:")[2].split()[0])
 
 
 def figures(fleet: Fleet, pace: str, pid: int) -> dict[str, float]:
-    """Medians over several pushes, after one that does not count; CPU is that of the process they go to."""
+    """Medians over several pushes, after one that does not count; the CPU time is that of the receiving process."""
     runs = []
     for _ in range(1 + RUNS):
         before = cpu_seconds(pid)
@@ -116,7 +110,7 @@ def figures(fleet: Fleet, pace: str, pid: int) -> dict[str, float]:
 def measure(actors: int) -> list[dict[str, object]]:
     """One row for each pace."""
     with ingest("cartpole", ROWS) as server:
-        address, pid = server.ingest.address, server.ingest._supervisor.child.pid
+        address, pid = server.ingest.address, server.ingest.pid
         before = own_kilobytes(pid)
         with Fleet(address, actors) as fleet:
             ours = {pace: figures(fleet, pace, pid) for pace in PACES}

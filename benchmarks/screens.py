@@ -1,4 +1,4 @@
-"""Items to measure with: of any schema, and of an environment as large as Atari's, with Pong's pictures."""
+"""Items for benchmarks: of any schema, with pictures of Pong in columns of frames."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from common.data import Array, Items, Schema
 
 
 class Screens(gymnasium.Env[Array, Any]):
-    """Stacks of four 84 x 84 pictures; it is never stepped."""
+    """An environment with Atari's spaces, stacks of four 84 x 84 pictures; benchmarks never step it."""
 
     observation_space = gymnasium.spaces.Box(0, 255, (4, 84, 84), np.uint8)
     action_space = gymnasium.spaces.Discrete(6)
@@ -26,7 +26,7 @@ class Screens(gymnasium.Env[Array, Any]):
 
 
 def life(schema: Schema, rows: int) -> Items:
-    """Consecutive transitions: each shows one new frame of Pong, which ``next_obs`` is ahead of ``obs``; else zeros."""
+    """Consecutive transitions. Columns of frames show Pong, ``next_obs`` one frame ahead of ``obs``; others are 0."""
     items: Items = {column.name: np.zeros((rows, *column.shape), column.dtype) for column in schema.columns}
     for ahead, column in enumerate(schema.frame_columns):
         stack = column.shape[0]
@@ -37,7 +37,7 @@ def life(schema: Schema, rows: int) -> Items:
 
 @cache
 def pong(n: int) -> Array:
-    """The first frames of a game of Pong that is played at random, ``[n, 84, 84]``."""
+    """The first frames of a game of Pong with random actions, uint8 ``[n, 84, 84]``."""
     env = atari.make("ALE/Pong-v5")
     env.action_space.seed(0)
     frames = [env.reset(seed=0)[0][-1], *(env.step(env.action_space.sample())[0][-1] for _ in range(n - 1))]

@@ -2,9 +2,10 @@
 
     python -m benchmarks.solve --python PYTHON     an interpreter with stable-baselines3; without it, ours alone
 
-Both learn with the same algorithm, settings and replay ratio on one torch thread, and are scored by the same greedy
-episodes after as many environment steps. Seconds are those of training: evaluations and start-up (processes, imports,
-the first item) are stated apart. Seeds take turns, ours and theirs; medians over the seeds.
+Both systems learn with the same algorithm, settings and replay ratio on one torch thread. The same greedy episodes
+score them after the same numbers of environment steps. Seconds are those of training; start-up (processes, imports, the
+first item) has a column of its own, and evaluations do not count. For each seed the systems take turns; the figures are
+medians over the seeds.
 """
 
 from __future__ import annotations
@@ -119,7 +120,7 @@ def solve_ours(name: str, seed: int) -> dict[str, float]:
 
 
 class Marks:
-    """When, on ``time.perf_counter``, the first item had come, the warm-up was over, the first opt step done."""
+    """The times (``time.perf_counter``) of the first item, of the end of the warm-up and of the first opt step."""
 
     def __init__(self, server: LearnerServer) -> None:
         self._server, self._ended = server, threading.Event()
@@ -193,7 +194,7 @@ def main() -> None:
 
 
 def table_row(runs: Mapping[str, Sequence[Mapping[str, float]]]) -> dict[str, object]:
-    """Medians, and how many of the runs were solved."""
+    """Medians over the runs, and how many of them solved the task."""
     row: dict[str, object] = {}
     for who, found in runs.items():
         if found:

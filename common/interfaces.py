@@ -1,9 +1,18 @@
-"""The seams of the system, on one page. Whoever brings an own part implements one of these.
+"""The interfaces of the parts that a configuration can name, on one page.
 
-    env ─Step→ StepProcessor ─Items→ ItemSink ══wire══▶ ReplayBuffer ─Items→ Agent.opt
-                                     Agent.sync_model ◀══wire══ ModelSource ◀─ Agent.model_info
+    env ─Step→ StepProcessor ─Items→ ══wire══▶ ReplayBuffer ─Items→ Agent.opt
+             Agent.sample ← Agent.sync_model ◀══wire══ Agent.model_info
 
-An environment is a ``gymnasium.Env``. Names and meanings follow border (taku-y/border).
+To bring a part of your own, implement its interface and name it in the configuration:
+
+    env.target              a ``gymnasium.Env``
+    step_processor.target   StepProcessor
+    agent.target            Agent
+    replay.target           ReplayBuffer; derive it from ``learner.replay.shared_buffer:SharedReplay``
+    evaluator.target        Evaluator
+    recorders[].target      Recorder
+
+``common.testing`` has a check for each. Names and meanings follow border (taku-y/border).
 """
 
 from __future__ import annotations
@@ -13,7 +22,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
-from common.data import Array, Items, Model, ModelVersion, Record, Schema
+from common.data import Array, Items, Model, Record, Schema
 from common.errors import PluginError
 
 if TYPE_CHECKING:
@@ -23,7 +32,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class EnvSpec:
-    """What an agent may know of its environment before it is built."""
+    """The spaces of the environment for which an agent is built."""
 
     observation_space: gymnasium.Space[Any]
     action_space: gymnasium.Space[Any]
@@ -56,22 +65,12 @@ class StepProcessor(Protocol):
         """Items ready now, each ``[n, *shape]``, or None."""
 
 
-class ItemSink(Protocol):
-    """Where a sampler's items go. It cannot tell whether a network lies behind it."""
-
-    def push(self, items: Items) -> None:
-        """Take items; blocks while the other side holds back."""
-
-
-class ModelSource(Protocol):
-    """Where an actor's models come from."""
-
-    def newer_than(self, version: ModelVersion) -> Model | None:
-        """The newest model if it is strictly newer than ``version``. Never blocks."""
-
-
 class ReplayBuffer(Protocol):
-    """What an agent trains from."""
+    """The items from which an agent learns.
+
+    A buffer that a configuration names draws from the replay memory that ingest fills, so it also has to be read
+    safely while rows are overwritten and to be resumed. ``learner.replay.shared_buffer:SharedReplay`` does both.
+    """
 
     @property
     def inserted(self) -> int:
@@ -107,12 +106,12 @@ class ReplayBuffer(Protocol):
 
 @dataclass(frozen=True)
 class TrainingState:
-    """What an agent needs to go on learning as if it had never been interrupted."""
+    """The state from which an agent goes on learning as if it had never been interrupted."""
 
     tensors: Mapping[str, torch.Tensor]
-    """By name, live or not: whoever keeps them copies them."""
+    """By name. They may be live: a checkpoint copies them."""
     values: Mapping[str, Any] = field(default_factory=dict)
-    """Whatever JSON can hold, such as counters and the states of random generators."""
+    """Values that JSON can hold, such as counters and the states of random generators."""
 
 
 class Agent(abc.ABC):
@@ -145,7 +144,7 @@ class Agent(abc.ABC):
     def td_error(self, items: Items) -> Array:  # noqa: ARG002 - who can say says it of them
         """How wrong the present model's values of ``items`` are, ``[n]``; asked of actors for first priorities.
 
-        Only ``push.initial_priorities`` needs it. An actor has nothing but what ``model_info`` holds.
+        Only ``push.initial_priorities`` needs it. An actor has no tensors but those that ``model_info`` names.
 
         Raises:
             PluginError: the agent cannot say.
@@ -166,14 +165,14 @@ class Agent(abc.ABC):
 
     @abc.abstractmethod
     def load_params(self, params: Mapping[str, torch.Tensor]) -> None:
-        """Restore what ``save_params`` gave."""
+        """Load parameters that ``save_params`` returned."""
 
     def training_state(self) -> TrainingState:
-        """What ``--resume`` goes on from. An agent that does not override it begins with new optimisers and draws."""
+        """The state that checkpoints keep. Without an override, a resumed agent has new optimisers and generators."""
         return TrainingState(self.save_params())
 
     def load_training_state(self, state: TrainingState) -> None:
-        """Restore what ``training_state`` gave, into the tensors that ``model_info`` names.
+        """Load a state that ``training_state`` returned, into the tensors that ``model_info`` names.
 
         Raises:
             CheckpointError: it is the state of another network.
@@ -209,14 +208,33 @@ class Evaluator(Protocol):
         """Run the agent and return its score."""
 
 
+@dataclass(frozen=True)
+class RunIdentity:
+    """Which run it is, and how many times it has been started: 1, 2, 3."""
+
+    run_id: str
+    incarnation: int
+    origin: Mapping[str, Any] | None = None
+    """Where the run began from: path, run_id and opt_steps of a saved agent; None for a run that began from nothing."""
+
+    @property
+    def is_resumed(self) -> bool:
+        """Whether the run has been started before."""
+        return self.incarnation > 1
+
+
 class Recorder(Protocol):
-    """Where records go."""
+    """Where records go. Built as ``YourRecorder(run_dir=…, **params)``.
+
+    If the constructor has a parameter ``identity``, it is given the ``RunIdentity`` too: a recorder of a resumed run
+    can then go on where the recorder of the life before ended.
+    """
 
     def write(self, opt_steps: int, record: Mapping[str, float]) -> None:
         """Take one record; keys are documented in docs/metrics.md. A score that comes late has its own, lower step."""
 
     def flush(self) -> None:
-        """Let everybody see what was written so far."""
+        """Let others see the records that were written so far."""
 
     def close(self) -> None:
         """Make everything durable and release it; nothing is written afterwards."""

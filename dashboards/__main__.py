@@ -1,4 +1,4 @@
-"""Writes the dashboards where docker-compose.yml mounts them."""
+"""Writes the dashboards as JSON to the folder that docker-compose.yml mounts into Grafana."""
 
 from __future__ import annotations
 

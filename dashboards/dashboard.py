@@ -1,4 +1,4 @@
-"""Dashboards: rows of panels on Grafana's grid, the choices above them, and their JSON."""
+"""Dashboards as Grafana reads them: rows of panels on its grid, and the variables above them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Row:
     panels: tuple[Panel, ...]
 
     def places(self, top: int) -> Iterator[tuple[Panel, int, int]]:
-        """Each panel with its x and y below ``top``; those of one row are of one height."""
+        """Each panel with its x and y in the grid, from y = ``top`` on; the panels of a row have the same height."""
         x, y = 0, top
         for panel in self.panels:
             if x + panel.width > WIDTH:
@@ -27,7 +27,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Variable:
-    """A choice above the dashboard, of the values a label has; ``several`` may be taken, and all are at first."""
+    """A menu above the dashboard with the values of a label. With ``several``, many can be chosen; at first all are."""
 
     name: str
     label: str
@@ -57,7 +57,7 @@ ACTOR = Variable(
 
 @dataclass(frozen=True)
 class Dashboard:
-    """One page; the first row says at a glance whether it is well."""
+    """One page; its first row says at a glance whether all is well."""
 
     uid: str
     title: str
@@ -66,7 +66,7 @@ class Dashboard:
     variables: tuple[Variable, ...] = (INSTANCE,)
 
     def panels(self) -> list[Panel]:
-        """All of them, from the top."""
+        """All panels, from the top."""
         return [panel for row in self.rows for panel in row.panels]
 
     def json(self) -> Json:
@@ -101,6 +101,7 @@ class Dashboard:
 
 
 def _alerts() -> Json:
+    """The annotation that marks firing alerts on every graph."""
     return {
         "name": "Alerts",
         "enable": True,
@@ -112,6 +113,7 @@ def _alerts() -> Json:
 
 
 def _links() -> Json:
+    """The menu with the other dashboards."""
     return {
         "type": "dashboards",
         "title": "crossborder",

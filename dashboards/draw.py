@@ -1,6 +1,6 @@
 """Draws the dashboards from a Prometheus: ``python -m dashboards.draw http://127.0.0.1:9090 docs/images 600``.
 
-Each picture has Grafana's grid and the panels' own expressions, titles and units; it is not a picture of Grafana.
+matplotlib draws the pictures, with Grafana's grid and the panels' own expressions, titles and units.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ _SUFFIXES = {"s": " s", "ops": "/s", "Bps": "B/s", "bytes": "B"}
 
 
 class Source:
-    """A Prometheus, asked as Grafana asks it. Series are labels and points (seconds from the end, value).
+    """A Prometheus that answers Grafana's queries. A series has labels and points (seconds before the end, value).
 
     Args:
         url: of the Prometheus.
-        seconds: how far back pictures go.
-        variables: Grafana's variables, and what to put in their place.
+        seconds: how far back the pictures go.
+        variables: the values of Grafana's variables, by name.
     """
 
     def __init__(self, url: str, seconds: int, variables: Mapping[str, str]) -> None:
@@ -47,12 +47,12 @@ class Source:
         self._end = time.time()
 
     def now(self, expr: str) -> Series:
-        """Each series with its newest point."""
+        """Query the newest point of each series."""
         found = self._ask("query", expr, time=self._end)
         return [(one["metric"], [(0.0, float(one["value"][1]))]) for one in found]
 
     def past(self, expr: str) -> Series:
-        """Each series with some 300 points."""
+        """Query each series with about 300 points."""
         step = max(1, self._seconds // 300)
         found = self._ask("query_range", expr, start=self._end - self._seconds, end=self._end, step=step)
         return [(one["metric"], [(at - self._end, float(value)) for at, value in one["values"]]) for one in found]
@@ -61,13 +61,13 @@ class Source:
         for name, value in self._variables.items():
             expr = expr.replace(name, value)
         url = f"{self._url}/api/v1/{how}?{urllib.parse.urlencode({'query': expr, **at})}"
-        with urllib.request.urlopen(url, timeout=30) as response:  # noqa: S310  an operator's own
+        with urllib.request.urlopen(url, timeout=30) as response:  # noqa: S310 - the operator's own server
             found: list[dict[str, Any]] = json.loads(response.read())["data"]["result"]
         return found
 
 
-def readable(value: float, unit: str) -> str:
-    """A value with its unit, at three digits: ``1.23 kB/s``."""
+def format_value(value: float, unit: str) -> str:
+    """Format a value with its unit and three digits: ``1.23 kB/s``."""
     if unit == "percentunit":
         return f"{100 * value:.3g}%"
     if unit == "s" and 0 < abs(value) < 1:
@@ -79,15 +79,15 @@ def readable(value: float, unit: str) -> str:
     return f"{value / size:.3g} {prefix}{suffix}".rstrip()
 
 
-def named(legend: str, labels: Mapping[str, str]) -> str:
-    """A legend with its labels filled in."""
+def fill_legend(legend: str, labels: Mapping[str, str]) -> str:
+    """Fill the values of labels into a legend such as ``{{actor}}``."""
     for label, value in labels.items():
         legend = legend.replace(f"{{{{{label}}}}}", value)
     return legend
 
 
 def draw_stat(panel: Stat, axes: Axes, source: Source) -> None:
-    """The newest value on the colour it has."""
+    """Draw the newest value on the colour of its threshold."""
     ((legend, expr),) = zip(panel.series, panel.expressions(), strict=True)
     found = source.now(expr)
     color, text = panel.base, "no data"
@@ -95,7 +95,7 @@ def draw_stat(panel: Stat, axes: Axes, source: Source) -> None:
         labels, points = found[0]
         value = points[-1][1]
         color = next((name for least, name in reversed(panel.steps) if value >= least), panel.base)
-        text = named(legend, labels) if panel.show == "name" else readable(value, panel.unit)
+        text = fill_legend(legend, labels) if panel.show == "name" else format_value(value, panel.unit)
     axes.set_facecolor(_COLORS[color])
     ink = "black" if color == "text" else "white"
     axes.text(0.5, 0.45, text[:16], ha="center", va="center", fontsize=15, color=ink, transform=axes.transAxes)
@@ -103,20 +103,20 @@ def draw_stat(panel: Stat, axes: Axes, source: Source) -> None:
 
 
 def draw_graph(panel: Graph, axes: Axes, source: Source) -> None:
-    """Each series as a line, or as an area on those before."""
+    """Draw each series as a line, or in a stacked panel as an area on top of the series before it."""
     lines: list[tuple[str, list[tuple[float, float]]]] = [
-        (named(legend, labels), points)
+        (fill_legend(legend, labels), points)
         for legend, expr in zip(panel.series, panel.expressions(), strict=True)
         for labels, points in source.past(expr)
     ]
-    below: dict[float, float] = {}
+    stack: dict[float, float] = {}  # The height so far at each point of time.
     for label, points in lines:
         times = [at for at, _ in points]
         if panel.stacked:
-            bottom = [below.get(at, 0.0) for at in times]
+            bottom = [stack.get(at, 0.0) for at in times]
             top = [low + value for low, (_, value) in zip(bottom, points, strict=True)]
             axes.fill_between(times, bottom, top, alpha=0.6, label=label)
-            below |= dict(zip(times, top, strict=True))
+            stack |= dict(zip(times, top, strict=True))
         else:
             axes.plot(times, [value for _, value in points], linewidth=1, label=label)
     if lines:
@@ -127,7 +127,7 @@ def draw_graph(panel: Graph, axes: Axes, source: Source) -> None:
 
 
 def _decorate(axes: Axes, unit: str) -> None:
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: readable(value, unit)))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: format_value(value, unit)))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda at, _: f"{at:.0f} s"))
     axes.tick_params(labelsize=7)
     axes.grid(alpha=0.3)
@@ -135,12 +135,12 @@ def _decorate(axes: Axes, unit: str) -> None:
 
 
 def draw_table(panel: Table, axes: Axes, source: Source) -> None:
-    """A row for each set of values of the panel's labels."""
+    """Draw a row for each set of values of the panel's labels."""
     units = panel.units or {}
     rows: dict[tuple[str, ...], dict[str, str]] = {}
     for legend, expr in zip(panel.series, panel.expressions(), strict=True):
         for labels, ((_, value),) in source.now(expr):
-            cell = readable(value, units.get(legend, panel.unit))
+            cell = format_value(value, units.get(legend, panel.unit))
             rows.setdefault(tuple(labels.get(key, "") for key in panel.keys), {})[legend] = cell
     columns = list(panel.series)
     cells = [[*key, *(row.get(column, "") for column in columns)] for key, row in sorted(rows.items())]
@@ -159,28 +159,28 @@ _DRAW: Mapping[type[Panel], Callable[[Any, Axes, Source], None]] = {
 
 
 def draw(dashboard: Dashboard, source: Source) -> Figure:
-    """A dashboard in the places Grafana gives its panels."""
-    placed = [
+    """Draw a dashboard with each panel at its place in Grafana's grid."""
+    places = [
         panel["gridPos"] | {"title": panel["title"], "row": panel["type"] == "row"}
         for panel in dashboard.json()["panels"]
     ]
-    height = max(place["y"] + place["h"] for place in placed)
+    height = max(place["y"] + place["h"] for place in places)
     figure = Figure(figsize=(WIDTH * _CELL[0], (height + 1) * _CELL[1]))
     panels = iter(dashboard.panels())
-    for place in placed:
+    for place in places:
         if place["row"]:
             figure.text(0.01, 1 - (place["y"] + 1.6) / (height + 1), place["title"], fontsize=12, weight="bold")
             continue
         panel = next(panels)
-        axes = figure.add_axes(_inside(place, height + 1))
+        axes = figure.add_axes(_axes_box(place, height + 1))
         axes.set_title(panel.title, fontsize=9, loc="left", pad=3)
         _DRAW[type(panel)](panel, axes, source)
     figure.text(0.01, 1 - 0.7 / (height + 1), f"crossborder / {dashboard.title}", fontsize=14)
     return figure
 
 
-def _inside(place: Mapping[str, int], height: int) -> tuple[float, float, float, float]:
-    """Left, bottom, width, height in the figure, with room for title and ticks around it."""
+def _axes_box(place: Mapping[str, int], height: int) -> tuple[float, float, float, float]:
+    """Left, bottom, width and height of a panel's axes in the figure, with room for title and ticks around them."""
     left, right = place["x"] + (1.4 if place["w"] > 4 else 0.2), place["x"] + place["w"] - 0.2
     top, bottom = place["y"] + 1 + 1.3, place["y"] + 1 + place["h"] - (1.0 if place["h"] > 4 else 0.2)
     return (left / WIDTH, 1 - bottom / height, (right - left) / WIDTH, (bottom - top) / height)

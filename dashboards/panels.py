@@ -1,4 +1,4 @@
-"""Panels: questions answered by PromQL, and their form in Grafana 11's JSON (the types of ``@grafana/schema``)."""
+"""Panels with their PromQL, as Grafana 11 reads them (its types are in ``@grafana/schema``)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _METRIC = re.compile(r"\b(?:crossborder_\w+|process_\w+|up\b|ALERTS\b)(\{)?")
 
 
 def of_instance(expr: str) -> str:
-    """``expr`` with every metric restricted to the learner that is chosen above the dashboard.
+    """Restrict every metric in ``expr`` to the learner that is chosen above the dashboard.
 
     >>> of_instance('crossborder_record{key="loss"} / up')
     'crossborder_record{instance="$instance",key="loss"} / up{instance="$instance"}'
@@ -28,10 +28,10 @@ def of_instance(expr: str) -> str:
 
 @dataclass(frozen=True)
 class Panel:
-    """One question, answered by PromQL.
+    """One panel.
 
     Args:
-        title: what is shown.
+        title: above the panel.
         description: how to read it, in a sentence or two; Grafana shows it on hover.
         unit: Grafana's id of the unit (``s``, ``bytes``, ``ops``, ``percentunit``, ``short``, ``none``).
         series: legend (may name labels, ``{{actor}}``) → expression, before ``of_instance``.
@@ -48,11 +48,11 @@ class Panel:
     instant: ClassVar[bool]
 
     def expressions(self) -> list[str]:
-        """What is asked of Prometheus, Grafana's variables still in it."""
+        """The PromQL of each series, with Grafana's variables in it."""
         return [of_instance(expr) for expr in self.series.values()]
 
     def json(self, number: int, x: int, y: int) -> Json:
-        """The panel at a place of the grid."""
+        """The panel as Grafana reads it, with its id and its place in the grid."""
         return {
             "id": number,
             "type": self.kind,
@@ -92,12 +92,12 @@ class Panel:
 
 @dataclass(frozen=True)
 class Stat(Panel):
-    """One number that says by its colour whether it is well.
+    """One number on a colour that says whether all is well.
 
     Args:
-        steps: values from which a colour holds, ascending; below the first it is ``base``.
-        base: the colour to begin with.
-        show: ``value``, or ``name`` for the legend of a metric whose labels are what it says.
+        steps: the values from which each colour holds, ascending; below the first the colour is ``base``.
+        base: the colour of the lowest values.
+        show: ``value``; or ``name``, the legend, for a metric whose labels have the information.
     """
 
     base: str = "text"
@@ -132,7 +132,7 @@ class Stat(Panel):
 
 @dataclass(frozen=True)
 class Graph(Panel):
-    """Values over time; ``stacked`` where the series are parts of a whole."""
+    """Values over time; ``stacked`` if the series are parts of a whole."""
 
     stacked: bool = False
 
@@ -159,7 +159,7 @@ class Table(Panel):
 
     Args:
         keys: the labels, which every series must have.
-        units: units of columns that are not in ``unit``, by legend.
+        units: by legend, the units of columns whose unit is not ``unit``.
     """
 
     keys: tuple[str, ...] = ()

@@ -29,7 +29,7 @@ type Panel<Options, Field> = Omit<grafana.Panel, 'options' | 'fieldConfig'>
 
 
 def typescript(dashboard: Dashboard) -> str:
-    """The dashboard as a constant of type ``Dashboard``, and each panel as one of its own kind's options and fields."""
+    """The dashboard as a constant of type ``Dashboard``, and each panel as a constant of its own panel type."""
     whole = dashboard.json()
     imports = (
         f"import type * as {name} from '{_CONFIG.format(kind=kind, name=name)}';" for kind, name in _KINDS.items()

@@ -1,7 +1,7 @@
-"""Writes the manifests that repeat other files, ``python -m deploy``: alert rules, dashboards, and pods as Jobs.
+"""Writes the manifests whose contents come from other files: ``python -m deploy``.
 
-The composition's Prometheus rules become a PrometheusRule, Grafana's dashboards become ConfigMaps, and the pods of the
-StatefulSet and of the Deployment become those of Jobs.
+The Prometheus rules of docker-compose.yml become a PrometheusRule, and Grafana's dashboards become ConfigMaps. The pods
+of the StatefulSet and of the Deployment become the pods of Jobs.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def rules() -> list[Resource]:
 
 
 def dashboards() -> list[Resource]:
-    """A ConfigMap for each dashboard, with the label by which Grafana's sidecar finds them."""
+    """A ConfigMap for each dashboard, with the label by which Grafana's sidecar finds it."""
     made = []
     for path in sorted((ROOT / "docker/grafana/dashboards").glob("*.json")):
         compact = json.dumps(json.loads(path.read_text()), separators=(",", ":"))
@@ -37,9 +37,9 @@ def dashboards() -> list[Resource]:
 
 
 def jobs() -> list[Resource]:
-    """The learner and its actors as Jobs, and the volume that the StatefulSet would have made."""
-    (learner,) = _of_kind("learner.yaml", "StatefulSet")
-    (actor,) = _of_kind("actor.yaml", "Deployment")
+    """The learner and its actors as Jobs, and the volume that the StatefulSet would have created."""
+    (learner,) = _read_kind("learner.yaml", "StatefulSet")
+    (actor,) = _read_kind("actor.yaml", "Deployment")
     (claim,) = learner["spec"]["volumeClaimTemplates"]
     volume = {"name": "runs", "persistentVolumeClaim": {"claimName": "runs"}}
     learner["spec"]["template"]["spec"]["volumes"].append(volume)
@@ -57,7 +57,7 @@ def _job(name: str, workload: Resource, pods: int) -> Resource:
     return _resource("batch/v1", "Job", name, workload["metadata"]["labels"], spec=spec)
 
 
-def _of_kind(file: str, kind: str) -> list[Resource]:
+def _read_kind(file: str, kind: str) -> list[Resource]:
     documents = yaml.safe_load_all((DEPLOY / "base" / file).read_text())
     return [document for document in documents if document["kind"] == kind]
 

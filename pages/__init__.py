@@ -1,1 +1,1 @@
-"""Pages of ``docs/`` that are made from the code: ``python -m pages``, or ``make pages``."""
+"""Pages of ``docs/`` that are generated from the code: ``python -m pages``, or ``make pages``."""

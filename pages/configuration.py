@@ -57,7 +57,7 @@ def page() -> str:
         for model in models_in(field.annotation):
             about = field.description if model is PluginConfig else _summary(model)
             default = field.get_default()
-            rows = _rows(model, _below(name, field), given=default if isinstance(default, model) else None)
+            rows = _rows(model, _prefix(name, field), given=default if isinstance(default, model) else None)
             parts.append(_section(f"## `{name}`", about or "", rows))
     parts.append(AGENTS_HEAD)
     for model in AGENTS:
@@ -77,13 +77,13 @@ def _section(heading: str, about: str, rows: Iterator[str]) -> str:
 def _rows(
     model: type[Settings], prefix: str, names: Sequence[str] = (), given: Settings | None = None
 ) -> Iterator[str]:
-    """A row for each field, and below it those of the models in it.
+    """A row for each field, followed by the rows of the models in that field.
 
     Args:
-        model: whose fields.
-        prefix: what their keys begin with.
-        names: of the fields to take; empty takes all.
-        given: an instance whose values are the defaults; None takes those of the fields.
+        model: has the fields.
+        prefix: the beginning of their keys.
+        names: of the fields to list; empty lists all.
+        given: an instance that has the defaults; None takes the defaults of the fields.
     """
     schemas = model.model_json_schema()["properties"]
     for name, field in model.model_fields.items():
@@ -93,11 +93,11 @@ def _rows(
         yield f"| `{prefix}{name}` | {_type(schemas[name])} | {_default(default)} | {_sentence(field)} |"
         for inner in models_in(field.annotation):
             beginning = default if isinstance(default, inner) else None
-            yield from _rows(inner, prefix + _below(name, field), given=beginning)
+            yield from _rows(inner, prefix + _prefix(name, field), given=beginning)
 
 
-def _below(name: str, field: FieldInfo) -> str:
-    """What keys below a field begin with."""
+def _prefix(name: str, field: FieldInfo) -> str:
+    """The beginning of the keys in a field that holds a model, or a tuple of models."""
     return f"{name}[]." if get_origin(field.annotation) is tuple else f"{name}."
 
 
@@ -116,7 +116,7 @@ def _default(value: Any) -> str:
 def _type(schema: dict[str, Any]) -> str:
     """A field's JSON Schema in a few words."""
     if several := schema.get("anyOf") or schema.get("oneOf"):
-        return " or ".join(dict.fromkeys(_type(one) for one in several))
+        return " or ".join(dict.fromkeys(_type(each) for each in several))
     if "enum" in schema or "const" in schema:
         return " or ".join(f"`{value}`" for value in schema.get("enum", [schema.get("const")]))
     if "$ref" in schema:

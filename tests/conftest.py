@@ -79,7 +79,9 @@ SLOW_PLACES = (
     "learner/loop/test_offline.py",
     "learner/loop/test_precision.py",
     "learner/test_resume.py",
+    "common/agents",
     "test_conformance.py",
+    "test_dependencies.py",
 )
 """Folders and files of tests that start processes, or train for seconds; the longest come first."""
 SLOW_FIXTURES = {"start", "host", "make_config", "write_config"}

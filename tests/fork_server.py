@@ -120,8 +120,9 @@ def _serve(listener: socket.socket, lifeline: int) -> dict[str, Any]:
                 request: dict[str, Any] = json.loads(connection.recv(REQUEST_BYTES))
                 pid = os.fork()
                 if pid == 0:
-                    for other in (*(asked for _, asked in running.values()), connection, listener, selector):
-                        other.close()
+                    for asked in (*(asked for _, asked in running.values()), connection, listener):
+                        asked.close()
+                    selector.close()
                     for descriptor in (*running, lifeline):
                         os.close(descriptor)
                     return request

@@ -35,6 +35,7 @@ from common.testing.agents import MakeAgent
 from examples.own_agent import MunchausenDQN
 from examples.own_parts import Corridor, TabularQ
 from examples.own_processor import ScaledReward
+from examples.own_replay import RecentReplay
 from learner.evaluation.evaluator import DefaultEvaluator
 from learner.records.csv_recorder import CsvRecorder
 from learner.records.mlflow import MlflowRecorder
@@ -128,6 +129,7 @@ def test_replay_buffers_fit(tmp_path: Path, capacity: int) -> None:
     for normalize in ("all", "batch"):
         config = validate(PrioritizedConfig, {"normalize": normalize})
         check_replay_buffer(PrioritizedReplay(memory, config, seed=0, n_opts=1000), items)
+    check_replay_buffer(RecentReplay(memory, seed=0), items)
 
 
 def test_the_evaluator_fits() -> None:

@@ -12,11 +12,8 @@ GENERATED = Path("common/wire/pb")
 # Modules without a test file of their name, and where their behaviour is tested instead.
 TESTED_ELSEWHERE: dict[str, str] = {
     "common/interfaces.py": "test_conformance.py",
-    "learner/loop/acting_in_turns.py": "learner/loop/test_in_turns.py",
     "learner/loop/learner_parts.py": "learner/loop/test_run.py",
-    "learner/loop/server.py": "e2e/test_counting.py",
     "learner/loop/trainer_metrics.py": "learner/records/test_families.py",
-    "learner/records/status.py": "learner/records/test_progress.py",
     "learner/storage/moment.py": "learner/storage/test_training_state.py",
 }
 

@@ -20,7 +20,7 @@ FETCH_SECONDS = 60.0
 
 
 class ModelFetcher:
-    """A ``ModelSource`` over ``GetModel``.
+    """Fetches models over ``GetModel`` and holds the newest; ``newer_than`` never blocks.
 
     Its own thread fetches and replaces the model. The acting thread reads it, and the pusher's thread announces
     versions and may give another channel. Model, version and channel are each replaced as a whole, so they are read

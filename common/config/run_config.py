@@ -211,6 +211,12 @@ class ReplayConfig(Settings):
     prioritized: PrioritizedConfig | None = Field(
         None, description="Draws items by their TD errors; {} takes the defaults, null draws uniformly."
     )
+    target: str | None = Field(
+        None,
+        description="A replay buffer of your own, as module:attr, built with memory, seed and params; null draws "
+        "uniformly, or as prioritized says.",
+    )
+    params: dict[str, Any] = Field(default_factory=dict, description="Further keyword arguments of target.")
     resident: bool = Field(
         False,
         description="Keeps a copy of all items in the memory of trainer.device, and gathers batches there.",
@@ -223,6 +229,19 @@ class ReplayConfig(Settings):
     def frame_capacity(self) -> int:
         """The number of frames that are kept."""
         return int(self.frames_per_item * self.capacity)
+
+    @property
+    def own(self) -> PluginConfig | None:
+        """The user's own replay buffer; None if the configuration names none."""
+        return PluginConfig(target=self.target, params=self.params) if self.target is not None else None
+
+    @model_validator(mode="after")
+    def _names_one_buffer(self) -> ReplayConfig:
+        if self.target is not None and self.prioritized is not None:
+            raise ValueError("target and prioritized both name a replay buffer: leave out one of them")
+        if self.target is None and self.params:
+            raise ValueError("params are those of target, which is null")
+        return self
 
 
 class ExplorationConfig(Settings):
@@ -266,8 +285,8 @@ class RunConfig(ActorConfig):
     evaluator: EvaluatorConfig = Field(EvaluatorConfig(), description="How the agent is scored.")
     recorders: tuple[PluginConfig, ...] = Field(
         (),
-        description="Where records are written besides metrics.csv and Prometheus; each recorder is built with run_dir "
-        "and its params.",
+        description="Where records are written besides metrics.csv and Prometheus; each recorder is built with "
+        "run_dir, its params and, if it has such a parameter, the run's identity.",
     )
     replay: ReplayConfig = Field(ReplayConfig(), description="The replay memory.")
     exploration: ExplorationConfig = Field(
@@ -290,7 +309,7 @@ class RunConfig(ActorConfig):
             )
         if self.trainer.target_score is not None and not self.trainer.eval_interval:
             raise ValueError("trainer.target_score needs trainer.eval_interval: nothing would ever be scored")
-        if self.push.initial_priorities and self.replay.prioritized is None:
+        if self.push.initial_priorities and self.replay.prioritized is None and self.replay.target is None:
             raise ValueError("push.initial_priorities needs replay.prioritized: a uniform replay has no priorities")
         half = self.replay.capacity // 2  # While a batch overwrites old items, there must be others to draw.
         for name, limit in (("server.max_rows", self.server.max_rows), ("half of replay.capacity", half)):
@@ -332,7 +351,9 @@ class RunConfig(ActorConfig):
             with_discount_of(self.part_of(actor_id).agent, processor, f"agent_overrides.{actor_id}")
         self.evaluator.check("evaluator", EvaluatorArguments.__required_keys__)
         for index, recorder in enumerate(self.recorders):
-            recorder.check(f"recorders.{index}", frozenset({"run_dir"}))
+            recorder.check(f"recorders.{index}", frozenset({"run_dir"}), optional=frozenset({"identity"}))
+        if self.replay.own is not None:
+            self.replay.own.check("replay", frozenset({"memory", "seed"}))
         self.server.check()
 
 

@@ -21,11 +21,22 @@ class PluginConfig(Settings):
     target: str = Field(description="The class or function that builds the part, as module:attr.")
     params: dict[str, Any] = Field(default_factory=dict, description="Keyword arguments for the target.")
 
-    def build(self, **given: Any) -> Any:
-        """Call the target with ``params`` and with the arguments that the system itself provides."""
-        return part_loading.load_part(self.target)(**given, **self.params)
+    def build(self, *, optional: Mapping[str, Any] | None = None, **given: Any) -> Any:
+        """Call the target with ``params`` and with the arguments that the system itself provides.
 
-    def check(self, where: str, given: Set[str], params_at: str | None = None) -> None:
+        Args:
+            optional: arguments for those targets only that have parameters of these names; ``params`` go before them.
+            given: arguments for every target.
+        """
+        target = part_loading.load_part(self.target)
+        if optional:
+            named = inspect.signature(target).parameters.keys() - self.params.keys()
+            given |= {name: value for name, value in optional.items() if name in named}
+        return target(**given, **self.params)
+
+    def check(
+        self, where: str, given: Set[str], params_at: str | None = None, *, optional: Set[str] = frozenset()
+    ) -> None:
         """See that the target can be loaded, and takes ``params`` and the arguments that the system provides.
 
         A target with a ``Config`` (a ``Settings`` class) is checked by it, any other by its signature.
@@ -34,6 +45,7 @@ class PluginConfig(Settings):
             where: the place of the target in the configuration.
             given: the names of the arguments that the system provides.
             params_at: the place of the parameters, if it is not ``{where}.params``.
+            optional: the names of arguments that the system provides to targets with parameters of these names.
 
         Raises:
             PluginError: the target cannot be loaded or does not take an argument that the system provides.
@@ -52,15 +64,17 @@ class PluginConfig(Settings):
         if isinstance(model, type) and issubclass(model, Settings):
             validate(model, self.params, params_at)
         else:
-            self._check_by_signature(signature, given, params_at)
+            self._check_by_signature(signature, given, params_at, optional)
 
-    def _check_by_signature(self, signature: Mapping[str, inspect.Parameter], given: Set[str], params_at: str) -> None:
+    def _check_by_signature(
+        self, signature: Mapping[str, inspect.Parameter], given: Set[str], params_at: str, optional: Set[str]
+    ) -> None:
         by_name = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
         known = {name for name, parameter in signature.items() if parameter.kind in by_name} - given
         for name in self.params:
             if name not in known and not _takes_any(signature):
                 raise ConfigError(f"{params_at}.{name}: unknown parameter{nearest(name, known)}")
-        for name in sorted(known - set(self.params)):
+        for name in sorted(known - optional - self.params.keys()):
             if signature[name].default is inspect.Parameter.empty:
                 raise ConfigError(f"{params_at}.{name}: expected a value, found none")
 

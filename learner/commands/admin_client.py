@@ -105,7 +105,7 @@ def _fleet_view(found: pb.StatusResponse) -> FleetView:
 
 
 def _actor_view(found: Message) -> ActorView:
-    """An actor as it travels: ``ActorView`` has the fields of ``ActorStatus``, by name; None where one is absent."""
+    """The view of an actor; ``ActorView`` has the fields of ``ActorStatus`` by name, None where one is absent."""
     values: dict[str, Any] = {
         field.name: getattr(found, field.name) if not field.has_presence or found.HasField(field.name) else None
         for field in found.DESCRIPTOR.fields

@@ -11,7 +11,7 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from learner.records.status import short
+from learner.records.status import format_return
 
 _STYLES: Final = {
     "online": "green",
@@ -180,7 +180,7 @@ class FleetTable:
                 _format(rates.get(actor.process), ",.1f"),
                 f"{actor.items:,}",
                 f"{actor.silent_seconds:.1f} s",
-                short(actor.last_return),
+                format_return(actor.last_return),
                 str(actor.reconnects),
             )
         return Group(self._headline(choice), table if actors else Text("no actors", "yellow"))
@@ -198,7 +198,7 @@ class FleetTable:
         return Text(
             f"{now.name} ({now.run_id}): opt step {now.opt_steps:,}, {self._rate('opt_steps'):.0f}/s · "
             f"actors: {self._states(choice)} · "
-            f"{self._rate('inserted'):.0f} items/s, return {short(now.return_mean)} · "
+            f"{self._rate('inserted'):.0f} items/s, return {format_return(now.return_mean)} · "
             f"replay {now.replay_items:,} of {now.replay_capacity:,}, "
             f"ratio {now.sampled / max(now.inserted, 1):.1f}{wanted}\n"
         )

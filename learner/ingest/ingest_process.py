@@ -120,8 +120,9 @@ class IngestProcess:
         self._ingest_bell.ring()
 
     def end(self, grace_seconds: float) -> None:
-        """Wait for ingest to wind up, at most ``grace_seconds`` and two seconds, then end the process."""
-        if self._control.stopping and not self._supervisor.wait(grace_seconds + 2.0):
+        """Announce the stop, wait for ingest to wind up, at most ``grace_seconds`` and two seconds, then end it."""
+        self.announce_stop()
+        if not self._supervisor.wait(grace_seconds + 2.0):
             log.warning("ingest did not wind up in time")
         self._supervisor.stop_watching()
         self._supervisor.child.end(2.0)

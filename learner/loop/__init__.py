@@ -1,1 +1,1 @@
-"""The spine of the learner: wiring, the training loop, and its three ways to train."""
+"""The spine of the learner: wiring, the learner loop, and the three ways to train."""

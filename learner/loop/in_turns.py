@@ -1,35 +1,118 @@
 """Training in turns, in one process and without a network: border's synchronous ``Trainer``.
 
-Sampler and learner alternate; both are the ones of asynchronous training, and so is the configuration. With one seed
-the same curve comes out every time, also when the run is killed and resumed.
+One agent acts and learns in turns. Sampler and learner are those of training with actors, and so is the configuration.
+With one seed the same curve comes out every time, also when the run is killed and resumed.
 """
 
 from __future__ import annotations
 
+import logging
 from contextlib import ExitStack
-from typing import Final
+from typing import Final, Self
 
+from actor.priority import PrioritizedItems
+from actor.resumable import ResumableSampler
+from actor.sampler import ItemSink
+from actor.stat import ActorCounters
 from common.config.run_config import RunConfig
-from learner.loop.acting_in_turns import Acting
-from learner.loop.learner import Learner
-from learner.loop.run import Result, Run
+from common.data import Snapshot
+from common.process.clocks import Every
+from learner.loop.assembly import make_learner
+from learner.loop.run import Result, Run, open_directory
 from learner.records.status import Status
+from learner.replay.limiter import RatioLimiter
+from learner.replay.local_sink import LocalSink
 from learner.shared.mapped import holding_alone
 from learner.storage.origin import Origin
 
+log = logging.getLogger(__name__)
 MAX_SLACK: Final = 1 << 15
-"""Items that a run can be rolled back by, at most; it keeps its state three times meanwhile."""
+"""At most this many of the newest items can be taken back when the run is resumed."""
+
+
+class ActorInTurns:
+    """The part that acts: it steps ``envs_per_actor`` environments, and counts the opt steps that are due for them.
+
+    A resumed run restores it as a whole: items that came after the checkpoint are taken back, and episodes go on where
+    they were. Where items cannot be taken back, they stay and all episodes begin anew.
+
+    Args:
+        run: opened; nobody else writes to its replay.
+    """
+
+    def __init__(self, run: Run) -> None:
+        config = run.config
+        self.counters, self._agent = ActorCounters(), run.parts.agent
+        ratio, warmup = config.replay.samples_per_insert, config.trainer.warmup_period
+        limiter = RatioLimiter(ratio, warmup, error_buffer=0.0, began=run.memory.began)
+        self.limiter = limiter.since(ratio, run.memory.committed, 0)
+        """Says when an opt step is due. None is due for items that the replay was filled with before."""
+        self.owed = 0
+        """Opt steps that are due and not yet taken; always 0 with a replay ratio, which says when they are due."""
+        self._is_restored = False
+        self._opt = Every(config.trainer.opt_interval if ratio is None else None)
+        self._local = LocalSink(run.memory, run.value_rules)
+        self._sink: ItemSink = self._local
+        if config.push.initial_priorities:
+            self._sink = PrioritizedItems(self._local, self._agent)
+        # Each life of the run has seeds of its own for episodes that it begins anew.
+        life, lanes = run.dir.identity.incarnation - 1, run.parts.lanes
+        self._sampler = ResumableSampler(lanes, self.counters, config.seed + life * len(lanes))
+
+    def act(self) -> None:
+        """Take one step in every environment.
+
+        Raises:
+            Exception: from an environment, a step processor or the agent.
+        """
+        before = self.counters.env_steps
+        self._sampler.sample_and_push(self._agent, self._sink)
+        self.owed += self._opt.count(before, self.counters.env_steps)
+
+    def state(self) -> Snapshot:
+        """The state between two turns, or between two opt steps of a turn."""
+        sampler, limiter = self._sampler.state(), self.limiter
+        counted = [limiter.samples_per_insert, limiter.inserted_before, limiter.sampled_before]
+        values = {"replay": self._local.mark(), "owed": self.owed, "counted": counted, "sampler": sampler.values}
+        return Snapshot(values, sampler.arrays)
+
+    def restore(self, state: Snapshot) -> None:
+        """Go on from ``state``, if the replay can go back to it."""
+        mark, ratio = state.values["replay"], self.limiter.samples_per_insert
+        if not self._local.roll_back(mark):
+            log.warning(
+                "the replay cannot go back to its first %d items: those that followed stay, episodes begin anew, and "
+                "the curve will not be that of a run that was never interrupted",
+                mark["end"],
+            )
+            return
+        self.owed = state.values["owed"]
+        self._sampler.restore(Snapshot(state.values["sampler"], state.arrays))
+        ratio_before, inserted, sampled = state.values.get("counted", (ratio, 0, 0))
+        self._is_restored = ratio_before == ratio
+        self.limiter = self.limiter.since(ratio, inserted, sampled)
+
+    def begin(self, inserted: int, sampled: int) -> None:
+        """Begin this life of the run, with these counters of the replay buffer.
+
+        Where the state before is restored, the replay ratio counts on from it. In a new run, or with another ratio, it
+        counts from now on: neither acting nor learning catches up with what came before.
+        """
+        if not self._is_restored:
+            self.limiter = self.limiter.since(self.limiter.samples_per_insert, inserted, sampled)
 
 
 class Trainer:
-    """``envs_per_actor`` environments and one agent that acts and learns in turns. Use once, as a context manager.
+    """Trains one agent, which acts and learns in turns.
+
+    It is opened when constructed. Use it once, as a context manager.
 
     After a step in every environment come as many opt steps as ``replay.samples_per_insert`` asks for, exactly;
     without a ratio one opt step for each ``trainer.opt_interval`` environment steps.
 
     Args:
         config: checked already.
-        resume: go on with the run in ``run_dir``, if there is one.
+        resume: resume the run in ``run_dir``, if there is one.
         origin: where a new run begins from.
 
     Raises:
@@ -38,31 +121,32 @@ class Trainer:
 
     def __init__(self, config: RunConfig, *, resume: bool = False, origin: Origin | None = None) -> None:
         self.config = config
-        self._resume, self._origin = resume, origin
-        self._stack = ExitStack()
-
-    def __enter__(self) -> Trainer:
-        config = self.config
-        with self._stack as stack:
-            epsilon, slack = config.exploration.epsilon(0), min(config.replay.capacity, MAX_SLACK)
-            self._run = run = Run(
+        with ExitStack() as stack:
+            directory, earlier = open_directory(config, stack, resume=resume, origin=origin)
+            slack = min(config.replay.capacity, MAX_SLACK)
+            opened = Run(
                 config,
-                stack,
-                epsilon=epsilon,
+                directory,
+                earlier,
+                epsilon=config.exploration.epsilon(0),
                 n_envs=config.envs_per_actor,
                 slack=slack,
-                resume=self._resume,
-                origin=self._origin,
+                origin=origin,
             )
-            stack.enter_context(holding_alone(run.dir.shared))
-            life = run.dir.identity.incarnation - 1
-            self._acting = Acting(config, run.parts, run.memory, run.values, life=life)
-            self.learner: Learner = run.make_learner(
-                _nobody, stack, self._acting, episodes=self._acting.counters.episode_record
+            self.run = stack.enter_context(opened)
+            stack.enter_context(holding_alone(directory.shared))
+            self._actor = ActorInTurns(self.run)
+            self.learner = make_learner(
+                self.run,
+                earlier,
+                stack,
+                actor_in_turns=self._actor,
+                episodes=self._actor.counters.episode_record,
             )
-            if not self._acting.goes_on:
-                self._acting.count_from(run.buffer.inserted, run.buffer.sampled)
+            self._actor.begin(self.run.buffer.inserted, self.run.buffer.sampled)
             self._stack = stack.pop_all()
+
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exception: object) -> None:
@@ -73,51 +157,41 @@ class Trainer:
 
         Raises:
             CrossborderError: the evaluator's process failed, or ``final/`` could not be saved.
-            Exception: what the environment, the agent or the evaluator raised.
+            Exception: from the environment, the agent or the evaluator.
         """
         learner = self.learner
-        with learner.training(_nobody_to_stop):
+        learner.start()
+        with learner.training():
             self._learn()  # An earlier life may have ended in the middle of a turn.
             while learner.outcome is None:
-                self._acting.act()
+                self._actor.act()
                 self._learn()
                 learner.tick()
         self._stack.close()
-        return self._run.result(learner)
+        return self.run.make_result(learner)
 
     def _learn(self) -> None:
-        """The opt steps that are due: as many as the replay ratio allows, without one as many as are owed."""
-        acting, learner, buffer = self._acting, self.learner, self._run.buffer
+        """Take the opt steps that are due: as many as the replay ratio allows, without one as many as are owed."""
+        actor, learner, buffer = self._actor, self.learner, self.run.buffer
         has_ratio = self.config.replay.samples_per_insert is not None
-        while learner.outcome is None and (has_ratio or acting.owed):
-            if not (acting.limiter.may_sample(buffer.inserted, buffer.sampled) and learner.step()):
-                acting.owed = 0  # Warm-up runs up no debt.
+        while learner.outcome is None and (has_ratio or actor.owed):
+            if not (actor.limiter.may_sample(buffer.inserted, buffer.sampled) and learner.step()):
+                actor.owed = 0  # Warm-up runs up no debt.
                 return
-            acting.owed = max(0, acting.owed - 1)
+            actor.owed = max(0, actor.owed - 1)
 
     def status(self) -> Status:
-        """One look at the run, from any thread."""
-        return Status.of(
-            self.config,
+        """The present figures of the run, from any thread."""
+        return self.run.make_status(
             self.learner,
             samples_per_insert=self.config.replay.samples_per_insert,
-            trainer_wait_seconds=0.0,
             actors_online=1,
-            return_mean=self._acting.counters.return_mean(),
-            policy_lag=0.0,
+            return_mean=self._actor.counters.return_mean(),
         )
 
 
-def _nobody(_: int, *, wait: bool = False) -> None:
-    """In turns there is nobody to publish to: actor and learner are one agent."""
-
-
-def _nobody_to_stop() -> None:
-    """In turns nobody has to be told to stop."""
-
-
 def train_in_turns(config: RunConfig, *, resume: bool = False, origin: Origin | None = None) -> Result:
-    """Train in one process without a network; with ``resume`` go on with the run in ``run_dir``, if there is one.
+    """Train in one process without a network; with ``resume`` resume the run in ``run_dir``, if there is one.
 
     Raises:
         CrossborderError: see ``Trainer``.

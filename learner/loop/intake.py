@@ -1,4 +1,4 @@
-"""The trainer's side of the intake: may it draw, and waiting for items without spinning."""
+"""How the training process learns whether it may draw items, and how it waits for new ones without spinning."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from learner.shared.control import ControlBlock
 from learner.shared.mapped import fence
 
 WAIT_SECONDS = 0.25
-"""One wait; a stop request is seen after it at latest."""
+"""One wait lasts this long at most, so a request to stop is seen after it at the latest."""
 
 
 class Intake:
-    """Gate and waiting room between replay and learner.
+    """The gate between the replay and the learner in training with actors.
 
     Args:
-        buffer: counts items in and out.
+        buffer: counts items that were inserted and drawn.
         ratio: the replay ratio and the warm-up.
         control: shared with ingest.
-        bell: ingest rings it after a commit.
-        starvation_seconds: raise after so long without a new item while waiting; None never.
+        bell: ingest rings it after it has stored items, if the training process waits.
+        starvation_seconds: a wait raises after this time without a new item; None lets it wait forever.
         clock: seconds, monotonic.
     """
 
@@ -43,19 +43,21 @@ class Intake:
         self._seen_items, self._seen_at = -1, clock()
 
     def may_sample(self) -> bool:
-        """Whether warm-up is over and the replay ratio lets the trainer go on."""
+        """Whether the warm-up is over and the replay ratio allows another batch."""
         return self._ratio.limiter().may_sample(self._buffer.inserted, self._buffer.sampled)
 
     def wait(self) -> None:
-        """Wait until items have come in since the last look, at most ``WAIT_SECONDS``.
+        """Wait until new items are stored, at most ``WAIT_SECONDS``.
 
         Raises:
-            StarvedError: nothing has come for too long.
+            StarvedError: no item has come for ``starvation_seconds``.
         """
         started, before = self._clock(), self._buffer.inserted
         self._watch_starvation(before, started)
+        # Ingest rings the bell only if it sees the flag after it has stored items. So the flag is raised first and the
+        # counter is read once more afterwards: either ingest sees the flag, or the new items are seen here.
         self._control.trainer_waits = 1
-        fence()  # Ingest must see the flag before we look for the last time.
+        fence()
         if self._buffer.inserted == before:
             self._bell.wait(WAIT_SECONDS)
         self._control.trainer_waits = 0

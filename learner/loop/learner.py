@@ -1,9 +1,9 @@
-"""The learner loop's body: border's order of events, the same for training in turns and asynchronously.
+"""The body of the learner loop: border's order of events, the same for all three ways to train.
 
     opt → evaluate, best → record → flush → save → finish → sync
 
-``opt`` that returns None (warm-up) counts nothing. The first model is published before the first sample is taken.
-A score that comes later than its step (see ``Scoring``) is credited and recorded between two steps, as of its own step.
+An ``opt`` that returns None (warm-up) counts as no step. The first model is published before the first item is drawn.
+A score that comes later than its opt step (see ``Scoring``) is recorded between two steps, under its own opt step.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass
 from typing import Protocol
 
 from common.config.run_config import TrainerConfig
-from common.errors import DivergedError
+from common.errors import CrossborderError, DivergedError
 from common.interfaces import Agent, Recorder, ReplayBuffer
 from common.process.clocks import Every
 from learner.evaluation.scoring import FinishedEvaluation, Scoring
@@ -47,41 +47,54 @@ class Outcome(enum.Enum):
 
 @dataclass
 class EvaluationCounts:
-    """Evaluations so far, the seconds they took, and when the last one ended, in Unix seconds."""
+    """The number of evaluations so far, the seconds they took, and when the last one ended, in Unix seconds."""
 
     count: int = 0
     seconds: float = 0.0
     last_at: float | None = None
 
     def add(self, seconds: float) -> None:
-        """One more has ended."""
+        """Count one more evaluation, which took ``seconds`` and ends now."""
         self.count += 1
         self.seconds += seconds
         self.last_at = time.time()
 
 
 class Publish(Protocol):
-    """Makes the agent's present policy the newest model."""
+    """Makes the agent's present policy the newest model that actors can fetch."""
 
     def __call__(self, opt_steps: int, /, *, wait: bool = False) -> None:
-        """Begin to, while training goes on; with ``wait`` it is the newest afterwards."""
+        """Publish the policy of this opt step.
+
+        It becomes the newest model a little later, while training goes on; with ``wait`` it has become that on return.
+        """
+
+
+def publish_to_nobody(opt_steps: int, /, *, wait: bool = False) -> None:
+    """A ``Publish`` for training without actors, where there is nobody to publish to."""
+
+
+def do_nothing() -> None:
+    """Announce the end of training to nobody."""
 
 
 class Learner:
-    """Counts steps and does what is due after each.
+    """Takes opt steps, counts them, and after each does what is due: evaluate, record, save, publish.
 
     Args:
         agent: learns.
-        buffer: it learns from.
-        scoring: scores it, and keeps the best.
-        recorders: take records.
-        checkpoints: takes saves.
-        publish: makes the agent's present policy the newest model of this opt step.
+        buffer: the agent draws its items from it.
+        scoring: scores the agent, and keeps the best policy.
+        recorders: take the records.
+        checkpoints: saves policies.
         config: intervals and limits.
-        checkpointer: keeps the state of training; None keeps none.
-        window: collects what is recorded; None makes one.
-        computing: what each ``opt`` runs in, such as a precision.
-        explain: says, when ``opt`` has raised, what it had drawn; None says nothing.
+        publish: makes the agent's present policy the newest model.
+        began: the moment at which this life of the run begins; None for a new run.
+        best_score: of the earlier lives of the run; minus infinity if there is none.
+        checkpointer: takes checkpoints to resume from; None takes none.
+        window: collects values for records; None makes one.
+        computing: a context in which each ``opt`` runs, such as a precision.
+        explain: when ``opt`` has raised, says which items it had drawn; None says nothing.
         episodes: means of the newest training episodes by key, for each record; None records none.
         clock: seconds, monotonic.
     """
@@ -94,8 +107,10 @@ class Learner:
         scoring: Scoring,
         recorders: Sequence[Recorder],
         checkpoints: Checkpoints,
-        publish: Publish,
         config: TrainerConfig,
+        publish: Publish = publish_to_nobody,
+        began: Moment | None = None,
+        best_score: float = -math.inf,
         checkpointer: Checkpointer | None = None,
         window: RecordWindow | None = None,
         computing: AbstractContextManager[object] | None = None,
@@ -106,14 +121,16 @@ class Learner:
         self.agent = agent
         self.buffer = buffer
         self.scoring = scoring
-        self.opt_steps = 0
+        self.publish = publish
+        began = began or Moment(0, 0, 0.0)
+        self.opt_steps = began.opt_steps
         self.opt_seconds = 0.0
-        """Spent in the agent's ``opt``."""
+        """Seconds spent in the agent's ``opt`` in this life of the run."""
         self.evaluations = EvaluationCounts()
-        self.best_score = -math.inf
+        self.best_score = best_score
         self.last_record: dict[str, float] = {}
         self.outcome: Outcome | None = None
-        self._recorders, self._checkpoints, self._publish = recorders, checkpoints, publish
+        self._recorders, self._checkpoints = recorders, checkpoints
         self._config, self._checkpointer = config, checkpointer
         self._computing = computing or nullcontext()
         self._explain = explain
@@ -123,66 +140,72 @@ class Learner:
         self._save, self._sync = Every(config.save_interval), Every(config.sync_interval)
         self._window = window or RecordWindow(buffer, clock)
         self._diverged = False
-        self._is_scored = True  # A policy that has not learnt in this life of the run is not scored at its end.
-        self._seconds_before = 0.0
+        self._is_scored = True  # Without an opt step in this life of the run, nothing is scored at its end.
+        self._seconds_before = began.seconds
         self._last_opt_at: float | None = None
         self._ended: float | None = None
-        self._started = clock()
-
-    def resume(self, moment: Moment, best_score: float) -> None:
-        """Go on from a moment of training, before ``start``; a run that has reached its target is done."""
-        self.opt_steps, self._seconds_before, self.best_score = moment.opt_steps, moment.seconds, best_score
+        self._started = clock() - began.seconds
         if self._reaches_target(best_score):
-            self.outcome = Outcome.TARGET
+            self.outcome = Outcome.TARGET  # The run has reached it in an earlier life.
 
     def start(self) -> None:
-        """Publish the first model and start the clocks; nothing is sampled before."""
+        """Publish the first model and start the clocks, before actors take their first step."""
         self.agent.train()
-        self._publish(self.opt_steps, wait=True)
+        self.publish(self.opt_steps, wait=True)
         self._started = self._window.start() - self._seconds_before
         self._check_budget()
 
     @contextmanager
-    def training(self, announce_stop: Callable[[], None]) -> Iterator[None]:
-        """From ``start`` to ``finish``, whatever ends it.
+    def training(self, announce_stop: Callable[[], None] = do_nothing) -> Iterator[None]:
+        """The context of the loop that trains: whatever ends the loop, training is finished in order.
+
+        Args:
+            announce_stop: tells the actors that training is over.
 
         Raises:
-            CrossborderError: as ``finish``.
+            CrossborderError: see ``finish``. An exception of the loop itself has precedence.
         """
-        self.start()
         try:
             yield
-        finally:
-            if self.outcome is None:
-                self.request_stop()  # Something was raised.
-            self.finish(announce_stop)
+        except BaseException:
+            self.request_stop()
+            try:
+                self.finish(announce_stop)
+            except CrossborderError as error:
+                log.error("%s", error)
+            raise
+        self.finish(announce_stop)
 
     def seconds(self) -> float:
-        """From ``start`` until now, or until ``finish`` began; and those of the run's earlier lives."""
+        """Seconds from ``start`` until now, or until ``finish`` began, and those of the run's earlier lives."""
         return (self._clock() if self._ended is None else self._ended) - self._started
 
     def seconds_since_opt(self) -> float | None:
-        """Since the last opt step ended; None before the first."""
+        """Seconds since the last opt step ended; None before the first."""
         return None if self._last_opt_at is None else self._clock() - self._last_opt_at
 
     def request_stop(self) -> None:
-        """End training after the present step, and an evaluation early, without a score; safe from any thread."""
+        """End training after the present opt step, and an evaluation early and without a score; from any thread."""
         self.outcome = self.outcome or Outcome.STOPPED
         self.scoring.abandon()
 
     def step(self) -> bool:
-        """One optimisation step and all that is due after it; False if the agent was not ready (warm-up).
+        """Take one opt step and do all that is due after it; False if the agent was not ready (warm-up).
 
         Raises:
             DivergedError: a value to be recorded is not finite.
-            Exception: what ``opt`` raised, with a note of what it had drawn.
+            Exception: from the agent's ``opt``, with a note that names the items it had drawn.
         """
         began = self._clock()
         try:
             with self._computing:
                 losses = self.agent.opt(self.buffer)
         except Exception as error:
-            self._tell_failure(error)
+            if self._explain is not None:
+                explanation = self._explain()
+                failed = self.opt_steps + 1
+                log.error("opt step %d failed (%s: %s): %s", failed, type(error).__name__, error, explanation)
+                error.add_note(explanation)
             raise
         if losses is None:
             return False
@@ -202,18 +225,11 @@ class Learner:
                 self._save_as(str(self.opt_steps))
         self._check_budget()
         if self.outcome is None and self._sync.due(self.opt_steps):
-            self._publish(self.opt_steps)
+            self.publish(self.opt_steps)
         return True
 
-    def _tell_failure(self, error: Exception) -> None:
-        """Log what ``opt`` had drawn when it raised, and note it where the traceback is shown."""
-        if self._explain is not None:
-            explanation = self._explain()
-            log.error("opt step %d failed (%s: %s): %s", self.opt_steps + 1, type(error).__name__, error, explanation)
-            error.add_note(explanation)
-
     def tick(self) -> None:
-        """Between two steps: credit what was scored meanwhile, keep the state, end training if its time is over.
+        """Between two opt steps: credit a score that has come, take a checkpoint if due, see if the time is over.
 
         Raises:
             CrossborderError: the evaluator failed, or its score is not finite.
@@ -231,7 +247,7 @@ class Learner:
             self.outcome = self.outcome or Outcome.MAX_SECONDS
 
     def finish(self, announce_stop: Callable[[], None]) -> None:
-        """End training: announce it, publish a last model, flush, save ``final/``, score the last policy; keep all.
+        """End training: announce it, publish a last model, flush, save ``final/``, score, take a last checkpoint.
 
         A policy that has diverged is neither published nor saved. Training that was asked to stop scores nothing more.
 
@@ -243,7 +259,7 @@ class Learner:
         announce_stop()
         if self._diverged:
             return
-        self._publish(self.opt_steps, wait=True)
+        self.publish(self.opt_steps, wait=True)
         for recorder in self._recorders:
             with logging_write_errors("the last records are missing"):
                 recorder.flush()
@@ -255,14 +271,14 @@ class Learner:
                 self._checkpointer.finish(self._moment(), self.best_score)
 
     def _score_last(self) -> None:
-        """Await the evaluation that still runs; score the last policy, unless that was it."""
+        """Wait for the evaluation that still runs; score the last policy, unless it has been scored."""
         self._collect(wait=True)
         if self._is_scored or self.outcome is Outcome.STOPPED or not self._config.eval_interval:
             return
         moment = self._moment()
         record = self._evaluate(moment)
         if record:
-            self._write(moment, record)  # Without the window's means: a longer run that resumes here goes on with them.
+            self._write(moment, record)  # The window's means are left for a longer run that resumes here.
         self._collect(wait=True)
 
     def _moment(self) -> Moment:
@@ -280,7 +296,7 @@ class Learner:
             self._write(scored.moment, self._credit(scored))
 
     def _credit(self, scored: FinishedEvaluation) -> dict[str, float]:
-        """Keep it if it is the best, see whether it is good enough; its record."""
+        """Keep the policy if its score is the best, see whether the score reaches the target; return its record."""
         score = scored.evaluation.score
         self.evaluations.add(scored.seconds)
         self._is_scored = scored.moment.opt_steps == self.opt_steps
@@ -289,10 +305,8 @@ class Learner:
             self.best_score = score
             with logging_write_errors(WITHOUT_CHECKPOINT):
                 self.scoring.keep_best(self.agent, scored)
-        if (
-            self._reaches_target(score) and self.outcome is not Outcome.STOPPED
-        ):  # The score of the last step may come after it.
-            self.outcome = Outcome.TARGET
+        if self._reaches_target(score) and self.outcome is not Outcome.STOPPED:
+            self.outcome = Outcome.TARGET  # Also where the score of the last opt step comes after MAX_OPTS.
         return {key: float(value) for key, value in scored.evaluation.record.items()}
 
     def _reaches_target(self, score: float) -> bool:

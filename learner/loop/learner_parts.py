@@ -1,4 +1,4 @@
-"""People's own parts as the learner needs them."""
+"""Building the user's parts for the learner, and checking that settings and items fit."""
 
 from __future__ import annotations
 
@@ -12,11 +12,16 @@ from common.parts import Parts, build_parts
 
 
 def build_learner_parts(config: RunConfig, *, epsilon: float = 0.0, n_envs: int = 1) -> Parts:
-    """Build the learner's parts; ``epsilon`` is its agent's and ``n_envs`` its environments', where it acts itself.
+    """Build environments, step processors and agent for the learner.
+
+    Args:
+        config: of the run.
+        epsilon: exploration of the agent, where the learner acts itself.
+        n_envs: number of environments, where the learner acts itself.
 
     Raises:
-        CrossborderError: a part cannot be built, a batch of its items does not fit a message or the replay, or a
-            setting by column names one that is none of theirs.
+        CrossborderError: a part cannot be built, a batch of items does not fit into a message or the replay, or a
+            setting names a column that the items do not have.
     """
     parts = build_parts(config, seed=config.seed, epsilon=epsilon, device=config.trainer.device, n_envs=n_envs)
     _check_message_size(config, parts.schema)

@@ -1,29 +1,30 @@
 """Training from a dataset, in one process and without acting: border's ``train_offline``.
 
-Learner loop, evaluator, records and checkpoints are the ones of training with actors, and so is the configuration.
+Learner loop, evaluator, records and checkpoints are those of training with actors, and so is the configuration.
 With one seed the same curve comes out every time.
 """
 
 from __future__ import annotations
 
-from contextlib import ExitStack
-from pathlib import Path
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from typing import Self
 
 from rich.console import Console
 
 from common.config.run_config import RunConfig
 from common.errors import ConfigError, DatasetError
-from learner.datasets.opening import open_dataset
-from learner.loop.learner import Learner
-from learner.loop.run import Result, Run
+from learner.datasets.opening import Dataset, open_dataset
+from learner.loop.assembly import make_learner
+from learner.loop.run import Result, Run, open_directory
 from learner.records.status import Status
-from learner.replay.memory import ReplayMemory
 from learner.storage.origin import Origin
-from learner.storage.rundir import work_in
+from learner.storage.rundir import find_work
 
 
 class OfflineTrainer:
-    """An agent that learns from what others did. Use once, as a context manager; entering it loads the dataset.
+    """Trains an agent on recorded items.
+
+    It is opened, and its items are loaded, when constructed. Use it once, as a context manager.
 
     The items are copied into the run's own replay, whose capacity grows to hold them all; ``trainer.warmup_period``,
     ``trainer.opt_interval``, ``replay.samples_per_insert`` and ``push.initial_priorities`` mean nothing here. A resumed
@@ -34,7 +35,7 @@ class OfflineTrainer:
         dataset: ``minari:ID``, a Minari dataset's directory, or an earlier run's directory; None takes the replay of
             ``origin``, or that of the run that is resumed.
         console: shows the loading on it if it is a terminal; None logs plain lines.
-        resume: go on with the run in ``run_dir``, if there is one; it has its items already, unless they were lost.
+        resume: resume the run in ``run_dir``, if there is one; it has its items already, unless they were lost.
         origin: where a new run begins from.
 
     Raises:
@@ -53,44 +54,23 @@ class OfflineTrainer:
         resume: bool = False,
         origin: Origin | None = None,
     ) -> None:
-        self.config = config
-        self._source, self._console, self._origin = dataset, console, origin
-        self._resume = resume
-        self._stack = ExitStack()
-
-    def __enter__(self) -> OfflineTrainer:
-        with self._stack as stack:
-            kept = self._kept_replay()
-            if kept is None:
-                self._fill(stack)
-            else:
-                self._go_on(stack, kept)
-            self.learner: Learner = self._run.make_learner(_nobody, stack)
+        has_items = resume and _has_items(config)
+        self._source = str(config.run_dir) if has_items else _choose_source(dataset, origin)
+        # The dataset is opened first: without one, no directory is made for a run.
+        opening: AbstractContextManager[Dataset | None] = nullcontext() if has_items else open_dataset(self._source)
+        with ExitStack() as stack, opening as items:
+            directory, earlier = open_directory(config, stack, resume=resume, origin=origin)
+            capacity = earlier.saved_capacity() if earlier is not None else None
+            self.config = _make_room(config, items) if capacity is None else _with_capacity(config, capacity)
+            self.run = stack.enter_context(Run(self.config, directory, earlier, origin=origin))
+            is_copied = earlier is None and origin is not None and origin.has_replay
+            if items is not None and not is_copied:
+                self.run.load(items, whole=True, console=console)
+            self.learner = make_learner(self.run, earlier, stack)
             self._stack = stack.pop_all()
+
+    def __enter__(self) -> Self:
         return self
-
-    def _kept_replay(self) -> Path | None:
-        """Where the items of the run that is to go on are; None if they have to be loaded."""
-        run_dir = self.config.run_dir
-        if not self._resume or run_dir is None or not work_in(run_dir):
-            return None
-        kept = run_dir / "shared" / "replay"
-        return kept if kept.exists() else None
-
-    def _go_on(self, stack: ExitStack, kept: Path) -> None:
-        """Open the run that is resumed, with the room that its replay has."""
-        self.config = _with_capacity(self.config, ReplayMemory.open_saved(kept).capacity)
-        self._source = str(self.config.run_dir)
-        self._run = Run(self.config, stack, resume=True)
-
-    def _fill(self, stack: ExitStack) -> None:
-        """Open a run, new or without its replay, and copy the dataset into its replay."""
-        self._source = _the_source(self._source, self._origin)
-        with open_dataset(self._source) as dataset:
-            self.config = _with_room(self.config, len(dataset))
-            self._run = Run(self.config, stack, resume=self._resume, origin=self._origin)
-            if self._origin is None or not self._origin.has_replay:  # Otherwise the run has copied it.
-                self._run.load(dataset, whole=True, console=self._console)
 
     def __exit__(self, *exception: object) -> None:
         self._stack.close()
@@ -101,40 +81,31 @@ class OfflineTrainer:
         Raises:
             DatasetError: the agent needs more items than there are.
             CrossborderError: the evaluator's process failed, or ``final/`` could not be saved.
-            Exception: what the agent or the evaluator raised.
+            Exception: from the agent or the evaluator.
         """
         learner = self.learner
-        with learner.training(_nobody_to_stop):
+        learner.start()
+        with learner.training():
             while learner.outcome is None:
                 if not learner.step():
                     raise DatasetError(f"dataset {self._source}: its {len(learner.buffer)} items are too few to begin")
                 learner.tick()
         self._stack.close()
-        return self._run.result(learner)
+        return self.run.make_result(learner)
 
     def status(self) -> Status:
-        """One look at the run, from any thread."""
-        return Status.of(
-            self.config,
-            self.learner,
-            samples_per_insert=None,
-            trainer_wait_seconds=0.0,
-            actors_online=0,
-            return_mean=0.0,
-            policy_lag=0.0,
-        )
+        """The present figures of the run, from any thread."""
+        return self.run.make_status(self.learner)
 
 
-def _nobody(_: int, *, wait: bool = False) -> None:
-    """There is nobody to publish to."""
+def _has_items(config: RunConfig) -> bool:
+    """Whether there is a run to resume that still has its items."""
+    run_dir = config.run_dir
+    return run_dir is not None and bool(find_work(run_dir)) and (run_dir / "shared" / "replay").exists()
 
 
-def _nobody_to_stop() -> None:
-    """Nobody has to be told to stop."""
-
-
-def _the_source(dataset: str | None, origin: Origin | None) -> str:
-    """Where a new run's items come from."""
+def _choose_source(dataset: str | None, origin: Origin | None) -> str:
+    """The place of the items for a run that has none."""
     replay = str(origin.run) if origin is not None and origin.has_replay else None
     if dataset is None and replay is None:
         raise ConfigError("--dataset: expected a dataset to fill the replay from, found none")
@@ -148,8 +119,9 @@ def _with_capacity(config: RunConfig, capacity: int) -> RunConfig:
     return config.model_copy(update={"replay": config.replay.model_copy(update={"capacity": capacity})})
 
 
-def _with_room(config: RunConfig, steps: int) -> RunConfig:
-    """The configuration for offline training: room for ``steps`` items, and no actors to give first priorities."""
+def _make_room(config: RunConfig, dataset: Dataset | None) -> RunConfig:
+    """The configuration with room for all steps of the dataset, and without actors that give first priorities."""
+    steps = len(dataset) if dataset is not None else 0
     config = _with_capacity(config, max(config.replay.capacity, steps))
     push = config.push.model_copy(update={"initial_priorities": False})
     return config.model_copy(update={"push": push})
@@ -163,7 +135,7 @@ def train_offline(
     Args:
         config: the run; its environment serves to evaluate.
         dataset: ``minari:ID``, a Minari dataset's directory, or an earlier run's directory; see ``OfflineTrainer``.
-        resume: go on with the run in ``run_dir``, if there is one.
+        resume: resume the run in ``run_dir``, if there is one.
         origin: where a new run begins from.
 
     Raises:

@@ -1,4 +1,4 @@
-"""A replay's rows on the trainer's device as well, so that a batch is gathered where it is learnt from."""
+"""A copy of the replay's items on the learner's device, so that batches are gathered where the agent learns."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from learner.shared.mapped import fence
 
 
 class ResidentReplay(ReplayBuffer):
-    """A ``ReplayBuffer`` over another one, with a copy of its items on a device. What is drawn is the same.
+    """A ``ReplayBuffer`` over another one, with a copy of its items on a device. It draws the same items.
 
     Args:
-        replay: draws.
+        replay: chooses the items of each batch.
         memory: of ``replay``; read only here.
-        device: where the copy lives, in the same slots; brought up to date at each draw.
+        device: holds the copy, in the same slots; the copy is brought up to date at each draw.
 
     Raises:
-        ConfigError: it has not enough room.
+        ConfigError: the device has not enough room.
     """
 
     def __init__(self, replay: SharedReplay, memory: ReplayMemory, device: torch.device) -> None:
@@ -51,32 +51,35 @@ class ResidentReplay(ReplayBuffer):
         return len(self._replay)
 
     def batch(self, size: int) -> Items:
-        """As of the other one, from its own memory."""
+        """Draw a batch of arrays from the other buffer."""
         return self._replay.batch(size)
 
     def update_priority(self, index: Array, td_error: Array) -> None:
-        """As of the other one."""
+        """Give drawn items new priorities in the other buffer."""
         self._replay.update_priority(index, td_error)
 
     def tensors(self, size: int) -> dict[str, torch.Tensor]:
-        """A batch, gathered on the device.
+        """Draw ``size`` items and gather them on the device: columns ``[size, *shape]``.
+
+        Ingest may overwrite rows before they are copied. It raises ``first()`` above a row before it touches the row.
+        So if an index is below ``first()`` after the copy, its row may be torn, and another batch is drawn.
 
         Raises:
             IndexError: there is nothing to draw from.
         """
         index, beside = self._replay.draw(size)
         self._catch_up()
-        while (index < self._memory.first()).any():  # Overwritten before it was copied.
+        while (index < self._memory.first()).any():
             index, beside = self._replay.draw(size)
             self._catch_up()
         self._replay.note_drawn(index)
         return {**self._gather(index), **to_tensors(beside, self._device)}
 
     def _catch_up(self) -> None:
-        """Copy what was committed since the last time."""
+        """Copy the items and frames that were stored since the last call."""
         memory = self._memory
         begin, end = max(self._end, memory.first()), memory.committed
-        fence()  # Frames are counted before the rows that refer to them are.
+        fence()  # The writer counts frames before the rows that refer to them, so all frames of these rows are there.
         frames_end = int(memory.header.frames_end)
         for column in self._columns.values():
             column.copy(begin, end)
@@ -84,7 +87,7 @@ class ResidentReplay(ReplayBuffer):
             self._bases.copy(begin, end)
             self._frames.copy(max(self._frames_end, frames_end - self._frames.length), frames_end)
         self._end, self._frames_end = end, frames_end
-        fence()  # Whether any of it was overwritten meanwhile is looked at afterwards.
+        fence()  # The caller looks afterwards which rows were overwritten meanwhile.
 
     def _gather(self, index: Array) -> dict[str, torch.Tensor]:
         slots = torch.from_numpy(index % self._memory.n_slots).to(self._device)

@@ -1,18 +1,19 @@
 """The learner host: wiring, start-up and shutdown (border's ``train_async``, over real processes).
 
-Start-up, each step only after the one before:
-    1. run directory made, or found to resume, and locked; resolved configuration written
-    2. environments, agent and item schema built; the evaluator's process started, if it has one
-    3. shared memory made or opened: control block, replay, model slots; state restored; the first model published
-    4. ingest started and listening; /metrics served; ``endpoints.json`` written
-    5. local actors started
-    6. training
-Shutdown, whatever ended training:
-    1. stop announced to the actors; last model published; recorders flushed; ``final/`` saved; last policy scored;
-       state kept; the last figures shown to Prometheus, if the run has finished and Prometheus is there
-    2. ingest takes what actors still have (at most ``server.grace_seconds``) and ends
-    3. local actors end, then the evaluator's process
-    4. recorders and the picture closed; summary; the lock given back
+Start-up (``LearnerServer.__init__``), each step after the one before:
+    1. the run directory is made, or found to resume, and locked
+    2. environments, agent and item schema are built
+    3. shared memory is made or opened: replay, control block, model slots
+    4. the state of the run is restored, the resolved configuration written, the evaluator's process started
+    5. the first model is published; ingest is started and listens; /metrics is served; ``endpoints.json`` is written
+    6. local actors are started
+Training (``LearnerServer.train``), then shutdown, whatever ended training:
+    1. ``Learner.finish``: stop is announced to the actors, the last model published, recorders flushed, ``final/``
+       saved, the last policy scored, the last checkpoint taken
+    2. Prometheus scrapes the last figures, if the run has finished and Prometheus is there
+    3. ingest takes the items that actors still have (at most ``server.grace_seconds``) and ends
+    4. local actors end, recorders are closed, the evaluator's process ends, the learning curve is drawn
+    5. the replay is synced and closed, environments are closed, the lock is given back
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from __future__ import annotations
 import logging
 from contextlib import ExitStack
 from dataclasses import dataclass
+from typing import Self
 
 from actor.manager import ActorManager
 from actor.stat import ActorStat
@@ -28,8 +30,9 @@ from common.config.server_config import ServerConfig
 from common.errors import CrossborderError, DivergedError
 from common.wire.trust import ANY, Trust
 from learner.ingest.ingest_process import IngestProcess
+from learner.loop.assembly import make_learner
 from learner.loop.intake import Intake
-from learner.loop.run import Result, Run
+from learner.loop.run import Result, Run, open_directory
 from learner.loop.summaries import actor_stats
 from learner.loop.trainer_metrics import TrainerCollector
 from learner.models.publisher import ModelPublisher
@@ -43,120 +46,122 @@ from learner.storage.origin import Origin
 
 log = logging.getLogger(__name__)
 LEAVE_SECONDS = 2.0
-"""For local actors to end: they have had ingest's grace, and nobody would take more items."""
+"""Local actors get this long to end. They have had ingest's grace already, and nobody would take more items."""
 
 
 @dataclass(frozen=True)
 class AsyncResult(Result):
-    """What a run with actors came to."""
+    """The outcome of a run with actors."""
 
     actors: list[ActorStat]
 
 
 class LearnerServer:
-    """Everything on the learner host, from configuration to summary. Use once, as a context manager.
+    """Everything on the learner host, from configuration to summary.
+
+    It is opened when constructed, and from then on actors can join. Use it once, as a context manager.
 
     Args:
         config: checked already.
-        local_actors: actor workers to run on this host.
-        resume: go on with the run in ``run_dir``, if there is one.
+        local_actors: number of actor workers to run on this host.
+        resume: resume the run in ``run_dir``, if there is one.
         origin: where a new run begins from.
 
     Raises:
-        CrossborderError: something could not be built, opened or listened on; what had begun is ended.
+        CrossborderError: something could not be built, opened or listened on; all that had begun is ended.
     """
 
     def __init__(
         self, config: RunConfig, local_actors: int = 0, *, resume: bool = False, origin: Origin | None = None
     ) -> None:
         self.config = config
-        self._resume, self._origin = resume, origin
-        self.failure: Exception | None = None
-        self._n_local_actors = local_actors
-        self._local_actors: ActorManager | None = None
-        self._stack = ExitStack()
-
-    def __enter__(self) -> LearnerServer:
-        with self._stack as stack:
-            self._start(stack)
+        self.failure: CrossborderError | None = None
+        """Why a part of the system cannot go on; None as long as all can."""
+        self.local_actors: ActorManager | None = None
+        with ExitStack() as stack:
+            directory, earlier = open_directory(config, stack, resume=resume, origin=origin)
+            self.run = run = stack.enter_context(Run(config, directory, earlier, origin=origin))
+            self.buffer, shared = run.buffer, directory.shared
+            # The files of a resumed run are there already, unless the run was in turns or from a dataset until now.
+            self.control = ControlBlock.open(shared, create=not (shared / "control").exists())
+            self.control.start(directory.identity.incarnation, self.buffer.sampled)
+            self.ratio = LiveRatio(self.control, RatioLimiter.of(config, run.memory.began))
+            self.actor_table = map_actor_table(shared, create=not (shared / "actors").exists())
+            self.publisher = _make_publisher(run)
+            self.learner = make_learner(
+                run,
+                earlier,
+                stack,
+                publish=self.publisher.publish,
+                show_life=self._show_life,
+                episodes=self.control.episode_record,
+            )
+            self.control.opt_steps = self.learner.opt_steps
+            self.ratio.begin(self.buffer.inserted, self.buffer.sampled)
+            self.learner.start()
+            # Parts end in the reverse order of these lines. Local actors start last but end after ingest, which takes
+            # their last items.
+            ending_local_actors = stack.enter_context(ExitStack())
+            self.ingest = self._start_ingest()
+            stack.callback(self.ingest.end, config.server.grace_seconds)
+            self.intake = Intake(
+                buffer=self.buffer,
+                ratio=self.ratio,
+                control=self.control,
+                bell=self.ingest.trainer_bell,
+                starvation_seconds=config.trainer.starvation_seconds,
+            )
+            self._metrics = self._serve_metrics()
+            stack.callback(self._metrics.close)
+            self._write_endpoints()
+            if local_actors:
+                address, trust = self.ingest.local_address, local_trust(config.server)
+                self.local_actors = ActorManager(address, local_actors, self.fail, trust)
+                ending_local_actors.callback(self.local_actors.stop_and_join, LEAVE_SECONDS)
             self._stack = stack.pop_all()
+
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exception: object) -> None:
         self._stack.close()
 
-    def _start(self, stack: ExitStack) -> None:
-        self._run = Run(self.config, stack, resume=self._resume, origin=self._origin)
-        self.buffer = self._run.buffer
-        self._publisher = self._make_shared()
-        self.learner = self._run.make_learner(
-            self._publisher.publish, stack, show_life=self._show_life, episodes=self.control.episode_record
-        )
-        self.control.opt_steps = self.learner.opt_steps
-        self.ratio.begin(self.buffer.inserted, self.buffer.sampled)
-        self.learner.start()
-        stack.callback(self._join_local_actors)
-        self._start_ingest(stack)
-        self._serve_metrics(stack)
-        if self._n_local_actors:
-            trust = local_trust(self.config.server)
-            self._local_actors = ActorManager(self.ingest.local_address, self._n_local_actors, self.fail, trust)
-
-    def _make_shared(self) -> ModelPublisher:
-        shared = self._run.dir.shared  # A run in turns or from a dataset has made none of these files.
-        self.control = ControlBlock.open(shared, create=not (shared / "control").exists())
-        self.control.start(self._run.dir.identity.incarnation, self.buffer.sampled)
-        self.ratio = LiveRatio(self.control, RatioLimiter.of(self.config, self._run.memory.began))
-        self.actor_table = map_actor_table(shared, create=not (shared / "actors").exists())
-        (shared / "models").unlink(missing_ok=True)  # Nobody reads those of an earlier life.
-        tensors, precision = self._run.parts.agent.model_info(), self.config.trainer.model_precision
-        return ModelPublisher(shared / "models", tensors, self.control.incarnation, precision)
-
-    def _start_ingest(self, stack: ExitStack) -> None:
-        config = self.config
+    def _start_ingest(self) -> IngestProcess:
+        config, run = self.config, self.run
         boot = {
             "config": config.model_dump(mode="json"),
-            "directory": str(self._run.dir.shared),
-            "run_id": self._run.dir.identity.run_id,
-            "columns": self._run.parts.schema.to_json(),
-            "model_bytes": self._publisher.blob_bytes,
+            "directory": str(run.dir.shared),
+            "run_id": run.dir.identity.run_id,
+            "columns": run.parts.schema.to_json(),
+            "model_bytes": self.publisher.blob_bytes,
             "listen": config.server.listen,
             "metrics_port": config.metrics.ingest_port,
         }
-        self.ingest = IngestProcess(boot, self.control, self.fail, config.server.hung_seconds)
-        stack.callback(self.ingest.end, config.server.grace_seconds)
-        stack.callback(self.ingest.announce_stop)
-        bell, starvation = self.ingest.trainer_bell, config.trainer.starvation_seconds
-        self.intake = Intake(
-            buffer=self.buffer, ratio=self.ratio, control=self.control, bell=bell, starvation_seconds=starvation
-        )
+        return IngestProcess(boot, self.control, self.fail, config.server.hung_seconds)
 
-    def _serve_metrics(self, stack: ExitStack) -> None:
-        config = self.config.metrics
+    def _serve_metrics(self) -> MetricsServer:
         collector = TrainerCollector(
-            self._run, self.learner, self._publisher, self.control, ratio=self.ratio, restarts=self._restarts
+            self.run, self.learner, self.publisher, self.control, ratio=self.ratio, restarts=self._count_restarts
         )
-        self._metrics = metrics = MetricsServer(collector, config, config.trainer_port)
-        stack.callback(metrics.close)
-        endpoints = {
-            "learner": self.ingest.address,
-            "trainer_metrics_port": metrics.port,
-            "ingest_metrics_port": self.ingest.metrics_port,
-        }
-        log.info("listening on %s; run directory %s", self.ingest.address, self._run.dir.path)
-        self._run.dir.write_json("endpoints.json", endpoints)  # Last: whoever waits for the file finds all there is.
+        return MetricsServer(collector, self.config.metrics, self.config.metrics.trainer_port)
 
-    def _restarts(self) -> dict[str, int]:
+    def _count_restarts(self) -> dict[str, int]:
         """How often each kind of child was started again."""
-        actors = self._local_actors.restarts if self._local_actors is not None else 0
+        actors = self.local_actors.restarts if self.local_actors is not None else 0
         return {"ingest": self.ingest.restarts, "evaluator": self.learner.scoring.restarts, "actor": actors}
 
-    def _join_local_actors(self) -> None:
-        if self._local_actors is not None:
-            self._local_actors.stop_and_join(LEAVE_SECONDS)
+    def _write_endpoints(self) -> None:
+        """Write ``endpoints.json`` when all its addresses answer, since others wait for the file."""
+        endpoints = {
+            "learner": self.ingest.address,
+            "trainer_metrics_port": self._metrics.port,
+            "ingest_metrics_port": self.ingest.metrics_port,
+        }
+        log.info("listening on %s; run directory %s", self.ingest.address, self.run.dir.path)
+        self.run.dir.write_json("endpoints.json", endpoints)
 
     def fail(self, error: CrossborderError) -> None:
-        """End training because a part of the system cannot go on."""
+        """End training because a part of the system cannot go on; from any thread."""
         log.error("%s", error)
         if self.learner.outcome is None:
             self.failure = error
@@ -167,26 +172,22 @@ class LearnerServer:
 
         Raises:
             CrossborderError: a part failed, the trainer starved, or ``final/`` could not be saved.
-            Exception: what the agent or the evaluator raised.
+            Exception: from the agent or the evaluator.
         """
         learner = self.learner
         try:
-            self._loop()
-        except Exception as error:  # noqa: BLE001 - raised again below, after an orderly end
-            self.failure = error
-            learner.request_stop()
-        try:
-            learner.finish(self.ingest.announce_stop)
-        except CrossborderError as error:
-            self.failure = self.failure or error
-        self.control.divergences += isinstance(self.failure, DivergedError)
-        if self.failure is None and learner.outcome is not None and learner.outcome.is_finish:
-            self._metrics.show_last()  # Prometheus has to know that the run has finished, and did not break off.
-        self._stack.close()
-        if self.failure is not None:
-            raise self.failure
-        result = self._run.result(learner)
-        return AsyncResult(**vars(result), actors=actor_stats(self.actor_table))
+            with learner.training(self.ingest.announce_stop):
+                self._loop()
+                if self.failure is not None:
+                    raise self.failure
+            if learner.outcome is not None and learner.outcome.is_finish:
+                self._metrics.show_last()  # Prometheus has to know that the run has finished, and did not break off.
+        except DivergedError:
+            self.control.divergences += 1
+            raise
+        finally:
+            self._stack.close()
+        return AsyncResult(**vars(self.run.make_result(learner)), actors=actor_stats(self.actor_table))
 
     def _loop(self) -> None:
         while self.learner.outcome is None:
@@ -194,9 +195,9 @@ class LearnerServer:
             if self.intake.may_sample() and self.learner.step():
                 self.control.sampled, self.control.opt_steps = self.buffer.sampled, self.learner.opt_steps
                 self.ingest.release_held()
-                self._publisher.settle()
+                self.publisher.settle()
             else:
-                self._publisher.settle(wait=True)  # It takes a moment, waiting for items may take seconds.
+                self.publisher.settle(wait=True)  # This takes a moment; waiting for items may take seconds.
                 self.intake.wait()
             self.learner.tick()
 
@@ -205,9 +206,8 @@ class LearnerServer:
         self.control.trainer_beats += 1
 
     def status(self) -> Status:
-        """One look at the run, from any thread."""
-        return Status.of(
-            self.config,
+        """The present figures of the run, from any thread."""
+        return self.run.make_status(
             self.learner,
             samples_per_insert=self.ratio.samples_per_insert,
             trainer_wait_seconds=self.control.trainer_wait_seconds,
@@ -217,10 +217,18 @@ class LearnerServer:
         )
 
 
-def local_trust(config: ServerConfig) -> Trust:
-    """What actors on this host need: they know the server's certificate itself, and show it where one is asked for.
+def _make_publisher(run: Run) -> ModelPublisher:
+    """A publisher with new slots: nobody reads the models of an earlier life."""
+    path, incarnation = run.dir.shared / "models", run.dir.identity.incarnation
+    path.unlink(missing_ok=True)
+    return ModelPublisher(path, run.parts.agent.model_info(), incarnation, run.config.trainer.model_precision)
 
-    They may build whatever the configuration names, since this process builds the same.
+
+def local_trust(config: ServerConfig) -> Trust:
+    """The trust of actors on this host.
+
+    They know the server's own certificate, and present it where the server asks for one. They may build any part that
+    the configuration names, since this process builds the same parts.
     """
     if config.tls is None:
         return Trust(allow=(ANY,))
@@ -235,8 +243,8 @@ def train_async(
 
     Args:
         config: the run.
-        local_actors: actor workers to run on this host; others may join at any time.
-        resume: go on with the run in ``run_dir``, if there is one.
+        local_actors: number of actor workers to run on this host; others may join at any time.
+        resume: resume the run in ``run_dir``, if there is one.
         origin: where a new run begins from.
 
     Raises:

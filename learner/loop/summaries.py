@@ -14,7 +14,7 @@ from learner.shared.actor_table import ActorState
 
 @dataclass(frozen=True)
 class AsyncTrainStat:
-    """The trainer's summary, in turns too; the time counts from the first published model."""
+    """The summary of training, for all three ways to train; the time counts from the first published model."""
 
     samples_per_sec: float
     duration: float

@@ -1,4 +1,4 @@
-"""The metrics of the trainer."""
+"""The metrics of the training process."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ from learner.shared.control import ControlBlock
 
 
 class TrainerCollector(Collector):
-    """What the trainer knows: steps, scores, records, replay, models, checkpoints, children.
+    """Collects the figures of steps, scores, records, replay, models, checkpoints and children for Prometheus.
 
     Args:
-        run: what is trained, and where it is kept.
+        run: opened.
         learner: of the run.
-        publisher: of its models.
+        publisher: of the run's models.
         control: shared with ingest.
-        ratio: in force.
-        restarts: how often each kind of child was started again.
+        ratio: the replay ratio in force.
+        restarts: counts how often each kind of child was started again.
     """
 
     def __init__(
@@ -59,8 +59,8 @@ class TrainerCollector(Collector):
 
     def _host(self) -> Iterable[Metric]:
         build = {"version": version("crossborder"), "python": platform.python_version(), "torch": torch.__version__}
-        yield info("crossborder_build_info", "What runs.", build)
-        yield info("crossborder_run_info", "Which run it is.", self._run_labels)
+        yield info("crossborder_build_info", "The versions of the software.", build)
+        yield info("crossborder_run_info", "The identity of the run.", self._run_labels)
         yield gauge("crossborder_disk_free_bytes", "Free for the run.", shutil.disk_usage(self._run.dir.path).free)
         yield counters("crossborder_child_restarts_total", "Children started again.", "child", self._restarts())
 

@@ -1,4 +1,4 @@
-"""What is recorded of the opt steps since the last record: means of the agent's records, and border's rates."""
+"""The values of a record: means of the agent's records over the opt steps since the last one, and border's rates."""
 
 from __future__ import annotations
 
@@ -11,13 +11,16 @@ from common.data import Record, Snapshot
 from common.interfaces import ReplayBuffer
 
 _FOLD = 256
+"""Values of a key that are collected before they are summed."""
 
 
 class RecordWindow:
-    """Collects values without reading them (a tensor on a GPU would stall the step) until ``means`` is asked.
+    """Collects the agent's records, and counts opt steps and items.
+
+    Values may be tensors on a GPU. Each is read only when it is summed, since reading one waits for the GPU.
 
     Args:
-        buffer: counts the samples.
+        buffer: counts the items that were inserted.
         clock: seconds, monotonic.
     """
 
@@ -27,18 +30,18 @@ class RecordWindow:
         self._sums: defaultdict[str, float] = defaultdict(float)
         self._counts: defaultdict[str, int] = defaultdict(int)
         self._opts, self._eval_seconds = 0, 0.0
-        self._before = 0.0, 0  # Seconds and samples of an earlier life.
+        self._before = 0.0, 0  # Seconds and items since the last record, in an earlier life of the run.
         self._started, self._inserted = clock(), buffer.inserted
 
     def start(self) -> float:
-        """Let time and samples count from now on; when that is."""
+        """Count time and items from now on; return the present time by the clock."""
         now = self._clock()
         seconds, samples = self._before
         self._started, self._inserted = now - seconds, self._buffer.inserted - samples
         return now
 
     def add(self, record: Record) -> None:
-        """One opt step, and what the agent says of it."""
+        """Count an opt step, and collect the agent's record of it."""
         self._opts += 1
         for key, value in record.items():
             pending = self._pending[key]
@@ -47,7 +50,7 @@ class RecordWindow:
                 self._fold(key)
 
     def leave_out(self, seconds: float) -> None:
-        """An evaluation took so long: it is not the loop's speed, though samples go on arriving meanwhile."""
+        """Leave the seconds of an evaluation out of opt steps per second, but not out of items per second."""
         self._eval_seconds += seconds
 
     def means(self) -> dict[str, float]:
@@ -59,7 +62,7 @@ class RecordWindow:
         return means
 
     def rates(self) -> dict[str, float]:
-        """Border's throughput keys since the last call."""
+        """Border's keys of throughput since the last call: ``samples`` are items that were inserted."""
         now, inserted = self._clock(), self._buffer.inserted
         seconds, samples = max(now - self._started, 1e-9), inserted - self._inserted
         rates = {
@@ -72,7 +75,7 @@ class RecordWindow:
         return rates
 
     def state(self) -> Snapshot:
-        """What has been collected since the last calls."""
+        """The sums, counts and times since the last calls of ``means`` and ``rates``."""
         self._fold_all()
         return Snapshot(
             {
@@ -86,7 +89,7 @@ class RecordWindow:
         )
 
     def restore(self, state: Snapshot) -> None:
-        """Go on collecting, from ``start`` on."""
+        """Add to the sums, counts and times of ``state``; time and items count again after ``start``."""
         values = state.values
         self._sums.update(values["sums"])
         self._counts.update(values["counts"])
@@ -99,7 +102,7 @@ class RecordWindow:
 
     def _fold(self, key: str) -> None:
         pending = self._pending[key]
-        for value in pending:  # One by one: the sum is the same to the last bit, whenever it is folded.
+        for value in pending:  # One by one, so that the sum is the same to the last bit however often it is folded.
             self._sums[key] += float(value)
         self._counts[key] += len(pending)
         pending.clear()

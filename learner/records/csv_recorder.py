@@ -1,4 +1,4 @@
-"""Where records go: a CSV file."""
+"""Records as rows of a CSV file, a run's ``metrics.csv``."""
 
 from __future__ import annotations
 
@@ -20,15 +20,18 @@ KEYS = (
     "eval_reward_min",
     "eval_reward_max",
 )
-"""Keys that the learner itself records; an agent's keys follow as they come."""
+"""The columns of every file, which the learner itself records; a column for each key of the agent follows."""
 
 
 class CsvRecorder:
-    """One row a record: ``opt_steps`` first, then a column per key; a key seen later starts the file anew.
+    """A ``Recorder`` that writes one row for each record: ``opt_steps``, then a column for each key.
+
+    A CSV file has one heading, so a key that first comes later rewrites the file with one column more.
 
     Args:
-        path: the file.
-        resume_at: a run goes on at this opt step: rows up to here stay, later ones never happened; None begins anew.
+        path: of the file.
+        resume_at: the opt step at which a resumed run goes on. Rows up to this step stay; the run takes the steps of
+            later rows again, so these rows are removed. None begins a new file.
     """
 
     def __init__(self, path: Path, resume_at: int | None = None) -> None:
@@ -36,21 +39,23 @@ class CsvRecorder:
         self._columns = ["opt_steps", *KEYS]
         rows: list[dict[str, str]] = []
         if resume_at is not None and path.exists():
-            rows = [row for row in self._read() if _is_until(row, resume_at)]
+            rows = [row for row in self._read() if _is_kept(row, resume_at)]
         self._rewrite(self._columns, rows)
 
     def _read(self) -> list[dict[str, str]]:
-        """All rows of the file; its columns become ours."""
+        """All rows of the file, whose columns become those of this recorder."""
         with self._path.open(newline="") as file:
             reader = csv.DictReader(file)
             self._columns = list(reader.fieldnames or self._columns)
             return list(reader)
 
     def _rewrite(self, columns: Sequence[str], rows: Sequence[Mapping[str, str]]) -> None:
-        """Put a file with these columns and rows in the place of the present one, and go on writing there.
+        """Replace the file by one with these columns and rows, and go on writing to the new file.
+
+        The new file is complete before it gets the old one's name: a kill leaves one of the two whole.
 
         Raises:
-            OSError: it cannot be written; the present one stays.
+            OSError: the new file cannot be written; the old one stays.
         """
         part = self._path.with_name(f".{self._path.name}.part")
         with part.open("w", newline="") as file:
@@ -83,6 +88,6 @@ class CsvRecorder:
         self._file.close()
 
 
-def _is_until(row: Mapping[str, str | None], opt_steps: int) -> bool:
-    """Whether a row is whole (a kill may have cut the last one off) and of no later step."""
+def _is_kept(row: Mapping[str, str | None], opt_steps: int) -> bool:
+    """Whether a row is of no later step than ``opt_steps`` and complete: a kill may have cut the last row off."""
     return None not in row.values() and int(row["opt_steps"] or 0) <= opt_steps

@@ -1,4 +1,4 @@
-"""The learning curve of a run, drawn from its ``metrics.csv``."""
+"""The learning curve of a run as a picture, from its ``metrics.csv``."""
 
 from __future__ import annotations
 
@@ -8,8 +8,18 @@ from pathlib import Path
 _NEEDED = ("seconds", "samples_total", "eval_reward", "eval_reward_min", "eval_reward_max")
 
 
-def draw_learning_curve(metrics: Path, picture: Path, title: str, target: float | None) -> bool:
-    """Draw evaluation return against wall-clock and against samples; False if nothing was evaluated."""
+def plot_learning_curve(metrics: Path, picture: Path, title: str, target: float | None) -> bool:
+    """Plot the evaluation return over wall-clock seconds and over samples.
+
+    Args:
+        metrics: the run's ``metrics.csv``.
+        picture: the PNG file to write.
+        title: above the picture.
+        target: a return at which a line is drawn; None draws none.
+
+    Returns:
+        Whether there is a picture; there is none of a run without evaluations.
+    """
     import matplotlib  # It takes a quarter of a second, which a run need not pay when it begins.
 
     matplotlib.use("Agg")

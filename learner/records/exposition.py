@@ -1,7 +1,7 @@
-"""Serving /metrics: prometheus-client's own server, with few connections and little time for each.
+"""Serves /metrics with prometheus-client's own server, which keeps few connections open and each for a short time.
 
-So strangers who can reach the port cannot use it against the process that it runs in: a new connection always gets in,
-in the place of the oldest, and the others take neither threads nor descriptors for long.
+A stranger who reaches the port can therefore not harm the process that serves it. A new connection always gets in: if
+there are too many, the oldest one is closed. No connection occupies a thread and a descriptor for long.
 """
 
 from __future__ import annotations
@@ -29,30 +29,30 @@ from common.wire.tls import read_authorities, read_pair
 log = logging.getLogger(__name__)
 MAX_CONNECTIONS: Final = 16
 SECONDS: Final = 5.0
-"""For a connection from its first byte to its last, the handshake of TLS included."""
+"""For a whole connection, from its first byte to its last, with the handshake of TLS."""
 LOOK_SECONDS: Final = 0.25
-"""Between two looks for connections whose time is over."""
+"""Between two searches for connections whose time is over."""
 FAILURES_LOGGED_EVERY: Final = 60.0
 LEAST_SCRAPE_SECONDS, MOST_SCRAPE_SECONDS = 1.0, 60.0
-"""Between two scrapes. Two that come sooner may be of two people who look; a slower scraper is not waited for."""
+"""Between two scrapes of one scraper. Sooner ones may come from two people, and nobody waits for a slower scraper."""
 _App: TypeAlias = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 
 
 class Scrapes:
-    """When the figures were scraped: told by the threads that answer, asked by another one."""
+    """The times of the last two scrapes. Threads that answer note them; the trainer waits for one."""
 
     def __init__(self) -> None:
         self._began = deque[float](maxlen=2)
         self._changed = threading.Condition()
 
     def note(self, began: float) -> None:
-        """A scrape that began at this second of the monotonic clock has its figures."""
+        """Note an answered scrape by the second of the monotonic clock at which it began."""
         with self._changed:
             self._began.append(began)
             self._changed.notify_all()
 
     def wait_for_next(self) -> bool:
-        """Wait for a scrape that begins now or later, if somebody scrapes regularly; whether there was one."""
+        """Wait for a scrape that begins now or later, if a scraper comes regularly; whether one came."""
         asked = time.monotonic()
         with self._changed:
             if len(self._began) < 2:
@@ -67,9 +67,9 @@ class MetricsServer:
     """Serves /metrics in threads of its own until ``close``.
 
     Args:
-        collector: what is served, beside the process's own figures.
-        config: the address to listen on, and certificates if it is encrypted; read once.
-        port: 0 takes a free one, None serves nothing.
+        collector: of the metrics; those of the process itself (CPU, memory, descriptors) are added.
+        config: the address to listen on, and the certificates for TLS, which are read once.
+        port: 0 takes a free port, None serves nothing.
 
     Raises:
         AddressError: the port is taken.
@@ -89,7 +89,7 @@ class MetricsServer:
                 f"metrics: cannot listen on {config.host}:{port}: {error.strerror}; "
                 "choose another port, or 0 for a free one"
             ) from error
-        self._server.set_app(_app_of(collector, self._scrapes))
+        self._server.set_app(_make_app(collector, self._scrapes))
         self.port = int(self._server.server_port)
         self._thread = threading.Thread(
             target=self._server.serve_forever, args=(LOOK_SECONDS,), name="metrics", daemon=True
@@ -97,7 +97,7 @@ class MetricsServer:
         self._thread.start()
 
     def show_last(self) -> None:
-        """Wait until the present figures have been scraped, for those who scrape at least once a minute."""
+        """Wait until the present values have been scraped, if a scraper comes at least once a minute."""
         if self._scrapes.wait_for_next():
             log.info("the last figures have been scraped")
 
@@ -108,8 +108,8 @@ class MetricsServer:
             self._thread.join(timeout=5)
 
 
-def _app_of(collector: Collector, scrapes: Scrapes) -> _App:
-    """What prometheus-client answers, in the format that is asked for, compressed if that is asked for."""
+def _make_app(collector: Collector, scrapes: Scrapes) -> _App:
+    """The WSGI application: prometheus-client's, which notes each scrape and survives a value that cannot be read."""
     registry = prometheus_client.CollectorRegistry()
     registry.register(collector)
     prometheus_client.ProcessCollector(registry=registry)
@@ -120,7 +120,7 @@ def _app_of(collector: Collector, scrapes: Scrapes) -> _App:
         began = time.monotonic()
         try:
             body: Iterable[bytes] = answer(environment, start)
-        except Exception as error:  # A figure that cannot be read ends neither training nor ingest.
+        except Exception as error:  # A value that cannot be read must end neither training nor ingest.
             missed = failures.due()
             if missed is not None:
                 log.error("metrics: a scrape failed (%d more)", missed, exc_info=error)
@@ -146,14 +146,14 @@ def _tls_context(tls: TlsConfig) -> ssl.SSLContext:
 
 class _Handler(WSGIRequestHandler):
     def log_message(self, *_: object) -> None:
-        """A scrape is no event."""
+        """Log nothing: a scrape every few seconds is no event."""
 
 
 class _Server(ThreadingWSGIServer):
     """Answers each connection in a thread, at most ``MAX_CONNECTIONS`` at one time.
 
-    One thread accepts connections and ends those whose time is over, by shutting down their sockets: the thread that
-    reads from or writes to such a socket gets an error and ends by itself.
+    The accepting thread also ends connections, by shutting down their sockets. It cannot end a thread, but the thread
+    that reads from or writes to such a socket gets an error and ends by itself.
     """
 
     request_queue_size = MAX_CONNECTIONS
@@ -162,21 +162,23 @@ class _Server(ThreadingWSGIServer):
         self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
         self._context = context
         self._open = dict[socket.socket, float]()
-        """When each connection began, the oldest first."""
-        self._lock = threading.Lock()  # The threads of connections take out of it what the accepting thread put in.
+        """The second at which each connection began, the oldest first."""
+        self._lock = (
+            threading.Lock()
+        )  # Guards _open: the accepting thread adds to it, a connection's thread removes from it.
         self._failures = LogThrottle(FAILURES_LOGGED_EVERY)
         super().__init__((host, port), _Handler)
 
     def get_request(self) -> tuple[socket.socket, Any]:
         try:
             connection, address = super().get_request()
-        except OSError as error:  # No descriptor is free. Until one is, this must not become a busy loop.
+        except OSError as error:  # No descriptor is free. The sleep below keeps serve_forever from a busy loop.
             missed = self._failures.due()
             if missed is not None:
                 log.warning("metrics: a connection could not be accepted: %s (%d more)", error.strerror, missed)
             time.sleep(LOOK_SECONDS)
             raise
-        if self._context is not None:  # The thread of the connection shakes hands, when it first reads.
+        if self._context is not None:  # The connection's own thread does the handshake when it first reads.
             connection = self._context.wrap_socket(connection, server_side=True, do_handshake_on_connect=False)
         with self._lock:
             self._open[connection] = time.monotonic()
@@ -185,7 +187,7 @@ class _Server(ThreadingWSGIServer):
         return connection, address
 
     def service_actions(self) -> None:
-        """Called by ``serve_forever`` in each round."""
+        """End connections whose time is over; ``serve_forever`` calls this in each round."""
         latest = time.monotonic() - SECONDS
         with self._lock:
             late = [connection for connection, began in self._open.items() if began < latest]
@@ -195,7 +197,9 @@ class _Server(ThreadingWSGIServer):
         for connection in connections:
             self._forget(connection)
             try:
-                socket.socket.shutdown(connection, socket.SHUT_RDWR)  # Below TLS, which is another thread's.
+                socket.socket.shutdown(
+                    connection, socket.SHUT_RDWR
+                )  # Not TLS's own shutdown: another thread uses its state.
             except OSError as error:
                 log.debug("metrics: a connection had ended: %s", error)
 
@@ -208,5 +212,5 @@ class _Server(ThreadingWSGIServer):
         super().shutdown_request(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002
-        """What goes wrong on a connection is the scraper's to tell."""
+        """Log at DEBUG: an error on one connection concerns only its scraper."""
         log.debug("metrics: a connection from %s failed", client_address, exc_info=True)

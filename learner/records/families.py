@@ -1,7 +1,7 @@
-"""Families of Prometheus metrics, read from counters when they are scraped: the hot paths do nothing for them.
+"""Prometheus metrics with their values at the moment of a scrape.
 
-Each process has its own registry and endpoint (``learner.records.exposition``).
-docs/metrics.md says what each metric means.
+The processes count in shared memory and plain attributes. A collector builds these families from the counts when it is
+scraped, so the hot paths pay nothing for metrics. docs/metrics.md says what each metric means.
 """
 
 from __future__ import annotations
@@ -12,22 +12,22 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 
 
 def counter(name: str, text: str, value: float) -> Metric:
-    """A counter as it stands; the name ends in ``_total``."""
+    """A counter; its name ends in ``_total``."""
     return CounterMetricFamily(name, text, value=value)
 
 
 def gauge(name: str, text: str, value: float | None) -> Metric:
-    """A gauge as it stands; None is no sample."""
+    """A gauge; for None it is exposed without a sample."""
     return GaugeMetricFamily(name, text, value=value)
 
 
 def counters(name: str, text: str, label: str, values: Mapping[str, float]) -> Metric:
-    """A counter for each value of one label."""
+    """A counter with a sample for each value of one label."""
     return _labelled(CounterMetricFamily(name, text, labels=[label]), values)
 
 
 def gauges(name: str, text: str, label: str, values: Mapping[str, float]) -> Metric:
-    """A gauge for each value of one label."""
+    """A gauge with a sample for each value of one label."""
     return _labelled(GaugeMetricFamily(name, text, labels=[label]), values)
 
 
@@ -38,7 +38,7 @@ def _labelled(family: CounterMetricFamily | GaugeMetricFamily, values: Mapping[s
 
 
 def info(name: str, text: str, labels: Mapping[str, str]) -> Metric:
-    """A gauge that is always 1; what there is to know is in its labels."""
+    """A gauge that is always 1 and has its information in its labels."""
     family = GaugeMetricFamily(name, text, labels=list(labels))
     family.add_metric(list(labels.values()), 1)
     return family

@@ -18,39 +18,65 @@ try:
 except ImportError as error:
     raise ImportError(f"{error}; pip install 'crossborder[mlflow]'") from error
 
+from common.interfaces import RunIdentity
+
 log = logging.getLogger(__name__)
+_TAG = "crossborder_run_id"
+"""The tag by which the MLflow run of a resumed run is found again."""
 PARAMS_PER_BATCH = 100
-"""The server takes no more in one request."""
+"""MLflow's limit for one request."""
 
 
 class MlflowRecorder:
     """A ``Recorder`` that writes every key as a metric over ``opt_steps``; the configuration becomes the parameters.
 
-    The MLflow run is named after the run's directory and ends when training does, however that was. Every record is one
-    request for which training waits.
+    The MLflow run is named after the run's directory and ends when training ends, also by an error. When the
+    run is resumed, the same MLflow run goes on. Each record is one request, and training waits for its answer.
 
     Args:
-        run_dir: of the run, with its ``config.yaml``.
-        tracking_uri: of an MLflow server, for example ``http://mlflow:5000``; None writes files to ``mlflow/`` in
-            ``run_dir``, the one store of mlflow-skinny that needs no server.
-        experiment: the MLflow experiment; made if there is none of this name.
+        run_dir: the run's directory, with its ``config.yaml``.
+        tracking_uri: of an MLflow server, for example ``http://mlflow:5000``. None writes files to ``mlflow/`` in
+            ``run_dir``; no other store of mlflow-skinny works without a server.
+        experiment: name of the MLflow experiment, which is created if it does not exist.
+        identity: of the run; None begins a new MLflow run each time.
 
     Raises:
-        MlflowException: the run cannot be begun; later failures are logged and training goes on.
+        MlflowException: the MLflow run cannot be created. Later failures are logged, and training goes on.
     """
 
-    def __init__(self, run_dir: Path, tracking_uri: str | None = None, experiment: str = "crossborder") -> None:
+    def __init__(
+        self,
+        run_dir: Path,
+        tracking_uri: str | None = None,
+        experiment: str = "crossborder",
+        *,
+        identity: RunIdentity | None = None,
+    ) -> None:
         if tracking_uri is None:
             tracking_uri = (run_dir / "mlflow").resolve().as_uri()
-            os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")  # Since MLflow 3 one has to ask for it.
+            os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")  # MLflow 3 refuses files without it.
         self._client = MlflowClient(tracking_uri)
         found = self._client.get_experiment_by_name(experiment)
         experiment_id = found.experiment_id if found else self._client.create_experiment(experiment)
-        self._run_id = self._client.create_run(experiment_id, run_name=run_dir.resolve().name).info.run_id
+        earlier = self._find_run(experiment_id, identity) if identity is not None else None
+        if earlier is not None:
+            self._run_id = earlier
+            self._client.update_run(earlier, status="RUNNING")
+            return  # Its parameters stay those of its first life, since MLflow takes no others.
+        tags = {_TAG: identity.run_id} if identity is not None else {}
+        self._run_id = self._client.create_run(experiment_id, tags=tags, run_name=run_dir.resolve().name).info.run_id
         config = yaml.safe_load((run_dir / "config.yaml").read_text())
         params = [Param(key, str(value)) for key, value in _flat(config)]
         for start in range(0, len(params), PARAMS_PER_BATCH):
             self._client.log_batch(self._run_id, params=params[start : start + PARAMS_PER_BATCH])
+
+    def _find_run(self, experiment_id: str, identity: RunIdentity) -> str | None:
+        """The id of the MLflow run of an earlier life of this run; None if none has its tag."""
+        if not identity.is_resumed:
+            return None
+        found = self._client.search_runs([experiment_id], f"tags.{_TAG} = '{identity.run_id}'", max_results=1)
+        run_id: str | None = found[0].info.run_id if found else None
+        return run_id
 
     def write(self, opt_steps: int, record: Mapping[str, float]) -> None:
         now = int(time.time() * 1000)
@@ -60,7 +86,7 @@ class MlflowRecorder:
             log.error("opt step %d: not recorded in MLflow: %s", opt_steps, error)
 
     def flush(self) -> None:
-        """Nothing is kept back."""
+        """Every record has been sent by ``write`` already."""
 
     def close(self) -> None:
         try:
@@ -70,7 +96,7 @@ class MlflowRecorder:
 
 
 def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """``("trainer.max_opts", 500)`` and so on; lists stay whole."""
+    """Nested values with their keys joined by dots, such as ``("trainer.max_opts", 500)``; lists stay whole."""
     for key, value in values.items():
         if isinstance(value, dict) and value:
             yield from _flat(value, f"{prefix}{key}.")

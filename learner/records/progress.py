@@ -1,4 +1,4 @@
-"""Live progress: bars and numbers in a terminal, a plain log line every few seconds elsewhere."""
+"""Progress of a run while it trains: a live display in a terminal, a log line every few seconds elsewhere."""
 
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from learner.records.status import Status, short
+from learner.records.status import Status, format_return
 
 log = logging.getLogger(__name__)
 LIVE_SECONDS, PLAIN_SECONDS = 0.5, 5.0
+"""Between two updates of the display, and between two log lines."""
 
 
 @contextmanager
@@ -49,15 +50,15 @@ def loading_progress(name: str, total: int, console: Console | None) -> Iterator
 
 
 class Progress:
-    """Shows ``snapshot()`` from a thread of its own while the context is open.
+    """Shows the status of a run while the context is open, from a thread of its own.
 
     Args:
-        snapshot: one look at the run.
-        console: draw on it if it is a terminal; None logs plain lines.
+        status: returns where the run stands now; that thread calls it while training goes on.
+        console: a terminal for the live display; None logs plain lines.
     """
 
-    def __init__(self, snapshot: Callable[[], Status], console: Console | None) -> None:
-        self._snapshot = snapshot
+    def __init__(self, status: Callable[[], Status], console: Console | None) -> None:
+        self._status = status
         self._console = console
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._run, name="progress", daemon=True)
@@ -75,17 +76,17 @@ class Progress:
     def _run(self) -> None:
         if self._console is None:
             while not self._closed.wait(PLAIN_SECONDS):
-                log.info("%s", self._snapshot().line())
+                log.info("%s", self._status().line())
             return
         with ExitStack() as stack:
             live = stack.enter_context(Live(console=self._console, auto_refresh=False))
             while not self._closed.wait(LIVE_SECONDS):
-                live.update(draw(self._snapshot()), refresh=True)
-            live.update(draw(self._snapshot()), refresh=True)
+                live.update(render(self._status()), refresh=True)
+            live.update(render(self._status()), refresh=True)
 
 
-def draw(status: Status) -> Group:
-    """The live display."""
+def render(status: Status) -> Group:
+    """The live display of a status: bars for opt steps and score, then the rates, then the fleet."""
     bars = Table.grid(padding=(0, 1))
     bars.add_row(
         Text(status.name, "bold"),
@@ -94,11 +95,11 @@ def draw(status: Status) -> Group:
     )
     if status.target_score is not None and math.isfinite(status.best_score):
         newest = status.record.get("eval_reward", math.nan)
-        # A bar needs a way from zero; a target such as -200 has none.
-        drawn = ProgressBar(status.target_score, max(0.0, status.best_score), width=40, complete_style="green")
+        # A bar grows from zero to the target; a target such as -200 gets the numbers alone.
+        bar = ProgressBar(status.target_score, max(0.0, status.best_score), width=40, complete_style="green")
         bars.add_row(
             "score",
-            drawn if status.target_score > 0 else "",
+            bar if status.target_score > 0 else "",
             f"best {status.best_score:.1f} of {status.target_score:g}, newest {newest:.1f}",
         )
     record = status.record
@@ -110,7 +111,7 @@ def draw(status: Status) -> Group:
     )
     loss = record.get("loss", record.get("loss_critic", math.nan))
     fleet = (
-        f"{status.actors_online} actors · return {short(status.return_mean)} · "
+        f"{status.actors_online} actors · return {format_return(status.return_mean)} · "
         f"policy lag {status.policy_lag:.0f} opt steps · loss {loss:.4g}"
     )
     return Group(bars, Text(flow, "cyan"), Text(fleet, "cyan"))

@@ -1,19 +1,13 @@
-"""One look at a run, for the terminal and for the scrape."""
+"""Where a run stands, as the terminal shows it and Prometheus scrapes it."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
-
-from common.config.run_config import RunConfig
-
-if TYPE_CHECKING:
-    from learner.loop.learner import Learner
 
 
 @dataclass(frozen=True)
 class Status:
-    """Where a run stands. Rates are in ``record``, the newest value of each recorded key."""
+    """Where a run stands at one moment. ``record`` has the newest value of each recorded key, rates among them."""
 
     name: str
     seconds: float
@@ -32,59 +26,26 @@ class Status:
     evaluations_skipped: int
     record: dict[str, float] = field(repr=False)
 
-    @classmethod
-    def of(
-        cls,
-        config: RunConfig,
-        learner: Learner,
-        *,
-        samples_per_insert: float | None,
-        trainer_wait_seconds: float,
-        actors_online: int,
-        return_mean: float,
-        policy_lag: float,
-    ) -> Status:
-        """A run as its learner stands now, and what only the way of training knows."""
-        buffer = learner.buffer
-        return cls(
-            name=config.name,
-            seconds=learner.seconds(),
-            opt_steps=learner.opt_steps,
-            max_opts=config.trainer.max_opts,
-            best_score=learner.best_score,
-            target_score=config.trainer.target_score,
-            inserted=buffer.inserted,
-            sampled=buffer.sampled,
-            replay_size=len(buffer),
-            samples_per_insert=samples_per_insert,
-            trainer_wait_seconds=trainer_wait_seconds,
-            actors_online=actors_online,
-            return_mean=return_mean,
-            policy_lag=policy_lag,
-            evaluations_skipped=learner.scoring.skipped,
-            record=learner.last_record,
-        )
-
     @property
     def replay_ratio(self) -> float:
-        """Items drawn per item inserted so far."""
+        """Items drawn per item inserted, since the run began."""
         return self.sampled / self.inserted if self.inserted else 0.0
 
     def line(self) -> str:
-        """All of it in one plain line."""
+        """The status as one line for a log."""
         rates = (self.record.get("opt_steps_per_sec", 0.0), self.record.get("samples_per_sec", 0.0))
         return (
             f"{self.seconds:.0f} s, opt step {self.opt_steps}/{self.max_opts}, {rates[0]:.0f} opt/s, "
-            f"{rates[1]:.0f} items/s, {self.actors_online} actors, return {short(self.return_mean)}, "
-            f"best evaluation {short(self.best_score)}, replay {self.replay_size} items, "
+            f"{rates[1]:.0f} items/s, {self.actors_online} actors, return {format_return(self.return_mean)}, "
+            f"best evaluation {format_return(self.best_score)}, replay {self.replay_size} items, "
             f"ratio {self.replay_ratio:.1f}, policy lag {self.policy_lag:.0f} opt steps"
         )
 
 
-def short(value: float | None) -> str:
-    """A return or score for people: one decimal, or its magnitude where an actor reports one of 38 digits.
+def format_return(value: float | None) -> str:
+    """Format a return or a score: with one decimal, or by its magnitude if it has many digits; None becomes a dash.
 
-    >>> short(141.25), short(3.4e38)
+    >>> format_return(141.25), format_return(3.4e38)
     ('141.2', '3.4e+38')
     """
     if value is None:

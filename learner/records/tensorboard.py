@@ -1,4 +1,4 @@
-"""Records as TensorBoard scalars, for those who have it open anyway: ``pip install 'crossborder[tensorboard]'``."""
+"""Records as TensorBoard scalars: ``pip install 'crossborder[tensorboard]'``."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class TensorBoardRecorder:
     """A ``Recorder`` that writes every key as a scalar over ``opt_steps``.
 
     Args:
-        run_dir: of the run; the event files go to ``tensorboard/`` in it.
+        run_dir: the run's directory; the event files go to ``tensorboard/`` in it.
     """
 
     def __init__(self, run_dir: Path) -> None:

@@ -119,7 +119,7 @@ def make_whole(memory: ReplayMemory, find_watermark: Callable[[], Watermark | No
 
     Args:
         memory: opened for writing, with ``checked=False``.
-        find_watermark: finds the watermark of the newest checkpoint; None if there is none. Called only if needed.
+        find_watermark: finds the watermark of the newest checkpoint, None if there is none; called only if needed.
 
     Raises:
         RunDirectoryError: an ingest process is still writing.
@@ -128,9 +128,7 @@ def make_whole(memory: ReplayMemory, find_watermark: Callable[[], Watermark | No
     if problem is None and memory.is_settled():
         memory.settle()
         return
-    cause = (
-        f"its header contradicts its other files ({problem})" if memory.is_settled() else "the host was started anew"
-    )
+    cause = f"its files contradict one another ({problem})" if memory.is_settled() else "the host was started anew"
     with holding_alone(memory.directory.parent):
         log.info("%s: %s: every batch is compared with its checksum", memory.directory, cause)
         watermark = find_watermark() or Watermark.of_nothing(memory)

@@ -15,6 +15,10 @@ from learner.replay.reader import ReplayReader
 class SharedReplay(ReplayBuffer, abc.ABC):
     """A ``ReplayBuffer`` whose items another process stores, and whose state checkpoints keep.
 
+    A buffer of your own derives from this class and chooses items in ``draw``. There ``_reader.bounds()`` gives the
+    first absolute index and the end of those that can be drawn, and ``_rng`` lets a resumed run draw what it would have
+    drawn. If draws depend on anything else, override ``state`` and ``restore`` too.
+
     Args:
         memory: read only here.
         seed: of the draws.
@@ -41,13 +45,27 @@ class SharedReplay(ReplayBuffer, abc.ABC):
     def __len__(self) -> int:
         return len(self._memory)
 
-    @abc.abstractmethod
     def batch(self, size: int) -> Items:
         """Draw ``size`` items with replacement; the arrays are valid until the next call.
 
         Raises:
             IndexError: there is nothing to draw from.
         """
+        more: set[str] = set()
+
+        def draw(n: int) -> Items:
+            index, beside = self.draw(n)
+            more.update(beside)
+            drawn = {**beside, "index": index}
+            # Excluded items are never learnt from: others are drawn in their places.
+            if len(self._memory.excluded) and len(bad := np.flatnonzero(self._memory.is_excluded(index))):
+                for name, column in draw(len(bad)).items():
+                    drawn[name][bad] = column
+            return drawn
+
+        drawn, items = self._reader.take(draw, size)
+        self.note_drawn(drawn["index"])
+        return {**items, **{name: drawn[name] for name in more}}
 
     @abc.abstractmethod
     def draw(self, size: int) -> tuple[Array, Items]:
@@ -60,9 +78,8 @@ class SharedReplay(ReplayBuffer, abc.ABC):
             IndexError: there is nothing to draw from.
         """
 
-    @abc.abstractmethod
     def update_priority(self, index: Array, td_error: Array) -> None:
-        """Give items ``[n]`` the priorities of their errors ``[n]``."""
+        """Give items ``[n]`` the priorities of their errors ``[n]``; by default, nothing changes."""
 
     def state(self) -> Snapshot:
         """All that later draws depend on, except the items."""

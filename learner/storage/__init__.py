@@ -1,1 +1,1 @@
-"""The run directory: saved models, states of training, resuming, backups."""
+"""The run directory: saved policies, checkpoints, resuming, backups."""

@@ -1,7 +1,7 @@
 """A copy of a run's directory from which the run can be resumed, made while a learner uses it or afterwards.
 
-The states come first and the replay last, since a resumed run keeps items that came after its state. Nothing in the
-run's own directory is written or locked.
+Checkpoints are copied first and the replay last, since a resumed run keeps items that came after its checkpoint.
+Nothing in the run's own directory is written or locked.
 """
 
 from __future__ import annotations
@@ -21,28 +21,27 @@ from learner.replay.memory import ReplayMemory
 from learner.replay.reader import ReplayReader
 from learner.replay.writer import ReplayWriter
 from learner.shared.durable import removing_unfinished, sync
-from learner.storage.checkpoint import SaveCounts
-from learner.storage.rundir import identity_of, states_in
-from learner.storage.training_state import StateFiles
+from learner.storage.rundir import list_states, read_identity
+from learner.storage.training_state import read_newest_state
 
 ROWS: Final = 1024
 """Items that are copied at a time."""
 TRIES: Final = 10
-"""How often a directory is copied anew because the learner has replaced it meanwhile."""
+"""A directory is copied anew this many times because the learner has replaced it meanwhile."""
 _COPIED: Final = 2
 """The incarnation of copied items: that of no actor, nor of a process that makes items for itself."""
 
 
 @dataclass(frozen=True)
-class Copied:
-    """What a copy holds."""
+class Backup:
+    """The opt step of a backup's checkpoint, and the number of items in its replay."""
 
     opt_steps: int
     items: int
 
 
-def back_up(run: Path, to: Path) -> Copied:
-    """Copy what a resumed run needs, and its policies; ``to`` is whole or not there.
+def back_up(run: Path, to: Path) -> Backup:
+    """Copy the policies of a run and the files that resuming it needs; ``to`` is complete or not there.
 
     Args:
         run: the run's directory.
@@ -50,7 +49,7 @@ def back_up(run: Path, to: Path) -> Copied:
 
     Raises:
         RunDirectoryError: ``to`` exists or cannot be written, or ``run`` is not the directory of a run that has begun.
-        CheckpointError: none of the run's states is whole.
+        CheckpointError: none of the run's checkpoints is whole.
     """
     if to.exists():
         raise RunDirectoryError(f"{to}: expected a new directory, found one that exists")
@@ -67,34 +66,29 @@ def back_up(run: Path, to: Path) -> Copied:
             sync(to.parent)
     except OSError as error:
         raise RunDirectoryError(f"{to}: {run} cannot be copied there: {error}") from error
-    return Copied(opt_steps, items)
+    return Backup(opt_steps, items)
 
 
 def _copy_files(run: Path, to: Path) -> int:
-    """Copy all but the replay; the opt step of the state."""
-    run_id = identity_of(run).run_id
+    """Copy all but the replay; return the opt step of the checkpoint."""
+    run_id = read_identity(run).run_id
     for name in ("config.yaml", "run.json", "metrics.csv"):
         shutil.copy(run / name, to / name)
     for name in ("best", "final"):
         if (run / name).exists():
-            _copy_newest(partial(_alone, run / name), to)
-    _copy_newest(partial(states_in, run), to / "checkpoints")
-    found = StateFiles(to / "checkpoints", {"run_id": run_id}, 1, SaveCounts()).newest()
-    if found is None:
+            _copy_newest(partial(list, [run / name]), to)
+    _copy_newest(partial(list_states, run), to / "checkpoints")
+    state = read_newest_state(to / "checkpoints", run_id)
+    if state is None:
         raise RunDirectoryError(f"{run}: expected a state of training in checkpoints/, found none")
-    opt_steps: int = found[1]["learner"]["moment"]["opt_steps"]
-    return opt_steps
-
-
-def _alone(path: Path) -> list[Path]:
-    return [path]
+    return state.opt_steps
 
 
 def _copy_newest(candidates: Callable[[], Iterable[Path]], to: Path) -> None:
-    """Copy the first of the directories there are, whole.
+    """Copy the first of the directories that ``candidates`` lists, whole.
 
-    A learner replaces such a directory by another of its name, or removes it. So the copy goes through a descriptor of
-    the directory, which stays with it under any name, and is made anew if a file is no longer there.
+    Meanwhile the learner may put another directory in its place, or remove it. So the copy goes through a descriptor,
+    which stays with the directory under any name. If a file is no longer there, the copy is made anew.
     """
     for _ in range(TRIES):
         path = next(iter(candidates()), None)
@@ -115,9 +109,9 @@ def _copy_newest(candidates: Callable[[], Iterable[Path]], to: Path) -> None:
 
 
 def _copy_replay(source: Path, to: Path) -> int:
-    """Copy the items that are whole, in order and under their own numbers; how many there are.
+    """Copy the items that are whole, in order and under their own indices; return their number.
 
-    Where actors overwrite the oldest items faster than they are copied, the copy begins anew with later ones.
+    Where actors overwrite the oldest items before they are copied, the copy begins anew with later items.
     """
     memory, later = ReplayMemory.open_saved(source), 0
     while True:
@@ -133,7 +127,7 @@ def _copy_replay(source: Path, to: Path) -> int:
             began=begin,
         )
         if _copy_items(memory, copy, begin, end):
-            copy.close()  # It is whole on whatever host it is opened.
+            copy.close()  # Then any host can open it without comparing checksums.
             return len(copy)
         shutil.rmtree(to)
         later = max(ROWS, 2 * later)

@@ -1,4 +1,4 @@
-"""Saved models: ``best/``, ``{opt_steps}/`` and ``final/``, each complete or not there.
+"""Saved policies: ``best/``, ``{opt_steps}/`` and ``final/``, each complete or not there.
 
 A checkpoint is a directory with ``model.safetensors`` and ``meta.json``; the meta data names environment and agent,
 so a policy can be loaded without the run's configuration.
@@ -33,7 +33,7 @@ from learner.shared.durable import old_of, put_in_place, removing_unfinished
 
 @dataclass
 class SaveCounts:
-    """What was saved so far, from any thread: ``best``, ``final`` and ``periodic`` policies, states to resume from."""
+    """Counts saves from any thread: ``best``, ``final`` and ``periodic`` policies, and the ``state`` of the run."""
 
     kinds: Counter[str] = field(default_factory=lambda: Counter(best=0, final=0, periodic=0, state=0))
     failures: int = 0
@@ -42,8 +42,8 @@ class SaveCounts:
     """When the last of each kind was complete, in Unix seconds."""
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def saved(self, name: str) -> None:
-        """A checkpoint of this name is complete."""
+    def count(self, name: str) -> None:
+        """Count the checkpoint of this name, which is complete now."""
         kind = name if name in self.kinds else "periodic"
         with self._lock:
             self.kinds[kind] += 1
@@ -51,7 +51,7 @@ class SaveCounts:
 
     @contextmanager
     def timed(self) -> Iterator[None]:
-        """Count the time of a save, and whether it failed."""
+        """Count the time of the save in this context, and whether it failed."""
         began, failed = time.perf_counter(), 1
         try:
             yield
@@ -67,10 +67,10 @@ class Checkpoints:
     """Saves an agent under the run directory.
 
     Args:
-        directory: where the checkpoints go.
-        config: what was built; written into every checkpoint.
+        directory: of the run.
+        config: names the parts from which ``load_agent`` builds the agent; written into every checkpoint.
         run_id: written into every checkpoint.
-        evaluator: what scores the run's policies; written into every checkpoint, for ``policy-eval``.
+        evaluator: scores the run's policies; written into every checkpoint, for ``policy-eval``.
         guard: called before each write; raises a CheckpointError if the directory is no longer the run's.
     """
 
@@ -85,13 +85,15 @@ class Checkpoints:
         """Write a checkpoint and put it in the place of one of the same name.
 
         Raises:
-            CheckpointError: it cannot be written; what was there before is still there.
+            CheckpointError: it cannot be written; the checkpoint before is still there.
         """
         with removing_unfinished(self.directory / f".{name}.part") as draft:
             return self.keep(self.draft(draft.name, agent, **meta), name)
 
     def draft(self, name: str, agent: Agent, **meta: Any) -> Path:
-        """Write a checkpoint that need not last: a power cut may take it (syncing is two thirds of what saving costs).
+        """Write a checkpoint that is not synced to disk, since syncing takes two thirds of the time of a save.
+
+        A power cut may take it.
 
         Raises:
             CheckpointError: it cannot be written.
@@ -109,24 +111,25 @@ class Checkpoints:
         return draft
 
     def keep(self, draft: Path, name: str, **meta: Any) -> Path:
-        """Make a draft the checkpoint of this name, with further meta data; from now on it lasts.
+        """Make a draft the checkpoint of this name, with further meta data; from now on it outlasts a power cut.
 
-        A kill leaves the new one or the one before, at worst under its old name, where ``load_agent`` finds it.
+        A kill leaves the new checkpoint or the one before. At worst the one before has its interim name, under which
+        ``load_agent`` finds it too.
 
         Raises:
-            CheckpointError: it cannot be kept; what was there before is still there.
+            CheckpointError: it cannot be kept; the checkpoint before is still there.
         """
         target = self.directory / name
         with self._writing(target):
             if meta:
                 _write_meta(draft, {**_read_meta(draft), **meta})
             put_in_place(draft, target)
-        self.counts.saved(name)
+        self.counts.count(name)
         return target
 
     @contextmanager
     def _writing(self, path: Path) -> Iterator[None]:
-        """Count time and failures; what goes wrong becomes a CheckpointError that names the path."""
+        """Count time and failures of a save; raise its errors as a CheckpointError that names the path."""
         with self.counts.timed():
             if self.guard is not None:
                 self.guard()
@@ -135,16 +138,17 @@ class Checkpoints:
             except (OSError, ValueError, SafetensorError, RuntimeError) as error:
                 raise CheckpointError(f"{path}: cannot be saved: {error}") from error
 
-    def best_score(self) -> float:
-        """The score of ``best/``; minus infinity if there is none that can be read."""
-        try:
-            return float(load_params(self.directory / "best")[1]["score"])
-        except (CheckpointError, LookupError, TypeError, ValueError):
-            return -math.inf
-
     def discard(self, name: str) -> None:
         """Remove a checkpoint or a draft, if there is one."""
         shutil.rmtree(self.directory / name, ignore_errors=True)
+
+
+def read_best_score(run: Path) -> float:
+    """The score of ``best/`` in a run's directory; minus infinity if there is none that can be read."""
+    try:
+        return float(load_params(run / "best")[1]["score"])
+    except (CheckpointError, LookupError, TypeError, ValueError):
+        return -math.inf
 
 
 def _write_meta(directory: Path, meta: dict[str, Any]) -> None:

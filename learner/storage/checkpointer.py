@@ -1,63 +1,51 @@
-"""Keeping the state of training, so that a run can be resumed: copied by the trainer, written by a thread beside it.
+"""Taking checkpoints while training goes on: the trainer copies its state, and a thread writes the copy.
 
-The thread syncs the replay's files too, so that after a power cut state and replay fit together.
+The thread also syncs the files of the replay, so that after a power cut checkpoint and replay fit together.
 """
 
 from __future__ import annotations
 
-import json
 import logging
 import math
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
-from typing import Final, Protocol
+from typing import Final
 
 import torch
 
-from common.data import Snapshot
-from common.errors import CheckpointError
-from common.interfaces import Agent, TrainingState
+from common.interfaces import Agent
 from common.process.clocks import Deadline
 from learner.replay.memory import ReplayMemory
 from learner.replay.recovery import Watermark
 from learner.shared.durable import WITHOUT_CHECKPOINT, logging_write_errors
 from learner.storage.moment import Moment
-from learner.storage.training_state import StateFiles, StateOfRun
+from learner.storage.resume import Resumable
+from learner.storage.training_state import RunState, StateFiles
 
 log = logging.getLogger(__name__)
 WRITE_SECONDS: Final = 60.0
-"""The last state gets so long to be written."""
-AGENT: Final = "agent."
-"""Names of the agent's tensors in a state begin so."""
+"""At the end of training, the wait for the thread that writes is at most this long."""
 WINDOW: Final = "window"
 """The name of the part that collects losses until they are recorded."""
 
 
-class Resumable(Protocol):
-    """A part of a run beside the agent that a resumed run takes up again."""
-
-    def state(self) -> Snapshot:
-        """What it needs for that; arrays may be live."""
-
-    def restore(self, state: Snapshot) -> None:
-        """Go on as ``state`` says."""
-
-
 class Checkpointer:
-    """Training waits while a state is copied, not while it is written; the replay is never copied, it lies in files.
+    """Takes a checkpoint whenever one is due. The replay is never copied: it lies in files already.
 
-    One state is written at a time; another that is due meanwhile is taken when that is done.
+    Training waits while the state is copied, not while the copy is written. One copy is written at a time; a checkpoint
+    that becomes due meanwhile is taken when the writing has ended.
 
     Args:
-        files: take the states.
+        files: write the checkpoints.
         agent: learns.
-        parts: all else, by name.
-        device: it learns on.
-        seconds: between two states; None takes the last one only.
-        items: a state is taken after so many as well, and training waits for the one before; None does not count them.
-        replay: synced before each state is written; None where there is none to resume from.
+        parts: all other parts with a state, by name.
+        device: the agent learns on it.
+        newest: the moment of the newest checkpoint there is; the next one needs another opt step.
+        seconds: between two checkpoints; None takes one only when training ends.
+        items: a checkpoint is also due after this many new items, and then training waits for the one that is being
+            written. None does not count items.
+        replay: synced before each checkpoint is written; None where there is no replay in files.
         clock: seconds, monotonic.
     """
 
@@ -68,32 +56,31 @@ class Checkpointer:
         parts: Mapping[str, Resumable],
         device: str,
         *,
+        newest: Moment,
         seconds: float | None,
         items: int | None = None,
         replay: ReplayMemory | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._files, self._agent, self._parts, self._device = files, agent, parts, torch.device(device)
-        self._replay = replay
+        self._newest, self._replay = newest, replay
         self._seconds, self._clock = math.inf if seconds is None else seconds, clock
         self._items = math.inf if seconds is None or items is None else items
         self._next = Deadline(self._seconds, clock)
         self._writing: threading.Thread | None = None
-        self._newest = Moment(0, 0, 0.0)
         if type(agent).training_state is Agent.training_state:
             log.info("%s has no training_state(): --resume restores its save_params() only", type(agent).__name__)
 
-    def begin(self, moment: Moment) -> None:
-        """Write the first state of a new run: however early the run is killed, there is one to go on from.
+    def write_first(self) -> None:
+        """Write the first checkpoint of a new run: however early the run is killed, it can be resumed from this one.
 
         Raises:
             CheckpointError: it cannot be written.
         """
-        self._newest = moment
-        self._files.write(self.copy(moment, -math.inf))
+        self._files.write(self.copy(self._newest, -math.inf))
 
     def tick(self, moment: Moment, best_score: float) -> None:
-        """Between two opt steps: take a state if one is due."""
+        """Between two opt steps: take a checkpoint if one is due."""
         if moment.samples_total - self._newest.samples_total >= self._items:
             self._wait()
             self._take(moment, best_score)
@@ -101,72 +88,23 @@ class Checkpointer:
             self._take(moment, best_score)
 
     def finish(self, moment: Moment, best_score: float) -> None:
-        """Take the last state and wait until it is written."""
+        """Take the last checkpoint and wait until it is written."""
         self._wait()
         self._take(moment, best_score)
         self._wait()
 
     def _take(self, moment: Moment, best_score: float) -> None:
-        if moment.opt_steps > self._newest.opt_steps and not self._is_writing():
+        is_writing = self._writing is not None and self._writing.is_alive()
+        if moment.opt_steps > self._newest.opt_steps and not is_writing:
             self._newest, self._next = moment, Deadline(self._seconds, self._clock)
             state = self.copy(moment, best_score)
             self._writing = threading.Thread(target=self._write, args=(state,), name="checkpoint", daemon=True)
             self._writing.start()
 
-    def copy(self, moment: Moment, best_score: float) -> StateOfRun:
-        """The state as it is now, on the CPU: all of a checkpoint that training waits for."""
-        agent, parts = self._agent.training_state(), {name: part.state() for name, part in self._parts.items()}
-        score = best_score if math.isfinite(best_score) else None
-        tensors = {f"{AGENT}{name}": tensor for name, tensor in agent.tensors.items()}
-        for part, state in parts.items():
-            tensors |= {f"{part}.{name}": torch.from_numpy(array) for name, array in state.arrays.items()}
-        tensors |= self._torch_states()
-        values = {
-            "agent": agent.values,
-            "learner": {"moment": asdict(moment), "best_score": score},
-            **{name: state.values for name, state in parts.items()},
-        }
-        copied = {name: tensor.detach().to("cpu", copy=True) for name, tensor in tensors.items()}
-        return StateOfRun(moment.opt_steps, score, copied, json.dumps(values))
-
-    def restore(self) -> tuple[Moment, float]:
-        """Restore everything from the newest state; its moment and best score.
-
-        A part that the state does not know, as of a run that was not in turns, is left as it is.
-
-        Raises:
-            CheckpointError: there is no state, none is whole, or it is that of another agent.
-        """
-        saved = self._files.newest()
-        if saved is None:
-            raise CheckpointError(f"{self._files.directory}: expected a state of training, found none")
-        tensors, values = saved
-        self._agent.load_training_state(TrainingState(below(AGENT, tensors), values["agent"]))
-        for name, part in self._parts.items():
-            if name in values:
-                arrays = {key: tensor.numpy() for key, tensor in below(f"{name}.", tensors).items()}
-                part.restore(Snapshot(values[name], arrays))
-        for name, state in tensors.items():
-            self._set_torch_state(name, state)
-        moment, score = Moment(**values["learner"]["moment"]), values["learner"]["best_score"]
-        self._newest = moment
-        return moment, -math.inf if score is None else score
-
-    def _torch_states(self) -> dict[str, torch.Tensor]:
-        """Torch's own random generators, from which a user's network may draw."""
-        states = {"torch.cpu": torch.get_rng_state()}
-        if self._device.type == "cuda":
-            states["torch.cuda"] = torch.cuda.get_rng_state(self._device)
-        return states
-
-    def _set_torch_state(self, name: str, state: torch.Tensor) -> None:
-        if name == "torch.cpu":
-            torch.set_rng_state(state)
-        elif name == "torch.cuda" and self._device.type == "cuda":
-            torch.cuda.set_rng_state(state, self._device)
-
-    def _is_writing(self) -> bool:
-        return self._writing is not None and self._writing.is_alive()
+    def copy(self, moment: Moment, best_score: float) -> RunState:
+        """Copy the present state to the CPU; training waits for nothing else of a checkpoint."""
+        parts = {name: part.state() for name, part in self._parts.items()}
+        return RunState.take(moment, best_score, self._agent.training_state(), parts, self._device)
 
     def _wait(self) -> None:
         if self._writing is not None:
@@ -174,17 +112,21 @@ class Checkpointer:
             if self._writing.is_alive():
                 log.error("a checkpoint is not written after %g s", WRITE_SECONDS)
 
-    def _write(self, state: StateOfRun) -> None:
-        """Write it, unless training has diverged and the next record will tell: a resumed run would diverge again."""
-        bad = diverged(state)
+    def _write(self, state: RunState) -> None:
+        """Write a checkpoint, in the thread.
+
+        Training may have diverged although no record has shown it yet. Then nothing is written, because a run that is
+        resumed from this checkpoint would diverge again.
+        """
+        bad = find_divergence(state)
         if bad:
             log.error("opt step %d: no checkpoint is written: expected finite values in %s", state.opt_steps, bad)
             return
         with logging_write_errors(WITHOUT_CHECKPOINT):
-            self._files.write(state, self._synced())
+            self._files.write(state, self._sync_replay())
 
-    def _synced(self) -> Watermark | None:
-        """How far the replay is on disk. It is looked at first: what it says of then is on disk once all is synced."""
+    def _sync_replay(self) -> Watermark | None:
+        """Sync the replay and say how far it was. The watermark is taken first, so all that it names is on disk."""
         if self._replay is None:
             return None
         watermark = Watermark.of(self._replay)
@@ -192,14 +134,9 @@ class Checkpointer:
         return watermark
 
 
-def diverged(state: StateOfRun) -> str:
-    """Names of the agent's tensors that hold NaN and of the losses that are not finite; empty if training is sound."""
-    tensors = below(AGENT, state.tensors)
+def find_divergence(state: RunState) -> str:
+    """Name the agent's tensors that hold NaN and the losses that are not finite; empty if there are none."""
+    tensors, window = state.agent().tensors, state.part(WINDOW)
     names = [name for name, tensor in tensors.items() if tensor.is_floating_point() and bool(tensor.isnan().any())]
-    losses = json.loads(state.values).get(WINDOW, {"sums": {}})["sums"]
+    losses = window.values["sums"] if window is not None else {}
     return ", ".join(names + [name for name, value in losses.items() if not math.isfinite(value)])
-
-
-def below(prefix: str, tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """The tensors whose names begin with ``prefix``, without it."""
-    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}

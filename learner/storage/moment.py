@@ -1,4 +1,4 @@
-"""A moment of training, by which models, scores and checkpoints are dated."""
+"""A moment of training, which dates scores, records, saved policies and checkpoints."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Moment:
-    """A point of training: what a checkpoint was saved at, a record written for, a score earned."""
+    """A moment of training, counted over all lives of the run."""
 
     opt_steps: int
     samples_total: int
+    """Items ever stored in the replay."""
     seconds: float

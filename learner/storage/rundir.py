@@ -1,4 +1,4 @@
-"""The run directory: made for one run, locked while a learner uses it, taken up again when the run is resumed."""
+"""The run directory: made for one run, locked while a learner uses it, opened again when the run is resumed."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Final
 
 from common.errors import CheckpointError, RunDirectoryError
+from common.interfaces import RunIdentity
 from learner.shared.durable import old_of, replace_text
 
 _SHARED: Final = ("replay", "control", "actors", "models", "quarantine-trainer.json", "quarantine-ingest.json")
@@ -22,16 +23,16 @@ _SHARED: Final = ("replay", "control", "actors", "models", "quarantine-trainer.j
 
 
 def default_run_dir(name: str) -> Path:
-    """A new name under ``runs/``, also for two runs that begin in the same second."""
+    """Make up a new name under ``runs/``; two runs that begin in the same second get different ones."""
     return Path("runs") / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
 
 
 @contextmanager
 def reading(path: Path) -> Iterator[None]:
-    """Read an earlier run's directory; no learner uses it meanwhile.
+    """Lock the directory of an earlier run for reading: no learner can use it meanwhile.
 
     Raises:
-        RunDirectoryError: a learner is using it, or it is no run's directory.
+        RunDirectoryError: a learner uses the directory, or it is no run's directory.
     """
     try:
         lock = os.open(path / "lock", os.O_RDONLY)
@@ -51,30 +52,21 @@ def _lock(fd: int, kind: int, path: Path) -> None:
         raise RunDirectoryError(f"{path}: another learner is using this run directory") from None
 
 
-@dataclass(frozen=True)
-class RunIdentity:
-    """Which run it is, and how many times it has been started: 1, 2, 3."""
-
-    run_id: str
-    incarnation: int
-    origin: Mapping[str, Any] | None = None
-    """Where the run began from (``Origin.record``); None for a run that began from nothing."""
-
-
 class RunDir:
-    """A fresh directory with private permissions, or that of a run that is to go on.
+    """The directory of a run, new or resumed; only its owner may look inside, and only one learner may use it.
 
-    A first start makes ``shared/``, then ``config.yaml``, then a first state in ``checkpoints/``, and ``run.json``
-    last. So a directory with none of the last two, nor other work, is that of a start that was killed: begun anew.
+    A first start makes ``shared/``, then ``config.yaml``, then a first checkpoint in ``checkpoints/``, and ``run.json``
+    last. So a directory that has neither of the last two, nor other work of a run, is left from a start that was
+    killed. The run begins anew in such a directory.
 
     Args:
-        path: where it is.
-        resume: go on with the run in it, if there is one.
-        origin: where a new run begins from.
+        path: of the directory.
+        resume: resume the run in the directory, if there is one.
+        origin: where a new run begins from (``Origin.record``).
 
     Raises:
-        RunDirectoryError: it cannot be made, another learner uses it, it holds a run although none is to be resumed, or
-            one that cannot be.
+        RunDirectoryError: the directory cannot be made, another learner uses it, it holds a run although none is to be
+            resumed, or it holds a run that cannot be resumed.
     """
 
     def __init__(self, path: Path, *, resume: bool = False, origin: Mapping[str, Any] | None = None) -> None:
@@ -87,25 +79,25 @@ class RunDir:
             self._lock = os.open(path / "lock", os.O_RDWR | os.O_CREAT, 0o600)
             try:
                 _lock(self._lock, fcntl.LOCK_EX, self.path)
-                self._take_up(resume)
+                self._claim_or_resume(resume)
             except BaseException:
                 os.close(self._lock)
                 raise
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        """Around whatever writes here.
+        """A context for everything that writes to the directory.
 
         Raises:
-            RunDirectoryError: for an OSError.
+            RunDirectoryError: in the place of an OSError.
         """
         try:
             yield
         except OSError as error:
             raise RunDirectoryError(f"{self.path}: cannot be written: {error.strerror}") from error
 
-    def _take_up(self, resume: bool) -> None:
-        work = work_in(self.path)
+    def _claim_or_resume(self, resume: bool) -> None:
+        work = find_work(self.path)
         if not work:
             self._claim()
         elif resume:
@@ -117,7 +109,7 @@ class RunDir:
             )
 
     def _claim(self) -> None:
-        """Begin anew, after sweeping up what a start that was killed has left."""
+        """Begin a new run, after removing the files of a start that was killed."""
         if self.shared.exists():
             names = {path.name.removeprefix(".").removesuffix(".part") for path in self.shared.iterdir()}
             strange = sorted(names.difference(_SHARED))
@@ -127,22 +119,22 @@ class RunDir:
         self.shared.mkdir()
 
     def _resume(self, work: Sequence[str]) -> None:
-        if not states_in(self.path):
+        if not list_states(self.path):
             raise RunDirectoryError(
                 f"{self.path}: cannot be resumed: found {', '.join(work)}, but no state of training in checkpoints/; "
                 f"put checkpoints/ back, or begin a new run from the saved policy (--from {self.path} --run-dir NEW)"
             )
-        before = identity_of(self.path)
+        before = read_identity(self.path)
         self.identity = replace(before, incarnation=before.incarnation + 1)
         self.shared.mkdir(exist_ok=True)
         (self.path / "endpoints.json").unlink(missing_ok=True)
 
     @property
     def is_resumed(self) -> bool:
-        return self.identity.incarnation > 1
+        return self.identity.is_resumed
 
     def begin(self) -> None:
-        """From here on the run can be resumed, and no later start of it will have this incarnation."""
+        """Write ``run.json``: from now on the run can be resumed, and a later start has another incarnation."""
         self.write_text("run.json", json.dumps(asdict(self.identity), indent=2) + "\n")
         self._has_begun = True
 
@@ -150,7 +142,7 @@ class RunDir:
         """See that the directory at ``path`` is still the one that this learner has locked.
 
         Raises:
-            CheckpointError: it was renamed, removed or replaced; whatever is there now is not to be written to.
+            CheckpointError: it was renamed, removed or replaced, so nothing may be written to ``path``.
         """
         try:
             is_ours = os.path.samestat((self.path / "lock").stat(), os.fstat(self._lock))
@@ -163,28 +155,29 @@ class RunDir:
             )
 
     def write_text(self, name: str, text: str) -> None:
-        """Written whole or not at all; it lasts."""
+        """Write a file whole or not at all; it outlasts a power cut."""
         with self.writing():
             replace_text(self.path / name, text)
 
     def write_json(self, name: str, value: object) -> None:
-        """Written whole or not at all: somebody may be waiting for the file."""
+        """Write a file whole or not at all, so that whoever waits for the file never reads half of it."""
         self.write_text(name, json.dumps(value, indent=2) + "\n")
 
     def close(self) -> None:
-        """Give the lock back; a run that never began leaves none behind that would have to be removed."""
+        """Give the lock back. A run that never began leaves nothing behind that keeps a later start from beginning."""
         if not (self._has_begun or self.is_resumed):
+            (self.path / "config.yaml").unlink(missing_ok=True)  # Alone, it would be taken for that of a run.
             shutil.rmtree(self.shared, ignore_errors=True)
         os.close(self._lock)
 
 
 def require_free(path: Path) -> None:
-    """See that no learner uses a run directory, before anything expensive is begun.
+    """See that no learner uses a run directory, before anything expensive begins.
 
     Raises:
-        RunDirectoryError: one does.
+        RunDirectoryError: a learner uses it.
     """
-    with suppress(FileNotFoundError, NotADirectoryError, PermissionError):  # ``RunDir`` says what is wrong with it.
+    with suppress(FileNotFoundError, NotADirectoryError, PermissionError):  # ``RunDir`` reports such a directory.
         lock = os.open(path / "lock", os.O_RDONLY)
         try:
             _lock(lock, fcntl.LOCK_SH, path)
@@ -192,30 +185,30 @@ def require_free(path: Path) -> None:
             os.close(lock)
 
 
-def work_in(path: Path) -> list[str]:
-    """What there is in a directory that only a run that has begun leaves there; empty if there is nothing to lose."""
+def find_work(path: Path) -> list[str]:
+    """The names of files and directories that only a run that has begun leaves behind; empty if there are none."""
     found = [name for name in ("run.json",) if (path / name).exists()]
     found += [f"{name}/" for name in ("best", "final") if (path / name).exists() or old_of(path / name).exists()]
-    found += ["checkpoints/"] * bool(states_in(path))
-    found += [f"{periodic.name}/" for periodic in _numbered(path)]
+    found += ["checkpoints/"] * bool(list_states(path))
+    found += [f"{periodic.name}/" for periodic in list_numbered(path)]
     found += ["metrics.csv"] * _has_records(path / "metrics.csv")
-    # A start that is killed leaves ``shared/`` beside its configuration; alone the file was copied from a run.
+    # A start that was killed leaves ``shared/`` beside ``config.yaml``. The file alone was copied from a run.
     found += ["config.yaml"] * ((path / "config.yaml").exists() and not (path / "shared").exists())
     return found
 
 
-def states_in(path: Path) -> list[Path]:
-    """The states of training in a run's directory, newest first."""
-    return _numbered(path / "checkpoints")
+def list_states(path: Path) -> list[Path]:
+    """The checkpoints in a run's directory, the newest first."""
+    return list_numbered(path / "checkpoints")
 
 
-def identity_of(path: Path) -> RunIdentity:
-    """Which run is in a directory: as ``run.json`` says, or without that file the manifest of the newest state.
+def read_identity(path: Path) -> RunIdentity:
+    """Read which run is in a directory: from ``run.json``, or without it from the newest checkpoint's manifest.
 
     Raises:
-        RunDirectoryError: ``run.json`` is damaged, or there is neither.
+        RunDirectoryError: ``run.json`` is damaged, or the directory has neither of the two.
     """
-    sources = [path / "run.json"] if (path / "run.json").exists() else [s / "manifest.json" for s in states_in(path)]
+    sources = [path / "run.json"] if (path / "run.json").exists() else [s / "manifest.json" for s in list_states(path)]
     failure: Exception | None = None
     for source in sources:
         try:
@@ -230,14 +223,14 @@ def identity_of(path: Path) -> RunIdentity:
     )
 
 
-def _numbered(path: Path) -> list[Path]:
-    """Directories named by an opt step, the highest first."""
-    found = (below for below in path.glob("[0-9]*") if below.name.isdecimal() and below.is_dir())
-    return sorted(found, key=lambda below: -int(below.name))
+def list_numbered(directory: Path) -> list[Path]:
+    """The directories in ``directory`` that are named by an opt step, the highest first."""
+    found = (path for path in directory.glob("[0-9]*") if path.name.isdecimal() and path.is_dir())
+    return sorted(found, key=lambda path: -int(path.name))
 
 
 def _has_records(metrics: Path) -> bool:
-    """Whether there is a row below the heading."""
+    """Whether the file has a row below its heading."""
     try:
         with metrics.open() as file:
             return len([line for line, _ in zip(file, range(2), strict=False)]) == 2

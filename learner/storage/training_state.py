@@ -1,11 +1,11 @@
-"""States of training on disk, ``checkpoints/{opt_steps}/``: with the replay all that a resumed run needs.
+"""Checkpoints to resume from, ``checkpoints/{opt_steps}/``: with the replay they are all that a resumed run needs.
 
-    manifest.json       format, run, incarnation, opt steps, score, configuration's hash, SHA-256 of the others
+    manifest.json       format, run, incarnation, opt steps, score, configuration's hash, SHA-256 of the other files
     state.json          counters and random generators
     state.safetensors   networks, targets, optimisers
     replay.json         how far the replay was when all of it was on disk (``learner.replay.recovery``)
 
-Each is complete or not there; one that a disk has damaged is found out by its hashes, and the one before it is taken.
+Each directory is complete or not there. Hashes tell a file that a disk has damaged; then the checkpoint before is read.
 """
 
 from __future__ import annotations
@@ -13,10 +13,12 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import math
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
@@ -24,34 +26,116 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
+from common.data import Snapshot
 from common.errors import CheckpointError
+from common.interfaces import TrainingState
 from learner.replay.recovery import Watermark
 from learner.shared.durable import put_in_place, removing_unfinished
 from learner.storage.checkpoint import SaveCounts
+from learner.storage.moment import Moment
+from learner.storage.rundir import list_numbered
 
 log = logging.getLogger(__name__)
 FORMAT: Final = 1
+AGENT: Final = "agent."
+"""The names of the agent's tensors begin with this."""
+CPU_GENERATOR, CUDA_GENERATOR = "torch.cpu", "torch.cuda"
 
 
 @dataclass(frozen=True)
-class StateOfRun:
-    """A run between two opt steps. ``values`` is JSON: a text cannot change while it waits to be written."""
+class RunState:
+    """A run between two opt steps, as the files of a checkpoint hold it.
+
+    Tensors are copies on the CPU, and all other values are one JSON text. So neither can change while it waits to be
+    written.
+    """
 
     opt_steps: int
     score: float | None
-    """The best so far."""
+    """The best score so far; None before the first evaluation."""
     tensors: Mapping[str, torch.Tensor]
     values: str
 
+    @classmethod
+    def take(
+        cls,
+        moment: Moment,
+        best_score: float,
+        agent: TrainingState,
+        parts: Mapping[str, Snapshot],
+        device: torch.device,
+    ) -> RunState:
+        """Copy the state of a run.
+
+        Args:
+            moment: the present one.
+            best_score: so far; minus infinity before the first evaluation.
+            agent: the agent's state; its tensors may be live.
+            parts: the states of all other parts, by name; their arrays may be live.
+            device: the learner trains on it, so its random generator is kept beside the one of the CPU.
+        """
+        tensors = {f"{AGENT}{name}": tensor for name, tensor in agent.tensors.items()}
+        for part, snapshot in parts.items():
+            tensors |= {f"{part}.{name}": torch.from_numpy(array) for name, array in snapshot.arrays.items()}
+        tensors[CPU_GENERATOR] = torch.get_rng_state()  # A user's network may draw from torch's own generators.
+        if device.type == "cuda":
+            tensors[CUDA_GENERATOR] = torch.cuda.get_rng_state(device)
+        score = best_score if math.isfinite(best_score) else None
+        values = {
+            "agent": agent.values,
+            "learner": {"moment": asdict(moment), "best_score": score},
+            **{name: snapshot.values for name, snapshot in parts.items()},
+        }
+        copies = {name: tensor.detach().to("cpu", copy=True) for name, tensor in tensors.items()}
+        return cls(moment.opt_steps, score, copies, json.dumps(values))
+
+    @cached_property
+    def _parsed(self) -> dict[str, Any]:
+        parsed: dict[str, Any] = json.loads(self.values)
+        return parsed
+
+    @property
+    def moment(self) -> Moment:
+        """The moment of training at which the state was taken."""
+        return Moment(**self._parsed["learner"]["moment"])
+
+    @property
+    def best_score(self) -> float:
+        """The best score until then; minus infinity before the first evaluation."""
+        score: float | None = self._parsed["learner"]["best_score"]
+        return -math.inf if score is None else score
+
+    def agent(self) -> TrainingState:
+        """The state of the agent."""
+        return TrainingState(self._tensors_below(AGENT), self._parsed["agent"])
+
+    def part(self, name: str) -> Snapshot | None:
+        """The state of another part of the run; None if the run had no such part."""
+        if name not in self._parsed:
+            return None
+        arrays = {key: tensor.numpy() for key, tensor in self._tensors_below(f"{name}.").items()}
+        return Snapshot(self._parsed[name], arrays)
+
+    def restore_generators(self, device: torch.device) -> None:
+        """Set torch's own random generators, of the CPU and of ``device``."""
+        if CPU_GENERATOR in self.tensors:
+            torch.set_rng_state(self.tensors[CPU_GENERATOR])
+        if CUDA_GENERATOR in self.tensors and device.type == "cuda":
+            torch.cuda.set_rng_state(self.tensors[CUDA_GENERATOR], device)
+
+    def _tensors_below(self, prefix: str) -> dict[str, torch.Tensor]:
+        """The tensors whose names begin with ``prefix``, by the rest of their names."""
+        return {name.removeprefix(prefix): t for name, t in self.tensors.items() if name.startswith(prefix)}
+
 
 class StateFiles:
-    """The states of one run.
+    """Writes the checkpoints of one run.
 
     Args:
-        directory: where they are.
-        run: what every manifest says of the run; ``run_id`` is compared when one is read.
-        keep: so many, the newest.
-        counts: where what is written is counted.
+        directory: of all checkpoints.
+        run: what every manifest says of the run, ``run_id`` among it.
+        keep: the number of checkpoints that stay, the newest ones.
+        counts: counts the checkpoints that are written.
         guard: called before each write; raises a CheckpointError if the directory is no longer the run's.
     """
 
@@ -65,23 +149,27 @@ class StateFiles:
     ) -> None:
         self.directory, self._run, self._keep, self._counts, self._guard = directory, run, keep, counts, guard
 
-    def write(self, state: StateOfRun, watermark: Watermark | None = None) -> None:
-        """Write a state that lasts, and remove those beyond ``keep``; with how far the replay is on disk, if it is.
+    def write(self, state: RunState, watermark: Watermark | None = None) -> None:
+        """Write a checkpoint that outlasts a power cut, then remove the oldest ones beyond ``keep``.
+
+        Args:
+            state: of the run.
+            watermark: how far the replay is on disk; None if that is not known.
 
         Raises:
-            CheckpointError: it cannot be written, or holds NaN and would be of no use; those before are still there.
+            CheckpointError: it cannot be written, or holds NaN and would be of no use; earlier ones are still there.
         """
         with self._counts.timed(), removing_unfinished(self.directory / f".{state.opt_steps}.part") as draft:
-            _require_numbers(state)
+            _require_no_nan(state)
             if self._guard is not None:
                 self._guard()
             try:
                 self._write(state, watermark, draft)
             except (OSError, SafetensorError, RuntimeError) as error:
                 raise CheckpointError(f"{draft}: cannot be saved: {error}") from error
-        self._counts.saved("state")
+        self._counts.count("state")
 
-    def _write(self, state: StateOfRun, watermark: Watermark | None, draft: Path) -> None:
+    def _write(self, state: RunState, watermark: Watermark | None, draft: Path) -> None:
         shutil.rmtree(draft, ignore_errors=True)
         draft.mkdir(parents=True)
         save_file({k: v.contiguous() for k, v in state.tensors.items()}, draft / "state.safetensors")
@@ -92,64 +180,68 @@ class StateFiles:
         manifest = {"format": FORMAT, **self._run, "opt_steps": state.opt_steps, "score": state.score}
         (draft / "manifest.json").write_text(json.dumps({**manifest, "sha256": files}, indent=2) + "\n")
         put_in_place(draft, self.directory / str(state.opt_steps))
-        for path in self._newest_first()[self._keep :]:
+        for path in list_numbered(self.directory)[self._keep :]:
             shutil.rmtree(path)
 
-    def newest(self) -> tuple[Mapping[str, torch.Tensor], dict[str, Any]] | None:
-        """Tensors and values of the newest state that is whole; None if there are none at all.
 
-        Raises:
-            CheckpointError: none of them is whole.
-        """
-        found = self._newest_first()
-        for path in found:
-            try:
-                return self._read(path)
-            except CheckpointError as error:
-                log.error("refused, the one before it is tried: %s", error)
-        if found:
-            raise CheckpointError(f"{self.directory}: none of {len(found)} checkpoints can be used, see above")
-        return None
+def read_newest_state(directory: Path, run_id: str) -> RunState | None:
+    """Read the newest checkpoint that is whole; None if there is no checkpoint at all.
 
-    def watermark(self) -> Watermark | None:
-        """That of the newest state which has one that is whole; None if there is none.
+    Args:
+        directory: of all checkpoints.
+        run_id: a checkpoint of another run is refused.
 
-        Of the state itself nothing else is asked: what was on disk then is there, whether or not it can be restored.
-        """
-        for path in self._newest_first():
-            with suppress(CheckpointError):
-                if "replay.json" in (manifest := self._manifest(path))["sha256"]:
-                    return self._read_watermark(path, manifest)
-        return None
+    Raises:
+        CheckpointError: none of the checkpoints is whole.
+    """
+    found = list_numbered(directory)
+    for path in found:
+        try:
+            return _read_state(path, run_id)
+        except CheckpointError as error:
+            log.error("refused, the one before it is tried: %s", error)
+    if found:
+        raise CheckpointError(f"{directory}: none of {len(found)} checkpoints can be used, see above")
+    return None
 
-    def _read_watermark(self, path: Path, manifest: dict[str, Any]) -> Watermark:
-        with _readable(path):
-            _require_whole(path, "replay.json", manifest)
-            return Watermark.from_json((path / "replay.json").read_text())
 
-    def _newest_first(self) -> list[Path]:
-        return sorted((path for path in self.directory.glob("[0-9]*")), key=lambda path: -int(path.name))
+def read_newest_watermark(directory: Path, run_id: str) -> Watermark | None:
+    """Read the watermark of the newest checkpoint that has a whole one; None if there is none.
 
-    def _read(self, path: Path) -> tuple[Mapping[str, torch.Tensor], dict[str, Any]]:
-        manifest = self._manifest(path)
-        with _readable(path):
-            for name in ("state.json", "state.safetensors"):
-                _require_whole(path, name, manifest)
-            return load_file(path / "state.safetensors"), json.loads((path / "state.json").read_text())
+    The other files of that checkpoint need not be whole: what was on disk then is still there.
+    """
+    for path in list_numbered(directory):
+        with suppress(CheckpointError):
+            manifest = _read_manifest(path, run_id)
+            if "replay.json" in manifest["sha256"]:
+                with _reading(path):
+                    _require_whole(path, "replay.json", manifest)
+                    return Watermark.from_json((path / "replay.json").read_text())
+    return None
 
-    def _manifest(self, path: Path) -> dict[str, Any]:
-        with _readable(path):
-            manifest: dict[str, Any] = json.loads((path / "manifest.json").read_text())
-            expected = {"format": FORMAT, "run_id": self._run["run_id"], "opt_steps": int(path.name)}
-            for key, value in expected.items():
-                if manifest[key] != value:
-                    raise CheckpointError(f"{path}: {key}: expected {value}, found {manifest[key]}")
-            return manifest
+
+def _read_state(path: Path, run_id: str) -> RunState:
+    manifest = _read_manifest(path, run_id)
+    with _reading(path):
+        for name in ("state.json", "state.safetensors"):
+            _require_whole(path, name, manifest)
+        tensors, values = load_file(path / "state.safetensors"), (path / "state.json").read_text()
+        return RunState(manifest["opt_steps"], manifest["score"], tensors, values)
+
+
+def _read_manifest(path: Path, run_id: str) -> dict[str, Any]:
+    with _reading(path):
+        manifest: dict[str, Any] = json.loads((path / "manifest.json").read_text())
+        expected = {"format": FORMAT, "run_id": run_id, "opt_steps": int(path.name)}
+        for key, value in expected.items():
+            if manifest[key] != value:
+                raise CheckpointError(f"{path}: {key}: expected {value}, found {manifest[key]}")
+        return manifest
 
 
 @contextmanager
-def _readable(path: Path) -> Iterator[None]:
-    """Make a CheckpointError of whatever shows that a state cannot be read."""
+def _reading(path: Path) -> Iterator[None]:
+    """Raise a CheckpointError for any error that shows that the files of a checkpoint cannot be read."""
     try:
         yield
     except (OSError, LookupError, TypeError, ValueError, SafetensorError) as error:
@@ -166,8 +258,8 @@ def _sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _require_numbers(state: StateOfRun) -> None:
-    """Infinity may be meant, as in a mask; NaN never is."""
+def _require_no_nan(state: RunState) -> None:
+    """Raise for NaN. Infinity may be meant, as in a mask; NaN never is."""
     for name, tensor in state.tensors.items():
         if tensor.is_floating_point() and bool(torch.isnan(tensor).any()):
             raise CheckpointError(f"opt step {state.opt_steps}: expected numbers, found NaN in {name}")

@@ -2,8 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from actor.stat import ActorCounters
+from actor.stat import ActorCounters, ActorFigures
 from common.data import MAX_ENV_ERROR, MAX_EPISODES
+from learner.shared.actor_table import REPORTED
 
 
 class Clock:
@@ -11,6 +12,10 @@ class Clock:
 
     def __call__(self) -> float:
         return self.now
+
+
+def test_the_figures_that_an_actor_reports_are_those_that_the_learner_keeps() -> None:
+    assert tuple(ActorCounters().figures()) == tuple(vars(ActorFigures())) == REPORTED
 
 
 def test_steps_are_counted_over_episodes() -> None:

@@ -98,7 +98,7 @@ def _drawing(server: LearnerServer, per_second: float) -> Iterator[None]:
     over, limiter = threading.Event(), RatioLimiter.of(server.config)
 
     def draw() -> None:
-        control, memory, interval = server.control, server._run.memory, 0.01
+        control, memory, interval = server.control, server.run.memory, 0.01
         while not over.wait(interval):
             if limiter.may_sample(memory.committed, control.sampled):
                 control.sampled += int(per_second * interval)

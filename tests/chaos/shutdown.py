@@ -15,8 +15,7 @@ import torch
 import yaml
 
 from learner.replay.memory import ReplayMemory
-from learner.storage.checkpoint import SaveCounts
-from learner.storage.training_state import StateFiles
+from learner.storage.training_state import read_newest_state
 from tests.chaos.report import scratch, tell
 from tests.conftest import Command, children_of, counting_values, kill, merged, wait_for
 from tests.e2e.test_by_hand import CALM, steps_by_actor, trains
@@ -131,8 +130,7 @@ def _left(directory: Path) -> list[int]:
 def _check_flushed(run_dir: Path) -> None:
     final = json.loads((run_dir / "final" / "meta.json").read_text())
     assert kept(run_dir) == final["opt_steps"], "the last step is the one to go on from"
-    files = StateFiles(run_dir / "checkpoints", {"run_id": final["run_id"]}, 3, SaveCounts())
-    assert final["opt_steps"] == 0 or files.newest() is not None
+    assert final["opt_steps"] == 0 or read_newest_state(run_dir / "checkpoints", final["run_id"]) is not None
     assert not list(run_dir.rglob("*.part")), "nothing is half written"
     records = (run_dir / "metrics.csv").read_text()
     assert records.endswith("\n") or not records, "the last row is whole"

@@ -79,7 +79,7 @@ def _ask(secured: Secured) -> None:
 def _rate(secured: Secured, seconds: float) -> float:
     """Items stored per second, once all have settled."""
     time.sleep(1.0)
-    memory = secured.server._run.memory
+    memory = secured.server.run.memory
     before, started = memory.committed, time.perf_counter()
     time.sleep(seconds)
     return (memory.committed - before) / (time.perf_counter() - started)
@@ -109,12 +109,12 @@ def besiege(rounds: int, seconds: float) -> dict[str, Any]:
     with scratch() as directory:
         made = Secured(directory, limits={"handshake_seconds": 2.0})
         with made.server:
-            pid, rates = made.server.ingest._supervisor.child.pid, {}
+            pid, rates = made.server.ingest.pid, {}
             before = resident_kib(pid)
             for name, pace in PACES.items():
                 with _pushing(made, pace):
                     rates[name] = _compare(made, rounds, seconds, done)
-            memory = made.server._run.memory
+            memory = made.server.run.memory
             shared = min(memory.committed, memory.capacity) * memory.schema.row_bytes >> 10
             grown = (resident_kib(pid) - before - shared) / 1024
             assert made.server.ingest.restarts == 0

@@ -103,7 +103,7 @@ def storm(actors: int, beyond: int, batches: int) -> dict[str, Any]:
         server_config = {"max_actors": actors, "grace_seconds": 0.5, "limits": limits}
         config = counting_config(directory / "run", server=server_config)
         with LearnerServer(config) as server:
-            those = Storm(server.ingest.address, server._run.parts.schema, batches)
+            those = Storm(server.ingest.address, server.run.parts.schema, batches)
             asyncio.run(those.break_loose(actors, beyond))
             items, states = server.buffer.inserted, set(server.actor_table["state"][:actors])
     assert sorted(those.ids) == list(range(actors))

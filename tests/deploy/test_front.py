@@ -98,7 +98,7 @@ def test_a_model_of_many_messages_passes(secured: Secured, front: str) -> None:
 def test_a_call_header_that_never_ends_closes_its_connection_and_ingest_sees_none_of_it(
     secured: Secured, front: str
 ) -> None:
-    pid = secured.server.ingest._supervisor.child.pid
+    pid = secured.server.ingest.pid
     before = most_memory(pid)
     hostile = Hostile(front, secured.certs)
     flood = frame(CONTINUATION, 0, 1, b"\x40\x01a\x01b" * 3000)

@@ -71,8 +71,8 @@ def test_every_line_of_an_actors_log_for_machines_is_an_object_with_its_run_and_
         actor = start("actor-worker", "--learner", server.ingest.address, *words)
         table = server.actor_table
         wait_for(lambda: (table["env_steps"] > 0).sum() == n_actors, "the actors act")
-        run_id = server._run.dir.identity.run_id
-        kill(server.ingest._supervisor.child.pid)
+        run_id = server.run.dir.identity.run_id
+        kill(server.ingest.pid)
         wait_for(lambda: (table["reconnects"] > 0).sum() == n_actors, "the actors are back")
         actor.signal(signal.SIGTERM)
         assert actor.wait() == 128 + signal.SIGTERM
@@ -93,7 +93,7 @@ def test_every_line_of_an_actors_log_for_people_begins_with_its_run_and_its_id(
     with train_in_thread(make_config(trainer=TRAINER), local_actors=0) as (server, _):
         actor = start("actor-worker", "--learner", server.ingest.address)
         wait_for(lambda: server.actor_table["env_steps"][0] > 0, "the actor acts")
-        run_id = server._run.dir.identity.run_id
+        run_id = server.run.dir.identity.run_id
     assert actor.wait() == 0, actor.output()
     lines = actor.output().splitlines()
     assert len(lines) > 1

@@ -36,7 +36,9 @@ def steps_by_actor(run_dir: Path) -> dict[int, int]:
 
 def trains(run_dir: Path) -> bool:
     """Whether the trainer has come up and is in its loop, in which a signal ends the run in order."""
-    return (run_dir / "endpoints.json").exists() and ControlBlock.at(run_dir / "shared", create=False).trainer_beats > 0
+    if not (run_dir / "endpoints.json").exists():
+        return False
+    return bool(ControlBlock.open(run_dir / "shared", writable=False).trainer_beats)
 
 
 def grows(run_dir: Path, pids: set[int]) -> None:

@@ -106,8 +106,8 @@ def test_it_stays_complete_when_ingest_is_killed_again_and_again(make_config: Ma
         for kills in range(1, 4):
             before = server.buffer.inserted
             wait_for(lambda before=before: server.buffer.inserted > before + 500, "items flow")  # type: ignore[misc]
-            kill(server.ingest._supervisor.child.pid)
-            wait_for(lambda kills=kills: server.ingest._supervisor.restarts == kills, "the restart")  # type: ignore[misc]
+            kill(server.ingest.pid)
+            wait_for(lambda kills=kills: server.ingest.restarts == kills, "the restart")  # type: ignore[misc]
         known = server.actor_table["pid"] > 0
         goal = server.actor_table["items"][known] + 500
         wait_for(lambda: bool((server.actor_table["items"][known] > goal).all()), "items of both flow again")

@@ -46,7 +46,7 @@ def test_a_disk_that_is_too_small_is_found_out_at_the_start_and_the_next_try_may
             pass
     disk.remount("size=64m")
     with LearnerServer(config) as server:
-        files = [path for path in server._run.dir.shared.rglob("*") if path.is_file()]
+        files = [path for path in server.run.dir.shared.rglob("*") if path.is_file()]
         assert all(path.stat().st_blocks * 512 >= path.stat().st_size for path in files), "no write needs room later"
 
 

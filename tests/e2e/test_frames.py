@@ -44,7 +44,7 @@ def test_every_stack_of_every_actor_arrives_also_when_ingest_is_killed(make_conf
     with train_in_thread(config, local_actors=2) as (server, results):
         table = server.actor_table
         wait_for(lambda: (table["items"] > 100).sum() == 2, "items of both flow")
-        kill(server.ingest._supervisor.child.pid)
+        kill(server.ingest.pid)
         goal = table["items"][:2] + 300
         wait_for(lambda: bool((table["items"][:2] > goal).all()), "items of both flow again")
         server.learner.request_stop()

@@ -38,7 +38,7 @@ def test_a_frozen_ingest_is_started_again_and_nothing_is_lost(
     )
     with train_in_thread(config, local_actors=1) as (server, results):
         wait_for(lambda: server.buffer.inserted > 500, "items flow")
-        os.kill(server.ingest._supervisor.child.pid, signal.SIGSTOP)
+        os.kill(server.ingest.pid, signal.SIGSTOP)
         wait_for(lambda: server.ingest.restarts >= 1, "the restart")
         goal = server.buffer.inserted + 500
         wait_for(lambda: server.buffer.inserted > goal, "items flow again")

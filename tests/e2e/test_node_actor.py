@@ -80,8 +80,8 @@ def test_nothing_is_lost_or_stored_twice_when_ingest_is_killed(tmp_path: Path, n
         for kills in (1, 2):
             before = server.buffer.inserted
             wait_for(lambda before=before: server.buffer.inserted > before + 500, "items flow")  # type: ignore[misc]
-            kill(server.ingest._supervisor.child.pid)
-            wait_for(lambda kills=kills: server.ingest._supervisor.restarts == kills, "the restart")  # type: ignore[misc]
+            kill(server.ingest.pid)
+            wait_for(lambda kills=kills: server.ingest.restarts == kills, "the restart")  # type: ignore[misc]
         goal = server.buffer.inserted + 500
         wait_for(lambda: server.buffer.inserted > goal, "items flow again")
         server.learner.request_stop()

@@ -46,11 +46,11 @@ def scrape(port: int) -> Figures:
 
 
 def scrape_trainer(server: LearnerServer) -> Figures:
-    return scrape(endpoints(server._run.dir.path)["trainer_metrics_port"])
+    return scrape(endpoints(server.run.dir.path)["trainer_metrics_port"])
 
 
 def scrape_ingest(server: LearnerServer) -> Figures:
-    return scrape(endpoints(server._run.dir.path)["ingest_metrics_port"])
+    return scrape(endpoints(server.run.dir.path)["ingest_metrics_port"])
 
 
 @contextmanager

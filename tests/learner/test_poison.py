@@ -87,7 +87,7 @@ def test_a_replay_that_an_earlier_release_filled_with_bad_rows_is_resumed_withou
         client.join()
         talk = Talk(client.stub)
         talk.say(push(client, 1))
-        memory = server._run.memory
+        memory = server.run.memory
         memory.columns["action"][10:400] = 2  # As release 0.1 stored what an actor sent.
         with pytest.raises(Exception, match="out of bounds") as raised:
             server.train()

@@ -73,7 +73,7 @@ def unharmed(besieged: Secured) -> Iterator[None]:
 
 
 def memory(secured: Secured) -> int:
-    return most_memory(secured.server.ingest._supervisor.child.pid)
+    return most_memory(secured.server.ingest.pid)
 
 
 def met(secured: Secured, limit: str) -> float:
@@ -260,15 +260,15 @@ def test_a_method_that_is_none_of_ours_is_not_found(hostile: Hostile, method: st
 
 def test_batches_of_strangers_and_of_the_past_change_nothing(besieged: Secured, hostile: Hostile) -> None:
     """Whoever has a token but not an actor's incarnation, 64 random bits that only it and the learner know."""
-    stored = besieged.server._run.memory.committed
+    stored = besieged.server.run.memory.committed
     forged = [pb.PushItemsRequest(incarnation=i, seq=seq, rows=1) for i in (0, 7, 2**64 - 1) for seq in (1, 2**64 - 1)]
     for request in forged:
         assert "has not joined" in (refusal(hostile, "PushItems", request.SerializeToString()).details() or "")
-    assert besieged.server._run.memory.committed == stored
+    assert besieged.server.run.memory.committed == stored
 
 
 def test_honest_actors_lose_nothing_while_everything_is_attacked(besieged: Secured) -> None:
-    stored, rounds = besieged.server._run.memory.committed, 0
+    stored, rounds = besieged.server.run.memory.committed, 0
     command = [sys.executable, "-m", "tests.security.hostile", besieged.address, str(besieged.certs)]
     with Client(besieged.address, besieged.trust()) as one, Client(besieged.address, besieged.trust()) as other:
         before = met(besieged, "address_joins")
@@ -280,4 +280,4 @@ def test_honest_actors_lose_nothing_while_everything_is_attacked(besieged: Secur
                     client.push(part)
     told, _ = attack.communicate(timeout=SECONDS)
     assert json.loads(told)["rounds"] > 0
-    assert besieged.server._run.memory.committed == stored + 2 * ROWS * rounds
+    assert besieged.server.run.memory.committed == stored + 2 * ROWS * rounds

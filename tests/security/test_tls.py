@@ -35,7 +35,7 @@ def restored(secured: Secured) -> Iterator[Secured]:
 
 
 def test_whoever_has_the_authority_and_a_token_gets_in(secured: Secured) -> None:
-    assert join(secured.address, secured.trust()) == secured.server._run.dir.identity.run_id
+    assert join(secured.address, secured.trust()) == secured.server.run.dir.identity.run_id
 
 
 def test_an_actor_with_another_authority_refuses_the_learner(secured: Secured, tmp_path: Path) -> None:
@@ -61,7 +61,7 @@ def test_a_certificate_that_has_expired_is_refused_and_a_new_one_needs_no_restar
         join(restored.address, restored.trust())
     restored.serve(restored.sign("127.0.0.1"))
     join(restored.address, restored.trust())
-    assert restored.server.ingest._supervisor.restarts == 0
+    assert restored.server.ingest.restarts == 0
 
 
 def test_a_certificate_whose_key_has_not_come_yet_is_not_used(restored: Secured) -> None:

@@ -143,7 +143,7 @@ def test_two_tokens_are_valid_while_one_replaces_the_other(secured: Secured, tok
     join(secured.address, new)
     with pytest.raises(AuthenticationError):
         join(secured.address, old)
-    assert secured.server.ingest._supervisor.restarts == 0
+    assert secured.server.ingest.restarts == 0
 
 
 def named_trust(secured: Secured, directory: Path, name: str, token: str) -> Trust:
@@ -152,7 +152,7 @@ def named_trust(secured: Secured, directory: Path, name: str, token: str) -> Tru
 
 def audited(secured: Secured, **facts: object) -> list[dict[str, Any]]:
     """The lines of the audit log that say this."""
-    lines = (secured.server._run.dir.path / "audit.jsonl").read_text().splitlines()
+    lines = (secured.server.run.dir.path / "audit.jsonl").read_text().splitlines()
     return [entry for entry in map(json.loads, lines) if facts.items() <= entry.items()]
 
 

@@ -28,7 +28,7 @@ def test_a_run_that_is_going_on_can_be_looked_at(host: LearnerServer, capsys: py
     client.join()
     talk = Talk(client.stub)
     talk.say(client.batch(1, report=pb.Report(env_steps=5)))
-    found = inspect(host._run.dir.path, capsys, "--items", "2")
+    found = inspect(host.run.dir.path, capsys, "--items", "2")
     talk.end()
     assert (found["items"], found["capacity"], found["stored"], found["first"]) == (5, 1_000_000, 5, 0)
     assert [column["name"] for column in found["schema"]] == [column.name for column in client.schema.columns]
@@ -40,7 +40,7 @@ def test_a_run_that_is_going_on_can_be_looked_at(host: LearnerServer, capsys: py
 
 
 def test_an_empty_replay_has_nothing_to_show(host: LearnerServer, capsys: pytest.CaptureFixture[str]) -> None:
-    found = inspect(host._run.dir.path, capsys)
+    found = inspect(host.run.dir.path, capsys)
     assert (found["items"], found["oldest_seconds"], found["actors"], found["newest"]) == (0, None, [], [])
     assert found["histograms"] == {}
 

@@ -16,7 +16,7 @@ def test_ingest_tells_of_items_models_actors_and_of_each_actor(make_config: Make
     with full_run(make_config) as server:
         found = scrape_ingest(server)
         assert server.control.episode_record() == {"train_return": 4.0, "train_length": 25.0, "train_success": 1.0}
-        payload, model_bytes = 20 * server._run.parts.schema.row_bytes, server.ingest._boot["model_bytes"]
+        payload, model_bytes = 20 * server.run.parts.schema.row_bytes, server.publisher.blob_bytes
     expected = {
         "items_total": 20,
         "batches_total": 2,

@@ -87,7 +87,7 @@ def test_an_acknowledgement_announces_a_newer_model(client: Client) -> None:
     client.join()
     talk = Talk(client.stub)
     assert talk.say(client.batch(1)).newest.opt_steps == 0
-    client.server.learner._publish(40)
+    client.server.learner.publish(40)
     assert talk.say(client.batch(2)).newest.opt_steps == 40
 
 
@@ -127,8 +127,8 @@ def publish(server: LearnerServer, opt_steps: int) -> bytes:
     with torch.no_grad():
         for tensor in server.learner.agent.model_info().values():
             tensor.mul_(1.0001)
-    server.learner._publish(opt_steps)
-    file = server._publisher.slots.read(lambda blob: bytes(blob.data))
+    server.learner.publish(opt_steps)
+    file = server.publisher.slots.read(lambda blob: bytes(blob.data))
     assert file is not None
     return file
 
@@ -146,7 +146,7 @@ def test_an_actor_follows_many_versions_bit_for_bit_at_less_than_half_their_byte
     fetcher.announce(ModelVersion(1, 0))
     fetcher.first(PATIENCE)
     whole = sent = server.control.model_bytes_sent
-    assert whole == server._publisher.blob_bytes
+    assert whole == server.publisher.blob_bytes
     for opt_steps in range(10, 60, 10):
         file = publish(server, opt_steps)
         fetcher.announce(ModelVersion(1, opt_steps))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import threading
 from collections.abc import Mapping
@@ -17,7 +18,7 @@ from common.errors import DivergedError
 from common.interfaces import Agent, Evaluation, ReplayBuffer
 from common.plugins.part_config import EnvConfig, PluginConfig
 from learner.evaluation.scoring import FinishedEvaluation, InlineScoring, Scoring
-from learner.loop.learner import Learner, Outcome
+from learner.loop.learner import Learner, Outcome, publish_to_nobody
 from learner.storage.checkpoint import Checkpoints
 from learner.storage.moment import Moment
 
@@ -116,7 +117,14 @@ class LoggedCheckpoints(Checkpoints):
         return super().save(name, agent, **meta)
 
 
-def make(diary: Diary, directory: Path, scoring: Scoring | None = None, **settings: Any) -> Learner:
+def make(
+    diary: Diary,
+    directory: Path,
+    scoring: Scoring | None = None,
+    began: Moment | None = None,
+    best_score: float = -math.inf,
+    **settings: Any,
+) -> Learner:
     parts = ActorConfig(env=EnvConfig(target="none:none"), agent=PluginConfig(target="none:none"))
     checkpoints = LoggedCheckpoints(directory, parts, "run")
     object.__setattr__(checkpoints, "diary", diary)
@@ -128,6 +136,8 @@ def make(diary: Diary, directory: Path, scoring: Scoring | None = None, **settin
         recorders=[diary],
         checkpoints=checkpoints,
         publish=diary.publish,
+        began=began,
+        best_score=best_score,
         config=TrainerConfig(**{"max_opts": 1000, **intervals}),
         clock=diary.clock,
     )
@@ -222,8 +232,7 @@ def test_a_stop_request_ends_the_last_evaluation_without_a_score(tmp_path: Path)
 
 def test_a_life_of_the_run_without_an_opt_step_scores_nothing(tmp_path: Path) -> None:
     diary = Diary()
-    learner = make(diary, tmp_path, max_opts=3, eval_interval=2)
-    learner.resume(Moment(3, 0, 1.0), 1.0)
+    learner = make(diary, tmp_path, began=Moment(3, 0, 1.0), best_score=1.0, max_opts=3, eval_interval=2)
     learner.tick()
     learner.finish(diary.announce_stop)
     assert "evaluate" not in diary.events
@@ -424,9 +433,40 @@ def test_training_goes_on_when_a_checkpoint_cannot_be_saved(tmp_path: Path) -> N
 
 def test_a_resumed_run_that_had_reached_its_target_is_done_and_another_target_lets_it_go_on(tmp_path: Path) -> None:
     moment, diary = Moment(5, 50, 2.0), Diary()
-    done = make(diary, tmp_path, target_score=100.0)
-    done.resume(moment, best_score=120.0)
+    done = make(diary, tmp_path, began=moment, best_score=120.0, target_score=100.0)
     assert done.outcome is Outcome.TARGET
-    further = make(diary, tmp_path, target_score=150.0)
-    further.resume(moment, best_score=120.0)
+    further = make(diary, tmp_path, began=moment, best_score=120.0, target_score=150.0)
     assert further.outcome is None
+
+
+def test_training_is_finished_in_order_whatever_ends_its_loop(tmp_path: Path) -> None:
+    for directory, error in (("ended", None), ("raised", ZeroDivisionError("the user's own mistake"))):
+        diary = Diary()
+        learner = make(diary, tmp_path / directory, max_opts=2)
+        with contextlib.suppress(ZeroDivisionError), learner.training(diary.announce_stop):
+            learner.step()
+            if error is not None:
+                raise error
+            learner.step()
+        assert diary.events[-4:] == ["stop", f"publish {learner.opt_steps} and wait", "flush", "save final"]
+        assert learner.outcome is (Outcome.MAX_OPTS if error is None else Outcome.STOPPED)
+
+
+def test_an_error_of_the_loop_goes_before_one_of_the_end_which_is_logged(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    diary = Diary()
+    learner = make(diary, tmp_path, max_opts=2)
+    (tmp_path / ".final.part").touch()
+    with pytest.raises(ZeroDivisionError), learner.training(diary.announce_stop):
+        raise ZeroDivisionError
+    assert "final.part: cannot be saved" in caplog.text
+
+
+def test_without_actors_nothing_is_published_and_nobody_is_told_to_stop(tmp_path: Path) -> None:
+    learner = make(Diary(), tmp_path)
+    learner.publish = publish_to_nobody
+    with learner.training():
+        learner.step()
+        learner.request_stop()
+    assert learner.outcome is Outcome.STOPPED

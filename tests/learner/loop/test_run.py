@@ -20,7 +20,7 @@ from learner.loop.run import Result
 from learner.loop.server import LearnerServer, train_async
 from learner.replay.memory import ReplayMemory
 from learner.storage.checkpoint import load_params
-from learner.storage.rundir import states_in
+from learner.storage.rundir import list_states
 from tests.conftest import MakeConfig, counting_config, wait_for
 from tests.parts import check_rows
 
@@ -112,8 +112,7 @@ def test_a_new_run_from_a_dataset_needs_one(tmp_path: Path) -> None:
 
 def test_sync_train_waits_for_nobody_but_says_who_still_writes(tmp_path: Path, make_config: MakeConfig) -> None:
     with LearnerServer(make_config(agent=IN_TURNS, server={"grace_seconds": 0.5})) as server:
-        run = server._run
-        run.dir.close = lambda: None  # type: ignore[method-assign]
+        run = server.run
         config = configured(tmp_path / "other", 10)
         train_in_turns(config)
         shutil.rmtree(tmp_path / "other" / "shared")
@@ -236,5 +235,5 @@ def test_a_directory_that_is_renamed_meanwhile_is_told_of_and_its_place_is_left_
             trainer.train()
         assert {path for path in tmp_path.rglob("*") if away not in path.parents} == there
     wait_for(lambda: "training goes on without this checkpoint" in caplog.text, "the thread that writes says so")
-    assert [state.name for state in states_in(away)] == ["0"]
+    assert [state.name for state in list_states(away)] == ["0"]
     np.testing.assert_array_less(0, replay_of(away).committed)

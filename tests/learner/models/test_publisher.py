@@ -117,7 +117,7 @@ def test_a_run_has_its_first_model_before_anyone_may_join_and_its_last_one_in_th
     monkeypatch.setattr("learner.models.publisher.make_source", Late)
     config = make_config(replay={"samples_per_insert": 8.0}, trainer={"max_opts": 95})
     with LearnerServer(config, local_actors=1) as server:
-        slots = server._publisher.slots
+        slots = server.publisher.slots
         assert slots.newest() == ModelVersion(1, 0)
         server.train()
     assert slots.newest() == ModelVersion(1, 95)
@@ -131,7 +131,7 @@ def test_a_model_becomes_the_newest_while_opt_steps_go_on(
     config = make_config(trainer={"max_opts": 95, "sync_interval": 50})
     with LearnerServer(config, local_actors=1) as server:
         server.train()
-    source = server._publisher._source
+    source = server.publisher._source
     assert isinstance(source, Late)
     assert source.waits == 2, "the first and the last, but not the one between"
 
@@ -141,8 +141,8 @@ def test_a_model_becomes_the_newest_while_items_are_waited_for(
 ) -> None:
     monkeypatch.setattr("learner.models.publisher.make_source", Lost)
     with LearnerServer(make_config()) as server, ThreadPoolExecutor() as pool:
-        server.learner._publish(40)
+        server.learner.publish(40)
         training = pool.submit(server.train)
-        wait_for(lambda: server._publisher.slots.newest().opt_steps == 40, "the model")
+        wait_for(lambda: server.publisher.slots.newest().opt_steps == 40, "the model")
         server.learner.request_stop()
         assert training.result(PATIENCE).opt_steps == 0

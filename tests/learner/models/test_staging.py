@@ -78,6 +78,6 @@ def test_each_of_a_gpus_models_has_the_version_of_its_values(tmp_path: Path) -> 
 def test_a_run_on_a_gpu_begins_with_the_model_that_it_has_there(make_config: MakeConfig) -> None:
     agent = {"target": "common.agents.dqn:DQN", "params": {"units": [64, 64]}}
     with LearnerServer(make_config(agent=agent, trainer={"device": "cuda"})) as server:
-        assert server._publisher.slots.newest() == ModelVersion(1, 0)
+        assert server.publisher.slots.newest() == ModelVersion(1, 0)
         live = server.learner.agent.model_info()
-        assert all(torch.equal(value, live[name].cpu()) for name, value in newest(server._publisher).items())
+        assert all(torch.equal(value, live[name].cpu()) for name, value in newest(server.publisher).items())

@@ -5,7 +5,7 @@ from pathlib import Path
 import matplotlib.image
 
 from learner.records.csv_recorder import CsvRecorder
-from learner.records.curve import draw_learning_curve
+from learner.records.curve import plot_learning_curve
 
 
 def test_evaluations_become_a_picture(tmp_path: Path) -> None:
@@ -15,7 +15,7 @@ def test_evaluations_become_a_picture(tmp_path: Path) -> None:
         recorder.write(step, {"seconds": step / 2, "samples_total": step * 100.0, **score})
     recorder.write(5, {"loss": 1.0})
     recorder.close()
-    assert draw_learning_curve(tmp_path / "m.csv", tmp_path / "curve.png", "a run", target=30.0)
+    assert plot_learning_curve(tmp_path / "m.csv", tmp_path / "curve.png", "a run", target=30.0)
     picture = matplotlib.image.imread(tmp_path / "curve.png")
     assert picture.shape[:2] == (480, 1200)
     assert picture.std() > 0.01, "something is drawn"
@@ -23,5 +23,5 @@ def test_evaluations_become_a_picture(tmp_path: Path) -> None:
 
 def test_a_run_without_evaluations_has_no_picture(tmp_path: Path) -> None:
     CsvRecorder(tmp_path / "m.csv").close()
-    assert not draw_learning_curve(tmp_path / "m.csv", tmp_path / "curve.png", "a run", target=None)
+    assert not plot_learning_curve(tmp_path / "m.csv", tmp_path / "curve.png", "a run", target=None)
     assert not (tmp_path / "curve.png").exists()

@@ -14,7 +14,7 @@ def test_the_trainer_tells_of_steps_scores_replay_models_and_checkpoints(make_co
     before = time.time()
     with full_run(make_config) as server:
         found, newest = scrape_trainer(server), server.status()
-        run_id, model_bytes = server._run.dir.identity.run_id, server.ingest._boot["model_bytes"]
+        run_id, model_bytes = server.run.dir.identity.run_id, server.publisher.blob_bytes
     after = time.time()
     expected = {
         "opt_steps_total": 100,
@@ -57,7 +57,7 @@ def test_a_restart_of_ingest_is_counted_and_its_totals_go_on(host: LearnerServer
     client = Client(host)
     client.join()
     Talk(client.stub).say(client.batch(1, report=REPORT))
-    kill(host.ingest._supervisor.child.pid)
+    kill(host.ingest.pid)
     wait_for(lambda: scrape_trainer(host)["child_restarts_total[ingest]"] == 1, "the restart")
     found = scrape_ingest(host)
     assert (found["items_total"], found["batches_total"], found["actor_spool_bytes[0]"]) == (5, 1, 380)
@@ -70,7 +70,7 @@ def test_checkpoints_that_went_wrong_are_counted(make_config: MakeConfig) -> Non
 
     with LearnerServer(make_config(trainer={"save_interval": 1})) as server:
         server.learner.agent.opt = opt  # type: ignore[method-assign]
-        (server._run.dir.path / ".1.part").touch()  # In the way of the first checkpoint's directory.
+        (server.run.dir.path / ".1.part").touch()  # In the way of the first checkpoint's directory.
         for _ in range(3):
             server.learner.step()
         found = scrape_trainer(server)

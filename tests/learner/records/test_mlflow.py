@@ -38,6 +38,18 @@ def test_records_become_metrics_over_opt_steps_and_the_configuration_parameters(
     assert (params["trainer.max_opts"], params["agent.params.in_turns"], params["seed"]) == ("300", "True", "0")
 
 
+def test_a_resumed_run_goes_on_in_the_same_mlflow_run(make_config: MakeConfig) -> None:
+    recorders = [{"target": "learner.records.mlflow:MlflowRecorder"}]
+    for max_opts in (100, 200):
+        config = make_config(agent=IN_TURNS, recorders=recorders, trainer={"max_opts": max_opts})
+        result = train_in_turns(config, resume=True)
+    client = MlflowClient((result.run_dir / "mlflow").as_uri())
+    run = only_run(client, "crossborder")
+    samples = client.get_metric_history(run.info.run_id, "samples_total")
+    assert [metric.step for metric in samples] == [100, 200]
+    assert run.info.status == "FINISHED"
+
+
 def test_two_runs_share_a_tracking_store_and_an_experiment(
     make_config: MakeConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

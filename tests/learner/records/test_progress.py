@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from learner.records import progress
-from learner.records.progress import Progress, draw, loading_progress
+from learner.records.progress import Progress, loading_progress, render
 from learner.records.status import Status
 
 STATUS = Status(
@@ -44,7 +44,7 @@ SHOWN = [
 def text_of(status: Status) -> str:
     console = Console(file=io.StringIO(), width=150)
     with console.capture() as capture:
-        console.print(draw(status))
+        console.print(render(status))
     return capture.get()
 
 

@@ -65,7 +65,7 @@ def test_room_for_less_than_an_item_is_refused(tmp_path: Path) -> None:
         ({"batches": 0}, "committed: expected 0 to 0, found 14"),
     ],
 )
-def test_a_header_that_contradicts_the_other_files_is_refused(
+def test_a_header_that_contradicts_other_files_is_refused(
     tmp_path: Path, changes: dict[str, int], message: str
 ) -> None:
     memory, writer = make(tmp_path)

@@ -129,7 +129,7 @@ def test_it_outlives_ingest_and_a_resumed_run_keeps_it(make_config: MakeConfig) 
     with LearnerServer(make_config(server=ADMIN, replay=RATIO)) as server:
         with closing(AdminClient(server.ingest.address, AdminTrust())) as admin:
             admin.set_replay_ratio(8.0)
-        kill(server.ingest._supervisor.child.pid)
+        kill(server.ingest.pid)
         wait_for(lambda: server.ingest.restarts == 1, "the restart")
         with closing(AdminClient(server.ingest.address, AdminTrust())) as admin:
             assert admin.fetch_status().samples_per_insert == 8.0

@@ -19,7 +19,7 @@ from learner.loop.server import train_async
 from learner.replay.memory import ReplayMemory
 from learner.replay.writer import ReplayWriter
 from learner.storage.backup import back_up
-from learner.storage.rundir import states_in
+from learner.storage.rundir import list_states
 from tests.conftest import Command, wait_for
 from tests.e2e.test_by_hand import ENDLESS
 from tests.learner.loop.test_run import IN_TURNS, configured, replay_of
@@ -73,7 +73,7 @@ def test_a_copy_has_the_same_items_under_the_same_numbers(tmp_path: Path, capsys
     original, copy = replay_of(run), replay_of(tmp_path / "copy")
     assert (copy.first(), copy.committed) == (original.first(), original.committed)
     np.testing.assert_equal(contents(copy), contents(original))
-    assert [state.name for state in states_in(tmp_path / "copy")] == ["300"]
+    assert [state.name for state in list_states(tmp_path / "copy")] == ["300"]
 
 
 def test_a_copy_with_frames_is_resumed_and_says_that_episodes_begin_anew(

@@ -1,4 +1,4 @@
-"""The state is copied between two opt steps and written beside training, however long that takes."""
+"""Checkpoints are copied between two opt steps and written beside training, however long that takes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from learner.replay.writer import ReplayWriter
 from learner.storage.checkpoint import SaveCounts
 from learner.storage.checkpointer import WINDOW, Checkpointer
 from learner.storage.moment import Moment
-from learner.storage.training_state import StateFiles, StateOfRun
+from learner.storage.training_state import RunState, StateFiles, read_newest_state, read_newest_watermark
 from tests.conftest import PATIENCE
 
 
@@ -35,7 +35,7 @@ class GatedFiles(StateFiles):
         super().__init__(directory, {"run_id": "run"}, keep=9, counts=SaveCounts())
         self.begun, self.gate = threading.Event(), threading.Event()
 
-    def write(self, state: StateOfRun, watermark: Watermark | None = None) -> None:
+    def write(self, state: RunState, watermark: Watermark | None = None) -> None:
         self.begun.set()
         assert self.gate.wait(PATIENCE)
         super().write(state, watermark)
@@ -44,7 +44,7 @@ class GatedFiles(StateFiles):
 class FullFiles(StateFiles):
     """A disk without room."""
 
-    def write(self, state: StateOfRun, watermark: Watermark | None = None) -> None:
+    def write(self, state: RunState, watermark: Watermark | None = None) -> None:
         raise CheckpointError("no space left on device")
 
 
@@ -68,6 +68,7 @@ class Scene:
             self.agent,
             {"buffer": self.buffer, WINDOW: self.window},
             "cpu",
+            newest=Moment(0, 0, 0.0),
             seconds=seconds,
             items=items,
             replay=memory,
@@ -83,6 +84,13 @@ class Scene:
 
     def finish(self) -> None:
         self.checkpointer.finish(Moment(self.opt_steps, self.buffer.inserted, self.now), 2.5)
+
+
+def newest(directory: Path) -> RunState:
+    """The newest checkpoint in a directory."""
+    found = read_newest_state(directory, "run")
+    assert found is not None
+    return found
 
 
 def test_training_goes_on_while_a_state_is_written_and_the_state_stays_as_it_was(tmp_path: Path) -> None:
@@ -103,9 +111,9 @@ def test_training_goes_on_while_a_state_is_written_and_the_state_stays_as_it_was
     values = json.loads((tmp_path / "checkpoints" / "2" / "state.json").read_text())
     assert values["buffer"]["sampled"] == drawn
     (tmp_path / "checkpoints" / "4").rename(tmp_path / "4")
-    again = Scene(tmp_path, files)
-    assert again.checkpointer.restore() == (Moment(2, 64, 10.0), -math.inf)
-    assert torch.equal(again.agent.table, table)
+    state = newest(tmp_path / "checkpoints")
+    assert (state.moment, state.best_score) == (Moment(2, 64, 10.0), -math.inf)
+    assert torch.equal(state.agent().tensors["table"], table)
 
 
 def test_a_state_is_due_after_so_many_items_too_and_waits_for_the_one_before(tmp_path: Path) -> None:
@@ -118,19 +126,6 @@ def test_a_state_is_due_after_so_many_items_too_and_waits_for_the_one_before(tmp
     assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == ["2", "4", "5", "6"]
 
 
-def test_a_restored_buffer_draws_what_would_have_been_drawn(tmp_path: Path) -> None:
-    files = StateFiles(tmp_path / "checkpoints", {"run_id": "run"}, keep=1, counts=SaveCounts())
-    scene = Scene(tmp_path, files, seconds=None)
-    scene.step(at=1e9)
-    scene.finish()
-    expected, torch_expected = scene.buffer.batch(16)["obs"].tolist(), torch.rand(4).tolist()
-    again = Scene(tmp_path, files)
-    assert again.checkpointer.restore() == (Moment(1, 64, 1e9), 2.5)
-    assert torch.rand(4).tolist() == torch_expected
-    assert again.buffer.batch(16)["obs"].tolist() == expected
-    assert again.buffer.sampled == scene.buffer.sampled
-
-
 def test_the_replay_is_synced_before_a_state_is_written_which_says_how_far_it_was(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -141,7 +136,7 @@ def test_the_replay_is_synced_before_a_state_is_written_which_says_how_far_it_wa
     scene.step(at=10.0)
     scene.finish()
     assert {path.name for path in synced} >= {"header", "cursors", "batches", "column-obs", "column-reward"}
-    assert files.watermark() == Watermark(0, 64, 0, 1, [(1, 1, 64, 0)])
+    assert read_newest_watermark(tmp_path / "checkpoints", "run") == Watermark(0, 64, 0, 1, [(1, 1, 64, 0)])
 
 
 def test_a_full_disk_does_not_end_training(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -161,7 +156,7 @@ def test_a_diverged_agent_or_loss_is_not_kept(tmp_path: Path, caplog: pytest.Log
     scene.window.means()
     scene.agent.table[0, 0] = math.nan
     scene.checkpointer.finish(Moment(3, scene.buffer.inserted, 13.0), -math.inf)
-    assert scene.checkpointer.restore()[0].opt_steps == 1
+    assert newest(tmp_path / "states").opt_steps == 1
     assert [record.getMessage().rpartition(" in ")[2] for record in caplog.records if record.levelname == "ERROR"] == [
         "loss",
         "table",

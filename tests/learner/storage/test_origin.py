@@ -19,7 +19,7 @@ from learner.loop.offline import OfflineTrainer
 from learner.loop.server import LearnerServer
 from learner.storage.checkpoint import load_params
 from learner.storage.origin import OPTIMISER, REPLAY, Origin
-from learner.storage.rundir import RunDir, states_in
+from learner.storage.rundir import RunDir, list_states
 from tests.learner.loop.test_in_turns import cartpole
 from tests.learner.loop.test_run import replay_of
 from tests.learner.test_resume import changed
@@ -60,7 +60,7 @@ def test_a_new_run_begins_with_what_was_asked_for_of_the_earlier_one(
     run_dir = tmp_path / "run"
     with opened(way, begun(run_dir), Origin.at(earlier, frozenset(options))) as training:
         assert (training.learner.opt_steps, training.learner.best_score) == (0, float("-inf"))
-    model = states_in(earlier)[0] if OPTIMISER in options else earlier / "best"
+    model = list_states(earlier)[0] if OPTIMISER in options else earlier / "best"
     found, saved = params_in(run_dir / "checkpoints" / "0"), load_params(earlier / "best")[0]
     if OPTIMISER in options:
         saved = {

@@ -78,6 +78,7 @@ def test_a_resumed_run_is_the_same_run_started_once_more(tmp_path: Path) -> None
 def test_a_run_that_never_began_is_not_in_the_way_of_the_next_try(tmp_path: Path) -> None:
     first = RunDir(tmp_path / "run")
     (first.shared / "replay").mkdir()
+    first.write_text("config.yaml", "seed: 0")  # Then a recorder could not be built.
     first.close()
     for resume in (False, True):
         again = RunDir(tmp_path / "run", resume=resume)

@@ -1,9 +1,9 @@
 """Light actors, many in one process: each joins and has a connection of its own, and pushes one batch over and over.
 
-A child process (``common.process.child``). It is told ``{"learner", "floor", "actors"}``, the latter the address of a
-``benchmarks.floor`` to which batches go instead, or null, and says ``{}`` when all have joined. Then it is told
-``{"interval", "seconds"}`` time and again, and says ``{"milliseconds", "seconds"}``: how long each batch took to be
-acknowledged, and all of them together.
+A child process (``common.process.child``). Its boot line is ``{"learner", "floor", "actors"}``: the learner's address,
+the address of a ``benchmarks.floor`` that gets the batches instead of the learner, or null, and the number of actors.
+The event ``{}`` says that all have joined. Each further line, ``{"interval", "seconds"}``, makes the actors push; the
+event that answers, ``{"milliseconds", "seconds"}``, has the time to the acknowledgement of each batch, and of all.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from common.wire.rpc import CLIENT_OPTIONS, PROTOCOL_VERSION
 
 ROWS = 64
 WINDOW = 4
-"""Batches of one actor that are on their way, as by default."""
+"""Batches of one actor that are not acknowledged yet, at most; the default of ``push.window``."""
 OPTIONS = [*CLIENT_OPTIONS, ("grpc.use_local_subchannel_pool", 1)]  # A connection of its own.
 PUSH_ITEMS = f"/{pb.DESCRIPTOR.services_by_name['LearnerService'].full_name}/PushItems"
 
@@ -39,8 +39,8 @@ class LightActor:
     """One stream of messages, each acknowledged by one answer.
 
     Args:
-        call: bytes both ways.
-        message: makes the one of a number, 1, 2, 3, …; the last is number 0.
+        call: the stream, of bytes both ways.
+        message: makes the message with a sequence number, 1, 2, 3, …; number 0 makes the goodbye.
     """
 
     def __init__(self, call: Any, message: Callable[[int], bytes]) -> None:
@@ -51,7 +51,7 @@ class LightActor:
         self._milliseconds: list[float] = []
 
     async def push(self, interval: float, seconds: float) -> list[float]:
-        """A batch each so many seconds, for so long, when there is room for it; the milliseconds that each one took."""
+        """Push a batch every ``interval`` seconds for ``seconds``; the milliseconds to each acknowledgement."""
         self._milliseconds.clear()
         due = time.perf_counter() + random.uniform(0, interval)
         end = time.perf_counter() + seconds
@@ -83,7 +83,7 @@ class LightActor:
 
 
 async def join(learner: str, floor: str | None) -> LightActor:
-    """An actor that has joined, whose batches go to the floor if there is one."""
+    """Join a learner. The batches go to the floor, if there is one, and to the learner otherwise."""
     incarnation = random.getrandbits(63) | 1
     channel = grpc.aio.insecure_channel(learner, options=OPTIONS)
     request = pb.JoinRequest(protocol_version=PROTOCOL_VERSION, incarnation=incarnation, host="fleet", pid=1)

@@ -1,0 +1,114 @@
+"""Where a resumed run goes on: one value that is read once, when the run is opened."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import torch
+
+from common.config.run_config import RunConfig, load_config
+from common.data import Snapshot
+from common.errors import CheckpointError, ConfigError
+from common.interfaces import Agent
+from learner.replay.memory import ReplayMemory
+from learner.replay.recovery import Watermark
+from learner.storage.checkpoint import read_best_score
+from learner.storage.moment import Moment
+from learner.storage.training_state import RunState, read_newest_state, read_newest_watermark
+
+log = logging.getLogger(__name__)
+
+
+class Resumable(Protocol):
+    """A part of a run, beside the agent, whose state checkpoints keep."""
+
+    def state(self) -> Snapshot:
+        """The state that a resumed run needs of this part; arrays may be live."""
+
+    def restore(self, state: Snapshot) -> None:
+        """Go on from ``state``."""
+
+
+@dataclass(frozen=True)
+class ResumePoint:
+    """What the earlier lives of a run left in its directory, beside the items of the replay.
+
+    Args:
+        directory: of the run.
+        config: the configuration of the life before.
+        state: the newest checkpoint that is whole.
+        best_score: the best score of all lives, also one that came after the checkpoint.
+        watermark: how far the replay is known to have been on disk; None if no checkpoint says so.
+    """
+
+    directory: Path
+    config: RunConfig
+    state: RunState
+    best_score: float
+    watermark: Watermark | None
+
+    @classmethod
+    def read(cls, directory: Path, run_id: str) -> ResumePoint:
+        """Read what is in the directory of a run, of which the caller holds the lock.
+
+        Raises:
+            CheckpointError: there is no checkpoint, or none of them is whole.
+            ConfigError: the run's ``config.yaml`` cannot be read.
+        """
+        config, checkpoints = load_config(directory / "config.yaml"), directory / "checkpoints"
+        state = read_newest_state(checkpoints, run_id)
+        if state is None:
+            raise CheckpointError(f"{checkpoints}: expected a state of training, found none")
+        best_score = max(state.best_score, read_best_score(directory))
+        return cls(directory, config, state, best_score, read_newest_watermark(checkpoints, run_id))
+
+    @property
+    def moment(self) -> Moment:
+        """The moment of training at which the checkpoint was taken."""
+        return self.state.moment
+
+    def saved_capacity(self) -> int | None:
+        """The number of items for which the run's replay has room; None if the replay is missing."""
+        replay = self.directory / "shared" / "replay"
+        return ReplayMemory.open_saved(replay).capacity if replay.exists() else None
+
+    def require_same_agent(self, config: RunConfig) -> None:
+        """See that the run goes on with the agent that it began with.
+
+        Whether tensors and items fit is seen later, where they are restored.
+
+        Raises:
+            ConfigError: ``config`` names another agent.
+        """
+        before, found = self.config.agent.target, config.agent.target
+        if found != before:
+            raise ConfigError(f"agent.target: expected {before}, with which the run began, found {found}")
+
+    def warn_of_missing_replay(self, capacity: int) -> int:
+        """Log that the run goes on without its items; the number of items that were ever stored."""
+        stored = self.moment.samples_total
+        log.warning(
+            "%s: the replay is missing (shared/replay): training goes on from opt step %d with an EMPTY replay and a "
+            "new warm-up; at that checkpoint it held up to %d items, of %d ever stored",
+            *(self.directory, self.moment.opt_steps, min(stored, capacity), stored),
+        )
+        return stored
+
+    def restore(self, agent: Agent, parts: Mapping[str, Resumable], device: str) -> None:
+        """Put the agent, the other parts of the run and torch's generators into the state of the checkpoint.
+
+        A part that the checkpoint does not have stays as it is: a run with actors has no environments of its own.
+
+        Raises:
+            CheckpointError: the checkpoint is that of another agent or another kind of replay buffer.
+        """
+        agent.load_training_state(self.state.agent())
+        for name, part in parts.items():
+            snapshot = self.state.part(name)
+            if snapshot is not None:
+                part.restore(snapshot)
+        self.state.restore_generators(torch.device(device))

@@ -1,0 +1,67 @@
+"""The learner host as a whole: complete when it is constructed, and ended in order however it ends."""
+
+from __future__ import annotations
+
+import json
+import socket
+from pathlib import Path
+
+import pytest
+
+from common.errors import AddressError, CheckpointError, CrossborderError, StarvedError
+from learner.loop.learner import Outcome
+from learner.loop.server import LearnerServer, train_async
+from learner.storage.rundir import require_free
+from tests.conftest import MakeConfig
+
+
+def test_it_is_complete_when_it_is_constructed(make_config: MakeConfig) -> None:
+    server = LearnerServer(make_config(server={"grace_seconds": 0.5}))
+    with server:
+        endpoints = json.loads((server.run.dir.path / "endpoints.json").read_text())
+        assert endpoints["learner"] == server.ingest.address
+        assert (server.status().opt_steps, server.status().replay_size) == (0, 0)
+        assert server.publisher.slots.newest().opt_steps == 0
+
+
+def test_a_server_that_cannot_be_constructed_ends_what_it_had_begun(make_config: MakeConfig, tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(AddressError, match=f"metrics: cannot listen on 127.0.0.1:{port}"):
+            LearnerServer(make_config(metrics={"trainer_port": port}, server={"grace_seconds": 0.5}))
+    require_free(tmp_path / "run")
+    assert train_async(make_config(trainer={"max_opts": 10}), 1, resume=True).opt_steps == 10
+
+
+def test_a_part_that_cannot_go_on_ends_training_with_its_error_after_final_is_saved(make_config: MakeConfig) -> None:
+    with LearnerServer(make_config(server={"grace_seconds": 0.5})) as server:
+        server.fail(CrossborderError("a part has failed for good"))
+        with pytest.raises(CrossborderError, match="a part has failed for good"):
+            server.train()
+        assert server.learner.outcome is Outcome.STOPPED
+        assert (server.run.dir.path / "final" / "meta.json").exists()
+
+
+def test_actors_are_told_to_stop_also_where_training_never_began(make_config: MakeConfig) -> None:
+    with LearnerServer(make_config(server={"grace_seconds": 0.5})) as server:
+        assert not server.control.stopping
+    assert server.control.stopping
+
+
+def test_the_error_of_the_loop_goes_before_one_of_its_end(
+    make_config: MakeConfig, caplog: pytest.LogCaptureFixture
+) -> None:
+    config = make_config(server={"grace_seconds": 0.5}, trainer={"starvation_seconds": 0.01})
+    with LearnerServer(config) as server:
+        (server.run.dir.path / ".final.part").touch()  # In the way of the last policy.
+        with pytest.raises(StarvedError):
+            server.train()
+    assert "final.part: cannot be saved" in caplog.text
+
+
+def test_an_error_of_its_end_is_raised_where_there_is_no_other(make_config: MakeConfig) -> None:
+    with LearnerServer(make_config(server={"grace_seconds": 0.5})) as server:
+        (server.run.dir.path / ".final.part").touch()
+        server.learner.request_stop()
+        with pytest.raises(CheckpointError, match=r"final\.part: cannot be saved"):
+            server.train()

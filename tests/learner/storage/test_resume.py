@@ -1,0 +1,89 @@
+"""What the earlier lives of a run left is read once, and goes back to the parts it came from."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from common.config.run_config import RunConfig, dump_config
+from common.errors import CheckpointError, ConfigError
+from common.settings import validate
+from learner.replay.recovery import Watermark
+from learner.storage.checkpoint import SaveCounts
+from learner.storage.moment import Moment
+from learner.storage.resume import Resumable, ResumePoint
+from learner.storage.training_state import StateFiles
+from tests.conftest import counting_config, merged
+from tests.learner.storage.test_checkpointer import Scene
+
+
+def files_in(run_dir: Path) -> StateFiles:
+    return StateFiles(run_dir / "checkpoints", {"run_id": "run"}, keep=3, counts=SaveCounts())
+
+
+@pytest.fixture
+def ended(tmp_path: Path) -> Scene:
+    """A run that took one opt step and a checkpoint, with 2.5 as its best score."""
+    (tmp_path / "config.yaml").write_text(dump_config(counting_config(tmp_path)))
+    scene = Scene(tmp_path, files_in(tmp_path), seconds=None)
+    scene.step(at=1e9)
+    scene.finish()
+    return scene
+
+
+def test_the_moment_the_score_and_the_watermark_are_those_of_the_newest_checkpoint(
+    ended: Scene, tmp_path: Path
+) -> None:
+    earlier = ResumePoint.read(tmp_path, "run")
+    assert (earlier.moment, earlier.best_score) == (Moment(1, 64, 1e9), 2.5)
+    assert earlier.watermark == Watermark(0, 64, 0, 1, [(1, 1, 64, 0)])
+
+
+def test_the_parts_go_on_as_if_the_run_had_never_ended(ended: Scene, tmp_path: Path) -> None:
+    expected, torch_expected = ended.buffer.batch(16)["obs"].tolist(), torch.rand(4).tolist()
+    again = Scene(tmp_path, files_in(tmp_path))
+    parts: dict[str, Resumable] = {"buffer": again.buffer, "window": again.window}
+    ResumePoint.read(tmp_path, "run").restore(again.agent, parts, "cpu")
+    assert torch.rand(4).tolist() == torch_expected
+    assert torch.equal(again.agent.table, ended.agent.table)
+    assert again.buffer.batch(16)["obs"].tolist() == expected
+    assert again.buffer.sampled == ended.buffer.sampled
+
+
+def test_a_part_that_the_checkpoint_does_not_have_stays_as_it_is(ended: Scene, tmp_path: Path) -> None:
+    again = Scene(tmp_path, files_in(tmp_path))
+    ResumePoint.read(tmp_path, "run").restore(again.agent, {"acting": again.buffer}, "cpu")
+    assert again.buffer.sampled == 0
+
+
+def test_a_best_score_that_came_after_the_checkpoint_counts(ended: Scene, tmp_path: Path) -> None:
+    from safetensors.torch import save_file
+
+    (tmp_path / "best").mkdir()
+    save_file({"w": torch.zeros(1)}, tmp_path / "best" / "model.safetensors")
+    (tmp_path / "best" / "meta.json").write_text(json.dumps({"score": 7.0}))
+    assert ResumePoint.read(tmp_path, "run").best_score == 7.0
+
+
+def test_another_agent_is_refused(ended: Scene, tmp_path: Path) -> None:
+    earlier, config = ResumePoint.read(tmp_path, "run"), counting_config(tmp_path)
+    earlier.require_same_agent(config)
+    other = validate(RunConfig, merged(config.model_dump(mode="json"), {"agent": {"target": "tests.parts:Other"}}))
+    with pytest.raises(ConfigError, match=r"agent\.target: expected tests\.parts:CheckingAgent, .*found tests\.parts:"):
+        earlier.require_same_agent(other)
+
+
+def test_the_room_of_the_replay_is_known_unless_the_replay_is_missing(ended: Scene, tmp_path: Path) -> None:
+    assert ResumePoint.read(tmp_path, "run").saved_capacity() is None
+    (tmp_path / "shared").mkdir()
+    (tmp_path / "replay").rename(tmp_path / "shared" / "replay")
+    assert ResumePoint.read(tmp_path, "run").saved_capacity() == 100
+
+
+def test_without_a_checkpoint_there_is_nothing_to_resume(tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text(dump_config(counting_config(tmp_path)))
+    with pytest.raises(CheckpointError, match="expected a state of training, found none"):
+        ResumePoint.read(tmp_path, "run")
