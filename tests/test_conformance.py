@@ -59,7 +59,7 @@ def cart_pole() -> Env:
     return gymnasium.make("CartPole-v1")
 
 
-def test_environments() -> None:
+def test_environments_fit() -> None:
     check_env(cart_pole())
     check_env(Corridor(length=3))
     check_env(CountingEnv(), policy=counting_action)
@@ -74,20 +74,20 @@ def test_environments_of_gymnasium_with_other_spaces(name: str, processor: StepP
 
 
 @pytest.mark.parametrize("processor", PROCESSORS, ids=lambda processor: type(processor).__name__)
-def test_step_processors(processor: StepProcessor) -> None:
+def test_step_processors_fit(processor: StepProcessor) -> None:
     check_step_processor(processor, cart_pole())
     check_step_processor(processor, CountingEnv(), policy=counting_action)
 
 
 @pytest.mark.parametrize("agent", AGENTS)
 @pytest.mark.parametrize("processor", [OneStep(), NStep()], ids=["OneStep", "NStep"])
-def test_dqn(agent: str, processor: StepProcessor) -> None:
+def test_dqn_fits(agent: str, processor: StepProcessor) -> None:
     check_agent(AGENTS[agent], cart_pole(), processor=processor)
 
 
 @pytest.mark.parametrize("kind", [SAC, TD3, BC, AWAC, IQL])
 @pytest.mark.parametrize("processor", [OneStep(), NStep()], ids=["OneStep", "NStep"])
-def test_continuous_agents(kind: type[SAC | TD3 | BC | AWAC | IQL], processor: StepProcessor) -> None:
+def test_continuous_agents_fit(kind: type[SAC | TD3 | BC | AWAC | IQL], processor: StepProcessor) -> None:
     make = partial(kind, units=(16,), batch_size=16)
     check_agent(make, gymnasium.make("Pendulum-v1"), processor=processor)
 
@@ -98,7 +98,7 @@ def test_goal_environments_fit_as_the_system_flattens_them() -> None:
     check_agent(AGENTS["plain"], Goals())
 
 
-def test_behaviour_cloning_of_discrete_actions() -> None:
+def test_behaviour_cloning_of_discrete_actions_fits() -> None:
     check_agent(partial(BC, units=(16,), batch_size=16), cart_pole())
 
 
@@ -117,7 +117,7 @@ def test_a_fast_agent_of_ones_own_fits_and_is_captured(processor: StepProcessor)
 
 
 @pytest.mark.parametrize("capacity", [1000, 100])
-def test_replay(tmp_path: Path, capacity: int) -> None:
+def test_replay_buffers_fit(tmp_path: Path, capacity: int) -> None:
     env, processor = cart_pole(), NStep()
     items = items_of(processor, play(env, 300))
     memory = ReplayMemory(tmp_path / "replay", processor.schema(spec_of(env)), capacity, create=True)
@@ -132,13 +132,13 @@ def test_replay(tmp_path: Path, capacity: int) -> None:
     check_replay_buffer(RecentReplay(memory, seed=0), items)
 
 
-def test_evaluator() -> None:
+def test_the_evaluator_fits() -> None:
     env = cart_pole()
     agent: Agent = DQN(spec_of(env), seed=0)
     check_evaluator(DefaultEvaluator(env, EvaluatorConfig(episodes=3)), agent)
 
 
-def test_recorder(tmp_path: Path) -> None:
+def test_the_csv_recorder_fits(tmp_path: Path) -> None:
     path = tmp_path / "metrics.csv"
 
     def read() -> list[tuple[int, dict[str, float]]]:
@@ -149,7 +149,7 @@ def test_recorder(tmp_path: Path) -> None:
     check_recorder(CsvRecorder(path), read)
 
 
-def test_mlflow_recorder(tmp_path: Path) -> None:
+def test_the_mlflow_recorder_fits(tmp_path: Path) -> None:
     (tmp_path / "config.yaml").write_text("seed: 0\n")
     recorder = MlflowRecorder(tmp_path)
     client = MlflowClient((tmp_path / "mlflow").as_uri())
