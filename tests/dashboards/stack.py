@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.conftest import ROOT, free_port, wait_for
+from tests.conftest import PATIENCE, ROOT, free_port, wait_for
 
 SHIPPED = ROOT / "docker" / "prometheus"
 
@@ -31,7 +31,7 @@ def needs(*programs: str) -> pytest.MarkDecorator:
 
 
 def get(url: str) -> Any:
-    with urllib.request.urlopen(url, timeout=10) as response:  # noqa: S310  a server of the test
+    with urllib.request.urlopen(url, timeout=PATIENCE) as response:  # noqa: S310  a server of the test
         return json.loads(response.read())
 
 
@@ -39,7 +39,7 @@ def answers(url: str) -> bool:
     try:
         with urllib.request.urlopen(url, timeout=10):  # noqa: S310  a server of the test
             return True
-    except (urllib.error.URLError, ConnectionError):
+    except (urllib.error.URLError, ConnectionError, TimeoutError):
         return False
 
 

@@ -19,7 +19,9 @@ from tests.learner.loop.test_in_turns import IN_TURNS
 from tests.learner.scrapes import scrape
 from tests.parts import assert_complete
 
-IMPATIENT = {"hung_seconds": 1.0}
+HUNG = 3.0
+"""Seconds; a busy machine may let a process that is well wait for one or two."""
+IMPATIENT = {"hung_seconds": HUNG}
 
 
 def hanging(tmp_path: Path, *, timeout_seconds: float = 1.0) -> dict[str, Any]:
@@ -55,11 +57,11 @@ def test_a_frozen_trainer_is_seen_by_ingest(
     learner = start("learner-server", "--config", str(config))
     port = endpoints(tmp_path / "run")["ingest_metrics_port"]
     learner.signal(signal.SIGSTOP)
-    wait_for(lambda: scrape(port)["trainer_silent_seconds"] > 1, "ingest sees it")
+    wait_for(lambda: scrape(port)["trainer_silent_seconds"] > 2 * HUNG, "ingest sees it")
     learner.signal(signal.SIGCONT)
     wait_for(lambda: "the trainer goes on" in learner.output(), "ingest says that it is over")
     assert "the trainer has shown no sign of life" in learner.output()
-    assert scrape(port)["trainer_silent_seconds"] < 1
+    wait_for(lambda: scrape(port)["trainer_silent_seconds"] < HUNG, "it shows signs of life again")
     learner.signal(signal.SIGINT)
     assert learner.wait() == 130
 

@@ -12,7 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from common.wire.codec import encode
 from common.wire.pb import crossborder_pb2 as pb
 from learner.loop.server import LearnerServer
-from tests.conftest import MakeConfig, endpoints, wait_for
+from tests.conftest import PATIENCE, MakeConfig, endpoints, wait_for
 from tests.learner.ingest.by_hand import SECONDS, Client, Talk
 from tests.parts import expected_items
 
@@ -36,7 +36,7 @@ REPORT = pb.Report(
 
 def scrape(port: int) -> Figures:
     """The value of each series, by the metric's name with label values in brackets; without the prefix."""
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as response:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=PATIENCE) as response:
         text = response.read().decode()
     return {
         sample.name.removeprefix("crossborder_") + "".join(f"[{v}]" for v in sample.labels.values()): sample.value

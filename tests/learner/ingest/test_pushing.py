@@ -13,7 +13,7 @@ import pytest
 from common.wire.compression import compress
 from common.wire.pb import crossborder_pb2 as pb
 from learner.loop.server import LearnerServer
-from tests.conftest import MakeConfig, wait_for
+from tests.conftest import MakeConfig, counting_config, wait_for
 from tests.e2e.test_frames import PARTS
 from tests.learner.ingest.bad_batches import BAD_BATCHES
 from tests.learner.ingest.by_hand import Client, Talk, refusal
@@ -38,20 +38,33 @@ def test_a_batch_sent_again_is_acknowledged_and_not_stored_again(client: Client)
     assert client.server.control.duplicates == 2
 
 
+@pytest.fixture(scope="module")
+def refused(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
+    """Actor 0 of a learner host that all bad batches share: nothing that the actor sends is ever stored."""
+    directory = tmp_path_factory.mktemp("refused") / "run"
+    with LearnerServer(counting_config(directory, server={"grace_seconds": 0.5})) as server:
+        made = Client(server)
+        made.join()
+        yield made
+        made.channel.close()
+
+
 @pytest.mark.parametrize("what", BAD_BATCHES)
-def test_bad_batches_are_refused_by_name_and_other_actors_go_on(client: Client, what: str) -> None:
+def test_bad_batches_are_refused_by_name_and_other_actors_go_on(refused: Client, what: str) -> None:
     make, name, message = BAD_BATCHES[what]
-    client.join()
-    other = Client(client.server, incarnation=78)
+    refused.join()
+    other, before = Client(refused.server, incarnation=1000 + [*BAD_BATCHES].index(what)), len(refused.stored())
     other.join()
     talk = Talk(other.stub)
     talk.say(other.batch(1, start=0))
     with pytest.raises(grpc.RpcError) as error:
-        Talk(client.stub).say(make(client))
+        Talk(refused.stub).say(make(refused))
     assert refusal(error)[1] == name
     assert message in refusal(error)[2]
     assert talk.say(other.batch(2, start=5)).acked_seq == 2
-    assert client.stored() == list(range(10))
+    assert refused.stored()[before:] == list(range(10))
+    talk.end()
+    other.channel.close()
 
 
 def test_a_stream_belongs_to_one_actor(client: Client) -> None:
