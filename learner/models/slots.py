@@ -90,6 +90,7 @@ class ModelSlots:
             slot, data = self.slots[published % N_SLOTS], self.data[published % N_SLOTS]
             ticket = slot.ticket
             if ticket == published:
+                fence()  # The ticket must be read before the copy is: on ARM a later read may come first.
                 blob = Blob(ModelVersion(slot.incarnation, slot.opt_steps), data, slot.published_at)
                 copied = copy(blob)
                 fence()  # The copy must be read before the ticket is read again.
