@@ -104,13 +104,7 @@ class LearnerServer:
             ending_local_actors = stack.enter_context(ExitStack())
             self.ingest = self._start_ingest()
             stack.callback(self.ingest.end, config.server.grace_seconds)
-            self.intake = Intake(
-                buffer=self.buffer,
-                ratio=self.ratio,
-                control=self.control,
-                bell=self.ingest.trainer_bell,
-                starvation_seconds=config.trainer.starvation_seconds,
-            )
+            self.intake = self._make_intake()
             self._metrics = self._serve_metrics()
             stack.callback(self._metrics.close)
             self._write_endpoints()
@@ -138,6 +132,15 @@ class LearnerServer:
             "metrics_port": config.metrics.ingest_port,
         }
         return IngestProcess(boot, self.control, self.fail, config.server.hung_seconds)
+
+    def _make_intake(self) -> Intake:
+        return Intake(
+            buffer=self.buffer,
+            ratio=self.ratio,
+            control=self.control,
+            bell=self.ingest.trainer_bell,
+            starvation_seconds=self.config.trainer.starvation_seconds,
+        )
 
     def _serve_metrics(self) -> MetricsServer:
         collector = TrainerCollector(
