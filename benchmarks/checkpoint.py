@@ -23,7 +23,7 @@ from common.agents.sac import SAC
 from common.envs import spec_of
 from common.processors import OneStep
 from common.testing import items_of, play
-from common.testing.agents import MakeAgent
+from common.testing.agent_checks import MakeAgent
 from learner.replay.memory import ReplayMemory
 from learner.replay.uniform import UniformReplay
 from learner.replay.writer import ReplayWriter

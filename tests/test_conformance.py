@@ -31,7 +31,7 @@ from common.testing import (
     items_of,
     play,
 )
-from common.testing.agents import MakeAgent
+from common.testing.agent_checks import MakeAgent
 from examples.own_agent import MunchausenDQN
 from examples.own_parts import Corridor, TabularQ
 from examples.own_processor import ScaledReward

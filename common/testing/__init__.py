@@ -8,11 +8,11 @@
 Each check raises AssertionError; other exceptions of the part itself come through. No check uses a network.
 """
 
-from common.testing.agents import check_agent
-from common.testing.envs import check_env
-from common.testing.learning import check_evaluator, check_recorder, check_replay_buffer
+from common.testing.agent_checks import check_agent
+from common.testing.env_checks import check_env
+from common.testing.learning_checks import check_evaluator, check_recorder, check_replay_buffer
 from common.testing.play import ItemMemory, Policy, items_of, play
-from common.testing.processors import check_step_processor
+from common.testing.processor_checks import check_step_processor
 
 __all__ = [
     "ItemMemory",

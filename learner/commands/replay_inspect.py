@@ -21,7 +21,7 @@ from common.hints import nearest_path
 from common.process.command import Parser, at_least, run_command
 
 if TYPE_CHECKING:
-    from learner.replay.inspection import Histogram, Inspection
+    from learner.replay.inspection import Inspection, ValueHistogram
 
 SHOWN_RECORDS: Final = 10
 EXAMPLES = """\
@@ -154,7 +154,7 @@ def _cell(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else "-" if value is None else str(value)
 
 
-def _bars(name: str, histogram: Histogram) -> Table:
+def _bars(name: str, histogram: ValueHistogram) -> Table:
     title = f"{name}: mean {histogram.mean:.4g}, {histogram.low:.4g} to {histogram.high:.4g}, {histogram.n:,} items"
     table = Table.grid("", "", "", padding=(0, 1))
     table.title, table.title_justify = title, "left"

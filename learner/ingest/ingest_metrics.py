@@ -11,7 +11,7 @@ from prometheus_client.registry import Collector
 
 from common.data import Array
 from learner.ingest.core import IngestCore
-from learner.ingest.refusals import Histogram
+from learner.ingest.refusals import BucketCounts
 from learner.records.families import counter, counters, gauge, gauges
 from learner.shared.actor_table import ActorState, plain_values
 
@@ -128,6 +128,6 @@ def _fill(family: CounterMetricFamily | GaugeMetricFamily, rows: Array, values: 
     return family
 
 
-def _histogram(name: str, text: str, histogram: Histogram) -> Metric:
+def _histogram(name: str, text: str, histogram: BucketCounts) -> Metric:
     buckets = [("+Inf" if bound == math.inf else str(bound), count) for bound, count in histogram.buckets()]
     return HistogramMetricFamily(name, text, buckets=buckets, sum_value=histogram.sum)

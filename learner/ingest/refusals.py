@@ -76,7 +76,7 @@ async def refuse(context: Context, error: CrossborderError) -> NoReturn:
     raise AssertionError("abort returned")
 
 
-class Histogram:
+class BucketCounts:
     """Counts values by size (0.3 µs each; ``prometheus_client.Histogram`` takes five times as long).
 
     Args:
@@ -115,6 +115,8 @@ class IngestCounts:
         self.unauthenticated = 0
         self.open_calls = Counter({"calls": 0, "health_calls": 0, "admin_calls": 0})
         self.quota_hold_seconds = {"items": 0.0, "models": 0.0}
-        self.ack_seconds = Histogram((0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10))
-        self.lag_steps = Histogram((0, *(2**n for n in range(17))))
-        self.lag_seconds = Histogram((0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300))
+        self.ack_seconds = BucketCounts(
+            (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
+        )
+        self.lag_steps = BucketCounts((0, *(2**n for n in range(17))))
+        self.lag_seconds = BucketCounts((0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300))

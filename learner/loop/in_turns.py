@@ -17,8 +17,8 @@ from actor.stat import ActorCounters
 from common.config.run_config import RunConfig
 from common.data import Snapshot
 from common.process.clocks import Every
-from learner.loop.assembly import make_learner
 from learner.loop.run import Result, Run, open_directory
+from learner.loop.wiring import make_learner
 from learner.records.status import Status
 from learner.replay.limiter import RatioLimiter
 from learner.replay.local_sink import LocalSink

@@ -14,8 +14,8 @@ from rich.console import Console
 from common.config.run_config import RunConfig
 from common.errors import ConfigError, DatasetError
 from learner.datasets.opening import Dataset, open_dataset
-from learner.loop.assembly import make_learner
 from learner.loop.run import Result, Run, open_directory
+from learner.loop.wiring import make_learner
 from learner.records.status import Status
 from learner.storage.origin import Origin
 from learner.storage.rundir import find_work

@@ -30,11 +30,11 @@ from common.config.server_config import ServerConfig
 from common.errors import CrossborderError, DivergedError
 from common.wire.trust import ANY, Trust
 from learner.ingest.ingest_process import IngestProcess
-from learner.loop.assembly import make_learner
 from learner.loop.intake import Intake
 from learner.loop.run import Result, Run, open_directory
 from learner.loop.summaries import actor_stats
 from learner.loop.trainer_metrics import TrainerCollector
+from learner.loop.wiring import make_learner
 from learner.models.publisher import ModelPublisher
 from learner.records.exposition import MetricsServer
 from learner.records.status import Status

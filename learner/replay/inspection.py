@@ -23,7 +23,7 @@ N_BINS: Final = 20
 
 
 @dataclass(frozen=True)
-class Histogram:
+class ValueHistogram:
     """How many of ``n`` values lie in each of ``N_BINS`` bins of equal width, from ``low`` to ``high``."""
 
     n: int
@@ -33,7 +33,7 @@ class Histogram:
     counts: list[int]
 
     @classmethod
-    def of(cls, values: Array) -> Histogram | None:
+    def of(cls, values: Array) -> ValueHistogram | None:
         """Of values ``[n]``; None if there are none."""
         if not len(values):
             return None
@@ -105,14 +105,14 @@ class Inspection:
         records = [record for writer in WRITERS for record in read_records(self._shared, writer)]
         return [asdict(record) for record in sorted(records, key=lambda record: record.time, reverse=True)]
 
-    def histograms(self) -> dict[str, Histogram]:
+    def histograms(self) -> dict[str, ValueHistogram]:
         """Of rewards, first priorities that actors gave and priorities that were last kept, where there are any."""
         values = {
             "reward": self._read_column("reward"),
             "first priority": self._read_column(PRIORITY.name),
             "priority": self._read_priorities(),
         }
-        found = {name: Histogram.of(column) for name, column in values.items() if column is not None}
+        found = {name: ValueHistogram.of(column) for name, column in values.items() if column is not None}
         return {name: histogram for name, histogram in found.items() if histogram is not None}
 
     def _read_column(self, name: str) -> Array | None:

@@ -29,7 +29,7 @@ from common.errors import CheckpointError
 from common.interfaces import Agent, EnvSpec, TrainingState
 from common.processors import OneStep
 from common.testing import ItemMemory, check_agent, items_of, play
-from common.testing.agents import MakeAgent
+from common.testing.agent_checks import MakeAgent
 from tests.common.agents import parts
 
 SMALL: dict[str, Any] = {"units": (8,), "batch_size": 8}

@@ -19,7 +19,7 @@ from common.agents.td3 import TD3
 from common.data import Array
 from common.errors import ConfigError, PluginError
 from common.interfaces import Agent, EnvSpec
-from common.testing.agents import MakeAgent
+from common.testing.agent_checks import MakeAgent
 from learner.evaluation.export import export_policy
 
 FLOATS, BYTES, DOUBLES = Box(-3, 3, (4,), np.float32), Box(0, 255, (2, 3), np.uint8), Box(-3, 3, (2, 3), np.float64)

@@ -11,8 +11,8 @@ from common.errors import CrossborderError, ProtocolMismatchError, RefusedError,
 from common.wire.rpc import ERROR_KEY, NotJoinedError, StoppingError
 from learner.ingest.refusals import (
     JOIN_REFUSALS,
+    BucketCounts,
     Context,
-    Histogram,
     OverLimitError,
     TokenReplacedError,
     UnauthenticatedError,
@@ -24,7 +24,7 @@ from learner.replay.writer import CursorsFullError
 
 
 def test_a_value_is_in_the_bucket_of_its_own_bound_and_in_all_wider_ones() -> None:
-    histogram = Histogram((0, 1, 2.5))
+    histogram = BucketCounts((0, 1, 2.5))
     for value in (0, 0.5, 1, 2, 99):
         histogram.observe(value)
     assert list(histogram.buckets()) == [(0, 1), (1, 3), (2.5, 4), (math.inf, 5)]

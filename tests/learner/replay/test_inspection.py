@@ -10,7 +10,7 @@ from safetensors.numpy import save_file
 
 from common.data import PRIORITY, Column, Schema
 from common.errors import CheckpointError, RunDirectoryError
-from learner.replay.inspection import Histogram, Inspection
+from learner.replay.inspection import Inspection, ValueHistogram
 from learner.replay.memory import ReplayMemory
 from learner.replay.quarantine import Quarantine, Record
 from learner.replay.writer import ReplayWriter
@@ -105,11 +105,11 @@ def test_a_directory_without_a_replay_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_histogram_counts_every_value_also_equal_ones() -> None:
-    assert Histogram.of(np.empty(0)) is None
-    same = Histogram.of(np.full(7, 3.0))
+    assert ValueHistogram.of(np.empty(0)) is None
+    same = ValueHistogram.of(np.full(7, 3.0))
     assert same is not None
     assert (sum(same.counts), same.low, same.high) == (7, 3.0, 3.0)
     assert same.edges()[-1] == pytest.approx(4.0)
-    spread = Histogram.of(np.arange(100.0))
+    spread = ValueHistogram.of(np.arange(100.0))
     assert spread is not None
     assert spread.counts == [5] * 20

@@ -25,7 +25,7 @@ from common.config.run_config import Precision
 from common.data import Items
 from common.interfaces import EnvSpec
 from common.testing import ItemMemory
-from common.testing.agents import MakeAgent
+from common.testing.agent_checks import MakeAgent
 from learner.loop.precision import computing_in
 
 OBS = gymnasium.spaces.Box(-1, 1, (4,), np.float32)

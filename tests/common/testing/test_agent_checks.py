@@ -362,7 +362,7 @@ def cartpole() -> gymnasium.Env[Any, Any]:
 
 
 def annealed(**params: Any) -> partial[DQN]:
-    return partial(DQN, network={"target": "tests.common.testing.test_agents:Annealed"}, batch_size=8, **params)
+    return partial(DQN, network={"target": "tests.common.testing.test_agent_checks:Annealed"}, batch_size=8, **params)
 
 
 def test_a_network_of_a_users_own_learns_eagerly_unless_it_asks_to_be_captured() -> None:
