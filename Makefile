@@ -137,7 +137,9 @@ kustomize:
 # What is generated is what its sources say.
 generated: proto-check dashboards-check manifests-check
 
-check: generated lint docs test
+# Tests wait much: the checks of types and of the site take the core that is idle then.
+check: generated
+	$(MAKE) --jobs 3 --output-sync=line lint docs test
 
 bench: $(READY)
 	$(BIN)/python -m benchmarks.ingest
