@@ -79,9 +79,13 @@ REPORTED: Final = tuple(name for name, _, *reported in _COLUMNS if reported)
 _ROW: Final = np.dtype([(name, dtype) for name, dtype, *_ in _COLUMNS])
 
 
-_ADDED = ("name", "version")
-"""Columns that tables of release 0.1 do not have."""
-ROW_OF_0_1 = np.dtype([(column, _ROW[column].str) for column in _ROW.names or () if column not in _ADDED])
+COLUMNS_OF_0_1: Final = (
+    *("incarnation", "actor_id", "state", "pid", "host", "items", "env_steps", "episodes", "last_return", "seconds"),
+    *("last_seen", "behaviour_opt_steps", "env_seconds", "inference_seconds", "wait_seconds", "spool_bytes"),
+    *("reconnects", "dropped_items", "env_rebuilds", "env_hangs"),
+)
+"""Columns of the tables of release 0.1, in the order of their file. They never change: runs of 0.1 are read by them."""
+ROW_OF_0_1: Final = np.dtype([(column, _ROW[column].str) for column in COLUMNS_OF_0_1])
 
 
 def upgrade_actor_table(directory: Path) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from common.config.run_config import load_config
+from common.plugins.shipped import SHIPPED
 from common.settings import Settings
 from pages.configuration import AGENTS, page
 from tests.conftest import ROOT
@@ -30,6 +31,11 @@ def test_every_key_of_a_run_is_there() -> None:
         assert f"\n| `{key}` |" in PAGE
     for section in sections:
         assert f"\n## `{section}`\n" in PAGE
+
+
+def test_every_shipped_agent_has_a_section() -> None:
+    shipped = {target.partition(":")[2] for target in SHIPPED["agent"]}
+    assert {model.__name__.removesuffix("Config") for model in AGENTS} == shipped
 
 
 @pytest.mark.parametrize("model", AGENTS, ids=lambda model: model.__name__)

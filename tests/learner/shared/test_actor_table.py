@@ -30,6 +30,10 @@ def test_the_table_of_a_run_that_release_0_1_began_keeps_what_it_holds(tmp_path:
     assert (tmp_path / "actors").stat().st_mode & 0o777 == 0o600
 
 
+def test_a_row_of_release_0_1_has_the_size_that_it_had_then() -> None:
+    assert ROW_OF_0_1.itemsize == 216
+
+
 def test_a_table_of_another_size_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "actors").write_bytes(b"x" * 8)
     upgrade_actor_table(tmp_path)
