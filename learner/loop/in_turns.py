@@ -1,7 +1,7 @@
 """Training in turns, in one process and without a network: border's synchronous ``Trainer``.
 
-One agent acts and learns in turns. Sampler and learner are those of training with actors, and so is the configuration.
-With one seed the same curve comes out every time, also when the run is killed and resumed.
+One agent acts and learns in turns. Sampler, learner and configuration are the same as in training with actors. Two runs
+with the same seed give the same curve, even if one of them is killed and resumed.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class ActorInTurns:
         ratio, warmup = config.replay.samples_per_insert, config.trainer.warmup_period
         limiter = RatioLimiter(ratio, warmup, error_buffer=0.0, began=run.memory.began)
         self.limiter = limiter.since(ratio, run.memory.committed, 0)
-        """Says when an opt step is due. None is due for items that the replay was filled with before."""
+        """Says when an opt step is due. Items that the replay held before make none due."""
         self.owed = 0
         """Opt steps that are due and not yet taken; always 0 with a replay ratio, which says when they are due."""
         self._is_restored = False
@@ -95,8 +95,8 @@ class ActorInTurns:
     def begin(self, inserted: int, sampled: int) -> None:
         """Begin this life of the run, with these counters of the replay buffer.
 
-        Where the state before is restored, the replay ratio counts on from it. In a new run, or with another ratio, it
-        counts from now on: neither acting nor learning catches up with what came before.
+        If ``restore`` has restored the limiter's counts, the replay ratio goes on from them. In a new run, or with
+        another ratio, the ratio counts from now on: neither acting nor learning catches up with earlier items.
         """
         if not self._is_restored:
             self.limiter = self.limiter.since(self.limiter.samples_per_insert, inserted, sampled)
@@ -107,8 +107,8 @@ class Trainer:
 
     It is opened when constructed. Use it once, as a context manager.
 
-    After a step in every environment come as many opt steps as ``replay.samples_per_insert`` asks for, exactly;
-    without a ratio one opt step for each ``trainer.opt_interval`` environment steps.
+    After a step in every environment the trainer takes exactly as many opt steps as ``replay.samples_per_insert`` asks
+    for; without a ratio, one opt step for each ``trainer.opt_interval`` environment steps.
 
     Args:
         config: checked already.
@@ -153,7 +153,7 @@ class Trainer:
         self._stack.close()
 
     def train(self) -> Result:
-        """Train until something ends it; ``final/`` is saved whatever it is.
+        """Train until the run ends, and save ``final/`` whatever ended the run.
 
         Raises:
             CrossborderError: the evaluator's process failed, or ``final/`` could not be saved.
@@ -171,12 +171,12 @@ class Trainer:
         return self.run.make_result(learner)
 
     def _learn(self) -> None:
-        """Take the opt steps that are due: as many as the replay ratio allows, without one as many as are owed."""
+        """Take the opt steps that are due: as many as the replay ratio allows or, without a ratio, all that are owed."""
         actor, learner, buffer = self._actor, self.learner, self.run.buffer
         has_ratio = self.config.replay.samples_per_insert is not None
         while learner.outcome is None and (has_ratio or actor.owed):
             if not (actor.limiter.may_sample(buffer.inserted, buffer.sampled) and learner.step()):
-                actor.owed = 0  # Warm-up runs up no debt.
+                actor.owed = 0  # No opt steps are owed for the warm-up.
                 return
             actor.owed = max(0, actor.owed - 1)
 

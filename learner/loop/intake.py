@@ -13,7 +13,7 @@ from learner.shared.control import ControlBlock
 from learner.shared.mapped import fence
 
 WAIT_SECONDS = 0.25
-"""One wait lasts this long at most, so a request to stop is seen after it at the latest."""
+"""The longest that one wait lasts; after it the trainer looks whether it has been asked to stop."""
 
 
 class Intake:

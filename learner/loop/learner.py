@@ -146,7 +146,7 @@ class Learner:
         self._ended: float | None = None
         self._started = clock() - began.seconds
         if self._reaches_target(best_score):
-            self.outcome = Outcome.TARGET  # The run has reached it in an earlier life.
+            self.outcome = Outcome.TARGET  # The run reached its target in an earlier life.
 
     def start(self) -> None:
         """Publish the first model and start the clocks, before actors take their first step."""
@@ -185,7 +185,7 @@ class Learner:
         return None if self._last_opt_at is None else self._clock() - self._last_opt_at
 
     def request_stop(self) -> None:
-        """End training after the present opt step, and an evaluation early and without a score; from any thread."""
+        """End training after the present opt step, and a running evaluation without a score; from any thread."""
         self.outcome = self.outcome or Outcome.STOPPED
         self.scoring.abandon()
 
@@ -229,7 +229,7 @@ class Learner:
         return True
 
     def tick(self) -> None:
-        """Between two opt steps: credit a score that has come, take a checkpoint if due, see if the time is over.
+        """Between two opt steps: credit a score that has come, take a due checkpoint, end training if its time is over.
 
         Raises:
             CrossborderError: the evaluator failed, or its score is not finite.
@@ -278,7 +278,7 @@ class Learner:
         moment = self._moment()
         record = self._evaluate(moment)
         if record:
-            self._write(moment, record)  # The window's means are left for a longer run that resumes here.
+            self._write(moment, record)  # The window keeps its means for a longer run that resumes here.
         self._collect(wait=True)
 
     def _moment(self) -> Moment:
@@ -301,12 +301,12 @@ class Learner:
         self.evaluations.add(scored.seconds)
         self._is_scored = scored.moment.opt_steps == self.opt_steps
         log.info("opt step %d: evaluation %.2f (best so far %.2f)", scored.moment.opt_steps, score, self.best_score)
-        if score > self.best_score:  # Strictly; NaN never is.
+        if score > self.best_score:  # Only a strictly higher score; NaN never is higher.
             self.best_score = score
             with logging_write_errors(WITHOUT_CHECKPOINT):
                 self.scoring.keep_best(self.agent, scored)
         if self._reaches_target(score) and self.outcome is not Outcome.STOPPED:
-            self.outcome = Outcome.TARGET  # Also where the score of the last opt step comes after MAX_OPTS.
+            self.outcome = Outcome.TARGET  # TARGET also replaces MAX_OPTS: the last score may come after it.
         return {key: float(value) for key, value in scored.evaluation.record.items()}
 
     def _reaches_target(self, score: float) -> bool:

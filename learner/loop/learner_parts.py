@@ -42,7 +42,7 @@ def _check_message_size(config: RunConfig, schema: Schema) -> None:
 
 def _check_room_for_frames(config: RunConfig, schema: Schema) -> None:
     needed, half = config.push.n_buffer * schema.max_frames, config.replay.frame_capacity // 2
-    if needed > half:  # While a batch overwrites old frames there must be items with others to draw.
+    if needed > half:  # While a batch overwrites old frames, items with other frames must remain to draw.
         raise ConfigError(
             f"push.n_buffer: {config.push.n_buffer} items have up to {needed} frames, above half of those the replay "
             f"keeps ({half}): replay.capacity times replay.frames_per_item"

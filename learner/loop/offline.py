@@ -1,7 +1,7 @@
 """Training from a dataset, in one process and without acting: border's ``train_offline``.
 
-Learner loop, evaluator, records and checkpoints are those of training with actors, and so is the configuration.
-With one seed the same curve comes out every time.
+Learner loop, evaluator, records, checkpoints and configuration are the same as in training with actors. Two runs with
+the same seed give the same curve.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ class OfflineTrainer:
     It is opened, and its items are loaded, when constructed. Use it once, as a context manager.
 
     The items are copied into the run's own replay, whose capacity grows to hold them all; ``trainer.warmup_period``,
-    ``trainer.opt_interval``, ``replay.samples_per_insert`` and ``push.initial_priorities`` mean nothing here. A resumed
-    run, of whatever kind, learns from the items that it has.
+    ``trainer.opt_interval``, ``replay.samples_per_insert`` and ``push.initial_priorities`` have no effect here. A
+    resumed run of any kind learns from the items in its replay.
 
     Args:
         config: checked already.
@@ -56,7 +56,7 @@ class OfflineTrainer:
     ) -> None:
         has_items = resume and _has_items(config)
         self._source = str(config.run_dir) if has_items else _choose_source(dataset, origin)
-        # The dataset is opened first: without one, no directory is made for a run.
+        # The dataset is opened first, so that a missing dataset leaves no run directory behind.
         opening: AbstractContextManager[Dataset | None] = nullcontext() if has_items else open_dataset(self._source)
         with ExitStack() as stack, opening as items:
             directory, earlier = open_directory(config, stack, resume=resume, origin=origin)
@@ -76,7 +76,7 @@ class OfflineTrainer:
         self._stack.close()
 
     def train(self) -> Result:
-        """Train until something ends it; ``final/`` is saved whatever it is.
+        """Train until the run ends, and save ``final/`` whatever ended the run.
 
         Raises:
             DatasetError: the agent needs more items than there are.

@@ -24,7 +24,7 @@ from learner.storage.rundir import RunDir
 def open_memory(
     directory: RunDir, schema: Schema, config: ReplayConfig, slack: int, earlier: ResumePoint | None
 ) -> ReplayMemory:
-    """Open the replay memory of a run; an empty one for a new run, and for a resumed one whose replay is missing.
+    """Open the replay memory of a run; it is empty for a new run and for a resumed run whose replay is missing.
 
     Args:
         directory: of the run.
@@ -47,7 +47,7 @@ def open_memory(
         began = earlier.warn_of_missing_replay(config.capacity) if earlier is not None else 0
         shutil.rmtree(draft, ignore_errors=True)
         memory = opened(draft, create=True, slack=slack, began=began)
-        memory.directory = draft.rename(path)  # A kill leaves the whole replay there, or none.
+        memory.directory = draft.rename(path)  # After a kill, ``path`` holds the whole replay or does not exist.
         return memory
 
 
@@ -72,7 +72,7 @@ def build_buffer(memory: ReplayMemory, config: RunConfig) -> SharedReplay:
 
 
 def place_on_device(buffer: SharedReplay, memory: ReplayMemory, config: RunConfig) -> ReplayBuffer:
-    """The buffer as the agent is given it: with ``replay.resident`` its items are on ``trainer.device`` too.
+    """The buffer from which the agent draws: with ``replay.resident`` it copies its items to ``trainer.device``.
 
     Raises:
         ConfigError: the device has not enough room.

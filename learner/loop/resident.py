@@ -87,7 +87,7 @@ class ResidentReplay(ReplayBuffer):
             self._bases.copy(begin, end)
             self._frames.copy(max(self._frames_end, frames_end - self._frames.length), frames_end)
         self._end, self._frames_end = end, frames_end
-        fence()  # The caller looks afterwards which rows were overwritten meanwhile.
+        fence()  # The caller looks afterwards which rows were overwritten during the copy.
 
     def _gather(self, index: Array) -> dict[str, torch.Tensor]:
         slots = torch.from_numpy(index % self._memory.n_slots).to(self._device)
@@ -108,7 +108,7 @@ class _Ring:
         self.length = len(mapped)
 
     def copy(self, begin: int, end: int) -> None:
-        """The rows with absolute indices ``[begin, end)``, at most one round of them."""
+        """Copy the rows with absolute indices ``[begin, end)``, at most as many as the ring has slots."""
         slot = begin % self.length
         stop = slot + max(0, end - begin)
         for part in slice(slot, min(stop, self.length)), slice(0, max(0, stop - self.length)):

@@ -59,7 +59,7 @@ def open_directory(
 
     Args:
         config: of the run, checked already.
-        stack: gives the lock of the directory back when it is closed.
+        stack: releases the lock of the directory when the stack is closed.
         resume: resume the run in ``run_dir``, if there is one.
         origin: where a new run begins from.
 
@@ -90,7 +90,7 @@ class Run:
         epsilon: exploration of the learner's own agent; 0 where only actors act.
         n_envs: number of environments in which the learner acts itself; where only actors act, one, to build the agent.
         slack: number of newest items that a new replay can be rolled back by.
-        origin: where a run that begins now begins from.
+        origin: where a new run begins from.
 
     Raises:
         CrossborderError: a part or a file cannot be made, or the files in the directory do not fit the configuration.

@@ -46,7 +46,7 @@ from learner.storage.origin import Origin
 
 log = logging.getLogger(__name__)
 LEAVE_SECONDS = 2.0
-"""Local actors get this long to end. They have had ingest's grace already, and nobody would take more items."""
+"""Local actors get this long to end. Ingest has taken their items already, within its own grace period."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,8 @@ class LearnerServer:
         origin: where a new run begins from.
 
     Raises:
-        CrossborderError: something could not be built, opened or listened on; all that had begun is ended.
+        CrossborderError: something could not be built, opened or listened on; all processes and files that were already
+            open are closed.
     """
 
     def __init__(
@@ -76,7 +77,7 @@ class LearnerServer:
     ) -> None:
         self.config = config
         self.failure: CrossborderError | None = None
-        """Why a part of the system cannot go on; None as long as all can."""
+        """Why a part of the system cannot go on; None while all parts can."""
         self.local_actors: ActorManager | None = None
         with ExitStack() as stack:
             directory, earlier = open_directory(config, stack, resume=resume, origin=origin)
@@ -154,7 +155,7 @@ class LearnerServer:
         return {"ingest": self.ingest.restarts, "evaluator": self.learner.scoring.restarts, "actor": actors}
 
     def _write_endpoints(self) -> None:
-        """Write ``endpoints.json`` when all its addresses answer, since others wait for the file."""
+        """Write ``endpoints.json`` once all its addresses answer, since other processes wait for the file."""
         endpoints = {
             "learner": self.ingest.address,
             "trainer_metrics_port": self._metrics.port,
@@ -171,7 +172,7 @@ class LearnerServer:
             self.learner.request_stop()
 
     def train(self) -> AsyncResult:
-        """Train until something ends it; whatever it is, ``final/`` is saved and everybody else ends in order.
+        """Train until the run ends; whatever ended the run, save ``final/`` and end all other processes in order.
 
         Raises:
             CrossborderError: a part failed, the trainer starved, or ``final/`` could not be saved.
@@ -228,10 +229,10 @@ def _make_publisher(run: Run) -> ModelPublisher:
 
 
 def local_trust(config: ServerConfig) -> Trust:
-    """The trust of actors on this host.
+    """The certificates and parts that actors on this host trust.
 
-    They know the server's own certificate, and present it where the server asks for one. They may build any part that
-    the configuration names, since this process builds the same parts.
+    They know the server's own certificate, and present it if the server asks for one. They may build any part that the
+    configuration names, since this process builds the same parts.
     """
     if config.tls is None:
         return Trust(allow=(ANY,))
@@ -242,7 +243,7 @@ def local_trust(config: ServerConfig) -> Trust:
 def train_async(
     config: RunConfig, local_actors: int = 0, *, resume: bool = False, origin: Origin | None = None
 ) -> AsyncResult:
-    """Train with actors over gRPC; border's ``train_async``, and it returns its statistics.
+    """Train with actors over gRPC and return statistics, as border's ``train_async`` does.
 
     Args:
         config: the run.

@@ -1,4 +1,4 @@
-"""The values of a record: means of the agent's records over the opt steps since the last one, and border's rates."""
+"""The values of a record: means of the agent's values over the opt steps since the last record, and border's rates."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from common.data import Record, Snapshot
 from common.interfaces import ReplayBuffer
 
 _FOLD = 256
-"""Values of a key that are collected before they are summed."""
+"""The number of values of one key that are collected before they are summed."""
 
 
 class RecordWindow:
@@ -102,7 +102,7 @@ class RecordWindow:
 
     def _fold(self, key: str) -> None:
         pending = self._pending[key]
-        for value in pending:  # One by one, so that the sum is the same to the last bit however often it is folded.
+        for value in pending:  # One by one: the sum is the same to the last bit, whenever values are folded.
             self._sums[key] += float(value)
         self._counts[key] += len(pending)
         pending.clear()

@@ -1,4 +1,4 @@
-"""Putting together a run's learner: recorders, evaluator and checkpoints around people's agent."""
+"""Putting together a run's learner: recorders, evaluator and checkpoints around the user's agent."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def make_learner(
     show_life: Callable[[], None] = do_nothing,
     episodes: Callable[[], dict[str, float]] | None = None,
 ) -> Learner:
-    """Make the learner of a run. A resumed run is put back to its checkpoint; from then on a new run can be resumed.
+    """Make the learner of a run: restore a resumed run from its checkpoint, write the first checkpoint of a new run.
 
     Args:
         run: opened.
@@ -67,8 +67,8 @@ def make_learner(
         trainer.device,
         newest=began,
         seconds=trainer.checkpoint_seconds,
-        # In turns the replay must be able to go back to a checkpoint. Its slack holds the items since three of them,
-        # so a checkpoint that is still being written has room too.
+        # In turns the replay must be able to go back to a checkpoint. Its slack holds three times the items between two
+        # checkpoints, so there is room while one is still being written.
         items=None if actor_in_turns is None else run.memory.slack // 3 or None,
         replay=run.memory,
     )
@@ -101,7 +101,7 @@ def _restore(run: Run, earlier: ResumePoint, parts: dict[str, Resumable]) -> Mom
     earlier.restore(run.parts.agent, parts, run.config.trainer.device)
     moment, inserted = earlier.moment, run.memory.committed
     # Items that came after the checkpoint count as drawn. Otherwise the trainer would catch up with them while actors
-    # wait. There are fewer items than at the checkpoint if a power cut has taken some.
+    # wait. After a power cut there may be fewer items than at the checkpoint.
     limiter = RatioLimiter.of(run.config, run.memory.began)
     run.buffer.skip(max(0, limiter.draws_between(moment.samples_total, inserted)))
     log.info(

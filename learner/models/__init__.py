@@ -1,1 +1,1 @@
-"""Newest model out: the slots through which the trainer hands models to ingest."""
+"""The slots through which the trainer hands models to ingest."""

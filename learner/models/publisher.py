@@ -26,7 +26,7 @@ class ModelPublisher:
         path: the file of the slots, made here.
         tensors: the agent's ``model_info``.
         incarnation: of the run, the first part of every version.
-        precision: in which floating-point tensors travel: rounded to bfloat16, or as they are.
+        precision: of floating-point tensors in the slots: rounded to bfloat16, or unchanged.
 
     Raises:
         ConfigError: a tensor's dtype cannot travel.

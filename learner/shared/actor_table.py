@@ -1,7 +1,7 @@
 """The table of actors, in shared memory: a row for each actor process that the run has known. Only ingest writes it.
 
 A new figure that actors report is one line of ``_COLUMNS``, with ``REPORTED_FIGURE``, and a field of the same name of
-``Report`` in the .proto. ``plain_values`` takes a row apart for readers.
+``Report`` in the .proto. ``plain_values`` turns a row into plain Python values.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ class ActorState(enum.IntEnum):
     """Its stream broke; the actor may come back."""
     ONLINE = 2
     LEFT = 3
-    """Said goodbye."""
+    """The actor said goodbye."""
     LOST = 4
-    """Silent for too long."""
+    """The actor was silent for too long."""
     BUILDING = 5
     """Its stream is open while it builds its environment and agent."""
     JOINED = 6
-    """Joined, and its first stream has not begun yet."""
+    """The actor has joined, and its first stream has not begun yet."""
 
     @property
     def label(self) -> str:

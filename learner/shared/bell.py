@@ -27,7 +27,7 @@ class Bell:
         return cls(read_fd, write_fd)
 
     def ring(self) -> None:
-        """Wake the process that waits; a bell that it has not heard yet rings once."""
+        """Wake the process that waits; several rings before it wakes count as one."""
         try:
             os.write(self.write_fd, b"!")
         except BlockingIOError:
@@ -44,7 +44,7 @@ class Bell:
             return
 
     def wait(self, seconds: float) -> bool:
-        """Wait for a ring, and read all there are; whether there was one."""
+        """Wait for a ring and read all rings; return whether there was one."""
         ready, _, _ = select.select([self.read_fd], [], [], seconds)
         if ready:
             self.clear()

@@ -49,7 +49,7 @@ class Words:
 
 
 class RatioSlot(Words):
-    """A replay ratio and the counters from which on it holds, see ``learner.replay.ratio``."""
+    """A replay ratio, and the counts at which it took effect; see ``learner.replay.ratio``."""
 
     N_WORDS = 3
     samples_per_insert = Word(0, float)
@@ -111,14 +111,14 @@ class ControlBlock(Words):
     length_mean = Word(22, float)
     """Mean length of the same episodes as ``return_mean``."""
     oldest_item_at = Word(23, float)
-    """When the oldest item that can be drawn came, on the host's monotonic clock."""
+    """The time at which the oldest item that can be drawn came, on the host's monotonic clock."""
     # Written by the trainer before ingest starts, then by ingest.
     ratio_changes = Word(24)
     """Times the replay ratio has been set; the last one lies in ``ratio_slots[ratio_changes % 2]``."""
     ratio_configured = Word(25, float)
-    """What the configuration asked for when the trainer began; 0: both sides run free."""
+    """The replay ratio in the configuration when the trainer began; 0: both sides run free."""
     _RATIO_SLOTS = 26
-    # Release 0.1 does not have these. The trainer writes the first, ingest the others.
+    # Release 0.1 does not have these words. The trainer writes the first, ingest the others.
     opt_steps = Word(32)
     """Opt steps that the trainer has taken."""
     success_mean = Word(33, float)
@@ -137,7 +137,7 @@ class ControlBlock(Words):
         return returns | ({"train_success": self.success_mean} if self.success_episodes else {})
 
     def start(self, incarnation: int, sampled: int) -> None:
-        """Set the words of the trainer as they must be when it begins; an earlier trainer may have left others."""
+        """Set the trainer's words to their first values; an earlier trainer may have left other values."""
         self.incarnation, self.sampled = incarnation, sampled
         self.stopping = self.trainer_waits = self.release_at = self.actors_online = self.trainer_beats = 0
 

@@ -18,10 +18,10 @@ WITHOUT_CHECKPOINT: Final = "training goes on without this checkpoint"
 
 @contextmanager
 def logging_write_errors(consequence: str) -> Iterator[None]:
-    """Log an error of writing, such as on a full disk, and go on: it is no reason to end a run.
+    """Log an error of writing, such as on a full disk, and go on: a write error does not end a run.
 
     Args:
-        consequence: the beginning of the message: what is missing now, or goes on without it.
+        consequence: the beginning of the message: which file is missing now, or which work goes on without it.
     """
     try:
         yield
@@ -73,7 +73,7 @@ def replace_text(path: Path, text: str) -> None:
 
 
 def old_of(target: Path) -> Path:
-    """Where the former directory is while ``put_in_place`` puts another in its place."""
+    """The path of the former directory while ``put_in_place`` puts another directory at ``target``."""
     return target.with_name(f".{target.name}.old")
 
 

@@ -27,9 +27,9 @@ from learner.storage.training_state import read_newest_state
 ROWS: Final = 1024
 """Items that are copied at a time."""
 TRIES: Final = 10
-"""A directory is copied anew this many times because the learner has replaced it meanwhile."""
+"""The copy of a directory is tried this many times, since the learner may replace the directory meanwhile."""
 _COPIED: Final = 2
-"""The incarnation of copied items: that of no actor, nor of a process that makes items for itself."""
+"""The incarnation of copied items. No actor has it, and no process that stores its own items."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Backup:
 
 
 def back_up(run: Path, to: Path) -> Backup:
-    """Copy the policies of a run and the files that resuming it needs; ``to`` is complete or not there.
+    """Copy the policies of a run and the files that resuming it needs; a kill leaves no incomplete ``to``.
 
     Args:
         run: the run's directory.
@@ -87,8 +87,8 @@ def _copy_files(run: Path, to: Path) -> int:
 def _copy_newest(candidates: Callable[[], Iterable[Path]], to: Path) -> None:
     """Copy the first of the directories that ``candidates`` lists, whole.
 
-    Meanwhile the learner may put another directory in its place, or remove it. So the copy goes through a descriptor,
-    which stays with the directory under any name. If a file is no longer there, the copy is made anew.
+    During the copy the learner may replace or remove the directory. So the copy reads through a file descriptor, which
+    refers to the same directory under any name. If a file is missing, the copy begins anew.
     """
     for _ in range(TRIES):
         path = next(iter(candidates()), None)
@@ -127,7 +127,7 @@ def _copy_replay(source: Path, to: Path) -> int:
             began=begin,
         )
         if _copy_items(memory, copy, begin, end):
-            copy.close()  # Then any host can open it without comparing checksums.
+            copy.close()  # Any host can open a closed replay without comparing checksums.
             return len(copy)
         shutil.rmtree(to)
         later = max(ROWS, 2 * later)

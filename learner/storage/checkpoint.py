@@ -1,6 +1,6 @@
 """Saved policies: ``best/``, ``{opt_steps}/`` and ``final/``, each complete or not there.
 
-A checkpoint is a directory with ``model.safetensors`` and ``meta.json``; the meta data names environment and agent,
+A saved policy is a directory with ``model.safetensors`` and ``meta.json``. The meta data names environment and agent,
 so a policy can be loaded without the run's configuration.
 """
 
@@ -33,7 +33,7 @@ from learner.shared.durable import old_of, put_in_place, removing_unfinished
 
 @dataclass
 class SaveCounts:
-    """Counts saves from any thread: ``best``, ``final`` and ``periodic`` policies, and the ``state`` of the run."""
+    """Counts saves from any thread: ``best``, ``final`` and ``periodic`` policies; ``state`` counts checkpoints."""
 
     kinds: Counter[str] = field(default_factory=lambda: Counter(best=0, final=0, periodic=0, state=0))
     failures: int = 0
@@ -43,7 +43,7 @@ class SaveCounts:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def count(self, name: str) -> None:
-        """Count the checkpoint of this name, which is complete now."""
+        """Count the policy or checkpoint of this name, which is complete now."""
         kind = name if name in self.kinds else "periodic"
         with self._lock:
             self.kinds[kind] += 1
@@ -64,13 +64,13 @@ class SaveCounts:
 
 @dataclass(frozen=True)
 class Checkpoints:
-    """Saves an agent under the run directory.
+    """Saves policies of an agent under the run directory.
 
     Args:
         directory: of the run.
-        config: names the parts from which ``load_agent`` builds the agent; written into every checkpoint.
-        run_id: written into every checkpoint.
-        evaluator: scores the run's policies; written into every checkpoint, for ``policy-eval``.
+        config: names the parts from which ``load_agent`` builds the agent; written with every policy.
+        run_id: written with every policy.
+        evaluator: scores the run's policies; written with every policy, for ``policy-eval``.
         guard: called before each write; raises a CheckpointError if the directory is no longer the run's.
     """
 
@@ -82,18 +82,18 @@ class Checkpoints:
     guard: Callable[[], None] | None = None
 
     def save(self, name: str, agent: Agent, **meta: Any) -> Path:
-        """Write a checkpoint and put it in the place of one of the same name.
+        """Save a policy in the place of the policy of the same name.
 
         Raises:
-            CheckpointError: it cannot be written; the checkpoint before is still there.
+            CheckpointError: it cannot be written; the former policy is still there.
         """
         with removing_unfinished(self.directory / f".{name}.part") as draft:
             return self.keep(self.draft(draft.name, agent, **meta), name)
 
     def draft(self, name: str, agent: Agent, **meta: Any) -> Path:
-        """Write a checkpoint that is not synced to disk, since syncing takes two thirds of the time of a save.
+        """Write a draft of a policy without syncing it to disk, since syncing takes two thirds of the time of a save.
 
-        A power cut may take it.
+        A power cut may destroy the draft.
 
         Raises:
             CheckpointError: it cannot be written.
@@ -111,13 +111,13 @@ class Checkpoints:
         return draft
 
     def keep(self, draft: Path, name: str, **meta: Any) -> Path:
-        """Make a draft the checkpoint of this name, with further meta data; from now on it outlasts a power cut.
+        """Make a draft the policy of this name, with further meta data; from now on it outlasts a power cut.
 
-        A kill leaves the new checkpoint or the one before. At worst the one before has its interim name, under which
-        ``load_agent`` finds it too.
+        A kill leaves the new policy or the former policy. The former policy may still have its interim name then, under
+        which ``load_agent`` finds it too.
 
         Raises:
-            CheckpointError: it cannot be kept; the checkpoint before is still there.
+            CheckpointError: it cannot be kept; the former policy is still there.
         """
         target = self.directory / name
         with self._writing(target):
@@ -139,7 +139,7 @@ class Checkpoints:
                 raise CheckpointError(f"{path}: cannot be saved: {error}") from error
 
     def discard(self, name: str) -> None:
-        """Remove a checkpoint or a draft, if there is one."""
+        """Remove a policy or a draft, if there is one."""
         shutil.rmtree(self.directory / name, ignore_errors=True)
 
 
@@ -161,7 +161,7 @@ def _read_meta(directory: Path) -> dict[str, Any]:
 
 
 def load_params(directory: Path) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
-    """The parameters and the meta data of a checkpoint.
+    """The parameters and the meta data of a policy.
 
     Raises:
         CheckpointError: the directory holds no readable checkpoint.
@@ -173,7 +173,7 @@ def load_params(directory: Path) -> tuple[dict[str, torch.Tensor], dict[str, Any
 
 
 def load_agent(directory: Path) -> tuple[Agent, ActorConfig, dict[str, Any]]:
-    """Build the agent of a checkpoint, in eval mode, with the configuration and meta data it was saved with.
+    """Build the agent of a policy, in eval mode, with the configuration and meta data it was saved with.
 
     Raises:
         CheckpointError: the directory holds no readable checkpoint.

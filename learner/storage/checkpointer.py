@@ -25,7 +25,7 @@ from learner.storage.training_state import RunState, StateFiles
 
 log = logging.getLogger(__name__)
 WRITE_SECONDS: Final = 60.0
-"""At the end of training, the wait for the thread that writes is at most this long."""
+"""At the end of training, the trainer waits at most this long for the thread that writes."""
 WINDOW: Final = "window"
 """The name of the part that collects losses until they are recorded."""
 
@@ -102,7 +102,7 @@ class Checkpointer:
             self._writing.start()
 
     def copy(self, moment: Moment, best_score: float) -> RunState:
-        """Copy the present state to the CPU; training waits for nothing else of a checkpoint."""
+        """Copy the present state to the CPU; this copy is the only work of a checkpoint that training waits for."""
         parts = {name: part.state() for name, part in self._parts.items()}
         return RunState.take(moment, best_score, self._agent.training_state(), parts, self._device)
 
@@ -126,7 +126,7 @@ class Checkpointer:
             self._files.write(state, self._sync_replay())
 
     def _sync_replay(self) -> Watermark | None:
-        """Sync the replay and say how far it was. The watermark is taken first, so all that it names is on disk."""
+        """Sync the replay and return its watermark. It is taken before the sync, so all items below it are on disk."""
         if self._replay is None:
             return None
         watermark = Watermark.of(self._replay)

@@ -41,8 +41,8 @@ class ResumePoint:
         directory: of the run.
         config: the configuration of the life before.
         state: the newest checkpoint that is whole.
-        best_score: the best score of all lives, also one that came after the checkpoint.
-        watermark: how far the replay is known to have been on disk; None if no checkpoint says so.
+        best_score: the best score of all lives; scores that came after the checkpoint count too.
+        watermark: the extent of the replay that was on disk at the last checkpoint; None if no checkpoint has one.
     """
 
     directory: Path
@@ -53,7 +53,7 @@ class ResumePoint:
 
     @classmethod
     def read(cls, directory: Path, run_id: str) -> ResumePoint:
-        """Read what is in the directory of a run, of which the caller holds the lock.
+        """Read the directory of a run; the caller holds its lock.
 
         Raises:
             CheckpointError: there is no checkpoint, or none of them is whole.
@@ -77,9 +77,9 @@ class ResumePoint:
         return ReplayMemory.open_saved(replay).capacity if replay.exists() else None
 
     def require_same_agent(self, config: RunConfig) -> None:
-        """See that the run goes on with the agent that it began with.
+        """Check that the run goes on with the agent that it began with.
 
-        Whether tensors and items fit is seen later, where they are restored.
+        ``restore`` checks later whether tensors and items fit.
 
         Raises:
             ConfigError: ``config`` names another agent.
@@ -89,7 +89,7 @@ class ResumePoint:
             raise ConfigError(f"agent.target: expected {before}, with which the run began, found {found}")
 
     def warn_of_missing_replay(self, capacity: int) -> int:
-        """Log that the run goes on without its items; the number of items that were ever stored."""
+        """Log that the run goes on without its items; return the number of items that were ever stored."""
         stored = self.moment.samples_total
         log.warning(
             "%s: the replay is missing (shared/replay): training goes on from opt step %d with an EMPTY replay and a "

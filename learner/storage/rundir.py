@@ -56,8 +56,8 @@ class RunDir:
     """The directory of a run, new or resumed; only its owner may look inside, and only one learner may use it.
 
     A first start makes ``shared/``, then ``config.yaml``, then a first checkpoint in ``checkpoints/``, and ``run.json``
-    last. So a directory that has neither of the last two, nor other work of a run, is left from a start that was
-    killed. The run begins anew in such a directory.
+    last. If a directory has neither checkpoint nor ``run.json``, nor other results of a run, a start was killed there.
+    A new run begins in this directory.
 
     Args:
         path: of the directory.
@@ -65,8 +65,8 @@ class RunDir:
         origin: where a new run begins from (``Origin.record``).
 
     Raises:
-        RunDirectoryError: the directory cannot be made, another learner uses it, it holds a run although none is to be
-            resumed, or it holds a run that cannot be resumed.
+        RunDirectoryError: the directory cannot be made, another learner uses it, it holds a run although ``resume`` is
+            False, or it holds a run that cannot be resumed.
     """
 
     def __init__(self, path: Path, *, resume: bool = False, origin: Mapping[str, Any] | None = None) -> None:
@@ -139,7 +139,7 @@ class RunDir:
         self._has_begun = True
 
     def require_in_place(self) -> None:
-        """See that the directory at ``path`` is still the one that this learner has locked.
+        """Check that the directory at ``path`` is still the directory that this learner has locked.
 
         Raises:
             CheckpointError: it was renamed, removed or replaced, so nothing may be written to ``path``.
@@ -164,15 +164,15 @@ class RunDir:
         self.write_text(name, json.dumps(value, indent=2) + "\n")
 
     def close(self) -> None:
-        """Give the lock back. A run that never began leaves nothing behind that keeps a later start from beginning."""
+        """Release the lock. If the run never began, remove the files that would keep a later start from beginning."""
         if not (self._has_begun or self.is_resumed):
-            (self.path / "config.yaml").unlink(missing_ok=True)  # Alone, it would be taken for that of a run.
+            (self.path / "config.yaml").unlink(missing_ok=True)  # Alone, it would look like the file of a run.
             shutil.rmtree(self.shared, ignore_errors=True)
         os.close(self._lock)
 
 
 def require_free(path: Path) -> None:
-    """See that no learner uses a run directory, before anything expensive begins.
+    """Check that no learner uses a run directory, before anything expensive begins.
 
     Raises:
         RunDirectoryError: a learner uses it.
@@ -192,7 +192,7 @@ def find_work(path: Path) -> list[str]:
     found += ["checkpoints/"] * bool(list_states(path))
     found += [f"{periodic.name}/" for periodic in list_numbered(path)]
     found += ["metrics.csv"] * _has_records(path / "metrics.csv")
-    # A start that was killed leaves ``shared/`` beside ``config.yaml``. The file alone was copied from a run.
+    # A start that was killed leaves ``shared/`` beside ``config.yaml``. A user has copied a file without ``shared/``.
     found += ["config.yaml"] * ((path / "config.yaml").exists() and not (path / "shared").exists())
     return found
 

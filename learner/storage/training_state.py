@@ -3,9 +3,10 @@
     manifest.json       format, run, incarnation, opt steps, score, configuration's hash, SHA-256 of the other files
     state.json          counters and random generators
     state.safetensors   networks, targets, optimisers
-    replay.json         how far the replay was when all of it was on disk (``learner.replay.recovery``)
+    replay.json         the watermark: the extent of the replay that is on disk (``learner.replay.recovery``)
 
-Each directory is complete or not there. Hashes tell a file that a disk has damaged; then the checkpoint before is read.
+Each directory is complete or not there. Hashes reveal a file that a disk has damaged; then the previous checkpoint is
+read.
 """
 
 from __future__ import annotations
@@ -133,7 +134,7 @@ class StateFiles:
 
     Args:
         directory: of all checkpoints.
-        run: what every manifest says of the run, ``run_id`` among it.
+        run: the entries about the run in every manifest, such as ``run_id``.
         keep: the number of checkpoints that stay, the newest ones.
         counts: counts the checkpoints that are written.
         guard: called before each write; raises a CheckpointError if the directory is no longer the run's.
@@ -154,7 +155,7 @@ class StateFiles:
 
         Args:
             state: of the run.
-            watermark: how far the replay is on disk; None if that is not known.
+            watermark: the extent of the replay that is on disk; None if it is not known.
 
         Raises:
             CheckpointError: it cannot be written, or holds NaN and would be of no use; earlier ones are still there.
@@ -208,7 +209,7 @@ def read_newest_state(directory: Path, run_id: str) -> RunState | None:
 def read_newest_watermark(directory: Path, run_id: str) -> Watermark | None:
     """Read the watermark of the newest checkpoint that has a whole one; None if there is none.
 
-    The other files of that checkpoint need not be whole: what was on disk then is still there.
+    The other files of that checkpoint need not be whole: items that were on disk then are still there.
     """
     for path in list_numbered(directory):
         with suppress(CheckpointError):
@@ -259,7 +260,7 @@ def _sha256(path: Path) -> str:
 
 
 def _require_no_nan(state: RunState) -> None:
-    """Raise for NaN. Infinity may be meant, as in a mask; NaN never is."""
+    """Raise if a tensor holds NaN. Infinity may be intended, as in a mask; NaN never is."""
     for name, tensor in state.tensors.items():
         if tensor.is_floating_point() and bool(torch.isnan(tensor).any()):
             raise CheckpointError(f"opt step {state.opt_steps}: expected numbers, found NaN in {name}")
