@@ -18,7 +18,8 @@ class ReplayReader:
     """Gathers whole rows by absolute index.
 
     The writer may overwrite rows while they are gathered here. It raises ``oldest`` above a row before it touches the
-    row. So ``oldest`` is read again after the rows are gathered: rows from there on are whole, rows below may be torn.
+    row. So ``oldest`` is read again after the rows are gathered: rows from ``oldest`` on are whole, rows below it may
+    be torn.
 
     Args:
         memory: read only here.

@@ -67,7 +67,7 @@ class ReplayWriter:
 
     def append_packed(self, batch: Packed, incarnation: int, seq: int) -> None:
         """Store a batch that refers to no frames but its own; otherwise as ``append``."""
-        self._packer = Packer(self._memory.schema)  # The batch that it packed last is no longer the batch before.
+        self._packer = Packer(self._memory.schema)  # The next batch must not refer to the batch that was packed last.
         self._store(batch, incarnation, seq)
 
     def mark(self) -> dict[str, Any]:
@@ -80,7 +80,7 @@ class ReplayWriter:
         }
 
     def roll_back(self, mark: Mapping[str, Any], incarnation: int) -> bool:
-        """Forget the items that this incarnation has stored since ``mark()``, and let the items of then count again.
+        """Forget the items that this incarnation has stored since ``mark()``; the items that counted then count again.
 
         No other process may be reading or writing. The items are forgotten once ``batches`` is lowered. A kill before
         that undoes the roll-back: the last batch still counts, so ``learner.replay.recovery`` or the next writer takes
@@ -177,10 +177,10 @@ class ReplayWriter:
             log.warning(advice, n_kept, self._memory.capacity, frames_per_item)
 
     def require_cursor(self, incarnation: int) -> None:
-        """See that an actor process of this incarnation can store something.
+        """Check that an actor process of this incarnation can store a batch.
 
         Raises:
-            CursorsFullError: it cannot, for now.
+            CursorsFullError: it cannot store one now.
         """
         if incarnation not in self._slots:
             self._find_free_slot()
