@@ -1,4 +1,4 @@
-"""``AdminService``: what the people who run a learner may ask of it."""
+"""``AdminService``: requests of the people who run a learner."""
 
 from __future__ import annotations
 

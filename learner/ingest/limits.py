@@ -140,7 +140,7 @@ class CallLimits:
         self._require(self._account(peer_address(peer)).failures.take(), "address_failures")
 
     def count_refusal(self, limit: str) -> OverLimitError:
-        """Count that a call is refused for a limit of ``CALL_LIMITS``; the error to raise."""
+        """Count a call that is refused for a limit of ``CALL_LIMITS``; return the error to raise."""
         self._counts.over_limit[limit] += 1
         return OverLimitError(f"over the limit of {limit.replace('_', ' ')}; try again later")
 
@@ -243,7 +243,7 @@ class ReplayShare:
 
 
 class ModelRepeats:
-    """How often one connection may ask again while there is no model that it has not received.
+    """Limits how often one connection may ask again for a model that it has received already.
 
     Args:
         clock: seconds, monotonic.
@@ -255,7 +255,7 @@ class ModelRepeats:
         """By connection: the model of its last answer, and the time until which its repeats are spent."""
 
     def count_request(self, connection: str, newest: ModelVersion) -> float:
-        """Count a request for the newest model; the seconds that the answer must wait."""
+        """Count a request for the newest model; return the seconds that the answer must wait."""
         now = self._clock()
         version, spent_until = self._asked.get(connection, (None, 0.0))
         if version == newest:
