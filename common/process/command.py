@@ -124,7 +124,7 @@ def run_command(parser: Parser, argv: Sequence[str] | None, act: Callable[[argpa
         act: does what the parsed words ask for.
 
     Returns:
-        The exit code: 0, or that of the ``CrossborderError`` that ``act`` raised, which is told on stderr.
+        The exit code: 0, or that of the ``CrossborderError`` that ``act`` raised; stderr shows the error.
     """
     arguments = parser.parse_args(argv)
     setup_logging(arguments.log_level, arguments.log_format)
