@@ -71,7 +71,7 @@ def _evaluator(arguments: argparse.Namespace, saved: Mapping[str, object] | None
 
 
 def main(argv: list[str] | None = None) -> int:
-    """The command; its exit code."""
+    """Run the command; return its exit code."""
     return run_policy_command(parser(), argv, _evaluate)
 
 
