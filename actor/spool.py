@@ -173,7 +173,8 @@ class Spool(Generic[MessageT]):
 
         Returns None if there is none within ``seconds``, if the spool is closed and has no more, or if that connection
         is over. The thread that serves an old connection may still be in this call while another thread connects
-        again. The epoch tells the two apart, so that no group goes out where nobody hears its acknowledgement.
+        again. The epoch tells the two apart, so that no group goes out on a connection whose acknowledgements are not
+        heard.
         """
         deadline = Deadline(seconds)
         with self._lock:

@@ -121,7 +121,7 @@ def run_command(parser: Parser, argv: Sequence[str] | None, act: Callable[[argpa
     Args:
         parser: of the command.
         argv: its words; None takes those of this process.
-        act: does what the parsed words ask for.
+        act: does the work of the command, by its parsed words.
 
     Returns:
         The exit code: 0, or that of the ``CrossborderError`` that ``act`` raised; stderr shows the error.

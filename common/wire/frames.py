@@ -5,7 +5,7 @@ too. There are two forms of items with each frame once, and one way to find equa
 
 - ``BufferedItems``: where an actor keeps items until they are sent. An ``ItemBuffer`` makes them row by row. Frames
   have numbers that hold for all batches of one buffer, so ``codec.encode_together`` can merge batches.
-- ``Packed``: what a payload holds and what the replay stores. Frame columns hold positions in a run of frames.
+- ``Packed``: the form of payloads and of the replay. Frame columns hold positions in a run of frames.
   ``codec.decode`` makes it of a payload; a ``Packer`` makes it of items that never cross a network.
 """
 
@@ -147,8 +147,8 @@ class Packer:
     A batch refers no further back than the number of frames that it could hold by itself. Without this limit a blank
     picture that keeps coming back would have to be kept for ever.
 
-    The result depends only on the items and on ``before``, not on what else this packer has seen: a run in turns that
-    is resumed packs as the uninterrupted run would have packed.
+    The result depends only on the items and on ``before``, not on other frames that this packer has seen: a run in turns
+    that is resumed packs as the uninterrupted run would have packed.
 
     Args:
         schema: of the items.

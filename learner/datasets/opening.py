@@ -33,7 +33,7 @@ class Dataset(Protocol):
             parts: of the run; the items have the columns of its schema.
 
         Raises:
-            SchemaMismatchError: a column is not the one that the run expects.
+            SchemaMismatchError: a column differs from the column that the run expects.
         """
 
 

@@ -40,8 +40,8 @@ class EvaluatorProcess:
 
     Three threads meet here. The trainer's thread calls every method but ``abandon``, which a signal's thread may call.
     The supervisor's thread restarts the child when it dies or hangs: it replaces ``supervisor.child``, and the
-    trainer's thread sees another child than the one it asked and asks again. If the child cannot be restarted, the
-    supervisor's thread leaves the reason in ``_failure``, and the trainer's thread raises it at the next ``poll``.
+    trainer's thread sees another child than the child that it asked, and asks again. If the child cannot be restarted,
+    the supervisor's thread leaves the reason in ``_failure``, and the trainer's thread raises it at the next ``poll``.
 
     Args:
         config: of the run; the child builds environment, agent and evaluator from it.

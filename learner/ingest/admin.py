@@ -36,7 +36,7 @@ class AdminServicer(pb_grpc.AdminServiceServicer):
     """``AdminService`` over an ``IngestCore``.
 
     Args:
-        core: what all requests share.
+        core: the state that all requests share.
         audit: notes every call.
     """
 

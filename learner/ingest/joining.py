@@ -21,7 +21,7 @@ def join(core: IngestCore, request: pb.JoinRequest, name: str = "") -> pb.JoinRe
 
     Args:
         core: where it enters.
-        request: what the actor says of itself.
+        request: describes the actor.
         name: of the actor's token; empty without a token.
 
     Raises:

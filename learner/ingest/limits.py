@@ -4,8 +4,8 @@
 callers have no name (``Caller.account``). One account may take less than all accounts together, so a single account
 always leaves room for others. Calls without a valid token are counted by address and cost no other caller anything.
 
-``ReplayShare`` and ``ModelRepeats`` are quotas, and quotas refuse nobody for being fast: an actor over its quota only
-waits longer for its own acknowledgement or model.
+``ReplayShare`` and ``ModelRepeats`` are quotas, and quotas refuse no fast actor: an actor over its quota only waits
+longer for its own acknowledgement or model.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ MAX_CONNECTIONS = 8192
 
 
 class _Account:
-    """What one account has taken."""
+    """The open calls of one account, and the buckets for its joins and its failures."""
 
     def __init__(self, joins: Bucket, failures: Bucket) -> None:
         self.joins, self.failures = joins, failures
@@ -194,11 +194,11 @@ class ReplayShare:
 
     The window is the last ``capacity`` items, as an exponential mean: after ``capacity`` later items, an item counts
     1/e. An actor that holds more of the window than ``multiple`` times the mean of the other active actors may go on at
-    one capacity per ``RENEWAL_SECONDS``. It never waits for the other actors, so an actor that pauses stalls nobody.
+    one capacity per ``RENEWAL_SECONDS``. It never waits for the other actors, so an actor that pauses stalls no other.
 
     Args:
         capacity: items that the replay holds.
-        multiple: see above; None limits nobody.
+        multiple: see above; None sets no limit.
         clock: seconds, monotonic.
     """
 

@@ -30,7 +30,7 @@ from learner.shared.mapped import fence
 
 log = logging.getLogger(__name__)
 MAX_NAMED = 50
-"""Actors that one line of the log names."""
+"""The most actors that one line of the log names."""
 STILL_HERE_SECONDS = 1.0
 """How often an actor whose acknowledgement is held back gets a sign of life."""
 
@@ -67,7 +67,7 @@ class LearnerServicer(pb_grpc.LearnerServiceServicer):
     """``LearnerService`` over an ``IngestCore``. All of its methods run on the event loop's thread.
 
     Args:
-        core: what all requests share.
+        core: the state that all requests share.
         bell: rung by the trainer when it stops, and when held acknowledgements may go out.
         limits: on joins.
         audit: notes every join.

@@ -37,7 +37,7 @@ class ActorInTurns:
     they were. Where items cannot be taken back, they stay and all episodes begin anew.
 
     Args:
-        run: opened; nobody else writes to its replay.
+        run: opened; no other process writes to its replay.
     """
 
     def __init__(self, run: Run) -> None:

@@ -41,7 +41,7 @@ class ReplayReader:
         return first, end
 
     def take(self, draw: DrawIndices, size: int) -> tuple[Items, Items]:
-        """Draw items and gather their rows; rows that are overwritten meanwhile are drawn again.
+        """Draw items and gather their rows; redraw the rows that were overwritten meanwhile.
 
         Returns:
             The columns that ``draw`` gave, and the columns of the items, ``[size, *shape]``. The latter arrays are

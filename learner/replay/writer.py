@@ -1,6 +1,6 @@
 """The one process that stores batches in a replay: ingest, or a trainer that plays or copies items itself.
 
-``learner.replay.memory`` has the order of a write, and what a kill between two of its steps leaves.
+``learner.replay.memory`` describes the order of a write, and the files after a kill between two of its steps.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class ReplayWriter:
 
     Args:
         memory: opened for writing.
-        is_gone: whether the actor process of an incarnation will never send anything again. None: nobody knows.
+        is_gone: whether the actor process of an incarnation will never send anything again. None: it is never known.
     """
 
     def __init__(self, memory: ReplayMemory, is_gone: Callable[[int], bool] | None = None) -> None:
@@ -193,7 +193,7 @@ class ReplayWriter:
         return slot
 
     def _find_free_slot(self) -> int:
-        """The slot of a cursor that nobody needs; of several, the slot whose process has stored nothing for longest.
+        """The slot of a cursor that no process needs; of several, that of the process that stored a batch longest ago.
 
         An actor process needs its cursor as long as it may send its last batch again because the acknowledgement was
         lost: without the cursor that batch would be stored twice. It does not need the cursor once it is gone, or once
