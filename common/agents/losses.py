@@ -1,6 +1,6 @@
 """Losses and targets as pure functions. Shapes: B batch, A actions or their dimensions, N critics or quantiles.
 
-The last four functions need the values of no actions but those in the batch, so they suit a dataset too.
+The last four functions use only the values of actions in the batch, so they suit a dataset too.
 """
 
 from __future__ import annotations

@@ -147,8 +147,8 @@ class Packer:
     A batch refers no further back than the number of frames that it could hold by itself. Without this limit a blank
     picture that keeps coming back would have to be kept for ever.
 
-    The result depends only on the items and on ``before``, not on other frames that this packer has seen: a run in turns
-    that is resumed packs as the uninterrupted run would have packed.
+    The result depends only on the items and on ``before``, not on other frames that this packer has seen: a run in
+    turns that is resumed packs as the uninterrupted run would have packed.
 
     Args:
         schema: of the items.
