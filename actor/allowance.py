@@ -72,7 +72,7 @@ class Allowance:
         """Check that every name in ``config`` is allowed and is a part of the right kind. Nothing is called.
 
         Raises:
-            PluginError: naming the place, the text, and what to add to ``--allow``.
+            PluginError: naming the place, the text, and the entry to add to ``--allow``.
         """
         names = [*_part_names(config), *_other_names(config)]
         refused = [name for name in names if not self._covers(name)]
@@ -141,7 +141,7 @@ def _refusal(refused: Sequence[Name]) -> PluginError:
             f"{', '.join(ours)} belongs to crossborder itself and is none of its environments, agents, step "
             "processors or networks, so --allow cannot cover it"
         )
-    # Quoted, so that the user can copy a text of the learner's into a shell without harm.
+    # Quoted, so that the user can copy the learner's text into a shell without harm.
     wanted = " ".join(dict.fromkeys(shlex.quote(repr(name.text)[1:-1]) for name in refused))
     return PluginError(
         f"the learner names code that this actor does not allow: {found}; if you trust it, start the actor with "
@@ -196,7 +196,7 @@ def _check_class(name: Name, role: Role, target: type) -> None:
 
 
 def _within(module: str, allowed: str) -> bool:
-    """Whether a module is the allowed one or below it."""
+    """Whether a module is the allowed module or lies below it."""
     return module == allowed or module.startswith(f"{allowed}.")
 
 

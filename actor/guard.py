@@ -1,4 +1,4 @@
-"""Environments that fail: one that raises is built anew, one that does not return is noticed."""
+"""Environments that fail: the guard builds an environment anew when it raises; the watchdog notices a hang."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class EpisodeLostError(Exception):
 
 
 class Busy:
-    """Since when an environment has been busy, in monotonic seconds; infinite while none is.
+    """The monotonic time at which an environment became busy, in seconds; infinite while none is busy.
 
     The acting thread writes it and the watchdog's thread reads it, without a lock: it is one number, and a watchdog
     that reads it a moment too early looks again.
@@ -43,7 +43,7 @@ class Guard(gymnasium.Wrapper[Any, Any, Any, Any]):
     Args:
         env: the first one.
         build: makes the next one.
-        allowance: how often that may happen; shared by the environments of one actor.
+        allowance: how often environments may be built anew; shared by the environments of one actor.
         counters: counts rebuilds and keeps the traceback for the learner.
         busy: shared by the environments of one actor too, since they are stepped in turn.
     """
@@ -55,7 +55,7 @@ class Guard(gymnasium.Wrapper[Any, Any, Any, Any]):
         self._build, self._allowance, self._counters, self._busy = build, allowance, counters, busy
 
     def step(self, action: Any) -> tuple[Array, Any, bool, bool, dict[str, Any]]:
-        """As the environment.
+        """Step the environment.
 
         Raises:
             EpisodeLostError: it raised and was built anew; the next call must be ``reset``.
@@ -71,7 +71,7 @@ class Guard(gymnasium.Wrapper[Any, Any, Any, Any]):
             self._busy.since = math.inf
 
     def reset(self, *, seed: int | None = None, **options: Any) -> tuple[Array, dict[str, Any]]:
-        """As the environment; one that raises is built anew and reset, until one does not raise.
+        """Reset the environment; while it raises, build it anew and reset it again.
 
         Raises:
             Exception: environments raised more often than they may.
@@ -102,12 +102,12 @@ class Guard(gymnasium.Wrapper[Any, Any, Any, Any]):
 
 
 class Watchdog:
-    """While entered, notices in a thread of its own that an environment does not return.
+    """A context in which a thread notices that an environment does not return.
 
-    An environment in native code may hold the interpreter's lock (the GIL), and then no thread of Python's runs, this
-    one neither. So the thread also sets an alarm that needs no Python (``faulthandler``) and puts it off each time it
-    looks. If it can look no more, the alarm writes all stacks to stderr and ends the process with exit code 1, after
-    twice the time. A process has one such alarm, so there is one watchdog in a process.
+    An environment in native code may hold the interpreter's lock (the GIL), and then no Python thread runs, not even
+    the watchdog's. So that thread also sets an alarm that needs no Python (``faulthandler``), and postpones the alarm
+    each time it looks. If the thread cannot run, the alarm writes all stacks to stderr and ends the process with exit
+    code 1, after twice the time. A process has one such alarm, so there is one watchdog in a process.
 
     Args:
         busy: written by the thread that makes this object.

@@ -68,9 +68,9 @@ class ActorManager:
             supervisor.child.close_stdin()
 
     def stop_and_join(self, seconds: float) -> list[ActorStat]:
-        """End all workers within ``seconds``; the statistics of those that ended in order.
+        """End all workers within ``seconds``; return the statistics of those that ended in order.
 
-        A worker says its statistics last, so they are there once it has ended.
+        A worker sends its statistics last, so they are there once it has ended.
         """
         self.ask_to_stop()
         deadline = Deadline(seconds)

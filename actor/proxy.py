@@ -13,7 +13,7 @@ from common.wire.frames import BufferedItems, ItemBuffer
 
 
 class BatchSink(Protocol):
-    """Where full batches go."""
+    """Takes full batches."""
 
     def send(self, batch: BufferedItems, behaviour: ModelVersion) -> None:
         """Take a batch of at least one row; waits while the learner holds the actor back."""
@@ -59,6 +59,6 @@ class ReplayBufferProxy:
             self.flush()
 
     def flush(self) -> None:
-        """Hand over the items that are there as a batch."""
+        """Hand over the remaining items as a batch."""
         if self._buffer.rows:
             self._sink.send(self._buffer.take(), self._behaviour)

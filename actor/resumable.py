@@ -1,7 +1,8 @@
-"""A sampler that another process goes on with, in the middle of its episodes.
+"""A sampler whose episodes the process of a resumed run continues where they were.
 
 An environment cannot be asked for its state, but a deterministic one can be brought to the same state again: it begins
-with the same random generator and takes the same actions. Checksums of all that it returned show whether it did.
+with the same random generator and takes the same actions. Checksums of all values that it returned show whether the
+state is the same.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ class TapedEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
         return Snapshot(values, {"actions": np.array(actions), "sums": np.array(sums, np.int64)})
 
     def rewind(self, state: Snapshot) -> int | None:
-        """Set the random generator to where it was before the episode of ``state``; the seed to reset with, if any."""
+        """Set the generator to its state before the episode of ``state``; return the seed for the reset, if any."""
         values = state.values
         if values["random_before"] is not None:
             self.unwrapped.np_random.bit_generator.state = values["random_before"]
@@ -64,7 +65,7 @@ class TapedEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
         return seed
 
     def is_at(self, state: Snapshot) -> bool:
-        """Whether the present episode has returned the same as that of ``state``, and its generator is the same."""
+        """Whether the present episode returned the same values as that of ``state``, and its generator is the same."""
         return bool(self.checksums == state.arrays["sums"].tolist() and self._random() == state.values["random"])
 
     def _random(self) -> dict[str, Any] | None:
@@ -122,7 +123,7 @@ class ResumableSampler(Sampler):
         self._counters = counters
 
     def _play(self, j: int, kept: Snapshot) -> bool:
-        """Play an episode through environment j and its step processor; whether everything came out as before."""
+        """Play an episode through environment j and its step processor; return whether all results are the same."""
         tape, sums = self._tapes[j], kept.arrays["sums"]
         self._seeds[j] = tape.rewind(kept)
         self._obs[j] = self._reset(j)

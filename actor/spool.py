@@ -25,7 +25,7 @@ from common.process.clocks import Deadline
 
 MessageT = TypeVar("MessageT")
 ALONE: Final = 1 << 62
-"""A number of rows that no group may have: a message that is put with it waits for no other and goes out by itself."""
+"""A number of rows that no group may have: a message with this number waits for no other and travels alone."""
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ class Spool(Generic[MessageT]):
         with self._lock:
             if not self._make_room(size):
                 self._lacks_room = True
-                if self._unsent:  # They waited for more messages, which cannot come: the sender takes them now.
+                if self._unsent:  # Unsent messages waited for more, which cannot come: the sender takes them now.
                     self._work.notify_all()
                 if not self._room.wait_for(lambda: self._make_room(size), seconds):
                     return False
@@ -117,11 +117,11 @@ class Spool(Generic[MessageT]):
             return True
 
     def _make_room(self, size: int) -> bool:
-        """Drop what may be dropped for a message of ``size`` bytes; whether it has room then."""
+        """Drop messages that may be dropped for a message of ``size`` bytes; return whether it has room now."""
         self._drop_stale()
         if self._connected and self._grouped_messages + len(self._unsent) >= self._window:
             return False
-        # Groups stay, so messages are dropped only where that makes enough room.
+        # Groups are never dropped, so unsent messages are dropped only if that makes enough room.
         if self._drop_oldest and not self._connected and self._fits(size, self._group_bytes):
             while not self._fits(size, self._bytes):
                 self._drop()
@@ -143,7 +143,7 @@ class Spool(Generic[MessageT]):
         self._on_drop(unsent.message)
 
     def connect(self, last_seq: int) -> int:
-        """Begin a connection to another side that has every group up to number ``last_seq``; the connection's epoch."""
+        """Begin a connection to a side that has every group up to ``last_seq``; return the connection's epoch."""
         with self._lock:
             self._forget(last_seq)
             self._n_sent_here = 0
@@ -173,7 +173,8 @@ class Spool(Generic[MessageT]):
 
         Returns None if there is none within ``seconds``, if the spool is closed and has no more, or if that connection
         is over. The thread that serves an old connection may still be in this call while another thread connects
-        again. The epoch tells the two apart, so that no group goes out where nobody hears its acknowledgement.
+        again. The epoch tells the two apart, so that no group goes out on a connection whose acknowledgements are not
+        heard.
         """
         deadline = Deadline(seconds)
         with self._lock:

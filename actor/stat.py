@@ -1,4 +1,4 @@
-"""What an actor process did: figures for its learner, and border's ActorStat."""
+"""Counts the work of an actor process: figures for its learner, and border's ActorStat."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 from common.data import MAX_ENV_ERROR, MAX_EPISODES
 
 RECENT_EPISODES: Final = 100
-"""Means are taken over the newest of these many episodes."""
+"""Means are taken over this many of the newest episodes."""
 
 
 @dataclass(frozen=True)
@@ -36,13 +36,13 @@ class ActorFigures:
     env_steps: int = 0
     """Environment steps taken."""
     seconds: float = 0.0
-    """From the first environment step to the last."""
+    """Seconds from the first environment step to the last."""
     env_seconds: float = 0.0
-    """Spent in environments and step processors."""
+    """Seconds spent in environments and step processors."""
     inference_seconds: float = 0.0
-    """Spent on choosing actions."""
+    """Seconds spent on choosing actions."""
     wait_seconds: float = 0.0
-    """Held back with a finished batch."""
+    """Seconds for which the actor was held back with a finished batch."""
     spool_bytes: int = 0
     """Bytes that wait for an acknowledgement now."""
     reconnects: int = 0
@@ -88,9 +88,9 @@ class ActorCounters(ActorFigures):
     """Counts steps and episodes as they happen, over all environments of one actor.
 
     Several threads write, but each figure has one writer: the acting thread counts steps, seconds and rebuilds, the
-    pusher's thread reconnects, the watchdog hangs. ``dropped_items`` is written under the spool's lock, ``spool_bytes``
-    where a report is made. A report reads the figures without a lock: each is one number, and a report may be a step
-    behind.
+    pusher's thread counts reconnects, and the watchdog counts hangs. ``dropped_items`` is written under the spool's
+    lock, ``spool_bytes`` by the thread that makes a report. A report reads the figures without a lock: each is one
+    number, and a report may be a step behind.
 
     Args:
         clock: seconds, monotonic.
@@ -139,8 +139,8 @@ class ActorCounters(ActorFigures):
     def note_env_error(self, text: str) -> None:
         """Keep the end of a traceback until it is taken or a newer one replaces it.
 
-        The acting thread and the watchdog may note one while a report takes one. Each is one operation on a deque,
-        which is atomic, so a text is taken once or replaced.
+        The acting thread and the watchdog may note a text while a report takes one. Noting and taking are each one
+        atomic operation on a deque, so a text is taken once or replaced.
         """
         self._env_errors.append(text.encode(errors="replace").decode()[-MAX_ENV_ERROR:])
 

@@ -50,7 +50,7 @@ class Actor:
         address: the learner's HOST:PORT.
         patience: seconds to wait for a learner, at the start and after each broken connection.
         trust: how to check the learner, what to prove to it, and which code it may name.
-        tell: says why this process ends, and gives the exit code, where it cannot end in order.
+        tell: takes the error if this process cannot end in order, says why it ends, and returns the exit code.
 
     Raises:
         ConfigError: the address is not HOST:PORT, a file of ``trust`` cannot be read, or its settings contradict each
@@ -71,7 +71,7 @@ class Actor:
         self._stopped.set()
 
     def run(self) -> ActorStat:
-        """Act until the learner or ``stop`` says so.
+        """Act until the learner says stop or ``stop`` is called.
 
         A new run at the same address, and a run that was resumed with other settings, are joined as a new actor.
 
@@ -127,7 +127,8 @@ class Actor:
     ) -> None:
         """Build the parts and act with them. ``stack`` closes the parts after the items have been handed over.
 
-        The stream is open before that, so that the learner knows of an actor whose environment takes minutes to build.
+        The stream is opened before the parts are built, so that the learner knows of an actor whose environment takes
+        minutes to build.
         """
         config = joined.config
         try:

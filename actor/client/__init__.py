@@ -1,1 +1,1 @@
-"""The actor's end of the wire: join, push items, fetch models. The only part of the actor that knows gRPC."""
+"""The actor's end of the wire: joins, pushes items, fetches models. No other module of the actor knows gRPC."""

@@ -1,4 +1,4 @@
-"""From the chunks that a learner sends to a model: a safetensors file, whole or from a delta, and its tensors.
+"""Makes a model of the chunks that a learner sends: a safetensors file, whole or from a delta, and its tensors.
 
 The format is that of github.com/huggingface/safetensors, section 'Format'.
 """
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ModelFile:
-    """A model and the safetensors file that it came as.
+    """A model and the safetensors file in which it came.
 
     Args:
         data: uint8 [n]; the model's tensors are views of it.
@@ -85,7 +85,7 @@ def assemble(
 
 
 def _join_chunks(messages: Iterable[bytes], max_bytes: int) -> tuple[pb.GetModelResponse, Array]:
-    """The first chunk and the data of all, uint8 [n], in one buffer.
+    """The first chunk, and the data of all chunks in one buffer, uint8 [n].
 
     Raises:
         ValueError: chunks are missing, empty, out of order or broken, or hold more than was announced or is allowed.
@@ -95,7 +95,7 @@ def _join_chunks(messages: Iterable[bytes], max_bytes: int) -> tuple[pb.GetModel
         chunk, data = parse_chunk(message)
         if chunk.not_modified:
             return chunk, file
-        if not data:  # A learner that sends such chunks could do so for ever.
+        if not data:  # A learner could send empty chunks for ever.
             raise ValueError(f"model: expected data in the chunk at offset {chunk.offset}, found none")
         if size == 0:
             first, file = chunk, _allocate(chunk.total_bytes, max_bytes)
@@ -111,7 +111,7 @@ def _join_chunks(messages: Iterable[bytes], max_bytes: int) -> tuple[pb.GetModel
 
 
 def _allocate(n_bytes: int, max_bytes: int) -> Array:
-    """A buffer, uint8 [n_bytes]. The system gives memory only as it is filled, so announcing many bytes takes none.
+    """A buffer, uint8 [n_bytes]. The system provides memory only as the buffer fills, so an announcement takes none.
 
     Raises:
         ValueError: there is not enough memory, or ``n_bytes`` is more than ``max_bytes``.
@@ -147,7 +147,7 @@ def read_tensors(file: Array) -> dict[str, Array]:
         file: uint8 [n]
 
     Raises:
-        ValueError: it is no such file.
+        ValueError: it is no safetensors file.
     """
     begin = 8 + int.from_bytes(file[:8].tobytes(), "little")
     try:
@@ -163,7 +163,7 @@ def _check_regions(regions: list[tuple[int, int]]) -> None:
     """Check that no two tensors share bytes: else a small file of bfloat16 could become many large arrays.
 
     Raises:
-        ValueError: two of them do.
+        ValueError: two tensors share bytes.
     """
     end_before = 0
     for begin, end in sorted(regions):

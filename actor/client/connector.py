@@ -1,4 +1,4 @@
-"""Joining a learner, and joining it again: tries again with jitter, but ends at once where that cannot help."""
+"""Joins a learner, once or again. It tries again after random delays, but ends at once if no retry can help."""
 
 from __future__ import annotations
 
@@ -78,8 +78,8 @@ class Connector:
         Raises:
             LearnerUnreachableError: nobody answered.
             StoppingError: ``cancelled`` was set.
-            AuthenticationError: the two do not trust each other.
-            CrossborderError: the learner refused for good, or its answer is none.
+            AuthenticationError: actor and learner do not trust each other.
+            CrossborderError: the learner refused for good, or its answer is not valid.
         """
         deadline, backoff = Deadline(self._patience), Backoff()
         request = pb.JoinRequest(

@@ -1,4 +1,4 @@
-"""Models in, beside the sampling: a thread fetches the newest model that an acknowledgement has announced."""
+"""Fetches models while the actor samples: a thread fetches the newest model that was announced."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ class ModelFetcher:
 
     Its own thread fetches and replaces the model. The acting thread reads it, and the pusher's thread announces
     versions and may give another channel. Model, version and channel are each replaced as a whole, so they are read
-    without a lock; the condition is for those that wait. A fetch on a channel that was closed meanwhile fails and is
-    tried again on the new one.
+    without a lock; threads that wait use the condition. If a channel is closed during a fetch, the fetch fails and is
+    tried again on the new channel.
 
     Args:
         get_model: of the learner; the attribute may be set to that of another channel.
@@ -39,7 +39,7 @@ class ModelFetcher:
         self._announced = NO_MODEL
         self._model: Model | None = None
         self._base: ModelFile | None = None
-        """The model as it came, for deltas; None after one that could not be assembled: the next comes whole."""
+        """The last model's file, for deltas; None if it could not be assembled, so that the next model comes whole."""
         self.failure: AuthenticationError | None = None
         """The learner no longer trusts this actor, and fetching has ended."""
         self._thread = threading.Thread(target=self._run, name="models", daemon=True)
@@ -66,7 +66,7 @@ class ModelFetcher:
         """Wait for the first model; None if the actor was stopped meanwhile.
 
         Raises:
-            LearnerUnreachableError: none came in time.
+            LearnerUnreachableError: no model came in time.
         """
         with self._changed:
             self._changed.wait_for(lambda: self._model is not None or self._stopped.is_set(), seconds)
@@ -75,7 +75,7 @@ class ModelFetcher:
         return self._model
 
     def wake(self) -> None:
-        """Let those that wait look at ``stopped`` again."""
+        """Let the threads that wait look at ``stopped`` again."""
         with self._changed:
             self._changed.notify_all()
 

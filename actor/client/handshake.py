@@ -44,7 +44,7 @@ def inspect_certificate(host: str, port: int, trust: Trust) -> str:
     """Shake hands over TLS as an actor does, and say whom the certificate is for, who signed it, and until when.
 
     Raises:
-        AuthenticationError: the two do not trust each other, or the learner does not speak TLS.
+        AuthenticationError: actor and learner do not trust each other, or the learner does not speak TLS.
         LearnerUnreachableError: nobody listens there.
     """
     try:
@@ -74,7 +74,7 @@ def _context(trust: Trust) -> ssl.SSLContext:
 
 
 def _refusal(trust: Trust) -> str:
-    """What a learner may mean that closes the connection and does not say why."""
+    """The likely reasons of a learner that closes the connection and does not say why."""
     if trust.certificate:
         return f"the learner broke off the handshake: it may not accept the certificate {trust.certificate}"
     return "the learner broke off the handshake: it may ask for a certificate of yours (--certificate, --key)"

@@ -19,7 +19,7 @@ def check_health(address: str, trust: Trust, seconds: float) -> None:
 
     Raises:
         LearnerUnreachableError: it does not answer within ``seconds``, or says that it does not serve.
-        AuthenticationError: the two do not trust each other.
+        AuthenticationError: this host and the learner do not trust each other.
         ConfigError: a file of ``trust`` cannot be read, or its settings contradict each other.
     """
     with open_channel(address, watch_credentials(address, trust).get()) as channel:

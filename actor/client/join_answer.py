@@ -1,4 +1,4 @@
-"""A learner's answers to ``Join`` and ``Check``: checked against bounds before anything is made of them, and read.
+"""A learner's answers to ``Join`` and ``Check``: first checked against bounds, then read.
 
 Learners set their own limits, and these bounds are wider than any of them. They keep a broken or hostile learner from
 making an actor fail in odd ways or allocate without end.
@@ -34,12 +34,12 @@ MAX_ITEM_BYTES: Final = MOST_MESSAGE_BYTES
 MAX_NAME: Final = 256
 """Characters of a column's name, and of a run's id."""
 MAX_SEED: Final = 1 << 62
-"""The seeds of an actor's later environments are this one plus 1, 2, 3, …, and must fit 64 bits too."""
+"""The seeds of an actor's later environments are this seed plus 1, 2, 3, …, and must fit 64 bits too."""
 
 
 @dataclass(frozen=True)
 class JoinAnswer:
-    """What the learner tells an actor at Join."""
+    """The contents of a learner's answer to ``Join``."""
 
     actor_id: int
     run_id: str
@@ -114,7 +114,7 @@ def read_schema(message: pb.Schema) -> Schema:
     """Check and read the columns of an item.
 
     Raises:
-        ProtocolMismatchError: there are none or too many, or no item can have one of them.
+        ProtocolMismatchError: there are no columns or too many, or no item can have one of them.
         ConfigError: the columns contradict each other.
     """
     _require(1 <= len(message.columns) <= MAX_COLUMNS, "columns", f"1 to {MAX_COLUMNS}", len(message.columns))

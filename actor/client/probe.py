@@ -1,4 +1,4 @@
-"""Asking a learner what an actor would meet, without joining."""
+"""Asking a learner how it would serve an actor, without joining."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class Probe:
         """Ask once.
 
         Raises:
-            AuthenticationError: the two do not trust each other.
+            AuthenticationError: this host and the learner do not trust each other.
             ProtocolMismatchError: the learner speaks another version, or an older one that has no ``Check``.
             LearnerUnreachableError: it did not answer.
         """
@@ -123,7 +123,7 @@ class Probe:
         began = time.perf_counter()
         messages = _call(lambda: get_model(self._channel)(pb.GetModelRequest(), timeout=TRANSFER_SECONDS))
         try:
-            file = _call(lambda: assemble(messages))  # It pulls the messages, so the call may fail here.
+            file = _call(lambda: assemble(messages))  # ``assemble`` pulls the messages, so the call may fail here.
         except ValueError as error:
             raise RefusedError(str(error)) from error
         return len(file.data), time.perf_counter() - began
@@ -133,7 +133,7 @@ class Probe:
 
 
 def _call(ask: Callable[[], Any]) -> Any:
-    """What ``ask`` returns, its gRPC errors as ours."""
+    """Call ``ask``; raise its gRPC errors as our own errors."""
     try:
         return ask()
     except grpc.RpcError as error:

@@ -1,4 +1,4 @@
-"""Items out: one stream for the actor's life, opened again whenever it breaks. Items are kept until acknowledged."""
+"""Sends items on one stream, which is opened again whenever it breaks, and keeps them until acknowledged."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ from common.wire.rpc import StoppingError, version_from_pb
 
 log = logging.getLogger(__name__)
 LINGER_SECONDS: Final = 0.05
-"""Batches wait this long after a message for more of them: each message costs both sides some 0.5 ms."""
+"""After a message, batches wait this long for more batches: each message costs both sides some 0.5 ms."""
 DROPS_LOGGED_EVERY: Final = 10.0
 LAST_PUT_SECONDS: Final = 5.0
-"""For all batches that are put after the end was announced: a step in many environments may fill several of them."""
+"""The time for putting batches after the end was announced: a step in many environments may fill several."""
 
 
 class RunChangedError(CrossborderError):
@@ -81,7 +81,7 @@ class Pusher:
         self._last_chance: Deadline | None = None
         self._given_up = threading.Event()
         self.changes: Sequence[str] = ()
-        """Settings of the actor's parts that the learner has changed since: the actor must hand over and start anew."""
+        """Settings of the actor's parts that have changed: the actor must hand over its items and start anew."""
         self.failure: CrossborderError | None = None
         self._thread = threading.Thread(target=self._run, name="pusher", daemon=True)
         self._thread.start()
@@ -122,10 +122,10 @@ class Pusher:
         return len(self._spool)
 
     def hand_over(self) -> None:
-        """Send the remaining batches and leave, as long as the learner holds them back, unless the actor has to end."""
+        """Send the remaining batches and leave; wait as long as the learner holds back, unless the actor has to end."""
         self._spool.close()
         while self._thread.is_alive() and not self._stopped.is_set():
-            self._stopped.wait(HEARTBEAT_SECONDS)  # The thread sets it at its end.
+            self._stopped.wait(HEARTBEAT_SECONDS)  # The pusher's thread sets ``_stopped`` at its end.
 
     def finish(self, seconds: float) -> int:
         """Send the remaining batches, say goodbye, end the stream; the number of batches that were not acknowledged."""
@@ -180,7 +180,7 @@ class Pusher:
             self._stopped.set()
             if (
                 self._requests.is_building
-            ):  # It has no items, so the learner need not wait until it has built its parts.
+            ):  # An actor that builds its parts has no items, so the learner need not wait for it.
                 self._spool.close()
 
     def _join_again(self) -> JoinAnswer:
@@ -202,7 +202,7 @@ class Pusher:
         self._spool.group_rows = choose_group_rows(answer)
         changes = self._joined.changes(answer)
         if changes:
-            # They stay even if a later answer takes them back: the actor may be about to start anew.
+            # The changes stay even if a later answer takes them back: the actor may be about to start anew.
             self.changes = changes
             log.warning(
                 "the learner has changed settings of this actor, which hands over its items and then starts anew: %s",
@@ -214,9 +214,10 @@ class Pusher:
     def _join_as_new_incarnation(self, last_seq: int) -> JoinAnswer:
         """Join in the place of the present incarnation, since the learner has lost batches that it had acknowledged.
 
-        The learner takes the batches of an incarnation in order, and this actor no longer has those that were lost: it
-        would refuse all others. A new incarnation begins at number 1. Nothing is stored twice, because the same rule
-        keeps the learner from taking later batches of the former incarnation that are still on an old connection.
+        The learner takes the batches of an incarnation in order, and this actor no longer has the batches that were
+        lost: the learner would refuse all later batches. A new incarnation begins at number 1. Nothing is stored twice,
+        because the same rule keeps the learner from taking later batches of the former incarnation that are still on an
+        old connection.
         """
         log.warning(
             "the learner had acknowledged %d messages of items, and now has the first %d of them: the others are gone; "

@@ -19,7 +19,7 @@ from common.wire.rpc import version_to_pb
 GROUP_BYTES: Final = 256 << 10
 """Batches that wait travel in one message of up to this size; larger messages do not make a stream any faster."""
 GROUP_BYTES_OF_FRAMES: Final = 2 << 20
-"""The same for frames, before compression makes them a hundredth of that."""
+"""The same limit for items with frames, before compression, which makes frames a hundred times smaller."""
 
 
 @dataclass(frozen=True)
@@ -43,12 +43,12 @@ class WaitingBatch:
 
     @property
     def group_rows(self) -> int:
-        """Rows that the batch adds to a message of several."""
+        """Rows that the batch adds to a message of several batches."""
         return ALONE if self.buffered is None else self.rows
 
 
 def choose_group_rows(answer: JoinAnswer) -> int:
-    """Rows that batches may have to share a message, by the limits that the learner told at Join."""
+    """The most rows in a message of several batches, by the limits in the learner's answer to ``Join``."""
     schema, frame = answer.schema, answer.schema.frame
     room = answer.max_message_bytes - ENVELOPE_BYTES
     if frame is None:
@@ -91,8 +91,8 @@ class Requests:
     def make_message(self, incarnation: int, seq: int, batches: Sequence[WaitingBatch]) -> pb.PushItemsRequest:
         """Make the message with number ``seq``.
 
-        Its figures are those of now, also when it is sent again: the learner keeps the newest report, and older figures
-        would set it back.
+        The report has the present figures, even if the batches are sent again: the learner keeps the report that came
+        last, so older figures would set it back.
         """
         report = self._report()
         report.episode_returns.extend([value for batch in batches for value in batch.episodes.returns][-MAX_EPISODES:])

@@ -18,7 +18,7 @@ from common.wire.rpc import NotJoinedError, describe, typed_error
 log = logging.getLogger(__name__)
 HEARTBEAT_SECONDS: Final = 1.0
 SILENCE_SECONDS: Final = 15.0
-"""The learner answers every heartbeat, also while it holds actors back. One that is silent for longer is gone."""
+"""A learner that is silent for longer is gone: it answers every heartbeat, even while it holds actors back."""
 
 
 class PushStream:
@@ -51,7 +51,7 @@ class PushStream:
         self._call: Any = stub.PushItems(self._messages())
 
     def run(self, hear: Callable[[pb.PushItemsResponse], None]) -> str | None:
-        """Give responses to ``hear`` until the stream ends: why it broke, or None if the learner ended it in order.
+        """Pass responses to ``hear`` until the stream ends. Return why it broke; None if the learner ended it in order.
 
         Raises:
             CrossborderError: the learner refused for good.

@@ -86,7 +86,7 @@ def _check(arguments: argparse.Namespace, trust: Trust, _: StopSignals) -> None:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """The command; its exit code."""
+    """Run the command; return its exit code."""
     arguments = parser().parse_args(argv)
     setup_logging(arguments.log_level, arguments.log_format)
     quiet_grpc("text" if arguments.num_actors > 1 else arguments.log_format)

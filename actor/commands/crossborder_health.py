@@ -27,7 +27,7 @@ def parser() -> Parser:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """The command; its exit code."""
+    """Run the command; return its exit code."""
     arguments = parser().parse_args(argv)
     setup_logging(arguments.log_level, arguments.log_format)
     try:

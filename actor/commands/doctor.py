@@ -100,7 +100,7 @@ class Check:
     run: Callable[[Visit], str]
     advice: str
     is_vital: bool = False
-    """Whether the later checks are left out where this one fails, since they would fail too."""
+    """Whether the later checks are left out if this check fails, since they would fail too."""
 
 
 CHECKS: Final = (

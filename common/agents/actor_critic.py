@@ -39,7 +39,7 @@ from common.plugins.part_config import PluginConfig
 
 
 class ActorCriticConfig(UpdateConfig):
-    """The settings that all of them share."""
+    """The settings that these agents share."""
 
     units: tuple[PositiveInt, ...] = Field((256, 256), description="Width of each hidden layer, actor and critics.")
     network: PluginConfig | None = Field(

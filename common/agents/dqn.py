@@ -181,7 +181,7 @@ class QAgent(NetworkAgent):
         return action
 
     def td_error(self, items: Items) -> Array:
-        """An actor asks for it, and an actor has no target network: the model itself stands in for it."""
+        """Actors call this method and have no target network, so the model itself takes the target's place."""
         with torch.inference_mode():
             _, prediction, target = self._loss(to_tensors(items, self.device), self.qnet)
         error: Array = (target - prediction).cpu().numpy()

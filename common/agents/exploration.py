@@ -34,7 +34,7 @@ class EpsilonGreedy(Settings):
         n, n_actions = values.shape
         actions: Array = values.argmax(axis=1)
         explorers = (rng.random(n) < self.at(opt_steps, rung)).nonzero()[0]
-        if len(explorers):  # Seldom, and worth a look: numpy draws an integer in more time than a small network acts.
+        if len(explorers):  # Rarely true, and a draw by numpy takes longer than a small network takes to act.
             actions[explorers] = rng.integers(n_actions, size=len(explorers))
         return actions
 

@@ -31,8 +31,8 @@ class IQNConfig(QAgentConfig):
 class QuantileNet(nn.Module):
     """Quantiles of the return of each action: ``Z_tau(s, a) = f(psi(s) * phi(tau))_a`` (arXiv:1806.06923, 3.1).
 
-    ``f`` has one hidden layer. Features come out of a whole network; the paper takes a convolution's outputs, and with
-    them multiplies N-fold the widest layer of all.
+    ``f`` has one hidden layer. Here the features are the outputs of a whole network. In the paper they are the outputs
+    of the convolutions, so the widest layer of all comes after them and is computed N times.
 
     Args:
         network: observations ``[B, *shape]`` to ``[B, feature_dim]``; psi is its positive part.

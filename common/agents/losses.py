@@ -1,6 +1,6 @@
 """Losses and targets as pure functions. Shapes: B batch, A actions or their dimensions, N critics or quantiles.
 
-The last four learn from the values of actions in the batch alone, never of other actions: so they suit a dataset too.
+The last four functions use only the values of actions in the batch, so they suit a dataset too.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ def td_target(
 ) -> torch.Tensor:
     """Target ``r + discount * V(s')``, without bootstrap only where the episode *terminated*.
 
-    With one discount for all it is the one-step target; rewards summed over k steps come with gamma^k of their own
-    (``common.processors.NStep``). A truncated episode is cut off from outside and bootstraps (Pardo et al.,
-    arXiv:1712.00378). The target has the shape of ``next_value``.
+    With one discount for all items it is the one-step target; an item whose reward is a sum over k steps has a discount
+    gamma^k of its own (``common.processors.NStep``). A truncated episode is cut off from outside and bootstraps (Pardo
+    et al., arXiv:1712.00378). The target has the shape of ``next_value``.
     """
     return reward + discount * next_value * (~terminated).to(reward.dtype)
 

@@ -10,7 +10,7 @@
         def opt(self, buffer):
             return None if len(buffer) == 0 else self.learn(draw(buffer, 64, self.device))
 
-``examples/own_agent.py`` is a whole one, and the page "Agents of your own" explains it. The machinery is in
+``examples/own_agent.py`` is a complete agent, and the page "Agents of your own" explains it. The machinery is in
 ``common.agents.machinery``; nothing but this module imports it.
 """
 
@@ -60,7 +60,7 @@ KindT = TypeVar("KindT")
 
 
 class NetworkAgent(Agent):
-    """An agent that learns by networks: its model, its checkpoints and its state of training are taken care of.
+    """An agent that learns by networks. This class handles its model, its checkpoints and its state of training.
 
     A subclass sets ``nets`` in its ``__init__`` and, if it counts anything that a resumed run must know, ``counters``.
     Optimisers, ``torch.Generator`` and ``numpy.random.Generator`` are found among its attributes, also in lists, tuples
@@ -77,8 +77,8 @@ class NetworkAgent(Agent):
     def captures(self, config: UpdateConfig) -> bool:
         """Whether this agent's updates and actions are captured, by its settings.
 
-        Where the settings leave it open, only code of this system is captured. A class or a network of somebody else's
-        may do something else in each call, and captured it would be frozen without a word.
+        Where the settings leave it open, only code of this system is captured. A user's class or network may do
+        something else in each call, and capturing would silently freeze it.
         """
         if config.update is not None:
             return config.update == "captured"

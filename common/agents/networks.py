@@ -19,7 +19,7 @@ from common.plugins.part_config import PluginConfig
 
 
 class Head(nn.Linear):
-    """A network's last layer: float32 outputs also under autocast, where 100 and 100.5 are neighbours."""
+    """A network's last layer: its outputs are float32 even under autocast, where bfloat16 rounds 100.3 to 100.5."""
 
     def forward(self, features: torch.Tensor) -> torch.Tensor:
         """``[..., in_features]`` to ``[..., out_features]``."""

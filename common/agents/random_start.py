@@ -30,7 +30,8 @@ class RandomStart(ActorCritic):
     begin to learn after them (https://github.com/sfujim/TD3, main.py, ``start_timesteps``); SAC's authors do the same
     (https://github.com/rail-berkeley/softlearning, ``n_initial_exploration_steps``). Here the learner's opt steps are
     counted instead: each model brings their number, so an actor that joins late does as the others do. About
-    ``trainer.warmup_period`` items are random, and those that actors make until a model of the first opt steps arrives.
+    ``trainer.warmup_period`` items are random; so are the items that actors make until a model with enough opt steps
+    arrives.
 
     Arguments and errors are those of ``ActorCritic``.
     """

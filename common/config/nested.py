@@ -10,7 +10,7 @@ from common.errors import ConfigError
 
 
 def overlay(values: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
-    """A copy of ``values`` with those of ``changes`` in their place; sections that both have are overlaid in turn."""
+    """A copy of ``values``, overwritten by ``changes``; sections that both have are overlaid in turn."""
     result = dict(values)
     for key, change in changes.items():
         both = isinstance(values.get(key), dict) and isinstance(change, dict)

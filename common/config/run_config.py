@@ -333,7 +333,7 @@ class RunConfig(ActorConfig):
         return part.model_copy(update={"agent": agent})
 
     def check(self) -> None:
-        """Check what cannot be seen from the values alone: parts, their parameters, the server's address and files.
+        """Check the parts, their parameters, and the server's address and files, which the values alone do not show.
 
         Raises:
             ConfigError, PluginError: naming the place and what was expected.

@@ -25,7 +25,7 @@ class PluginConfig(Settings):
         """Call the target with ``params`` and with the arguments that the system itself provides.
 
         Args:
-            optional: arguments for those targets only that have parameters of these names; ``params`` go before them.
+            optional: arguments only for targets that have parameters of these names; ``params`` override them.
             given: arguments for every target.
         """
         target = part_loading.load_part(self.target)
@@ -37,7 +37,7 @@ class PluginConfig(Settings):
     def check(
         self, where: str, given: Set[str], params_at: str | None = None, *, optional: Set[str] = frozenset()
     ) -> None:
-        """See that the target can be loaded, and takes ``params`` and the arguments that the system provides.
+        """Check that the target can be loaded, and takes ``params`` and the arguments that the system provides.
 
         A target with a ``Config`` (a ``Settings`` class) is checked by it, any other by its signature.
 

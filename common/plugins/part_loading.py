@@ -23,7 +23,7 @@ MOVED: Final = {
     "learner.recorder:CsvRecorder": "learner.records.csv_recorder:CsvRecorder",
     "learner.tensorboard:TensorBoardRecorder": "learner.records.tensorboard:TensorBoardRecorder",
 }
-"""Where a part is now, by where earlier releases had it; a configuration that names the old place still works."""
+"""Present places of moved parts, by their former places; a configuration that names a former place still works."""
 
 
 def load_module(name: str) -> ModuleType:

@@ -290,7 +290,7 @@ class Supervisor:
             child = self._start()
         except ChildFailedError as error:
             log.warning("%s and is tried again", error)
-            return True  # ``self.child`` is still the dead one, so ``_watch`` comes here again while the policy allows.
+            return True  # ``self.child`` is still the dead child: ``_watch`` comes here again while the policy allows.
         except CrossborderError as error:
             self._on_give_up(error)
             return False

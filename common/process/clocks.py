@@ -23,7 +23,7 @@ class Deadline:
 
 
 class Stillness:
-    """The time for which a count has not changed that another process changes several times a second.
+    """The time for which a count, which another process changes several times a second, has stood still.
 
     If this process was stopped itself (by SIGSTOP, or with the whole host), the other process may have been stopped
     with it. A long time between two calls of ``seconds`` therefore does not count as stillness of the other process.

@@ -121,10 +121,10 @@ def run_command(parser: Parser, argv: Sequence[str] | None, act: Callable[[argpa
     Args:
         parser: of the command.
         argv: its words; None takes those of this process.
-        act: does what the parsed words ask for.
+        act: does the work of the command, by its parsed words.
 
     Returns:
-        The exit code: 0, or that of the ``CrossborderError`` that ``act`` raised, which is told on stderr.
+        The exit code: 0, or that of the ``CrossborderError`` that ``act`` raised; stderr shows the error.
     """
     arguments = parser.parse_args(argv)
     setup_logging(arguments.log_level, arguments.log_format)

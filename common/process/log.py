@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 LogFormat = Literal["text", "json"]
 _identity: dict[str, str | int] = {}
-"""The run and the actor that this process is, if it is an actor's; set by ``identify``."""
+"""The ids of this process's run and actor, if it is an actor's process; set by ``identify``."""
 _KEYS = ("run_id", "actor_id")
 _GRPC_LEVELS = {"I": logging.INFO, "W": logging.WARNING, "E": logging.ERROR, "F": logging.CRITICAL}
 

@@ -29,8 +29,8 @@ def decompress(frame: bytes, max_bytes: int) -> bytes:
     """The content of one frame.
 
     Raises:
-        RefusedError: ``frame`` is not one whole frame, or it does not state a content size of up to ``max_bytes``. It
-            never takes more memory than that.
+        RefusedError: ``frame`` is not one whole frame, or it does not state a content size of up to ``max_bytes``.
+            ``decompress`` never takes more memory than that.
     """
     try:
         size = zstandard.frame_content_size(frame)

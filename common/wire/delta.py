@@ -1,8 +1,8 @@
 """The difference between two models, for slow links: their exclusive or, in byte planes, compressed.
 
 From version to version the upper bytes of floating-point numbers hardly change. The exclusive or of such a byte is
-zero. Put together, the upper bytes are long runs of zeros: compressed, they are 5 to 20 % smaller than with the bytes
-in their original order.
+zero. Put together, the upper bytes form long runs of zeros: the compressed difference is 5 to 20 % smaller than with
+the bytes in their original order.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ def apply_delta(base: Array, delta: bytes) -> Array:
     """The model of which ``make_delta`` made ``delta``, uint8 ``[n]`` as ``base`` is, in memory of its own.
 
     Raises:
-        RefusedError: ``delta`` is none, or is one of models of another size. It never takes more memory than a model of
-            the size of ``base`` needs.
+        RefusedError: ``delta`` is no delta, or belongs to models of another size. ``apply_delta`` never takes more
+            memory than a model of the size of ``base`` needs.
     """
     size = len(base) + -len(base) % PLANES
     planes = np.frombuffer(decompress(delta, size), np.uint8)

@@ -1,11 +1,11 @@
-"""Frames once: items whose stacked observations share frames are kept and sent with each frame a single time.
+"""Items whose stacked observations share frames, kept and sent with each frame a single time.
 
 Of the eight frames in an Atari transition (``obs`` and ``next_obs``, four each) seven are in the transition before it
 too. There are two forms of items with each frame once, and one way to find equal frames, ``FrameNumbers``:
 
 - ``BufferedItems``: where an actor keeps items until they are sent. An ``ItemBuffer`` makes them row by row. Frames
   have numbers that hold for all batches of one buffer, so ``codec.encode_together`` can merge batches.
-- ``Packed``: what a payload holds and what the replay stores. Frame columns hold positions in a run of frames.
+- ``Packed``: the form of payloads and of the replay. Frame columns hold positions in a run of frames.
   ``codec.decode`` makes it of a payload; a ``Packer`` makes it of items that never cross a network.
 """
 
@@ -147,8 +147,8 @@ class Packer:
     A batch refers no further back than the number of frames that it could hold by itself. Without this limit a blank
     picture that keeps coming back would have to be kept for ever.
 
-    The result depends only on the items and on ``before``, not on what else this packer has seen: a run in turns that
-    is resumed packs as the run would have done that was not interrupted.
+    The result depends only on the items and on ``before``, not on other frames that this packer has seen: a run in
+    turns that is resumed packs as the uninterrupted run would have packed.
 
     Args:
         schema: of the items.
@@ -188,7 +188,7 @@ class BufferedItems:
         columns: the bytes of all columns that hold no frames, by name.
         numbers: of the frames of each item, ``[rows, schema.max_frames]`` int64. A number means the same frame in all
             batches of one buffer.
-        frames: the bytes of the frames from number ``first`` on; no item refers to some of them.
+        frames: the bytes of the frames from number ``first`` on; some of them belong to no item.
         first: the number of the first frame in ``frames``.
         frame_bytes: the size of one frame.
     """
@@ -258,7 +258,8 @@ class ItemBuffer:
         numbers = np.array(self._numbers, np.int64).reshape(self.rows, self._schema.max_frames)
         first, frames = self._frames.first, bytearray()
         if numbers.size:
-            # The next items begin with frames of the last item: they stay, but no more than this batch could hold.
+            # The next items begin with frames of the last item. So these frames stay, but no more than this batch could
+            # hold.
             oldest_needed = max(int(numbers[-1].min()), self._frames.end - numbers.size)
             frames = self._frames.forget(oldest_needed)
         taken = BufferedItems(self.rows, columns, numbers, frames, first, self._frames.size)

@@ -16,7 +16,7 @@ def read_pair(certificate: Path, key: Path) -> tuple[bytes, bytes]:
     """
     pair = _read(key, "private key"), _read(certificate, "certificate")
     try:
-        # An empty password: without one, OpenSSL would ask the terminal for that of an encrypted key.
+        # An empty password: without it, OpenSSL would ask the terminal for the password of an encrypted key.
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key, password="")
     except (ssl.SSLError, ValueError) as error:
         raise ConfigError(

@@ -63,8 +63,8 @@ class Trust(Settings):
     def allows_anything(self, host: str) -> bool:
         """Whether a learner on ``host`` may name any code.
 
-        A learner on this host may, unless ``allow`` names something: it could run that code itself. A learner on
-        another host may only by ``any``.
+        A learner on this host may, unless ``allow`` names some code: it could run any code itself. A learner on another
+        host may only if ``allow`` says ``any``.
         """
         return ANY in self.allow or (not self.allow and is_loopback(host))
 

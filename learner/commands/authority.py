@@ -28,7 +28,7 @@ AUTHORITY = ("ca.pem", "ca.key")
 TOKENS = ("actor.token", "admin.token")
 FOR_LEARNER = ("ca.pem", "server.pem", "server.key", *TOKENS)
 FOR_ACTORS = ("ca.pem", "actor.pem", "actor.key", "actor.token")
-"""``ca.key`` is in neither list: whoever has it can pose as the learner."""
+"""``ca.key`` is in neither list: anybody who has this key can pose as the learner."""
 ALL_FILES = (*AUTHORITY, "server.pem", "server.key", "actor.pem", "actor.key", *TOKENS)
 _BACKDATED = timedelta(hours=1)
 """A certificate is valid from this long ago, so that hosts whose clocks are behind accept it at once."""
@@ -223,7 +223,7 @@ def hand_out(directory: Path, learners: Path | None, actors: Path | None) -> lis
     Args:
         directory: of all files.
         learners: the directory for ``FOR_LEARNER``; None copies nothing.
-        actors: the directory for ``FOR_ACTORS``, with no token but the one that actors send; None copies nothing.
+        actors: the directory for ``FOR_ACTORS``, with no token but the token that actors send; None copies nothing.
 
     Raises:
         ConfigError: a file cannot be read or written.

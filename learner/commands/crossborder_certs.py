@@ -88,7 +88,7 @@ def _write(arguments: argparse.Namespace) -> None:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """The command; its exit code."""
+    """Run the command; return its exit code."""
     return run_command(parser(), argv, _write)
 
 

@@ -41,9 +41,9 @@ class ActorView:
     last_return: float | None
     reconnects: int
     name: str = ""
-    """Of the token by which the actor proves itself; empty for a token without a name."""
+    """The name of the token by which the actor proves itself; empty for a token without a name."""
     version: str = ""
-    """Of the crossborder release that the actor runs."""
+    """The crossborder release that the actor runs."""
 
     @property
     def process(self) -> tuple[int, str, int]:

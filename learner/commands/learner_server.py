@@ -62,7 +62,7 @@ def parser() -> Parser:
     made.add_argument(
         "--local-actors", type=at_least(0), default=0, metavar="N", help="actors on this host (default: 0)"
     )
-    # For help and completion; ``main`` looks for them first.
+    # Only for help and completion: ``main`` looks for these commands first.
     commands = made.add_subparsers(title="instead of training", metavar="", parser_class=_command_parser)  # type: ignore[call-overload] # argparse only calls it
     commands.add_parser("status", help="show the actors of a learner that runs")
     commands.add_parser("ratio", help="set the replay ratio of a learner that runs")
@@ -70,7 +70,7 @@ def parser() -> Parser:
 
 
 def _command_parser(*, prog: str, **_: object) -> Parser:
-    """What argparse makes for ``learner-server COMMAND``."""
+    """The parser that argparse makes for ``learner-server COMMAND``."""
     made, _main = COMMANDS[prog.rpartition(" ")[2]]
     return made()
 
@@ -89,7 +89,7 @@ def _train(config: RunConfig, arguments: argparse.Namespace, console: Console | 
 
 
 def main(argv: list[str] | None = None) -> int:
-    """The command; its exit code."""
+    """Run the command; return its exit code."""
     words = sys.argv[1:] if argv is None else argv
     if words and words[0] in COMMANDS:
         _parser, command = COMMANDS[words[0]]

@@ -51,7 +51,7 @@ def _train(config: RunConfig, arguments: argparse.Namespace, console: Console | 
 
 
 def main(argv: list[str] | None = None) -> int:
-    """The command; its exit code."""
+    """Run the command; return its exit code."""
     return run_training_command(parser(), argv, _train)
 
 

@@ -33,7 +33,7 @@ def make_policy_parser(name: str, description: str, examples: str) -> Parser:
 def run_policy_command(
     parser: Parser, argv: list[str] | None, work: Callable[[argparse.Namespace], Mapping[str, object]]
 ) -> int:
-    """Run a command on a saved policy and print the values that ``work`` returns; the exit code.
+    """Run a command on a saved policy and print the values that ``work`` returns; return the exit code.
 
     ``work`` finds the name of a checkpoint in ``arguments.checkpoint`` also where the user named none.
     """

@@ -60,7 +60,7 @@ def _evaluate(arguments: argparse.Namespace) -> Mapping[str, object]:
 
 
 def _evaluator(arguments: argparse.Namespace, saved: Mapping[str, object] | None) -> EvaluatorConfig:
-    """The evaluator that the checkpoint was saved with, with what the command line asks for laid over it."""
+    """The evaluator that was saved with the policy, with the changes that the command line asks for."""
     from common.config.run_config import EvaluatorConfig
     from common.settings import validate
 
@@ -71,7 +71,7 @@ def _evaluator(arguments: argparse.Namespace, saved: Mapping[str, object] | None
 
 
 def main(argv: list[str] | None = None) -> int:
-    """The command; its exit code."""
+    """Run the command; return its exit code."""
     return run_policy_command(parser(), argv, _evaluate)
 
 

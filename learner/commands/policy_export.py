@@ -52,7 +52,7 @@ def _export(arguments: argparse.Namespace) -> Mapping[str, object]:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """The command; its exit code."""
+    """Run the command; return its exit code."""
     return run_policy_command(parser(), argv, _export)
 
 

@@ -123,7 +123,7 @@ def _print_quarantine(console: Console, records: list[dict[str, Any]]) -> None:
 
 
 def _without_markup(record: dict[str, Any]) -> dict[str, Any]:
-    """The same with texts in which rich finds no markup: hosts and messages are a stranger's."""
+    """The record with texts in which rich finds no markup: strangers choose hosts and messages."""
     return {key: escape(value) if isinstance(value, str) else value for key, value in record.items()}
 
 
@@ -165,7 +165,7 @@ def _bars(name: str, histogram: ValueHistogram) -> Table:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """The command; its exit code."""
+    """Run the command; return its exit code."""
     return run_command(parser(), argv, _inspect)
 
 

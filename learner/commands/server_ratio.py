@@ -41,7 +41,7 @@ def _set(arguments: argparse.Namespace) -> None:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """The command; its exit code."""
+    """Run the command; return its exit code."""
     return run_command(parser(), argv, _set)
 
 

@@ -94,7 +94,7 @@ def _show_live(
 
 
 def main(argv: list[str] | None = None) -> int:
-    """The command; its exit code."""
+    """Run the command; return its exit code."""
     arguments = parser().parse_args(argv)
     setup_logging(arguments.log_level, arguments.log_format)
     stopped, signals = threading.Event(), StopSignals()

@@ -14,14 +14,14 @@ from learner.datasets.saved_replay import SavedReplay
 from learner.storage.rundir import reading
 
 MINARI: Final = "minari:"
-"""Before the id of a dataset in Minari's local storage."""
+"""The prefix of the id of a dataset in Minari's local storage."""
 
 
 class Dataset(Protocol):
     """Recorded experience."""
 
     name: str
-    """As errors and log lines name it."""
+    """The name in errors and log lines."""
 
     def __len__(self) -> int:
         """The number of steps; a step processor may make more or fewer items of them."""
@@ -33,7 +33,7 @@ class Dataset(Protocol):
             parts: of the run; the items have the columns of its schema.
 
         Raises:
-            SchemaMismatchError: a column is not the one that the run expects.
+            SchemaMismatchError: a column differs from the column that the run expects.
         """
 
 

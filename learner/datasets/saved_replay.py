@@ -54,5 +54,5 @@ class SavedReplay:
 
 
 def _choose(index: Array, _: int) -> Items:
-    """A ``Draw`` that chooses the items at ``index``, not random ones."""
+    """A ``DrawIndices`` that chooses the items at ``index``, not random ones."""
     return {"index": index}

@@ -12,7 +12,7 @@ from common.plugins.part_config import EnvConfig
 
 
 def build_eval_env(config: EnvConfig, training: Env) -> Env:
-    """Build the environment of evaluations; ``training`` is the one whose spaces it must have.
+    """Build the environment of evaluations, which must have the spaces of ``training``.
 
     Raises:
         PluginError: it cannot be built.
@@ -64,7 +64,7 @@ class DefaultEvaluator:
         )
 
     def _episode(self, agent: Agent, index: int) -> float:
-        """Play one episode; its return."""
+        """Play one episode; return the sum of its rewards."""
         obs, _ = self._env.reset(seed=self._config.seed + index)
         total = 0.0
         for _ in range(self._config.max_steps):

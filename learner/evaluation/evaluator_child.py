@@ -4,9 +4,9 @@ Start: it reads the boot line from stdin, builds environment, agent and evaluato
 Then each line on stdin asks for an evaluation of the candidate. The answer is an event with the candidate's opt steps.
 End: when stdin closes, the evaluation that is running ends at its next environment step and the process with it.
 
-There are two threads. The main thread reads the lines and evaluates. The lifeline rings a bell for as long as the
-trainer holds the other end of stdin, also while the main thread is in an evaluation of hours; when stdin closes it
-makes the environment raise, and kills the process if that does not end it.
+There are two threads. The main thread reads the lines and evaluates. The lifeline rings a bell while the trainer holds
+the other end of stdin, even during an evaluation that takes hours. When stdin closes, the lifeline makes the
+environment raise, and kills the process if that does not end it.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ from learner.storage.checkpoint import load_params
 
 log = logging.getLogger(__name__)
 GRACE_SECONDS = 1.0
-"""For the main thread to end once the trainer is gone."""
+"""Seconds for the main thread to end once the trainer is gone."""
 BEAT_SECONDS = 0.5
-"""Between two signs of life."""
+"""Seconds between two signs of life."""
 
 
 class EvaluatorBoot(Settings):
@@ -49,7 +49,7 @@ class EvaluatorBoot(Settings):
 
     config: RunConfig
     candidate: Path
-    """The directory of the checkpoint that is evaluated; the trainer replaces its contents between two evaluations."""
+    """The directory of the policy that is evaluated; the trainer replaces its contents between two evaluations."""
     bell_fd: int
     """The write end of the bell."""
 
@@ -80,7 +80,7 @@ def _end_hung(stack: str) -> None:
 
 
 def _answer(evaluator: Evaluator, agent: Agent, candidate: Path) -> Event:
-    """Evaluate the candidate; the event for the trainer, which holds the score or the error."""
+    """Evaluate the candidate; return the event for the trainer, which holds the score or the error."""
     try:
         params, meta = load_params(candidate)
         agent.load_params(params)
@@ -121,7 +121,7 @@ def _outlive_no_trainer(trainer_gone: threading.Event, bell: Bell) -> None:
 
 
 def main() -> int:
-    """Run the process; its exit code."""
+    """Run the process; return its exit code."""
     setup_logging(form="json")
     trainer_gone = threading.Event()
     try:

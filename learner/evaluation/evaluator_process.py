@@ -27,10 +27,10 @@ from learner.storage.moment import Moment
 log = logging.getLogger(__name__)
 CANDIDATE = ".candidate"
 READY_SECONDS = 120.0
-"""For the child to build environment, agent and evaluator."""
+"""Seconds for the child to build environment, agent and evaluator."""
 END_SECONDS = 3.0
 MAX_ASKS = 2
-"""Processes that are asked for the score of one candidate: if an environment hangs at it, each of them may end."""
+"""Processes that are asked for the score of one candidate: if an environment hangs, each of them may end."""
 LISTEN_SECONDS = 0.1
 """One wait for an answer. Between two waits the trainer looks whether the child was restarted or is to be abandoned."""
 
@@ -38,10 +38,10 @@ LISTEN_SECONDS = 0.1
 class EvaluatorProcess:
     """A ``Scoring`` in a child process.
 
-    Three threads meet here. The trainer's calls every method but ``abandon``, which a signal's thread may call. The
-    supervisor's restarts the child when it dies or hangs: it replaces ``supervisor.child``, and the trainer's thread
-    sees another child than the one it asked and asks again. If the child cannot be restarted, the supervisor's thread
-    leaves the reason in ``_failure``, and the trainer's raises it at the next ``poll``.
+    Three threads meet here. The trainer's thread calls every method but ``abandon``, which a signal's thread may call.
+    The supervisor's thread restarts the child when it dies or hangs: it replaces ``supervisor.child``, and the
+    trainer's thread sees another child than the child that it asked, and asks again. If the child cannot be restarted,
+    the supervisor's thread leaves the reason in ``_failure``, and the trainer's thread raises it at the next ``poll``.
 
     Args:
         config: of the run; the child builds environment, agent and evaluator from it.
@@ -62,7 +62,7 @@ class EvaluatorProcess:
         self._beats, self._hung_seconds = 0, _hung_seconds(config)
         self._stillness = Stillness(self._count_beats)
         self._running: Moment | None = None
-        """When the candidate was written whose score is awaited; None if no score is."""
+        """The moment of the candidate whose score is awaited; None if no score is awaited."""
         self._asked: Child | None = None
         """The child that was asked last for this score."""
         self._asks = 0

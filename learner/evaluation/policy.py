@@ -30,10 +30,10 @@ class Policy:
 
 
 def load_policy(directory: Path) -> Policy:
-    """Load the policy of a checkpoint.
+    """Load a saved policy.
 
     Args:
-        directory: of the checkpoint, such as ``RUN/best``.
+        directory: of the policy, such as ``RUN/best``.
 
     Raises:
         CheckpointError: the directory holds no readable checkpoint.

@@ -86,14 +86,14 @@ class Scoring(Protocol):
 class EvaluationAbandoned(BaseException):
     """Ends an evaluation from within its environment.
 
-    It is no ``Exception``, so an evaluator of the user's that catches every ``Exception`` lets it through.
+    It is no ``Exception``, so a user's evaluator that catches every ``Exception`` lets it through.
     """
 
 
 class AbandonableEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
     """An environment whose next step raises ``EvaluationAbandoned`` once an event is set.
 
-    Every evaluator steps its environment, so this ends any evaluator early, and it needs to know nothing of it.
+    Every evaluator steps its environment, so the exception ends any evaluator early, without code of its own for this.
 
     Args:
         env: the environment of the evaluations.
@@ -128,7 +128,7 @@ class AbandonableEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
 
     @contextmanager
     def _watching(self) -> Iterator[None]:
-        """Around each call into the environment."""
+        """A context for each call into the environment."""
         if self._abandoned.is_set():
             raise EvaluationAbandoned
         self._show_life()

@@ -43,7 +43,7 @@ LOGGED_PER_SECOND, LOGGED_AT_ONCE = 10.0, 1000
 
 
 class _TrainerEvents:
-    """What the trainer says while ingest serves: the bell, the stop and the trainer's own end.
+    """The trainer's signals while ingest serves: the bell, the stop and the trainer's own end.
 
     The trainer writes ``stopping`` into the control block before it rings the bell, so the stop is seen at the ring. A
     trainer that dies, even by SIGKILL, closes the pipe that is ingest's stdin.
@@ -119,7 +119,7 @@ def _options(core: IngestCore, descriptors: int) -> list[tuple[str, int]]:
 async def _start(
     server: grpc.aio.Server, boot: IngestBoot, core: IngestCore, servicer: LearnerServicer, audit: AuditLog
 ) -> int:
-    """Serve everything that the configuration asks for; the port."""
+    """Serve everything that the configuration asks for; return the port."""
     config = boot.config.server
     pb_grpc.add_LearnerServiceServicer_to_server(servicer, server)
     health_servicer = health.aio.HealthServicer()

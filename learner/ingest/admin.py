@@ -1,4 +1,4 @@
-"""``AdminService``: what the people who run a learner may ask of it."""
+"""``AdminService``: requests of the people who run a learner."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class AdminServicer(pb_grpc.AdminServiceServicer):
     """``AdminService`` over an ``IngestCore``.
 
     Args:
-        core: what all requests share.
+        core: the state that all requests share.
         audit: notes every call.
     """
 

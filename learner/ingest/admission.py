@@ -1,4 +1,4 @@
-"""Where every call comes in: its token is checked, the limits are kept, and no wait is without an end.
+"""The entrance for every call: checks its token, keeps the limits, and lets no call wait for ever.
 
 Errors become gRPC statuses here, and refusals are noted in the audit log.
 """
@@ -27,7 +27,7 @@ Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
 WATCH_SECONDS: Final = 60.0
 """A stream of health (``Watch``) ends after this time; a client that still wants to know asks again."""
 REFUSALS_LOGGED_EVERY: Final = 10.0
-"""Seconds, over all callers without a valid token."""
+"""Seconds between two lines of the log, over all callers without a valid token."""
 _WATCH: Final = f"{HEALTH_METHODS}Watch"
 
 
@@ -52,7 +52,8 @@ class Admission(grpc.aio.ServerInterceptor):
     So every method is served as a stream, which is the same on the wire, and nothing of a refused call is read.
 
     Args:
-        gate: knows callers. It is asked before any limit, so that no limit refuses a caller for what strangers do.
+        gate: knows callers. It is asked before any limit, so that calls of strangers never make a limit refuse a known
+            caller.
         limits: on open calls.
         counts: of calls without a valid token.
         audit: notes refusals and revoked tokens.

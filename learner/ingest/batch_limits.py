@@ -1,8 +1,8 @@
 """The limits of one batch: those that actors are told now, and the largest that the run has told any actor.
 
-An actor groups its items into batches by the limits that hold when it first sends them, and may not change the content
-of a number that it has sent. So a run that is resumed with lower limits still takes batches within the higher ones from
-actors that were there before. The largest limits are kept in ``shared/limits.json``.
+An actor groups its items into batches by the limits that hold when it first sends them, and may not change the items of
+a batch that it has sent under a number. So a run that is resumed with lower limits still takes batches within the
+higher ones from actors that were there before. The largest limits are kept in ``shared/limits.json``.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from learner.shared.durable import replace_text
 
 log = logging.getLogger(__name__)
 BATCHES_PER_REPLAY: Final = 16
-"""One batch replaces at most this fraction of the replay: one message cannot push out the items of other actors."""
+"""A replay has room for this many batches or more: one message cannot push out the items of other actors."""
 _KEPT: Final = ("max_rows", "max_message_bytes")
 
 
@@ -29,7 +29,7 @@ class BatchLimits:
 
     Args:
         directory: of the run's shared files.
-        present: what actors are told from now on.
+        present: the limits that actors are told from now on.
     """
 
     def __init__(self, directory: Path, present: pb.Limits) -> None:

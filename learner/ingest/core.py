@@ -37,11 +37,11 @@ from learner.shared.control import ControlBlock
 
 log = logging.getLogger(__name__)
 ENV_ERRORS_LOGGED_EVERY: Final = 10.0
-"""Seconds, over all actors."""
+"""Seconds between two lines of the log, over all actors."""
 
 
 class IngestBoot(Settings):
-    """What the trainer tells its ingest process on stdin."""
+    """The message from the trainer to its ingest process on stdin."""
 
     config: RunConfig
     directory: Path
@@ -55,7 +55,7 @@ class IngestBoot(Settings):
 
 
 class IngestCore:
-    """What all requests share. Every method is quick.
+    """The state that all requests share. Every method is quick.
 
     Args:
         boot: see ``IngestBoot``.
@@ -126,9 +126,9 @@ class IngestCore:
         return sampled + self.ratio.limiter().draws_for(items) if items else 0
 
     def excess(self, sampled: int) -> float:
-        """Stored items beyond those that the replay ratio allows for so many drawn ones (``sampled``).
+        """Stored items beyond the number that the replay ratio allows for ``sampled`` drawn items.
 
-        Before the first draw there are none, and no actor is held back: an agent may have a warm-up of its own.
+        Before the first draw the result is 0, so no actor is held back: an agent may have a warm-up of its own.
         """
         if self.control.stopping or not sampled:
             return 0.0
@@ -159,7 +159,7 @@ class IngestCore:
             log.warning("actor %d has joined and opened no stream in time; its id is free again", actor_id)
         self.control.actors_online = self.registry.count(ActorState.ONLINE)
         self.control.env_steps = self.registry.total("env_steps")
-        if self.registry.has_episodes:  # Until then the means that the ingest process before this one wrote stay.
+        if self.registry.has_episodes:  # Until then the means of the former ingest process stay.
             self.control.return_mean = self.registry.return_mean()
             self.control.length_mean = self.registry.length_mean()
         self.control.episodes = self.registry.total("episodes")

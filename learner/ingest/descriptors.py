@@ -15,13 +15,13 @@ MAX_LIMIT: Final = 65_536
 RESERVED: Final = 64
 """Descriptors that connections of actors may not take: for files, and for scrapers of /metrics."""
 SCARCE: Final = 0.8
-"""Part of the limit from which on the log warns."""
+"""The log warns when more than this part of the limit is taken."""
 LOOK_SECONDS: Final = 10.0
 _OPEN = Path("/proc/self/fd")
 
 
 def raise_descriptor_limit() -> int:
-    """Raise this process's soft limit (often 1024) to its hard limit, or to 65,536; the limit in force afterwards."""
+    """Raise this process's soft limit (often 1024) to its hard limit, or to 65,536; return the new limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = MAX_LIMIT if hard == resource.RLIM_INFINITY else min(hard, MAX_LIMIT)
     if soft != resource.RLIM_INFINITY and soft < most:
@@ -62,7 +62,7 @@ class DescriptorWatch:
         self._next_look, self._has_warned = clock(), False
 
     def tick(self) -> None:
-        """Look, at most once in ``LOOK_SECONDS``."""
+        """Count the open descriptors, at most once in ``LOOK_SECONDS``."""
         if self._clock() < self._next_look:
             return
         self._next_look = self._clock() + LOOK_SECONDS

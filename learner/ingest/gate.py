@@ -1,4 +1,4 @@
-"""Who calls: each call is known by its token before anything of the call is read."""
+"""Identifies callers: the token of each call is checked before any message of the call is read."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ SETTLE_SECONDS: Final = 0.5
 
 
 class Role(enum.StrEnum):
-    """What a caller has proved to be."""
+    """The role that a caller has proved by its token."""
 
     ANYONE = "anyone"
     """The call needs no token."""
@@ -70,7 +70,7 @@ class Caller:
         return self.name if self.name not in ("", UNNAMED) else peer_address(self.peer)
 
     def facts(self) -> dict[str, str]:
-        """What the audit log says about the call."""
+        """The facts about the call that the audit log records."""
         return {"method": self.method, "name": self.name, "peer": peer_host(self.peer)}
 
 
@@ -134,7 +134,7 @@ class KnownTokens:
         return digest in self._names
 
     def name_of(self, digest: bytes) -> str | None:
-        """Who holds the token with this digest; None: the token is not valid."""
+        """The holder of the token with this digest; None: the token is not valid."""
         self._refresh()
         return self._names.get(digest)
 
@@ -200,7 +200,7 @@ class Gate:
         return cls(known, open_health=config.open_health)
 
     def identify(self, method: str, metadata: Iterable[tuple[str, str | bytes]], peer: str) -> Caller:
-        """Who makes a call.
+        """Identify the caller of a call.
 
         Raises:
             UnauthenticatedError: the method takes a token, and the call has no valid one.
@@ -217,8 +217,8 @@ class Gate:
     def objection(self, caller: Caller) -> CrossborderError | None:
         """Why an open call of this caller must end; None while its token is valid, as of the last call of ``names``.
 
-        Where the same name has another token now, the caller is asked to come back: an actor whose own file holds that
-        token goes on with it.
+        If the same name has another token now, the error asks the caller to come back: an actor whose own file holds
+        the new token goes on with it.
         """
         if caller.role is Role.ANYONE:
             return None

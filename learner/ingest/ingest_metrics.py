@@ -32,7 +32,7 @@ _FLEET_COUNTERS = {
     "env_rebuilds": "Environments of actors that raised and were built anew.",
     "env_hangs": "Environments of actors that did not return.",
 }
-"""Columns whose sum over all actor processes, those that are gone included, is a counter."""
+"""Columns whose sum over all actor processes, present and gone, is a counter."""
 
 
 class IngestCollector(Collector):

@@ -113,14 +113,14 @@ class IngestProcess:
     def announce_stop(self) -> None:
         """Have ingest tell every actor to stop.
 
-        If ingest dies before all actors have handed over, it is started again, so that they still can.
+        If ingest dies before all actors have handed over their items, it is started again, so that they still can.
         """
         self._control.stopping = 1
         fence()  # Ingest looks at ``stopping`` when the bell rings.
         self._ingest_bell.ring()
 
     def end(self, grace_seconds: float) -> None:
-        """Announce the stop, wait for ingest to wind up, at most ``grace_seconds`` and two seconds, then end it."""
+        """Announce the stop, give ingest ``grace_seconds`` and two seconds to wind up, then end it."""
         self.announce_stop()
         if not self._supervisor.wait(grace_seconds + 2.0):
             log.warning("ingest did not wind up in time")

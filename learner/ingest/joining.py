@@ -1,4 +1,4 @@
-"""``Join`` and ``Check``: which actors may enter, and what they are told."""
+"""``Join`` and ``Check``: decides which actors may enter, and makes the answers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from common.wire.rpc import PROTOCOL_VERSION, StoppingError, version_to_pb
 from learner.ingest.core import IngestCore
 
 MAX_HOST, MAX_VERSION = 255, 32
-"""Characters; the .proto promises them."""
+"""The most characters, as the .proto says."""
 _MARKUP: Final = frozenset("<>&\"'")
 
 
@@ -21,7 +21,7 @@ def join(core: IngestCore, request: pb.JoinRequest, name: str = "") -> pb.JoinRe
 
     Args:
         core: where it enters.
-        request: what the actor says of itself.
+        request: describes the actor.
         name: of the actor's token; empty without a token.
 
     Raises:
@@ -62,7 +62,7 @@ def join(core: IngestCore, request: pb.JoinRequest, name: str = "") -> pb.JoinRe
 
 
 def check(core: IngestCore) -> pb.CheckResponse:
-    """What a host may know before it acts; nothing is entered or counted."""
+    """The answer to a host that does not act yet; no actor is entered or counted."""
     return pb.CheckResponse(
         protocol_version=PROTOCOL_VERSION,
         unix_seconds=time.time(),
@@ -75,10 +75,10 @@ def check(core: IngestCore) -> pb.CheckResponse:
 
 
 def _check_text(what: str, text: str, longest: int) -> None:
-    """See that an actor's text can be logged, shown on terminals and put into pages.
+    """Check that an actor's text can be logged, shown on terminals and put into pages.
 
     Raises:
-        RefusedError: the text cannot.
+        RefusedError: the text cannot be shown.
     """
     if len(text) > longest:
         raise RefusedError(f"{what}: expected at most {longest} characters, found {len(text)}")

@@ -4,8 +4,8 @@
 callers have no name (``Caller.account``). One account may take less than all accounts together, so a single account
 always leaves room for others. Calls without a valid token are counted by address and cost no other caller anything.
 
-``ReplayShare`` and ``ModelRepeats`` are quotas, and quotas refuse nobody for being fast: an actor over its quota only
-waits longer for its own acknowledgement or model.
+``ReplayShare`` and ``ModelRepeats`` are quotas, and quotas refuse no fast actor: an actor over its quota only waits
+longer for its own acknowledgement or model.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ MAX_CONNECTIONS = 8192
 
 
 class _Account:
-    """What one account has taken."""
+    """The open calls of one account, and the buckets for its joins and its failures."""
 
     def __init__(self, joins: Bucket, failures: Bucket) -> None:
         self.joins, self.failures = joins, failures
@@ -140,7 +140,7 @@ class CallLimits:
         self._require(self._account(peer_address(peer)).failures.take(), "address_failures")
 
     def count_refusal(self, limit: str) -> OverLimitError:
-        """Count that a call is refused for a limit of ``CALL_LIMITS``; the error to raise."""
+        """Count a call that is refused for a limit of ``CALL_LIMITS``; return the error to raise."""
         self._counts.over_limit[limit] += 1
         return OverLimitError(f"over the limit of {limit.replace('_', ' ')}; try again later")
 
@@ -194,11 +194,11 @@ class ReplayShare:
 
     The window is the last ``capacity`` items, as an exponential mean: after ``capacity`` later items, an item counts
     1/e. An actor that holds more of the window than ``multiple`` times the mean of the other active actors may go on at
-    one capacity per ``RENEWAL_SECONDS``. It never waits for the other actors, so an actor that pauses stalls nobody.
+    one capacity per ``RENEWAL_SECONDS``. It never waits for the other actors, so an actor that pauses stalls no other.
 
     Args:
         capacity: items that the replay holds.
-        multiple: see above; None limits nobody.
+        multiple: see above; None sets no limit.
         clock: seconds, monotonic.
     """
 
@@ -243,7 +243,7 @@ class ReplayShare:
 
 
 class ModelRepeats:
-    """How often one connection may ask again while there is no model that it has not received.
+    """Limits how often one connection may ask again for a model that it has received already.
 
     Args:
         clock: seconds, monotonic.
@@ -255,7 +255,7 @@ class ModelRepeats:
         """By connection: the model of its last answer, and the time until which its repeats are spent."""
 
     def count_request(self, connection: str, newest: ModelVersion) -> float:
-        """Count a request for the newest model; the seconds that the answer must wait."""
+        """Count a request for the newest model; return the seconds that the answer must wait."""
         now = self._clock()
         version, spent_until = self._asked.get(connection, (None, 0.0))
         if version == newest:

@@ -59,7 +59,7 @@ class ModelAnswers:
 
     Args:
         slots: each version is read from them once.
-        n_bases: models sent before the newest that are kept, so that actors with one of them can be sent a delta.
+        n_bases: number of earlier models that are kept, so that actors with one of them can be sent a delta.
     """
 
     def __init__(self, slots: ModelSlots, n_bases: int) -> None:
@@ -98,10 +98,9 @@ class ModelAnswers:
         return self._deltas[have]
 
     def published_at(self, version: ModelVersion) -> float:
-        """When a model was published that an actor may have, on the host's monotonic clock.
+        """The time at which a model that an actor may have was published, on the host's monotonic clock.
 
-        Of a model from before this process began it is not known; it was published before this process began, which is
-        returned.
+        The time is not known for a model from before this process began; then the start of this process is returned.
         """
         return self._published_at.get(version, self._began)
 

@@ -1,4 +1,4 @@
-"""``PushItems``: which batches and reports are taken, and everything that one of them changes."""
+"""``PushItems``: decides which batches and reports are taken, and stores and counts them."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def _check_report(report: pb.Report) -> tuple[float, ...]:
     """The figures of a report, in the order of ``REPORTED``.
 
     Raises:
-        RefusedError: the report says something that cannot be.
+        RefusedError: the report holds a figure that cannot be true.
     """
     returns, n_lengths = report.episode_returns, len(report.episode_lengths)
     if len(report.episode_successes) > n_lengths:
@@ -167,7 +167,8 @@ def _note_batch(core: IngestCore, row: int, request: pb.PushItemsRequest) -> Non
     core.replay_share.note_batch(row, request.rows)
     if report.episode_successes:
         core.registry.note_successes(report.episode_successes)
-        # The mean before the count: the trainer reads in between, and the count says that there is a mean.
+        # The mean is written before the count: the trainer may read in between, and a count above 0 says that there is
+        # a mean.
         control.success_mean = core.registry.success_mean()
         control.success_episodes += len(report.episode_successes)
     lag = max(0, core.models.newest().opt_steps - behaviour.opt_steps)
@@ -179,7 +180,7 @@ def _note_batch(core: IngestCore, row: int, request: pb.PushItemsRequest) -> Non
 def _record_refusal(
     core: IngestCore, row: int, request: pb.PushItemsRequest, error: RefusedError | SchemaMismatchError
 ) -> Record:
-    """A refused batch for people to look at: whose it is, why it was refused, and its first bad row if it has one."""
+    """The record of a refused batch for people to inspect: its actor, the reason, and its first bad row if any."""
     record = Record(
         reason=_reason_of(error),
         message=str(error),

@@ -1,4 +1,4 @@
-"""Who the actors are: their ids, whether they are alive, and their figures. No I/O; kept in the shared actor table."""
+"""The actors that ingest knows: their ids, states and figures, kept in the shared actor table. No I/O."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ UNSEEN_SECONDS = 86_400.0
 MAX_TOTAL = MAX_RATE * 365 * 86_400
 """No actor reaches this figure within a year; a higher figure in the table is wrong and is set to 0."""
 INCREDIBLE_LOGGED_EVERY = 10.0
-"""Seconds, over all actors."""
+"""Seconds between two lines of the log, over all actors."""
 MAX_RETURN = float(np.finfo(np.float32).max)
 """Rewards are float32, so a return beyond the largest float32 is wrong."""
 
@@ -42,13 +42,13 @@ class Registry:
     to the next actor; when the table is full, the row of the actor that has been gone for longest passes on too.
 
     This process is the only writer of the table. Other processes and the metrics' thread read it at any time without a
-    lock, so no decision here may depend on what they have seen.
+    lock, so no decision here may depend on what they have read.
 
     Args:
         table: see ``map_actor_table``.
         max_actors: number of actor ids.
-        lost_seconds: an actor that is silent for this long gives its id back.
-        join_seconds: an actor that joins for the first time opens its stream within this time, or gives its id back.
+        lost_seconds: an actor that is silent for this long loses its id.
+        join_seconds: an actor that joins for the first time opens its stream within this time, or loses its id.
         clock: seconds, monotonic.
     """
 
@@ -86,7 +86,7 @@ class Registry:
         """Set figures that cannot be true to 0: earlier releases kept every figure that an actor reported."""
         for name in (*REPORTED, "items", "episodes", "behaviour_opt_steps"):
             column = self._table[name]
-            impossible = ~((column >= 0) & (column <= MAX_TOTAL))  # NaN too.
+            impossible = ~((column >= 0) & (column <= MAX_TOTAL))  # True of NaN too.
             if impossible.any():
                 log.warning("actor table: %d values of %s that cannot be are set to 0", impossible.sum(), name)
                 column[impossible] = 0
@@ -102,7 +102,8 @@ class Registry:
             pid: on that host.
             name: of its token.
             version: of its crossborder.
-            former: the incarnation whose row this one takes over; 0 for none. The former incarnation is unknown then.
+            former: the incarnation whose row this one takes over; 0 for none. From then on the former incarnation is
+                unknown.
 
         Raises:
             TooManyActorsError: no id is free.
@@ -184,7 +185,8 @@ class Registry:
 
         Args:
             row: of the actor.
-            figures: of the actor, in the order of ``REPORTED``; they count as far as they can be true.
+            figures: of the actor, in the order of ``REPORTED``; a figure that cannot be true is cut to the highest
+                possible one.
             building: whether the actor still builds its environment and agent.
         """
         now = self._clock()
@@ -222,14 +224,14 @@ class Registry:
         self._successes.extend(successes)
 
     def expire(self) -> list[int]:
-        """Give up actors that have been away for too long; their ids."""
+        """Give up actors that have been away for too long; return their ids."""
         silent = self._table["last_seen"] < self._clock() - self._lost_seconds
         lost = np.flatnonzero(silent & (self._table["state"] == ActorState.AWAY))
         self._table["state"][lost] = ActorState.LOST
         return [int(i) for i in self._table["actor_id"][lost]]
 
     def forget_idle(self) -> list[int]:
-        """Forget actors that have joined for the first time and opened no stream in time; their ids."""
+        """Forget actors that have joined for the first time and opened no stream in time; return their ids."""
         silent = self._table["last_seen"] < self._clock() - self._join_seconds
         idle = np.flatnonzero(silent & (self._table["state"] == ActorState.JOINED))
         actor_ids = [int(i) for i in self._table["actor_id"][idle]]
@@ -258,7 +260,7 @@ class Registry:
     def recent_rows(self, gone_seconds: float) -> Array:
         """A copy of the rows of actors that hold an id, and of those that have been gone for at most ``gone_seconds``.
 
-        They are sorted by id; of one id, the actor that holds it comes first.
+        They are sorted by id; among actors with the same id, the actor that holds it now comes first.
         """
         is_recent = self._table["last_seen"] >= self._clock() - gone_seconds
         known = is_recent & (self._table["state"] != ActorState.UNUSED)

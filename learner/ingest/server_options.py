@@ -47,12 +47,12 @@ def server_credentials(tls: TlsConfig) -> grpc.ServerCredentials:
         return grpc.ssl_server_certificate_configuration([read_pair(tls.certificate, tls.key)], authorities)
 
     # gRPC calls ``changed`` on threads of its own, before each handshake; the event loop never does. Of two handshakes
-    # that begin while the files change, one may still get the former pair, which is as good. While only one file has
-    # been replaced, certificate and key do not fit each other: ``read`` refuses, and the former pair stays in use.
+    # that begin while the files change, one may still get the former pair, which is still valid. While only one file
+    # has been replaced, certificate and key do not fit each other: ``read`` refuses, and the former pair stays in use.
     watched = Watched([tls.certificate, tls.key, *([tls.client_ca] if tls.client_ca else [])], read)
     last = watched.get()
 
-    def changed() -> Any:  # None: no change, which the stubs do not know.
+    def changed() -> Any:  # None means no change; the type stubs do not know that.
         nonlocal last
         before, last = last, watched.get()
         return None if last is before else last

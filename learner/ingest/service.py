@@ -1,6 +1,6 @@
 """``LearnerService``: brings requests to ``joining`` and ``pushing``, and holds answers back until their time has come.
 
-Nothing is decided here. Errors are raised through it to ``Admission``, which turns them into statuses.
+This module decides nothing. Its errors reach ``Admission``, which turns them into gRPC statuses.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from learner.shared.mapped import fence
 
 log = logging.getLogger(__name__)
 MAX_NAMED = 50
-"""Actors that one line of the log names."""
+"""The most actors that one line of the log names."""
 STILL_HERE_SECONDS = 1.0
 """How often an actor whose acknowledgement is held back gets a sign of life."""
 
@@ -48,7 +48,7 @@ class ActorStream:
         self._writing = asyncio.Lock()
         self._acked = 0
         self.awake = asyncio.Event()
-        """Set when the actor's turn has come, or when training is over. Whoever waits for it looks for itself then."""
+        """Set when the actor's turn has come, or when training is over. The task that waits checks which."""
 
     async def send(self, acked_seq: int | None = None) -> None:
         """Acknowledge up to ``acked_seq``, or repeat the last acknowledgement as a sign of life."""
@@ -67,7 +67,7 @@ class LearnerServicer(pb_grpc.LearnerServiceServicer):
     """``LearnerService`` over an ``IngestCore``. All of its methods run on the event loop's thread.
 
     Args:
-        core: what all requests share.
+        core: the state that all requests share.
         bell: rung by the trainer when it stops, and when held acknowledgements may go out.
         limits: on joins.
         audit: notes every join.
@@ -116,7 +116,7 @@ class LearnerServicer(pb_grpc.LearnerServiceServicer):
             self._core.counts.joins_refused[status_of(error)[1]] += 1
             raise
         log.info("actor %d joined from %s (pid %d)", response.actor_id, request.host, request.pid)
-        # Not the incarnation: whoever knows it can push in the actor's name.
+        # The audit log never gets the incarnation: anybody who knows it can push in the actor's name.
         process: dict[str, str | int] = {"host": request.host, "pid": request.pid, "version": request.version}
         self._audit.note("join", "ok", **caller.facts(), **process, actor=response.actor_id)
         return response

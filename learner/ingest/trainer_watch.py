@@ -36,7 +36,7 @@ class TrainerWatch:
         """How long the training loop has stood still; 0 before it begins and after it has ended."""
 
     def look(self) -> None:
-        """Look once; a few times a second."""
+        """Compare the count with that of the last look; called a few times a second."""
         is_training = self._control.trainer_beats and not self._control.stopping
         seconds = self._stillness.seconds()
         self.silent_seconds = seconds if is_training else 0.0

@@ -5,9 +5,9 @@ from __future__ import annotations
 from heapq import heappop, heappush
 
 UNKNOWN = -1
-"""Stands for the actors whose items an ingest process before this one has stored: it owes those items."""
+"""Stands for all actors whose items a former ingest process has stored, and owes those items."""
 _ROUNDING = 1e-3
-"""Items; the rounding errors of the sums below are smaller."""
+"""A number of items that is greater than the rounding errors of the sums below."""
 
 
 class Turns:
@@ -15,9 +15,9 @@ class Turns:
 
     The replay ratio allows all actors together a number of items for each item that the trainer draws. Every actor
     owes the items of its last batch, and each allowed item is split evenly among the actors that still owe. So an actor
-    that asks for less than an equal share never waits for an actor that asks for more, and nothing that is allowed is
-    left unused: this is generalised processor sharing (Parekh and Gallager, 1993), computed by virtual time. Virtual
-    time counts the items that each waiting actor has been allowed; an actor's turn comes at its finish time.
+    that asks for less than an equal share never waits for an actor that asks for more, and no allowed item is left
+    unused: this is generalised processor sharing (Parekh and Gallager, 1993), computed by virtual time. Virtual time
+    counts the items that each waiting actor has been allowed; an actor's turn comes at its finish time.
     """
 
     def __init__(self) -> None:

@@ -37,7 +37,7 @@ class ActorInTurns:
     they were. Where items cannot be taken back, they stay and all episodes begin anew.
 
     Args:
-        run: opened; nobody else writes to its replay.
+        run: opened; no other process writes to its replay.
     """
 
     def __init__(self, run: Run) -> None:
@@ -171,7 +171,7 @@ class Trainer:
         return self.run.make_result(learner)
 
     def _learn(self) -> None:
-        """Take the opt steps that are due: as many as the replay ratio allows or, without a ratio, all that are owed."""
+        """Take the opt steps that are due: as many as the replay ratio allows; without a ratio, all that are owed."""
         actor, learner, buffer = self._actor, self.learner, self.run.buffer
         has_ratio = self.config.replay.samples_per_insert is not None
         while learner.outcome is None and (has_ratio or actor.owed):

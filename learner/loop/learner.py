@@ -71,15 +71,15 @@ class Publish(Protocol):
 
 
 def publish_to_nobody(opt_steps: int, /, *, wait: bool = False) -> None:
-    """A ``Publish`` for training without actors, where there is nobody to publish to."""
+    """A ``Publish`` for training without actors: it publishes nothing."""
 
 
 def do_nothing() -> None:
-    """Announce the end of training to nobody."""
+    """Announce nothing at the end of training without actors."""
 
 
 class Learner:
-    """Takes opt steps, counts them, and after each does what is due: evaluate, record, save, publish.
+    """Takes opt steps, counts them, and after each evaluates, records, saves and publishes as far as it is due.
 
     Args:
         agent: learns.
@@ -157,7 +157,7 @@ class Learner:
 
     @contextmanager
     def training(self, announce_stop: Callable[[], None] = do_nothing) -> Iterator[None]:
-        """The context of the loop that trains: whatever ends the loop, training is finished in order.
+        """The context of the loop that trains: however the loop ends, it calls ``finish``.
 
         Args:
             announce_stop: tells the actors that training is over.

@@ -31,7 +31,7 @@ def open_memory(
         schema: of its items.
         config: its capacities.
         slack: number of newest items that a new memory can be rolled back by.
-        earlier: what earlier lives of the run left; None for a new run.
+        earlier: the state that earlier lives of the run left; None for a new run.
 
     Raises:
         RunDirectoryError: the files cannot be made or opened.

@@ -55,7 +55,7 @@ class Result:
 def open_directory(
     config: RunConfig, stack: ExitStack, *, resume: bool = False, origin: Origin | None = None
 ) -> tuple[RunDir, ResumePoint | None]:
-    """Lock a run's directory, and read what earlier lives of the run left there.
+    """Lock a run's directory, and read the state that earlier lives of the run left there.
 
     Args:
         config: of the run, checked already.
@@ -64,7 +64,7 @@ def open_directory(
         origin: where a new run begins from.
 
     Returns:
-        The directory, and the point at which the run is resumed; None for a run that begins now.
+        The directory, and the point at which the run is resumed; None for a new run.
 
     Raises:
         RunDirectoryError: see ``RunDir``.
@@ -86,7 +86,7 @@ class Run:
     Args:
         config: checked already.
         directory: of the run, locked; the caller closes it.
-        earlier: what earlier lives of the run left; None for a run that begins now.
+        earlier: the state that earlier lives of the run left; None for a new run.
         epsilon: exploration of the learner's own agent; 0 where only actors act.
         n_envs: number of environments in which the learner acts itself; where only actors act, one, to build the agent.
         slack: number of newest items that a new replay can be rolled back by.

@@ -45,8 +45,8 @@ def make_learner(
 
     Args:
         run: opened.
-        earlier: what earlier lives of the run left; None for a run that begins now.
-        stack: closes what is opened here.
+        earlier: the state that earlier lives of the run left; None for a new run.
+        stack: closes the files and processes that are opened here.
         publish: makes the agent's present policy the newest model.
         actor_in_turns: the part that acts in training in turns, whose state checkpoints keep too.
         show_life: called at each step of an evaluation that training waits for.

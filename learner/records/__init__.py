@@ -1,1 +1,1 @@
-"""Where figures go: record files, experiment trackers, Prometheus, the terminal."""
+"""Brings figures to record files, experiment trackers, Prometheus and the terminal."""

@@ -29,12 +29,12 @@ from common.wire.tls import read_authorities, read_pair
 log = logging.getLogger(__name__)
 MAX_CONNECTIONS: Final = 16
 SECONDS: Final = 5.0
-"""For a whole connection, from its first byte to its last, with the handshake of TLS."""
+"""The time for a whole connection, from its first byte to its last, with the handshake of TLS."""
 LOOK_SECONDS: Final = 0.25
-"""Between two searches for connections whose time is over."""
+"""The time between two searches for connections whose time is over."""
 FAILURES_LOGGED_EVERY: Final = 60.0
 LEAST_SCRAPE_SECONDS, MOST_SCRAPE_SECONDS = 1.0, 60.0
-"""Between two scrapes of one scraper. Sooner ones may come from two people, and nobody waits for a slower scraper."""
+"""Seconds between scrapes of one scraper. Closer scrapes may be two people's; nobody waits for a slower scraper."""
 _App: TypeAlias = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 
 
@@ -52,7 +52,7 @@ class Scrapes:
             self._changed.notify_all()
 
     def wait_for_next(self) -> bool:
-        """Wait for a scrape that begins now or later, if a scraper comes regularly; whether one came."""
+        """Wait for a scrape that begins now or later, if a scraper comes regularly; return whether one came."""
         asked = time.monotonic()
         with self._changed:
             if len(self._began) < 2:

@@ -21,7 +21,7 @@ from learner.records.status import Status, format_return
 
 log = logging.getLogger(__name__)
 LIVE_SECONDS, PLAIN_SECONDS = 0.5, 5.0
-"""Between two updates of the display, and between two log lines."""
+"""The time between two updates of the display, and between two log lines."""
 
 
 @contextmanager

@@ -11,11 +11,12 @@ N_NOTES = 256
 class ItemAges:
     """Knows when an item came. The time is too early by at most one interval between two notes.
 
-    That is the time between two calls of ``note``, or the time in which a 256th of the replay came, if that is longer.
+    The interval is the time between two calls of ``note``, or the time in which a 256th of the replay came, if that
+    time is longer.
 
     Args:
         capacity: items kept.
-        end: items ever stored before; all of them count as come now.
+        end: items ever stored before; all of them count as if they came now.
         now: seconds, on the same clock as in all later calls.
     """
 
@@ -36,7 +37,7 @@ class ItemAges:
             self._notes.append((end, now))
 
     def came_at(self, first: int) -> float:
-        """When the oldest item that is kept came, the item with absolute index ``first``; in seconds."""
+        """The time in seconds at which the oldest item that is kept came; ``first`` is its absolute index."""
         while len(self._notes) > 1 and self._notes[1][0] <= first:
             self._notes.popleft()
         return self._notes[0][1]

@@ -73,7 +73,7 @@ class Batch(NamedTuple):
 
 
 def choose_length(n_slots: int) -> int:
-    """Records in the log of a replay with ``n_slots`` slots. Each batch has one row or more, so more have no use."""
+    """Records in the log of a replay with ``n_slots`` slots: at most one for each slot, since each batch has a row."""
     return min(n_slots, MAX_RECORDS)
 
 

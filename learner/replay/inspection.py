@@ -18,7 +18,7 @@ from learner.shared.actor_table import ActorState, map_actor_table, plain_values
 from learner.shared.control import ControlBlock
 
 HISTOGRAM_ITEMS: Final = 100_000
-"""Items that a histogram counts, at most: of a larger replay these many, evenly spaced."""
+"""The most items that a histogram counts; in a larger replay it counts evenly spaced items."""
 N_BINS: Final = 20
 
 
@@ -106,7 +106,7 @@ class Inspection:
         return [asdict(record) for record in sorted(records, key=lambda record: record.time, reverse=True)]
 
     def histograms(self) -> dict[str, ValueHistogram]:
-        """Of rewards, first priorities that actors gave and priorities that were last kept, where there are any."""
+        """Of rewards, the actors' first priorities and the priorities in the last checkpoint, where there are any."""
         values = {
             "reward": self._read_column("reward"),
             "first priority": self._read_column(PRIORITY.name),

@@ -76,7 +76,7 @@ class Layout:
             raise RunDirectoryError(f"{directory}: no readable replay memory: layout.json: {error!r}") from error
 
     def require_same(self, found: Layout, directory: Path) -> None:
-        """See that the files in ``directory`` have this layout; slack and ``began`` may differ.
+        """Check that the files in ``directory`` have this layout; slack and ``began`` may differ.
 
         Raises:
             SchemaMismatchError: the files have other columns, or room for another number of items or frames.
@@ -91,7 +91,7 @@ class Layout:
 def upgrade_from_layout_2(memory: ReplayMemory) -> None:
     """Write the log of files of layout 2, as if unknown actors had stored all items in batches of ``ROWS``.
 
-    The checksums are those of the items as they are now. A kill on the way leaves files that layout 2 allows.
+    The checksums are those of the items as they are now. A kill in the middle leaves files that layout 2 allows.
     """
     _finish_journal(memory)
     number, frames_end = 0, 0

@@ -22,7 +22,7 @@ class RatioLimiter:
     Args:
         samples_per_insert: items drawn per item inserted; None lets both sides run free.
         warmup: items inserted before the first draw, counted from ``began``.
-        error_buffer: by how many draws ``diff`` may be off; None: a tenth of the draws that the warm-up's items allow.
+        error_buffer: draws by which ``diff`` may deviate; None: a tenth of the draws that the warm-up's items allow.
         inserted_before: items inserted before the ratio was set; they do not count.
         sampled_before: items drawn before the ratio was set; they do not count.
         began: absolute index of the first item of the replay: above 0 where an earlier replay of the run was lost.
@@ -51,7 +51,7 @@ class RatioLimiter:
         return replace(self, samples_per_insert=samples_per_insert, inserted_before=inserted, sampled_before=sampled)
 
     def _first(self) -> int:
-        """The number of items inserted from which on items count."""
+        """The number of items that were inserted before items began to count."""
         return max(self._warm_at(), self.inserted_before)
 
     def _warm_at(self) -> int:

@@ -1,18 +1,19 @@
-"""Memory-mapped columns with one writer and any number of readers. Acknowledged means kept.
+"""Memory-mapped columns with one writer and any number of readers. No kill loses an acknowledged item.
 
-Items have absolute indices 0, 1, 2, …; item i lives in slot ``i mod n_slots``. Frames likewise, in a ring of their
-own. An append goes
+Items have absolute indices 0, 1, 2, …; item i lives in slot ``i mod n_slots``. Frames do the same in a ring of their
+own. An append writes in this order:
 
     oldest  →  rows, frames  →  record of the batch  →  batches += 1  →  cursor, frames_end  →  committed = end
 
-and a kill -9 anywhere leaves files that open well: once ``batches`` counts the batch, both the batch and its cursor
-count; before, neither does. A reader takes indices in ``[oldest, committed)``, gathers their rows, and looks at
-``oldest`` again: it redraws the rows that were overwritten, or lost a frame, while it gathered them.
+A kill -9 between any two steps leaves files that can be opened: once ``batches`` counts the batch, the replay has both
+the batch and its cursor; before, it has neither. A reader takes indices in ``[oldest, committed)``, gathers their rows,
+and looks at ``oldest`` again: it redraws the rows that were overwritten, or lost a frame, while it gathered them.
 
 ``learner.replay.writer`` is the one writer, ``learner.replay.reader`` gathers rows.
 
-With slack, more slots than items that count, the items that fell out of ``[oldest, committed)`` stay in their slots
-for a while, from ``intact`` on. So a process that writes and trains alone can roll the replay back to where it was.
+A replay with slack has more slots than items that count. So items that fell out of ``[oldest, committed)`` stay in
+their slots for a while; ``intact`` is the oldest of them. A process that writes and trains alone can then roll the
+replay back to an earlier moment.
 """
 
 from __future__ import annotations
@@ -70,8 +71,8 @@ class ReplayMemory:
         slack: slots beyond ``capacity`` in new files, with as much room for frames; existing files keep their slack.
         began: absolute index of the first item of new files; existing files know their own.
         writable: otherwise they are opened for reading only.
-        checked: refuse a header that contradicts the other files; otherwise ``learner.replay.recovery`` has to be
-            asked before anything is read or written.
+        checked: refuse a header that contradicts the other files; otherwise the caller asks ``learner.replay.recovery``
+            which items are whole before it reads or writes any.
 
     Raises:
         RunDirectoryError: the files cannot be made or opened, have another layout, or contradict one another.
@@ -98,7 +99,7 @@ class ReplayMemory:
         if frame_capacity < 2 * schema.max_frames:
             raise ConfigError(f"replay: expected room for {2 * schema.max_frames} frames, found {frame_capacity}")
         self.max_rows = min(capacity, frame_capacity // (2 * schema.max_frames)) if schema.frame else capacity
-        """Rows in one batch, at most: there is room for all their frames, and as many that the batch refers back to."""
+        """The most rows in one batch: there is room for all their frames and for as many earlier frames."""
         layout = Layout(schema, capacity, frame_capacity if schema.frame else 0, slack, began)
         if create:
             directory.mkdir(parents=True)
@@ -115,7 +116,7 @@ class ReplayMemory:
             self.header.oldest = self.header.intact = self.header.committed = began
             self.header.boot = boot_id()
             self.sync()
-            layout.write(directory)  # Last: where there is a layout, all files are.
+            layout.write(directory)  # Last: a directory with ``layout.json`` has all files.
             return
         if (checked or not self.log.length) and (problem := self.find_problem()):
             raise RunDirectoryError(f"{directory / 'header'}: {problem}")
@@ -146,7 +147,7 @@ class ReplayMemory:
     def _upgrade(self, layout: Layout) -> None:
         """Make the log of files of layout 2. ``layout.json`` is written last: until then they stay of layout 2."""
         path = self.directory / "batches"
-        path.unlink(missing_ok=True)  # An upgrade that was killed may have left one.
+        path.unlink(missing_ok=True)  # An upgrade that was killed may have left this file.
         self.log = BatchLog(map_file(path, self._log_bytes, create=True))
         upgrade_from_layout_2(self)
         self.header.boot = boot_id()
@@ -187,7 +188,7 @@ class ReplayMemory:
         return int(self.header.oldest)
 
     def exclude(self, indices: Array) -> None:
-        """Never draw these items again, by absolute index ``[n]``; known to this process only. They should be few."""
+        """Never draw the items with these absolute indices ``[n]`` again, in this process. They should be few."""
         self.excluded = np.union1d(self.excluded, indices.astype(np.int64))
 
     def count_excluded(self, first: int, end: int) -> int:
@@ -261,14 +262,14 @@ class ReplayMemory:
         return compute_checksum(parts)
 
     def is_settled(self) -> bool:
-        """Whether all that was written is there: the files were closed, or written in the present boot of the host."""
+        """Whether no write can be missing: the files were closed, or written in the present boot of the host."""
         return self.header.boot in (CLOSED, boot_id())
 
     def settle(self) -> None:
         """Note in the header that the present boot of the host writes the files, and sync it.
 
         This comes before the first batch: otherwise a power cut could leave new items under a header that still says
-        ``CLOSED``, and nobody would compare them with their checksums.
+        ``CLOSED``, and recovery would not compare them with their checksums.
 
         Raises:
             OSError: it cannot be written.

@@ -22,11 +22,12 @@ class PrioritizedReplay(SharedReplay):
     """A ``ReplayBuffer`` over shared memory that draws an item in proportion to ``(|td_error| + EPSILON) ^ alpha``.
 
     Another process stores the rows, while the tree of priorities belongs to this process. So each draw first brings the
-    tree up to date: it lets in the items that were committed since the last draw, each with the highest priority so far
-    or with that of its column ``priority``, and clears the slots that are being overwritten.
+    tree up to date: it adds the items that were committed since the last draw, each with the highest priority so far or
+    with that of its column ``priority``, and clears the slots that are being overwritten.
 
     Between draws the tree covers the items ``[_first, _end)``; excluded items and all other slots have priority 0. An
-    absolute index below ``_first`` names an item that is gone, so a late error never reaches the item in its slot.
+    absolute index below ``_first`` names an item that is gone, so an error that comes late never reaches a newer item
+    in the same slot.
 
     Args:
         memory: read only here.
@@ -95,7 +96,7 @@ class PrioritizedReplay(SharedReplay):
         except KeyError as error:
             raise CheckpointError(f"replay.prioritized: expected priorities, found no {error} in the state") from error
         self._first = end - len(priorities)
-        # A power cut may have taken the newest items: the items that come under their indices are others.
+        # A power cut may have taken the newest items; then other items come under their indices.
         self._end = max(self._first, min(end, self._memory.committed))
         self._set(np.arange(self._first, self._end), priorities[: self._end - self._first])
         self._n_excluded = 0
@@ -117,7 +118,7 @@ class PrioritizedReplay(SharedReplay):
         return {"index": drawn["index"], "weight": self._compute_weights(drawn["priority"])}
 
     def _catch_up(self) -> None:
-        """Let in the items that were committed since the last draw, and clear the slots that are being overwritten.
+        """Add the items that were committed since the last draw, and clear the slots that are being overwritten.
 
         The writer may store items while the two bounds are read, so ``end`` may be further than ``capacity`` from
         ``first``. Items below ``oldest`` need no clearing: new items take their slots.
@@ -164,7 +165,8 @@ class PrioritizedReplay(SharedReplay):
     def _compute_weights(self, priority: Array) -> Array:
         """``(N P)^-beta``, divided by its maximum, ``[n]`` float32.
 
-        N and the sum in P cancel, and the least priority has the greatest weight: ``(least / priority)^beta`` is left.
+        N and the sum in P cancel, and the least priority has the greatest weight. So a weight is
+        ``(least / priority)^beta``.
         """
         least = priority.min()
         if self._minima is not None:

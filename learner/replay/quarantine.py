@@ -1,4 +1,4 @@
-"""The newest batches that were refused and items that were found bad, for people to look at.
+"""The newest batches that were refused and items that were found bad, for people to inspect.
 
 Ingest and trainer each have a file of their own in ``shared/``, so no file has two writers. A file holds
 ``MAX_RECORDS`` records of ``MAX_VALUE_BYTES`` and a few hundred bytes each, and is written whole, once in
@@ -55,7 +55,7 @@ class Record:
     row: int | None = None
     """The first bad row of the batch."""
     values: Mapping[str, Any] = field(default_factory=dict)
-    """Of that row or item, by column; see ``summarize``."""
+    """The values of that row or item, by column; see ``summarize``."""
     writer: str = ""
     time: float = 0.0
     """Unix seconds."""

@@ -33,7 +33,7 @@ class LiveRatio:
         while self._seen != (changes := self._control.ratio_changes):
             found = self._control.ratio_slots[changes % 2]
             limiter = self._configured.since(found.samples_per_insert or None, found.inserted, found.sampled)
-            fence()  # A process that writes this slot again has counted up before: the next look sees that.
+            fence()  # The other process counts up before it writes this slot again: the next look sees that.
             if changes == self._control.ratio_changes:
                 # Other threads of this process call this too: once ``_seen`` is new, ``_limiter`` must be new as well.
                 self._limiter, self._seen = limiter, changes

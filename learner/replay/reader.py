@@ -18,7 +18,8 @@ class ReplayReader:
     """Gathers whole rows by absolute index.
 
     The writer may overwrite rows while they are gathered here. It raises ``oldest`` above a row before it touches the
-    row. So ``oldest`` is read again after the rows are gathered: rows from there on are whole, rows below may be torn.
+    row. So ``oldest`` is read again after the rows are gathered: rows from ``oldest`` on are whole, rows below it may
+    be torn.
 
     Args:
         memory: read only here.
@@ -40,7 +41,7 @@ class ReplayReader:
         return first, end
 
     def take(self, draw: DrawIndices, size: int) -> tuple[Items, Items]:
-        """Draw items and gather their rows; rows that are overwritten meanwhile are drawn again.
+        """Draw items and gather their rows; redraw the rows that were overwritten meanwhile.
 
         Returns:
             The columns that ``draw`` gave, and the columns of the items, ``[size, *shape]``. The latter arrays are

@@ -1,12 +1,12 @@
-"""After a power cut: which items of a replay are whole, and going on from there.
+"""After a power cut: finding the items of a replay that are whole, and going on with them.
 
 Pages reach the disk in any order, so after another boot of the host any row may be old, new or torn, and so may be
-header, cursors and records. All that a checkpoint has synced is there, unless a later batch has begun to overwrite it.
-So every batch of which the log has a whole record is compared with its checksum. Batches that follow one another and
-are all whole form a stretch; the replay goes on with the stretch that holds the last batch of the newest checkpoint,
-or with the longest stretch where that batch has been overwritten. All other items are given up.
+header, cursors and records. Bytes that a checkpoint has synced are there, unless a later batch has begun to overwrite
+them. So every batch of which the log has a whole record is compared with its checksum. Batches that follow one another
+and are all whole form a stretch; the replay goes on with the stretch that holds the last batch of the newest
+checkpoint, or with the longest stretch where that batch has been overwritten. All other items are given up.
 
-The watermark that each checkpoint keeps says which batch that is: see ``Watermark``.
+The watermark in each checkpoint says which batch was the last: see ``Watermark``.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ _TRIES: Final = 8
 
 @dataclass(frozen=True)
 class Watermark:
-    """How far a replay was at one moment between two batches.
+    """The extent of a replay at one moment between two batches.
 
-    A checkpoint takes the watermark first, then syncs the replay, and then keeps the watermark. So all that it names is
-    on disk: after a power cut a run loses nothing before it, except items that were overwritten since.
+    A checkpoint takes the watermark first, then syncs the replay, and then keeps the watermark. So all items below the
+    watermark are on disk: after a power cut a run loses none of them, except items that were overwritten since.
 
     Args:
         oldest: absolute index of the oldest item.
         committed: items ever stored.
         frames_end: frames ever stored.
         batches: batches ever stored.
-        cursors: of all actor processes that had stored anything.
+        cursors: of all actor processes that had stored a batch.
     """
 
     oldest: int
@@ -114,8 +114,8 @@ def _as_cursor(values: list[int]) -> Cursor:
 def make_whole(memory: ReplayMemory, find_watermark: Callable[[], Watermark | None]) -> None:
     """Give up the items that a power cut may have damaged, so that a resumed run can draw from all that are left.
 
-    Nothing is compared where the host was not started anew since the last write and no file contradicts another. A
-    kill on the way changes nothing: the next call ends with the same files.
+    No checksum is compared if the host has not been restarted since the last write and no file contradicts another.
+    After a kill in the middle, the next call ends with the same files.
 
     Args:
         memory: opened for writing, with ``checked=False``.
@@ -178,8 +178,8 @@ def choose_stretch(stretches: list[list[Batch]], watermark: Watermark) -> list[B
 def _keep_only(memory: ReplayMemory, kept: list[Batch], records: list[Batch], watermark: Watermark) -> None:
     """Make header, cursors and log say that the replay holds these batches and no others.
 
-    The header is of no boot until all of it is on disk: after a kill on the way, the next call compares all batches
-    again.
+    The header names no boot of the host until all files are on disk. So after a kill in the middle, the next call
+    compares all batches again.
     """
     header = memory.header
     header.boot = 0
@@ -189,7 +189,7 @@ def _keep_only(memory: ReplayMemory, kept: list[Batch], records: list[Batch], wa
     else:
         number, end, frames_end = watermark.batches, watermark.committed, watermark.frames_end
     _set_cursors(memory, _merge_cursors(memory, [b for b in records if b.number < number], watermark.cursors, end))
-    if not kept:  # The log is never without its last batch: this batch has no rows.
+    if not kept:  # The log always has a last batch; here it is a batch without rows.
         kept = [Batch(number, end, 0, 0, frames_end, 0, 0, 0, 0)]
         memory.log.write(kept[0])
         number += 1

@@ -1,6 +1,6 @@
 """Items that can end a run, and the actors that sent them.
 
-Release 0.1 stored any finite value, and a disk may have damaged others. One item with a value that today's rules refuse
+Release 0.1 stored any finite value, and a disk may have damaged values. One item with a value that today's rules refuse
 can end a run, again after each ``--resume``. So ``screen`` looks at all items once, in chunks, before the first draw,
 and excludes those items. ``report_suspects`` names the items that ``opt`` had drawn when it raised.
 """
@@ -27,9 +27,9 @@ log = logging.getLogger(__name__)
 CHUNK_BYTES: Final = 16 << 20
 PROGRESS_SECONDS: Final = 5.0
 N_NAMED: Final = 10
-"""Items, and actors, that log and quarantine name one by one when items are excluded."""
+"""The most items, and the most actors, that log and quarantine name when items are excluded."""
 N_SUSPECTS: Final = 32
-"""The same when ``opt`` raises."""
+"""The most items, and the most actors, that they name when ``opt`` raises."""
 ActorOf = Callable[[int], tuple[int, str] | None]
 """Takes an incarnation; gives the actor's id and host, None if they are no longer known."""
 
@@ -43,7 +43,7 @@ class BadItem:
 
 
 def screen(memory: ReplayMemory, rules: ValueRules, actor_of: ActorOf, quarantine: Quarantine) -> int:
-    """Exclude all items that hold a value which the rules refuse, and log whose they are.
+    """Exclude all items that hold a value which the rules refuse, and log which actors sent them.
 
     Args:
         memory: of a run that goes on.
@@ -76,10 +76,10 @@ def screen(memory: ReplayMemory, rules: ValueRules, actor_of: ActorOf, quarantin
 
 
 def report_suspects(memory: ReplayMemory, drawn: Array, actor_of: ActorOf, quarantine: Quarantine) -> str:
-    """Put the items of the batch that was drawn last into the quarantine, and say which they are.
+    """Put the items of the batch that was drawn last into the quarantine, and return a text that names them.
 
     Args:
-        memory: the items are in.
+        memory: holds the items.
         drawn: their absolute indices ``[n]``, in any order; empty if they are not known.
         actor_of: who sent an item.
         quarantine: takes a record of the first ``N_SUSPECTS`` of them.

@@ -16,8 +16,8 @@ class SharedReplay(ReplayBuffer, abc.ABC):
     """A ``ReplayBuffer`` whose items another process stores, and whose state checkpoints keep.
 
     A buffer of your own derives from this class and chooses items in ``draw``. There ``_reader.bounds()`` gives the
-    first absolute index and the end of those that can be drawn, and ``_rng`` lets a resumed run draw what it would have
-    drawn. If draws depend on anything else, override ``state`` and ``restore`` too.
+    range of absolute indices that can be drawn. Draw random numbers from ``_rng``: then a resumed run draws the same
+    items as a run that was never interrupted. If draws depend on anything else, override ``state`` and ``restore`` too.
 
     Args:
         memory: read only here.
@@ -82,11 +82,11 @@ class SharedReplay(ReplayBuffer, abc.ABC):
         """Give items ``[n]`` the priorities of their errors ``[n]``; by default, nothing changes."""
 
     def state(self) -> Snapshot:
-        """All that later draws depend on, except the items."""
+        """The state on which later draws depend, except the items."""
         return Snapshot({"sampled": self._sampled, "rng": self._rng.bit_generator.state})
 
     def restore(self, state: Snapshot) -> None:
-        """Draw from now on as the buffer would have done that gave ``state``.
+        """Draw from now on as the buffer that gave ``state`` would have drawn.
 
         Raises:
             CheckpointError: it is the state of another kind of buffer.
@@ -100,5 +100,5 @@ class SharedReplay(ReplayBuffer, abc.ABC):
         self.last_drawn = index
 
     def skip(self, n: int) -> None:
-        """Count ``n`` items as drawn that were not."""
+        """Count ``n`` items as drawn although they were not."""
         self._sampled += n

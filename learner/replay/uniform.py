@@ -13,16 +13,17 @@ from learner.replay.shared_buffer import SharedReplay
 AHEAD: Final = 16
 """Batches gathered at once, at most."""
 AHEAD_BYTES: Final = 256 << 10
-"""Bytes that batches gathered at once take, at most, where they are more than one."""
+"""The most bytes that two or more batches gathered at once may take."""
 STALE: Final = 0.01
-"""Batches are no longer used once new items are more than this share of the items there were when they were drawn."""
+"""Gathered batches are dropped once new items exceed this share of the items there were when they were drawn."""
 
 
 class UniformReplay(SharedReplay):
     """A ``ReplayBuffer`` over shared memory that draws every item with the same probability.
 
-    Small batches are gathered ahead, several at once: a gather takes longer to begin than to do, above all between opt
-    steps that fill a processor's caches. So a batch may lack the newest hundredth of the items.
+    Several small batches are gathered ahead at once: to begin a gather takes longer than to copy the rows of a small
+    batch, above all after an opt step, which has filled the processor's caches. So a batch may lack the newest
+    hundredth of the items.
     """
 
     _ahead: _Ahead | None = None
@@ -61,9 +62,9 @@ class UniformReplay(SharedReplay):
     def restore(self, state: Snapshot) -> None:
         super().restore(state)
         ahead = state.values.get("ahead")
-        # A state does not say which items its batches are made of: where any are excluded, none of the batches is used.
+        # A state does not say which items are in its batches: if any items are excluded, none of the batches is used.
         if ahead and not len(self._memory.excluded):
-            names = (column.name for column in self._memory.schema.columns)  # Checkpoint files change their order.
+            names = (column.name for column in self._memory.schema.columns)  # A checkpoint file loses their order.
             items = {name: state.arrays[name].copy() for name in names}
             unknown = np.empty(0, np.int64)
             self._ahead = _Ahead(items, unknown, ahead["size"], ahead["left"], ahead["stale_at"], n_excluded=0)
@@ -86,7 +87,8 @@ class _Ahead:
         size: items in a batch.
         gathered: items in all batches.
         stale_at: items ever stored at which the batches are no longer used.
-        n_excluded: items that were excluded when the batches were drawn; when more are, they are no longer used.
+        n_excluded: number of excluded items when the batches were drawn; once it is higher, the batches are no longer
+            used.
         taken: items given so far.
     """
 

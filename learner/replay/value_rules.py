@@ -19,7 +19,8 @@ from common.values import REFUSE_ALL, first_nonfinite, first_outside
 COUNTED_BY_DEFAULT = ("obs", "next_obs")
 """Columns of floats whose values outside the domain are kept and counted, unless the configuration refuses them.
 
-Honest environments leave the bounds that they declare. No table is indexed by a float, so such a value does no harm.
+Honest environments return floats outside the bounds that they declare. No table is indexed by a float, so these values
+do no harm.
 """
 
 
@@ -28,7 +29,7 @@ class ValueRules:
 
     Args:
         schema: of the items.
-        clip: by column of floats, what infinity becomes; NaN becomes 0.
+        clip: by column of floats, the number that replaces infinity; NaN becomes 0.
         out_of_bounds: by column, what happens to values outside its domain. Unless named here, a column refuses them,
             but observations of floats are counted and kept.
     """

@@ -1,6 +1,6 @@
 """The one process that stores batches in a replay: ingest, or a trainer that plays or copies items itself.
 
-``learner.replay.memory`` has the order of a write, and what a kill between two of its steps leaves.
+``learner.replay.memory`` describes the order of a write, and the files after a kill between two of its steps.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class ReplayWriter:
 
     Args:
         memory: opened for writing.
-        is_gone: whether the actor process of an incarnation will never send anything again. None: nobody knows.
+        is_gone: whether the actor process of an incarnation will never send anything again. None: it is never known.
     """
 
     def __init__(self, memory: ReplayMemory, is_gone: Callable[[int], bool] | None = None) -> None:
@@ -67,7 +67,7 @@ class ReplayWriter:
 
     def append_packed(self, batch: Packed, incarnation: int, seq: int) -> None:
         """Store a batch that refers to no frames but its own; otherwise as ``append``."""
-        self._packer = Packer(self._memory.schema)  # The batch that it packed last is no longer the batch before.
+        self._packer = Packer(self._memory.schema)  # The next batch must not refer to the batch that was packed last.
         self._store(batch, incarnation, seq)
 
     def mark(self) -> dict[str, Any]:
@@ -80,7 +80,7 @@ class ReplayWriter:
         }
 
     def roll_back(self, mark: Mapping[str, Any], incarnation: int) -> bool:
-        """Forget the items that this incarnation has stored since ``mark()``, and let the items of then count again.
+        """Forget the items that this incarnation has stored since ``mark()``; the items that counted then count again.
 
         No other process may be reading or writing. The items are forgotten once ``batches`` is lowered. A kill before
         that undoes the roll-back: the last batch still counts, so ``learner.replay.recovery`` or the next writer takes
@@ -177,10 +177,10 @@ class ReplayWriter:
             log.warning(advice, n_kept, self._memory.capacity, frames_per_item)
 
     def require_cursor(self, incarnation: int) -> None:
-        """See that an actor process of this incarnation can store something.
+        """Check that an actor process of this incarnation can store a batch.
 
         Raises:
-            CursorsFullError: it cannot, for now.
+            CursorsFullError: it cannot store one now.
         """
         if incarnation not in self._slots:
             self._find_free_slot()
@@ -193,7 +193,7 @@ class ReplayWriter:
         return slot
 
     def _find_free_slot(self) -> int:
-        """The slot of a cursor that nobody needs; of several, the slot whose process has stored nothing for longest.
+        """The slot of a cursor that no process needs; of several, that of the process that stored a batch longest ago.
 
         An actor process needs its cursor as long as it may send its last batch again because the acknowledgement was
         lost: without the cursor that batch would be stored twice. It does not need the cursor once it is gone, or once

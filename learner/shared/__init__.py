@@ -1,1 +1,1 @@
-"""What the processes of a learner host share: mapped files, single words, doorbells, durable files."""
+"""Shared by the processes of a learner host: mapped files, single words, doorbells, durable files."""

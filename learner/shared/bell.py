@@ -20,7 +20,7 @@ class Bell:
 
     @classmethod
     def create(cls) -> Bell:
-        """A new pipe; whoever has both ends closes them with ``close``."""
+        """Make a new pipe; its owner closes both ends with ``close``."""
         read_fd, write_fd = os.pipe()
         os.set_blocking(read_fd, False)
         os.set_blocking(write_fd, False)

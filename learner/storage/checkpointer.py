@@ -43,8 +43,8 @@ class Checkpointer:
         device: the agent learns on it.
         newest: the moment of the newest checkpoint there is; the next one needs another opt step.
         seconds: between two checkpoints; None takes one only when training ends.
-        items: a checkpoint is also due after this many new items, and then training waits for the one that is being
-            written. None does not count items.
+        items: a checkpoint is also due after this many new items, and then training waits for the checkpoint that is
+            being written. None does not count items.
         replay: synced before each checkpoint is written; None where there is no replay in files.
         clock: seconds, monotonic.
     """

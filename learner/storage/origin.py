@@ -117,7 +117,7 @@ class Origin:
 
 
 def _find_policy(path: Path) -> Path:
-    """The directory of the policy at ``path``, or of the one in the run at ``path``."""
+    """The directory of a policy: ``path`` itself, or a directory in the run at ``path``."""
     saved = (path / name for name in ("best", "final"))
     for found in (path, *(place for policy in saved for place in (policy, old_of(policy)))):
         if (found / "model.safetensors").exists():

@@ -35,7 +35,7 @@ class Resumable(Protocol):
 
 @dataclass(frozen=True)
 class ResumePoint:
-    """What the earlier lives of a run left in its directory, beside the items of the replay.
+    """The state that the earlier lives of a run left in its directory, except the items of the replay.
 
     Args:
         directory: of the run.

@@ -160,7 +160,7 @@ class RunDir:
             replace_text(self.path / name, text)
 
     def write_json(self, name: str, value: object) -> None:
-        """Write a file whole or not at all, so that whoever waits for the file never reads half of it."""
+        """Write a file whole or not at all, so that a process that waits for the file never reads half of it."""
         self.write_text(name, json.dumps(value, indent=2) + "\n")
 
     def close(self) -> None:

@@ -21,7 +21,7 @@ def load_networks(agent: str, nets: Mapping[str, nn.Module], tensors: Mapping[st
     Args:
         agent: the agent's name, for the message.
         nets: the networks by name.
-        tensors: theirs, by ``NET.PARAMETER``; other names are passed over.
+        tensors: of the networks, by ``NET.PARAMETER``; other names are ignored.
 
     Raises:
         CheckpointError: a network is missing or has another shape.

@@ -21,7 +21,7 @@ def descend(
     Other networks that the loss went through get no gradients.
 
     Returns:
-        The norm of the gradients before they were clipped to ``max_grad_norm``; None if that is None.
+        The norm of the gradients before they were clipped to ``max_grad_norm``; None without a ``max_grad_norm``.
     """
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     optimizer.zero_grad(set_to_none=True)

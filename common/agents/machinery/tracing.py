@@ -1,7 +1,7 @@
-"""A function of tensors as the fixed list of operations that it comes down to, called without the Python around them.
+"""Turns a function of tensors into the fixed list of operations that it runs, without the Python around them.
 
-It does on a CPU what a CUDA graph does on a GPU (https://pytorch.org/blog/accelerating-pytorch-with-cuda-graphs/), and
-on a GPU it becomes such a graph. Values that are no tensors, such as a learning rate, stay as they were when the
+On a CPU the list works as a CUDA graph does on a GPU (https://pytorch.org/blog/accelerating-pytorch-with-cuda-graphs/);
+on a GPU the list becomes a CUDA graph. Values that are no tensors, such as a learning rate, stay as they were when the
 function was traced.
 
 The steps of ``trace``: torch records the operations as a graph, ``_simplify`` drops those that change no result,
@@ -111,7 +111,8 @@ def _bind(graph: fx.Graph) -> None:
 def _makes_the_same_call(function: object, node: fx.Node) -> bool:
     """Whether a C function, called with the node's arguments, calls the node's operation with them and nothing else.
 
-    It is called with zeros, since numbers may be indices; parameters are left alone.
+    The function is called with tensors of zeros, since other numbers might be indices out of range; parameters stay
+    unchanged.
     """
     if not isinstance(function, BuiltinFunctionType | MethodDescriptorType):
         return False

@@ -63,7 +63,7 @@ class Update:
         self.forget_traces()
 
     def forget_traces(self) -> None:
-        """Begin anew with an eager call: optimisers have been given other state than the traces refer to."""
+        """Begin anew with an eager call: the traces refer to states that the optimisers no longer have."""
         self._is_warm = False
         self._replays: dict[tuple[object, ...], Callable[[Batch], Results]] = {}
 
