@@ -67,10 +67,10 @@ class ResidentReplay(ReplayBuffer):
         Raises:
             IndexError: there is nothing to draw from.
         """
-        index, beside = self._replay.draw(size)
+        index, beside = self._replay.draw_allowed(size)
         self._catch_up()
         while (index < self._memory.first()).any():
-            index, beside = self._replay.draw(size)
+            index, beside = self._replay.draw_allowed(size)
             self._catch_up()
         self._replay.note_drawn(index)
         return {**self._gather(index), **to_tensors(beside, self._device)}

@@ -54,14 +54,9 @@ class SharedReplay(ReplayBuffer, abc.ABC):
         more: set[str] = set()
 
         def draw(n: int) -> Items:
-            index, beside = self.draw(n)
+            index, beside = self.draw_allowed(n)
             more.update(beside)
-            drawn = {**beside, "index": index}
-            # Excluded items are never learnt from: others are drawn in their places.
-            if len(self._memory.excluded) and len(bad := np.flatnonzero(self._memory.is_excluded(index))):
-                for name, column in draw(len(bad)).items():
-                    drawn[name][bad] = column
-            return drawn
+            return {**beside, "index": index}
 
         drawn, items = self._reader.take(draw, size)
         self.note_drawn(drawn["index"])
@@ -77,6 +72,19 @@ class SharedReplay(ReplayBuffer, abc.ABC):
         Raises:
             IndexError: there is nothing to draw from.
         """
+
+    def draw_allowed(self, size: int) -> tuple[Array, Items]:
+        """As ``draw``, with others in the places of excluded items, which are never learnt from.
+
+        Raises:
+            IndexError: there is nothing to draw from.
+        """
+        index, beside = self.draw(size)
+        if len(self._memory.excluded) and len(bad := np.flatnonzero(self._memory.is_excluded(index))):
+            index[bad], columns = self.draw_allowed(len(bad))
+            for name, column in columns.items():
+                beside[name][bad] = column
+        return index, beside
 
     def update_priority(self, index: Array, td_error: Array) -> None:
         """Give items ``[n]`` the priorities of their errors ``[n]``; by default, nothing changes."""

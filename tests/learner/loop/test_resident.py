@@ -9,12 +9,13 @@ import pytest
 import torch
 
 from common.config.run_config import PrioritizedConfig
-from common.data import Items
+from common.data import Array, Items
 from common.errors import ConfigError
 from common.process.clocks import Deadline
 from learner.loop.resident import ResidentReplay
 from learner.replay.memory import ReplayMemory
 from learner.replay.prioritized import PrioritizedReplay
+from learner.replay.shared_buffer import SharedReplay
 from learner.replay.uniform import UniformReplay
 from learner.replay.writer import ReplayWriter
 from tests.conftest import PATIENCE, wait_for
@@ -74,6 +75,34 @@ def test_excluded_items_are_not_drawn_and_the_indices_of_the_last_batch_are_know
     drawn = resident.tensors(200)["n"].tolist()
     assert set(drawn) == {0, 1, 2, 5, 6, 7, 9}
     assert replay.last_drawn.tolist() == drawn
+
+
+class AllInTurn(SharedReplay):
+    """A buffer of a user's own that chooses all items, excluded ones too, and gives each a column ``twice``."""
+
+    _next = 0
+
+    def draw(self, size: int) -> tuple[Array, Items]:
+        first, end = self._reader.bounds()
+        index = first + (self._next + np.arange(size)) % (end - first)
+        self._next += size
+        return index, {"index": index.copy(), "twice": 2 * index}
+
+
+def test_excluded_items_are_not_drawn_from_a_buffer_of_a_users_own(tmp_path: Path) -> None:
+    memory, writer = make(tmp_path)
+    writer.append(rows(0, 10), 10, incarnation=1, seq=1)
+    memory.exclude(np.array([3, 8, 4]))
+    replay = AllInTurn(memory, 0)
+
+    def check(batch: Items) -> None:
+        drawn = batch["n"].tolist()
+        assert set(drawn) == {0, 1, 2, 5, 6, 7, 9}
+        assert batch["index"].tolist() == replay.last_drawn.tolist() == drawn
+        assert batch["twice"].tolist() == [2 * n for n in drawn]
+
+    check(arrays(ResidentReplay(replay, memory, CPU).tensors(200)))
+    check(replay.batch(200))
 
 
 def test_nothing_to_draw_from_is_an_error(tmp_path: Path) -> None:

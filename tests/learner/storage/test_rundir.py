@@ -86,6 +86,20 @@ def test_a_run_that_never_began_is_not_in_the_way_of_the_next_try(tmp_path: Path
         again.close()
 
 
+def test_a_run_that_ends_between_its_first_checkpoint_and_its_beginning_can_be_resumed(tmp_path: Path) -> None:
+    first = RunDir(tmp_path / "run")
+    first.write_text("config.yaml", "seed: 0")
+    state = tmp_path / "run" / "checkpoints" / "0"
+    state.mkdir(parents=True)
+    manifest = {"run_id": first.identity.run_id, "incarnation": 1}
+    (state / "manifest.json").write_text(json.dumps(manifest))  # Then run.json could not be written.
+    first.close()
+    again = RunDir(tmp_path / "run", resume=True)
+    assert (again.identity.run_id, again.identity.incarnation) == (first.identity.run_id, 2)
+    assert (again.path / "config.yaml").read_text() == "seed: 0"
+    again.close()
+
+
 def test_a_resumed_run_that_fails_to_come_up_stays(tmp_path: Path) -> None:
     for _ in range(2):
         run = RunDir(tmp_path / "run", resume=True)
