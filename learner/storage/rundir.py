@@ -164,12 +164,12 @@ class RunDir:
         self.write_text(name, json.dumps(value, indent=2) + "\n")
 
     def close(self) -> None:
-        """Give the lock back. A run that never began leaves nothing behind that keeps a later start from beginning.
+        """Release the lock. If the run never began, remove the files that would keep a later start from beginning.
 
-        With a checkpoint it can be resumed, although ``run.json`` could not be written, so then all files stay.
+        A run that has a checkpoint can be resumed although ``run.json`` could not be written, so all its files stay.
         """
         if not (self._has_begun or self.is_resumed or list_states(self.path)):
-            (self.path / "config.yaml").unlink(missing_ok=True)  # Alone, it would be taken for that of a run.
+            (self.path / "config.yaml").unlink(missing_ok=True)  # Alone, it would look like the file of a run.
             shutil.rmtree(self.shared, ignore_errors=True)
         os.close(self._lock)
 
