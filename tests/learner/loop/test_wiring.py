@@ -50,7 +50,7 @@ class NamedRecorder(PlainRecorder):
 
 
 def recorder(kind: type, **params: Any) -> dict[str, Any]:
-    return {"target": f"tests.learner.loop.test_assembly:{kind.__name__}", "params": params}
+    return {"target": f"tests.learner.loop.test_wiring:{kind.__name__}", "params": params}
 
 
 def notes(make_config: MakeConfig, *recorders: dict[str, Any], lives: int = 1) -> list[str]:
