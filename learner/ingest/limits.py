@@ -226,6 +226,10 @@ class ReplayShare:
             begin = max(now, self._free_at.get(actor, now))
             self._free_at[actor] = begin + rows * RENEWAL_SECONDS / self._capacity
 
+    def note_end(self, actor: int) -> None:
+        """Note that the actor's stream has ended: the others no longer share the replay with it."""
+        self._active.pop(actor, None)
+
     def seconds_to_wait(self, actor: int) -> float:
         """Seconds that the actor must still wait for its acknowledgement; 0 for none."""
         free_at = self._free_at.get(actor)

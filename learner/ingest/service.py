@@ -184,6 +184,7 @@ class LearnerServicer(pb_grpc.LearnerServiceServicer):
 
     def _close(self, row: int) -> None:
         registry = self._core.registry
+        self._core.replay_share.note_end(row)
         if registry.state(row) in (ActorState.ONLINE, ActorState.BUILDING):
             registry.set_state(row, ActorState.AWAY)
             log.warning("actor %d: stream closed without goodbye", registry.actor_id(row))

@@ -210,6 +210,14 @@ def test_an_actor_goes_on_freely_when_the_others_have_gone() -> None:
     assert stored >= 99 * CAPACITY
 
 
+def test_an_actor_goes_on_freely_as_soon_as_the_streams_of_the_others_have_ended() -> None:
+    shared = Shared()
+    shared.run(1.0, honest=1, honest_rows=10, greedy_rows=10)
+    shared.note_end(0)
+    stored, _ = shared.run(1.0, honest=0, honest_rows=0, greedy_rows=CAPACITY)
+    assert stored >= 9 * CAPACITY
+
+
 def test_without_a_multiple_nobody_waits() -> None:
     stored, _ = Shared(multiple=None).run(10.0, honest=4, honest_rows=10, greedy_rows=CAPACITY)
     assert stored >= 99 * CAPACITY
