@@ -13,6 +13,7 @@ import pytest
 
 from learner.loop.in_turns import Trainer, train_in_turns
 from tests.conftest import Command, MakeConfig, endpoints, wait_for
+from tests.e2e.test_by_hand import trains
 from tests.e2e.test_counting import CAPACITY, steps_of, stored_items, train_in_thread
 from tests.learner.evaluation.test_evaluator_process import ENDLESS, evaluations, in_thread, process_of
 from tests.learner.loop.test_in_turns import IN_TURNS
@@ -56,6 +57,7 @@ def test_a_frozen_trainer_is_seen_by_ingest(
     config = write_config(trainer=ENDLESS, server=IMPATIENT)
     learner = start("learner-server", "--config", str(config))
     port = endpoints(tmp_path / "run")["ingest_metrics_port"]
+    wait_for(lambda: trains(tmp_path / "run"), "training has begun: before that, silence is no hang")
     learner.signal(signal.SIGSTOP)
     wait_for(lambda: scrape(port)["trainer_silent_seconds"] > 2 * HUNG, "ingest sees it")
     learner.signal(signal.SIGCONT)
