@@ -24,7 +24,7 @@ demo: $(READY)
 test: $(READY)
 	$(BIN)/pytest -n 4 --dist loadfile --no-loadscope-reorder
 
-# Tests without processes, within a minute.
+# The tests that start no process, in about a minute.
 test-fast: $(READY)
 	$(BIN)/pytest -n 2 --dist loadfile -m "not slow and not compose"
 
