@@ -1,15 +1,16 @@
-"""The data that travels between actors and the learner: items, their schema, models and records.
+"""The data that travels between actors and the learner: rows and items, their schema, models and records.
 
-Items are ``dict[str, np.ndarray]`` with a leading dimension, so replay, codec and agents need no code for single types.
+Rows and items are ``dict[str, np.ndarray]`` with a leading dimension, so replay, codec and agents need no code for
+single types. A column of a structured space is named by its path: ``obs/camera``, ``action/gripper``.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, NamedTuple, SupportsFloat
+from typing import Any, Final, NamedTuple, SupportsFloat
 
 import numpy as np
 
@@ -20,6 +21,11 @@ _NDARRAY = np.ndarray  # A global name is found faster than an attribute, and th
 Array = np.ndarray[Any, np.dtype[Any]]
 Items = dict[str, Array]
 """Named columns; every array is ``[n, *shape]`` with the same ``n``."""
+Leaves = Array | dict[str, Array]
+"""Observations or actions of n lanes: one array ``[n, *shape]``; for a Dict or Tuple space one array for each leaf,
+by the leaf's path (``camera``, ``arm/joints``)."""
+PICTURE_BYTES: Final = 1024
+"""A column of bytes whose rows are at least this large is taken for pictures."""
 
 Record = dict[str, SupportsFloat]
 """Named scalars of one optimisation step; a value may be a 0-d tensor, read only when it is recorded."""
@@ -27,30 +33,16 @@ Record = dict[str, SupportsFloat]
 
 @dataclass(frozen=True)
 class Column:
-    """One column of an item: ``dtype`` is numpy's little-endian name (``<f4``), ``shape`` has no leading dimension.
-
-    With ``frames``, the first axis holds frames, most of which are also in neighbouring items. Each frame is then sent
-    and stored once, and the column holds positions (``packed``). Only the wire and the replay know of this form;
-    everywhere else items hold whole stacks of frames.
+    """One column: ``dtype`` is numpy's little-endian name (``<f4``), ``shape`` has no leading dimension.
 
     ``domain`` says which finite values the column may hold; None allows all values of its dtype. It stays on the
     learner's host and is not compared: columns that differ only in their domains are equal.
-
-    Raises:
-        ConfigError: ``frames`` is set, but the shape has no frames along its first axis.
     """
 
     name: str
     dtype: str
     shape: tuple[int, ...] = ()
-    frames: bool = False
     domain: Domain | None = field(default=None, compare=False, repr=False)
-
-    def __post_init__(self) -> None:
-        if self.frames and (len(self.shape) < 2 or not self.row_bytes):
-            raise ConfigError(
-                f"column '{self.name}': expected frames along its first axis, found shape {list(self.shape)}"
-            )
 
     @staticmethod
     def of(name: str, dtype: np.dtype[Any] | type, shape: tuple[int, ...] = (), domain: Domain | None = None) -> Column:
@@ -68,13 +60,13 @@ class Column:
     def row_bytes(self) -> int:
         return int(np.dtype(self.dtype).itemsize * np.prod(self.shape, dtype=np.int64))
 
-    @cached_property
-    def packed(self) -> Column:
-        """The column on the wire and in the replay: a column of frames holds their positions instead."""
-        return Column(self.name, "<u4", self.shape[:1]) if self.frames else self
+    @property
+    def is_picture(self) -> bool:
+        """Whether the column holds bytes of pictures, which shrink when they are compressed."""
+        return self.dtype == "|u1" and self.row_bytes >= PICTURE_BYTES
 
     def __str__(self) -> str:
-        return f"{self.name} {self.dtype} {list(self.shape)}" + " frames" * self.frames
+        return f"{self.name} {self.dtype} {list(self.shape)}"
 
     def to_json(self) -> dict[str, Any]:
         domain = self.domain.to_json() if self.domain else None
@@ -82,7 +74,6 @@ class Column:
             "name": self.name,
             "dtype": self.dtype,
             "shape": list(self.shape),
-            "frames": self.frames,
             "domain": domain,
         }
 
@@ -94,14 +85,30 @@ class Column:
             column["name"],
             dtype,
             tuple(column["shape"]),
-            column["frames"],
             Domain.from_json(domain, dtype) if domain else None,
         )
 
 
+VERSION: Final = Column.of("version", np.uint32)
+"""Opt steps of the model that chose the row's action."""
+FIRST: Final = Column.of("first", np.bool_)
+"""The row begins an episode."""
+FINAL: Final = Column.of("final", np.bool_)
+"""A final row: it ends an episode and holds only the observation after the last action."""
+LANE: Final = Column.of("lane", np.uint16)
+"""Which of the actor's environments the row is of; rows of one lane come in the order of time."""
+ROW_COLUMNS: Final = (VERSION, FIRST, FINAL, LANE)
+"""The columns that every schema of rows ends with."""
+
+
 @dataclass(frozen=True)
 class Schema:
-    """The columns of an item in wire order."""
+    """The columns of rows, or of self-contained items, in wire order.
+
+    A **row** is one lane at one time step: the observation before the action, the action, and what came of it. It ends
+    with ``ROW_COLUMNS``, and the learner links it to the next row of its lane. An **item** of a user's own
+    ``StepProcessor`` has any other columns and no links.
+    """
 
     columns: tuple[Column, ...]
 
@@ -109,72 +116,67 @@ class Schema:
         names = [column.name for column in self.columns]
         if not names or len(set(names)) != len(names):
             raise ConfigError(f"schema: expected at least one column and distinct names, found {names}")
-        if len({(column.dtype, column.shape[1:]) for column in self.frame_columns}) > 1:
-            found = ", ".join(map(str, self.frame_columns))
-            raise ConfigError(f"schema: expected frames of one dtype and shape, found {found}; make one frames=False")
+        if not self.is_rows and (reserved := self._names & {column.name for column in ROW_COLUMNS}):
+            raise ConfigError(f"schema: expected other names than those of rows, found {sorted(reserved)}")
+
+    @classmethod
+    def of_rows(cls, columns: Iterable[Column]) -> Schema:
+        """The schema of rows with these columns, which are followed by ``ROW_COLUMNS``."""
+        return cls((*columns, *ROW_COLUMNS))
+
+    @cached_property
+    def is_rows(self) -> bool:
+        """Whether this describes rows, which are linked, and not self-contained items."""
+        return self.columns[-len(ROW_COLUMNS) :] == ROW_COLUMNS
 
     @cached_property
     def row_bytes(self) -> int:
         return sum(column.row_bytes for column in self.columns)
 
+    @cached_property
+    def has_pictures(self) -> bool:
+        """Whether a column holds pictures, so that compression pays."""
+        return any(column.is_picture for column in self.columns)
+
     def plus(self, column: Column) -> Schema:
-        """A schema with one more column, the last.
+        """A schema with one more column: the last one, or in a schema of rows the last before ``ROW_COLUMNS``.
 
         Raises:
             ConfigError: there is a column of this name already.
         """
         if column.name in self._names:
             raise ConfigError(f"column '{column.name}': the name is reserved, found it among {sorted(self._names)}")
-        return Schema((*self.columns, column))
+        if not self.is_rows:
+            return Schema((*self.columns, column))
+        return Schema.of_rows((*self.columns[: -len(ROW_COLUMNS)], column))
 
     def without(self, column: Column) -> Schema:
         """A schema without this column."""
         return Schema(tuple(c for c in self.columns if c != column))
 
     @cached_property
-    def frame_columns(self) -> tuple[Column, ...]:
-        return tuple(column for column in self.columns if column.frames)
+    def by_name(self) -> dict[str, Column]:
+        """The columns by their names."""
+        return {column.name: column for column in self.columns}
 
-    @cached_property
-    def frame(self) -> Column | None:
-        """One frame as a column, the same for all frame columns; None without frame columns."""
-        columns = self.frame_columns
-        if not columns:
-            return None
-        domain = Domain.shared([column.domain for column in columns])
-        return Column("frames", columns[0].dtype, columns[0].shape[1:], domain=domain)
+    def named(self, prefix: str) -> tuple[Column, ...]:
+        """The columns called ``prefix`` or ``prefix/…``: the leaves of one space."""
+        return tuple(c for c in self.columns if c.name == prefix or c.name.startswith(f"{prefix}/"))
 
     @cached_property
     def float_columns(self) -> dict[str, Column]:
-        """Columns of the wire that could hold NaN, by name; the frames of all columns are one column ``frames``."""
-        columns = (*(column.packed for column in self.columns), *([self.frame] if self.frame else []))
-        return {column.name: column for column in columns if np.dtype(column.dtype).kind == "f"}
+        """Columns that could hold NaN, by name."""
+        return {column.name: column for column in self.columns if np.dtype(column.dtype).kind == "f"}
 
     @cached_property
     def bounded_columns(self) -> dict[str, Column]:
-        """Columns of the wire with a domain, by name; the frames of all columns are one column ``frames``."""
-        columns = (*(column.packed for column in self.columns), *([self.frame] if self.frame else []))
-        return {column.name: column for column in columns if column.domain is not None}
-
-    @cached_property
-    def max_frames(self) -> int:
-        """The most different frames that one item can hold."""
-        return sum(column.shape[0] for column in self.frame_columns)
-
-    @cached_property
-    def packed_row_bytes(self) -> int:
-        """The bytes of a packed row, without its frames."""
-        return sum(column.packed.row_bytes for column in self.columns)
-
-    @cached_property
-    def max_packed_bytes(self) -> int:
-        """The most bytes that one item adds to a payload: those of an item that shares no frame with another."""
-        return self.packed_row_bytes + (self.max_frames * self.frame.row_bytes if self.frame else 0)
+        """Columns with a domain, by name."""
+        return {column.name: column for column in self.columns if column.domain is not None}
 
     @cached_property
     def hash(self) -> int:
         """The first 8 bytes of the SHA-256 of all columns, as the .proto file defines it."""
-        text = "".join(f"{c.name}:{c.dtype}:{','.join(map(str, c.shape))}{':frames' * c.frames};" for c in self.columns)
+        text = "".join(f"{c.name}:{c.dtype}:{','.join(map(str, c.shape))};" for c in self.columns)
         return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big")
 
     def empty(self, rows: int) -> Items:
@@ -252,7 +254,31 @@ class Snapshot:
 
 
 PRIORITY = Column.of("priority", np.float32, domain=Domain.between(0, np.inf, np.float32))
-"""The column |TD error| that an actor adds to its items with ``push.initial_priorities``."""
+"""The column |TD error| that an actor adds to its rows with ``push.initial_priorities``."""
+INTERVENED = Column.of("intervened", np.bool_)
+"""Whether a person or a safety layer acted in the agent's place; only with ``env.intervention``."""
+
+
+@dataclass(frozen=True)
+class BufferedItems:
+    """Rows or items that wait to be sent: the bytes of each column, in memory of their own.
+
+    Args:
+        rows: how many.
+        columns: C-contiguous bytes by column name.
+    """
+
+    rows: int
+    columns: Mapping[str, bytes]
+
+    @property
+    def n_bytes(self) -> int:
+        """The memory that they take."""
+        return sum(map(len, self.columns.values()))
+
+    def items(self, schema: Schema) -> Items:
+        """The columns as read-only arrays, ``[rows, *shape]``."""
+        return {c.name: np.frombuffer(self.columns[c.name], c.dtype).reshape(-1, *c.shape) for c in schema.columns}
 
 
 class ModelVersion(NamedTuple):

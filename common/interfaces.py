@@ -1,13 +1,17 @@
 """The interfaces of the parts that a configuration can name, on one page.
 
-    env ─Step→ StepProcessor ─Items→ ══wire══▶ ReplayBuffer ─Items→ Agent.opt
+    env ─rows→ RowMap ══wire══▶ replay memory ─View→ ReplayBuffer ─batch→ Agent.opt
              Agent.sample ← Agent.sync_model ◀══wire══ Agent.model_info
+
+An actor records rows: one for each lane (one copy of the environment) at each time step. The learner links the rows of
+each lane, and a view assembles from them what the agent draws: transitions, sequences, stacks of frames.
 
 To bring a part of your own, implement its interface and name it in the configuration:
 
-    env.target              a ``gymnasium.Env``
-    step_processor.target   StepProcessor
+    env.target              a ``gymnasium.Env`` or a ``gymnasium.vector.VectorEnv``
+    step_processor.target   RowMap, or StepProcessor for self-contained items without links
     agent.target            Agent
+    replay.view.target      a view; derive it from ``learner.replay.view:View``
     replay.target           ReplayBuffer; derive it from ``learner.replay.shared_buffer:SharedReplay``
     evaluator.target        Evaluator
     recorders[].target      Recorder
@@ -18,11 +22,11 @@ To bring a part of your own, implement its interface and name it in the configur
 from __future__ import annotations
 
 import abc
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
-from common.data import Array, Items, Model, Record, Schema
+from common.data import Array, Column, Items, Leaves, Model, Record, Schema
 from common.errors import PluginError
 
 if TYPE_CHECKING:
@@ -32,20 +36,35 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class EnvSpec:
-    """The spaces of the environment for which an agent is built."""
+    """The spaces of one lane as the agent sees them: with ``env.frame_stack``, observations are stacks of frames."""
 
     observation_space: gymnasium.Space[Any]
     action_space: gymnasium.Space[Any]
 
 
+class RowMap(abc.ABC):
+    """Changes rows before they are sent: their rewards or observations, or more columns. It remembers nothing."""
+
+    @abc.abstractmethod
+    def schema(self, rows: Schema) -> Schema:
+        """The columns of the rows that ``map`` returns; see ``Schema.plus``."""
+
+    @abc.abstractmethod
+    def map(self, rows: Items) -> Items:
+        """As many rows as were given, in the same order, every column ``[n, *shape]``; final rows are among them."""
+
+
 @dataclass(slots=True)  # Frozen, it would take three times as long to make.
 class Step:
-    """One environment step. ``next_obs`` is the true next observation, also at the end of an episode."""
+    """One step of one lane. ``next_obs`` is the true next observation, also at the end of an episode.
 
-    obs: Array
+    Observations and actions of Dict and Tuple spaces are given as leaves by path, see ``common.spaces``.
+    """
+
+    obs: Leaves
     action: Any
     reward: float
-    next_obs: Array
+    next_obs: Leaves
     terminated: bool
     """The episode ended by its own rules: no future reward, do not bootstrap."""
     truncated: bool
@@ -53,7 +72,10 @@ class Step:
 
 
 class StepProcessor(Protocol):
-    """Turns steps into items: 0 to n items a step, never across an episode's boundary."""
+    """Turns steps into self-contained items of any columns: 0 to n items a step, never across an episode's boundary.
+
+    Items have no links: the learner draws them one by one as they are.
+    """
 
     def schema(self, spec: EnvSpec) -> Schema:
         """The columns of the items that ``process`` yields."""
@@ -74,19 +96,19 @@ class ReplayBuffer(Protocol):
 
     @property
     def inserted(self) -> int:
-        """Items accepted so far."""
+        """Steps accepted so far; final rows do not count."""
 
     @property
     def sampled(self) -> int:
-        """Items drawn so far."""
+        """Steps drawn so far; a sequence counts as one for each of its steps."""
 
     def __len__(self) -> int:
-        """Items that can be drawn now."""
+        """Steps that can be drawn now."""
 
     def batch(self, size: int) -> Items:
-        """Draw items with replacement: every column ``[size, *shape]``, valid until the next call.
+        """Draw with replacement: every column ``[size, *shape]``, valid until the next call.
 
-        A prioritised buffer adds ``index`` (int64), to say in ``update_priority`` which items were drawn, and
+        The view says which columns there are and how often a time axis follows. A prioritised buffer adds ``index`` (int64), to say in ``update_priority`` which items were drawn, and
         ``weight`` (float32, above 0 and at most 1), by which an item's loss is to be multiplied.
         """
 
@@ -119,8 +141,8 @@ class Agent(abc.ABC):
 
     The device is ``trainer.device`` on the learner and ``cpu`` on actors.
 
-    The learner calls ``opt`` and ``model_info``, an actor ``sample`` and ``sync_model``; ``train`` and ``eval``
-    switch exploration on and off, as in torch.
+    The learner calls ``opt`` and ``model_info``, an actor ``begin``, ``sample`` and ``sync_model``; ``train`` and
+    ``eval`` switch exploration on and off, as in torch.
     """
 
     is_train = False
@@ -133,16 +155,37 @@ class Agent(abc.ABC):
         """Act greedily from now on."""
         self.is_train = False
 
+    def begin(self, lanes: Array) -> None:
+        """Say in which of n lanes the next observation begins an episode, ``[n]`` bool, before that ``sample``.
+
+        An agent with a memory clears it there. The first call says True for all lanes.
+        """
+
     @abc.abstractmethod
-    def sample(self, obs: Array) -> Array:
-        """Actions for observations ``[n, *shape]``, as ``[n, *action_shape]``."""
+    def sample(self, obs: Leaves) -> Leaves:
+        """Actions for observations ``[n, *shape]``, as ``[n, *action_shape]``.
+
+        Observations of a Dict or Tuple space come as one array for each leaf, by path; actions are given likewise.
+        """
+
+    def extra_columns(self) -> Sequence[Column]:
+        """The columns that this agent records beside each action, such as a log-probability; none by default.
+
+        Columns named ``state`` or ``state/…`` hold the recurrent state before the action: sequences take them of their
+        first row only.
+        """
+        return ()
+
+    def extras(self) -> Items:
+        """The extra columns ``[n, *shape]`` of the actions that ``sample`` gave last."""
+        return {}
 
     @abc.abstractmethod
     def opt(self, buffer: ReplayBuffer) -> Record | None:
         """One optimisation step. None: not yet possible (warm-up), nothing changed and nothing is counted."""
 
     def td_error(self, items: Items) -> Array:  # noqa: ARG002 - who can say says it of them
-        """How wrong the present model's values of ``items`` are, ``[n]``; asked of actors for first priorities.
+        """How wrong the present model's values of one-step transitions are, ``[n]``; actors ask for first priorities.
 
         Only ``push.initial_priorities`` needs it. An actor has no tensors but those that ``model_info`` names.
 

@@ -1,0 +1,155 @@
+"""Structured spaces and their leaves: a Dict or Tuple space as flat columns that are named by path, and back.
+
+The path of a leaf is made of the keys of Dict spaces and the numbers of Tuple spaces: ``arm/joints``, ``0``. A space
+that is itself a leaf (Box, Discrete, MultiDiscrete, MultiBinary) has the empty path.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+from gymnasium import Space, spaces
+
+from common.data import Array, Column, Leaves
+from common.domain import Domain
+from common.errors import ConfigError
+
+AnySpace = Space[Any]
+LEAF_SPACES = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
+
+
+def leaves_of(space: AnySpace, path: str = "") -> dict[str, AnySpace]:
+    """The leaves of a space by path; ``{"": space}`` for a space that is a leaf.
+
+    Raises:
+        ConfigError: a part of the space has no fixed dtype and shape, or a key cannot be part of a path.
+    """
+    if isinstance(space, LEAF_SPACES):
+        return {path: space}
+    found: dict[str, AnySpace] = {}
+    for key, part in _parts(space, path):
+        found |= leaves_of(part, f"{path}/{key}" if path else key)
+    return found
+
+
+def _parts(space: AnySpace, path: str) -> Iterator[tuple[str, AnySpace]]:
+    if isinstance(space, spaces.Dict):
+        pairs = list(space.spaces.items())
+    elif isinstance(space, spaces.Tuple):
+        pairs = [(str(i), part) for i, part in enumerate(space.spaces)]
+    else:
+        where = f" at '{path}'" if path else ""
+        raise ConfigError(f"space{where}: expected Box, Discrete, MultiDiscrete, MultiBinary, Dict or Tuple, found {space}")
+    for key, part in pairs:
+        if not isinstance(key, str) or not key or "/" in key or not key.isprintable():
+            raise ConfigError(f"space: expected keys of text without '/', found {key!r}")
+        yield key, part
+
+
+def narrow(space: AnySpace) -> AnySpace:
+    """The same space with float64 leaves as float32, half the bytes; ``space`` itself if it has none."""
+    if isinstance(space, spaces.Dict):
+        return spaces.Dict({key: narrow(part) for key, part in space.spaces.items()})
+    if isinstance(space, spaces.Tuple):
+        return spaces.Tuple([narrow(part) for part in space.spaces])
+    if isinstance(space, spaces.Box) and space.dtype == np.float64:
+        return spaces.Box(space.low.astype(np.float32), space.high.astype(np.float32), space.shape)
+    return space
+
+
+def stack(space: AnySpace, k: int) -> AnySpace:
+    """The space of the last ``k`` elements of ``space``, oldest first: each leaf ``[k, *shape]``.
+
+    Raises:
+        ConfigError: a leaf is no Box.
+    """
+    if isinstance(space, spaces.Dict):
+        return spaces.Dict({key: stack(part, k) for key, part in space.spaces.items()})
+    if isinstance(space, spaces.Tuple):
+        return spaces.Tuple([stack(part, k) for part in space.spaces])
+    if not isinstance(space, spaces.Box):
+        raise ConfigError(f"env.frame_stack: expected observations of Box leaves, found {space}")
+    low, high = (np.repeat(bound[None], k, axis=0) for bound in (space.low, space.high))
+    return spaces.Box(low, high, dtype=space.dtype.type)
+
+
+def flatten(space: AnySpace, value: Any) -> Leaves:
+    """An element of ``space``, or a batch of elements, as leaves: each an array of its leaf's dtype.
+
+    Raises:
+        ConfigError, KeyError: the value has other parts than the space.
+    """
+    if isinstance(space, LEAF_SPACES):
+        return np.asarray(value, space.dtype)
+    return dict(_flatten(space, value, ""))
+
+
+def _flatten(space: AnySpace, value: Any, path: str) -> Iterator[tuple[str, Array]]:
+    if isinstance(space, LEAF_SPACES):
+        yield path, np.asarray(value, space.dtype)
+        return
+    for key, part in _parts(space, path):
+        inner = value[key] if isinstance(value, Mapping) else value[int(key)]
+        yield from _flatten(part, inner, f"{path}/{key}" if path else key)
+
+
+def unflatten(space: AnySpace, leaves: Leaves) -> Any:
+    """The element of ``space`` that has these leaves: the reverse of ``flatten``."""
+    if not isinstance(leaves, dict):
+        return leaves
+    return _unflatten(space, leaves, "")
+
+
+def _unflatten(space: AnySpace, leaves: Mapping[str, Array], path: str) -> Any:
+    if isinstance(space, LEAF_SPACES):
+        return leaves[path]
+    parts = {key: _unflatten(part, leaves, f"{path}/{key}" if path else key) for key, part in _parts(space, path)}
+    return parts if isinstance(space, spaces.Dict) else tuple(parts.values())
+
+
+def columns_of(prefix: str, space: AnySpace) -> tuple[Column, ...]:
+    """The columns that hold elements of a space: ``prefix`` alone for a leaf, ``prefix/path`` for each leaf otherwise.
+
+    Raises:
+        ConfigError: a leaf cannot be stored.
+    """
+    return tuple(
+        Column.of(name_of(prefix, path), leaf.dtype, leaf.shape or (), domain_of(leaf))  # type: ignore[arg-type]
+        for path, leaf in leaves_of(space).items()
+    )
+
+
+def name_of(prefix: str, path: str) -> str:
+    """The column of the leaf at a path."""
+    return f"{prefix}/{path}" if path else prefix
+
+
+def domain_of(space: AnySpace) -> Domain | None:
+    """The values of a leaf's elements; None if they are all values of the dtype."""
+    match space:
+        case spaces.Box():
+            return Domain.between(space.low, space.high, space.dtype)
+        case spaces.Discrete():
+            return Domain.between(space.start, space.start + space.n - 1, space.dtype)
+        case spaces.MultiDiscrete():
+            return Domain.between(space.start, space.start + space.nvec - 1, space.dtype)
+        case spaces.MultiBinary():
+            return Domain.between(0, 1, space.dtype)
+    return None
+
+
+def to_columns(prefix: str, leaves: Leaves) -> dict[str, Array]:
+    """Leaves as columns: ``{prefix: array}``, or ``{prefix/path: array}`` for each."""
+    if not isinstance(leaves, dict):
+        return {prefix: leaves}
+    return {f"{prefix}/{path}": array for path, array in leaves.items()}
+
+
+def from_columns(prefix: str, columns: Mapping[str, Any]) -> Any:
+    """The leaves in the columns ``prefix`` or ``prefix/…``: the reverse of ``to_columns``, for arrays and tensors."""
+    if prefix in columns:
+        return columns[prefix]
+    begin = f"{prefix}/"
+    return {name.removeprefix(begin): value for name, value in columns.items() if name.startswith(begin)}
