@@ -23,7 +23,7 @@ import torch
 from benchmarks.report import median, report
 from benchmarks.screens import Screens, life
 from common.agents.dqn import DQN
-from common.config.run_config import PrioritizedConfig
+from common.config.replay_config import PrioritizedConfig
 from common.data import Schema
 from common.envs import spec_of
 from common.processors import OneStep

@@ -7,7 +7,8 @@ from functools import partial
 
 import torch
 
-from common.config.run_config import ReplayConfig, RunConfig
+from common.config.replay_config import ReplayConfig
+from common.config.run_config import RunConfig
 from common.data import Schema
 from common.errors import PluginError
 from common.interfaces import ReplayBuffer

@@ -6,7 +6,7 @@ from typing import Final
 
 import numpy as np
 
-from common.config.run_config import PrioritizedConfig
+from common.config.replay_config import PrioritizedConfig
 from common.data import PRIORITY, Array, Items, Schema, Snapshot
 from common.errors import CheckpointError, ConfigError
 from learner.replay.memory import ReplayMemory

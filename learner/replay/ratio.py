@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from common.config.run_config import MAX_RATIO, MIN_RATIO
+from common.config.replay_config import MAX_RATIO, MIN_RATIO
 from learner.replay.limiter import RatioLimiter
 from learner.shared.control import ControlBlock
 from learner.shared.mapped import fence

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from common.config.run_config import PrioritizedConfig
+from common.config.replay_config import PrioritizedConfig
 from common.data import Array, Items
 from common.errors import ConfigError
 from common.process.clocks import Deadline

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from common.config.run_config import PrioritizedConfig
+from common.config.replay_config import PrioritizedConfig
 from common.data import PRIORITY, Array, Column, Schema
 from common.errors import CheckpointError, ConfigError
 from common.process.clocks import Deadline

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from common.config.run_config import PrioritizedConfig
+from common.config.replay_config import PrioritizedConfig
 from common.data import PRIORITY, Column, Schema, Snapshot
 from learner.replay.memory import ReplayMemory
 from learner.replay.prioritized import PrioritizedReplay
