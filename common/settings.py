@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeVar, get_args
+from collections.abc import Mapping
+from typing import Any, ClassVar, TypeVar, get_args
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -14,6 +15,9 @@ SettingsT = TypeVar("SettingsT", bound="Settings")
 
 class Settings(BaseModel):
     """Base of all settings: immutable, refuses unknown keys. Every field has a sentence as its description."""
+
+    GONE: ClassVar[Mapping[str, str]] = {}
+    """Keys that an earlier release knew, and what a user does instead."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True, allow_inf_nan=False)
 
@@ -42,6 +46,12 @@ def _locate(model: type[Settings], path: tuple[int | str, ...]) -> tuple[list[st
     return keys, owner
 
 
+def _explain_unknown(key: str, owner: type[Settings] | None) -> str:
+    if owner is None:
+        return "unknown key"
+    return owner.GONE.get(key) or f"unknown key{nearest(key, owner.model_fields)}"
+
+
 def validate(model: type[SettingsT], values: object, where: str = "") -> SettingsT:
     """Build ``model`` from plain values.
 
@@ -56,8 +66,7 @@ def validate(model: type[SettingsT], values: object, where: str = "") -> Setting
             keys, owner = _locate(model, item["loc"])
             place = ".".join([where, *keys] if where else keys)
             if item["type"] == "extra_forbidden":
-                hint = nearest(str(item["loc"][-1]), owner.model_fields) if owner else ""
-                problems.append(f"{place}: unknown key{hint}")
+                problems.append(f"{place}: {_explain_unknown(keys[-1], owner)}")
             elif item["type"] == "missing":
                 problems.append(f"{place}: expected a value, found none")
             else:

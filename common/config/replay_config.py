@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
@@ -34,6 +34,8 @@ class PrioritizedConfig(Settings):
 class ReplayConfig(Settings):
     """The replay memory and the ratio at which it is used."""
 
+    GONE: ClassVar = {"frames_per_item": "each frame is stored once now, as a row of its own; remove the key"}
+
     capacity: PositiveInt = Field(
         100_000, description="The number of items that are kept; a new item overwrites the oldest."
     )
@@ -60,14 +62,6 @@ class ReplayConfig(Settings):
         False,
         description="Keeps a copy of all items in the memory of trainer.device, and gathers batches there.",
     )
-    frames_per_item: PositiveFloat = Field(
-        1.25, description="The number of frames that are kept per item, if observations are stacks of frames."
-    )
-
-    @property
-    def frame_capacity(self) -> int:
-        """The number of frames that are kept."""
-        return int(self.frames_per_item * self.capacity)
 
     @property
     def own(self) -> PluginConfig | None:
@@ -81,3 +75,12 @@ class ReplayConfig(Settings):
         if self.target is None and self.params:
             raise ValueError("params are those of target, which is null")
         return self
+
+    def check(self, agent: PluginConfig) -> None:
+        """Check the parts of this section and their parameters.
+
+        Raises:
+            ConfigError, PluginError: naming the place and what was expected.
+        """
+        if self.own is not None:
+            self.own.check("replay", frozenset({"memory", "seed"}))

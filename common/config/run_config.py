@@ -7,12 +7,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypedDict
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypedDict, TypeVar
 
 import yaml
-from pydantic import AliasChoices, Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
+from pydantic import (
+    AliasChoices,
+    Field,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    field_validator,
+    model_validator,
+)
 
-from common.config.discount import with_discount_of
+from common.config.discount import NAME as DISCOUNT
+from common.config.discount import discount_of
 from common.config.nested import assign, overlay
 from common.config.replay_config import ReplayConfig, Unit
 from common.config.server_config import ServerConfig, TlsConfig
@@ -27,23 +36,30 @@ if TYPE_CHECKING:  # Ingest reads configurations, and never imports gymnasium.
 Interval = Annotated[int | None, Field(ge=0)]
 Precision = Literal["float32", "bfloat16"]
 
-MAX_ENVS_PER_ACTOR: Final = 1024
-MAX_BATCH_ITEMS: Final = 1 << 20
+MAX_ENVS_PER_ACTOR: Final = 1 << 16
+MAX_BATCH_ROWS: Final = 1 << 20
 MAX_WINDOW: Final = 1 << 16
 MAX_SPOOL_BYTES: Final = 16 << 30
 """The largest values of settings that a learner sends to actors. An actor allocates memory according to them, so a
 learner that is not trusted must not choose them freely."""
 
 
-class PushConfig(Settings):
-    """How an actor hands over its items."""
+FORMER_PROCESSORS: Final = {
+    "common.processors:OneStep": "Remove step_processor",
+    "common.processors:NStep": "Remove step_processor and set replay.view.params.n",
+}
+"""The step processors of release 0.1, and their users' next step."""
 
-    n_buffer: Annotated[int, Field(ge=1, le=MAX_BATCH_ITEMS)] = Field(
-        100, description="Items in one batch (border's n_buffer)."
+
+class PushConfig(Settings):
+    """How an actor hands over its rows."""
+
+    n_buffer: Annotated[int, Field(ge=1, le=MAX_BATCH_ROWS)] = Field(
+        100, description="Rows in one batch (border's n_buffer)."
     )
     flush_seconds: PositiveFloat | None = Field(
         0.5,
-        description="A batch older than this is sent with its next item although it is not full; null sends only full "
+        description="A batch older than this is sent with its next row although it is not full; null sends only full "
         "batches.",
     )
     window: Annotated[int, Field(ge=1, le=MAX_WINDOW)] = Field(
@@ -52,7 +68,7 @@ class PushConfig(Settings):
     spool_bytes: Annotated[int, Field(ge=1, le=MAX_SPOOL_BYTES)] = Field(
         64 << 20,
         description="The size of an actor's spool: bytes of batches that are kept until they are acknowledged. While "
-        "the learner is away, batches with frames are kept compressed.",
+        "the learner is away, batches with pictures are kept compressed.",
     )
     when_full: Literal["block", "drop_oldest"] = Field(
         "block",
@@ -64,23 +80,71 @@ class PushConfig(Settings):
     )
     initial_priorities: bool = Field(
         False,
-        description="Actors send with each item its TD error, which becomes its first priority; needs "
+        description="Actors send with each row its TD error, which becomes its first priority; needs "
         "replay.prioritized.",
     )
+
+
+class EvaluatorConfig(PluginConfig):
+    """Greedy episodes in environments that only evaluations step."""
+
+    target: str = Field(
+        "common.evaluation:DefaultEvaluator",
+        description="The evaluator, which scores the agent, as module:attr. It is built with env, config (this "
+        "section) and params.",
+    )
+    params: dict[str, Any] = Field(default_factory=dict, description="Further keyword arguments for the target.")
+    process: Literal["inline", "child", "actor"] = Field(
+        "inline",
+        description="inline: training waits for an evaluation, as in border; child: a process of its own scores a "
+        "candidate on the CPU while training goes on; actor: an actor-worker --evaluate scores it on another host.",
+    )
+    finish_seconds: PositiveFloat = Field(
+        60.0,
+        description="When training ends, the learner waits up to this time for the evaluation that still runs in the "
+        "child or the actor.",
+    )
+    episodes: PositiveInt = Field(5, description="Episodes per evaluation; the score is their mean return.")
+    max_steps: PositiveInt = Field(100_000, description="An episode is cut off after this many steps.")
+    max_envs: PositiveInt = Field(
+        32, description="The most environments in which an evaluation plays episodes at the same time."
+    )
+    seed: NonNegativeInt = Field(0, description="Episode i starts from reset(seed=seed + i).")
+
+
+class EvaluatorArguments(TypedDict):
+    """The arguments that the system provides to every evaluator, besides its ``params``."""
+
+    env: Env
+    config: EvaluatorConfig
+
+
+EVALUATOR_OPTIONAL: Final = frozenset({"make_env"})
+"""The arguments that the system provides to evaluators with parameters of these names."""
 
 
 class ActorConfig(Settings):
     """The settings of an actor: the parts that it builds, and how it works."""
 
-    env: EnvConfig = Field(description="The environment, a gymnasium.Env.")
+    env: EnvConfig = Field(description="The environment, a gymnasium.Env or a gymnasium.vector.VectorEnv.")
     agent: PluginConfig = Field(description="The agent, a common.interfaces.Agent.")
-    step_processor: PluginConfig = Field(
-        PluginConfig(target="common.processors:OneStep"), description="Turns environment steps into items."
+    step_processor: PluginConfig | None = Field(
+        None,
+        description="A common.interfaces.RowMap, which changes rows before they are sent, or a StepProcessor, which "
+        "makes self-contained items of the steps; null sends the rows as they are.",
     )
-    push: PushConfig = Field(PushConfig(), description="How actors hand over their items.")
+    push: PushConfig = Field(PushConfig(), description="How actors hand over their rows.")
     envs_per_actor: Annotated[int, Field(ge=1, le=MAX_ENVS_PER_ACTOR)] = Field(
-        1, description="Environments that one actor steps in turn; its agent acts in all of them at once."
+        1, description="Environments (lanes) that one actor steps; its agent acts in all of them at once."
     )
+    evaluator: EvaluatorConfig = Field(EvaluatorConfig(), description="How the agent is scored.")
+
+    @field_validator("step_processor")
+    @classmethod
+    def _is_no_former_processor(cls, processor: PluginConfig | None) -> PluginConfig | None:
+        if processor is not None and (instead := FORMER_PROCESSORS.get(processor.target)):
+            raise ValueError(f"{processor.target} is gone: the learner makes transitions of rows. {instead}")
+        return processor
 
 
 class TrainerConfig(Settings):
@@ -97,7 +161,7 @@ class TrainerConfig(Settings):
         "command fails.",
     )
     warmup_period: PositiveInt = Field(
-        1, description="The number of items that the replay must hold before the first opt step."
+        1, description="The number of steps that the replay must hold before the first opt step."
     )
     eval_interval: Interval = Field(1000, description="Opt steps from one evaluation to the next.")
     record_interval: Interval = Field(200, description="Opt steps from one record of losses and rates to the next.")
@@ -119,7 +183,7 @@ class TrainerConfig(Settings):
     )
     starvation_seconds: PositiveFloat | None = Field(
         None,
-        description="Training fails when no item has arrived for this time while the trainer waits for items; null "
+        description="Training fails when no row has arrived for this time while the trainer waits for rows; null "
         "waits forever.",
     )
     device: str = Field(
@@ -140,37 +204,6 @@ class TrainerConfig(Settings):
         "sent only what has changed since, compressed. 0 always sends whole models.",
     )
     torch_threads: PositiveInt = Field(1, description="The number of threads that torch uses in the trainer.")
-
-
-class EvaluatorConfig(PluginConfig):
-    """Greedy episodes in an environment of the learner's own."""
-
-    target: str = Field(
-        "learner.evaluation.evaluator:DefaultEvaluator",
-        description="The evaluator, which scores the agent, as module:attr. It is built with env, config (this "
-        "section) and params.",
-    )
-    params: dict[str, Any] = Field(default_factory=dict, description="Further keyword arguments for the target.")
-    process: Literal["inline", "child"] = Field(
-        "inline",
-        description="inline: training waits for an evaluation, as in border; child: a process of its own scores a "
-        "candidate on the CPU while training goes on.",
-    )
-    finish_seconds: PositiveFloat = Field(
-        60.0,
-        description="When training ends, the learner waits up to this time for the evaluation that still runs in the "
-        "child.",
-    )
-    episodes: PositiveInt = Field(5, description="Episodes per evaluation; the score is their mean return.")
-    max_steps: PositiveInt = Field(100_000, description="An episode is cut off after this many steps.")
-    seed: NonNegativeInt = Field(0, description="Episode i starts from reset(seed=seed + i).")
-
-
-class EvaluatorArguments(TypedDict):
-    """The arguments that the system provides to every evaluator, besides its ``params``."""
-
-    env: Env
-    config: EvaluatorConfig
 
 
 class ExplorationConfig(Settings):
@@ -211,7 +244,6 @@ class RunConfig(ActorConfig):
     )
     run_dir: Path | None = Field(None, description="Directory of the run; null: runs/{name}-{date}-{time}.")
     trainer: TrainerConfig = Field(description="The learner loop.")
-    evaluator: EvaluatorConfig = Field(EvaluatorConfig(), description="How the agent is scored.")
     recorders: tuple[PluginConfig, ...] = Field(
         (),
         description="Where records are written besides metrics.csv and Prometheus; each recorder is built with "
@@ -226,6 +258,11 @@ class RunConfig(ActorConfig):
         description="By actor id, parameters that replace those of agent.params for that actor. They must not change "
         "the model's tensors.",
     )
+    env_overrides: dict[NonNegativeInt, dict[str, Any]] = Field(
+        default_factory=dict,
+        description="By actor id, parameters that replace those of env.params for that actor, such as the address of "
+        "its robot. They must not change the spaces.",
+    )
     server: ServerConfig = Field(ServerConfig(), description="The gRPC server.")
     metrics: MetricsConfig = Field(MetricsConfig(), description="Prometheus endpoints.")
 
@@ -238,17 +275,23 @@ class RunConfig(ActorConfig):
             )
         if self.trainer.target_score is not None and not self.trainer.eval_interval:
             raise ValueError("trainer.target_score needs trainer.eval_interval: nothing would ever be scored")
+        if self.env.spaces is not None and self.trainer.eval_interval and self.evaluator.process != "actor":
+            raise ValueError(
+                "env.spaces: the learner does not build the environment, so it cannot evaluate; set "
+                "evaluator.process: actor, or trainer.eval_interval: 0"
+            )
         if self.push.initial_priorities and self.replay.prioritized is None and self.replay.target is None:
             raise ValueError("push.initial_priorities needs replay.prioritized: a uniform replay has no priorities")
-        half = self.replay.capacity // 2  # While a batch overwrites old items, there must be others to draw.
+        half = self.replay.capacity // 2  # While a batch overwrites old rows, there must be others to draw.
         for name, limit in (("server.max_rows", self.server.max_rows), ("half of replay.capacity", half)):
             if self.push.n_buffer > limit:
                 raise ValueError(f"push.n_buffer ({self.push.n_buffer}) is above {name} ({limit})")
-        beyond = [actor_id for actor_id in self.agent_overrides if actor_id >= self.server.max_actors]
-        if beyond:
-            raise ValueError(
-                f"agent_overrides: expected ids below server.max_actors ({self.server.max_actors}), found {beyond}"
-            )
+        for name in ("agent_overrides", "env_overrides"):
+            beyond = [actor_id for actor_id in getattr(self, name) if actor_id >= self.server.max_actors]
+            if beyond:
+                raise ValueError(
+                    f"{name}: expected ids below server.max_actors ({self.server.max_actors}), found {beyond}"
+                )
         return self
 
     def actor_part(self) -> ActorConfig:
@@ -256,10 +299,13 @@ class RunConfig(ActorConfig):
         return ActorConfig.model_validate(self.model_dump(include=set(ActorConfig.model_fields)))
 
     def part_of(self, actor_id: int) -> ActorConfig:
-        """The part that this actor gets, with its ``agent_overrides`` in ``agent.params``."""
-        part, changes = self.actor_part(), self.agent_overrides.get(actor_id, {})
-        agent = part.agent.model_copy(update={"params": overlay(part.agent.params, changes)})
-        return part.model_copy(update={"agent": agent})
+        """The part that this actor gets: with its ``agent_overrides`` in ``agent.params``, and ``env_overrides`` too."""
+        part = self.actor_part()
+        changes = {
+            "agent": _with_params(part.agent, self.agent_overrides.get(actor_id, {})),
+            "env": _with_params(part.env, self.env_overrides.get(actor_id, {})),
+        }
+        return part.model_copy(update=changes)
 
     def check(self) -> None:
         """Check the parts, their parameters, and the server's address and files, which the values alone do not show.
@@ -267,23 +313,44 @@ class RunConfig(ActorConfig):
         Raises:
             ConfigError, PluginError: naming the place and what was expected.
         """
-        self.env.check("env", frozenset())
-        self.env.for_evaluation().check("env for evaluation", frozenset())
-        given = AgentArguments.__required_keys__
-        self.agent.check("agent", given)
-        for actor_id in self.agent_overrides:
-            self.part_of(actor_id).agent.check("agent", given, f"agent_overrides.{actor_id}")
-        self.step_processor.check("step_processor", frozenset())
-        # The step processor and the agents of all actors must have the same discount factor.
-        processor = with_discount_of(self.agent, self.step_processor)
-        for actor_id in self.agent_overrides:
-            with_discount_of(self.part_of(actor_id).agent, processor, f"agent_overrides.{actor_id}")
-        self.evaluator.check("evaluator", EvaluatorArguments.__required_keys__)
+        self._check_env()
+        self._check_agents()
+        if self.step_processor is not None:
+            self.step_processor.check("step_processor", frozenset())
+        self.evaluator.check("evaluator", EvaluatorArguments.__required_keys__, optional=EVALUATOR_OPTIONAL)
         for index, recorder in enumerate(self.recorders):
             recorder.check(f"recorders.{index}", frozenset({"run_dir"}), optional=frozenset({"identity"}))
-        if self.replay.own is not None:
-            self.replay.own.check("replay", frozenset({"memory", "seed"}))
+        self.replay.check(self.agent)
         self.server.check()
+
+    def _check_env(self) -> None:
+        """Check the environment, unless the learner need not have it."""
+        if self.env.spaces is not None:
+            return
+        self.env.check("env", frozenset())
+        self.env.for_evaluation().check("env for evaluation", frozenset())
+        for actor_id in self.env_overrides:
+            self.part_of(actor_id).env.check("env", frozenset(), f"env_overrides.{actor_id}")
+
+    def _check_agents(self) -> None:
+        """Check the agents of the learner and of all actors, which must have the same discount factor."""
+        given = AgentArguments.__required_keys__
+        self.agent.check("agent", given)
+        wanted = discount_of(self.agent)
+        for actor_id in self.agent_overrides:
+            agent, place = self.part_of(actor_id).agent, f"agent_overrides.{actor_id}"
+            agent.check("agent", given, place)
+            found = discount_of(agent)
+            if found != wanted:
+                raise ConfigError(f"{place}.{DISCOUNT}: expected {wanted}, that of agent.params, found {found}")
+
+
+PluginT = TypeVar("PluginT", bound=PluginConfig)
+
+
+def _with_params(part: PluginT, changes: dict[str, Any]) -> PluginT:
+    """A part with other parameters; sections of its parameters are overlaid one by one."""
+    return part.model_copy(update={"params": overlay(part.params, changes)})
 
 
 def load_config(path: Path, overrides: Sequence[str] = ()) -> RunConfig:
