@@ -275,7 +275,11 @@ class RunConfig(ActorConfig):
             )
         if self.trainer.target_score is not None and not self.trainer.eval_interval:
             raise ValueError("trainer.target_score needs trainer.eval_interval: nothing would ever be scored")
-        if self.env.spaces is not None and self.trainer.eval_interval and self.evaluator.process != "actor":
+        if (
+            getattr(self.env, "spaces", None) is not None
+            and self.trainer.eval_interval
+            and self.evaluator.process != "actor"
+        ):
             raise ValueError(
                 "env.spaces: the learner does not build the environment, so it cannot evaluate; set "
                 "evaluator.process: actor, or trainer.eval_interval: 0"
@@ -299,7 +303,7 @@ class RunConfig(ActorConfig):
         return ActorConfig.model_validate(self.model_dump(include=set(ActorConfig.model_fields)))
 
     def part_of(self, actor_id: int) -> ActorConfig:
-        """The part that this actor gets: with its ``agent_overrides`` in ``agent.params``, and ``env_overrides`` too."""
+        """The part that this actor gets, with its ``agent_overrides`` and ``env_overrides`` among the parameters."""
         part = self.actor_part()
         changes = {
             "agent": _with_params(part.agent, self.agent_overrides.get(actor_id, {})),
@@ -325,7 +329,7 @@ class RunConfig(ActorConfig):
 
     def _check_env(self) -> None:
         """Check the environment, unless the learner need not have it."""
-        if self.env.spaces is not None:
+        if getattr(self.env, "spaces", None) is not None:
             return
         self.env.check("env", frozenset())
         self.env.for_evaluation().check("env for evaluation", frozenset())
