@@ -1,4 +1,4 @@
-"""Items to bytes and back: one column after another, by the schema that both sides agreed on at Join.
+"""Rows to bytes and back: one column after another, by the schema that both sides agreed on at Join.
 
 ``PushItemsRequest.payload`` in the .proto file describes the format. Nothing is pickled, and decoded columns are views
 of the payload.
@@ -6,93 +6,65 @@ of the payload.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
-from common.data import Array, Column, Items, Schema
+from common.data import Array, BufferedItems, Column, Items, Schema
 from common.errors import RefusedError
 from common.values import REFUSE_ALL, Rules
-from common.wire.frames import NO_FRAMES, BufferedItems, ItemBuffer, Packed, split_positions
 from common.wire.pb import crossborder_pb2 as pb
 
 
+def buffer(schema: Schema, items: Items, rows: int) -> BufferedItems:
+    """A copy of the first ``rows`` rows, which must fit the schema."""
+    return BufferedItems(rows, {column.name: items[column.name][:rows].tobytes() for column in schema.columns})
+
+
 def encode(schema: Schema, items: Items, rows: int) -> bytes:
-    """The first ``rows`` items, which must fit the schema, as one payload."""
-    buffer = ItemBuffer(schema)
-    buffer.add({column.name: items[column.name][:rows] for column in schema.columns}, rows)
-    return encode_together(schema, [buffer.take()])
+    """The first ``rows`` rows, which must fit the schema, as one payload."""
+    return encode_together(schema, [buffer(schema, items, rows)])
 
 
 def encode_together(schema: Schema, batches: Sequence[BufferedItems]) -> bytes:
-    """Batches of one ``ItemBuffer``, in order, as one payload with the frames of all items once."""
-    positions, frames = _merge_frames(schema, batches) if schema.frame else ({}, ())
-    pieces: list[bytes | memoryview] = []
-    for column in schema.columns:
-        if column.frames:
-            pieces.append(positions[column.name].tobytes())
-        else:
-            pieces += [batch.columns[column.name] for batch in batches]
-    return b"".join([*pieces, *frames])
+    """Batches, in order, as one payload."""
+    return b"".join([batch.columns[column.name] for column in schema.columns for batch in batches])
 
 
-def _merge_frames(schema: Schema, batches: Sequence[BufferedItems]) -> tuple[Items, Iterator[memoryview]]:
-    """The frame columns of all batches, and the frames in which their positions count."""
-    used, positions = np.unique(np.concatenate([batch.numbers for batch in batches]), return_inverse=True)
-    return split_positions(schema, positions.reshape(-1, schema.max_frames)), _frames(batches, used)
+def split(schema: Schema, batch: BufferedItems, most_rows: int) -> Sequence[BufferedItems]:
+    """The batch in parts of at most ``most_rows`` rows; a batch that is small enough stays as it is."""
+    if batch.rows <= most_rows:
+        return [batch]
+    ends = [*range(most_rows, batch.rows, most_rows), batch.rows]
+    return [_cut(schema, batch, begin, end) for begin, end in zip([0, *ends], ends, strict=False)]
 
 
-def _frames(batches: Sequence[BufferedItems], numbers: Array) -> Iterator[memoryview]:
-    """The frames with these numbers, which ascend."""
-    remaining = iter(batches)
-    batch = next(remaining)
-    for number in numbers.tolist():
-        while number >= batch.end:
-            batch = next(remaining)
-        yield batch.frame(number)
+def _cut(schema: Schema, batch: BufferedItems, begin: int, end: int) -> BufferedItems:
+    sizes = {column.name: column.row_bytes for column in schema.columns}
+    parts = {name: column[begin * sizes[name] : end * sizes[name]] for name, column in batch.columns.items()}
+    return BufferedItems(end - begin, parts)
 
 
-def decode(schema: Schema, rows: int, payload: bytes, rules: Rules = REFUSE_ALL) -> Packed:
-    """The items of a payload of at least one row, as read-only views of it.
+def decode(schema: Schema, rows: int, payload: bytes | memoryview, rules: Rules = REFUSE_ALL) -> Items:
+    """The rows of a payload, at least one, as read-only views of it.
 
     Raises:
-        RefusedError: the size is wrong, a boolean is neither 0 nor 1, a position is beyond the frames, or the rules
-            refuse NaN, infinity or a value outside its column's domain.
+        RefusedError: the size is wrong, a boolean is neither 0 nor 1, or the rules refuse NaN, infinity or a value
+            outside its column's domain.
     """
-    n_frames = _count_frames(schema, rows, len(payload))
+    if len(payload) != rows * schema.row_bytes:
+        raise RefusedError(
+            f"payload: expected {rows * schema.row_bytes} bytes for {rows} rows, found {len(payload)}", "payload"
+        )
     columns: Items = {}
     offset = 0
     for column in schema.columns:
-        columns[column.name] = _read(column.packed, rows, payload, offset, rules)
-        offset += rows * column.packed.row_bytes
-    for column in schema.frame_columns:
-        _check_positions(column.name, columns[column.name], n_frames)
-    frames = _read(schema.frame, n_frames, payload, offset, rules) if schema.frame else NO_FRAMES
-    return Packed(rows, columns, frames)
+        columns[column.name] = _read(column, rows, payload, offset, rules)
+        offset += rows * column.row_bytes
+    return columns
 
 
-def _count_frames(schema: Schema, rows: int, found: int) -> int:
-    """The number of frames in a payload of ``found`` bytes.
-
-    Raises:
-        RefusedError: the bytes are no whole number of frames, or more frames than the rows could refer to.
-    """
-    fixed = rows * schema.packed_row_bytes
-    if schema.frame is None:
-        if found != fixed:
-            raise RefusedError(f"payload: expected {fixed} bytes for {rows} rows, found {found}", "payload")
-        return 0
-    n_frames, rest = divmod(found - fixed, schema.frame.row_bytes)
-    if rest or not 1 <= n_frames <= rows * schema.max_frames:
-        raise RefusedError(
-            f"payload: expected {fixed} bytes for {rows} rows and 1 to {rows * schema.max_frames} frames of "
-            f"{schema.frame.row_bytes} bytes, found {found}",
-            "payload",
-        )
-    return n_frames
-
-
-def _read(column: Column, rows: int, payload: bytes, offset: int, rules: Rules) -> Array:
+def _read(column: Column, rows: int, payload: bytes | memoryview, offset: int, rules: Rules) -> Array:
     """One column of a payload, ``[rows, *shape]``."""
     count = rows * column.row_bytes // np.dtype(column.dtype).itemsize
     flat: Array = np.frombuffer(payload, column.dtype, count, offset)
@@ -105,21 +77,10 @@ def _read(column: Column, rows: int, payload: bytes, offset: int, rules: Rules) 
     return flat.reshape(rows, *column.shape)
 
 
-def _check_positions(name: str, positions: Array, n_frames: int) -> None:
-    rows, _ = np.nonzero(positions >= n_frames)
-    if len(rows):
-        row = int(rows[0])
-        raise RefusedError(
-            f"column '{name}': expected frame positions below {n_frames}, found {positions[row].max()} in row {row}",
-            "values",
-        )
-
-
 def schema_to_pb(schema: Schema) -> pb.Schema:
-    columns = [pb.Column(name=c.name, dtype=c.dtype, shape=c.shape, frames=c.frames) for c in schema.columns]
+    columns = [pb.Column(name=c.name, dtype=c.dtype, shape=c.shape) for c in schema.columns]
     return pb.Schema(columns=columns, hash=schema.hash)
 
 
 def schema_from_pb(message: pb.Schema) -> Schema:
-    columns = [{"name": c.name, "dtype": c.dtype, "shape": c.shape, "frames": c.frames} for c in message.columns]
-    return Schema.from_json(columns)
+    return Schema.from_json([{"name": c.name, "dtype": c.dtype, "shape": c.shape} for c in message.columns])

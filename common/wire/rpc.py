@@ -17,7 +17,7 @@ from common.errors import (
 )
 from common.wire.pb import crossborder_pb2 as pb
 
-PROTOCOL_VERSION = 2
+PROTOCOL_VERSION = 3
 ERROR_KEY = "crossborder-error"
 CHUNK_BYTES = 1 << 20
 UNARY_BYTES = 4 << 20

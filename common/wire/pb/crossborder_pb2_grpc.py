@@ -67,7 +67,7 @@ class LearnerServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def PushItems(self, request_iterator, context):
-        """Items in. Batches of one incarnation are stored in order of `seq`, each exactly once. Every request, heartbeats
+        """Rows in. Batches of one incarnation are stored in order of `seq`, each exactly once. Every request, heartbeats
         included, is answered in order. To keep the replay ratio the learner may hold an answer back; it then repeats the
         acknowledgement before it every second, so a silent learner is a lost one. `stop` too may come unasked.
         Several streams of one incarnation are served alike, so an actor may open the next one before the learner has seen
