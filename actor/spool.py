@@ -9,6 +9,9 @@ acknowledged. A message is in one of two states:
   the same group is sent again under the same number. It is never dropped, because the other side may have stored it.
 
 Messages are grouped because each transfer costs both sides as much as hundreds of rows do.
+
+A group knows whether messages were dropped before it, and says the same when it is sent again: the other side must not
+take its first message for the continuation of the group before.
 """
 
 from __future__ import annotations
@@ -37,9 +40,20 @@ class _Unsent(Generic[MessageT]):
 
 
 @dataclass(frozen=True)
-class _Group(Generic[MessageT]):
+class Group(Generic[MessageT]):
+    """Messages that travel together under one number.
+
+    Args:
+        messages: in the order of ``put``.
+        size: bytes that they count for.
+        put_at: when the first of them was put.
+        after_drop: whether messages were dropped between the group before and this one.
+    """
+
     messages: list[MessageT]
     size: int
+    put_at: float
+    after_drop: bool
 
 
 class Spool(Generic[MessageT]):
@@ -47,7 +61,8 @@ class Spool(Generic[MessageT]):
 
     Args:
         max_bytes: bytes that are kept at most, connected or not. One larger message is taken if it is the only one.
-        window: messages that may be unacknowledged while connected.
+        window: messages that may be unacknowledged while connected, unless all of them are younger than ``grace``.
+        grace: seconds. In this time a quick producer may put more messages than ``window``.
         group_rows: rows that a group of several messages has at most; 0 sends each message by itself. The attribute
             may be changed at any time.
         linger: seconds after a group in which messages with fewer rows than ``group_rows`` wait for more.
@@ -62,6 +77,7 @@ class Spool(Generic[MessageT]):
         max_bytes: int,
         window: int,
         *,
+        grace: float = 0.0,
         group_rows: int = 0,
         linger: float = 0.0,
         max_seconds: float = math.inf,
@@ -69,7 +85,7 @@ class Spool(Generic[MessageT]):
         on_drop: Callable[[MessageT], object] = lambda _: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._max_bytes, self._window, self._max_seconds = max_bytes, window, max_seconds
+        self._max_bytes, self._window, self._grace, self._max_seconds = max_bytes, window, grace, max_seconds
         self.group_rows, self._linger = group_rows, linger
         self._drop_oldest, self._on_drop, self._clock = drop_oldest, on_drop, clock
         # Two conditions on one lock: an acknowledgement wakes the producer, which waits for room, and not the sender.
@@ -77,7 +93,8 @@ class Spool(Generic[MessageT]):
         self._room, self._work = threading.Condition(self._lock), threading.Condition(self._lock)
         self._unsent: deque[_Unsent[MessageT]] = deque()
         self._unsent_rows = 0
-        self._groups: deque[_Group[MessageT]] = deque()  # The first has the number ``_acked + 1``.
+        self._has_dropped = False  # Messages were dropped between the last group and the oldest unsent message.
+        self._groups: deque[Group[MessageT]] = deque()  # The first has the number ``_acked + 1``.
         self._grouped_messages = 0
         self._group_bytes = 0
         self._bytes = 0  # Of groups and unsent messages.
@@ -119,13 +136,19 @@ class Spool(Generic[MessageT]):
     def _make_room(self, size: int) -> bool:
         """Drop messages that may be dropped for a message of ``size`` bytes; return whether it has room now."""
         self._drop_stale()
-        if self._connected and self._grouped_messages + len(self._unsent) >= self._window:
+        if self._connected and self._window_is_full():
             return False
         # Groups are never dropped, so unsent messages are dropped only if that makes enough room.
         if self._drop_oldest and not self._connected and self._fits(size, self._group_bytes):
             while not self._fits(size, self._bytes):
                 self._drop()
         return self._fits(size, self._bytes)
+
+    def _window_is_full(self) -> bool:
+        if self._grouped_messages + len(self._unsent) < self._window:
+            return False
+        oldest = self._groups[0] if self._groups else self._unsent[0]
+        return oldest.put_at <= self._clock() - self._grace
 
     def _fits(self, size: int, kept: int) -> bool:
         return not kept or kept + size <= self._max_bytes
@@ -139,6 +162,7 @@ class Spool(Generic[MessageT]):
         unsent = self._unsent.popleft()
         self._bytes -= unsent.size
         self._unsent_rows -= unsent.rows
+        self._has_dropped = True
         self._room.notify_all()
         self._on_drop(unsent.message)
 
@@ -168,8 +192,8 @@ class Spool(Generic[MessageT]):
             self._room.notify_all()
             self._work.notify_all()
 
-    def next_unsent(self, epoch: int, seconds: float) -> tuple[int, list[MessageT]] | None:
-        """The next group that has not gone out on the connection of ``epoch``: its number and its messages.
+    def next_unsent(self, epoch: int, seconds: float) -> tuple[int, Group[MessageT]] | None:
+        """The next group that has not gone out on the connection of ``epoch``, and its number.
 
         Returns None if there is none within ``seconds``, if the spool is closed and has no more, or if that connection
         is over. The thread that serves an old connection may still be in this call while another thread connects
@@ -183,7 +207,7 @@ class Spool(Generic[MessageT]):
                     self._add_group()
                 if self._n_sent_here < len(self._groups):
                     self._n_sent_here += 1
-                    return self._acked + self._n_sent_here, self._groups[self._n_sent_here - 1].messages
+                    return self._acked + self._n_sent_here, self._groups[self._n_sent_here - 1]
                 if self._closed or deadline.passed():
                     return None
                 self._work.wait(min(deadline.remaining(), self._remaining_linger() or math.inf))
@@ -199,7 +223,9 @@ class Spool(Generic[MessageT]):
         while self._unsent and rows + self._unsent[0].rows <= self.group_rows:
             members.append(self._unsent.popleft())
             rows += members[-1].rows
-        group = _Group([unsent.message for unsent in members], sum(unsent.size for unsent in members))
+        size = sum(unsent.size for unsent in members)
+        group = Group([unsent.message for unsent in members], size, members[0].put_at, self._has_dropped)
+        self._has_dropped = False
         self._groups.append(group)
         self._group_bytes += group.size
         self._grouped_messages += len(group.messages)

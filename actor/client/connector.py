@@ -41,16 +41,24 @@ class Connector:
         patience: seconds to keep trying.
         cancelled: set from outside to give up.
         trust: how to check the learner and what to prove to it; the default suits only a learner on this host.
+        evaluates: whether the actor scores the trainer's candidates and records no steps.
 
     Raises:
         ConfigError: a file of ``trust`` cannot be read, or its settings contradict each other.
     """
 
     def __init__(
-        self, address: str, incarnation: int, patience: float, cancelled: threading.Event, trust: Trust | None = None
+        self,
+        address: str,
+        incarnation: int,
+        patience: float,
+        cancelled: threading.Event,
+        trust: Trust | None = None,
+        *,
+        evaluates: bool = False,
     ) -> None:
         self._address, self.incarnation, self._patience = address, incarnation, patience
-        self._former = 0
+        self._former, self._evaluates = 0, evaluates
         self._cancelled = cancelled
         self._credentials = watch_credentials(address, trust or Trust())
         self._open()
@@ -89,6 +97,7 @@ class Connector:
             pid=os.getpid(),
             version=version("crossborder")[:32],
             former_incarnation=self._former,
+            evaluates=self._evaluates,
         )
         is_logged = False
         while True:

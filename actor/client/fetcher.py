@@ -31,10 +31,19 @@ class ModelFetcher:
         get_model: of the learner; the attribute may be set to that of another channel.
         stopped: ends the thread; set by this object when the learner no longer trusts the actor.
         max_bytes: a model whose file is larger is refused. None: nothing is fetched before ``allow`` gives the size.
+        candidates: fetch the models that the trainer wants to have scored.
     """
 
-    def __init__(self, get_model: GetModel, stopped: threading.Event, max_bytes: int | None = MAX_MODEL_BYTES) -> None:
+    def __init__(
+        self,
+        get_model: GetModel,
+        stopped: threading.Event,
+        max_bytes: int | None = MAX_MODEL_BYTES,
+        *,
+        candidates: bool = False,
+    ) -> None:
         self.get_model, self._stopped, self._max_bytes = get_model, stopped, max_bytes
+        self._candidates = candidates
         self._changed = threading.Condition()
         self._announced = NO_MODEL
         self._model: Model | None = None
@@ -115,9 +124,10 @@ class ModelFetcher:
 
     def _fetch(self) -> ModelFile | None:
         assert self._max_bytes is not None
-        base, request = self._base, pb.GetModelRequest()
+        base, request = self._base, pb.GetModelRequest(candidate=self._candidates)
         if base is not None:
-            request = pb.GetModelRequest(have=version_to_pb(base.model.version), takes_delta=True)
+            request.have.CopyFrom(version_to_pb(base.model.version))
+            request.takes_delta = True
         try:
             return assemble(self.get_model(request, timeout=FETCH_SECONDS), base, self._max_bytes)
         except ValueError:

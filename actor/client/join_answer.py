@@ -15,7 +15,7 @@ from typing import Any, Final
 from common.config.nested import flatten
 from common.config.run_config import ActorConfig
 from common.config.server_config import LEAST_MESSAGE_BYTES, MOST_MESSAGE_BYTES
-from common.data import ModelVersion, Schema
+from common.data import ENVELOPE_BYTES, ModelVersion, Schema
 from common.errors import ConfigError, ProtocolMismatchError
 from common.settings import validate
 from common.wire.codec import schema_from_pb
@@ -29,8 +29,8 @@ DTYPES: Final = frozenset({"|b1", "|i1", "|u1"} | {f"<{kind}{size}" for kind in 
 }
 MAX_COLUMNS: Final = 256
 MAX_DIMENSIONS: Final = 16
-MAX_ITEM_BYTES: Final = MOST_MESSAGE_BYTES
-"""An item must fit a message."""
+MAX_ROW_BYTES: Final = MOST_MESSAGE_BYTES
+"""A row must fit a message."""
 MAX_NAME: Final = 256
 """Characters of a column's name, and of a run's id."""
 MAX_SEED: Final = 1 << 62
@@ -56,6 +56,12 @@ class JoinAnswer:
     """Bytes of one message."""
     takes_zstd: bool
     """Whether the learner takes compressed payloads."""
+
+    @property
+    def max_batch_rows(self) -> int:
+        """The most rows that one message can hold, by both limits."""
+        room = self.max_message_bytes - ENVELOPE_BYTES
+        return max(1, min(self.max_rows, room // self.schema.row_bytes))
 
     def changes(self, later: JoinAnswer) -> list[str]:
         """The settings of this actor's parts that are different in a later answer, as ``key: before → now``."""
@@ -111,10 +117,10 @@ def read_config(text: str) -> ActorConfig:
 
 
 def read_schema(message: pb.Schema) -> Schema:
-    """Check and read the columns of an item.
+    """Check and read the columns of a row.
 
     Raises:
-        ProtocolMismatchError: there are no columns or too many, or no item can have one of them.
+        ProtocolMismatchError: there are no columns or too many, or no row can have one of them.
         ConfigError: the columns contradict each other.
     """
     _require(1 <= len(message.columns) <= MAX_COLUMNS, "columns", f"1 to {MAX_COLUMNS}", len(message.columns))
@@ -126,7 +132,7 @@ def read_schema(message: pb.Schema) -> Schema:
         )
         _require(len(column.shape) <= MAX_DIMENSIONS, place, f"up to {MAX_DIMENSIONS} dimensions", len(column.shape))
         n_bytes = math.prod(column.shape) * int(column.dtype[2:])
-        _require(n_bytes <= MAX_ITEM_BYTES, place, f"up to {MAX_ITEM_BYTES} bytes", f"{n_bytes}: {list(column.shape)}")
+        _require(n_bytes <= MAX_ROW_BYTES, place, f"up to {MAX_ROW_BYTES} bytes", f"{n_bytes}: {list(column.shape)}")
     return schema_from_pb(message)
 
 

@@ -1,4 +1,4 @@
-"""Sends items on one stream, which is opened again whenever it breaks, and keeps them until acknowledged."""
+"""Sends rows on one stream, which is opened again whenever it breaks, and keeps them until acknowledged."""
 
 from __future__ import annotations
 
@@ -12,21 +12,24 @@ from typing import Final
 from actor.client.connector import Connector
 from actor.client.fetcher import ModelFetcher
 from actor.client.join_answer import JoinAnswer
-from actor.client.requests import Requests, WaitingBatch, choose_group_rows
+from actor.client.requests import CandidateScore, Requests, WaitingBatch, choose_group_rows
 from actor.client.stream import HEARTBEAT_SECONDS, PushStream
 from actor.spool import Spool
 from actor.stat import ActorCounters
-from common.data import ModelVersion
+from common.data import BufferedItems, ModelVersion
 from common.errors import CrossborderError
 from common.process.clocks import Backoff, Deadline
 from common.process.log import LogThrottle
-from common.wire.frames import BufferedItems
+from common.wire.codec import split
 from common.wire.pb import crossborder_pb2 as pb
 from common.wire.rpc import StoppingError, version_from_pb
 
 log = logging.getLogger(__name__)
 LINGER_SECONDS: Final = 0.05
 """After a message, batches wait this long for more batches: each message costs both sides some 0.5 ms."""
+GRACE_SECONDS: Final = 2 * LINGER_SECONDS
+"""Batches that are younger than this never make the actor wait: so ``push.window`` does not limit the rate of an actor
+whose learner keeps up, and keeps the batches of an actor whose learner does not."""
 DROPS_LOGGED_EVERY: Final = 10.0
 LAST_PUT_SECONDS: Final = 5.0
 """The time for putting batches after the end was announced: a step in many environments may fill several."""
@@ -68,6 +71,7 @@ class Pusher:
         self._spool: Spool[WaitingBatch] = Spool(
             push.spool_bytes,
             push.window,
+            grace=GRACE_SECONDS,
             group_rows=choose_group_rows(answer),
             linger=LINGER_SECONDS,
             max_seconds=push.spool_seconds or math.inf,
@@ -81,31 +85,40 @@ class Pusher:
         self._last_chance: Deadline | None = None
         self._given_up = threading.Event()
         self.changes: Sequence[str] = ()
-        """Settings of the actor's parts that have changed: the actor must hand over its items and start anew."""
+        """Settings of the actor's parts that have changed: the actor must hand over its rows and start anew."""
         self.failure: CrossborderError | None = None
         self._thread = threading.Thread(target=self._run, name="pusher", daemon=True)
         self._thread.start()
 
     def send(self, batch: BufferedItems, behaviour: ModelVersion) -> None:
+        """Take a batch of any size; it is split where the learner does not take as many rows in one message."""
+        for part in split(self._joined.schema, batch, self._joined.max_batch_rows):
+            self._send_part(part, behaviour)
+
+    def _send_part(self, batch: BufferedItems, behaviour: ModelVersion) -> None:
         kept = self._requests.make_batch(batch, behaviour)
         began = time.perf_counter()
         if not self._put(kept):
-            log.warning("%d items could not be handed over before the end", batch.rows)
+            log.warning("%d rows could not be handed over before the end", batch.rows)
         self._counters.wait_seconds += time.perf_counter() - began
+
+    def report_score(self, score: CandidateScore) -> None:
+        """Tell the learner the score of a candidate, in every report until there is a newer score."""
+        self._requests.score = score
 
     def _put(self, batch: WaitingBatch) -> bool:
         """Wait for room in the spool; False if the actor has to end before there is any."""
-        while not self._spool.put(batch, batch.n_bytes, batch.group_rows, 0.5):
+        while self._last_chance is None or not self._last_chance.passed():
+            if self._spool.put(batch, batch.n_bytes, batch.group_rows, 0.5):
+                return True
             if self._stopped.is_set():
                 self._last_chance = self._last_chance or Deadline(LAST_PUT_SECONDS)
-                if self._last_chance.passed():
-                    return False
-        return True
+        return False
 
     def _count_dropped(self, batch: WaitingBatch) -> None:
         self._counters.dropped_items += batch.rows
         if self._drop_log.due() is not None:
-            log.warning("items dropped so far: %d; they were too old, or the spool full", self._counters.dropped_items)
+            log.warning("rows dropped so far: %d; they were too old, or the spool full", self._counters.dropped_items)
 
     def ready(self) -> None:
         """Tell the learner from now on that this actor has built its parts and acts."""
@@ -180,7 +193,7 @@ class Pusher:
             self._stopped.set()
             if (
                 self._requests.is_building
-            ):  # An actor that builds its parts has no items, so the learner need not wait for it.
+            ):  # An actor that builds its parts has no rows, so the learner need not wait for it.
                 self._spool.close()
 
     def _join_again(self) -> JoinAnswer:
@@ -205,7 +218,7 @@ class Pusher:
             # The changes stay even if a later answer takes them back: the actor may be about to start anew.
             self.changes = changes
             log.warning(
-                "the learner has changed settings of this actor, which hands over its items and then starts anew: %s",
+                "the learner has changed settings of this actor, which hands over its rows and then starts anew: %s",
                 ", ".join(changes),
             )
         self._counters.reconnects += 1
@@ -220,7 +233,7 @@ class Pusher:
         old connection.
         """
         log.warning(
-            "the learner had acknowledged %d messages of items, and now has the first %d of them: the others are gone; "
+            "the learner had acknowledged %d messages of rows, and now has the first %d of them: the others are gone; "
             "the actor goes on as a new incarnation",
             self._spool.acknowledged,
             last_seq,
