@@ -8,8 +8,9 @@ import gymnasium
 import numpy as np
 
 from common.data import Array, Items
-from tests.frames import EPISODE, STACK
-from tests.parts import CheckingAgent, CountingEnv, check_rows
+from tests.parts import EPISODE, CheckingAgent, CountingEnv, check_transitions
+
+STACK = np.arange(-3, 1)
 
 
 class Filmed(gymnasium.ObservationWrapper[Array, int, Array]):
@@ -23,9 +24,9 @@ class Filmed(gymnasium.ObservationWrapper[Array, int, Array]):
         return np.resize(observation.view(np.uint8), (32, 32))
 
 
-def stacked_counting_env() -> gymnasium.Env[Array, int]:
-    """``CountingEnv`` as ``[4, 32, 32]`` bytes."""
-    return gymnasium.wrappers.FrameStackObservation(Filmed(CountingEnv()), 4)
+def filmed_counting_env() -> gymnasium.Env[Array, int]:
+    """``CountingEnv`` as pictures ``[32, 32]``; with ``env.frame_stack: 4``, agents see ``[4, 32, 32]``."""
+    return Filmed(CountingEnv())
 
 
 def developed(stacks: Array) -> Array:
@@ -52,10 +53,10 @@ def check_filmed(items: Mapping[str, Array]) -> Items:
 
 
 class FilmCritic(CheckingAgent):
-    """A ``CheckingAgent`` for ``stacked_counting_env``."""
+    """A ``CheckingAgent`` for ``filmed_counting_env`` with ``env.frame_stack: 4``."""
 
     def sample(self, obs: Array) -> Array:
         return super().sample(developed(obs)[:, -1])
 
     def check(self, items: Mapping[str, Array]) -> None:
-        check_rows(check_filmed(items))
+        check_transitions(check_filmed(items))

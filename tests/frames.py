@@ -1,4 +1,4 @@
-"""Stacked pictures that prove things: each names itself, so every stack can be checked by itself.
+"""Pictures that prove things: each names itself, so every row can be checked by itself.
 
 Processes that write replays import this module: nothing here imports torch.
 """
@@ -10,31 +10,29 @@ import numpy as np
 from common.data import Array, Column, Items, Schema
 
 EPISODE = 7
-STACK = np.arange(-3, 1)
-SCHEMA = Schema(
-    (
-        Column("obs", "|u1", (4, 2, 3), frames=True),
-        Column("n", "<i8"),
-        Column("next_obs", "|u1", (4, 2, 3), frames=True),
-    )
-)
+"""Steps in an episode, which takes one more row."""
+SCHEMA = Schema.of_rows((Column("obs", "|u1", (32, 32)), Column("n", "<i8")))
 
 
 def pictures(numbers: Array) -> Array:
-    """``[*shape]`` to ``[*shape, 2, 3]``: pictures that differ when their numbers do."""
+    """``[*shape]`` to ``[*shape, 32, 32]``: pictures that repeat their numbers."""
     as_bytes = numbers.astype("<i8")[..., None].view(np.uint8)
-    return as_bytes[..., :6].reshape(*numbers.shape, 2, 3)
+    return np.tile(as_bytes, 128).reshape(*numbers.shape, 32, 32)
 
 
-def stacked_items(n: Array) -> Items:
-    """The transitions with these numbers ``[rows]``, of a life with an episode each 7 steps that begins padded."""
-    first = 8 * (n // EPISODE)  # An episode of 7 steps shows 8 pictures.
-    newest = n + n // EPISODE
-    stacks = [np.maximum(first[:, None], end[:, None] + STACK) for end in (newest, newest + 1)]
-    return {"obs": pictures(stacks[0]), "n": n, "next_obs": pictures(stacks[1])}
+def picture_rows(n: Array, lane: int = 0) -> Items:
+    """The rows with these numbers ``[rows]`` of a lane that begins with row 0."""
+    place = n % (EPISODE + 1)
+    return {
+        "obs": pictures(n),
+        "n": n.astype("<i8"),
+        "version": np.zeros(len(n), np.uint32),
+        "first": place == 0,
+        "final": place == EPISODE,
+        "lane": np.full(len(n), lane, np.uint16),
+    }
 
 
-def check_stacks(items: Items) -> None:
-    """Every row is whole and the one that its number says."""
-    for name, column in stacked_items(items["n"]).items():
-        np.testing.assert_array_equal(items[name], column, err_msg=name)
+def check_pictures(rows: Items) -> None:
+    """Every row is whole, and is the row that its number names."""
+    np.testing.assert_array_equal(rows["obs"], pictures(rows["n"]))

@@ -16,10 +16,11 @@ import gymnasium
 import numpy as np
 import torch
 
-from common.data import Array, Items, Model, Record
+from common.data import Array, Column, Items, Model, Record, Schema
 from common.envs import Env
 from common.errors import CheckpointError, PluginError
 from common.interfaces import Agent, EnvSpec, Evaluation, ReplayBuffer
+from common.spaces import columns_of
 
 EPISODE = 7
 
@@ -171,27 +172,48 @@ class Goals(gymnasium.Env[Any, Any]):
         return self._obs(), 0.0 if there else -1.0, there, self._steps == 10, {}
 
 
-def expected_items(tag: int, count: int) -> dict[str, Array]:
-    """The first ``count`` transitions of the environment that was seeded with ``tag``."""
+def counting_schema(*extras: Column) -> Schema:
+    """The schema of the rows of ``CountingEnv``, with further columns before the last four."""
+    obs, action = columns_of("obs", CountingEnv.observation_space), columns_of("action", CountingEnv.action_space)
+    flags = [Column.of(name, np.bool_) for name in ("terminated", "truncated")]
+    return Schema.of_rows((*obs, *action, Column.of("reward", np.float32), *flags, *extras))
+
+
+def expected_rows(tag: int, steps: int, *, lane: int = 0, version: int = 0) -> Items:
+    """The rows of the first ``steps`` steps of the environment that was seeded with ``tag``, final rows included."""
     env, rows = CountingEnv(), []
-    obs, _ = env.reset(seed=tag)
-    for _ in range(count):
+    obs, first = env.reset(seed=tag)[0], True
+    for _ in range(steps):
         action = counting_action(obs)
         next_obs, reward, terminated, truncated, _ = env.step(action)
-        rows.append((obs, action, reward, next_obs, terminated, truncated))
-        obs = env.reset()[0] if terminated or truncated else next_obs
-    names = ("obs", "action", "reward", "next_obs", "terminated", "truncated")
-    columns = zip(*rows, strict=True) if rows else ([],) * len(names)
-    items = {name: np.array(column) for name, column in zip(names, columns, strict=True)}
-    return {**items, "reward": items["reward"].astype(np.float32)}
+        rows.append((obs, action, reward, terminated, truncated, version, first, False, lane))
+        obs, first = next_obs, False
+        if terminated or truncated:
+            rows.append((obs, action, 0.0, False, False, version, False, True, lane))
+            obs, first = env.reset()[0], True
+    columns = list(zip(*rows, strict=True)) or [()] * len(counting_schema().columns)
+    pairs = zip(counting_schema().columns, columns, strict=True)
+    return {c.name: np.array(values, c.dtype).reshape(len(rows), *c.shape) for c, values in pairs}
 
 
-def check_rows(items: Mapping[str, Array]) -> None:
-    """Every row is one whole transition of one environment."""
+def expected_transitions(tag: int, steps: int) -> Items:
+    """The first ``steps`` transitions of the environment that was seeded with ``tag``."""
+    rows = expected_rows(tag, steps)
+    taken = np.flatnonzero(~rows["final"])
+    obs = np.concatenate([rows["obs"], _next_of(rows["obs"][-1:])])
+    names = ("obs", "action", "reward", "terminated", "truncated", "version")
+    return {**{name: rows[name][taken] for name in names}, "next_obs": obs[taken + 1]}
+
+
+def _next_of(obs: Array) -> Array:
+    """The observation that follows within an episode."""
+    return obs + np.array([0, 1, 0], np.float32)
+
+
+def check_transitions(items: Mapping[str, Array]) -> None:
+    """Every item of a batch is one whole transition of one environment."""
     obs, next_obs = items["obs"], items["next_obs"]
-    np.testing.assert_array_equal(obs[:, 0], next_obs[:, 0])
-    np.testing.assert_array_equal(obs[:, 1] + 1, next_obs[:, 1])
-    np.testing.assert_array_equal(obs[:, 2], next_obs[:, 2])
+    np.testing.assert_array_equal(next_obs, _next_of(obs))
     np.testing.assert_array_equal(items["action"], (obs[:, 1] + obs[:, 2]) % 3)
     np.testing.assert_array_equal(items["reward"], obs[:, 1].astype(np.float32))
     done = (next_obs[:, 1] - next_obs[:, 2]) % EPISODE == 0
@@ -199,13 +221,41 @@ def check_rows(items: Mapping[str, Array]) -> None:
     np.testing.assert_array_equal(items["truncated"], done & (obs[:, 2] % 2 == 1))
 
 
-def assert_complete(items: Mapping[str, Array], steps_by_tag: dict[int, int]) -> None:
-    """Each environment's items are exactly its first steps, in order, and there are no others."""
-    assert sorted(set(items["obs"][:, 0].astype(int))) == sorted(steps_by_tag)
+def check_rows(rows: Mapping[str, Array]) -> None:
+    """Every stored row is whole: what it says of its step, its episode's beginning and end fits its observation."""
+    _, step, episode = rows["obs"].T
+    begin = episode + np.maximum(1, EPISODE * episode)
+    end = EPISODE * (episode + 1) + episode
+    final = rows["final"]
+    np.testing.assert_array_equal(final, step == end)
+    np.testing.assert_array_equal(rows["first"], (step == begin) & ~final)
+    np.testing.assert_array_equal(rows["reward"], np.where(final, 0, step))
+    np.testing.assert_array_equal(rows["action"], (step - final + episode) % 3)
+    done = (step + 1 == end) & ~final
+    np.testing.assert_array_equal(rows["terminated"], done & (episode % 2 == 0))
+    np.testing.assert_array_equal(rows["truncated"], done & (episode % 2 == 1))
+
+
+def assert_complete(rows: Mapping[str, Array], steps_by_tag: dict[int, int]) -> None:
+    """Each environment's rows are exactly those of its first steps, in order, and there are no others."""
+    assert sorted(set(rows["obs"][:, 0].astype(int))) == sorted(tag for tag, steps in steps_by_tag.items() if steps)
     for tag, steps in steps_by_tag.items():
-        mine = items["obs"][:, 0] == tag
-        for name, column in expected_items(tag, steps).items():
-            np.testing.assert_array_equal(items[name][mine], column, err_msg=f"environment {tag}, {name}")
+        mine, expected = rows["obs"][:, 0] == tag, expected_rows(tag, steps)
+        for name in ("obs", "action", "reward", "terminated", "truncated", "first", "final"):
+            np.testing.assert_array_equal(rows[name][mine], expected[name], err_msg=f"environment {tag}, {name}")
+
+
+def assert_linked(rows: Mapping[str, Array], previous: Array) -> None:
+    """Every row but its environment's first is linked to the row before of its environment.
+
+    Args:
+        rows: all rows of a replay, oldest first.
+        previous: by how many rows the row before lies back, ``[n]``; 0: there is none.
+    """
+    tags = rows["obs"][:, 0].astype(int)
+    for tag in set(tags):
+        mine = np.flatnonzero(tags == tag)
+        np.testing.assert_array_equal(previous[mine], np.diff(mine, prepend=mine[0]), err_msg=f"environment {tag}")
 
 
 class CheckingAgent(Agent):
@@ -245,7 +295,7 @@ class CheckingAgent(Agent):
         return {"loss": 1 / float(self._steps)}
 
     def check(self, items: Mapping[str, Array]) -> None:
-        check_rows(items)
+        check_transitions(items)
 
     def model_info(self) -> Mapping[str, torch.Tensor]:
         return {"steps": self._steps}
@@ -263,7 +313,7 @@ class CheckingAgent(Agent):
 
 
 class RatingAgent(CheckingAgent):
-    """Says of each item that its reward is its error, and of items it has learned from that there is none left."""
+    """Says of each transition that its reward is its error, and of those it has learned from that there is none."""
 
     def td_error(self, items: Items) -> Array:
         return -items["reward"]
@@ -272,7 +322,7 @@ class RatingAgent(CheckingAgent):
         if not len(buffer):
             return None
         batch = buffer.batch(self._batch_size)
-        check_rows(batch)
+        check_transitions(batch)
         np.testing.assert_array_equal(batch["priority"], batch["reward"])
         assert ((batch["weight"] > 0) & (batch["weight"] <= 1)).all()
         buffer.update_priority(batch["index"], np.zeros(self._batch_size, np.float32))
