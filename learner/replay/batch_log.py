@@ -1,4 +1,4 @@
-"""The log of batches: for each batch where its rows and frames lie, which actor process sent it, and a checksum.
+"""The log of batches: for each batch where its rows lie, which actor process sent it, and a checksum.
 
 Records have numbers 0, 1, 2, …; record n lies in slot ``n mod length``. A power cut can tear a record: some of its
 bytes are new and some are old. So each record ends with a seal, the CRC-32 of its other bytes, and a record whose seal
@@ -24,18 +24,17 @@ RECORD: Final = np.dtype(
     [
         ("number", "<i8"),
         ("start", "<i8"),
-        ("rows", "<u4"),
-        ("n_frames", "<u4"),
-        ("frames_start", "<i8"),
-        ("back", "<i8"),
+        ("rows", "<i8"),
+        ("steps_end", "<i8"),
         ("incarnation", "<u8"),
         ("seq", "<u8"),
+        ("follows", "<u8"),
         ("checksum", "<u4"),
         ("seal", "<u4"),
     ]
 )
 """64 bytes, so no record lies across the border of two pages or of two sectors of a disk."""
-_FIELDS: Final = struct.Struct("<qqIIqqQQI")
+_FIELDS: Final = struct.Struct("<qqqqQQQI")
 _SEAL: Final = struct.Struct("<I")
 
 
@@ -46,14 +45,13 @@ class Batch(NamedTuple):
     start: int
     """Absolute index of its first row."""
     rows: int
-    n_frames: int
-    frames_start: int
-    """Number of its first frame."""
-    back: int
-    """Its rows refer to frames from ``frames_start - back`` on."""
+    steps_end: int
+    """Steps ever stored, up to the end of this batch."""
     incarnation: int
     """Of the actor process that sent it; 0: unknown."""
     seq: int
+    follows: int
+    """0: the actor dropped rows before this batch, so no later row of the actor continues a row before this batch."""
     checksum: int
     """See ``compute_checksum``."""
 
@@ -62,14 +60,9 @@ class Batch(NamedTuple):
         """Absolute index after its last row."""
         return self.start + self.rows
 
-    @property
-    def frames_end(self) -> int:
-        """Number after its last frame."""
-        return self.frames_start + self.n_frames
-
     def is_followed_by(self, other: Batch) -> bool:
         """Whether ``other`` is the batch that was stored next."""
-        return (other.number, other.start, other.frames_start) == (self.number + 1, self.end, self.frames_end)
+        return (other.number, other.start) == (self.number + 1, self.end)
 
 
 def choose_length(n_slots: int) -> int:
@@ -81,7 +74,7 @@ def compute_checksum(parts: Iterable[Array]) -> int:
     """CRC-32 of the bytes of C-contiguous arrays, one after another: 7 GB/s with zlib 1.3 on x86."""
     checksum = 0
     for part in parts:
-        checksum = zlib.crc32(part.data, checksum)
+        checksum = zlib.crc32(part, checksum)
     return checksum
 
 
@@ -89,11 +82,11 @@ class BatchLog:
     """The records of the newest batches.
 
     Args:
-        file: has room for ``length`` records; None for a replay of release 0.1, whose log reads as an empty one.
+        file: has room for ``length`` records.
     """
 
-    def __init__(self, file: mmap.mmap | None) -> None:
-        self._bytes = memoryview(file if file is not None else b"")
+    def __init__(self, file: mmap.mmap) -> None:
+        self._bytes = memoryview(file)
         self.records: Array = np.frombuffer(self._bytes, RECORD)  # [length]
         self.length = len(self.records)
 
@@ -105,7 +98,7 @@ class BatchLog:
 
     def read(self, number: int) -> Batch | None:
         """The record of this number; None if its slot holds another record, or one whose seal does not fit."""
-        batch = self._read_slot(number % self.length) if self.length and number >= 0 else None
+        batch = self._read_slot(number % self.length) if number >= 0 else None
         return batch if batch is not None and batch.number == number else None
 
     def read_all(self) -> list[Batch]:
@@ -117,7 +110,7 @@ class BatchLog:
     def copy_newest(self, end: int) -> Array:
         """Copy the records with numbers below ``end`` that the log still has, in their order, ``[n]`` ``RECORD``."""
         numbers = np.arange(max(0, end - self.length), end)
-        records = self.records[numbers % max(1, self.length)]
+        records = self.records[numbers % self.length]
         kept: Array = records[records["number"] == numbers]
         return kept
 

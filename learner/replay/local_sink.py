@@ -1,4 +1,4 @@
-"""Items that the learner's own process stores, without a network: played in turns, or copied from a dataset."""
+"""Rows that the learner's own process stores, without a network: played in turns, or copied from a dataset."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from learner.replay.value_rules import ValueRules
 from learner.replay.writer import ReplayWriter
 
 _OWN: Final = 1
-"""The incarnation under which the learner's own process stores items."""
+"""The incarnation under which the learner's own process stores rows."""
 
 
 class LocalSink:
@@ -28,16 +28,17 @@ class LocalSink:
         self._seq = self._writer.last_seq(_OWN)
 
     def push(self, items: Items) -> None:
-        """Store items.
+        """Store rows, or self-contained items; none are stored if there are none.
 
         Raises:
             SchemaMismatchError: they have other columns.
             RefusedError: a value may not be stored.
         """
         rows = self._schema.count(items)
-        checked = self._rules.check(items, rows)
-        self._seq += 1
-        self._writer.append(checked, rows, incarnation=_OWN, seq=self._seq)
+        if rows:
+            checked = self._rules.check(items, rows)
+            self._seq += 1
+            self._writer.append(checked, rows, incarnation=_OWN, seq=self._seq)
 
     def mark(self) -> dict[str, Any]:
         """See ``ReplayWriter.mark``."""

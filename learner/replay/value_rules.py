@@ -17,7 +17,8 @@ from common.errors import BadValue
 from common.values import REFUSE_ALL, first_nonfinite, first_outside
 
 COUNTED_BY_DEFAULT = ("obs", "next_obs")
-"""Columns of floats whose values outside the domain are kept and counted, unless the configuration refuses them.
+"""Spaces whose columns of floats (``obs``, or ``obs/…``) keep and count values outside the domain, unless the
+configuration refuses them.
 
 Honest environments return floats outside the bounds that they declare. No table is indexed by a float, so these values
 do no harm.
@@ -37,10 +38,11 @@ class ValueRules:
     def __init__(self, schema: Schema, clip: Mapping[str, float], out_of_bounds: Mapping[str, OnOutOfBounds]) -> None:
         self._clip = clip
         bounded = schema.bounded_columns
-        kept = {name for name in COUNTED_BY_DEFAULT if name in bounded and _is_float(bounded[name])}
-        self._on_outside = {name: out_of_bounds.get(name, "count" if name in kept else "refuse") for name in bounded}
-        of_wire = [(c.name, schema.frame if schema.frame and c.frames else c) for c in schema.columns]
-        self._checked = [(name, column) for name, column in of_wire if _is_float(column) or column.domain is not None]
+        self._on_outside = {
+            name: out_of_bounds.get(name, "count" if _is_counted(column) else "refuse")
+            for name, column in bounded.items()
+        }
+        self._checked = [column for column in schema.columns if _is_float(column) or column.domain is not None]
         self.nonfinite_found = Counter(dict.fromkeys(schema.float_columns, 0))
         """Values so far that were not finite, by column."""
         self.outside_found = Counter(dict.fromkeys(bounded, 0))
@@ -84,11 +86,12 @@ class ValueRules:
             RefusedError: a column refuses a value.
         """
         checked = items
-        for name, column in self._checked:
-            flat = items[name][:rows].reshape(-1)
+        for column in self._checked:
+            values = items[column.name]
+            flat = values.reshape(-1)
             if _is_float(column) and not np.isfinite(flat).all():
                 flat = self.handle_nonfinite(column.name, flat, rows)
-                checked = {**checked, name: flat.reshape(items[name][:rows].shape)}
+                checked = {**checked, column.name: flat.reshape(values.shape)}
             if column.domain is not None and not column.domain.holds(flat):
                 self.handle_outside(column, flat, rows)
         return checked
@@ -124,8 +127,12 @@ class ValueRules:
 
     def _refuses(self, column: Column) -> bool:
         """Whether a column of the items refuses values outside its domain."""
-        name = "frames" if column.frames else column.name
-        return column.domain is not None and self._on_outside.get(name) == "refuse"
+        return column.domain is not None and self._on_outside.get(column.name) == "refuse"
+
+
+def _is_counted(column: Column) -> bool:
+    """Whether values of the column outside its domain are counted and kept by default."""
+    return _is_float(column) and column.name.partition("/")[0] in COUNTED_BY_DEFAULT
 
 
 def _is_float(column: Column) -> bool:

@@ -1,26 +1,23 @@
-"""The one process that stores batches in a replay: ingest, or a trainer that plays or copies items itself.
+"""The one process that stores batches in a replay: ingest, or a trainer that plays or copies rows itself.
 
 ``learner.replay.memory`` describes the order of a write, and the files after a kill between two of its steps.
 """
 
 from __future__ import annotations
 
-import logging
 from bisect import bisect_left
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
-from common.data import Items
+from common.data import FINAL, LANE, Array, Items
 from common.errors import CrossborderError
-from common.wire.frames import Packed, Packer
 from learner.replay.batch_log import Batch, compute_checksum
+from learner.replay.links import MAX_LANES, BatchLinks, LaneEnds
 from learner.replay.memory import ReplayMemory
-from learner.replay.ring import read_ring, write_ring
+from learner.replay.ring import write_ring
 from learner.shared.mapped import fence
-
-log = logging.getLogger(__name__)
 
 
 class CursorsFullError(CrossborderError):
@@ -41,61 +38,132 @@ class ReplayWriter:
         self._memory = memory
         self._header = memory.header
         self._is_gone = is_gone or (lambda _: False)
-        self._packer = Packer(memory.schema)
-        self._has_warned = False
-        last = memory.read_last_batch()
-        if last is not None and last.end > memory.committed:
-            incarnations = memory.cursors["incarnation"]
-            slots = *np.flatnonzero(incarnations == last.incarnation), *np.flatnonzero(incarnations == 0)
-            self._finish(last, int(slots[0]))  # There is a slot: it was freed before the batch was stored.
+        self._finish_last_batch()
         self._slots = {int(row["incarnation"]): i for i, row in enumerate(memory.cursors) if row["incarnation"]}
+        self._look_at_links()
 
     def last_seq(self, incarnation: int) -> int:
         """Highest seq of an incarnation that is stored; 0 for an unknown incarnation."""
         slot = self._slots.get(incarnation)
         return 0 if slot is None else int(self._memory.cursors["seq"][slot])
 
-    def append(self, items: Items, rows: int, incarnation: int, seq: int) -> None:
-        """Store a batch and its cursor, both or neither. Frames that the batch before has stored are not stored again.
+    def append(self, items: Items, rows: int, incarnation: int, seq: int, *, follows: bool = True) -> None:
+        """Store a batch, its links and its cursor, all or none of them.
 
-        The items must fit the schema and be no more than ``max_rows``; ``seq`` must follow ``last_seq``.
+        Args:
+            items: ``[rows, *shape]``; they must fit the schema.
+            rows: 1 to ``max_rows``.
+            incarnation: of the actor process that sent them.
+            seq: of the batch; it must follow ``last_seq``.
+            follows: False if the actor dropped rows before this batch: then no row continues an earlier one.
 
         Raises:
             CursorsFullError: nothing was stored, see ``require_cursor``.
         """
-        self._store(self._packer.pack(items, rows), incarnation, seq)
+        memory = self._memory
+        assert 1 <= rows <= memory.max_rows, f"{rows} rows in a batch of 1 to {memory.max_rows}"
+        if incarnation not in self._slots:
+            self._take_slot(incarnation)
+        start = memory.committed
+        if memory.links is None:
+            self._store(items, rows, incarnation, seq, None, new_steps=rows, steps=rows)
+            return
+        ends = self._use_ends(incarnation, follows=follows)
+        links = ends.link(items, rows, start, max(memory.first(), start + rows - memory.capacity))
+        steps = rows - int(np.count_nonzero(items[FINAL.name]))
+        self._store(items, rows, incarnation, seq, links, new_steps=links.new_steps, steps=steps, follows=follows)
+        ends.set(links.lanes, start + links.last, items[FINAL.name][links.last])
 
-    def append_packed(self, batch: Packed, incarnation: int, seq: int) -> None:
-        """Store a batch that refers to no frames but its own; otherwise as ``append``."""
-        self._packer = Packer(self._memory.schema)  # The next batch must not refer to the batch that was packed last.
-        self._store(batch, incarnation, seq)
+    def _store(
+        self,
+        items: Items,
+        rows: int,
+        incarnation: int,
+        seq: int,
+        links: BatchLinks | None,
+        *,
+        new_steps: int,
+        steps: int,
+        follows: bool = True,
+    ) -> None:
+        memory, header = self._memory, self._header
+        start = memory.committed
+        # Trainer and ingest race here. A reader may be gathering the rows that this batch overwrites, so ``oldest`` is
+        # raised above them first. The reader looks at ``oldest`` after it has gathered, and redraws the rows below it.
+        self._give_up(start + rows)
+        fence()
+        columns = [np.ascontiguousarray(items[name], ring.dtype) for name, ring in memory.columns.items()]
+        for ring, column in zip(memory.columns.values(), columns, strict=True):
+            write_ring(ring, column, start)
+        if links is not None and memory.links is not None:
+            write_ring(memory.links.previous, links.previous, start)
+            write_ring(memory.links.next, links.next, start)
+            columns.append(links.previous)
+        number = int(header.batches)
+        checksum = compute_checksum(columns)
+        batch = Batch(number, start, rows, memory.steps + steps, incarnation, seq, int(follows), checksum)
+        memory.log.write(batch)
+        fence()
+        # With this word the batch counts. Killed before it, the actor sends the batch again and it is stored here;
+        # killed after it, the next writer finishes the batch from its record.
+        header.batches = number + 1
+        if links is not None and memory.links is not None:
+            memory.links.connect(links.before, links.offsets)
+        self._finish(batch, self._slots[incarnation], memory.drawable + new_steps)
+
+    def _finish(self, batch: Batch, slot: int, drawable: int) -> None:
+        """Write the cursor of a batch that counts, and let readers see its rows.
+
+        ``committed`` comes last: a reader that sees it sees the rows, their links and the cursor too.
+        """
+        header = self._header
+        self._memory.cursors[slot] = batch.incarnation, batch.seq, batch.end, 0
+        header.steps, header.drawable = batch.steps_end, drawable
+        fence()
+        header.committed = batch.end
+
+    def _finish_last_batch(self) -> None:
+        memory, last = self._memory, self._memory.read_last_batch()
+        if last is None or last.end <= memory.committed:
+            return
+        if memory.links is not None:
+            memory.links.connect_batch(last.start, last.end)
+        incarnations = memory.cursors["incarnation"]
+        slots = *np.flatnonzero(incarnations == last.incarnation), *np.flatnonzero(incarnations == 0)
+        self._finish(last, int(slots[0]), memory.drawable)  # There is a slot: it was freed before the batch was stored.
+
+    def _give_up(self, end: int) -> None:
+        """Raise ``oldest`` and ``intact`` above the rows that are overwritten by rows up to ``end``."""
+        memory, header = self._memory, self._header
+        oldest, first = end - memory.capacity, memory.first()
+        if oldest > first:
+            header.drawable = memory.drawable - memory.count_drawable(first, oldest)
+            header.oldest = oldest
+        intact = end - memory.n_slots
+        if intact > header.intact:
+            header.intact = intact
 
     def mark(self) -> dict[str, Any]:
         """Where the replay ends now, as plain values, for ``roll_back``."""
-        return {
-            "oldest": self._memory.first(),
-            "end": self._memory.committed,
-            "frames_end": int(self._header.frames_end),
-            "back": self._packer.back,
-        }
+        memory = self._memory
+        return {"oldest": memory.first(), "end": memory.committed, "steps": memory.steps}
 
     def roll_back(self, mark: Mapping[str, Any], incarnation: int) -> bool:
-        """Forget the items that this incarnation has stored since ``mark()``; the items that counted then count again.
+        """Forget the rows that this incarnation has stored since ``mark()``; the rows that counted then count again.
 
-        No other process may be reading or writing. The items are forgotten once ``batches`` is lowered. A kill before
+        No other process may be reading or writing. The rows are forgotten once ``batches`` is lowered. A kill before
         that undoes the roll-back: the last batch still counts, so ``learner.replay.recovery`` or the next writer takes
-        cursor, ``committed`` and ``frames_end`` from its record again. So all of these are lowered first.
+        cursor, ``committed`` and ``steps`` from its record again. So all of these are lowered first, and links to rows
+        that are forgotten are cut last; the next writer cuts them otherwise.
 
         Returns:
-            False, and nothing is forgotten, if another incarnation has stored items since, or there are fewer items
-            than at the mark, or items that counted at the mark have been overwritten.
+            False, and nothing is forgotten, if another incarnation has stored rows since, or there are fewer rows than
+            at the mark, or rows that counted at the mark have been overwritten.
         """
         memory, header = self._memory, self._header
-        oldest, end, frames_end = mark["oldest"], mark["end"], mark["frames_end"]
+        oldest, end = mark["oldest"], mark["end"]
         others = memory.cursors["end"][memory.cursors["incarnation"] != incarnation].max(initial=0)
         is_whole = header.intact <= oldest or oldest == end
-        if end == memory.committed:
-            is_whole &= frames_end == header.frames_end  # A copy of a replay numbers its frames anew.
         if not (is_whole and others <= end <= memory.committed):
             return False
         number = self._find_number(end)
@@ -103,15 +171,12 @@ class ReplayWriter:
         memory.cursors["end"][own] = np.minimum(memory.cursors["end"][own], end)
         header.oldest = oldest
         header.committed = end
-        header.frames_end = frames_end
+        header.steps = mark["steps"]
         header.batches = number
         header.intact = oldest
         memory.log.keep(0, number)
         memory.excluded = memory.excluded[memory.excluded < end]
-        before = b""
-        if memory.frames is not None:
-            before = read_ring(memory.frames.frames, frames_end - mark["back"], frames_end).tobytes()
-        self._packer = Packer(memory.schema, before)
+        self._look_at_links()
         return True
 
     def _find_number(self, end: int) -> int:
@@ -120,61 +185,51 @@ class ReplayWriter:
         numbers = range(max(0, n - kept.length), n)
         return numbers.start + bisect_left(numbers, end, key=lambda number: kept.records["start"][number % kept.length])
 
-    def _store(self, packed: Packed, incarnation: int, seq: int) -> None:
-        memory, header = self._memory, self._header
-        assert packed.rows <= memory.max_rows, f"{packed.rows} rows in a batch of {memory.max_rows} at most"
-        slot = self._slots.get(incarnation)
-        if slot is None:
-            slot = self._take_slot(incarnation)
-        start, frames_start, n_frames = memory.committed, int(header.frames_end), len(packed.frames)
-        # Trainer and ingest race here. A reader may be gathering the rows that this batch overwrites, so ``oldest`` is
-        # raised above them first. The reader looks at ``oldest`` after it has gathered, and redraws the rows below it.
-        self._give_up(start + packed.rows, frames_start + n_frames)
-        fence()
-        columns = [np.ascontiguousarray(packed.columns[name], ring.dtype) for name, ring in memory.columns.items()]
-        for ring, column in zip(memory.columns.values(), columns, strict=True):
-            write_ring(ring, column, start)
-        if memory.frames is not None:
-            bases = np.full(packed.rows, frames_start - packed.back)
-            memory.frames.write(packed.frames, frames_start, bases, start)
-            columns += [bases, packed.frames]
-        checksum, number = compute_checksum(columns), int(header.batches)
-        batch = Batch(number, start, packed.rows, n_frames, frames_start, packed.back, incarnation, seq, checksum)
-        memory.log.write(batch)
-        fence()
-        # With this word the batch counts. Killed before it, the actor sends the batch again and it is stored here;
-        # killed after it, the next writer finishes the batch from its record.
-        header.batches = number + 1
-        self._finish(batch, slot)
+    def _look_at_links(self) -> None:
+        """Cut links to rows that do not count, count the steps that can be drawn, and find the last row of each lane.
 
-    def _finish(self, batch: Batch, slot: int) -> None:
-        """Write the cursor of a batch that counts, and let readers see its rows.
-
-        ``committed`` comes last: a reader that sees it sees the rows, the frames and the cursor too.
+        A kill may have left links and a count that are not right: here they become so again.
         """
-        self._memory.cursors[slot] = batch.incarnation, batch.seq, batch.end, batch.frames_end
-        self._header.frames_end = batch.frames_end
-        fence()
-        self._header.committed = batch.end
+        memory, end = self._memory, self._memory.committed
+        if memory.links is not None:
+            memory.links.cut(int(self._header.intact), end)
+        self._header.drawable = memory.count_drawable(memory.first(), end)
+        self._ends = self._find_ends() if memory.links is not None else {}
 
-    def _give_up(self, end: int, frames_end: int) -> None:
-        """Raise ``oldest`` and ``intact`` above the rows that are overwritten by rows and frames up to these ends."""
-        memory, frames = self._memory, self._memory.frames
-        oldest = max(memory.first(), end - memory.capacity)
-        intact = max(int(self._header.intact), end - memory.n_slots)
-        if frames is not None:
-            with_frames = frames.find_row_since(frames_end - frames.capacity, oldest, memory.committed)
-            if with_frames > oldest:
-                self._warn_once(end - with_frames, frames_end / (end - memory.began))
-            oldest = with_frames
-            intact = frames.find_row_since(frames_end - len(frames.frames), intact, memory.committed)
-        self._header.oldest, self._header.intact = oldest, intact
+    def _find_ends(self) -> dict[int, LaneEnds]:
+        """The last rows of all lanes of each actor process that has a cursor."""
+        memory = self._memory
+        assert memory.links is not None
+        rows = memory.links.find_open(memory.first(), memory.committed)
+        origins = memory.find_origins(rows)
+        batches = memory.log.copy_newest(int(self._header.batches))
+        dropped = batches[batches["follows"] == 0]
+        since = dict(zip(dropped["incarnation"].tolist(), dropped["start"].tolist(), strict=True))
+        found = {}
+        for incarnation in np.unique(origins).tolist():
+            if incarnation in self._slots:
+                own = rows[(origins == incarnation) & (rows >= since.get(incarnation, 0))]
+                found[incarnation] = LaneEnds()
+                found[incarnation].set(self._read(LANE.name, own), own, self._read(FINAL.name, own))
+        return found
 
-    def _warn_once(self, n_kept: int, frames_per_item: float) -> None:
-        if not self._has_warned:
-            self._has_warned = True
-            advice = "replay: room for the frames of %d of %d items only: replay.frames_per_item should be above %.2f"
-            log.warning(advice, n_kept, self._memory.capacity, frames_per_item)
+    def _read(self, column: str, rows: Array) -> Array:
+        values: Array = self._memory.columns[column][rows % self._memory.n_slots]
+        return values
+
+    def _use_ends(self, incarnation: int, *, follows: bool) -> LaneEnds:
+        """The last rows of the lanes of an actor process; none if its batch follows dropped rows.
+
+        Of all lanes together, ``MAX_LANES`` are kept at most. The lanes of the process that stored a batch longest ago
+        are forgotten first: its next rows are then stored without a link to earlier ones.
+        """
+        ends = self._ends.pop(incarnation, None)
+        if ends is None or not follows:
+            ends = LaneEnds()
+            while self._ends and sum(map(len, self._ends.values())) > MAX_LANES:
+                del self._ends[next(iter(self._ends))]
+        self._ends[incarnation] = ends
+        return ends
 
     def require_cursor(self, incarnation: int) -> None:
         """Check that an actor process of this incarnation can store a batch.
@@ -185,19 +240,20 @@ class ReplayWriter:
         if incarnation not in self._slots:
             self._find_free_slot()
 
-    def _take_slot(self, incarnation: int) -> int:
+    def _take_slot(self, incarnation: int) -> None:
         slot = self._find_free_slot()
-        self._slots.pop(int(self._memory.cursors["incarnation"][slot]), None)
+        gone = int(self._memory.cursors["incarnation"][slot])
+        self._slots.pop(gone, None)
+        self._ends.pop(gone, None)
         self._memory.cursors[slot] = 0
         self._slots[incarnation] = slot
-        return slot
 
     def _find_free_slot(self) -> int:
         """The slot of a cursor that no process needs; of several, that of the process that stored a batch longest ago.
 
         An actor process needs its cursor as long as it may send its last batch again because the acknowledgement was
         lost: without the cursor that batch would be stored twice. It does not need the cursor once it is gone, or once
-        all of its items have been overwritten.
+        all of its rows have been overwritten.
 
         Raises:
             CursorsFullError: all cursors are needed.
