@@ -63,7 +63,8 @@ class PushConfig(Settings):
         "batches.",
     )
     window: Annotated[int, Field(ge=1, le=MAX_WINDOW)] = Field(
-        4, description="The number of unacknowledged batches at which a connected actor waits."
+        4,
+        description="Batches that may stay unacknowledged for longer than 0.1 s; at so many, a connected actor waits.",
     )
     spool_bytes: Annotated[int, Field(ge=1, le=MAX_SPOOL_BYTES)] = Field(
         64 << 20,

@@ -1,7 +1,7 @@
 """The ingest process: opens the shared memory, serves the wire, ends with its trainer.
 
 Start: boot line on stdin → shared files → metrics → server → one JSON line on stdout with the ports.
-End: ``stopping`` set and bell rung → actors told, their last items taken → exit 0; stdin closed → exit at once.
+End: ``stopping`` set and bell rung → actors told, their last rows taken → exit 0; stdin closed → exit at once.
 """
 
 from __future__ import annotations

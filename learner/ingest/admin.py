@@ -53,10 +53,10 @@ class AdminServicer(pb_grpc.AdminServiceServicer):
             run_id=core.run_id,
             name=core.config.name,
             newest=version_to_pb(newest),
-            inserted=core.memory.committed,
+            inserted=core.memory.steps,
             sampled=control.sampled,
             opt_steps=control.opt_steps,
-            replay_items=len(core.memory),
+            replay_items=core.memory.drawable,
             replay_capacity=core.memory.capacity,
             return_mean=control.return_mean if control.episodes else None,
             samples_per_insert=core.ratio.samples_per_insert,
@@ -75,7 +75,7 @@ class AdminServicer(pb_grpc.AdminServiceServicer):
         except ConfigError as error:
             raise RefusedError(str(error)) from error
         self._audit.note("admin", "ok", **current_caller.get().facts(), before=f"{before}", wanted=f"{wanted}")
-        core.ratio.change(wanted, core.memory.committed, core.control.sampled)
+        core.ratio.change(wanted, core.memory.steps, core.control.sampled)
         return pb.SetReplayRatioResponse(before=before)
 
 

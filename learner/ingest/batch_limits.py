@@ -1,6 +1,6 @@
 """The limits of one batch: those that actors are told now, and the largest that the run has told any actor.
 
-An actor groups its items into batches by the limits that hold when it first sends them, and may not change the items of
+An actor groups its rows into batches by the limits that hold when it first sends them, and may not change the rows of
 a batch that it has sent under a number. So a run that is resumed with lower limits still takes batches within the
 higher ones from actors that were there before. The largest limits are kept in ``shared/limits.json``.
 """
@@ -20,7 +20,7 @@ from learner.shared.durable import replace_text
 
 log = logging.getLogger(__name__)
 BATCHES_PER_REPLAY: Final = 16
-"""A replay has room for this many batches or more: one message cannot push out the items of other actors."""
+"""A replay has room for this many batches or more: one message cannot push out the rows of other actors."""
 _KEPT: Final = ("max_rows", "max_message_bytes")
 
 
@@ -47,7 +47,7 @@ class BatchLimits:
 
 
 def present_limits(config: RunConfig, memory: ReplayMemory) -> pb.Limits:
-    """The limits of a configuration: at most a small part of the replay, but room for ``push.n_buffer`` items."""
+    """The limits of a configuration: at most a small part of the replay, but room for ``push.n_buffer`` rows."""
     part = max(config.push.n_buffer, config.replay.capacity // BATCHES_PER_REPLAY)
     return pb.Limits(
         max_rows=min(config.server.max_rows, memory.max_rows, part),

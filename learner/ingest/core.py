@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from common.config.run_config import RunConfig
-from common.data import ModelVersion, Schema
+from common.data import NO_MODEL, ModelVersion, Schema
 from common.process.log import LogThrottle
 from common.settings import Settings
 from common.wire.rpc import NotJoinedError
@@ -21,6 +21,7 @@ from learner.ingest.limits import AddressIds, ModelRepeats, ReplayShare
 from learner.ingest.model_answers import ModelAnswer, ModelAnswers
 from learner.ingest.refusals import IngestCounts
 from learner.ingest.registry import Registry
+from learner.ingest.scores import CandidateScores
 from learner.ingest.trainer_watch import TrainerWatch
 from learner.ingest.turns import Turns
 from learner.models.slots import ModelSlots
@@ -54,6 +55,17 @@ class IngestBoot(Settings):
     """Write end of the trainer's bell, read end of ingest's."""
 
 
+class Scoring:
+    """The trainer's candidates, and the actors that score them."""
+
+    def __init__(self, boot: IngestBoot, control: ControlBlock) -> None:
+        self.slots = ModelSlots(boot.directory / "candidates", boot.model_bytes, create=False)
+        self.answers = ModelAnswers(self.slots, 0)
+        self.scores = CandidateScores(boot.directory / "score.json", self.slots, control)
+        self.actors = set[int]()
+        """Rows of evaluating actors in the actor table."""
+
+
 class IngestCore:
     """The state that all requests share. Every method is quick.
 
@@ -68,7 +80,8 @@ class IngestCore:
         config = boot.config
         self.config, self.run_id = config, boot.run_id
         self.actor_config_json = config.actor_part().model_dump_json()
-        self.own_config_json = {i: config.part_of(i).model_dump_json() for i in config.agent_overrides}
+        overridden = config.agent_overrides.keys() | config.env_overrides.keys()
+        self.own_config_json = {i: config.part_of(i).model_dump_json() for i in overridden}
         """By actor id, of actors with parameters of their own."""
         self.schema = Schema.from_json(boot.columns)
         self.control = ControlBlock.open(boot.directory)
@@ -77,7 +90,6 @@ class IngestCore:
             self.schema,
             config.replay.capacity,
             create=False,
-            frame_capacity=config.replay.frame_capacity,
         )
         self.models = ModelSlots(boot.directory / "models", boot.model_bytes, create=False)
         self.registry = Registry(
@@ -100,6 +112,8 @@ class IngestCore:
             config.server.address_actors, lambda incarnation: self.registry.row_of(incarnation) is not None
         )
         self.answers = ModelAnswers(self.models, config.trainer.model_deltas)
+        self.scoring = Scoring(boot, self.control) if config.evaluator.process == "actor" else None
+        """For evaluating actors; None where the trainer has its candidates scored otherwise."""
         self.trainer_bell = Bell(-1, boot.bell_fds[0])
         self.trainer_watch = TrainerWatch(self.control, config.server.hung_seconds)
         self._ages = ItemAges(config.replay.capacity, self.memory.committed, time.monotonic())
@@ -115,31 +129,48 @@ class IngestCore:
             raise NotJoinedError(f"incarnation {incarnation:016x} has not joined")
         return row
 
+    def evaluates(self, row: int) -> bool:
+        """Whether the actor in this row of the actor table scores candidates and records no steps."""
+        return self.scoring is not None and row in self.scoring.actors
+
+    def note_kind(self, row: int, *, evaluates: bool) -> None:
+        """Note whether the actor that has joined in this row evaluates."""
+        if self.scoring is not None:
+            (self.scoring.actors.add if evaluates else self.scoring.actors.discard)(row)
+
     def settle_turns(self) -> int:
-        """Let actors go on whose turn has come, by the items that the trainer has drawn.
+        """Let actors go on whose turn has come, by the steps that the trainer has drawn.
 
         Returns:
-            The number of drawn items at which the next actor's turn comes; 0 if no actor waits.
+            The number of drawn steps at which the next actor's turn comes; 0 if no actor waits.
         """
         sampled = self.control.sampled  # Read once: the trainer counts on while ingest works this out.
-        items = self.turns.settle(self.excess(sampled))
-        return sampled + self.ratio.limiter().draws_for(items) if items else 0
+        steps = self.turns.settle(self.excess(sampled))
+        return sampled + self.ratio.limiter().draws_for(steps) if steps else 0
 
     def excess(self, sampled: int) -> float:
-        """Stored items beyond the number that the replay ratio allows for ``sampled`` drawn items.
+        """Stored steps beyond the number that the replay ratio allows for ``sampled`` drawn steps.
 
         Before the first draw the result is 0, so no actor is held back: an agent may have a warm-up of its own.
         """
         if self.control.stopping or not sampled:
             return 0.0
-        return self.ratio.limiter().excess(self.memory.committed, sampled)
+        return self.ratio.limiter().excess(self.memory.steps, sampled)
 
-    def model(self, have: ModelVersion, *, takes_delta: bool) -> ModelAnswer | None:
-        """The answer with the newest model, or None if ``have`` is the newest."""
-        if have == self.models.newest():
+    def newest(self, *, candidate: bool = False) -> ModelVersion:
+        """The newest model for actors, or the newest candidate for evaluating actors; ``NO_MODEL`` before the first."""
+        if not candidate:
+            return self.models.newest()
+        return self.scoring.slots.newest() if self.scoring is not None else NO_MODEL
+
+    def model(self, have: ModelVersion, *, takes_delta: bool, candidate: bool = False) -> ModelAnswer | None:
+        """The answer with the newest model or candidate, or None if ``have`` is the newest."""
+        newest = self.newest(candidate=candidate)
+        if newest in (have, NO_MODEL):
             self.control.not_modified += 1
             return None
-        answer = self.answers.since(have) if takes_delta else self.answers.whole()
+        answers = self.scoring.answers if candidate and self.scoring is not None else self.answers
+        answer = answers.since(have) if takes_delta else answers.whole()
         self.control.fetches += 1
         self.control.model_bytes_sent += answer.n_bytes
         return answer

@@ -18,17 +18,17 @@ from learner.shared.actor_table import ActorState, plain_values
 _STATES = tuple(state for state in ActorState if state is not ActorState.UNUSED)
 _ACTOR_COUNTERS = {
     "env_steps": "Environment steps.",
-    "items": "Items stored.",
+    "items": "Steps stored.",
     "env_seconds": "Spent in environments.",
     "inference_seconds": "Spent on choosing actions.",
     "wait_seconds": "Held back with a finished batch.",
     "reconnects": "Connections that broke and were made again.",
-    "dropped_items": "Items dropped instead of sent.",
+    "dropped_items": "Rows dropped instead of sent.",
     "env_rebuilds": "Environments that raised and were built anew.",
 }
 """Columns of the actor table, each a counter by actor."""
 _FLEET_COUNTERS = {
-    "dropped_items": "Items that actors dropped instead of sending.",
+    "dropped_items": "Rows that actors dropped instead of sending.",
     "env_rebuilds": "Environments of actors that raised and were built anew.",
     "env_hangs": "Environments of actors that did not return.",
 }
@@ -36,7 +36,7 @@ _FLEET_COUNTERS = {
 
 
 class IngestCollector(Collector):
-    """The metrics of an ``IngestCore``: items in, models out, actors.
+    """The metrics of an ``IngestCore``: rows in, models out, actors.
 
     A scrape reads on a thread of its own while the event loop writes. Each value is read whole, and ``present_rows`` is
     a copy; two values of one scrape may be a moment apart.
@@ -54,9 +54,9 @@ class IngestCollector(Collector):
 
     def _items(self) -> Iterable[Metric]:
         control, counts = self._core.control, self._core.counts
-        yield counter("crossborder_items_total", "Items stored in the replay.", self._core.memory.committed)
+        yield counter("crossborder_items_total", "Steps stored in the replay.", self._core.memory.steps)
         yield counter("crossborder_batches_total", "Batches stored in the replay.", control.batches)
-        yield counter("crossborder_payload_bytes_total", "Bytes of items stored.", control.payload_bytes)
+        yield counter("crossborder_payload_bytes_total", "Bytes of rows stored.", control.payload_bytes)
         yield counter("crossborder_duplicate_batches_total", "Batches sent again and not stored.", control.duplicates)
         yield counters("crossborder_refused_batches_total", "Batches refused.", "reason", counts.batches_refused)
         values = self._core.values

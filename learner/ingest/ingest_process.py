@@ -102,7 +102,7 @@ class IngestProcess:
         return everywhere.get(host, self.address)
 
     def release_held(self) -> None:
-        """Wake ingest if the trainer has drawn enough items for an acknowledgement that ingest holds back."""
+        """Wake ingest if the trainer has drawn enough steps for an acknowledgement that ingest holds back."""
         # The caller has counted ``sampled`` up. Ingest sets ``release_at`` and then looks at ``sampled``; the trainer
         # looks at ``release_at`` after ``sampled``. So at least one of the two sees that the number is reached.
         fence()
@@ -113,7 +113,7 @@ class IngestProcess:
     def announce_stop(self) -> None:
         """Have ingest tell every actor to stop.
 
-        If ingest dies before all actors have handed over their items, it is started again, so that they still can.
+        If ingest dies before all actors have handed over their rows, it is started again, so that they still can.
         """
         self._control.stopping = 1
         fence()  # Ingest looks at ``stopping`` when the bell rings.

@@ -37,16 +37,20 @@ def join(core: IngestCore, request: pb.JoinRequest, name: str = "") -> pb.JoinRe
         raise RefusedError("incarnation: expected a random number, found 0")
     _check_text("host", request.host, MAX_HOST)
     _check_text("version", request.version, MAX_VERSION)
+    if request.evaluates and core.scoring is None:
+        raise RefusedError("evaluates: this learner asks no actor to score models (evaluator.process: actor)")
     is_known = core.registry.row_of(incarnation) is not None or core.registry.row_of(former) is not None
-    if core.control.stopping and not is_known:  # Actors that are known may still hand over their items.
+    if core.control.stopping and not is_known:  # Actors that are known may still hand over their rows.
         raise StoppingError("the learner is shutting down")
     core.writer.require_cursor(incarnation)
     actor_id = core.registry.join(
         incarnation, request.host, request.pid, name=name, version=request.version, former=former
     )
+    row = core.row_of(incarnation)
+    core.note_kind(row, evaluates=request.evaluates)
     # The seed comes from the row of the table, not from the id: an id passes on to another process, which would replay
     # the episodes of the process before it.
-    seed = core.config.seed + core.row_of(incarnation) * core.config.envs_per_actor
+    seed = core.config.seed + row * core.config.envs_per_actor
     core.control.joins += 1
     return pb.JoinResponse(
         actor_id=actor_id,
@@ -56,7 +60,7 @@ def join(core: IngestCore, request: pb.JoinRequest, name: str = "") -> pb.JoinRe
         schema=schema_to_pb(core.schema),
         config_json=core.own_config_json.get(actor_id, core.actor_config_json),
         last_seq=core.writer.last_seq(incarnation),
-        newest=version_to_pb(core.models.newest()),
+        newest=version_to_pb(core.newest(candidate=request.evaluates)),
         limits=core.batch_limits.present,
     )
 

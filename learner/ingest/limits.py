@@ -192,12 +192,12 @@ class AddressIds:
 class ReplayShare:
     """How much of the replay one actor may fill while others store too (``server.replay_share``).
 
-    The window is the last ``capacity`` items, as an exponential mean: after ``capacity`` later items, an item counts
+    The window is the last ``capacity`` rows, as an exponential mean: after ``capacity`` later rows, a row counts
     1/e. An actor that holds more of the window than ``multiple`` times the mean of the other active actors may go on at
     one capacity per ``RENEWAL_SECONDS``. It never waits for the other actors, so an actor that pauses stalls no other.
 
     Args:
-        capacity: items that the replay holds.
+        capacity: rows that the replay holds.
         multiple: see above; None sets no limit.
         clock: seconds, monotonic.
     """
@@ -206,7 +206,7 @@ class ReplayShare:
         self._capacity, self._multiple, self._clock = capacity, multiple or math.inf, clock
         self._inserted = 0
         self._window: dict[int, tuple[float, int]] = {}
-        """By actor: its items in the window, and the number of all items when they were counted."""
+        """By actor: its rows in the window, and the number of all rows when they were counted."""
         self._active = OrderedDict[int, float]()
         """When each active actor stored last, the longest ago first."""
         self._free_at: dict[int, float] = {}

@@ -8,13 +8,14 @@ from dataclasses import replace
 from operator import attrgetter
 from typing import Final
 
-from common.data import MAX_ENV_ERROR, MAX_EPISODES
-from common.errors import RefusedError, SchemaMismatchError
+import numpy as np
+
+from common.data import FINAL, FIRST, MAX_ENV_ERROR, MAX_EPISODES, VERSION, Items, ModelVersion, Schema
+from common.errors import BadValue, RefusedError, SchemaMismatchError
 from common.process.log import quote
 from common.values import KEEP_ALL
 from common.wire.codec import decode
 from common.wire.compression import decompress
-from common.wire.frames import Packed
 from common.wire.pb import crossborder_pb2 as pb
 from common.wire.rpc import version_from_pb
 from learner.ingest.core import IngestCore
@@ -68,14 +69,18 @@ def _take(core: IngestCore, row: int, request: pb.PushItemsRequest) -> int:
         return last
     else:
         payload = request.payload  # Read once: each access copies it.
-        # The items are checked before the report. A NaN from the environment makes both wrong, and only the refusal of
-        # the items can name the column.
-        batch = _decode(core, request, payload, last)
+        if core.evaluates(row):
+            raise RefusedError(f"seq: expected 0 of an actor that evaluates, found {request.seq}", "sequence")
+        # The rows are checked before the report. A NaN from the environment makes both wrong, and only the refusal of
+        # the rows can name the column.
+        items = _decode(core, request, payload, last)
         figures = _check_report(report)
-        _store(core, request, batch)
+        _store(core, request, items)
         core.control.payload_bytes += len(payload)
-        _note_batch(core, row, request)
+        _note_batch(core, row, request, items)
         last = request.seq
+    if report.HasField("score"):
+        _take_score(core, row, report.score)
     core.registry.note_report(row, figures, building=report.building)
     if report.env_error and (missed := core.env_error_log.due()) is not None:
         text, actor_id = quote(report.env_error[-MAX_ENV_ERROR:]), core.registry.actor_id(row)
@@ -85,8 +90,14 @@ def _take(core: IngestCore, row: int, request: pb.PushItemsRequest) -> int:
     return last
 
 
-def _decode(core: IngestCore, request: pb.PushItemsRequest, payload: bytes, last: int) -> Packed:
-    """The items of the batch that follows batch number ``last``, checked against the schema and the value rules."""
+def _take_score(core: IngestCore, row: int, score: pb.Score) -> None:
+    if core.scoring is None or not core.evaluates(row):
+        raise RefusedError("score: expected none of an actor that did not join to evaluate", "report")
+    core.scoring.scores.take(score, core.registry.actor_id(row))
+
+
+def _decode(core: IngestCore, request: pb.PushItemsRequest, payload: bytes, last: int) -> Items:
+    """The rows of the batch that follows batch number ``last``, checked against the schema and the value rules."""
     if request.seq != last + 1:
         raise RefusedError(f"seq: expected {last + 1}, found {request.seq}", "sequence")
     if request.schema_hash != core.schema.hash:
@@ -98,7 +109,26 @@ def _decode(core: IngestCore, request: pb.PushItemsRequest, payload: bytes, last
         raise RefusedError(
             f"behaviour: expected opt steps up to {MAX_FIGURE}, found {request.behaviour.opt_steps}", "report"
         )
-    return decode(core.schema, request.rows, _decompress(core, request, payload), core.values)
+    items = decode(core.schema, request.rows, _decompress(core, request, payload), core.values)
+    if core.schema.is_rows:
+        _check_flags(items)
+    return items
+
+
+def _check_flags(items: Items) -> None:
+    """Check that no final row begins an episode or says how a step ended.
+
+    Raises:
+        RefusedError: naming the first wrong row.
+    """
+    final = items[FINAL.name]
+    if not np.count_nonzero(final):
+        return
+    for name in (FIRST.name, "terminated", "truncated"):
+        found = np.flatnonzero(final & items[name]) if name in items else ()
+        if len(found):
+            bad = BadValue(name, "False in a final row", "True", int(found[0]))
+            raise RefusedError(str(bad), "values", bad)
 
 
 def _limits_of(core: IngestCore, incarnation: int) -> pb.Limits:
@@ -110,7 +140,7 @@ def _limits_of(core: IngestCore, incarnation: int) -> pb.Limits:
 def _decompress(core: IngestCore, request: pb.PushItemsRequest, payload: bytes) -> bytes:
     if request.compression == pb.COMPRESSION_ZSTD:
         most = _limits_of(core, request.incarnation).max_message_bytes
-        return decompress(payload, min(request.rows * core.schema.max_packed_bytes, most))
+        return decompress(payload, min(request.rows * core.schema.row_bytes, most))
     if request.compression:
         raise RefusedError(f"compression: expected none or 1 (zstd), found {request.compression}", "payload")
     return payload
@@ -148,22 +178,23 @@ def _check_report(report: pb.Report) -> tuple[float, ...]:
     return figures
 
 
-def _store(core: IngestCore, request: pb.PushItemsRequest, batch: Packed) -> None:
-    core.writer.append_packed(batch, request.incarnation, request.seq)
+def _store(core: IngestCore, request: pb.PushItemsRequest, items: Items) -> None:
+    core.writer.append(items, request.rows, request.incarnation, request.seq, follows=not request.after_drop)
     core.control.batches += 1
-    # The trainer sets ``trainer_waits`` and then looks for items once more before it sleeps; ingest commits the items
+    # The trainer sets ``trainer_waits`` and then looks for rows once more before it sleeps; ingest commits the rows
     # and then looks at ``trainer_waits``. With a fence between the two steps on either side, at least one of the
-    # processes sees what the other has written, so no item comes without the bell while the trainer sleeps.
+    # processes sees what the other has written, so no row comes without the bell while the trainer sleeps.
     fence()
     if core.control.trainer_waits:
         core.trainer_bell.ring()
 
 
-def _note_batch(core: IngestCore, row: int, request: pb.PushItemsRequest) -> None:
+def _note_batch(core: IngestCore, row: int, request: pb.PushItemsRequest, items: Items) -> None:
     """Count a stored batch for the registry, the turns, the quota and the metrics."""
     behaviour, report, control = version_from_pb(request.behaviour), request.report, core.control
-    core.registry.note_batch(row, request.rows, behaviour.opt_steps, report.episode_returns, report.episode_lengths)
-    core.turns.note_batch(row, request.rows, core.excess(control.sampled))
+    steps, opt_steps = _count_steps(core.schema, items, request.rows), _acting_opt_steps(core.schema, items, behaviour)
+    core.registry.note_batch(row, steps, round(opt_steps), report.episode_returns, report.episode_lengths)
+    core.turns.note_batch(row, steps, core.excess(control.sampled))
     core.replay_share.note_batch(row, request.rows)
     if report.episode_successes:
         core.registry.note_successes(report.episode_successes)
@@ -171,10 +202,20 @@ def _note_batch(core: IngestCore, row: int, request: pb.PushItemsRequest) -> Non
         # a mean.
         control.success_mean = core.registry.success_mean()
         control.success_episodes += len(report.episode_successes)
-    lag = max(0, core.models.newest().opt_steps - behaviour.opt_steps)
+    lag = max(0.0, core.models.newest().opt_steps - opt_steps)
     control.policy_lag += LAG_SMOOTHING * (lag - control.policy_lag)
     core.counts.lag_steps.observe(lag)
     core.counts.lag_seconds.observe(time.monotonic() - core.answers.published_at(behaviour))
+
+
+def _count_steps(schema: Schema, items: Items, rows: int) -> int:
+    """How many of the rows are steps; final rows are none."""
+    return rows - int(np.count_nonzero(items[FINAL.name])) if schema.is_rows else rows
+
+
+def _acting_opt_steps(schema: Schema, items: Items, behaviour: ModelVersion) -> float:
+    """The mean opt steps of the models that acted; self-contained items know only the batch's."""
+    return float(items[VERSION.name].mean()) if schema.is_rows else behaviour.opt_steps
 
 
 def _record_refusal(
@@ -193,11 +234,10 @@ def _record_refusal(
     if bad is None:
         return record
     try:
-        batch = decode(core.schema, request.rows, _decompress(core, request, request.payload), KEEP_ALL)
+        items = decode(core.schema, request.rows, _decompress(core, request, request.payload), KEEP_ALL)
     except RefusedError:
         return record  # The batch has more than one fault, and no rows that can be shown.
-    columns = batch.columns if bad.column in batch.columns else {bad.column: batch.frames}
-    values = summarize_row(columns, bad.row)
+    values = summarize_row(items, bad.row)
     return replace(record, column=bad.column, expected=bad.expected, found=bad.found, row=bad.row, values=values)
 
 

@@ -210,7 +210,15 @@ class Registry:
     def note_batch(
         self, row: int, items: int, behaviour_opt_steps: int, returns: Sequence[float], lengths: Sequence[int]
     ) -> None:
-        """Note a batch that was stored and the episodes that came with it."""
+        """Note a batch that was stored and the episodes that came with it.
+
+        Args:
+            row: of the actor.
+            items: steps of the batch.
+            behaviour_opt_steps: of the models that acted, in the mean.
+            returns: of the episodes, oldest first.
+            lengths: of the same episodes.
+        """
         self._table["items"][row] += items
         self._table["behaviour_opt_steps"][row] = behaviour_opt_steps
         if returns:
@@ -253,7 +261,7 @@ class Registry:
         return rows
 
     def working_rows(self) -> Array:
-        """A copy of the rows of actors that may have items to hand over, by id."""
+        """A copy of the rows of actors that may have rows to hand over, by id."""
         rows: Array = self._table[np.isin(self._table["state"], WORKING)]
         return rows[np.argsort(rows["actor_id"])]
 

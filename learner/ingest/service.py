@@ -47,6 +47,8 @@ class ActorStream:
         self._context = context
         self._writing = asyncio.Lock()
         self._acked = 0
+        self.evaluates = False
+        """Whether the actor scores candidates."""
         self.awake = asyncio.Event()
         """Set when the actor's turn has come, or when training is over. The task that waits checks which."""
 
@@ -57,7 +59,7 @@ class ActorStream:
             await self._context.write(
                 pb.PushItemsResponse(
                     acked_seq=self._acked,
-                    newest=version_to_pb(self._core.models.newest()),
+                    newest=version_to_pb(self._core.newest(candidate=self.evaluates)),
                     stop=bool(self._core.control.stopping),
                 )
             )
@@ -84,7 +86,7 @@ class LearnerServicer(pb_grpc.LearnerServiceServicer):
         self._stream_ended = asyncio.Event()
 
     def on_bell(self) -> None:
-        """The trainer rang: it has drawn the items that the next actor waits for, or it stops."""
+        """The trainer rang: it has drawn the steps that the next actor waits for, or it stops."""
         self._bell.clear()
         self._wake_streams()
 
@@ -128,12 +130,13 @@ class LearnerServicer(pb_grpc.LearnerServiceServicer):
         self, request: pb.GetModelRequest, context: Context
     ) -> AsyncIterator[bytes]:
         core = self._core
-        seconds = core.model_repeats.count_request(context.peer(), core.models.newest())
+        newest = core.newest(candidate=request.candidate)
+        seconds = core.model_repeats.count_request(context.peer(), newest)
         if seconds:  # The connection asks again and again for the same model.
             core.counts.quota_hold_seconds["models"] += seconds
             await asyncio.sleep(seconds)
         have = version_from_pb(request.have) if request.HasField("have") else NO_MODEL
-        answer = core.model(have, takes_delta=request.takes_delta)
+        answer = core.model(have, takes_delta=request.takes_delta, candidate=request.candidate)
         if answer is None:
             yield pb.GetModelResponse(version=version_to_pb(have), not_modified=True).SerializeToString()
             return
@@ -151,7 +154,7 @@ class LearnerServicer(pb_grpc.LearnerServiceServicer):
                 arrived = time.monotonic()
                 if row is None:
                     row = self._core.row_of(request.incarnation)
-                    self._newest[row] = stream
+                    self._newest[row], stream.evaluates = stream, self._core.evaluates(row)
                     self._core.registry.set_state(row, ActorState.ONLINE)
                 acked = push(self._core, row, request)
                 await self._hold(stream, row)
@@ -228,7 +231,7 @@ class LearnerServicer(pb_grpc.LearnerServiceServicer):
     async def wind_up(self, seconds: float) -> None:
         """Tell every actor to stop, and wait until all actors have left or the time is over.
 
-        Actors that are away get the same time: they may join again, hear of the end and hand over their items.
+        Actors that are away get the same time: they may join again, hear of the end and hand over their rows.
         """
         try:
             async with asyncio.timeout(seconds):
@@ -247,7 +250,7 @@ class LearnerServicer(pb_grpc.LearnerServiceServicer):
         names = [f"actor {row['actor_id']} ({host_of(row)}, pid {row['pid']})" for row in rows[:MAX_NAMED]]
         others = [f"{len(rows) - MAX_NAMED} more"] if len(rows) > MAX_NAMED else []
         log.warning(
-            "%d actors have not handed over within %g s; the items that they still have are lost: %s",
+            "%d actors have not handed over within %g s; the rows that they still have are lost: %s",
             len(rows),
             seconds,
             ", ".join(names + others),

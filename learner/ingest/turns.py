@@ -5,19 +5,19 @@ from __future__ import annotations
 from heapq import heappop, heappush
 
 UNKNOWN = -1
-"""Stands for all actors whose items a former ingest process has stored, and owes those items."""
+"""Stands for all actors whose steps a former ingest process has stored, and owes those steps."""
 _ROUNDING = 1e-3
-"""A number of items that is greater than the rounding errors of the sums below."""
+"""A number of steps that is greater than the rounding errors of the sums below."""
 
 
 class Turns:
-    """Shares the items that the trainer draws equally among the actors that wait for them.
+    """Shares the steps that the trainer draws equally among the actors that wait for them.
 
-    The replay ratio allows all actors together a number of items for each item that the trainer draws. Every actor
-    owes the items of its last batch, and each allowed item is split evenly among the actors that still owe. So an actor
-    that asks for less than an equal share never waits for an actor that asks for more, and no allowed item is left
+    The replay ratio allows all actors together a number of steps for each step that the trainer draws. Every actor
+    owes the steps of its last batch, and each allowed step is split evenly among the actors that still owe. So an actor
+    that asks for less than an equal share never waits for an actor that asks for more, and no allowed step is left
     unused: this is generalised processor sharing (Parekh and Gallager, 1993), computed by virtual time. Virtual time
-    counts the items that each waiting actor has been allowed; an actor's turn comes at its finish time.
+    counts the steps that each waiting actor has been allowed; an actor's turn comes at its finish time.
     """
 
     def __init__(self) -> None:
@@ -27,25 +27,25 @@ class Turns:
         """A heap of finish times. An actor that stores again gets another entry; its older entries are skipped."""
         self._owed = 0.0
 
-    def note_batch(self, actor: int, rows: int, excess: float) -> None:
+    def note_batch(self, actor: int, steps: int, excess: float) -> None:
         """Note a batch that was stored.
 
         Args:
             actor: its row of the actor table.
-            rows: items of the batch.
-            excess: items of all actors beyond those that the replay ratio allows, this batch included.
+            steps: of the batch.
+            excess: steps of all actors beyond those that the replay ratio allows, this batch included.
         """
         if not excess and not self._finish:
             return
-        self.settle(max(0.0, excess - rows))
-        self._owe(actor, rows)
+        self.settle(max(0.0, excess - steps))
+        self._owe(actor, steps)
         self.settle(excess)
 
     def settle(self, excess: float) -> float:
-        """Count the items that the trainer has drawn.
+        """Count the steps that the trainer has drawn.
 
         Args:
-            excess: items of all actors beyond those that the replay ratio allows now.
+            excess: steps of all actors beyond those that the replay ratio allows now.
 
         Returns:
             Items that the ratio must allow until the next actor's turn comes; 0 if no actor waits.
@@ -59,19 +59,19 @@ class Turns:
         """Whether the actor must wait for its turn."""
         return actor in self._finish
 
-    def _owe(self, actor: int, rows: float) -> None:
-        finish = self._finish[actor] = max(self._now, self._finish.get(actor, 0.0)) + rows
+    def _owe(self, actor: int, steps: float) -> None:
+        finish = self._finish[actor] = max(self._now, self._finish.get(actor, 0.0)) + steps
         heappush(self._order, (finish, actor))
-        self._owed += rows
+        self._owed += steps
 
-    def _work_off(self, items: float) -> None:
-        """Split ``items`` evenly among the actors that owe."""
-        while self._finish and items > -_ROUNDING:
+    def _work_off(self, steps: float) -> None:
+        """Split ``steps`` evenly among the actors that owe."""
+        while self._finish and steps > -_ROUNDING:
             first, actor = self._order[0]
-            step = min(items / len(self._finish), first - self._now)
-            items -= step * len(self._finish)
-            self._owed -= step * len(self._finish)
-            self._now += step
+            part = min(steps / len(self._finish), first - self._now)
+            steps -= part * len(self._finish)
+            self._owed -= part * len(self._finish)
+            self._now += part
             if first - self._now > _ROUNDING:
                 return
             heappop(self._order)

@@ -125,6 +125,8 @@ class ControlBlock(Words):
     """Share of successes among the last 100 episodes that say whether they succeeded."""
     success_episodes = Word(34)
     """Episodes that said whether they succeeded."""
+    scores = Word(35)
+    """Scores that evaluating actors have given; the newest lies in ``score.json``."""
 
     def __init__(self, buffer: mmap.mmap, offset: int, count: int) -> None:
         super().__init__(buffer, offset, count)

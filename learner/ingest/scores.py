@@ -1,0 +1,77 @@
+"""Scores of the trainer's candidates, which evaluating actors report: the newest one lies in ``shared/score.json``."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+from pathlib import Path
+from typing import Final
+
+from common.data import NO_MODEL, ModelVersion
+from common.errors import RefusedError
+from common.wire.pb import crossborder_pb2 as pb
+from common.wire.rpc import version_from_pb
+from learner.models.slots import ModelSlots
+from learner.shared.control import ControlBlock
+from learner.shared.durable import replace_text
+
+log = logging.getLogger(__name__)
+MAX_KEYS: Final = 64
+"""The most values in a score's record, and the most characters of a key."""
+
+
+class CandidateScores:
+    """Checks scores and hands them to the trainer, each candidate's once.
+
+    Args:
+        path: of the file, which is replaced as a whole: ``incarnation`` and ``opt_steps`` of the candidate, ``score``,
+            ``record``, ``seconds``, and the ``actor_id`` that scored it.
+        candidates: of the trainer.
+        control: its word ``scores`` is raised after each replacement, so the trainer need not look at the file before.
+    """
+
+    def __init__(self, path: Path, candidates: ModelSlots, control: ControlBlock) -> None:
+        self._path, self._candidates, self._control = path, candidates, control
+        self._newest = self._read()
+
+    def _read(self) -> ModelVersion:
+        """The candidate that an ingest process before this one has handed over last."""
+        try:
+            found = json.loads(self._path.read_text())
+            return ModelVersion(int(found["incarnation"]), int(found["opt_steps"]))
+        except FileNotFoundError:
+            return NO_MODEL
+        except (ValueError, LookupError, TypeError) as error:
+            log.warning("%s is damaged (%s); the trainer may be told one score twice", self._path, error)
+            return NO_MODEL
+
+    def take(self, score: pb.Score, actor_id: int) -> None:
+        """Hand a score over, unless that candidate or a later one has been scored already.
+
+        Raises:
+            RefusedError: it is no score of a candidate.
+        """
+        version = version_from_pb(score.model)
+        if version <= self._newest:
+            return
+        _check(score, self._candidates.newest())
+        found = {"incarnation": version.incarnation, "opt_steps": version.opt_steps, "score": score.score}
+        found |= {"record": dict(score.record), "seconds": score.seconds, "actor_id": actor_id}
+        replace_text(self._path, json.dumps(found) + "\n")
+        # The trainer reads the file after it has seen the word change, so the file comes first.
+        self._control.scores += 1
+        self._newest = version
+
+
+def _check(score: pb.Score, newest: ModelVersion) -> None:
+    if version_from_pb(score.model) > newest:
+        raise RefusedError(f"score: expected one of a candidate up to {newest}, found {score.model}", "report")
+    if len(score.record) > MAX_KEYS or any(len(key) > MAX_KEYS or not key.isprintable() for key in score.record):
+        raise RefusedError(
+            f"score: expected a record of at most {MAX_KEYS} values, whose keys have at most {MAX_KEYS} printable "
+            f"characters, found {len(score.record)} values",
+            "report",
+        )
+    if not all(map(math.isfinite, (score.score, *score.record.values()))) or not 0 <= score.seconds < math.inf:
+        raise RefusedError(f"score: expected finite values, found {score.score} and {dict(score.record)}", "report")
