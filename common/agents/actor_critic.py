@@ -11,10 +11,11 @@ from copy import deepcopy
 from typing import Annotated, Any, ClassVar
 
 import torch
-from pydantic import Field, PositiveFloat, PositiveInt
+from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
 from torch import nn
 
 from common.agents.actions import ActionScale
+from common.agents.encoders import LeafSpaces, build_encoder, is_own_network, select_leaves
 from common.agents.losses import CriticLoss, critic_loss, td_target
 from common.agents.network_agent import (
     Batch,
@@ -30,12 +31,14 @@ from common.agents.network_agent import (
     measure_td_error,
     report_td_error,
 )
-from common.agents.networks import Critics, Mlp, build_encoder, is_own_network
+from common.agents.networks import Critics, Mlp, Observed
+from common.agents.pictures import RandomShift
 from common.agents.policies import GreedyActor
 from common.config.run_config import Unit
-from common.data import Array, Record
+from common.data import Leaves, Record
 from common.interfaces import EnvSpec, ReplayBuffer
 from common.plugins.part_config import PluginConfig
+from common.spaces import from_columns
 
 
 class ActorCriticConfig(UpdateConfig):
@@ -45,13 +48,25 @@ class ActorCriticConfig(UpdateConfig):
     network: PluginConfig | None = Field(
         None,
         description="A network below those layers, called with in_shape, out_dim=feature_dim and params, one for the "
-        "actor and one for all critics; null flattens observations.",
+        "actor and one for all critics; null flattens observations, and encodes each part of Dict and Tuple ones.",
     )
-    feature_dim: PositiveInt = Field(50, description="Outputs of the network, where there is one.")
+    feature_dim: PositiveInt = Field(
+        50, description="Outputs of the network, where there is one; features of each picture in Dict and Tuple ones."
+    )
+    actor_keys: tuple[str, ...] | None = Field(
+        None, description="Parts of a Dict or Tuple observation that the policy sees, by path; null: all."
+    )
+    critic_keys: tuple[str, ...] | None = Field(
+        None,
+        description="Parts that the critics see, such as a simulator's state that no robot can measure; null: all.",
+    )
+    random_shift: NonNegativeInt = Field(
+        0, description="Pixels by which pictures are shifted at random in updates, at most (DrQ takes 4); 0 does not."
+    )
     lr: PositiveFloat = Field(3e-4, description="Learning rate of Adam, actor and critics.")
     batch_size: PositiveInt = Field(256, description="Items in one update.")
     n_updates_per_opt: PositiveInt = Field(1, description="Updates in one opt step, each with a batch of its own.")
-    discount_factor: Unit = Field(0.99, description="Gamma, the discount of later rewards; NStep takes it from here.")
+    discount_factor: Unit = Field(0.99, description="Gamma, the discount of later rewards.")
     n_critics: PositiveInt = Field(2, description="Critics; the least of their targets counts.")
     critic_loss: CriticLoss = Field("mse", description="smooth_l1 (Huber) or mse.")
     tau: Annotated[float, Field(gt=0, le=1)] = Field(
@@ -70,14 +85,16 @@ class ActorCritic(NetworkAgent):
     The actor's actions are in ``[-1, 1]``; they are rescaled to the bounds of the action space for the environment.
 
     Args:
-        spec: ``gymnasium.spaces.Box`` observations and actions of any shape, actions with finite bounds.
+        spec: observations of any space, see ``common.agents.encoders``; ``gymnasium.spaces.Box`` actions of any shape
+            with finite bounds.
         seed: of the initial weights and of all noise.
         epsilon: not used; the policy explores by itself, each actor with a seed of its own.
         device: where the networks live.
         params: see the subclass's ``Config``.
 
     Raises:
-        ConfigError: the observation space is no Box, or the action space no Box of floats with finite bounds.
+        ConfigError: the action space is no Box of floats with finite bounds, a leaf of the observation space cannot be
+            stored, or it has no leaf of a path in ``actor_keys`` or ``critic_keys``.
         PluginError: the user's own network cannot be built or gives something else than its features.
     """
 
@@ -93,14 +110,18 @@ class ActorCritic(NetworkAgent):
         device: str = "cpu",
         **params: Any,
     ) -> None:
-        self._observations = observations = self.require_box(spec)
         self.config = config = self.Config(**params)
         self.device = torch.device(device)
         self.action_scale = ActionScale(type(self).__name__, spec.action_space, self.device)
         n_dims = self.action_scale.size
+        observations = spec.observation_space
+        self._actor_leaves = select_leaves(observations, config.actor_keys, "agent.params.actor_keys")
+        self._critic_leaves = select_leaves(observations, config.critic_keys, "agent.params.critic_keys")
+        self._shift = RandomShift(observations, config.random_shift, seed, self.device)
+        self._shift_generator = self._shift.generator
         torch.manual_seed(seed)
         self.actor = self._make_actor(n_dims).to(self.device)
-        encoder, n_features = build_encoder(config.network, observations, config.feature_dim)
+        encoder, n_features = build_encoder(config.network, self._critic_leaves, config.feature_dim)
         self.critics = Critics(config.n_critics, encoder, n_features, n_dims, config.units).to(self.device)
         self.critics_tgt = deepcopy(self.critics)
         self._greedy = GreedyActor(self.actor, self.action_scale)
@@ -120,19 +141,19 @@ class ActorCritic(NetworkAgent):
     def _make_actor(self, n_dims: int) -> nn.Module:
         """Make the actor, for actions of ``n_dims`` dimensions."""
 
-    def _make_network(self, outputs: int) -> nn.Sequential:
-        """Make a network from observations ``[B, *shape]`` to ``[B, outputs]``, as the settings ask for it."""
+    def _make_network(self, leaves: LeafSpaces, outputs: int) -> nn.Sequential:
+        """Make a network from the leaves of B observations to ``[B, outputs]``, as the settings ask for it."""
         config = self.config
-        encoder, n_features = build_encoder(config.network, self._observations, config.feature_dim)
+        encoder, n_features = build_encoder(config.network, leaves, config.feature_dim)
         return nn.Sequential(encoder, Mlp((n_features,), outputs, config.units))
 
     @abc.abstractmethod
-    def _explore(self, obs: torch.Tensor) -> torch.Tensor:
-        """Actions ``[n, A]`` in ``[-1, 1]`` that explore, for observations ``[n, *shape]``."""
+    def _explore(self, obs: Observed) -> torch.Tensor:
+        """Actions ``[n, A]`` in ``[-1, 1]`` that explore, for n observations."""
 
     @abc.abstractmethod
-    def _next_value(self, next_obs: torch.Tensor) -> torch.Tensor:
-        """The value ``[B]`` of the next observations ``[B, *shape]`` by the target networks."""
+    def _next_value(self, next_obs: Observed) -> torch.Tensor:
+        """The value ``[B]`` of the next observations by the target networks."""
 
     @abc.abstractmethod
     def _improve_actor(self, batch: Batch) -> Results:
@@ -142,7 +163,7 @@ class ActorCritic(NetworkAgent):
         """Whether the actor learns after this update of the critics; asked once after each."""
         return True
 
-    def sample(self, obs: Array) -> Array:
+    def sample(self, obs: Leaves) -> Leaves:
         return self._act_exploring(obs) if self.is_train else self._act_greedily(obs)
 
     def opt(self, buffer: ReplayBuffer) -> Record | None:
@@ -150,7 +171,7 @@ class ActorCritic(NetworkAgent):
             return None
         record: Record = {}
         for _ in range(self.config.n_updates_per_opt):
-            batch = draw(buffer, self.config.batch_size, self.device)
+            batch = self._shift(draw(buffer, self.config.batch_size, self.device))
             batch["action"] = self.action_scale.from_env(batch["action"])  # [B, A], in [-1, 1] from here on.
             results = self._update_critics(batch)
             report_td_error(buffer, batch, results)
@@ -163,10 +184,10 @@ class ActorCritic(NetworkAgent):
         """Take a gradient step of the critics."""
         config = self.config
         with torch.no_grad():
-            reward, value = batch["reward"] * config.reward_scale, self._next_value(batch["next_obs"])
+            reward, value = batch["reward"] * config.reward_scale, self._next_value(from_columns("next_obs", batch))
             discount = discount_of(batch, config.discount_factor)
             target = td_target(reward, batch["terminated"], value, discount)  # [B]
-        q = self.critics(batch["obs"], batch["action"])  # [N, B]
+        q = self.critics(from_columns("obs", batch), batch["action"])  # [N, B]
         loss = critic_loss(config.critic_loss, q, target.expand_as(q), batch.get("weight"))
         descend(loss, self._critics_optimizer, config.max_grad_norm)
         return {"loss_critic": loss.detach(), "q_mean": q.detach().mean()} | measure_td_error(batch, q, target)

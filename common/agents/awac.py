@@ -13,7 +13,9 @@ from pydantic import Field, PositiveFloat
 from common.agents.actor_critic import ActorCritic, ActorCriticConfig
 from common.agents.losses import exp_weight, least_value, softmax_weight, weighted_imitation_loss
 from common.agents.network_agent import Batch, Results, descend, track
+from common.agents.networks import Observed
 from common.agents.policies import GaussianConfig, GaussianPolicy
+from common.spaces import from_columns
 
 
 class AdvantageWeightedConfig(ActorCriticConfig, GaussianConfig):
@@ -36,17 +38,17 @@ class AdvantageWeighted(ActorCritic):
     actor: GaussianPolicy
 
     @abc.abstractmethod
-    def _advantage(self, obs: torch.Tensor, action: torch.Tensor) -> torch.Tensor:
+    def _advantage(self, obs: Observed, action: torch.Tensor) -> torch.Tensor:
         """How much better actions ``[B, A]`` are than the policy, ``[B]``."""
 
     def _make_actor(self, n_dims: int) -> GaussianPolicy:
-        return GaussianPolicy(self._make_network(n_dims), n_dims, self.config)
+        return GaussianPolicy(self._make_network(self._actor_leaves, n_dims), n_dims, self.config)
 
-    def _explore(self, obs: torch.Tensor) -> torch.Tensor:
+    def _explore(self, obs: Observed) -> torch.Tensor:
         return self.actor.sample(obs, self._generator)
 
     def _improve_actor(self, batch: Batch) -> Results:
-        config, obs, action = self.config, batch["obs"], batch["action"]
+        config, obs, action = self.config, from_columns("obs", batch), batch["action"]
         with torch.no_grad():
             advantage = self._advantage(obs, action)  # [B]
         if config.adv_softmax:
@@ -73,9 +75,9 @@ class AWAC(AdvantageWeighted):
     Config = AWACConfig
     config: AWACConfig
 
-    def _next_value(self, next_obs: torch.Tensor) -> torch.Tensor:
+    def _next_value(self, next_obs: Observed) -> torch.Tensor:
         return least_value(self.critics_tgt(next_obs, self.actor.sample(next_obs, self._generator)))
 
-    def _advantage(self, obs: torch.Tensor, action: torch.Tensor) -> torch.Tensor:
+    def _advantage(self, obs: Observed, action: torch.Tensor) -> torch.Tensor:
         q, value = self.critics(obs, action), self.critics(obs, self.actor.greedy(obs))  # [N, B]
         return least_value(q) - least_value(value)

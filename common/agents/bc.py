@@ -1,4 +1,4 @@
-"""BC: behaviour cloning. The policy imitates the actions of the items; their rewards do not matter."""
+"""BC: behaviour cloning. The policy imitates the actions of the data; rewards do not matter."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from pydantic import Field, PositiveFloat, PositiveInt
 from torch import nn
 
 from common.agents.actions import ActionIndex, ActionScale
+from common.agents.encoders import build_mlp, select_leaves
 from common.agents.network_agent import (
     Batch,
     Inference,
@@ -22,10 +23,11 @@ from common.agents.network_agent import (
     descend,
     draw,
 )
-from common.agents.networks import Mlp
+from common.agents.networks import Observed
 from common.agents.policies import CategoricalPolicy, GaussianConfig, GaussianPolicy, GreedyActor, GreedyQ
-from common.data import Array, Record
+from common.data import Leaves, Record
 from common.interfaces import EnvSpec, ReplayBuffer
+from common.spaces import from_columns
 
 Mapped = Callable[[torch.Tensor], torch.Tensor]
 
@@ -34,6 +36,7 @@ class BCConfig(UpdateConfig, GaussianConfig):
     """``agent.params`` of ``common.agents.bc:BC``."""
 
     units: tuple[PositiveInt, ...] = Field((256, 256), description="Width of each hidden layer.")
+    feature_dim: PositiveInt = Field(50, description="Features of each picture in a Dict or Tuple observation.")
     lr: PositiveFloat = Field(3e-4, description="Learning rate of Adam.")
     batch_size: PositiveInt = Field(256, description="Items in one update.")
     max_grad_norm: PositiveFloat | None = Field(None, description="Gradients are clipped to this norm; null does not.")
@@ -43,7 +46,7 @@ class BC(NetworkAgent):
     """Maximum likelihood of the actions: cross entropy where they are discrete, a Gaussian around tanh where not.
 
     Args:
-        spec: ``gymnasium.spaces.Box`` observations of any shape; ``Discrete`` or ``MultiDiscrete`` actions, or
+        spec: observations of any space, see ``common.agents.encoders``; ``Discrete`` or ``MultiDiscrete`` actions, or
             ``Box`` ones of any shape with finite bounds.
         seed: of the initial weights and of random actions.
         epsilon: not used; in train mode actions are random ones of the policy.
@@ -65,7 +68,7 @@ class BC(NetworkAgent):
         device: str = "cpu",
         **params: Any,
     ) -> None:
-        observations, actions = self.require_box(spec), spec.action_space
+        observations, actions = select_leaves(spec.observation_space), spec.action_space
         self.config = config = BCConfig(**params)
         self.device = torch.device(device)
         torch.manual_seed(seed)
@@ -73,7 +76,7 @@ class BC(NetworkAgent):
         self.imitator: CategoricalPolicy | GaussianPolicy
         if isinstance(actions, gymnasium.spaces.Box):
             scale = ActionScale("BC", actions, self.device)
-            mean = Mlp(observations.shape, scale.size, config.units)
+            mean = build_mlp(observations, scale.size, config.units, config.feature_dim)
             self.imitator = GaussianPolicy(mean, scale.size, config).to(self.device)
             self._greedy: nn.Module = GreedyActor(self.imitator, scale)
             self._from_env: Mapped = scale.from_env
@@ -81,7 +84,8 @@ class BC(NetworkAgent):
         else:
             index = ActionIndex("BC", actions, self.device)
             table = torch.from_numpy(index.table).to(self.device)
-            self.imitator = CategoricalPolicy(Mlp(observations.shape, index.size, config.units)).to(self.device)
+            logits = build_mlp(observations, index.size, config.units, config.feature_dim)
+            self.imitator = CategoricalPolicy(logits).to(self.device)
             self._greedy = GreedyQ(self.imitator, table)
             self._from_env, self._to_env = index.from_env, table.__getitem__
         self.nets = {"policy": self.imitator}
@@ -92,11 +96,11 @@ class BC(NetworkAgent):
         self._act_greedily = Inference(self._greedy, self.device, captured=captured)
         self._act_exploring = Inference(self._explore, self.device, captured=captured)
 
-    def sample(self, obs: Array) -> Array:
+    def sample(self, obs: Leaves) -> Leaves:
         return self._act_exploring(obs) if self.is_train else self._act_greedily(obs)
 
-    def _explore(self, obs: torch.Tensor) -> torch.Tensor:
-        """Random actions of the policy, as the environment takes them, for observations ``[n, *shape]``."""
+    def _explore(self, obs: Observed) -> torch.Tensor:
+        """Random actions of the policy, as the environment takes them, for n observations."""
         return self._to_env(self.imitator.sample(obs, self._generator))
 
     def opt(self, buffer: ReplayBuffer) -> Record | None:
@@ -105,7 +109,7 @@ class BC(NetworkAgent):
         return {**self._learn(draw(buffer, self.config.batch_size, self.device))}
 
     def _learn_from(self, batch: Batch) -> Results:
-        loss = -self.imitator.log_prob(batch["obs"], self._from_env(batch["action"])).mean()
+        loss = -self.imitator.log_prob(from_columns("obs", batch), self._from_env(batch["action"])).mean()
         descend(loss, self._optimizer, self.config.max_grad_norm)
         return {"loss": loss.detach()}
 

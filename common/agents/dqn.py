@@ -12,13 +12,13 @@ from __future__ import annotations
 import abc
 from typing import Annotated, Any, ClassVar, NamedTuple
 
-import gymnasium
 import numpy as np
 import torch
-from pydantic import Field, PositiveFloat, PositiveInt, field_validator, model_validator
+from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, field_validator, model_validator
 from torch import nn
 
 from common.agents.actions import ActionIndex
+from common.agents.encoders import LeafSpaces, build_mlp, build_network, is_own_network, select_leaves
 from common.agents.exploration import EpsilonGreedy, Explorer
 from common.agents.losses import CriticLoss, critic_loss, double_q_value, greedy_value, td_target
 from common.agents.network_agent import (
@@ -37,12 +37,14 @@ from common.agents.network_agent import (
     to_tensors,
     track,
 )
-from common.agents.networks import DuelingNetwork, Mlp, build_network, is_own_network
+from common.agents.networks import DuelingNetwork
+from common.agents.pictures import RandomShift
 from common.agents.policies import GreedyQ
 from common.config.run_config import Unit
-from common.data import Array, Items, Model, Record
+from common.data import Array, Items, Leaves, Model, Record
 from common.interfaces import EnvSpec, ReplayBuffer
 from common.plugins.part_config import PluginConfig
+from common.spaces import from_columns
 
 
 class QAgentConfig(UpdateConfig):
@@ -52,10 +54,14 @@ class QAgentConfig(UpdateConfig):
     network: PluginConfig | None = Field(
         None, description="The user's own network, called with in_shape, out_dim and params; null makes one of units."
     )
+    feature_dim: PositiveInt = Field(256, description="Features of each picture in a Dict or Tuple observation.")
+    random_shift: NonNegativeInt = Field(
+        0, description="Pixels by which pictures are shifted at random in updates, at most (DrQ takes 4); 0 does not."
+    )
     lr: PositiveFloat = Field(1e-3, description="Learning rate of Adam.")
     batch_size: PositiveInt = Field(64, description="Items in one update.")
     n_updates_per_opt: PositiveInt = Field(1, description="Updates in one opt step.")
-    discount_factor: Unit = Field(0.99, description="Gamma, the discount of later rewards; NStep takes it from here.")
+    discount_factor: Unit = Field(0.99, description="Gamma, the discount of later rewards.")
     double_dqn: bool = Field(True, description="Choose the next action with the online network.")
     tau: Annotated[float, Field(gt=0, le=1)] = Field(
         1.0, description="Share of the online network moved into the target at an update of it; 1 copies."
@@ -93,19 +99,19 @@ class QLoss(NamedTuple):
 class QAgent(NetworkAgent):
     """An agent with a network of action values and a target; the subclass makes the network and computes the loss.
 
-    It learns from the columns of ``common.processors.OneStep``. A column ``discount``, as ``NStep`` makes it, takes the
-    place of ``discount_factor``.
+    It learns from transitions. A column ``discount``, which those of n steps have, takes the place of
+    ``discount_factor``.
 
     Args:
-        spec: ``gymnasium.spaces.Box`` observations of any shape, ``Discrete`` or ``MultiDiscrete`` actions.
+        spec: observations of any space, see ``common.agents.encoders``; ``Discrete`` or ``MultiDiscrete`` actions.
         seed: of the initial weights and of exploration.
         epsilon: this actor's rung of the exploration ladder.
         device: where the networks live.
         params: see the subclass's ``Config``.
 
     Raises:
-        ConfigError: the observation space is no Box, or the action space neither Discrete nor MultiDiscrete, or it has
-            too many joint actions.
+        ConfigError: the action space is neither Discrete nor MultiDiscrete, or it has too many joint actions; or a leaf
+            of the observation space cannot be stored.
         PluginError: the user's own network cannot be built or gives other outputs than it is asked for.
     """
 
@@ -114,10 +120,12 @@ class QAgent(NetworkAgent):
     counters: ClassVar = ("_opt_steps",)
 
     def __init__(self, spec: EnvSpec, *, seed: int, epsilon: float = 0.0, device: str = "cpu", **params: Any) -> None:
-        observations = self.require_box(spec)
         self.config = config = self.Config(**params)
         self.device = torch.device(device)
         self.actions = ActionIndex(type(self).__name__, spec.action_space, self.device)
+        self._shift = RandomShift(spec.observation_space, config.random_shift, seed, self.device)
+        self._shift_generator = self._shift.generator
+        observations = select_leaves(spec.observation_space)
         torch.manual_seed(seed)
         self.qnet, self.qnet_tgt = (self._make_qnet(observations).to(self.device) for _ in range(2))
         self.qnet_tgt.load_state_dict(self.qnet.state_dict())
@@ -131,20 +139,21 @@ class QAgent(NetworkAgent):
         self._epsilon = epsilon
 
     @abc.abstractmethod
-    def _make_qnet(self, observations: gymnasium.spaces.Box) -> nn.Module:
-        """Make a network that turns observations ``[B, *shape]`` into action values ``[B, A]``."""
+    def _make_qnet(self, observations: LeafSpaces) -> nn.Module:
+        """Make a network that turns observations of B rows into action values ``[B, A]``."""
 
     @abc.abstractmethod
     def _loss(self, batch: Batch, target_net: nn.Module) -> QLoss:
         """The loss of ``qnet`` on a batch; ``target_net``, made as ``qnet`` was, values the next observations."""
 
-    def _make_network(self, observations: gymnasium.spaces.Box, out_dim: int) -> nn.Module:
-        """The user's own network, or one of ``units``: ``[B, *shape]`` to ``[B, out_dim]``."""
-        if self.config.network is None:
-            return Mlp(observations.shape, out_dim, self.config.units)
-        return build_network(self.config.network, observations, out_dim)
+    def _make_network(self, observations: LeafSpaces, out_dim: int) -> nn.Module:
+        """The user's own network, or one of ``units``: observations of B rows to ``[B, out_dim]``."""
+        config = self.config
+        if config.network is None:
+            return build_mlp(observations, out_dim, config.units, config.feature_dim)
+        return build_network(config.network, observations, out_dim)
 
-    def sample(self, obs: Array) -> Array:
+    def sample(self, obs: Leaves) -> Array:
         values = self._action_values(obs)
         if self.is_train:
             index = self.config.explorer.choose(values, self._opt_steps, self._epsilon, self._rng)
@@ -157,7 +166,7 @@ class QAgent(NetworkAgent):
             return None
         results: Results = {}
         for _ in range(self.config.n_updates_per_opt):
-            batch = draw(buffer, self.config.batch_size, self.device)
+            batch = self._shift(draw(buffer, self.config.batch_size, self.device))
             results = self.learn(batch)
             report_td_error(buffer, batch, results)
         self._opt_steps += 1
@@ -177,7 +186,7 @@ class QAgent(NetworkAgent):
     def _choose_next(self, batch: Batch, target_net: nn.Module) -> torch.Tensor:
         """The best next actions ``[B]``, in double DQN by the online network, else by the target network."""
         chooser = self.qnet if self.config.double_dqn else target_net
-        action: torch.Tensor = chooser(batch["next_obs"]).argmax(dim=1)
+        action: torch.Tensor = chooser(from_columns("next_obs", batch)).argmax(dim=1)
         return action
 
     def td_error(self, items: Items) -> Array:
@@ -211,7 +220,7 @@ class DQN(QAgent):
     Config = DQNConfig
     config: DQNConfig
 
-    def _make_qnet(self, observations: gymnasium.spaces.Box) -> nn.Module:
+    def _make_qnet(self, observations: LeafSpaces) -> nn.Module:
         if self.config.dueling:
             return DuelingNetwork(self._make_network(observations, 1 + self.actions.size))
         return self._make_network(observations, self.actions.size)
@@ -219,14 +228,15 @@ class DQN(QAgent):
     def _loss(self, batch: Batch, target_net: nn.Module) -> QLoss:
         target = self._target(batch, target_net)
         action = self.actions.from_env(batch["action"])
-        prediction = self.qnet(batch["obs"]).gather(1, action[:, None]).squeeze(1)  # [B]
+        prediction = self.qnet(from_columns("obs", batch)).gather(1, action[:, None]).squeeze(1)  # [B]
         loss = critic_loss(self.config.critic_loss, prediction, target, batch.get("weight"))
         return QLoss(loss, prediction, target)
 
     @torch.no_grad()
     def _target(self, batch: Batch, target_net: nn.Module) -> torch.Tensor:
         """``reward + discount * V(next_obs)``, ``[B]``."""
-        q_next = target_net(batch["next_obs"])  # [B, A]
-        value = double_q_value(self.qnet(batch["next_obs"]), q_next) if self.config.double_dqn else greedy_value(q_next)
+        next_obs = from_columns("next_obs", batch)
+        q_next = target_net(next_obs)  # [B, A]
+        value = double_q_value(self.qnet(next_obs), q_next) if self.config.double_dqn else greedy_value(q_next)
         discount = discount_of(batch, self.config.discount_factor)
         return td_target(batch["reward"], batch["terminated"], value, discount)

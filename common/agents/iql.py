@@ -10,7 +10,9 @@ from pydantic import Field
 from common.agents.awac import AdvantageWeighted, AdvantageWeightedConfig
 from common.agents.losses import expectile_loss, least_value
 from common.agents.network_agent import Batch, Results, adam, descend
+from common.agents.networks import Observed
 from common.interfaces import EnvSpec
+from common.spaces import from_columns
 
 
 class IQLConfig(AdvantageWeightedConfig):
@@ -32,22 +34,22 @@ class IQL(AdvantageWeighted):
 
     def __init__(self, spec: EnvSpec, **given: Any) -> None:
         super().__init__(spec, **given)
-        self.value = self._make_network(1).to(self.device)
+        self.value = self._make_network(self._critic_leaves, 1).to(self.device)
         self.nets["value"] = self.value
         self._value_optimizer = adam(self.value.parameters(), self.config.lr)
 
     def _improve_critics(self, batch: Batch) -> Results:
-        return self._improve_value(batch["obs"], batch["action"]) | super()._improve_critics(batch)
+        return self._improve_value(from_columns("obs", batch), batch["action"]) | super()._improve_critics(batch)
 
-    def _improve_value(self, obs: torch.Tensor, action: torch.Tensor) -> Results:
+    def _improve_value(self, obs: Observed, action: torch.Tensor) -> Results:
         loss = expectile_loss(self._advantage(obs, action), self.config.tau_iql)
         descend(loss, self._value_optimizer, self.config.max_grad_norm)
         return {"loss_value": loss.detach()}
 
-    def _next_value(self, next_obs: torch.Tensor) -> torch.Tensor:
+    def _next_value(self, next_obs: Observed) -> torch.Tensor:
         return self.value(next_obs).squeeze(1)  # type: ignore[no-any-return]
 
-    def _advantage(self, obs: torch.Tensor, action: torch.Tensor) -> torch.Tensor:
+    def _advantage(self, obs: Observed, action: torch.Tensor) -> torch.Tensor:
         with torch.no_grad():
             q = least_value(self.critics_tgt(obs, action))  # [B]
         return q - self.value(obs).squeeze(1)  # type: ignore[no-any-return]

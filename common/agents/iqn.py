@@ -5,22 +5,25 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import gymnasium
 import torch
 from pydantic import Field, PositiveFloat, PositiveInt
 from torch import nn
 
 from common.agents.dqn import QAgent, QAgentConfig, QLoss
+from common.agents.encoders import LeafSpaces
 from common.agents.losses import quantile_huber_loss, td_target, weighted_mean
 from common.agents.network_agent import Batch, discount_of
-from common.agents.networks import Head
+from common.agents.networks import Head, Observed
 from common.interfaces import EnvSpec
+from common.spaces import from_columns
 
 
 class IQNConfig(QAgentConfig):
     """``agent.params`` of ``common.agents.iqn:IQN``; ``units`` or ``network`` make the features of an observation."""
 
-    feature_dim: PositiveInt = Field(256, description="Features of an observation, and width of the layer above them.")
+    feature_dim: PositiveInt = Field(
+        256, description="Features of an observation, also of each picture in it, and width of the layer above."
+    )
     embed_dim: PositiveInt = Field(64, description="Cosines that a quantile's level is embedded in.")
     n_quantiles: PositiveInt = Field(8, description="Levels drawn for a prediction (N).")
     n_quantiles_tgt: PositiveInt = Field(8, description="Levels drawn for a target (N'); the paper's agent draws 64.")
@@ -35,7 +38,7 @@ class QuantileNet(nn.Module):
     of the convolutions, so the widest layer of all comes after them and is computed N times.
 
     Args:
-        network: observations ``[B, *shape]`` to ``[B, feature_dim]``; psi is its positive part.
+        network: observations of B rows to ``[B, feature_dim]``; psi is its positive part.
         feature_dim: width of psi, phi and the hidden layer.
         n_actions: A.
         embed_dim: number of cosines.
@@ -55,11 +58,11 @@ class QuantileNet(nn.Module):
         self.register_buffer("levels", levels, persistent=False)
         self.register_buffer("frequencies", math.pi * torch.arange(embed_dim), persistent=False)
 
-    def forward(self, obs: torch.Tensor) -> torch.Tensor:
-        """Action values: ``[B, *shape]`` to ``[B, A]``."""
+    def forward(self, obs: Observed) -> torch.Tensor:
+        """Action values: observations of B rows to ``[B, A]``."""
         return self.quantiles(obs, self.levels).mean(dim=0)
 
-    def quantiles(self, obs: torch.Tensor, levels: torch.Tensor) -> torch.Tensor:
+    def quantiles(self, obs: Observed, levels: torch.Tensor) -> torch.Tensor:
         """Quantiles ``[N, B, A]`` at ``levels`` in [0, 1], ``[N, B]``, or ``[N, 1]`` for all observations alike."""
         embedding = self.phi((levels[..., None] * self.frequencies).cos())  # [N, B or 1, F]
         return self.f(self.psi(obs) * embedding)  # type: ignore[no-any-return]
@@ -80,7 +83,7 @@ class IQN(QAgent):
         super().__init__(spec, seed=seed, **given)
         self._generator = torch.Generator(self.device).manual_seed(seed)
 
-    def _make_qnet(self, observations: gymnasium.spaces.Box) -> QuantileNet:
+    def _make_qnet(self, observations: LeafSpaces) -> QuantileNet:
         config = self.config
         network = self._make_network(observations, config.feature_dim)
         return QuantileNet(network, config.feature_dim, self.actions.size, config.embed_dim, config.n_quantiles_act)
@@ -89,7 +92,7 @@ class IQN(QAgent):
         assert isinstance(target_net, QuantileNet)
         target, action = self._target(batch, target_net), self.actions.from_env(batch["action"])  # [N', B], [B]
         levels = self._sample_levels(self.config.n_quantiles, len(action))  # [N, B]
-        prediction = _select(self.qnet.quantiles(batch["obs"], levels), action)  # [N, B]
+        prediction = _select(self.qnet.quantiles(from_columns("obs", batch), levels), action)  # [N, B]
         losses = quantile_huber_loss(prediction, target, levels, self.config.kappa)  # [B]
         return QLoss(weighted_mean(losses, batch.get("weight")), prediction.mean(dim=0), target.mean(dim=0))
 
@@ -98,7 +101,7 @@ class IQN(QAgent):
         """Quantiles of the return from the next observation on, ``[N', B]``."""
         action = self._choose_next(batch, target_net)  # [B]
         levels = self._sample_levels(self.config.n_quantiles_tgt, len(action))  # [N', B]
-        returns = _select(target_net.quantiles(batch["next_obs"], levels), action)  # [N', B]
+        returns = _select(target_net.quantiles(from_columns("next_obs", batch), levels), action)  # [N', B]
         discount = discount_of(batch, self.config.discount_factor)
         return td_target(batch["reward"], batch["terminated"], returns, discount)
 

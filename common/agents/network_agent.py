@@ -24,7 +24,15 @@ import numpy as np
 import torch
 from torch import nn
 
-from common.agents.machinery.batches import Batch, discount_of, draw, measure_td_error, report_td_error, to_tensors
+from common.agents.machinery.batches import (
+    Batch,
+    discount_of,
+    draw,
+    measure_td_error,
+    n_rows,
+    report_td_error,
+    to_tensors,
+)
 from common.agents.machinery.inference import Inference
 from common.agents.machinery.named_tensors import (
     collect_networks,
@@ -51,6 +59,7 @@ __all__ = [
     "draw",
     "find_objects",
     "measure_td_error",
+    "n_rows",
     "report_td_error",
     "to_tensors",
     "track",

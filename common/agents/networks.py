@@ -6,16 +6,15 @@ import math
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import pairwise
-from typing import Any
 
-import gymnasium
-import numpy as np
 import torch
 from torch import nn
 
-from common.data import Array
-from common.errors import ConfigError, PluginError
-from common.plugins.part_config import PluginConfig
+from common.agents.pictures import to_images
+from common.errors import ConfigError
+
+Observed = torch.Tensor | dict[str, torch.Tensor]
+"""Observations of B rows: one tensor ``[B, *shape]``, or one for each leaf by path."""
 
 
 class Head(nn.Linear):
@@ -55,30 +54,31 @@ class Cnn(nn.Module):
 
     Args:
         convs: makes, of C, the layers that turn images ``[B, C, H, W]`` into maps.
-        in_shape: ``[C, H, W]``.
+        in_shape: of pictures as ``common.agents.pictures`` takes them, such as ``[C, H, W]``.
         out_dim: number of outputs.
         hidden: width of the hidden layer.
 
     Raises:
-        ConfigError: ``in_shape`` has not three dimensions, or is too small for the convolutions.
+        ConfigError: ``in_shape`` is not that of a picture, or too small for the convolutions.
     """
 
     def __init__(self, convs: Callable[[int], nn.Module], in_shape: Sequence[int], out_dim: int, hidden: int) -> None:
         super().__init__()
         name, found = type(self).__name__, list(in_shape)
-        if len(found) != 3:
+        if not 2 <= len(found) <= 4:
             raise ConfigError(f"{name}: expected images [C, H, W], found observations {found}")
-        maps = convs(found[0])
+        images = to_images(torch.zeros(1, *found))
+        maps = convs(images.shape[1])
         try:
-            n_features = maps(torch.zeros(1, *found)).numel()
+            n_features = maps(images).numel()
         except RuntimeError as error:
             raise ConfigError(f"{name}: expected larger images [C, H, W], found {found}: {error}") from error
         dense = nn.Linear(n_features, hidden)
         self.layers = nn.Sequential(maps, nn.Flatten(), dense, nn.ReLU(inplace=True), Head(hidden, out_dim))
 
     def forward(self, obs: torch.Tensor) -> torch.Tensor:
-        """``[B, C, H, W]`` in 0 to 255 to ``[B, out_dim]``."""
-        images = obs.float() / 255
+        """``[B, *in_shape]`` in 0 to 255 to ``[B, out_dim]``."""
+        images = to_images(obs).float() / 255
         # With channels last, ImpalaCnn learns 1.8 times as fast on a CPU core, NatureCnn 1.05 times.
         return self.layers(images.contiguous(memory_format=torch.channels_last))  # type: ignore[no-any-return]
 
@@ -87,12 +87,12 @@ class NatureCnn(Cnn):
     """The network of DQN on Atari (Mnih et al. 2015), for images of at least 36 x 36 bytes.
 
     Args:
-        in_shape: ``[C, H, W]``.
+        in_shape: ``[C, H, W]``, or of another picture (``common.agents.pictures``).
         out_dim: number of outputs.
         hidden: width of the hidden layer.
 
     Raises:
-        ConfigError: ``in_shape`` has not three dimensions, or is too small for the convolutions.
+        ConfigError: ``in_shape`` is not that of a picture, or too small for the convolutions.
     """
 
     def __init__(self, in_shape: Sequence[int], out_dim: int, hidden: int = 512) -> None:
@@ -110,13 +110,13 @@ class ImpalaCnn(Cnn):
     """The deep network of IMPALA (arXiv:1802.01561, figure 3) without its LSTM, for images of bytes of any size.
 
     Args:
-        in_shape: ``[C, H, W]``.
+        in_shape: ``[C, H, W]``, or of another picture (``common.agents.pictures``).
         out_dim: number of outputs.
         sections: channels of each section, which halves height and width.
         hidden: width of the hidden layer.
 
     Raises:
-        ConfigError: ``in_shape`` has not three dimensions, or is too small for the convolutions.
+        ConfigError: ``in_shape`` is not that of a picture, or too small for the convolutions.
     """
 
     def __init__(
@@ -164,58 +164,10 @@ class DuelingNetwork(nn.Module):
         super().__init__()
         self.net = net
 
-    def forward(self, obs: torch.Tensor) -> torch.Tensor:
-        """``[B, *in_shape]`` to ``[B, A]``."""
+    def forward(self, obs: Observed) -> torch.Tensor:
+        """Observations of B rows to ``[B, A]``."""
         value, advantage = self.net(obs).tensor_split((1,), dim=1)  # [B, 1], [B, A]
         return value + advantage - advantage.mean(dim=1, keepdim=True)  # type: ignore[no-any-return]
-
-
-def is_own_network(network: PluginConfig) -> bool:
-    """Whether a network is a user's own and none of this module."""
-    return network.target.partition(":")[0] != __name__
-
-
-def build_network(network: PluginConfig, observations: gymnasium.Space[Any], out_dim: int) -> nn.Module:
-    """Build a user's network by ``target(in_shape=…, out_dim=…, **params)`` and check its outputs.
-
-    It turns observations ``[B, *in_shape]``, in the dtype of their space, into floats ``[B, out_dim]``. It is returned
-    in torch's eval mode, in which it acts and serves as a target; agents switch it to train mode while they learn.
-
-    Raises:
-        PluginError: the target cannot be loaded, does not take these arguments, or gives other outputs.
-        ConfigError: a parameter is unknown or missing.
-    """
-    where = "agent.params.network"
-    network.check(where, frozenset({"in_shape", "out_dim"}))
-    built = network.build(in_shape=observations.shape, out_dim=out_dim)
-    if not isinstance(built, nn.Module):
-        raise PluginError(f"{where}: expected a torch.nn.Module, found {type(built).__name__}")
-    blank: Array = np.zeros((2, *(observations.shape or ())), observations.dtype)
-    with torch.no_grad():
-        outputs = built.eval()(torch.from_numpy(blank))
-    if tuple(outputs.shape) != (2, out_dim) or not outputs.is_floating_point():
-        raise PluginError(
-            f"{where}: {network.target} must turn observations [2, *{list(blank.shape[1:])}] into floats "
-            f"[2, {out_dim}], found {outputs.dtype} {list(outputs.shape)}"
-        )
-    return built
-
-
-def build_encoder(
-    network: PluginConfig | None, observations: gymnasium.spaces.Box, feature_dim: int
-) -> tuple[nn.Module, int]:
-    """Make the encoder that turns observations ``[B, *shape]`` into features ``[B, F]``; it is returned with F.
-
-    The features are the positive parts of the network's ``feature_dim`` outputs; without a network, they are the
-    flattened observations.
-
-    Raises:
-        PluginError, ConfigError: see ``build_network``.
-    """
-    if network is None:
-        return nn.Flatten(), math.prod(observations.shape)
-    net = build_network(network, observations, feature_dim)
-    return nn.Sequential(net, nn.ReLU()), feature_dim
 
 
 class Critics(nn.Module):
@@ -223,7 +175,7 @@ class Critics(nn.Module):
 
     Args:
         n: number of critics.
-        encoder: turns observations ``[B, *shape]`` into features ``[B, F]``, for all critics.
+        encoder: turns observations into features ``[B, F]``, for all critics.
         n_features: F.
         action_dim: size of one action.
         units: width of each hidden layer.
@@ -234,8 +186,8 @@ class Critics(nn.Module):
         self.encoder = encoder
         self.nets = nn.ModuleList(Mlp((n_features + action_dim,), 1, units) for _ in range(n))
 
-    def forward(self, obs: torch.Tensor, action: torch.Tensor) -> torch.Tensor:
-        """``[B, *shape]`` and ``[B, A]`` to ``[N, B]``."""
+    def forward(self, obs: Observed, action: torch.Tensor) -> torch.Tensor:
+        """Observations of B rows and actions ``[B, A]`` to ``[N, B]``."""
         inputs = torch.cat((self.encoder(obs).float(), action), dim=1)
         return torch.stack([net(inputs).squeeze(1) for net in self.nets])
 

@@ -13,6 +13,7 @@ from pydantic import Field, model_validator
 from torch import nn
 
 from common.agents.actions import ActionScale
+from common.agents.networks import Observed
 from common.settings import Settings
 
 
@@ -20,7 +21,7 @@ class GreedyQ(nn.Module):
     """Takes the action of the highest value.
 
     Args:
-        qnet: observations ``[n, *shape]`` to values ``[n, A]``.
+        qnet: n observations to values ``[n, A]``.
         actions: the environment's action for each value, ``[A, *action_shape]``.
     """
 
@@ -31,8 +32,8 @@ class GreedyQ(nn.Module):
         self.qnet = qnet
         self.register_buffer("actions", actions)
 
-    def forward(self, obs: torch.Tensor) -> torch.Tensor:
-        """``[n, *shape]`` to ``[n, *action_shape]``."""
+    def forward(self, obs: Observed) -> torch.Tensor:
+        """Observations of n rows to actions ``[n, *action_shape]``."""
         return self.actions[self.qnet(obs).argmax(dim=1)]
 
 
@@ -40,7 +41,7 @@ class GreedyActor(nn.Module):
     """Takes tanh of the first ``A`` of an actor's outputs: the means of a Gaussian policy, or all outputs.
 
     Args:
-        actor: observations ``[n, *shape]`` to ``[n, outputs]``.
+        actor: n observations to ``[n, outputs]``.
         scale: of the actions.
     """
 
@@ -48,8 +49,8 @@ class GreedyActor(nn.Module):
         super().__init__()
         self.actor, self._scale = actor, scale
 
-    def forward(self, obs: torch.Tensor) -> torch.Tensor:
-        """``[n, *shape]`` to ``[n, *action_shape]``."""
+    def forward(self, obs: Observed) -> torch.Tensor:
+        """Observations of n rows to actions ``[n, *action_shape]``."""
         return self._scale.to_env(self.actor(obs)[:, : self._scale.size].tanh())
 
 
@@ -73,7 +74,7 @@ class GaussianPolicy(nn.Module):
     -1 and 1, where actions in data often are. Random actions are clipped to ``[-1, 1]``.
 
     Args:
-        mean: turns observations ``[B, *shape]`` into means before tanh ``[B, A]``.
+        mean: turns B observations into means before tanh ``[B, A]``.
         n_dims: dimensions of an action, A.
         limits: of the standard deviation.
     """
@@ -84,21 +85,21 @@ class GaussianPolicy(nn.Module):
         self.lstd = nn.Parameter(torch.zeros(n_dims))
         self._limits = limits.min_lstd, limits.max_lstd
 
-    def forward(self, obs: torch.Tensor) -> torch.Tensor:
-        """Means before tanh: ``[B, *shape]`` to ``[B, A]``."""
+    def forward(self, obs: Observed) -> torch.Tensor:
+        """Means before tanh: B observations to ``[B, A]``."""
         return self.mean(obs)  # type: ignore[no-any-return]
 
-    def greedy(self, obs: torch.Tensor) -> torch.Tensor:
-        """The likeliest actions: ``[B, *shape]`` to ``[B, A]`` in ``[-1, 1]``."""
+    def greedy(self, obs: Observed) -> torch.Tensor:
+        """The likeliest actions: B observations to ``[B, A]`` in ``[-1, 1]``."""
         return self.forward(obs).tanh()
 
-    def sample(self, obs: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-        """Random actions: ``[B, *shape]`` to ``[B, A]`` in ``[-1, 1]``."""
+    def sample(self, obs: Observed, generator: torch.Generator) -> torch.Tensor:
+        """Random actions: B observations to ``[B, A]`` in ``[-1, 1]``."""
         mean = self.greedy(obs)
         noise = torch.randn(mean.shape, generator=generator, device=mean.device)
         return (mean + self._lstd().exp() * noise).clamp(-1, 1)
 
-    def log_prob(self, obs: torch.Tensor, action: torch.Tensor) -> torch.Tensor:
+    def log_prob(self, obs: Observed, action: torch.Tensor) -> torch.Tensor:
         """Logarithm of the density of actions ``[B, A]``, ``[B]``."""
         lstd = self._lstd()
         z = (action - self.greedy(obs)) / lstd.exp()
@@ -112,21 +113,21 @@ class CategoricalPolicy(nn.Module):
     """Softmax over the outputs of a network.
 
     Args:
-        logits: turns observations ``[B, *shape]`` into ``[B, A]``.
+        logits: turns B observations into ``[B, A]``.
     """
 
     def __init__(self, logits: nn.Module) -> None:
         super().__init__()
         self.logits = logits
 
-    def forward(self, obs: torch.Tensor) -> torch.Tensor:
-        """Logits: ``[B, *shape]`` to ``[B, A]``."""
+    def forward(self, obs: Observed) -> torch.Tensor:
+        """Logits: B observations to ``[B, A]``."""
         return self.logits(obs)  # type: ignore[no-any-return]
 
-    def sample(self, obs: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-        """Random actions: ``[B, *shape]`` to ``[B]``, counted from 0."""
+    def sample(self, obs: Observed, generator: torch.Generator) -> torch.Tensor:
+        """Random actions: B observations to ``[B]``, counted from 0."""
         return torch.multinomial(self.forward(obs).softmax(dim=1), 1, generator=generator).squeeze(1)
 
-    def log_prob(self, obs: torch.Tensor, action: torch.Tensor) -> torch.Tensor:
+    def log_prob(self, obs: Observed, action: torch.Tensor) -> torch.Tensor:
         """Logarithm of the probability of actions ``[B]``, ``[B]``."""
         return self.forward(obs).log_softmax(dim=1).gather(1, action[:, None]).squeeze(1)

@@ -8,7 +8,8 @@ import torch
 from pydantic import Field, NonNegativeInt
 
 from common.agents.actor_critic import ActorCritic, ActorCriticConfig
-from common.data import Array, Model, Record
+from common.agents.network_agent import n_rows
+from common.data import Array, Leaves, Model, Record
 from common.interfaces import EnvSpec, ReplayBuffer, TrainingState
 
 
@@ -18,19 +19,19 @@ class RandomStartConfig(ActorCriticConfig):
     random_opts: NonNegativeInt = Field(
         1,
         description="While the learner has taken fewer opt steps than this, actions that explore are uniformly random; "
-        "1: until it begins to learn, after trainer.warmup_period items; 0: never.",
+        "1: until it begins to learn, after trainer.warmup_period steps; 0: never.",
     )
 
 
 class RandomStart(ActorCritic):
     """Explores uniformly at random until the learner has taken ``random_opts`` opt steps, then by its policy.
 
-    An untrained policy hardly moves, so that its items would show the critics one small part of the action space.
+    An untrained policy hardly moves, so that its steps would show the critics one small part of the action space.
     TD3's authors act at random for the first 1,000 or 10,000 environment steps (arXiv:1802.09477, section 6.1) and
     begin to learn after them (https://github.com/sfujim/TD3, main.py, ``start_timesteps``); SAC's authors do the same
     (https://github.com/rail-berkeley/softlearning, ``n_initial_exploration_steps``). Here the learner's opt steps are
     counted instead: each model brings their number, so an actor that joins late does as the others do. About
-    ``trainer.warmup_period`` items are random; so are the items that actors make until a model with enough opt steps
+    ``trainer.warmup_period`` steps are random; so are the steps that actors take until a model with enough opt steps
     arrives.
 
     Arguments and errors are those of ``ActorCritic``.
@@ -43,10 +44,10 @@ class RandomStart(ActorCritic):
         super().__init__(spec, **given)
         self._opt_steps = 0
 
-    def sample(self, obs: Array) -> Array:
+    def sample(self, obs: Leaves) -> Leaves:
         if not self.is_train or self._opt_steps >= self.config.random_opts:
             return super().sample(obs)
-        shape = (len(obs), self.action_scale.size)
+        shape = (n_rows(obs), self.action_scale.size)
         unit = 2 * torch.rand(shape, generator=self._generator, device=self.device) - 1  # [n, A], uniform in [-1, 1]
         actions: Array = self.action_scale.to_env(unit).numpy(force=True)
         return actions

@@ -10,9 +10,10 @@ from torch import nn
 
 from common.agents.losses import ent_coef_loss, soft_policy_loss, soft_value, squashed_gaussian
 from common.agents.network_agent import Batch, Results, adam, descend, track
-from common.agents.networks import EntropyCoef
+from common.agents.networks import EntropyCoef, Observed
 from common.agents.random_start import RandomStart, RandomStartConfig
 from common.interfaces import EnvSpec
+from common.spaces import from_columns
 
 
 class SACConfig(RandomStartConfig):
@@ -55,23 +56,23 @@ class SAC(RandomStart):
         self._ent_coef_optimizer = adam(self.ent_coef.parameters(), config.ent_coef_lr or config.lr)
 
     def _make_actor(self, n_dims: int) -> nn.Module:
-        return self._make_network(2 * n_dims)
+        return self._make_network(self._actor_leaves, 2 * n_dims)
 
-    def _sample_policy(self, obs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def _sample_policy(self, obs: Observed) -> tuple[torch.Tensor, torch.Tensor]:
         """Random actions ``[n, A]`` of the policy and their log-probabilities ``[n]``."""
         mean, log_std = self.actor(obs).chunk(2, dim=1)  # [n, A] both, before tanh.
         log_std = log_std.clamp(self.config.min_lstd, self.config.max_lstd)
         return squashed_gaussian(mean, log_std, self._noise(mean))
 
-    def _explore(self, obs: torch.Tensor) -> torch.Tensor:
+    def _explore(self, obs: Observed) -> torch.Tensor:
         return self._sample_policy(obs)[0]
 
-    def _next_value(self, next_obs: torch.Tensor) -> torch.Tensor:
+    def _next_value(self, next_obs: Observed) -> torch.Tensor:
         action, log_prob = self._sample_policy(next_obs)
         return soft_value(self.critics_tgt(next_obs, action), log_prob, self.ent_coef())
 
     def _improve_actor(self, batch: Batch) -> Results:
-        obs = batch["obs"]
+        obs = from_columns("obs", batch)
         ent_coef = self.ent_coef().detach()
         action, log_prob = self._sample_policy(obs)
         loss = soft_policy_loss(self.critics(obs, action), log_prob, ent_coef)

@@ -11,8 +11,10 @@ from torch import nn
 
 from common.agents.losses import least_value, policy_loss, smooth_action
 from common.agents.network_agent import Batch, Results, descend, track
+from common.agents.networks import Observed
 from common.agents.random_start import RandomStart, RandomStartConfig
 from common.interfaces import EnvSpec
+from common.spaces import from_columns
 
 Noise = Annotated[float, Field(ge=0)]
 
@@ -43,13 +45,13 @@ class TD3(RandomStart):
         self._n_updates = 0
 
     def _make_actor(self, n_dims: int) -> nn.Module:
-        return self._make_network(n_dims)
+        return self._make_network(self._actor_leaves, n_dims)
 
-    def _explore(self, obs: torch.Tensor) -> torch.Tensor:
+    def _explore(self, obs: Observed) -> torch.Tensor:
         action: torch.Tensor = self.actor(obs).tanh()
         return (action + self._noise(action) * self.config.exploration_noise).clamp(-1, 1)
 
-    def _next_value(self, next_obs: torch.Tensor) -> torch.Tensor:
+    def _next_value(self, next_obs: Observed) -> torch.Tensor:
         action = self.actor_tgt(next_obs).tanh()
         noise = self._noise(action) * self.config.target_noise
         return least_value(self.critics_tgt(next_obs, smooth_action(action, noise, self.config.target_noise_clip)))
@@ -59,7 +61,7 @@ class TD3(RandomStart):
         return self._n_updates % self.config.policy_delay == 0
 
     def _improve_actor(self, batch: Batch) -> Results:
-        obs = batch["obs"]
+        obs = from_columns("obs", batch)
         loss = policy_loss(self.critics(obs, self.actor(obs).tanh()))
         descend(loss, self._actor_optimizer, self.config.max_grad_norm)
         for target, online in ((self.critics_tgt, self.critics), (self.actor_tgt, self.actor)):

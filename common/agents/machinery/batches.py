@@ -1,4 +1,4 @@
-"""Batches of items as tensors, and the errors that a prioritised buffer wants to hear of."""
+"""Batches as tensors, and the errors that a prioritised buffer wants to hear of."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Final
 
 import torch
 
-from common.data import Items
+from common.data import Items, Leaves
 from common.interfaces import ReplayBuffer
 
 Batch = Mapping[str, torch.Tensor]
@@ -22,10 +22,15 @@ def to_tensors(items: Items, device: torch.device) -> dict[str, torch.Tensor]:
     return {name: torch.from_numpy(column).to(device) for name, column in items.items()}
 
 
-def draw(buffer: ReplayBuffer, size: int, device: torch.device) -> dict[str, torch.Tensor]:
-    """Draw a batch of ``size`` items onto ``device``.
+def n_rows(obs: Leaves) -> int:
+    """How many observations these are."""
+    return len(next(iter(obs.values()))) if isinstance(obs, dict) else len(obs)
 
-    A buffer that keeps its items on the device gathers the batch there; from any other buffer arrays are copied.
+
+def draw(buffer: ReplayBuffer, size: int, device: torch.device) -> dict[str, torch.Tensor]:
+    """Draw a batch of size ``size`` onto ``device``.
+
+    A buffer that keeps its rows on the device gathers the batch there; from any other buffer arrays are copied.
     """
     batch = buffer.tensors(size)
     return to_tensors(buffer.batch(size), device) if batch is None else batch
@@ -34,7 +39,7 @@ def draw(buffer: ReplayBuffer, size: int, device: torch.device) -> dict[str, tor
 def discount_of(batch: Batch, discount_factor: float) -> torch.Tensor | float:
     """The discount of the next value: the batch's column ``discount`` ``[B]``, or one ``discount_factor`` for all.
 
-    ``common.processors.NStep`` makes the column, since an item of k steps is discounted by gamma^k.
+    Transitions of n steps have the column, since the value after k steps is discounted by gamma^k.
     """
     return batch.get("discount", discount_factor)
 

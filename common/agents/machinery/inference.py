@@ -3,57 +3,66 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 
 from common.agents.machinery.tracing import Traced, trace
-from common.data import Array
+from common.data import Array, Leaves
 
 log = logging.getLogger(__name__)
 
 
 class Inference:
-    """A function of observations ``[n, *shape]`` that takes and gives arrays, for use in ``Agent.sample``.
+    """A function of n observations that takes and gives arrays, for use in ``Agent.sample``.
 
     Captured, its first call for a shape and dtype is traced and later calls replay the traced operations. The results
     are the same bit for bit: random numbers are drawn anew, and parameters have their present values.
 
     Args:
-        function: from tensor to tensor; changes nothing but the state of random generators.
+        function: from observations, a tensor or for structured spaces a dict of tensors, to a tensor; changes nothing
+            but the state of random generators.
         device: where the function computes; only on a CPU is it ever captured.
         captured: whether the function is captured; see ``Update`` for the functions that can be.
     """
 
     def __init__(
-        self, function: Callable[[torch.Tensor], torch.Tensor], device: torch.device, *, captured: bool = False
+        self, function: Callable[[Any], torch.Tensor], device: torch.device, *, captured: bool = False
     ) -> None:
         self._function, self._device = function, device
         self.captured = captured and device.type == "cpu"
-        self._replays: dict[tuple[torch.Size, torch.dtype], Traced] = {}
+        self._replays: dict[object, Traced] = {}
 
-    def __call__(self, obs: Array) -> Array:
-        given = torch.from_numpy(obs)
-        replay = self._replays.get((given.shape, given.dtype))
+    def __call__(self, obs: Leaves) -> Array:
+        if isinstance(obs, dict):
+            names: tuple[str, ...] | None = tuple(obs)
+            given = [torch.from_numpy(leaf) for leaf in obs.values()]
+            kind: object = (names, *((leaf.shape, leaf.dtype) for leaf in given))
+        else:
+            names, given = None, [torch.from_numpy(obs)]
+            kind = (given[0].shape, given[0].dtype)
+        replay = self._replays.get(kind)
         if replay is not None:
-            result = replay(given)[0]
+            result = replay(*given)[0]
         else:
             with torch.inference_mode():
-                result = self._trace(given) if self.captured else self._function(given.to(self._device))
+                result = self._compute(names, given, kind)
         return result.numpy(force=True)
 
-    def _trace(self, given: torch.Tensor) -> torch.Tensor:
-        """Compute the result for these observations, and remember how to replay it for others of their shape."""
-        results: list[torch.Tensor] = []
+    def _compute(self, names: Sequence[str] | None, given: Sequence[torch.Tensor], kind: object) -> torch.Tensor:
+        """Compute the result; if captured, remember how to replay it for other observations of this kind."""
 
-        def run(obs: torch.Tensor) -> list[torch.Tensor]:
-            results.append(self._function(obs))
+        def run(*leaves: torch.Tensor) -> list[torch.Tensor]:
+            results.append(self._function(leaves[0] if names is None else dict(zip(names, leaves, strict=True))))
             return results
 
-        try:
-            self._replays[given.shape, given.dtype] = trace(run, [given])
-        except Exception:
-            log.warning("actions are computed eagerly, as they cannot be replayed:", exc_info=True)
-            self.captured = False
-            return self._function(given)
-        return results[0]
+        results: list[torch.Tensor] = []
+        if self.captured:
+            try:
+                self._replays[kind] = trace(run, given)
+            except Exception:
+                log.warning("actions are computed eagerly, as they cannot be replayed:", exc_info=True)
+                self.captured = False
+                results.clear()
+        return results[0] if results else run(*(leaf.to(self._device) for leaf in given))[0]

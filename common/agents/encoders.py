@@ -1,0 +1,218 @@
+"""From the leaves of an observation to the features that a network computes with.
+
+A single Box is taken as it is: flattened, or given to the network of ``network``. Every other space is structured. Each
+of its leaves has an encoder of its own, and ``JointEncoder`` joins their features:
+
+    pictures                  convolutions (``common.agents.pictures`` says which leaves are pictures)
+    other Boxes, MultiBinary  their elements as floats
+    Discrete, MultiDiscrete   an embedding of each component
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import gymnasium
+import numpy as np
+import torch
+from gymnasium import spaces
+from torch import nn
+
+from common.agents import networks
+from common.agents.networks import ImpalaCnn, Mlp, NatureCnn, Observed
+from common.agents.pictures import is_picture, size_of
+from common.data import Array
+from common.errors import ConfigError, PluginError
+from common.hints import nearest
+from common.plugins.part_config import PluginConfig
+from common.spaces import leaves_of
+
+LeafSpaces = Mapping[str, gymnasium.Space[Any]]
+"""The leaves that a network sees, by path; ``{"": space}`` for a space that is a leaf itself."""
+EMBEDDING_DIM: Final = 16
+"""Features of each component of a Discrete or MultiDiscrete leaf."""
+NATURE_SIDE: Final = 36
+"""Pictures with at least this many rows and columns have the network of Nature's DQN, smaller ones that of IMPALA."""
+
+
+def select_leaves(space: gymnasium.Space[Any], keys: Sequence[str] | None = None, where: str = "") -> LeafSpaces:
+    """The leaves of an observation space that a network sees.
+
+    Args:
+        space: of the observations.
+        keys: paths of the leaves, in any order; None takes all.
+        where: the place of the keys in the configuration, for the message.
+
+    Raises:
+        ConfigError: a path is not one of the space, or a leaf cannot be stored.
+    """
+    leaves = leaves_of(space)
+    for key in keys or ():
+        if key not in leaves or not key:
+            raise ConfigError(f"{where}: expected paths of leaves in {space}, found {key!r}{nearest(key, leaves)}")
+    return leaves if keys is None else {path: leaf for path, leaf in leaves.items() if path in keys}
+
+
+class FloatEncoder(nn.Module):
+    """The elements of a leaf as floats."""
+
+    def forward(self, leaf: torch.Tensor) -> torch.Tensor:
+        """``[B, *shape]`` to ``[B, F]``."""
+        return leaf.reshape(len(leaf), -1).float()
+
+
+class Embedding(nn.Module):
+    """A learnt vector for each value of each component of a Discrete or MultiDiscrete leaf.
+
+    Args:
+        sizes: how many values each of the k components has.
+        starts: the least value of each.
+    """
+
+    starts: torch.Tensor
+
+    def __init__(self, sizes: Sequence[int], starts: Sequence[int]) -> None:
+        super().__init__()
+        self.table = nn.Embedding(sum(sizes), EMBEDDING_DIM)
+        rows_before = np.cumsum([0, *sizes[:-1]])
+        self.register_buffer("starts", torch.from_numpy(rows_before - np.array(starts)), persistent=False)
+
+    def forward(self, leaf: torch.Tensor) -> torch.Tensor:
+        """``[B, *shape]`` to ``[B, k * EMBEDDING_DIM]``."""
+        return self.table(leaf.reshape(len(leaf), -1).long() + self.starts).flatten(1)  # type: ignore[no-any-return]
+
+
+def encode_leaf(space: gymnasium.Space[Any], picture_dim: int) -> tuple[nn.Module, int]:
+    """Make the encoder of one leaf, ``[B, *shape]`` to ``[B, F]``; it is returned with F."""
+    if isinstance(space, spaces.Discrete):
+        return Embedding([int(space.n)], [int(space.start)]), EMBEDDING_DIM
+    if isinstance(space, spaces.MultiDiscrete):
+        sizes, starts = ([int(n) for n in of.flat] for of in (space.nvec, space.start))
+        return Embedding(sizes, starts), EMBEDDING_DIM * len(sizes)
+    shape = space.shape or ()
+    if not is_picture(space):
+        return FloatEncoder(), math.prod(shape)
+    kind = NatureCnn if min(size_of(shape)) >= NATURE_SIDE else ImpalaCnn
+    return nn.Sequential(kind(shape, picture_dim), nn.ReLU(inplace=True)), picture_dim
+
+
+class JointEncoder(nn.Module):
+    """The features of all leaves, one leaf after another in the order of the space.
+
+    Args:
+        leaves: that it sees; observations may have more.
+        picture_dim: features of each picture.
+    """
+
+    def __init__(self, leaves: LeafSpaces, picture_dim: int) -> None:
+        super().__init__()
+        self._paths = tuple(leaves)
+        encoders, sizes = zip(*(encode_leaf(space, picture_dim) for space in leaves.values()), strict=True)
+        self.leaves = nn.ModuleList(encoders)
+        self.n_features = sum(sizes)
+
+    def forward(self, obs: Observed) -> torch.Tensor:
+        """Observations of B rows to ``[B, n_features]``."""
+        parts = [obs[path] if isinstance(obs, dict) else obs for path in self._paths]
+        return torch.cat([encode(part) for encode, part in zip(self.leaves, parts, strict=True)], dim=1)
+
+
+class Selected(nn.Module):
+    """A user's network for a structured space, which is given no other leaves than it was made for.
+
+    Args:
+        net: takes one tensor for each path.
+        paths: of the leaves.
+    """
+
+    def __init__(self, net: nn.Module, paths: Sequence[str]) -> None:
+        super().__init__()
+        self.net, self._paths = net, tuple(paths)
+
+    def forward(self, obs: dict[str, torch.Tensor]) -> torch.Tensor:
+        """Observations of B rows to ``[B, out_dim]``."""
+        return self.net({path: obs[path] for path in self._paths})  # type: ignore[no-any-return]
+
+
+def build_encoder(network: PluginConfig | None, leaves: LeafSpaces, feature_dim: int) -> tuple[nn.Module, int]:
+    """Make the encoder that turns observations of B rows into features ``[B, F]``; it is returned with F.
+
+    The features are the positive parts of the network's ``feature_dim`` outputs. Without a network, they are a single
+    Box's elements, or what ``JointEncoder`` makes of other spaces, with ``feature_dim`` features for each picture.
+
+    Raises:
+        PluginError, ConfigError: see ``build_network``.
+    """
+    if network is not None:
+        return nn.Sequential(build_network(network, leaves, feature_dim), nn.ReLU()), feature_dim
+    if _is_box(leaves):
+        return nn.Flatten(), math.prod(_only(leaves).shape or ())
+    encoder = JointEncoder(leaves, feature_dim)
+    return encoder, encoder.n_features
+
+
+def build_mlp(leaves: LeafSpaces, out_dim: int, units: Sequence[int], picture_dim: int) -> nn.Module:
+    """Make a network of hidden layers, over the ``JointEncoder`` unless observations are a single Box."""
+    if _is_box(leaves):
+        return Mlp(_only(leaves).shape or (), out_dim, units)
+    encoder = JointEncoder(leaves, picture_dim)
+    return nn.Sequential(encoder, Mlp((encoder.n_features,), out_dim, units))
+
+
+def _only(leaves: LeafSpaces) -> gymnasium.Space[Any]:
+    return next(iter(leaves.values()))
+
+
+def _is_box(leaves: LeafSpaces) -> bool:
+    """Whether the observations are a single Box, and no scalars."""
+    return "" in leaves and isinstance(leaves[""], spaces.Box) and leaves[""].shape != ()
+
+
+def is_own_network(network: PluginConfig) -> bool:
+    """Whether a network is a user's own and does not come with the system."""
+    return network.target.partition(":")[0] != networks.__name__
+
+
+def build_network(network: PluginConfig, leaves: LeafSpaces, out_dim: int) -> nn.Module:
+    """Build a user's network by ``target(in_shape=…, out_dim=…, **params)`` and check its outputs.
+
+    It turns observations ``[B, *in_shape]``, in the dtype of their space, into floats ``[B, out_dim]``. For a Dict or
+    Tuple space ``in_shape`` is a dict from path to shape, and observations are a dict from path to tensor. A network
+    that takes ``observations`` is given the spaces themselves, in the same form.
+
+    It is returned in torch's eval mode, in which it acts and serves as a target; agents switch it to train mode while
+    they learn.
+
+    Raises:
+        PluginError: the target cannot be loaded, does not take these arguments, or gives other outputs.
+        ConfigError: a parameter is unknown or missing.
+    """
+    where, is_leaf = "agent.params.network", "" in leaves
+    network.check(where, frozenset({"in_shape", "out_dim"}), optional=frozenset({"observations"}))
+    shapes = {path: space.shape or () for path, space in leaves.items()}
+    built = network.build(
+        in_shape=shapes[""] if is_leaf else shapes,
+        out_dim=out_dim,
+        optional={"observations": leaves[""] if is_leaf else dict(leaves)},
+    )
+    if not isinstance(built, nn.Module):
+        raise PluginError(f"{where}: expected a torch.nn.Module, found {type(built).__name__}")
+    blank = {path: torch.from_numpy(_blank(space)) for path, space in leaves.items()}
+    with torch.no_grad():
+        outputs = built.eval()(blank[""] if is_leaf else blank)
+    if tuple(outputs.shape) != (2, out_dim) or not outputs.is_floating_point():
+        form = f"[2, *{list(shapes[''])}]" if is_leaf else f"of 2 rows {list(shapes)}"
+        raise PluginError(
+            f"{where}: {network.target} must turn observations {form} into floats "
+            f"[2, {out_dim}], found {outputs.dtype} {list(outputs.shape)}"
+        )
+    return built if is_leaf else Selected(built, tuple(leaves))
+
+
+def _blank(space: gymnasium.Space[Any]) -> Array:
+    """Two rows of the least values of a leaf that counts, of zeros elsewhere."""
+    start = getattr(space, "start", 0)
+    blank: Array = np.zeros((2, *(space.shape or ())), space.dtype) + np.asarray(start, space.dtype)
+    return blank
