@@ -25,6 +25,7 @@ class Layout:
         capacity: rows kept.
         slack: slots beyond ``capacity``.
         began: absolute index of the first row; above 0 where an earlier replay of the run was lost.
+        steps_began: steps that count as stored before the first row.
         version: of the files.
     """
 
@@ -32,6 +33,7 @@ class Layout:
     capacity: int
     slack: int
     began: int = 0
+    steps_began: int = 0
     version: int = LAYOUT_VERSION
 
     def write(self, directory: Path) -> None:
@@ -53,12 +55,12 @@ class Layout:
             found = json.loads((directory / "layout.json").read_text())
             _require_version(found["version"], directory)
             schema = Schema.from_json(found["schema"])
-            return cls(schema, found["capacity"], found["slack"], found["began"])
+            return cls(schema, found["capacity"], found["slack"], found["began"], found["steps_began"])
         except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
             raise RunDirectoryError(f"{directory}: no readable replay memory: layout.json: {error!r}") from error
 
     def require_same(self, found: Layout, directory: Path) -> None:
-        """Check that the files in ``directory`` have this layout; slack and ``began`` may differ.
+        """Check that the files in ``directory`` have this layout; slack and beginning may differ.
 
         Raises:
             SchemaMismatchError: the files have other columns, or room for another number of rows.

@@ -10,7 +10,7 @@ from learner.replay.memory import ReplayMemory
 from learner.replay.value_rules import ValueRules
 from learner.replay.writer import ReplayWriter
 
-_OWN: Final = 1
+OWN: Final = 1
 """The incarnation under which the learner's own process stores rows."""
 
 
@@ -20,12 +20,13 @@ class LocalSink:
     Args:
         memory: no other process writes to it.
         rules: decide which values may be stored.
+        incarnation: stores the rows. The lanes of one incarnation are not those of another.
     """
 
-    def __init__(self, memory: ReplayMemory, rules: ValueRules) -> None:
-        self._schema, self._rules = memory.schema, rules
+    def __init__(self, memory: ReplayMemory, rules: ValueRules, incarnation: int = OWN) -> None:
+        self._schema, self._rules, self._incarnation = memory.schema, rules, incarnation
         self._writer = ReplayWriter(memory)
-        self._seq = self._writer.last_seq(_OWN)
+        self._seq = self._writer.last_seq(incarnation)
 
     def push(self, items: Items) -> None:
         """Store rows, or self-contained items; none are stored if there are none.
@@ -38,7 +39,7 @@ class LocalSink:
         if rows:
             checked = self._rules.check(items, rows)
             self._seq += 1
-            self._writer.append(checked, rows, incarnation=_OWN, seq=self._seq)
+            self._writer.append(checked, rows, incarnation=self._incarnation, seq=self._seq)
 
     def mark(self) -> dict[str, Any]:
         """See ``ReplayWriter.mark``."""
@@ -46,4 +47,4 @@ class LocalSink:
 
     def roll_back(self, mark: Mapping[str, Any]) -> bool:
         """See ``ReplayWriter.roll_back``."""
-        return self._writer.roll_back(mark, _OWN)
+        return self._writer.roll_back(mark, self._incarnation)

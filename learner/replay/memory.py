@@ -72,8 +72,8 @@ class ReplayMemory:
         capacity: rows kept.
         create: make new files; otherwise open existing ones.
         slack: slots beyond ``capacity`` in new files; existing files keep their slack.
-        began: absolute index of the first row of new files, and the steps that count as stored before it; existing
-            files know their own.
+        began: absolute index of the first row of new files; existing files know their own.
+        steps_began: steps that count as stored before that row; None: as many as rows.
         writable: otherwise they are opened for reading only.
         checked: refuse a header that contradicts the other files; otherwise the caller asks ``learner.replay.recovery``
             which rows are whole before it reads or writes any.
@@ -92,27 +92,29 @@ class ReplayMemory:
         create: bool,
         slack: int = 0,
         began: int = 0,
+        steps_began: int | None = None,
         writable: bool = True,
         checked: bool = True,
     ) -> None:
         self.directory = directory
         self.schema = schema
         self.capacity = self.max_rows = capacity
-        layout = Layout(schema, capacity, slack, began)
+        layout = Layout(schema, capacity, slack, began, began if steps_began is None else steps_began)
         if create:
             directory.mkdir(parents=True)
         else:
             found = Layout.read(directory)
             layout.require_same(found, directory)
             layout = found
-        self.slack, self.began = layout.slack, layout.began
+        self.slack, self.began, self.steps_began = layout.slack, layout.began, layout.steps_began
         self.n_slots = capacity + layout.slack
         self.excluded: Array = np.empty(0, np.int64)
         """Absolute indices that are never drawn, ``[n]`` int64, sorted; see ``exclude``."""
         self._map_files(create=create, writable=writable)
         if create:
             header = self.header
-            header.oldest = header.intact = header.committed = header.steps = began
+            header.oldest = header.intact = header.committed = self.began
+            header.steps = self.steps_began
             header.boot = boot_id()
             self.sync()
             layout.write(directory)  # Last: a directory with ``layout.json`` has all files.
@@ -228,13 +230,13 @@ class ReplayMemory:
         last = self.read_last_batch()
         if last is None and self.header.batches:
             return f"expected the record of batch {int(self.header.batches) - 1} in the log, found none that is whole"
-        end, steps_end = (last.end, last.steps_end) if last is not None else (self.began, steps)
+        end, steps_end = (last.end, last.steps_end) if last is not None else (self.began, self.steps_began)
         bounds = [
             ("committed", committed, self.began, end),
             ("end of the last cursor", cursors_end, 0, end),
             ("oldest", oldest, max(self.began, committed - self.n_slots), end),
             ("intact", intact, 0, oldest),
-            ("steps", steps, 0, steps_end),
+            ("steps", steps, self.steps_began, steps_end),
         ]
         if last is not None and last.incarnation and last.end <= committed:  # Its cursor was written before.
             ends = self.cursors["end"][self.cursors["incarnation"] == last.incarnation]
