@@ -1,29 +1,22 @@
-"""Builds gymnasium environments, and describes their observations and actions as columns of items."""
+"""Builds the environment that a configuration names, as lanes that step together."""
 
 from __future__ import annotations
 
-from dataclasses import replace
-from functools import partial
-from typing import Any, Final
+from typing import Any
 
 import gymnasium
-import numpy as np
-from gymnasium import spaces
-from gymnasium.spaces import Box
-from gymnasium.spaces.utils import flatten, flatten_space
-from gymnasium.wrappers import TransformObservation
 
-from common.data import Array, Column
-from common.domain import Domain
-from common.errors import ConfigError, PluginError
+from common import spaces
+from common.data import Column
+from common.errors import PluginError
 from common.interfaces import EnvSpec
-from common.plugins.part_config import PluginConfig
+from common.lanes import AnyEnv, Lanes, Picks
+from common.plain_lanes import PlainLanes
+from common.plugins.part_config import EnvConfig
+from common.space_config import read_spaces
+from common.vector_lanes import VectorLanes, is_vector
 
 Env = gymnasium.Env[Any, Any]
-MAX_STACK: Final = 16
-"""The most frames in one observation; a longer first axis is taken for an axis of the picture itself."""
-MIN_FRAME_BYTES: Final = 1024
-"""Smaller frames are stored as they are: to share them would not save enough to be worth an index."""
 
 
 class EnvExitError(Exception):
@@ -33,30 +26,26 @@ class EnvExitError(Exception):
         super().__init__(f"the environment called sys.exit({exit_.code!r})")
 
 
-def build_env(config: PluginConfig) -> Env:
-    """Build the environment that the configuration names, with observations as ``box_observations`` makes them.
+def build_env(config: EnvConfig) -> AnyEnv:
+    """Build the environment that the configuration names, within its wrappers.
+
+    Returns:
+        a ``gymnasium.Env``, or a vector environment (see ``is_vector``).
 
     Raises:
-        PluginError: the target builds no gymnasium.Env, gymnasium does not know the id, the target takes other
-            parameters, or a package that it needs is not installed.
-    """
-    return box_observations(build_raw_env(config))
-
-
-def build_raw_env(config: PluginConfig) -> Env:
-    """Build the environment that the configuration names, with the observations of its own space.
-
-    Raises:
-        PluginError: see ``build_env``.
+        PluginError: the target builds neither, gymnasium does not know the id, a target takes other parameters, or a
+            package that it needs is not installed.
     """
     try:
         env = config.build()
+        for wrapper in config.wrappers:
+            env = wrapper.build(env=env)
     except SystemExit as exit_:
         raise PluginError(f"env {config.target}: {EnvExitError(exit_)} while it was built") from exit_
     except (gymnasium.error.Error, ImportError, TypeError) as error:
         raise PluginError(f"env {config.target} {config.params}: {error}{_install_hint(error)}") from error
-    if not isinstance(env, gymnasium.Env):
-        raise PluginError(f"env {config.target}: expected a gymnasium.Env, found {type(env).__name__}")
+    if not (isinstance(env, gymnasium.Env) or is_vector(env)):
+        raise PluginError(f"env {config.target}: expected a gymnasium.Env or VectorEnv, found {type(env).__name__}")
     return env
 
 
@@ -69,65 +58,82 @@ def _install_hint(error: Exception) -> str:
     return ""
 
 
-def box_observations(env: Env) -> Env:
-    """Give an environment observations that can be stored and learned from: arrays of one dtype and shape.
+def build_lanes(config: EnvConfig, n: int = 1) -> Lanes:
+    """Build the lanes of the environment that the configuration names.
 
-    A space other than Box becomes one flat Box, as ``gymnasium.spaces.utils.flatten`` does it: discrete values become
-    one-hot vectors, and the entries of a Dict stand one after another in the order of its keys (gymnasium sorts the
-    keys of a plain dict). Observations of float64 become float32, half the bytes. All other observations stay as they
-    are, also those of a space that cannot be flattened.
-    """
-    space = env.observation_space
-    boxed = box_of(space)
-    return env if boxed is space else TransformObservation(env, partial(as_element_of, boxed, space), boxed)
-
-
-def box_of(space: gymnasium.Space[Any]) -> gymnasium.Space[Any]:
-    """The space of the observations that ``box_observations`` makes of ``space``; ``space`` itself if none change."""
-    flat = space if isinstance(space, Box) or not space.is_np_flattenable else flatten_space(space)
-    if not (isinstance(flat, Box) and flat.dtype == np.float64):
-        return flat
-    return Box(flat.low.astype(np.float32), flat.high.astype(np.float32), flat.shape)
-
-
-def as_element_of(boxed: gymnasium.Space[Any], space: gymnasium.Space[Any], obs: Any) -> Array:
-    """An observation of ``space`` as an element of ``boxed``, which is ``box_of(space)``."""
-    return np.asarray(obs if isinstance(space, Box) or boxed is space else flatten(space, obs), boxed.dtype)
-
-
-def spec_of(env: Env) -> EnvSpec:
-    return EnvSpec(env.observation_space, env.action_space)
-
-
-def column_of(name: str, space: gymnasium.Space[Any]) -> Column:
-    """The column whose rows hold elements of a space; a column of frames if the elements are stacked pictures.
+    Args:
+        config: names the environment.
+        n: how many plain environments to build; a vector environment has a number of lanes of its own.
 
     Raises:
-        ConfigError: the space has no fixed dtype and shape.
+        PluginError: it cannot be built, see ``build_env``.
+        ConfigError: a space cannot be recorded, or frames cannot be stacked.
     """
-    if space.dtype is None or space.shape is None:
-        raise ConfigError(f"{name}: expected a space with one dtype and shape, found {space}")
-    column = Column.of(name, space.dtype, space.shape, domain_of(space))
-    return replace(column, frames=_is_stacked(column)) if isinstance(space, gymnasium.spaces.Box) else column
+    env = build_env(config)
+    if is_vector(env):
+        return lanes_of(env, config)
+    return lanes_of([env, *(build_env(config) for _ in range(n - 1))], config)
 
 
-def domain_of(space: gymnasium.Space[Any]) -> Domain | None:
-    """The values of a space's elements; None if they are all values of the dtype, or for spaces of other kinds."""
-    match space:
-        case spaces.Box():
-            return Domain.between(space.low, space.high, space.dtype)
-        case spaces.Discrete():
-            return Domain.between(space.start, space.start + space.n - 1, space.dtype)
-        case spaces.MultiDiscrete():
-            return Domain.between(space.start, space.start + space.nvec - 1, space.dtype)
-        case spaces.MultiBinary():
-            return Domain.between(0, 1, space.dtype)
-    return None
+def lanes_of(envs: AnyEnv, config: EnvConfig | None = None) -> Lanes:
+    """The lanes of a vector environment, or of plain environments of one kind.
+
+    Args:
+        envs: a vector environment, a plain one, or several plain ones in a list.
+        config: says what is recorded of them.
+
+    Raises:
+        ConfigError, PluginError: see ``build_lanes``.
+    """
+    picks = picks_of(config) if config else Picks()
+    float64 = config is not None and config.float64
+    if not isinstance(envs, list):
+        spec = spec_of(envs, float64=float64)
+        return VectorLanes(envs, spec, picks) if is_vector(envs) else PlainLanes([envs], spec, picks)
+    return PlainLanes(envs, spec_of(envs[0], float64=float64), picks)
 
 
-def _is_stacked(column: Column) -> bool:
-    """Whether a column holds stacked frames: bytes ``[4, 84, 84]`` are frames, a picture ``[210, 160, 3]`` is not."""
-    if column.dtype != np.dtype(np.uint8).str or len(column.shape) < 3:
-        return False
-    stack = column.shape[0]
-    return 1 <= stack <= MAX_STACK and column.row_bytes // stack >= MIN_FRAME_BYTES
+def picks_of(config: EnvConfig) -> Picks:
+    """The values that a configuration picks from ``info``."""
+    columns = {key: Column.of(f"info/{key}", dtype, shape) for key, (dtype, shape) in config.info_columns.items()}
+    return Picks(columns, config.intervention)
+
+
+def spec_of(env: AnyEnv, *, float64: bool = False) -> EnvSpec:
+    """The spaces of one lane as they are recorded: float64 as float32, unless ``float64`` keeps it."""
+    if is_vector(env):
+        return narrowed(EnvSpec(env.single_observation_space, env.single_action_space), float64=float64)
+    return narrowed(EnvSpec(env.observation_space, env.action_space), float64=float64)
+
+
+def narrowed(spec: EnvSpec, *, float64: bool = False) -> EnvSpec:
+    """The same spaces, with float64 observations as float32 unless ``float64`` keeps them."""
+    if float64:
+        return spec
+    return EnvSpec(spaces.narrow(spec.observation_space), spaces.narrow(spec.action_space))
+
+
+def read_spec(config: EnvConfig) -> EnvSpec:
+    """The spaces of one lane as they are recorded: those of ``env.spaces``; without it, the environment is built.
+
+    Raises:
+        PluginError, ConfigError: see ``build_env`` and ``read_spaces``.
+    """
+    if config.spaces is not None:
+        return narrowed(read_spaces(config.spaces), float64=config.float64)
+    env = build_env(config)
+    try:
+        return spec_of(env, float64=config.float64)
+    finally:
+        env.close()
+
+
+def stacked_spec(spec: EnvSpec, frames: int) -> EnvSpec:
+    """The spaces as the agent sees them, with ``frames`` frames in an observation.
+
+    Raises:
+        ConfigError: there are frames to stack and an observation is no Box.
+    """
+    if frames == 1:
+        return spec
+    return EnvSpec(spaces.stack(spec.observation_space, frames), spec.action_space)

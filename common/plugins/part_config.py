@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Mapping, Set
-from typing import Any, TypedDict
+from typing import Annotated, Any, Final, TypedDict
 
-from pydantic import Field, NonNegativeInt, PositiveFloat
+import numpy as np
+from pydantic import Field, NonNegativeInt, PositiveFloat, field_validator
 
 from common.errors import ConfigError, PluginError
 from common.hints import nearest
 from common.interfaces import EnvSpec
 from common.plugins import part_loading
 from common.settings import Settings, validate
+
+MAX_STACK: Final = 16
+"""The most frames in one observation."""
 
 
 class PluginConfig(Settings):
@@ -94,13 +99,36 @@ class AgentArguments(TypedDict):
 
 
 class EnvConfig(PluginConfig):
-    """An environment, its other parameters where the agent is evaluated, and what actors do when it fails."""
+    """An environment, what is recorded of it, and what actors do when it fails."""
 
     eval_params: dict[str, Any] = Field(
         default_factory=dict,
         description="Keyword arguments that evaluations add to params or replace there; the spaces must stay the same.",
     )
-
+    wrappers: tuple[PluginConfig, ...] = Field(
+        (), description="Wrappers around the environment, the innermost first; each is built with env and its params."
+    )
+    frame_stack: Annotated[int, Field(ge=1, le=MAX_STACK)] = Field(
+        1,
+        description="The number of frames that the agent sees in one observation, oldest first; single frames are "
+        "sent and stored.",
+    )
+    float64: bool = Field(False, description="Records float64 values as they are, not as float32.")
+    info: dict[str, str] = Field(
+        default_factory=dict,
+        description="Values of the environment's info that are recorded, by key, as bool, float32 or float32[3], for "
+        "example; each becomes a column info/{key}.",
+    )
+    intervention: str | None = Field(
+        None,
+        description="The key of info that holds the action which a person or a safety layer had executed in the "
+        "agent's place. That action is recorded, and a column intervened says so.",
+    )
+    spaces: str | dict[str, Any] | None = Field(
+        None,
+        description="The observation and the action space, described or as module:attr of a factory: then the learner "
+        "does not build the environment.",
+    )
     rebuilds_per_minute: NonNegativeInt = Field(
         5,
         description="How often an actor builds an environment again that has raised an exception; at the next one, the "
@@ -112,6 +140,37 @@ class EnvConfig(PluginConfig):
         "no limit.",
     )
 
-    def for_evaluation(self) -> PluginConfig:
+    @field_validator("info")
+    @classmethod
+    def _is_typed(cls, info: dict[str, str]) -> dict[str, str]:
+        for key, text in info.items():
+            parse_type(text, f"info.{key}")
+        return info
+
+    @property
+    def info_columns(self) -> dict[str, tuple[np.dtype[Any], tuple[int, ...]]]:
+        """By key of ``info``, the dtype and the shape of its column."""
+        return {key: parse_type(text, f"env.info.{key}") for key, text in self.info.items()}
+
+    def for_evaluation(self) -> EnvConfig:
         """The environment that evaluations build."""
-        return PluginConfig(target=self.target, params={**self.params, **self.eval_params})
+        return self.model_copy(update={"params": {**self.params, **self.eval_params}, "eval_params": {}})
+
+    def check(
+        self, where: str, given: Set[str], params_at: str | None = None, *, optional: Set[str] = frozenset()
+    ) -> None:
+        super().check(where, given, params_at, optional=optional)
+        for index, wrapper in enumerate(self.wrappers):
+            wrapper.check(f"{where}.wrappers.{index}", frozenset({"env"}))
+
+
+def parse_type(text: str, where: str) -> tuple[np.dtype[Any], tuple[int, ...]]:
+    """The dtype and the shape that a text such as ``float32[3]`` names.
+
+    Raises:
+        ValueError: it names none.
+    """
+    found = re.fullmatch(r"(bool|u?int(?:8|16|32|64)|float(?:16|32|64))(?:\[(\d+(?:,\s*\d+)*)\])?", text)
+    if found is None:
+        raise ValueError(f"{where}: expected a type such as bool, float32 or float32[3], found '{text}'")
+    return np.dtype(found[1]), tuple(map(int, found[2].split(","))) if found[2] else ()

@@ -1,0 +1,120 @@
+"""Lanes: n copies of one environment that step together, whether one by one or as a vector environment.
+
+The loop of whoever acts, in a sampler or an evaluator:
+
+    lanes.reset(seed)
+    while …:
+        obs = lanes.observe()
+        if lanes.begins is not None:
+            agent.begin(lanes.begins)
+        taken = lanes.step(agent.sample(obs))
+
+Lanes whose episodes have ended begin the next ones by themselves.
+"""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from common.data import Array, Column, Items, Leaves
+from common.interfaces import EnvSpec
+
+AnyEnv = Any
+"""A ``gymnasium.Env``, a ``gymnasium.vector.VectorEnv``, or an object with the interface of one of them."""
+MAX_LANES: Final = 1 << 16
+"""The column ``lane`` has 16 bits."""
+SUCCESS: Final = "is_success"
+"""The key of ``info`` by which gymnasium's robotics environments say at the end whether an episode succeeded."""
+
+
+class EpisodeLostError(Exception):
+    """An environment raised and was built anew; its episode stops without an end. The next call must be ``reset``."""
+
+
+@dataclass(frozen=True)
+class Picks:
+    """The values that are picked from ``info``.
+
+    Args:
+        info: by key, the column that takes the value; a value that ``info`` lacks is 0.
+        intervention: the key of the action that was executed in place of the agent's; None if there is no such key.
+    """
+
+    info: Mapping[str, Column] = field(default_factory=dict)
+    intervention: str | None = None
+
+
+@dataclass(eq=False)
+class Round:
+    """The outcome of one step in each of n lanes. Its arrays are valid until the next ``step``."""
+
+    reward: Array
+    """``[n]``, float."""
+    terminated: Array
+    """``[n]`` bool."""
+    truncated: Array
+    """``[n]`` bool."""
+    obs: Leaves
+    """The observations after the step, ``[n, *shape]``. In a lane of ``ended`` it may be of the next episode already;
+    then ``final_obs`` has the last one."""
+    ended: Array | None = None
+    """The lanes whose episodes ended, ``[k]`` in ascending order; None if none did."""
+    final_obs: Leaves | None = None
+    """The true last observations of the lanes in ``ended``, ``[k, *shape]``."""
+    taken: Array | None = None
+    """The lanes that took a step, ``[n]`` bool; None: all. The others lost their episodes, or began the next ones, and
+    their entries in all arrays mean nothing."""
+    info: Items = field(default_factory=dict)
+    """The values of ``Picks.info`` by key, ``[n, *shape]``."""
+    action: Leaves | None = None
+    """The executed actions, ``[n, *action_shape]``; None: those that were given."""
+    intervened: Array | None = None
+    """The lanes in which another action than the agent's was executed, ``[n]`` bool; None: none."""
+    success: Sequence[bool | None] = ()
+    """For each lane of ``ended`` whether its episode succeeded; None where the environment does not say."""
+
+
+class Lanes(abc.ABC):
+    """n copies of one environment that step together.
+
+    Args:
+        spec: the spaces of one lane, with the dtypes that are recorded.
+        n: the number of lanes.
+    """
+
+    is_vector = False
+
+    def __init__(self, spec: EnvSpec, n: int) -> None:
+        self.spec, self.n = spec, n
+        self.begins: Array | None = None
+        """The lanes whose present observations begin an episode, ``[n]`` bool; None if none does."""
+
+    @abc.abstractmethod
+    def reset(self, seed: int | None = None) -> None:
+        """Have all lanes begin episodes at the next ``observe``, lane j with ``seed + j``."""
+
+    @abc.abstractmethod
+    def observe(self) -> Leaves:
+        """The observations to act on, ``[n, *shape]``, valid until the next ``step``; sets ``begins``.
+
+        Where an episode has ended, the next one begins here, unless the environment began it by itself.
+        """
+
+    @abc.abstractmethod
+    def step(self, actions: Leaves) -> Round:
+        """Take one step in every lane.
+
+        Args:
+            actions: ``[n, *action_shape]``, for a structured space one array for each leaf, by path.
+        """
+
+    @abc.abstractmethod
+    def wrap(self, wrapper: Callable[[AnyEnv], AnyEnv]) -> None:
+        """Put the result of ``wrapper`` in the place of each environment."""
+
+    @abc.abstractmethod
+    def close(self) -> None:
+        """Close all environments."""

@@ -1,0 +1,219 @@
+"""Vector environments: n lanes in one object."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+from gymnasium.vector import AutoresetMode, VectorEnv
+
+from common import spaces
+from common.data import Array, Leaves
+from common.errors import PluginError
+from common.interfaces import EnvSpec
+from common.lanes import MAX_LANES, SUCCESS, AnyEnv, EpisodeLostError, Lanes, Picks, Round
+from common.leaves import as_shape, copy_leaves, empty_leaves, on_host, pick_lanes, put_leaves
+
+
+class VectorLanes(Lanes):
+    """A vector environment, in any of gymnasium's three modes of autoreset; nothing is done for single lanes.
+
+    Args:
+        env: with the interface of ``gymnasium.vector.VectorEnv``. Its arrays may be tensors. Without
+            ``metadata["autoreset_mode"]`` it is taken to reset a lane at the next step.
+        spec: of one lane, with the dtypes that are recorded.
+        picks: what to take from ``info``.
+
+    Raises:
+        PluginError: it has more lanes than a row can name, or steps some of its lanes only.
+    """
+
+    is_vector = True
+
+    def __init__(self, env: AnyEnv, spec: EnvSpec, picks: Picks) -> None:
+        super().__init__(spec, int(env.num_envs))
+        if not 1 <= self.n <= MAX_LANES:
+            raise PluginError(f"env: expected 1 to {MAX_LANES} lanes, found {self.n}")
+        at_once = getattr(env, "config", {}).get("batch_size", self.n) if _is_envpool(env) else self.n
+        if at_once != self.n:
+            raise PluginError(f"env.params.batch_size: expected {self.n}, so that all lanes step, found {at_once}")
+        self._env, self._picks = env, picks
+        self._mode = autoreset_mode(env)
+        self._obs = empty_leaves(spec.observation_space, self.n)
+        self._seed: int | None = None
+        self._is_new = True  # Whether all lanes are to be reset.
+        self._done: Array | None = None  # The lanes that ended at the last step.
+
+    def reset(self, seed: int | None = None) -> None:
+        self._seed, self._is_new = seed, True
+
+    def observe(self) -> Leaves:
+        self.begins = None
+        if self._is_new:
+            seed, self._seed = self._seed, None
+            obs, _ = self._env.reset(seed=seed)
+            self._obs, self._is_new, self._done = self._leaves(obs), False, None
+            self.begins = np.ones(self.n, bool)
+        elif self._done is not None and self._mode is AutoresetMode.DISABLED:
+            obs, _ = self._env.reset(options={"reset_mask": self._done.copy()})
+            self._obs, self.begins, self._done = self._leaves(obs), self._done, None
+        elif self._done is not None and self._mode is AutoresetMode.SAME_STEP:
+            self.begins, self._done = self._done, None
+        elif self._reset_now is not None:
+            self.begins, self._reset_now = self._reset_now, None
+        return self._obs
+
+    _reset_now: Array | None = None
+
+    def step(self, actions: Leaves) -> Round:
+        idle = self._done if self._mode is AutoresetMode.NEXT_STEP else None
+        try:
+            obs, reward, terminated, truncated, infos = self._env.step(
+                spaces.unflatten(self.spec.action_space, actions)
+            )
+        except EpisodeLostError:
+            return self._lose()
+        self._obs, self._reset_now, self._done = self._leaves(obs), idle, None
+        outcome = Round(on_host(reward), on_host(terminated), on_host(truncated), self._obs)
+        done = outcome.terminated | outcome.truncated
+        if idle is not None:
+            outcome.taken = ~idle
+            done &= outcome.taken
+        if done.any():
+            self._end(outcome, done, infos)
+        self._pick(outcome, infos, actions)
+        return outcome
+
+    def _end(self, outcome: Round, done: Array, infos: Mapping[str, Any]) -> None:
+        self._done, outcome.ended = done, np.flatnonzero(done)
+        if self._mode is AutoresetMode.SAME_STEP:
+            outcome.final_obs = self._final_obs(infos, outcome.ended)
+        else:
+            outcome.final_obs = pick_lanes(self._obs, outcome.ended)
+        known, values = np.zeros(self.n, bool), np.zeros(self.n, bool)
+        for found, lanes in self._infos(infos, done):
+            said = _find(found, SUCCESS, self.n)
+            if said is not None:
+                saying = lanes & said[1]
+                known |= saying
+                values[saying] = np.asarray(said[0], bool)[saying]
+        outcome.success = [bool(values[j]) if known[j] else None for j in outcome.ended]
+
+    def _infos(self, infos: Mapping[str, Any], done: Array | None) -> list[tuple[Mapping[str, Any], Array]]:
+        """The infos of this step, each with the lanes that it counts for.
+
+        In a lane that was reset at the same step, ``final_info`` has the values of the step.
+        """
+        everywhere = np.ones(self.n, bool)
+        if done is None or self._mode is not AutoresetMode.SAME_STEP:
+            return [(infos, everywhere)]
+        final = infos.get("final_info", {})
+        return [(infos, ~done), (_merged(final) if isinstance(final, np.ndarray) else final, done)]
+
+    def _final_obs(self, infos: Mapping[str, Any], ended: Array) -> Leaves:
+        """The last observations of lanes that have begun another episode already.
+
+        Raises:
+            PluginError: the environment does not give them.
+        """
+        found = infos.get("final_obs", infos.get("final_observation"))
+        if found is None:
+            raise PluginError("env: with autoreset at the same step, infos['final_obs'] is expected; it is missing")
+        if not (isinstance(found, np.ndarray) and found.dtype == object):
+            return pick_lanes(self._leaves(found), ended)
+        space, leaves = self.spec.observation_space, empty_leaves(self.spec.observation_space, len(ended))
+        for i, lane in enumerate(ended):
+            put_leaves(leaves, i, spaces.flatten(space, on_host(found[lane])))
+        return leaves
+
+    def _pick(self, outcome: Round, infos: Mapping[str, Any], actions: Leaves) -> None:
+        """Take the wanted values from the infos of all lanes."""
+        if not (self._picks.info or self._picks.intervention):
+            return
+        done = None if outcome.ended is None else self._done
+        for found, lanes in self._infos(infos, done):
+            for key, column in self._picks.info.items():
+                values = outcome.info.setdefault(key, np.zeros((self.n, *column.shape), column.dtype))
+                said = _find(found, key, self.n)
+                if said is not None:
+                    lanes_of_key = lanes & said[1]
+                    given = as_shape(said[0], (self.n, *column.shape), f"info['{key}']")
+                    values[lanes_of_key] = given[lanes_of_key]
+            instead = _find(found, self._picks.intervention, self.n) if self._picks.intervention else None
+            if instead is not None and (lanes & instead[1]).any():
+                self._intervene(outcome, actions, instead[0], lanes & instead[1])
+
+    def _intervene(self, outcome: Round, actions: Leaves, instead: Any, lanes: Array) -> None:
+        if outcome.action is None or outcome.intervened is None:
+            outcome.action, outcome.intervened = copy_leaves(actions), np.zeros(self.n, bool)
+        given = spaces.flatten(self.spec.action_space, instead)
+        put_leaves(outcome.action, lanes, pick_lanes(given, lanes))
+        outcome.intervened |= lanes
+
+    def _lose(self) -> Round:
+        """All lanes have lost their episodes."""
+        self._is_new, self._done, self._reset_now = True, None, None
+        nothing = np.zeros(self.n, bool)
+        return Round(np.zeros(self.n), nothing, nothing, self._obs, taken=nothing)
+
+    def _leaves(self, obs: Any) -> Leaves:
+        """Observations of all lanes as leaves.
+
+        Raises:
+            PluginError: they do not fit their space.
+        """
+        leaves = spaces.flatten(self.spec.observation_space, on_host(obs))
+        for path, leaf in spaces.leaves_of(self.spec.observation_space).items():
+            found = leaves[path] if isinstance(leaves, dict) else leaves
+            if found.shape != (self.n, *(leaf.shape or ())):
+                raise PluginError(
+                    f"env: expected observations{f' {path}' if path else ''} of shape "
+                    f"{[self.n, *(leaf.shape or ())]}, found {list(found.shape)}"
+                )
+        return leaves
+
+    def wrap(self, wrapper: Callable[[AnyEnv], AnyEnv]) -> None:
+        self._env = wrapper(self._env)
+
+    def close(self) -> None:
+        self._env.close()
+
+
+def is_vector(env: AnyEnv) -> bool:
+    """Whether an environment steps several lanes at once. EnvPool's are vector environments and ``Env`` as well."""
+    names = ("num_envs", "single_observation_space", "single_action_space")
+    return isinstance(env, VectorEnv) or all(hasattr(env, name) for name in names)
+
+
+def autoreset_mode(env: AnyEnv) -> AutoresetMode:
+    """How a vector environment begins the next episode of a lane."""
+    mode = (getattr(env, "metadata", None) or {}).get("autoreset_mode", AutoresetMode.NEXT_STEP)
+    return mode if isinstance(mode, AutoresetMode) else AutoresetMode(mode)
+
+
+def _is_envpool(env: AnyEnv) -> bool:
+    return hasattr(env, "all_env_ids")
+
+
+def _find(infos: Mapping[str, Any], key: str, n: int) -> tuple[Any, Array] | None:
+    """The values of a key in the infos of a vector environment, and the lanes that have it; None if none has."""
+    if key not in infos:
+        return None
+    values, mask = on_host(infos[key]), infos.get(f"_{key}")
+    lanes = np.ones(n, bool) if mask is None else np.asarray(on_host(mask), bool)
+    if isinstance(values, np.ndarray) and values.dtype == object:  # Values of lanes that lack them are None.
+        known = [value for value in values if value is not None]
+        blank = np.zeros_like(known[0]) if known else 0
+        lanes = lanes & np.array([value is not None for value in values])
+        values = np.array([blank if value is None else value for value in values])
+    return values, lanes
+
+
+def _merged(final: Array) -> dict[str, Any]:
+    """Infos of single lanes, ``[n]`` of dict or None, as those of a vector environment."""
+    merged: dict[str, Any] = {}
+    for lane, info in enumerate(final):
+        for key, value in (info or {}).items():
+            merged.setdefault(key, np.full(len(final), None, dtype=object))[lane] = value
+    return merged
