@@ -3,94 +3,115 @@
 from __future__ import annotations
 
 import abc
+from typing import Final
 
 import numpy as np
 
 from common.data import Array, Items, Snapshot
 from common.interfaces import ReplayBuffer
 from learner.replay.memory import ReplayMemory
-from learner.replay.reader import ReplayReader
+from learner.replay.reader import ReplayReader, nothing_to_draw
+from learner.replay.view import View
+
+ROUNDS: Final = 14
+"""How often other rows are looked for in the places of those at which no draw can begin."""
+MAX_LOOK: Final = 1 << 13
+"""The most rows that are looked at in one round."""
 
 
 class SharedReplay(ReplayBuffer, abc.ABC):
-    """A ``ReplayBuffer`` whose items another process stores, and whose state checkpoints keep.
+    """A ``ReplayBuffer`` whose rows another process stores, and whose state checkpoints keep.
 
-    A buffer of your own derives from this class and chooses items in ``draw``. There ``_reader.bounds()`` gives the
-    range of absolute indices that can be drawn. Draw random numbers from ``_rng``: then a resumed run draws the same
-    items as a run that was never interrupted. If draws depend on anything else, override ``state`` and ``restore`` too.
+    A buffer of your own derives from this class and chooses rows in ``draw``, between ``_reader.first`` and
+    ``_reader.end``. Draw random numbers from ``_rng``: then a resumed run draws the same as a run that was never
+    interrupted. If draws depend on anything else, override ``state`` and ``restore`` too.
 
     Args:
         memory: read only here.
+        view: says at which rows a draw can begin, and assembles batches.
         seed: of the draws.
     """
 
-    def __init__(self, memory: ReplayMemory, seed: int) -> None:
-        self._memory = memory
-        self._reader = ReplayReader(memory)
+    def __init__(self, memory: ReplayMemory, view: View, seed: int) -> None:
+        self._memory, self._view = memory, view
         self._rng = np.random.default_rng(seed)
+        self._reader = ReplayReader(memory, view, self._rng)
         self._sampled = 0
         self.last_drawn: Array = np.empty(0, np.int64)
-        """Absolute indices of the batch that was given last, ``[n]``; empty where they are not known."""
+        """Absolute indices of the rows at which the draws of the last batch begin, ``[n]``; empty if not known."""
+
+    @property
+    def reader(self) -> ReplayReader:
+        """The rows, and the view that this buffer draws by."""
+        return self._reader
 
     @property
     def inserted(self) -> int:
-        """Items accepted so far."""
-        return self._memory.committed
+        """Steps accepted so far."""
+        return self._memory.steps
 
     @property
     def sampled(self) -> int:
-        """Items drawn so far."""
+        """Steps drawn so far."""
         return self._sampled
 
     def __len__(self) -> int:
-        return len(self._memory)
+        return self._memory.drawable
 
     def batch(self, size: int) -> Items:
-        """Draw ``size`` items with replacement; the arrays are valid until the next call.
+        """Draw ``size`` times with replacement; the arrays are valid until the next call.
 
         Raises:
             IndexError: there is nothing to draw from.
         """
-        more: set[str] = set()
-
-        def draw(n: int) -> Items:
-            index, beside = self.draw_allowed(n)
-            more.update(beside)
-            return {**beside, "index": index}
-
-        drawn, items = self._reader.take(draw, size)
-        self.note_drawn(drawn["index"])
-        return {**items, **{name: drawn[name] for name in more}}
+        index, beside, batch = self._reader.gather(self.draw_allowed, size)
+        self.note_drawn(index)
+        return {**batch, **self.finish(index, beside)}
 
     @abc.abstractmethod
     def draw(self, size: int) -> tuple[Array, Items]:
-        """Draw items without gathering their rows, for a caller that has them elsewhere; counts nothing.
+        """Propose rows at which draws begin; rows at which none can begin are replaced by others of a later call.
 
         Returns:
-            Absolute indices ``[size]`` int64, and the columns that a batch of them has beside the columns of items.
+            Absolute indices ``[size]`` int64, and columns that belong to each draw, ``[size, …]``; a batch has them
+            beside the columns of the view. All arrays are the caller's to change.
 
         Raises:
             IndexError: there is nothing to draw from.
         """
 
     def draw_allowed(self, size: int) -> tuple[Array, Items]:
-        """As ``draw``, with others in the places of excluded items, which are never learnt from.
+        """As ``draw``, with other rows in the places of those at which no draw can begin.
 
         Raises:
             IndexError: there is nothing to draw from.
         """
+        self._reader.look()
         index, beside = self.draw(size)
-        if len(self._memory.excluded) and len(bad := np.flatnonzero(self._memory.is_excluded(index))):
-            index[bad], columns = self.draw_allowed(len(bad))
+        places = np.flatnonzero(~self._reader.can_draw(index))
+        for n in range(ROUNDS):
+            if not len(places):
+                return index, beside
+            # Where few rows can be drawn, more of them are proposed from round to round than there are places.
+            more, columns = self.draw(max(len(places), min(MAX_LOOK, len(places) << n)))
+            good = self._rng.permutation(np.flatnonzero(self._reader.can_draw(more)))[: len(places)]
+            filled, places = places[: len(good)], places[len(good) :]
+            index[filled] = more[good]
             for name, column in columns.items():
-                beside[name][bad] = column
+                beside[name][filled] = column[good]
+        if len(places):
+            raise nothing_to_draw()
         return index, beside
 
+    def finish(self, index: Array, beside: Items) -> Items:  # noqa: ARG002 - a prioritised replay needs both
+        """The columns that a batch has beside those of the view, once all draws are settled."""
+        return beside
+
     def update_priority(self, index: Array, td_error: Array) -> None:
-        """Give items ``[n]`` the priorities of their errors ``[n]``; by default, nothing changes."""
+        """Give draws that began at rows ``[n]`` the priorities of their errors ``[n]``; by default, nothing changes."""
 
     def state(self) -> Snapshot:
-        """The state on which later draws depend, except the items."""
+        """The state on which later draws depend, except the rows."""
         return Snapshot({"sampled": self._sampled, "rng": self._rng.bit_generator.state})
 
     def restore(self, state: Snapshot) -> None:
@@ -103,10 +124,10 @@ class SharedReplay(ReplayBuffer, abc.ABC):
         self._rng.bit_generator.state = state.values["rng"]
 
     def note_drawn(self, index: Array) -> None:
-        """Count the items of these absolute indices ``[n]`` as drawn, and remember them."""
-        self._sampled += len(index)
+        """Count draws that begin at these rows ``[n]``, and remember the rows."""
+        self._sampled += len(index) * self._view.steps
         self.last_drawn = index
 
     def skip(self, n: int) -> None:
-        """Count ``n`` items as drawn although they were not."""
+        """Count ``n`` steps as drawn although they were not."""
         self._sampled += n

@@ -15,84 +15,80 @@ AHEAD: Final = 16
 AHEAD_BYTES: Final = 256 << 10
 """The most bytes that two or more batches gathered at once may take."""
 STALE: Final = 0.01
-"""Gathered batches are dropped once new items exceed this share of the items there were when they were drawn."""
+"""Gathered batches are dropped once new rows exceed this share of the rows there were when they were drawn."""
 
 
 class UniformReplay(SharedReplay):
-    """A ``ReplayBuffer`` over shared memory that draws every item with the same probability.
+    """A ``ReplayBuffer`` over shared memory that begins draws at every row with the same probability.
 
     Several small batches are gathered ahead at once: to begin a gather takes longer than to copy the rows of a small
     batch, above all after an opt step, which has filled the processor's caches. So a batch may lack the newest
-    hundredth of the items.
+    hundredth of the rows.
     """
 
     _ahead: _Ahead | None = None
+    _draw_bytes = 0
+    """Bytes of one draw; 0 until there has been one."""
 
     def batch(self, size: int) -> Items:
         ahead = self._ahead
         if ahead is None or not ahead.serves(size, self._memory.committed, len(self._memory.excluded)):
             ahead = self._ahead = self._gather_ahead(size)
-        items, self.last_drawn = ahead.next()
-        self._sampled += size
-        return items
+        batch, self.last_drawn = ahead.next()
+        self._sampled += size * self._view.steps
+        return batch
 
     def _gather_ahead(self, size: int) -> _Ahead:
-        n = max(1, min(AHEAD, AHEAD_BYTES // (size * self._memory.schema.row_bytes)))
+        n = max(1, min(AHEAD, AHEAD_BYTES // (size * self._draw_bytes))) if self._draw_bytes else 1
         if self._ahead is not None and self._ahead.size != size:
             n = 1  # A caller that changes between sizes would throw away the batches of the other size each time.
-        first, end = self._reader.bounds()
         n_excluded = len(self._memory.excluded)
-        drawn, items = self._reader.take(self._draw, n * size)
-        return _Ahead(items, drawn["index"], size, n * size, end + int(STALE * (end - first)), n_excluded)
+        index, _, batch = self._reader.gather(self.draw_allowed, n * size)
+        self._draw_bytes = sum(column.nbytes for column in batch.values()) // (n * size)
+        stale_at = self._reader.end + int(STALE * (self._reader.end - self._reader.first))
+        return _Ahead(batch, index, size, n * size, stale_at, n_excluded)
 
     def draw(self, size: int) -> tuple[Array, Items]:
-        return self._draw(size)["index"], {}
+        return self._rng.integers(self._reader.first, self._reader.end, size), {}
 
     def update_priority(self, index: Array, td_error: Array) -> None:
-        """Do nothing: every item stays as likely as any other."""
+        """Do nothing: every row stays as likely as any other."""
 
     def state(self) -> Snapshot:
         state, ahead = super().state(), self._ahead
+        values = {**state.values, "draw_bytes": self._draw_bytes}
         if ahead is None:
-            return state
-        left = {name: column[ahead.taken :] for name, column in ahead.items.items()}
-        values = {"size": ahead.size, "left": ahead.gathered - ahead.taken, "stale_at": ahead.stale_at}
-        return Snapshot({**state.values, "ahead": values}, left)
+            return Snapshot(values)
+        left = {name: column[ahead.taken :] for name, column in ahead.batch.items()}
+        drawn = {"size": ahead.size, "left": ahead.gathered - ahead.taken, "stale_at": ahead.stale_at}
+        return Snapshot({**values, "ahead": {**drawn, "columns": list(left)}}, left)
 
     def restore(self, state: Snapshot) -> None:
         super().restore(state)
-        ahead = state.values.get("ahead")
-        # A state does not say which items are in its batches: if any items are excluded, none of the batches is used.
+        ahead, self._draw_bytes = state.values.get("ahead"), state.values.get("draw_bytes", 0)
+        # A state does not say which rows are in its batches: if any rows are excluded, none of the batches is used.
         if ahead and not len(self._memory.excluded):
-            names = (column.name for column in self._memory.schema.columns)  # A checkpoint file loses their order.
-            items = {name: state.arrays[name].copy() for name in names}
+            batch = {name: state.arrays[name].copy() for name in ahead["columns"]}  # A file loses their order.
             unknown = np.empty(0, np.int64)
-            self._ahead = _Ahead(items, unknown, ahead["size"], ahead["left"], ahead["stale_at"], n_excluded=0)
-
-    def _draw(self, size: int) -> Items:
-        first, end = self._reader.bounds()
-        index = self._rng.integers(first, end, size)
-        while len(self._memory.excluded) and len(bad := np.flatnonzero(self._memory.is_excluded(index))):
-            index[bad] = self._rng.integers(first, end, len(bad))
-        return {"index": index}
+            self._ahead = _Ahead(batch, unknown, ahead["size"], ahead["left"], ahead["stale_at"], n_excluded=0)
 
 
 @dataclass
 class _Ahead:
-    """Several batches of ``size`` items that have been gathered, one after another in ``items``.
+    """Several batches of ``size`` draws that have been gathered, one after another in ``batch``.
 
     Args:
-        items: columns ``[gathered, *shape]``.
-        index: their absolute indices ``[gathered]``; empty where they are not known.
-        size: items in a batch.
-        gathered: items in all batches.
-        stale_at: items ever stored at which the batches are no longer used.
-        n_excluded: number of excluded items when the batches were drawn; once it is higher, the batches are no longer
+        batch: columns ``[gathered, …]``.
+        index: the rows at which the draws begin ``[gathered]``; empty where they are not known.
+        size: draws in a batch.
+        gathered: draws in all batches.
+        stale_at: rows ever stored at which the batches are no longer used.
+        n_excluded: number of excluded rows when the batches were drawn; once it is higher, the batches are no longer
             used.
-        taken: items given so far.
+        taken: draws given so far.
     """
 
-    items: Items
+    batch: Items
     index: Array
     size: int
     gathered: int
@@ -101,12 +97,12 @@ class _Ahead:
     taken: int = 0
 
     def serves(self, size: int, inserted: int, n_excluded: int) -> bool:
-        """Whether there is another batch of this size, and neither new nor excluded items forbid its use."""
+        """Whether there is another batch of this size, and neither new nor excluded rows forbid its use."""
         is_left = size == self.size and self.taken < self.gathered
         return is_left and inserted <= self.stale_at and n_excluded == self.n_excluded
 
     def next(self) -> tuple[Items, Array]:
-        """The next batch, and the indices of its items."""
+        """The next batch, and the rows at which its draws begin."""
         begin, self.taken = self.taken, self.taken + self.size
-        items = {name: column[begin : self.taken] for name, column in self.items.items()}
-        return items, self.index[begin : self.taken]
+        batch = {name: column[begin : self.taken] for name, column in self.batch.items()}
+        return batch, self.index[begin : self.taken]

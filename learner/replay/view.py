@@ -2,6 +2,10 @@
 
 A view works with absolute indices of rows and says in a ``Plan`` which stored values a batch takes. It copies no large
 values itself, so the same view serves arrays in shared memory and tensors on a device.
+
+Another process may overwrite rows while a view looks at them. Their values and links are then arbitrary, and so is the
+plan of that draw, but nothing is read beyond the replay: whoever asked for the plan sees by ``Plan.lowest`` that the
+draw is spoilt, and makes another one.
 """
 
 from __future__ import annotations
@@ -10,23 +14,38 @@ import abc
 from dataclasses import dataclass, field
 from typing import Protocol
 
+import numpy as np
+
 from common.data import Array, Items, Schema
 
 
 class Rows(Protocol):
-    """The rows of a replay at one moment. All indices are absolute, ``[…]`` int64.
+    """The rows of a replay at one moment. All indices are absolute, ``[…]`` int64."""
 
-    Every index that is passed must be of a row that is there: from ``first`` to before ``end``.
-    """
+    @property
+    def schema(self) -> Schema:
+        """Of the rows."""
 
-    schema: Schema
-    first: int
-    """The oldest row that counts."""
-    end: int
-    """The row after the newest."""
+    @property
+    def first(self) -> int:
+        """The oldest row that counts."""
+
+    @property
+    def end(self) -> int:
+        """The row after the newest."""
+
+    @property
+    def rng(self) -> np.random.Generator:
+        """Chance for views that need it. A resumed run goes on with the same numbers."""
 
     def next(self, index: Array) -> Array:
-        """The next row of each row's lane; -1 where it is not known yet, or where the lane was cut off."""
+        """The next row of each row's lane; -1 where it is not known yet, or where the lane was cut off.
+
+        A lane goes on through all of its episodes: the row after a final row is the first of the next episode.
+        """
+
+    def chain(self, index: Array, n: int) -> Array:
+        """Each row and the ``n`` rows that follow it in its lane, ``[*index.shape, n + 1]``; -1 from the unknown on."""
 
     def previous(self, index: Array) -> Array:
         """The row before in each row's lane; -1 where there is none, or where it has been overwritten."""
@@ -42,14 +61,16 @@ class Plan:
     Args:
         takes: by column of the batch, the stored column and the rows to take it from, ``[B, …]``; an axis beyond the
             first becomes an axis of the batch: time, or frames.
-        made: columns of the batch that the view has computed, ``[B, …]``.
         lowest: for each draw the lowest row that any of its values comes from, ``[B]``. If it is overwritten while the
             batch is gathered, that draw is made again.
+        made: columns of the batch that the view has computed, ``[B, …]``.
+        also: rows from which ``made`` was computed and that are not in ``takes``, ``[B, …]`` each.
     """
 
     takes: dict[str, tuple[str, Array]]
     lowest: Array
     made: Items = field(default_factory=dict)
+    also: tuple[Array, ...] = ()
 
 
 class View(abc.ABC):
@@ -65,7 +86,7 @@ class View(abc.ABC):
 
     @abc.abstractmethod
     def can_draw(self, rows: Rows, index: Array) -> Array:
-        """At which of the rows ``[n]`` a draw can begin, ``[n]`` bool.
+        """At which of the rows ``[n]`` a draw can begin, ``[n]`` bool; n may be 0.
 
         A row at which no draw can begin yet may become one later, when rows are linked to it; never the reverse, while
         the row itself and the rows before it are there.
@@ -82,5 +103,8 @@ class View(abc.ABC):
 
     @property
     def reach(self) -> int:
-        """How many later rows of the lane a draw may need, at most: by then ``can_draw`` is settled."""
+        """How many later rows of the lane a draw may need, at most.
+
+        Once this many rows follow a row, or its episode's final row does, ``can_draw`` is looked at for the last time.
+        """
         return 1

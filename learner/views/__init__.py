@@ -1,0 +1,9 @@
+"""Views: how the batches that agents draw are assembled from the rows that actors recorded.
+
+    transitions   one-step and n-step transitions            sequences    consecutive steps, for recurrent agents
+    hindsight     transitions towards goals reached later     items        self-contained items, as they are
+    episodes      the rows ahead within an episode            stacks       the rows behind, for stacks of frames
+    columns       which columns of rows a batch has
+
+A view of your own derives from ``learner.replay.view:View`` and is named by ``replay.view.target``.
+"""

@@ -1,0 +1,45 @@
+"""Which columns of rows a batch has."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from common.data import FINAL, FIRST, LANE, PRIORITY, Schema
+from common.errors import ConfigError
+
+LEFT_OUT: Final = frozenset({FIRST.name, FINAL.name, LANE.name, PRIORITY.name})
+"""Columns that say where a row belongs, not what happened there."""
+
+
+@dataclass(frozen=True)
+class StepColumns:
+    """The names of a schema's columns: the leaves of observations and actions, and what else belongs to a step."""
+
+    obs: tuple[str, ...]
+    action: tuple[str, ...]
+    extras: tuple[str, ...]
+    """Beside ``reward``, ``terminated`` and ``truncated``; ``version`` is the last one."""
+
+    @classmethod
+    def of(cls, schema: Schema) -> StepColumns:
+        """The columns of a schema of rows.
+
+        Raises:
+            ConfigError: the schema is of self-contained items, or of rows without an observation, a reward or an end.
+        """
+        obs, action = (tuple(c.name for c in schema.named(prefix)) for prefix in ("obs", "action"))
+        missing = {"reward", "terminated", "truncated"} - schema.by_name.keys()
+        if not schema.is_rows or not obs or missing:
+            names = [column.name for column in schema.columns]
+            raise ConfigError(
+                f"replay.view: expected rows with obs, reward, terminated and truncated, found the columns {names}; "
+                "self-contained items need learner.views.items:SelfContained"
+            )
+        known = {*obs, *action, "reward", "terminated", "truncated", *LEFT_OUT}
+        return cls(obs, action, tuple(c.name for c in schema.columns if c.name not in known))
+
+
+def next_name(obs: str) -> str:
+    """The column of the next observation: ``next_obs`` for ``obs``, ``next_obs/camera`` for ``obs/camera``."""
+    return f"next_{obs}"

@@ -1,0 +1,84 @@
+"""Sequences of consecutive steps, for recurrent agents."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from common.data import FIRST, Array, Schema
+from common.errors import ConfigError
+from learner.replay.view import Plan, Rows, View
+from learner.views.columns import StepColumns
+from learner.views.episodes import follow, is_final
+from learner.views.stacks import has_stack, stack
+
+
+class Sequences(View):
+    """``length`` consecutive steps of one lane, L for short.
+
+    A batch has ``obs…`` ``[B, L + 1, …]``, of which the last is the observation after the last step; the other columns
+    of the steps ``[B, L, …]``; ``mask`` ``[B, L]`` bool: a step is there; ``first`` ``[B, L + 1]`` bool: the row begins
+    an episode; and ``state…`` ``[B, …]``, the recurrent state before the first step.
+
+    A sequence begins at any step. Where the episode ends before L steps, its last observation is repeated, and ``mask``
+    is False from there on. With ``across`` the sequence goes on in the next episode of the lane instead: a final row
+    takes one place among the L, where ``mask`` is False and ``obs`` the true last observation, and ``first`` is True at
+    the row that follows.
+
+    The first ``burn_in`` steps are among the L, and ``mask`` is True for them: an agent that warms up its state takes
+    their losses out itself (R2D2, Kapturowski et al. 2019). No sequence consists of such steps alone.
+
+    Args:
+        schema: of the rows.
+        stack: frames in one observation; observations are then ``[B, L + 1, stack, *shape]``.
+        length: L, at least 1.
+        burn_in: steps for warming up the state, fewer than ``length``.
+        across: go on in the next episode.
+
+    Raises:
+        ConfigError: a value is out of range, or the schema is not of rows.
+    """
+
+    def __init__(self, schema: Schema, stack: int = 1, *, length: int, burn_in: int = 0, across: bool = False) -> None:
+        if length < 1 or not 0 <= burn_in < length:
+            raise ConfigError(
+                f"replay.view.params: expected length >= 1 and 0 <= burn_in < length, found {length} and {burn_in}"
+            )
+        columns = StepColumns.of(schema)
+        self._obs, self._stack = columns.obs, stack
+        self._state = tuple(name for name in columns.extras if name == "state" or name.startswith("state/"))
+        step = (*columns.action, "reward", "terminated", "truncated", *columns.extras)
+        self._step = tuple(name for name in step if name not in self._state)
+        self._length, self._burn_in, self._across = length, burn_in, across
+
+    @property
+    def steps(self) -> int:
+        return self._length
+
+    @property
+    def reach(self) -> int:
+        return self._length
+
+    def can_draw(self, rows: Rows, index: Array) -> Array:
+        path, final = self._follow(rows, index)
+        able: Array = (path[:, -1] >= 0) & ~final[:, 0] & ~final[:, self._burn_in : -1].all(axis=1)
+        return able if self._stack == 1 else able & has_stack(rows, index, self._stack)
+
+    def plan(self, rows: Rows, index: Array) -> Plan:
+        path, final = self._follow(rows, index)
+        frames, lowest = path, index
+        if self._stack > 1:
+            frames = stack(rows, path, self._stack)
+            lowest = frames[:, 0, 0]
+        steps = path[:, :-1]
+        takes = {name: (name, frames) for name in self._obs}
+        takes |= {name: (name, steps) for name in self._step}
+        takes |= {name: (name, index) for name in self._state}
+        made = {"mask": ~final[:, :-1], "first": rows.take(FIRST.name, path)}
+        return Plan(takes, lowest, made)
+
+    def _follow(self, rows: Rows, index: Array) -> tuple[Array, Array]:
+        """The rows of each sequence ``[B, L + 1]``, -1 from the unknown on, and which of them are final, likewise."""
+        if not self._across:
+            return follow(rows, index, self._length)
+        path = np.ascontiguousarray(rows.chain(index, self._length))
+        return path, is_final(rows, path, index)

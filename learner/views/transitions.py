@@ -1,0 +1,88 @@
+"""One-step and n-step transitions."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from common.data import FINAL, Array, Schema
+from common.errors import ConfigError
+from learner.replay.view import Plan, Rows, View
+from learner.views.columns import StepColumns, next_name
+from learner.views.episodes import follow
+from learner.views.stacks import has_stack, stack
+
+ENDS: Final = ("terminated", "truncated")
+
+
+class Transitions(View):
+    """Transitions over k steps: ``obs``, ``action``, ``reward``, ``next_obs``, ``terminated``, ``truncated``, extras.
+
+    Observations and actions of structured spaces come as ``obs/…``, ``action/…`` and ``next_obs/…``. With n > 1,
+    ``reward = r_0 + gamma r_1 + … + gamma^(k-1) r_(k-1)`` (float32), ``next_obs``, ``terminated`` and ``truncated``
+    are those of the last of the k steps, and ``discount = gamma^k`` (float32) is the factor of the value of
+    ``next_obs`` in the target. k is n, but fewer where the episode ends before; so every step of a whole episode can
+    be drawn. The action and the extras are those of the first step. Multi-step learning as in Rainbow,
+    arXiv:1710.02298.
+
+    Args:
+        schema: of the rows.
+        stack: frames in one observation; observations are then ``[B, stack, *shape]``.
+        discount_factor: gamma, between 0 and 1; only n > 1 needs it.
+        n: steps in one transition, at least 1.
+
+    Raises:
+        ConfigError: a value is out of range, or the schema is not of rows.
+    """
+
+    def __init__(self, schema: Schema, stack: int = 1, discount_factor: float | None = None, *, n: int = 1) -> None:
+        if n < 1:
+            raise ConfigError(f"replay.view.params.n: expected 1 or more, found {n}")
+        if n > 1 and (discount_factor is None or not 0 <= discount_factor <= 1):
+            raise ConfigError(
+                f"replay.view.params.n: {n} steps need an agent with a discount_factor from 0 to 1, "
+                f"found {discount_factor}"
+            )
+        self._columns, self._stack, self._n = StepColumns.of(schema), stack, n
+        self._powers = (discount_factor or 0.0) ** np.arange(n + 1)
+
+    @property
+    def reach(self) -> int:
+        return self._n
+
+    def can_draw(self, rows: Rows, index: Array) -> Array:
+        if self._n == 1:
+            able: Array = (rows.next(index) >= 0) & ~rows.take(FINAL.name, index)
+        else:
+            path, final = follow(rows, index, self._n)
+            able = (path[:, -1] >= 0) & ~final[:, 0]
+        return able if self._stack == 1 else able & has_stack(rows, index, self._stack)
+
+    def plan(self, rows: Rows, index: Array) -> Plan:
+        if self._n == 1:
+            return self._plan(rows, index, index, rows.next(index))
+        path, final = follow(rows, index, self._n)
+        is_step = ~final[:, :-1]
+        count = is_step.sum(axis=1)
+        rewards = np.where(is_step, rows.take("reward", path[:, :-1]), 0.0)
+        plan = self._plan(rows, index, path[np.arange(len(path)), count - 1], path[:, -1])
+        del plan.takes["reward"]
+        made = {
+            "reward": (rewards @ self._powers[:-1]).astype(np.float32),
+            "discount": self._powers[count].astype(np.float32),
+        }
+        return Plan(plan.takes, plan.lowest, made, also=(path,))
+
+    def _plan(self, rows: Rows, index: Array, last: Array, after: Array) -> Plan:
+        """Transitions that begin at the rows ``index``; their last steps are ``last``, and ``after`` the next rows."""
+        columns, before, lowest = self._columns, index, index
+        if self._stack > 1:
+            before, after = stack(rows, index, self._stack), stack(rows, after, self._stack)
+            lowest = before[:, 0]
+        takes = {name: (name, before) for name in columns.obs}
+        takes |= {name: (name, index) for name in (*columns.action, "reward")}
+        takes |= {next_name(name): (name, after) for name in columns.obs}
+        takes |= {name: (name, last) for name in ENDS}
+        takes |= {name: (name, index) for name in columns.extras}
+        return Plan(takes, lowest)
