@@ -1,4 +1,4 @@
-"""How old the oldest item of a replay is, from a few moments that are noted while the replay fills."""
+"""How old the oldest row of a replay is, from a few moments that are noted while the replay fills."""
 
 from __future__ import annotations
 
@@ -9,27 +9,27 @@ N_NOTES = 256
 
 
 class ItemAges:
-    """Knows when an item came. The time is too early by at most one interval between two notes.
+    """Knows when a row came. The time is too early by at most one interval between two notes.
 
     The interval is the time between two calls of ``note``, or the time in which a 256th of the replay came, if that
     time is longer.
 
     Args:
-        capacity: items kept.
-        end: items ever stored before; all of them count as if they came now.
+        capacity: rows kept.
+        end: rows ever stored before; all of them count as if they came now.
         now: seconds, on the same clock as in all later calls.
     """
 
     def __init__(self, capacity: int, end: int, now: float) -> None:
         self._grain = max(1, capacity // N_NOTES)
-        self._notes = deque([(end, now)])  # (index, time): items from this index on came at this time or later.
+        self._notes = deque([(end, now)])  # (index, time): rows from this index on came at this time or later.
 
     def __len__(self) -> int:
         """Moments kept."""
         return len(self._notes)
 
     def note(self, end: int, now: float) -> None:
-        """Note that the next item to come has absolute index ``end``, at ``now`` seconds."""
+        """Note that the next row to come has absolute index ``end``, at ``now`` seconds."""
         newest = self._notes[-1][0]
         if end == newest:
             self._notes[-1] = end, now
@@ -37,7 +37,7 @@ class ItemAges:
             self._notes.append((end, now))
 
     def came_at(self, first: int) -> float:
-        """The time in seconds at which the oldest item that is kept came; ``first`` is its absolute index."""
+        """The time in seconds at which the oldest row that is kept came; ``first`` is its absolute index."""
         while len(self._notes) > 1 and self._notes[1][0] <= first:
             self._notes.popleft()
         return self._notes[0][1]

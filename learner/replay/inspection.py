@@ -9,16 +9,17 @@ from typing import Any, Final
 import numpy as np
 from safetensors import SafetensorError, safe_open
 
-from common.data import PRIORITY, Array, Items
+from common.data import PRIORITY, Array
 from common.errors import CheckpointError
 from learner.replay.memory import ReplayMemory
-from learner.replay.quarantine import WRITERS, read_records, summarize
-from learner.replay.reader import ReplayReader
+from learner.replay.quarantine import WRITERS, read_records, summarize_row
+from learner.replay.ring import read_ring
 from learner.shared.actor_table import ActorState, map_actor_table, plain_values
 from learner.shared.control import ControlBlock
+from learner.shared.mapped import fence
 
-HISTOGRAM_ITEMS: Final = 100_000
-"""The most items that a histogram counts; in a larger replay it counts evenly spaced items."""
+HISTOGRAM_ROWS: Final = 100_000
+"""The most rows that a histogram counts; in a larger replay it counts evenly spaced rows."""
 N_BINS: Final = 20
 
 
@@ -64,18 +65,18 @@ class Inspection:
 
     def summary(self) -> dict[str, Any]:
         """Size, fill and extent, as plain values."""
-        memory, stored = self.memory, self.memory.committed
-        frames = memory.frames
+        memory = self.memory
         return {
             "capacity": memory.capacity,
-            "items": len(memory),
+            "rows": len(memory),
+            "drawable": memory.drawable,
             "fill": len(memory) / memory.capacity,
-            "stored": stored,
+            "rows_stored": memory.committed,
+            "steps_stored": memory.steps,
             "first": memory.first(),
-            "item_bytes": memory.schema.packed_row_bytes,
+            "row_bytes": memory.schema.row_bytes,
             "allocated_bytes": memory.n_bytes,
             "oldest_seconds": self._compute_age(),
-            "frames": None if frames is None else {"capacity": frames.capacity, "stored": memory.frames_stored},
         }
 
     def actors(self) -> list[dict[str, Any]]:
@@ -85,23 +86,21 @@ class Inspection:
         return [_describe_actor(row) for row in known[np.argsort(-known["items"], kind="stable")]]
 
     def newest(self, count: int) -> list[dict[str, Any]]:
-        """The newest items that are whole, newest first, each with its absolute ``index``."""
+        """The newest rows that are whole, newest first, each with its absolute ``index``.
 
-        def draw_newest(size: int) -> Items:
-            end = self.memory.committed
-            return {"index": np.arange(end - 1, end - 1 - size, -1)}
-
-        count = min(count, len(self.memory))
-        if not count:
-            return []
-        drawn, items = ReplayReader(self.memory).take(draw_newest, count)
+        A writer may overwrite rows while they are copied: rows below ``oldest`` afterwards are left out.
+        """
+        memory, end = self.memory, self.memory.committed
+        start = end - min(count, len(memory))
+        columns = {name: read_ring(ring, start, end) for name, ring in memory.columns.items()}
+        fence()
         return [
-            {"index": int(drawn["index"][i]), **{name: summarize(column[i]) for name, column in items.items()}}
-            for i in range(count)
+            {"index": row, **summarize_row(columns, row - start)}
+            for row in range(end - 1, max(start, memory.first()) - 1, -1)
         ]
 
     def quarantine(self) -> list[dict[str, Any]]:
-        """Batches that were refused and items that were found bad, newest first; see ``learner.replay.quarantine``."""
+        """Batches that were refused and rows that were found bad, newest first; see ``learner.replay.quarantine``."""
         records = [record for writer in WRITERS for record in read_records(self._shared, writer)]
         return [asdict(record) for record in sorted(records, key=lambda record: record.time, reverse=True)]
 
@@ -125,8 +124,9 @@ class Inspection:
         if column is None or column.ndim != 1:
             return None
         first, end = memory.first(), memory.committed
-        index = np.unique(np.linspace(first, end - 1, min(HISTOGRAM_ITEMS, max(0, end - first))).astype(np.int64))
+        index = np.unique(np.linspace(first, end - 1, min(HISTOGRAM_ROWS, max(0, end - first))).astype(np.int64))
         values = column[index % memory.n_slots]
+        fence()
         return values[index >= memory.first()]
 
     def _read_priorities(self) -> Array | None:

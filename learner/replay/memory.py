@@ -182,6 +182,10 @@ class ReplayMemory:
         """How many of the rows ``[first, end)`` can be drawn as steps, looking at each of them."""
         return end - first if self.links is None else self.links.count_steps(first, end)
 
+    def recount(self) -> None:
+        """Count the steps that can be drawn: a kill may have left another count in the header."""
+        self.header.drawable = self.count_drawable(self.first(), self.committed)
+
     def count_steps(self, first: int, end: int) -> int:
         """How many of the rows ``[first, end)`` are steps."""
         if self.links is None:

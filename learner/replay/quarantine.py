@@ -1,4 +1,4 @@
-"""The newest batches that were refused and items that were found bad, for people to inspect.
+"""The newest batches that were refused and rows that were found bad, for people to inspect.
 
 Ingest and trainer each have a file of their own in ``shared/``, so no file has two writers. A file holds
 ``MAX_RECORDS`` records of ``MAX_VALUE_BYTES`` and a few hundred bytes each, and is written whole, once in
@@ -37,17 +37,17 @@ SHORT: Final = 8
 
 @dataclass(frozen=True)
 class Record:
-    """One batch that was refused, or one item that is suspected. A field is None if it is unknown or does not apply."""
+    """One batch that was refused, or one row of the replay that is suspected. A field is None if it is unknown or does not apply."""
 
     reason: str
-    """Why a batch was refused, see ``RefusedError.reason``; ``found bad`` or ``drawn before opt raised`` of items."""
+    """Why a batch was refused, see ``RefusedError.reason``; ``found bad`` or ``drawn before opt raised`` of rows."""
     message: str
     actor_id: int | None = None
     host: str | None = None
     incarnation: str | None = None
     """16 hexadecimal digits."""
     seq: int | None = None
-    item: int | None = None
+    index: int | None = None
     """Absolute index in the replay."""
     column: str | None = None
     expected: str | None = None
@@ -55,7 +55,7 @@ class Record:
     row: int | None = None
     """The first bad row of the batch."""
     values: Mapping[str, Any] = field(default_factory=dict)
-    """The values of that row or item, by column; see ``summarize``."""
+    """The values of that row, by column; see ``summarize``."""
     writer: str = ""
     time: float = 0.0
     """Unix seconds."""

@@ -1,10 +1,11 @@
-"""After a power cut: finding the items of a replay that are whole, and going on with them.
+"""After a power cut: finding the rows of a replay that are whole, and going on with them.
 
 Pages reach the disk in any order, so after another boot of the host any row may be old, new or torn, and so may be
 header, cursors and records. Bytes that a checkpoint has synced are there, unless a later batch has begun to overwrite
 them. So every batch of which the log has a whole record is compared with its checksum. Batches that follow one another
 and are all whole form a stretch; the replay goes on with the stretch that holds the last batch of the newest
-checkpoint, or with the longest stretch where that batch has been overwritten. All other items are given up.
+checkpoint, or with the longest stretch where that batch has been overwritten. All other rows are given up. The links of the rows that stay are computed anew, see
+``learner.replay.links``.
 
 The watermark in each checkpoint says which batch was the last: see ``Watermark``.
 """
@@ -23,8 +24,8 @@ from learner.replay.memory import ReplayMemory
 from learner.shared.mapped import fence, holding_alone
 
 log = logging.getLogger(__name__)
-Cursor = tuple[int, int, int, int]
-"""Incarnation, its highest seq that is stored, and where items and frames ended with that batch."""
+Cursor = tuple[int, int, int]
+"""Incarnation, its highest seq that is stored, and where rows ended with that batch."""
 _TRIES: Final = 8
 
 
@@ -32,27 +33,27 @@ _TRIES: Final = 8
 class Watermark:
     """The extent of a replay at one moment between two batches.
 
-    A checkpoint takes the watermark first, then syncs the replay, and then keeps the watermark. So all items below the
-    watermark are on disk: after a power cut a run loses none of them, except items that were overwritten since.
+    A checkpoint takes the watermark first, then syncs the replay, and then keeps the watermark. So all rows below the
+    watermark are on disk: after a power cut a run loses none of them, except rows that were overwritten since.
 
     Args:
-        oldest: absolute index of the oldest item.
-        committed: items ever stored.
-        frames_end: frames ever stored.
+        oldest: absolute index of the oldest row.
+        committed: rows ever stored.
+        steps: steps ever stored.
         batches: batches ever stored.
         cursors: of all actor processes that had stored a batch.
     """
 
     oldest: int
     committed: int
-    frames_end: int
+    steps: int
     batches: int
     cursors: list[Cursor]
 
     @classmethod
     def of_nothing(cls, memory: ReplayMemory) -> Watermark:
         """The watermark of a replay before its first batch."""
-        return cls(memory.began, memory.began, 0, 0, [])
+        return cls(memory.began, memory.began, memory.steps_began, 0, [])
 
     @classmethod
     def of(cls, memory: ReplayMemory) -> Watermark:
@@ -88,8 +89,8 @@ class Watermark:
         last = recent[-1]
         if None in recent or last is None:
             return None
-        cursors |= {b.incarnation: (b.incarnation, b.seq, b.end, b.frames_end) for b in recent if b and b.incarnation}
-        return cls(oldest, last.end, last.frames_end, number, list(cursors.values()))
+        cursors |= {b.incarnation: (b.incarnation, b.seq, b.end) for b in recent if b and b.incarnation}
+        return cls(oldest, last.end, last.steps_end, number, list(cursors.values()))
 
     def to_json(self) -> str:
         """As text for a file."""
@@ -107,12 +108,12 @@ class Watermark:
 
 
 def _as_cursor(values: list[int]) -> Cursor:
-    incarnation, seq, end, frames_end = values
-    return incarnation, seq, end, frames_end
+    incarnation, seq, end = values[:3]
+    return incarnation, seq, end
 
 
 def make_whole(memory: ReplayMemory, find_watermark: Callable[[], Watermark | None]) -> None:
-    """Give up the items that a power cut may have damaged, so that a resumed run can draw from all that are left.
+    """Give up the rows that a power cut may have damaged, so that a resumed run can draw from all that are left.
 
     No checksum is compared if the host has not been restarted since the last write and no file contradicts another.
     After a kill in the middle, the next call ends with the same files.
@@ -127,6 +128,7 @@ def make_whole(memory: ReplayMemory, find_watermark: Callable[[], Watermark | No
     problem = memory.find_problem()
     if problem is None and memory.is_settled():
         memory.settle()
+        memory.recount()
         return
     cause = f"its files contradict one another ({problem})" if memory.is_settled() else "the host was started anew"
     with holding_alone(memory.directory.parent):
@@ -140,16 +142,23 @@ def make_whole(memory: ReplayMemory, find_watermark: Callable[[], Watermark | No
 
 
 def find_whole_bounds(memory: ReplayMemory) -> tuple[int, int]:
-    """First and end of the absolute indices of items that are whole, in files that are only read and not written."""
-    if memory.is_settled() or not memory.log.length:
+    """First and end of the absolute indices of rows that are whole, in files that are only read and not written.
+
+    If a power cut may have damaged the links, those of the rows that are whole are computed anew, in this process only.
+    """
+    if memory.is_settled():
         return memory.first(), memory.committed
     nothing = Watermark.of_nothing(memory)
     kept = choose_stretch(find_stretches(memory, memory.log.read_all(), nothing), nothing)
-    return (max(memory.first(), kept[0].start), min(memory.committed, kept[-1].end)) if kept else (0, 0)
+    first, end = (max(memory.first(), kept[0].start), min(memory.committed, kept[-1].end)) if kept else (0, 0)
+    if memory.links is not None:
+        memory.links.use_private_next()
+        memory.links.rebuild(first, end)
+    return first, end
 
 
 def find_stretches(memory: ReplayMemory, records: Iterable[Batch], watermark: Watermark) -> list[list[Batch]]:
-    """The stretches of batches that follow one another and are whole, with all frames to which their rows refer.
+    """The stretches of batches that follow one another and are whole.
 
     Args:
         memory: holds the batches.
@@ -163,8 +172,7 @@ def find_stretches(memory: ReplayMemory, records: Iterable[Batch], watermark: Wa
         if not (stretches and stretches[-1][-1].is_followed_by(batch)):
             stretches.append([])
         stretches[-1].append(batch)
-    with_frames = ([b for b in stretch if b.frames_start - b.back >= stretch[0].frames_start] for stretch in stretches)
-    return [stretch for stretch in with_frames if stretch]
+    return stretches
 
 
 def choose_stretch(stretches: list[list[Batch]], watermark: Watermark) -> list[Batch]:
@@ -185,40 +193,31 @@ def _keep_only(memory: ReplayMemory, kept: list[Batch], records: list[Batch], wa
     header.boot = 0
     fence()
     if kept:
-        number, end, frames_end = kept[-1].number + 1, kept[-1].end, kept[-1].frames_end
+        number, end, steps = kept[-1].number + 1, kept[-1].end, kept[-1].steps_end
     else:
-        number, end, frames_end = watermark.batches, watermark.committed, watermark.frames_end
+        number, end, steps = watermark.batches, watermark.committed, watermark.steps
     _set_cursors(memory, _merge_cursors(memory, [b for b in records if b.number < number], watermark.cursors, end))
     if not kept:  # The log always has a last batch; here it is a batch without rows.
-        kept = [Batch(number, end, 0, 0, frames_end, 0, 0, 0, 0)]
+        kept = [Batch(number, end, 0, steps, incarnation=0, seq=0, follows=1, checksum=0)]
         memory.log.write(kept[0])
         number += 1
-    memory.log.keep(0, number)  # Earlier records stay: batches that are kept refer to their frames.
-    header.oldest, header.intact = _find_oldest_and_intact(memory, kept[0].start, end, frames_end)
-    header.committed, header.frames_end, header.batches = end, frames_end, number
+    memory.log.keep(0, number)
+    header.oldest, header.intact = (max(kept[0].start, end - room) for room in (memory.capacity, memory.n_slots))
+    header.committed, header.steps, header.batches = end, steps, number
+    if memory.links is not None:
+        memory.links.rebuild(int(header.intact), end)
+    memory.recount()
     memory.sync()
     memory.settle()
-
-
-def _find_oldest_and_intact(memory: ReplayMemory, first: int, end: int, frames_end: int) -> tuple[int, int]:
-    """The oldest item that counts and the oldest that is intact, among items ``[first, end)`` that are whole."""
-    oldest, intact = max(first, end - memory.capacity), max(first, end - memory.n_slots)
-    frames = memory.frames
-    if frames is None:
-        return oldest, intact
-    return (
-        frames.find_row_since(frames_end - frames.capacity, oldest, end),
-        frames.find_row_since(frames_end - len(frames.frames), intact, end),
-    )
 
 
 def _merge_cursors(memory: ReplayMemory, records: list[Batch], synced: list[Cursor], end: int) -> dict[int, Cursor]:
     """The highest cursor of each incarnation in table, log and watermark; cursors beyond ``end`` do not count."""
     merged: dict[int, Cursor] = {}
-    table = [tuple(row) for row in memory.cursors[memory.cursors["seq"] > 0].tolist()]
-    logged = [(b.incarnation, b.seq, b.end, b.frames_end) for b in records if b.incarnation]
+    table = [_as_cursor(row) for row in memory.cursors[memory.cursors["seq"] > 0].tolist()]
+    logged = [(b.incarnation, b.seq, b.end) for b in records if b.incarnation]
     for cursor in (*table, *synced, *logged):
-        incarnation, seq, cursor_end, _ = cursor
+        incarnation, seq, cursor_end = cursor
         if 0 <= cursor_end <= end and seq > merged.get(incarnation, (0, 0))[1]:
             merged[incarnation] = cursor
     newest = sorted(merged.values(), key=lambda cursor: -cursor[2])[: len(memory.cursors)]
@@ -229,29 +228,29 @@ def _set_cursors(memory: ReplayMemory, cursors: dict[int, Cursor]) -> None:
     """Write each cursor into the slot that its incarnation has, or into a free one; clear the slots of all others."""
     table, left = memory.cursors, dict(cursors)
     for slot in (table["incarnation"] != 0).nonzero()[0]:
-        table[slot] = left.pop(int(table["incarnation"][slot]), (0, 0, 0, 0))
+        table[slot] = *left.pop(int(table["incarnation"][slot]), (0, 0, 0)), 0
     free = (table["incarnation"] == 0).nonzero()[0]
     for slot, cursor in zip(free, left.values(), strict=False):
-        table[slot] = cursor
+        table[slot] = *cursor, 0
 
 
 def _report(memory: ReplayMemory, synced_oldest: int, known_end: int, cause: str) -> None:
-    """Log how many items are left and how many are lost.
+    """Log how many rows are left and how many are lost.
 
     Args:
         memory: as it is now.
-        synced_oldest: the oldest item at the last checkpoint; items from there on, as many as there is room for, were
+        synced_oldest: the oldest row at the last checkpoint; rows from there on, as many as there is room for, were
             there before the power cut.
         known_end: the highest absolute index that watermark or log know of.
-        cause: why items were compared.
+        cause: why rows were compared.
     """
     first, end = memory.first(), memory.committed
     n_old = max(0, first - max(synced_oldest, end - memory.capacity))
     if end == known_end and not n_old:
-        log.info("%s: %s; all %d items are whole", memory.directory, cause, len(memory))
+        log.info("%s: %s; all %d rows are whole", memory.directory, cause, len(memory))
     else:
         log.warning(
-            "%s: %s; %d items are whole and stay, from index %d on. Lost are %d before them, which were being "
+            "%s: %s; %d rows are whole and stay, from index %d on. Lost are %d before them, which were being "
             "overwritten, and those from index %d on, at least %d",
             *(memory.directory, cause, len(memory), first, n_old, end, known_end - end),
         )

@@ -193,7 +193,7 @@ class ReplayWriter:
         memory, end = self._memory, self._memory.committed
         if memory.links is not None:
             memory.links.cut(int(self._header.intact), end)
-        self._header.drawable = memory.count_drawable(memory.first(), end)
+        memory.recount()
         self._ends = self._find_ends() if memory.links is not None else {}
 
     def _find_ends(self) -> dict[int, LaneEnds]:
