@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -52,6 +55,26 @@ def floor_server() -> Iterator[Floor]:
         assert server.stdout is not None
         # Popen closes its standard input at the end of the block; the server ends when it reads that.
         yield Floor(f"127.0.0.1:{server.stdout.readline().strip()}", server.pid)
+
+
+def floor_rate(message_bytes: int, window: int, seconds: float = 3.0) -> float:
+    """Messages per second to a floor server of its own, with at most ``window`` unacknowledged at a time."""
+    with floor_server() as floor, grpc.insecure_channel(floor.address) as channel:
+        free, payload, sent = threading.Semaphore(window), os.urandom(message_bytes), 0
+        end = time.perf_counter() + seconds
+
+        def messages() -> Iterator[bytes]:
+            nonlocal sent
+            while time.perf_counter() < end:
+                free.acquire(timeout=5)
+                sent += 1
+                yield payload
+
+        started = time.perf_counter()
+        push: grpc.StreamStreamMultiCallable[bytes, bytes] = channel.stream_stream(METHOD)
+        for _ in push(messages()):
+            free.release()
+        return sent / (time.perf_counter() - started)
 
 
 async def serve() -> None:

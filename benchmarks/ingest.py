@@ -10,16 +10,13 @@ from __future__ import annotations
 
 import argparse
 import tempfile
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import grpc
-
 from benchmarks.client import Client
-from benchmarks.floor import METHOD, floor_server
+from benchmarks.floor import floor_rate
 from benchmarks.report import cpu_seconds, median, report, run_as_actors_do
 from benchmarks.screens import life
 from common.config.run_config import load_config
@@ -80,26 +77,6 @@ def push_rate(server: LearnerServer, rows_per_push: int) -> float:
     return pushes * rows_per_push / (time.perf_counter() - started)
 
 
-def floor_rate(message_bytes: int) -> float:
-    """Messages per second to the floor server, with as many unacknowledged at a time as ``push_rate`` has."""
-    with floor_server() as floor, grpc.insecure_channel(floor.address) as channel:
-        free, payload, sent = threading.Semaphore(WINDOW), bytes(message_bytes), 0
-        end = time.perf_counter() + SECONDS
-
-        def messages() -> Iterator[bytes]:
-            nonlocal sent
-            while time.perf_counter() < end:
-                free.acquire(timeout=5)
-                sent += 1
-                yield payload
-
-        started = time.perf_counter()
-        push: grpc.StreamStreamMultiCallable[bytes, bytes] = channel.stream_stream(METHOD)
-        for _ in push(messages()):
-            free.release()
-        return sent / (time.perf_counter() - started)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser("benchmarks.ingest", description=__doc__)
     parser.add_argument("--kind", choices=KINDS, default="cartpole")
@@ -117,7 +94,7 @@ def main() -> None:
             encrypted = median(lambda server=server, n=rows_per_push: push_rate(server, n))  # type: ignore[misc]
         payload = encode(schema, life(schema, batch), batch)
         size = len(compress(payload) if schema.frame else payload)
-        floor = median(lambda size=size: floor_rate(size))  # type: ignore[misc]
+        floor = median(lambda size=size: floor_rate(size, WINDOW))  # type: ignore[misc]
         rows.append(
             {
                 "batch": batch,
