@@ -21,7 +21,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from common.data import FINAL, FIRST, LANE, Array, Column, Items
-from learner.replay.ring import map_ring, MapFile
+from learner.replay.ring import MapFile, map_ring
 
 OFFSET: Final = Column("offset", "<u4")
 CHUNK: Final = 1 << 18
@@ -47,7 +47,26 @@ class BatchLinks(NamedTuple):
     lanes: Array
     """The lanes that the batch has rows of, ``[m]``, each once."""
     last: Array
-    """Position of each such lane's last row in the batch, ``[m]`` int64."""
+    """Position of each of these lanes' last row in the batch, ``[m]`` int64."""
+
+    @classmethod
+    def of(cls, previous: Array, first: Array, start: int, oldest: int) -> BatchLinks:
+        """The links of a batch of which ``previous`` is known; it names no lanes.
+
+        Args:
+            previous: ``[n]`` uint32.
+            first: which rows begin an episode, ``[n]`` bool.
+            start: absolute index of the batch's first row.
+            oldest: earlier rows below this index are not linked to.
+        """
+        rows = np.arange(start, start + len(previous))
+        before = rows - previous
+        kept = np.where(before >= oldest, previous, np.uint32(0))
+        following = np.zeros_like(kept)
+        within, earlier = (kept != 0) & (before >= start), (kept != 0) & (before < start)
+        following[before[within] - start] = kept[within]
+        new_steps = int(np.count_nonzero((kept != 0) > first))
+        return cls(kept, following, before[earlier], kept[earlier], new_steps, *np.empty((2, 0), np.int64))
 
 
 class Links:
@@ -130,7 +149,7 @@ class LaneEnds:
         return len(self._rows)
 
     def set(self, lanes: Array, rows: Array, final: Array) -> None:
-        """Note the absolute indices of rows and whether these are final, all ``[m]``; of a lane, the last one counts."""
+        """Note the absolute indices of rows and whether these are final, all ``[m]``: of each lane the last counts."""
         self._make_room(lanes)
         self._rows[lanes], self._final[lanes] = rows, final
 

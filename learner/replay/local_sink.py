@@ -28,6 +28,10 @@ class LocalSink:
         self._writer = ReplayWriter(memory)
         self._seq = self._writer.last_seq(incarnation)
 
+    def takes(self, rows: int) -> bool:  # noqa: ARG002 - as in ItemSink
+        """Whether rows are to be pushed as soon as there are so many: always."""
+        return True
+
     def push(self, items: Items) -> None:
         """Store rows, or self-contained items; none are stored if there are none.
 

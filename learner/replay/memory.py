@@ -133,6 +133,9 @@ class ReplayMemory:
         """The ring of each column, ``[n_slots, *shape]``."""
         self.links = Links(mapped, directory, self.columns, self.n_slots) if self.schema.is_rows else None
         """None for self-contained items."""
+        before = [self.links.previous] if self.links is not None else []
+        self.rings = [*self.columns.values(), *before]
+        """All rings whose values belong to a batch and never change: columns, and the links to earlier rows."""
         self.log = BatchLog(mapped(directory / "batches", RECORD.itemsize * choose_length(self.n_slots)))
 
     @classmethod
@@ -148,12 +151,7 @@ class ReplayMemory:
     @property
     def n_bytes(self) -> int:
         """Bytes allocated for rows and their links."""
-        return sum(ring.nbytes for ring in self._rings()) + (self.links.next.nbytes if self.links is not None else 0)
-
-    def _rings(self) -> list[Array]:
-        """All rings whose values a batch writes once: columns, and the links to earlier rows."""
-        links = [self.links.previous] if self.links is not None else []
-        return [*self.columns.values(), *links]
+        return sum(ring.nbytes for ring in self.rings) + (self.links.next.nbytes if self.links is not None else 0)
 
     @property
     def committed(self) -> int:
@@ -252,7 +250,7 @@ class ReplayMemory:
 
     def compute_checksum(self, batch: Batch) -> int:
         """The checksum of the bytes that now lie where a batch was stored."""
-        return compute_checksum(read_ring(ring, batch.start, batch.end) for ring in self._rings())
+        return compute_checksum(read_ring(ring, batch.start, batch.end) for ring in self.rings)
 
     def is_settled(self) -> bool:
         """Whether no write can be missing: the files were closed, or written in the present boot of the host."""

@@ -37,7 +37,10 @@ SHORT: Final = 8
 
 @dataclass(frozen=True)
 class Record:
-    """One batch that was refused, or one row of the replay that is suspected. A field is None if it is unknown or does not apply."""
+    """One batch that was refused, or one row of the replay that is suspected.
+
+    A field is None if it is unknown or does not apply.
+    """
 
     reason: str
     """Why a batch was refused, see ``RefusedError.reason``; ``found bad`` or ``drawn before opt raised`` of rows."""

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from common.data import Array, Column
+from common.data import Array
 from common.errors import BadValue
 from common.process.clocks import Deadline
 from learner.replay.memory import ReplayMemory
@@ -123,9 +123,7 @@ def _find_bad_rows(memory: ReplayMemory, rules: ValueRules) -> Iterator[BadRow]:
             log.info("looking for values that are refused: %d of %d rows", stop - first, end - first)
 
 
-def _make_record(
-    memory: ReplayMemory, row: int, incarnation: int, actor: tuple[int, str] | None, **why: Any
-) -> Record:
+def _make_record(memory: ReplayMemory, row: int, incarnation: int, actor: tuple[int, str] | None, **why: Any) -> Record:
     """The record of a row for the quarantine; ``why`` has the fields of ``Record`` that say why it is there."""
     columns = {name: read_ring(ring, row, row + 1) for name, ring in memory.columns.items()}
     return Record(

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from common.data import FINAL, LANE, Array, Items
+from common.data import FINAL, FIRST, LANE, Array, Items
 from common.errors import CrossborderError
 from learner.replay.batch_log import Batch, compute_checksum
 from learner.replay.links import MAX_LANES, BatchLinks, LaneEnds
@@ -60,19 +60,35 @@ class ReplayWriter:
         Raises:
             CursorsFullError: nothing was stored, see ``require_cursor``.
         """
+        self._begin_batch(rows, incarnation)
+        if self._memory.links is None:
+            self._store(items, rows, incarnation, seq, follows=follows)
+            return
+        start, ends = self._memory.committed, self._use_ends(incarnation, follows=follows)
+        links = ends.link(items, rows, start, self._find_oldest(start + rows))
+        self._store(items, rows, incarnation, seq, links, follows=follows)
+        ends.set(links.lanes, start + links.last, items[FINAL.name][links.last])
+
+    def copy(self, items: Items, previous: Array | None, batch: Batch) -> None:
+        """Store a batch of another replay under the same absolute indices, with the same links.
+
+        Args:
+            items: ``[rows, *shape]``.
+            previous: the links to earlier rows there, ``[rows]`` uint32; None for self-contained items.
+            batch: its record there; number, steps and checksum do not matter.
+        """
+        self._begin_batch(batch.rows, batch.incarnation)
+        links = None
+        if previous is not None:
+            oldest = self._find_oldest(batch.end)
+            links = BatchLinks.of(previous, items[FIRST.name], batch.start, oldest)
+        self._store(items, batch.rows, batch.incarnation, batch.seq, links, follows=bool(batch.follows))
+
+    def _begin_batch(self, rows: int, incarnation: int) -> None:
         memory = self._memory
         assert 1 <= rows <= memory.max_rows, f"{rows} rows in a batch of 1 to {memory.max_rows}"
         if incarnation not in self._slots:
             self._take_slot(incarnation)
-        start = memory.committed
-        if memory.links is None:
-            self._store(items, rows, incarnation, seq, None, new_steps=rows, steps=rows)
-            return
-        ends = self._use_ends(incarnation, follows=follows)
-        links = ends.link(items, rows, start, max(memory.first(), start + rows - memory.capacity))
-        steps = rows - int(np.count_nonzero(items[FINAL.name]))
-        self._store(items, rows, incarnation, seq, links, new_steps=links.new_steps, steps=steps, follows=follows)
-        ends.set(links.lanes, start + links.last, items[FINAL.name][links.last])
 
     def _store(
         self,
@@ -80,10 +96,8 @@ class ReplayWriter:
         rows: int,
         incarnation: int,
         seq: int,
-        links: BatchLinks | None,
+        links: BatchLinks | None = None,
         *,
-        new_steps: int,
-        steps: int,
         follows: bool = True,
     ) -> None:
         memory, header = self._memory, self._header
@@ -92,16 +106,17 @@ class ReplayWriter:
         # raised above them first. The reader looks at ``oldest`` after it has gathered, and redraws the rows below it.
         self._give_up(start + rows)
         fence()
-        columns = [np.ascontiguousarray(items[name], ring.dtype) for name, ring in memory.columns.items()]
-        for ring, column in zip(memory.columns.values(), columns, strict=True):
-            write_ring(ring, column, start)
+        stored = [np.ascontiguousarray(items[name], ring.dtype) for name, ring in memory.columns.items()]
+        if links is not None:
+            stored.append(links.previous)
+        for ring, values in zip(memory.rings, stored, strict=True):
+            write_ring(ring, values, start)
+        new_steps = steps = rows
         if links is not None and memory.links is not None:
-            write_ring(memory.links.previous, links.previous, start)
             write_ring(memory.links.next, links.next, start)
-            columns.append(links.previous)
-        number = int(header.batches)
-        checksum = compute_checksum(columns)
-        batch = Batch(number, start, rows, memory.steps + steps, incarnation, seq, int(follows), checksum)
+            new_steps, steps = links.new_steps, rows - int(np.count_nonzero(items[FINAL.name]))
+        number, steps_end = int(header.batches), memory.steps + steps
+        batch = Batch(number, start, rows, steps_end, incarnation, seq, int(follows), compute_checksum(stored))
         memory.log.write(batch)
         fence()
         # With this word the batch counts. Killed before it, the actor sends the batch again and it is stored here;
@@ -132,16 +147,18 @@ class ReplayWriter:
         slots = *np.flatnonzero(incarnations == last.incarnation), *np.flatnonzero(incarnations == 0)
         self._finish(last, int(slots[0]), memory.drawable)  # There is a slot: it was freed before the batch was stored.
 
+    def _find_oldest(self, end: int) -> int:
+        """The oldest row that counts once rows up to ``end`` are stored."""
+        return max(self._memory.first(), end - self._memory.capacity)
+
     def _give_up(self, end: int) -> None:
-        """Raise ``oldest`` and ``intact`` above the rows that are overwritten by rows up to ``end``."""
+        """Raise ``oldest`` and ``intact`` above the rows that no longer count once rows up to ``end`` are stored."""
         memory, header = self._memory, self._header
-        oldest, first = end - memory.capacity, memory.first()
+        first, oldest = memory.first(), self._find_oldest(end)
         if oldest > first:
             header.drawable = memory.drawable - memory.count_drawable(first, oldest)
             header.oldest = oldest
-        intact = end - memory.n_slots
-        if intact > header.intact:
-            header.intact = intact
+        header.intact = max(header.intact, end - memory.n_slots)
 
     def mark(self) -> dict[str, Any]:
         """Where the replay ends now, as plain values, for ``roll_back``."""

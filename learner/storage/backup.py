@@ -1,6 +1,6 @@
 """A copy of a run's directory from which the run can be resumed, made while a learner uses it or afterwards.
 
-Checkpoints are copied first and the replay last, since a resumed run keeps items that came after its checkpoint.
+Checkpoints are copied first and the replay last, since a resumed run keeps rows that came after its checkpoint.
 Nothing in the run's own directory is written or locked.
 """
 
@@ -8,36 +8,37 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Final
 
-import numpy as np
-
 from common.errors import RunDirectoryError
+from learner.replay.batch_log import Batch
 from learner.replay.memory import ReplayMemory
-from learner.replay.reader import ReplayReader
+from learner.replay.recovery import find_whole_bounds
+from learner.replay.ring import read_ring
 from learner.replay.writer import ReplayWriter
 from learner.shared.durable import removing_unfinished, sync
+from learner.shared.mapped import fence
 from learner.storage.rundir import list_states, read_identity
 from learner.storage.training_state import read_newest_state
 
 ROWS: Final = 1024
-"""Items that are copied at a time."""
+"""Rows that are copied at a time, at most."""
 TRIES: Final = 10
 """The copy of a directory is tried this many times, since the learner may replace the directory meanwhile."""
-_COPIED: Final = 2
-"""The incarnation of copied items. No actor has it, and no process that stores its own items."""
+_UNKNOWN: Final = 2**64 - 1
+"""Stands for the incarnation of rows of which it is not known. Actors draw theirs at random from all 64-bit numbers."""
 
 
 @dataclass(frozen=True)
 class Backup:
-    """The opt step of a backup's checkpoint, and the number of items in its replay."""
+    """The opt step of a backup's checkpoint, and the number of rows in its replay."""
 
     opt_steps: int
-    items: int
+    rows: int
 
 
 def back_up(run: Path, to: Path) -> Backup:
@@ -58,7 +59,7 @@ def back_up(run: Path, to: Path) -> Backup:
             shutil.rmtree(draft, ignore_errors=True)
             draft.mkdir(parents=True, mode=0o700)
             opt_steps = _copy_files(run, draft)
-            items = _copy_replay(run / "shared" / "replay", draft / "shared" / "replay")
+            rows = _copy_replay(run / "shared" / "replay", draft / "shared" / "replay")
             (draft / "lock").touch(0o600)
             for path in draft.rglob("*"):
                 sync(path)
@@ -66,7 +67,7 @@ def back_up(run: Path, to: Path) -> Backup:
             sync(to.parent)
     except OSError as error:
         raise RunDirectoryError(f"{to}: {run} cannot be copied there: {error}") from error
-    return Backup(opt_steps, items)
+    return Backup(opt_steps, rows)
 
 
 def _copy_files(run: Path, to: Path) -> int:
@@ -109,37 +110,67 @@ def _copy_newest(candidates: Callable[[], Iterable[Path]], to: Path) -> None:
 
 
 def _copy_replay(source: Path, to: Path) -> int:
-    """Copy the items that are whole, in order and under their own indices; return their number.
+    """Copy the rows that are whole, in order, with their links and under their own indices; return their number.
 
-    Where actors overwrite the oldest items before they are copied, the copy begins anew with later items.
+    Where actors overwrite the oldest rows before they are copied, the copy begins anew with later rows.
     """
     memory, later = ReplayMemory.open_saved(source), 0
     while True:
-        begin, end = min(memory.first() + later, memory.committed), memory.committed
+        first, end = find_whole_bounds(memory)
+        begin = min(first + later, end)
+        batches = list(_list_batches(memory, begin, end))
+        steps = batches[-1].steps_end if batches else memory.steps
         to.parent.mkdir(mode=0o700, exist_ok=True)
         copy = ReplayMemory(
             to,
             memory.schema,
             memory.capacity,
             create=True,
-            frame_capacity=memory.frames.capacity if memory.frames is not None else 0,
             slack=memory.slack,
             began=begin,
+            steps_began=steps - memory.count_steps(begin, end),
         )
-        if _copy_items(memory, copy, begin, end):
+        if _copy_batches(memory, copy, batches):
             copy.close()  # Any host can open a closed replay without comparing checksums.
             return len(copy)
         shutil.rmtree(to)
         later = max(ROWS, 2 * later)
 
 
-def _copy_items(memory: ReplayMemory, copy: ReplayMemory, begin: int, end: int) -> bool:
-    """Copy the items with absolute indices in ``[begin, end)``; False if one of them was overwritten meanwhile."""
-    reader, writer, rows = ReplayReader(memory), ReplayWriter(copy), min(ROWS, copy.max_rows)
-    for seq, start in enumerate(range(begin, end, rows), start=1):
-        index = np.arange(start, min(start + rows, end))
-        items = reader.read(index)
-        if items is None:
+def _list_batches(memory: ReplayMemory, begin: int, end: int) -> Iterator[Batch]:
+    """Batches that hold the rows ``[begin, end)``. Batches of one actor that follow one another are joined."""
+    joined = Batch(0, begin, 0, 0, _UNKNOWN, seq=1, follows=1, checksum=0)
+    for found in memory.log.read_all():
+        if not begin < found.end <= end:
+            continue
+        if found.start > joined.end:  # The log has lost the records of the rows before.
+            yield from _split(joined._replace(rows=found.start - joined.start))
+            joined = joined._replace(start=found.start, rows=0)
+        batch = found._replace(start=joined.end, rows=found.end - joined.end)
+        is_same = batch.incarnation == joined.incarnation and batch.follows
+        if is_same and joined.rows + batch.rows <= min(ROWS, memory.capacity):
+            joined = batch._replace(start=joined.start, rows=joined.rows + batch.rows, follows=joined.follows)
+        else:
+            yield from _split(joined)
+            joined = batch
+    yield from _split(joined)
+
+
+def _split(batch: Batch) -> Iterator[Batch]:
+    """The same rows in batches of ``ROWS`` rows at most."""
+    for start in range(batch.start, batch.end, ROWS):
+        rows = min(ROWS, batch.end - start)
+        yield batch._replace(start=start, rows=rows, follows=batch.follows if start == batch.start else 1)
+
+
+def _copy_batches(memory: ReplayMemory, copy: ReplayMemory, batches: Iterable[Batch]) -> bool:
+    """Copy the rows of these batches; False if one of them was overwritten meanwhile."""
+    writer, links = ReplayWriter(copy), memory.links
+    for batch in batches:
+        items = {name: read_ring(ring, batch.start, batch.end) for name, ring in memory.columns.items()}
+        previous = read_ring(links.previous, batch.start, batch.end) if links is not None else None
+        fence()
+        if batch.start < memory.first():
             return False
-        writer.append(items, len(index), incarnation=_COPIED, seq=seq)
+        writer.copy(items, previous, batch)
     return True

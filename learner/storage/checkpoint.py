@@ -22,7 +22,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
-from common.config.run_config import ActorConfig, EvaluatorConfig
+from common.config.run_config import ActorConfig
 from common.errors import CheckpointError
 from common.hints import nearest_path
 from common.interfaces import Agent
@@ -70,14 +70,12 @@ class Checkpoints:
         directory: of the run.
         config: names the parts from which ``load_agent`` builds the agent; written with every policy.
         run_id: written with every policy.
-        evaluator: scores the run's policies; written with every policy, for ``policy-eval``.
         guard: called before each write; raises a CheckpointError if the directory is no longer the run's.
     """
 
     directory: Path
     config: ActorConfig
     run_id: str
-    evaluator: EvaluatorConfig | None = None
     counts: SaveCounts = field(default_factory=SaveCounts)
     guard: Callable[[], None] | None = None
 
@@ -105,9 +103,7 @@ class Checkpoints:
             save_file(
                 {k: v.detach().cpu().contiguous() for k, v in agent.save_params().items()}, draft / "model.safetensors"
             )
-            evaluator = {"evaluator": self.evaluator.model_dump(mode="json")} if self.evaluator else {}
-            config = self.config.model_dump(mode="json")
-            _write_meta(draft, {"run_id": self.run_id, **meta, **evaluator, "config": config})
+            _write_meta(draft, {"run_id": self.run_id, **meta, "config": self.config.model_dump(mode="json")})
         return draft
 
     def keep(self, draft: Path, name: str, **meta: Any) -> Path:
@@ -172,6 +168,11 @@ def load_params(directory: Path) -> tuple[dict[str, torch.Tensor], dict[str, Any
         raise CheckpointError(f"{directory}: no readable checkpoint: {error}{nearest_path(directory)}") from error
 
 
+def _without_processor(config: dict[str, Any]) -> dict[str, Any]:
+    """The configuration without its step processor, which a policy does not need and release 0.1 had of other kinds."""
+    return {key: value for key, value in config.items() if key != "step_processor"}
+
+
 def load_agent(directory: Path) -> tuple[Agent, ActorConfig, dict[str, Any]]:
     """Build the agent of a policy, in eval mode, with the configuration and meta data it was saved with.
 
@@ -181,9 +182,8 @@ def load_agent(directory: Path) -> tuple[Agent, ActorConfig, dict[str, Any]]:
     if not directory.exists() and old_of(directory).exists():
         directory = old_of(directory)
     params, meta = load_params(directory)
-    config = validate(ActorConfig, meta.pop("config"))
-    parts = build_parts(config, seed=0)
-    parts.close()
+    config = validate(ActorConfig, _without_processor(meta.pop("config")))
+    parts = build_parts(config, seed=0, n_envs=0)
     parts.agent.load_params(params)
     parts.agent.eval()
     return parts.agent, config, meta

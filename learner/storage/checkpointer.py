@@ -43,8 +43,8 @@ class Checkpointer:
         device: the agent learns on it.
         newest: the moment of the newest checkpoint there is; the next one needs another opt step.
         seconds: between two checkpoints; None takes one only when training ends.
-        items: a checkpoint is also due after this many new items, and then training waits for the checkpoint that is
-            being written. None does not count items.
+        rows: a checkpoint is also due after this many new rows of the replay, and then training waits for the
+            checkpoint that is being written. None does not count rows.
         replay: synced before each checkpoint is written; None where there is no replay in files.
         clock: seconds, monotonic.
     """
@@ -58,14 +58,15 @@ class Checkpointer:
         *,
         newest: Moment,
         seconds: float | None,
-        items: int | None = None,
+        rows: int | None = None,
         replay: ReplayMemory | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._files, self._agent, self._parts, self._device = files, agent, parts, torch.device(device)
         self._newest, self._replay = newest, replay
         self._seconds, self._clock = math.inf if seconds is None else seconds, clock
-        self._items = math.inf if seconds is None or items is None else items
+        self._rows = math.inf if seconds is None or rows is None else rows
+        self._newest_row = self._count_rows()
         self._next = Deadline(self._seconds, clock)
         self._writing: threading.Thread | None = None
         if type(agent).training_state is Agent.training_state:
@@ -81,7 +82,7 @@ class Checkpointer:
 
     def tick(self, moment: Moment, best_score: float) -> None:
         """Between two opt steps: take a checkpoint if one is due."""
-        if moment.samples_total - self._newest.samples_total >= self._items:
+        if self._count_rows() - self._newest_row >= self._rows:
             self._wait()
             self._take(moment, best_score)
         elif self._next.passed():
@@ -97,9 +98,14 @@ class Checkpointer:
         is_writing = self._writing is not None and self._writing.is_alive()
         if moment.opt_steps > self._newest.opt_steps and not is_writing:
             self._newest, self._next = moment, Deadline(self._seconds, self._clock)
+            self._newest_row = self._count_rows()
             state = self.copy(moment, best_score)
             self._writing = threading.Thread(target=self._write, args=(state,), name="checkpoint", daemon=True)
             self._writing.start()
+
+    def _count_rows(self) -> int:
+        """Rows ever stored."""
+        return self._replay.committed if self._replay is not None else 0
 
     def copy(self, moment: Moment, best_score: float) -> RunState:
         """Copy the present state to the CPU; this copy is the only work of a checkpoint that training waits for."""
@@ -126,7 +132,7 @@ class Checkpointer:
             self._files.write(state, self._sync_replay())
 
     def _sync_replay(self) -> Watermark | None:
-        """Sync the replay and return its watermark. It is taken before the sync, so all items below it are on disk."""
+        """Sync the replay and return its watermark. It is taken before the sync, so all rows below it are on disk."""
         if self._replay is None:
             return None
         watermark = Watermark.of(self._replay)

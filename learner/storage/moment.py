@@ -11,5 +11,5 @@ class Moment:
 
     opt_steps: int
     samples_total: int
-    """Items ever stored in the replay."""
+    """Steps ever stored in the replay, or self-contained items."""
     seconds: float

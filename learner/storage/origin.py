@@ -24,7 +24,7 @@ OPTIMISER: Final = "optimiser"
 REPLAY: Final = "replay"
 OPTIONS: Final = {
     OPTIMISER: "the agent as it last trained: networks, targets, optimisers, counters and generators",
-    REPLAY: "the items of its replay",
+    REPLAY: "the rows of its replay",
 }
 
 
@@ -49,7 +49,7 @@ class Origin:
 
     @property
     def has_replay(self) -> bool:
-        """Whether the new run gets the items of the earlier run's replay too."""
+        """Whether the new run gets the rows of the earlier run's replay too."""
         return REPLAY in self.options
 
     @classmethod

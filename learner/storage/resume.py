@@ -35,7 +35,7 @@ class Resumable(Protocol):
 
 @dataclass(frozen=True)
 class ResumePoint:
-    """The state that the earlier lives of a run left in its directory, except the items of the replay.
+    """The state that the earlier lives of a run left in its directory, except the rows of the replay.
 
     Args:
         directory: of the run.
@@ -72,14 +72,14 @@ class ResumePoint:
         return self.state.moment
 
     def saved_capacity(self) -> int | None:
-        """The number of items for which the run's replay has room; None if the replay is missing."""
+        """The number of rows for which the run's replay has room; None if the replay is missing."""
         replay = self.directory / "shared" / "replay"
         return ReplayMemory.open_saved(replay).capacity if replay.exists() else None
 
     def require_same_agent(self, config: RunConfig) -> None:
         """Check that the run goes on with the agent that it began with.
 
-        ``restore`` checks later whether tensors and items fit.
+        ``restore`` checks later whether tensors and rows fit.
 
         Raises:
             ConfigError: ``config`` names another agent.
@@ -89,11 +89,11 @@ class ResumePoint:
             raise ConfigError(f"agent.target: expected {before}, with which the run began, found {found}")
 
     def warn_of_missing_replay(self, capacity: int) -> int:
-        """Log that the run goes on without its items; return the number of items that were ever stored."""
+        """Log that the run goes on without its rows; return the number of steps that were ever stored."""
         stored = self.moment.samples_total
         log.warning(
             "%s: the replay is missing (shared/replay): training goes on from opt step %d with an EMPTY replay and a "
-            "new warm-up; at that checkpoint it held up to %d items, of %d ever stored",
+            "new warm-up; at that checkpoint it held up to %d steps, of %d ever stored",
             *(self.directory, self.moment.opt_steps, min(stored, capacity), stored),
         )
         return stored

@@ -209,7 +209,7 @@ def read_newest_state(directory: Path, run_id: str) -> RunState | None:
 def read_newest_watermark(directory: Path, run_id: str) -> Watermark | None:
     """Read the watermark of the newest checkpoint that has a whole one; None if there is none.
 
-    The other files of that checkpoint need not be whole: items that were on disk then are still there.
+    The other files of that checkpoint need not be whole: rows that were on disk then are still there.
     """
     for path in list_numbered(directory):
         with suppress(CheckpointError):

@@ -1,6 +1,6 @@
 """A process that writes into a replay as fast as it can, until its stdin closes or it is killed.
 
-It writes ``wide`` or ``stacked`` items, see ``memories``, into the replay in the directory that its arguments name.
+It writes ``wide`` items or ``linked`` rows, see ``memories``, into the replay in the directory that its arguments name.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from pathlib import Path
 
 from learner.replay.memory import ReplayMemory
 from learner.replay.writer import ReplayWriter
-from tests.learner.replay.memories import BATCH, CAPACITY, WIDE, next_stacked, open_stacked, wide_rows
+from tests.learner.replay.memories import BATCH, CAPACITY, WIDE, next_linked, open_linked, wide_rows
 
 WIDE_BATCH = 64
 
@@ -21,12 +21,12 @@ def main() -> None:
     if kind == "wide":
         memory, rows = ReplayMemory(directory / "replay", WIDE, CAPACITY, create=False), WIDE_BATCH
     else:
-        memory, rows = open_stacked(directory, create=False), BATCH
+        memory, rows = open_linked(directory, create=False), BATCH
     writer = ReplayWriter(memory)
     seq = writer.last_seq(1)
     while not select.select([sys.stdin], [], [], 0)[0]:
         seq += 1
-        items = wide_rows(memory.committed, rows) if kind == "wide" else next_stacked(memory, rows)
+        items = wide_rows(memory.committed, rows) if kind == "wide" else next_linked(memory, rows)
         writer.append(items, rows, incarnation=1, seq=seq)
 
 

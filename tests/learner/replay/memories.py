@@ -1,4 +1,4 @@
-"""Replays for tests: items hold their own index, plain ones or ones with stacks of frames."""
+"""Replays for tests: rows that hold their own index, as self-contained items or linked in lanes."""
 
 from __future__ import annotations
 
@@ -8,26 +8,27 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import numpy as np
 import pytest
 
-from common.data import Column, Items, Schema
+from common.data import Array, Column, Items, Schema
 from learner.replay.batch_log import BatchLog
+from learner.replay.links import Links
 from learner.replay.memory import ReplayMemory
-from learner.replay.reader import ReplayReader
+from learner.replay.ring import read_ring
 from learner.replay.writer import ReplayWriter
 from learner.shared.control import Word
 from tests.conftest import ROOT
-from tests.frames import SCHEMA as STACKED
-from tests.frames import stacked_items
 
 SCHEMA: Final = Schema((Column("n", "<i8"), Column("pair", "<f4", (2,))))
 WIDE: Final = Schema((Column("n", "<i8"), Column("many", "<i8", (64,))))
-"""Rows that take long enough to gather that a writer tears some of them."""
-CAPACITY, FRAMES, BATCH = 512, 384, 16
-"""Of ``endless_writer``. Stacked items come with about 1.2 frames each, so frames run out before rows."""
+"""Items that take long enough to gather that a writer tears some of them."""
+LINKED: Final = Schema.of_rows((Column("n", "<i8"), Column("many", "<i8", (8,))))
+"""Rows of ``LANES`` lanes that step in turn."""
+CAPACITY, BATCH, LANES, EPISODE = 512, 16, 3, 4
+"""Of ``endless_writer``. An episode of 4 steps takes 5 rows."""
 
 
 def rows(start: int, count: int) -> Items:
@@ -45,6 +46,20 @@ def wide_rows(start: int, count: int) -> Items:
 def check_wide(items: Items) -> None:
     """See that no row is torn."""
     np.testing.assert_array_equal(items["many"], np.repeat(items["n"][:, None], 64, axis=1))
+
+
+def linked_rows(start: int, count: int) -> Items:
+    """Rows of ``LINKED`` with the indices from ``start`` on, of one actor whose lanes began with row 0."""
+    n = np.arange(start, start + count)
+    place = n // LANES % (EPISODE + 1)
+    return {
+        "n": n,
+        "many": np.repeat(n[:, None], 8, axis=1),
+        "version": n.astype(np.uint32),
+        "first": place == 0,
+        "final": place == EPISODE,
+        "lane": (n % LANES).astype(np.uint16),
+    }
 
 
 def make(directory: Path, capacity: int = 10) -> tuple[ReplayMemory, ReplayWriter]:
@@ -65,27 +80,75 @@ def readable(memory: ReplayMemory) -> list[int]:
     return [int(n) for n in memory.columns["n"][slots]]
 
 
-def open_stacked(directory: Path, *, create: bool, capacity: int = CAPACITY, frames: int = FRAMES) -> ReplayMemory:
-    """A replay of stacked items."""
-    return ReplayMemory(directory / "replay", STACKED, capacity, create=create, frame_capacity=frames)
+def open_linked(directory: Path, *, create: bool, capacity: int = CAPACITY, **options: Any) -> ReplayMemory:
+    """A replay of ``LINKED``."""
+    return ReplayMemory(directory / "replay", LINKED, capacity, create=create, **options)
 
 
-def next_stacked(memory: ReplayMemory, size: int) -> Items:
-    """The stacked items that come next."""
-    return stacked_items(np.arange(memory.committed, memory.committed + size))
+def next_linked(memory: ReplayMemory, size: int) -> Items:
+    """The linked rows that come next."""
+    return linked_rows(memory.committed, size)
 
 
 def read_all(memory: ReplayMemory) -> Items:
-    """All items that count, in order, after seeing that each holds its own index."""
-    indices = np.arange(memory.first(), memory.committed)
-    items = ReplayReader(memory).read(indices) if len(indices) else memory.schema.empty(0)
-    assert items is not None
-    np.testing.assert_array_equal(items["n"], indices)
-    return items
+    """All rows that count, in order."""
+    return {name: read_ring(ring, memory.first(), memory.committed) for name, ring in memory.columns.items()}
+
+
+def check_linked(memory: ReplayMemory) -> Items:
+    """See that every row that counts is as it was sent and linked as it was sent; return all of them."""
+    found = read_all(memory)
+    for name, column in linked_rows(memory.first(), len(memory)).items():
+        np.testing.assert_array_equal(found[name], column, err_msg=name)
+    check_links(memory)
+    return found
+
+
+def check_links(memory: ReplayMemory) -> None:
+    """See that the rows that count are linked as a look at each of them links them, and that the counts are right."""
+    assert memory.links is not None
+    first, end = memory.first(), memory.committed
+    expected = expected_previous(read_all(memory), memory.find_origins(np.arange(first, end)), first)
+    assert previous_rows(memory).tolist() == expected
+    following = dict(zip(expected, range(first, end), strict=True))
+    assert next_rows(memory).tolist() == [following.get(row, -1) for row in range(first, end)]
+    final = read_ring(memory.columns["final"], first, end).tolist()
+    drawable = sum(row in following and not final[row - first] for row in range(first, end))
+    assert memory.drawable == memory.count_drawable(first, end) == drawable
+
+
+def expected_previous(found: Items, origins: Array, first: int) -> list[int]:
+    """The row before each row in its lane; -1 where there is none."""
+    last: dict[tuple[int, int], tuple[int, bool]] = {}
+    previous = []
+    keys = zip(origins.tolist(), found["lane"].tolist(), strict=True)
+    for row, key in enumerate(keys, start=first):
+        before, was_final = last.get(key, (-1, False))
+        previous.append(before if was_final == found["first"][row - first] else -1)
+        last[key] = row, bool(found["final"][row - first])
+    return previous
+
+
+def previous_rows(memory: ReplayMemory) -> Array:
+    """The rows before all rows that count, as a reader sees them, ``[n]``; -1 where there is none."""
+    assert memory.links is not None
+    first, end = memory.first(), memory.committed
+    offsets = read_ring(memory.links.previous, first, end)
+    found = np.arange(first, end) - offsets
+    return np.where((offsets != 0) & (found >= first), found, -1)
+
+
+def next_rows(memory: ReplayMemory) -> Array:
+    """The rows after all rows that count, as a reader sees them, ``[n]``; -1 where there is none."""
+    assert memory.links is not None
+    first, end = memory.first(), memory.committed
+    offsets = read_ring(memory.links.next, first, end)
+    found = np.arange(first, end) + offsets
+    return np.where((offsets != 0) & (found < end), found, -1)
 
 
 @contextmanager
-def writing(directory: Path, kind: Literal["wide", "stacked"]) -> Iterator[subprocess.Popen[bytes]]:
+def writing(directory: Path, kind: Literal["wide", "linked"]) -> Iterator[subprocess.Popen[bytes]]:
     """Another process writes into the replay as fast as it can; it has ended when the context has."""
     command = [sys.executable, "-m", "tests.learner.replay.endless_writer", str(directory), kind]
     with subprocess.Popen(command, stdin=subprocess.PIPE, cwd=ROOT) as writer:
@@ -99,7 +162,7 @@ class KilledError(BaseException):
 
 @contextmanager
 def killed_after(writes: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Kill before a write of a header's word, of the log or to the disk that follows this many others."""
+    """Kill before a write of a header's word, of the log, of links or to the disk that follows this many others."""
     left = writes
 
     def write_or_kill(write: Callable[..., object], *arguments: object) -> object:
@@ -110,8 +173,7 @@ def killed_after(writes: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]
         return write(*arguments)
 
     with monkeypatch.context() as patch:
-        set_word, keep = Word.__set__, BatchLog.keep
-        patch.setattr(Word, "__set__", lambda *arguments: write_or_kill(set_word, *arguments))
-        patch.setattr(BatchLog, "keep", lambda *arguments: write_or_kill(keep, *arguments))
+        for owner, name in ((Word, "__set__"), (BatchLog, "keep"), (Links, "cut"), (Links, "rebuild")):
+            patch.setattr(owner, name, lambda *arguments, write=getattr(owner, name): write_or_kill(write, *arguments))
         patch.setattr(ReplayMemory, "sync", lambda memory: write_or_kill(lambda: None))
         yield
