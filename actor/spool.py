@@ -61,8 +61,9 @@ class Spool(Generic[MessageT]):
 
     Args:
         max_bytes: bytes that are kept at most, connected or not. One larger message is taken if it is the only one.
-        window: messages that may be unacknowledged while connected, unless all of them are younger than ``grace``.
-        grace: seconds. In this time a quick producer may put more messages than ``window``.
+        window: messages that may be unacknowledged while connected.
+        grace: seconds. If all unacknowledged messages are younger, there may be more than ``window``, up to two groups
+            that are not sent yet: so a quick producer is not held to ``window`` messages for each acknowledgement.
         group_rows: rows that a group of several messages has at most; 0 sends each message by itself. The attribute
             may be changed at any time.
         linger: seconds after a group in which messages with fewer rows than ``group_rows`` wait for more.
@@ -147,6 +148,8 @@ class Spool(Generic[MessageT]):
     def _window_is_full(self) -> bool:
         if self._grouped_messages + len(self._unsent) < self._window:
             return False
+        if self._unsent_rows >= 2 * self.group_rows:
+            return True  # The sender has enough to do, and more messages would only grow old.
         oldest = self._groups[0] if self._groups else self._unsent[0]
         return oldest.put_at <= self._clock() - self._grace
 

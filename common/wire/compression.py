@@ -1,4 +1,7 @@
-"""Zstandard (RFC 8878) at level 1: it compresses Atari's frames to a hundredth, faster than they could be sent."""
+"""Zstandard (RFC 8878) at level -1: it leaves a hundredth of most of Atari's pictures, and 2 % of Seaquest's.
+
+Level 1 leaves 5 % less and takes up to twice as long.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ class _Contexts(threading.local):
     """The contexts of one thread: two threads that share a context would mix up their data."""
 
     def __init__(self) -> None:
-        self.compressor = zstandard.ZstdCompressor(level=1)
+        self.compressor = zstandard.ZstdCompressor(level=-1)
         self.decompressor = zstandard.ZstdDecompressor()
 
 
