@@ -36,7 +36,7 @@ if TYPE_CHECKING:  # Ingest reads configurations, and never imports gymnasium.
 Interval = Annotated[int | None, Field(ge=0)]
 Precision = Literal["float32", "bfloat16"]
 
-MAX_ENVS_PER_ACTOR: Final = 1 << 16
+MAX_ENVS_PER_ACTOR: Final = 1024
 MAX_BATCH_ROWS: Final = 1 << 20
 MAX_WINDOW: Final = 1 << 16
 MAX_SPOOL_BYTES: Final = 16 << 30
@@ -120,8 +120,9 @@ class EvaluatorArguments(TypedDict):
     config: EvaluatorConfig
 
 
-EVALUATOR_OPTIONAL: Final = frozenset({"make_env"})
-"""The arguments that the system provides to evaluators with parameters of these names."""
+EVALUATOR_OPTIONAL: Final = frozenset({"env_config", "make_env"})
+"""Arguments for evaluators that have parameters of these names: the ``EnvConfig`` of evaluations, and a function that
+makes one more environment."""
 
 
 class ActorConfig(Settings):
@@ -276,11 +277,7 @@ class RunConfig(ActorConfig):
             )
         if self.trainer.target_score is not None and not self.trainer.eval_interval:
             raise ValueError("trainer.target_score needs trainer.eval_interval: nothing would ever be scored")
-        if (
-            getattr(self.env, "spaces", None) is not None
-            and self.trainer.eval_interval
-            and self.evaluator.process != "actor"
-        ):
+        if self.env.spaces is not None and self.trainer.eval_interval and self.evaluator.process != "actor":
             raise ValueError(
                 "env.spaces: the learner does not build the environment, so it cannot evaluate; set "
                 "evaluator.process: actor, or trainer.eval_interval: 0"
@@ -330,7 +327,7 @@ class RunConfig(ActorConfig):
 
     def _check_env(self) -> None:
         """Check the environment, unless the learner need not have it."""
-        if getattr(self.env, "spaces", None) is not None:
+        if self.env.spaces is not None:
             return
         self.env.check("env", frozenset())
         self.env.for_evaluation().check("env for evaluation", frozenset())

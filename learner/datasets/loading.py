@@ -1,22 +1,29 @@
-"""Copies the items of a dataset into a run's own replay before training begins."""
+"""Copies the rows of a dataset into a replay."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Final
 
 from rich.console import Console
 
+from common.data import Items
 from common.errors import DatasetError, RefusedError
 from common.parts import Parts
 from learner.datasets.opening import Dataset
 from learner.records.progress import loading_progress
-from learner.replay.local_sink import LocalSink
 from learner.replay.memory import ReplayMemory
 from learner.replay.value_rules import ValueRules
+from learner.replay.writer import ReplayWriter
 
 log = logging.getLogger(__name__)
+FIRST_INCARNATION: Final = 2
+"""The incarnation under which the first group of a dataset is stored; the run's own process has a lower one."""
+MAX_ROWS: Final = 4096
+MAX_BYTES: Final = 16 << 20
+"""The most rows, and bytes of rows, that are stored at a time."""
 
 
 def load_dataset(
@@ -24,58 +31,70 @@ def load_dataset(
     parts: Parts,
     memory: ReplayMemory,
     rules: ValueRules,
-    batch: int,
     *,
     whole: bool = False,
     console: Console | None = None,
 ) -> None:
-    """Copy the items of a dataset into a replay. No other process may write to the replay meanwhile.
+    """Copy the rows of a dataset into a replay. No other process may write to the replay meanwhile.
 
     Args:
         dataset: is read to its end.
-        parts: of the run; the items must have the columns of its schema.
+        parts: of the run; the rows must have the columns of its schema.
         memory: the replay.
         rules: which values a column may hold.
-        batch: items per write; the replay must have room for as many.
-        whole: refuse a dataset that is larger than the replay. Otherwise the replay keeps the newest items.
+        whole: refuse a dataset that is larger than the replay. Otherwise the replay keeps the newest rows.
         console: a terminal that shows the progress; None logs plain lines.
 
     Raises:
         DatasetError: the dataset is empty or too large, or has a value that a column refuses.
-        SchemaMismatchError: the items have other columns.
+        SchemaMismatchError: the rows have other columns.
     """
-    sink, before = LocalSink(memory, rules), memory.committed
+    writer, before = ReplayWriter(memory), memory.committed
+    at_once = _rows_at_once(memory)
     with loading_progress(dataset.name, len(dataset), console) as advance:
-        for items in dataset.items(parts):
+        for group, items in dataset.items(parts):
             rows = memory.schema.count(items)
             if whole:
                 _require_room(memory, rows, dataset)
-            for start in range(0, rows, batch):
-                with _naming_the_item(dataset, memory.committed):
-                    sink.push({name: column[start : start + batch] for name, column in items.items()})
+            for start in range(0, rows, at_once):
+                part = {name: column[start : start + at_once] for name, column in items.items()}
+                _store(writer, memory, rules, part, FIRST_INCARNATION + group, dataset)
             advance(rows)
     if memory.committed == before:
-        raise DatasetError(f"dataset {dataset.name}: expected items to learn from, found none")
+        raise DatasetError(f"dataset {dataset.name}: expected rows to learn from, found none")
     for name, n in rules.outside_found.items():
         if n:
             log.warning("dataset %s: column '%s': %d values are outside the bounds of its space", dataset.name, name, n)
 
 
+def _rows_at_once(memory: ReplayMemory) -> int:
+    return max(1, min(MAX_ROWS, MAX_BYTES // memory.schema.row_bytes, memory.max_rows))
+
+
+def _store(
+    writer: ReplayWriter, memory: ReplayMemory, rules: ValueRules, items: Items, incarnation: int, dataset: Dataset
+) -> None:
+    rows = memory.schema.count(items)
+    with _naming_the_row(dataset, memory.committed - memory.began):
+        checked = rules.check(items, rows)
+    writer.append(checked, rows, incarnation=incarnation, seq=writer.last_seq(incarnation) + 1)
+
+
 def _require_room(memory: ReplayMemory, rows: int, dataset: Dataset) -> None:
-    """Refuse items that would overwrite others. ``len(dataset)`` cannot tell: a step may become several items."""
+    """Refuse rows that would overwrite others. ``len(dataset)`` cannot tell: a step may become several items."""
     if memory.committed - memory.began + rows > memory.capacity:
         raise DatasetError(
-            f"dataset {dataset.name}: expected at most {memory.capacity} items of {len(dataset)} steps, found more; "
-            "raise replay.capacity"
+            f"dataset {dataset.name}: expected at most {memory.capacity} rows or items of its {len(dataset)} rows, found "
+            "more; raise replay.capacity"
         )
 
 
 @contextmanager
-def _naming_the_item(dataset: Dataset, first: int) -> Iterator[None]:
-    """Name the dataset and the item in the error of a refused value; the items that are stored count from ``first``."""
+def _naming_the_row(dataset: Dataset, first: int) -> Iterator[None]:
+    """Name the dataset and the row in the error of a refused value; the rows that are stored count from ``first``."""
     try:
         yield
     except RefusedError as error:
         if error.bad is None:
             raise
-        raise DatasetError(f"dataset {dataset.name}: {error.bad.at(f'item {first + error.bad.row}')}") from error
+        raise DatasetError(f"dataset {dataset.name}: {error.bad.at(f'row {first + error.bad.row}')}") from error

@@ -1,6 +1,6 @@
 """Datasets in Minari's format (https://minari.farama.org).
 
-Their steps go through the step processor of the run, as if an actor had just taken them.
+Their steps become rows, as if an actor had just taken them.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ import numpy as np
 from gymnasium.spaces import flatten, flatten_space
 from gymnasium.vector.utils import batch_space, iterate
 
-from common.data import Array, Items
-from common.envs import Env
+from common.data import FINAL, FIRST, LANE, PRIORITY, VERSION, Array, Column, Items, Schema
 from common.errors import DatasetError, SchemaMismatchError
-from common.interfaces import Step
 from common.parts import Parts
+from common.spaces import columns_of, to_columns
+from common.spaces import flatten as leaves_of_value
 
 try:
     import minari  # type: ignore[import-untyped]
@@ -26,13 +26,17 @@ except ImportError as error:
     raise ImportError(f"{error}; pip install 'crossborder[offline]'") from error
 
 Space = gymnasium.Space[Any]
+UNKNOWN_AS_ZERO = ("intervened", "state")
+"""Extra columns (or the beginnings of their paths) that are zero where a dataset does not have them: nobody intervened,
+and a recurrent agent begins with an empty memory."""
 
 
 class MinariEpisodes:
-    """The episodes of a Minari dataset as items of a run.
+    """The episodes of a Minari dataset as rows of a run.
 
-    Where the environment of the run has Box observations and the dataset has others, these are flattened as
-    ``gymnasium.wrappers.FlattenObservation`` does. Numbers are cast to the environment's dtypes (float64 to float32).
+    Where the environment of the run has plain observations and the dataset has structured ones, these are flattened as
+    ``gymnasium.wrappers.FlattenObservation`` does. Numbers are cast to the columns' dtypes (float64 to float32). The
+    column ``info/KEY`` is taken from the dataset's infos.
 
     Args:
         name: as the user named the dataset.
@@ -53,19 +57,20 @@ class MinariEpisodes:
             raise DatasetError(f"dataset {name}: cannot be read: {error}") from error
 
     def __len__(self) -> int:
-        return int(self._dataset.total_steps)
+        return int(self._dataset.total_steps + self._dataset.total_episodes)
 
-    def items(self, parts: Parts) -> Iterator[Items]:
-        env, processor = parts.lanes[0].env, parts.lanes[0].processor
-        observations, actions = self._dataset.observation_space, self._dataset.action_space
-        self._require("obs", env.observation_space, _flattened_like(env.observation_space, observations))
-        self._require("action", env.action_space, actions)
+    def items(self, parts: Parts) -> Iterator[tuple[int, Items]]:
+        schema = parts.recorded
+        self._require(schema.named("action"), columns_of("action", self._dataset.action_space))
+        observations: Space = self._dataset.observation_space
+        is_flat = not _fit(schema.named("obs"), columns_of("obs", observations)) and observations.is_np_flattenable
+        taken = flatten_space(observations) if is_flat else observations
+        self._require(schema.named("obs"), columns_of("obs", taken))
         for episode in self._episodes():
-            processor.reset()
-            steps = self._steps(episode, env)
-            ready = [items for step in steps if (items := processor.process(step)) is not None]
-            if ready:
-                yield {name: np.concatenate([items[name] for items in ready]) for name in ready[0]}
+            if len(episode):
+                found = _flattened(observations, episode) if is_flat else episode.observations
+                rows = self._rows(schema, episode, to_columns("obs", leaves_of_value(taken, found)))
+                yield from ((0, items) for items in parts.finish(rows))
 
     def _episodes(self) -> Iterator[Any]:
         try:
@@ -73,39 +78,69 @@ class MinariEpisodes:
         except (OSError, ValueError, KeyError) as error:
             raise DatasetError(f"dataset {self.name}: cannot be read: {error}") from error
 
-    def _require(self, column: str, expected: Space, found: Space) -> None:
-        if not _fits(expected, found):
+    def _require(self, expected: tuple[Column, ...], found: tuple[Column, ...]) -> None:
+        if not _fit(expected, found):
             raise SchemaMismatchError(
-                f"column '{column}': the environment has {expected}, dataset {self.name} has {found}"
+                f"the environment has the columns {_describe(expected)}; dataset {self.name} has {_describe(found)}"
             )
 
-    def _steps(self, episode: Any, env: Env) -> Iterator[Step]:
-        obs = self._observations(episode, env.observation_space)  # [T + 1, *shape]
-        actions: Array = np.asarray(episode.actions, env.action_space.dtype)  # [T, *shape]
-        for t in range(len(episode)):
-            terminated, truncated = bool(episode.terminations[t]), bool(episode.truncations[t])
-            yield Step(obs[t], actions[t], float(episode.rewards[t]), obs[t + 1], terminated, truncated)
+    def _rows(self, schema: Schema, episode: Any, obs: Items) -> Items:
+        """The rows of one episode of T steps, ``[T + 1, *shape]``; an episode without an end counts as cut off."""
+        steps = len(episode)
+        actions = to_columns("action", leaves_of_value(self._dataset.action_space, episode.actions))
+        terminated, truncated = np.array(episode.terminations, bool), np.array(episode.truncations, bool)
+        truncated[-1] |= not terminated[-1]
+        place = np.arange(steps + 1)
+        known = {
+            **obs,
+            **{name: np.concatenate([values, values[-1:]]) for name, values in actions.items()},
+            "reward": np.append(episode.rewards, 0),
+            "terminated": np.append(terminated, False),
+            "truncated": np.append(truncated, False),
+            VERSION.name: np.zeros(steps + 1),
+            FIRST.name: place == 0,
+            FINAL.name: place == steps,
+            LANE.name: np.zeros(steps + 1),
+        }
+        return {c.name: self._column(c, known, episode, steps) for c in schema.columns}
 
-    def _observations(self, episode: Any, space: Space) -> Array:
-        recorded, found = self._dataset.observation_space, episode.observations
-        if _needs_flattening(space, recorded):
-            rows = iterate(batch_space(recorded, len(episode) + 1), found)
-            found = [flatten(recorded, row) for row in rows]
-        return np.asarray(found, space.dtype)
+    def _column(self, column: Column, known: Items, episode: Any, steps: int) -> Array:
+        if column.name in known:
+            return known[column.name].astype(column.dtype)
+        key = column.name.removeprefix("info/")
+        if key != column.name and key in (episode.infos or {}):
+            values = np.asarray(episode.infos[key])[-steps:]  # Minari keeps the info of the reset too.
+            return np.concatenate([values, np.zeros_like(values[:1])]).astype(column.dtype)
+        if column == PRIORITY:
+            return np.ones(steps + 1, np.float32)
+        if column.name.partition("/")[0] in UNKNOWN_AS_ZERO:
+            return np.zeros((steps + 1, *column.shape), column.dtype)
+        raise SchemaMismatchError(f"column '{column.name}': the run's rows have it, dataset {self.name} does not")
 
 
-def _needs_flattening(space: Space, recorded: Space) -> bool:
-    """Whether the environment's observations are a Box and the dataset's are not."""
-    return isinstance(space, gymnasium.spaces.Box) and not isinstance(recorded, gymnasium.spaces.Box)
+def _fit(expected: tuple[Column, ...], found: tuple[Column, ...]) -> bool:
+    """Whether values of the columns that were found can be stored in those that are expected."""
+    return len(expected) == len(found) and all(_fits(*pair) for pair in zip(expected, found, strict=True))
 
 
-def _flattened_like(space: Space, recorded: Space) -> Space:
-    return flatten_space(recorded) if _needs_flattening(space, recorded) else recorded
+def _fits(expected: Column, found: Column) -> bool:
+    """Whether values of one column can be stored in the other. Whole numbers must have the same bounds."""
+    if (expected.name, expected.shape) != (found.name, found.shape):
+        return False
+    if np.dtype(expected.dtype).kind in "iu" and _bounds(expected) != _bounds(found):
+        return False
+    return np.can_cast(found.dtype, expected.dtype, "same_kind")
 
 
-def _fits(expected: Space, found: Space) -> bool:
-    """Whether the environment's space takes the dataset's values; boxes may differ in bounds and in precision."""
-    if not isinstance(expected, gymnasium.spaces.Box):
-        return expected == found
-    same_shape = isinstance(found, gymnasium.spaces.Box) and expected.shape == found.shape
-    return same_shape and np.can_cast(found.dtype, expected.dtype, "same_kind")  # type: ignore[arg-type]
+def _bounds(column: Column) -> str:
+    return f" of {column.domain}" if column.domain is not None and np.dtype(column.dtype).kind in "iu" else ""
+
+
+def _describe(columns: tuple[Column, ...]) -> str:
+    return ", ".join(f"{column}{_bounds(column)}" for column in columns)
+
+
+def _flattened(space: Space, episode: Any) -> Array:
+    """The observations of an episode of T steps as vectors, ``[T + 1, k]``."""
+    rows = iterate(batch_space(space, len(episode) + 1), episode.observations)
+    return np.array([flatten(space, row) for row in rows])

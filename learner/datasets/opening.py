@@ -24,13 +24,15 @@ class Dataset(Protocol):
     """The name in errors and log lines."""
 
     def __len__(self) -> int:
-        """The number of steps; a step processor may make more or fewer items of them."""
+        """The number of rows; a step processor may make more or fewer items of them."""
 
-    def items(self, parts: Parts) -> Iterator[Items]:
-        """Yield all items in order, in chunks; a chunk is valid until the next one is asked for.
+    def items(self, parts: Parts) -> Iterator[tuple[int, Items]]:
+        """Yield all rows in order, in chunks; a chunk is valid until the next one is asked for.
+
+        With each chunk comes the number of its group, from 0: the lanes of one group are not those of another.
 
         Args:
-            parts: of the run; the items have the columns of its schema.
+            parts: of the run; the rows have the columns of its schema.
 
         Raises:
             SchemaMismatchError: a column differs from the column that the run expects.

@@ -3,28 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 from typing import Final
 
 import numpy as np
 
-from common.data import PRIORITY, Array, Items
+from common.data import LANE, PRIORITY, Array, Items, Schema
 from common.parts import Parts
 from learner.replay.memory import ReplayMemory
-from learner.replay.reader import ReplayReader
 from learner.replay.recovery import find_whole_bounds
 
-CHUNK: Final = 1024
-"""Items that are read at a time."""
+CHUNK: Final = 4096
+"""Rows that are read at a time."""
+MAX_LANES: Final = 1 << 16
+"""The column ``lane`` has 16 bits."""
 
 
 class SavedReplay:
-    """The items in the replay of an earlier run, without those that a power cut or a kill damaged.
+    """The rows in the replay of an earlier run, without those that a power cut or a kill damaged.
 
-    The columns of the items must be those of the run that reads them. That both runs have the same settings of the step
-    processor, such as its n and its discount, cannot be checked here. A column of first priorities is left out for a
-    run whose items have none.
+    The columns of the rows must be those of the run that reads them. That both runs have the same settings of the step
+    processor cannot be checked here. A column of first priorities is left out for a run whose rows have none.
+
+    Rows that were linked in the earlier replay are given the same lane, and all others different ones, so that they are
+    linked alike wherever they are stored.
 
     Args:
         directory: of the earlier run. No other process may write there.
@@ -41,18 +43,36 @@ class SavedReplay:
     def __len__(self) -> int:
         return self._end - self._first
 
-    def items(self, parts: Parts) -> Iterator[Items]:
+    def items(self, parts: Parts) -> Iterator[tuple[int, Items]]:
         schema = self._memory.schema
-        if PRIORITY not in parts.schema.columns:
+        if PRIORITY not in parts.schema.columns and PRIORITY in schema.columns:
             schema = schema.without(PRIORITY)
         schema.require_equal(parts.schema, mine=f"dataset {self.name}", theirs="this run")
-        reader = ReplayReader(self._memory)
+        chains = self._number_chains()
         for start in range(self._first, self._end, CHUNK):
-            index = np.arange(start, min(start + CHUNK, self._end))
-            _, items = reader.take(partial(_choose, index), len(index))
-            yield {column.name: items[column.name] for column in schema.columns}
+            rows = np.arange(start, min(start + CHUNK, self._end))
+            yield from self._split(schema, rows, chains[rows - self._first])
 
+    def _split(self, schema: Schema, rows: Array, chains: Array) -> Iterator[tuple[int, Items]]:
+        """The rows with these absolute indices ``[n]``, by group: each group has lanes of its own."""
+        groups = chains // MAX_LANES
+        for group in np.unique(groups):
+            mine = groups == group
+            slots = rows[mine] % self._memory.n_slots
+            items = {column.name: self._memory.columns[column.name][slots] for column in schema.columns}
+            if schema.is_rows:
+                items[LANE.name] = (chains[mine] % MAX_LANES).astype(np.uint16)
+            yield int(group), items
 
-def _choose(index: Array, _: int) -> Items:
-    """A ``DrawIndices`` that chooses the items at ``index``, not random ones."""
-    return {"index": index}
+    def _number_chains(self) -> Array:
+        """For each row the number of its chain, ``[n]`` int64: linked rows are one chain. Chains count from 0."""
+        n, links = len(self), self._memory.links
+        if links is None:
+            return np.zeros(n, np.int64)
+        at = np.arange(n)
+        offsets = links.previous[(at + self._first) % self._memory.n_slots].astype(np.int64)
+        head = at - np.where(offsets <= at, offsets, 0)
+        while (head[head] != head).any():  # Each round doubles how far back a row has looked for its chain's beginning.
+            head = head[head]
+        numbers: Array = np.unique(head, return_inverse=True)[1]
+        return numbers

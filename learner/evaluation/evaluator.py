@@ -1,76 +1,54 @@
-"""The evaluator of a run, and the environment on which it scores the policy."""
+"""The evaluator on the learner's host, and its environments."""
 
 from __future__ import annotations
 
-import numpy as np
+from contextlib import ExitStack
 
-from common.config.run_config import EvaluatorArguments, EvaluatorConfig
-from common.envs import Env, build_env, spec_of
+from common.config.run_config import RunConfig
+from common.envs import build_env, spec_of
 from common.errors import ConfigError
-from common.interfaces import Agent, Evaluation, Evaluator
+from common.evaluation import build_evaluator
+from common.interfaces import EnvSpec, Evaluator
+from common.lanes import AnyEnv
 from common.plugins.part_config import EnvConfig
+from learner.evaluation.scoring import Watch
 
 
-def build_eval_env(config: EnvConfig, training: Env) -> Env:
-    """Build the environment of evaluations, which must have the spaces of ``training``.
+def open_evaluator(config: RunConfig, training: EnvSpec, watch: Watch, stack: ExitStack) -> Evaluator:
+    """Build the evaluator of a run and its first environment.
+
+    Args:
+        config: of the run.
+        training: the spaces of one lane as they are recorded.
+        watch: over every environment that the evaluator steps.
+        stack: closes the environments.
+
+    Raises:
+        CrossborderError: one of them cannot be built, or the environment has other spaces than that of training.
+    """
+
+    def make_env() -> AnyEnv:
+        env = build_eval_env(config.env, training)
+        stack.callback(env.close)
+        return watch.over(env)
+
+    return build_evaluator(make_env(), config.evaluator, config.env.for_evaluation(), make_env)
+
+
+def build_eval_env(config: EnvConfig, training: EnvSpec) -> AnyEnv:
+    """Build an environment of evaluations, which must have the spaces of training.
+
+    Args:
+        config: of the environment in training.
+        training: the spaces of one lane as they are recorded.
 
     Raises:
         PluginError: it cannot be built.
         ConfigError: its observation or action space differs from that of training.
     """
     env = build_env(config.for_evaluation())
-    expected, found = spec_of(training), spec_of(env)
-    if found != expected:
+    found = spec_of(env, float64=config.float64)
+    if found != training:
         env.close()
-        raise ConfigError(f"env.eval_params: expected the spaces of training, {expected}, found {found}")
+        raise ConfigError(f"env.eval_params: expected the spaces of training, {training}, found {found}")
     return env
-
-
-def build_evaluator(env: Env, config: EvaluatorConfig) -> Evaluator:
-    """Build the evaluator that ``evaluator.target`` names.
-
-    Raises:
-        PluginError: it cannot be loaded or built.
-    """
-    evaluator: Evaluator = config.build(**EvaluatorArguments(env=env, config=config))
-    return evaluator
-
-
-class DefaultEvaluator:
-    """Scores the mean undiscounted return of greedy episodes (border's ``DefaultEvaluator``).
-
-    Episode i begins with ``reset(seed=config.seed + i)``, so that all evaluations of a run see the same episodes.
-
-    Args:
-        env: no other code steps it.
-        config: episodes, seed, and the steps after which an episode is cut off.
-    """
-
-    def __init__(self, env: Env, config: EvaluatorConfig) -> None:
-        self._env = env
-        self._config = config
-
-    def evaluate(self, agent: Agent) -> Evaluation:
-        returns = np.array([self._episode(agent, i) for i in range(self._config.episodes)])
-        score = float(returns.mean())
-        return Evaluation(
-            score,
-            {
-                "eval_reward": score,
-                "eval_reward_std": float(returns.std()),
-                "eval_reward_min": float(returns.min()),
-                "eval_reward_max": float(returns.max()),
-            },
-        )
-
-    def _episode(self, agent: Agent, index: int) -> float:
-        """Play one episode; return the sum of its rewards."""
-        obs, _ = self._env.reset(seed=self._config.seed + index)
-        total = 0.0
-        for _ in range(self._config.max_steps):
-            action = agent.sample(np.asarray(obs)[None])[0]
-            obs, reward, terminated, truncated, _ = self._env.step(action)
-            total += float(reward)
-            if terminated or truncated:
-                break
-        return total

@@ -19,7 +19,7 @@ import signal
 import sys
 import threading
 import time
-from contextlib import closing, nullcontext, suppress
+from contextlib import ExitStack, nullcontext, suppress
 from pathlib import Path
 
 import torch
@@ -32,8 +32,8 @@ from common.parts import build_parts
 from common.process.child import Event, say, say_error
 from common.process.log import setup_logging
 from common.settings import Settings, validate
-from learner.evaluation.evaluator import build_eval_env, build_evaluator
-from learner.evaluation.scoring import AbandonableEnv, EvaluationAbandoned
+from learner.evaluation.evaluator import open_evaluator
+from learner.evaluation.scoring import EvaluationAbandoned, Watch
 from learner.shared.bell import Bell
 from learner.storage.checkpoint import load_params
 
@@ -61,13 +61,12 @@ def serve(boot: EvaluatorBoot, trainer_gone: threading.Event) -> None:
         CrossborderError: a part cannot be built.
     """
     torch.set_num_threads(boot.config.trainer.torch_threads)
-    parts = build_parts(boot.config, seed=boot.config.seed)
+    parts = build_parts(boot.config, seed=boot.config.seed, n_envs=0)
     parts.agent.eval()
-    env = build_eval_env(boot.config.env, parts.env)
     busy, seconds = Busy(), boot.config.env.timeout_seconds
     watchdog = Watchdog(busy, seconds, _end_hung) if seconds else nullcontext()
-    with closing(parts), closing(env), suppress(EvaluationAbandoned), watchdog:
-        evaluator = build_evaluator(AbandonableEnv(env, trainer_gone, busy), boot.config.evaluator)
+    with ExitStack() as stack, suppress(EvaluationAbandoned), watchdog:
+        evaluator = open_evaluator(boot.config, parts.frames, Watch(trainer_gone, busy), stack)
         say({"ready": True})
         for _ in sys.stdin:
             say(_answer(evaluator, parts.agent, boot.candidate))

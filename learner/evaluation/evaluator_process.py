@@ -19,13 +19,12 @@ from common.errors import CheckpointError, CrossborderError, by_exit_code
 from common.interfaces import Agent, Evaluation
 from common.process.child import Child, Event, Supervisor
 from common.process.clocks import Deadline, Stillness
-from learner.evaluation.scoring import FinishedEvaluation
+from learner.evaluation.scoring import CANDIDATE, FinishedEvaluation
 from learner.shared.bell import Bell
 from learner.storage.checkpoint import Checkpoints
 from learner.storage.moment import Moment
 
 log = logging.getLogger(__name__)
-CANDIDATE = ".candidate"
 READY_SECONDS = 120.0
 """Seconds for the child to build environment, agent and evaluator."""
 END_SECONDS = 3.0

@@ -1,6 +1,7 @@
 """Evaluations during training: the interface that the learner calls, and evaluations that training waits for.
 
-``learner/evaluation/evaluator_process.py`` has the other implementation: a child evaluates while training goes on.
+Two other implementations score while training goes on: ``evaluator_process.py`` by a child, ``actor_scoring.py`` by an
+actor.
 """
 
 from __future__ import annotations
@@ -12,17 +13,21 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict, dataclass
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import gymnasium
 
 from actor.guard import Busy, Watchdog
-from common.envs import Env, EnvExitError
+from common.envs import EnvExitError
 from common.interfaces import Agent, Evaluation, Evaluator
+from common.lanes import AnyEnv
+from common.vector_lanes import is_vector
 from learner.storage.checkpoint import Checkpoints
 from learner.storage.moment import Moment
 
 log = logging.getLogger(__name__)
+CANDIDATE: Final = ".candidate"
+"""The directory of the policy that is being scored, in the run's directory."""
 
 
 @dataclass(frozen=True)
@@ -90,45 +95,33 @@ class EvaluationAbandoned(BaseException):
     """
 
 
-class AbandonableEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """An environment whose next step raises ``EvaluationAbandoned`` once an event is set.
+class Watch:
+    """Ends evaluations from within their environments, and says when one of these is busy.
 
-    Every evaluator steps its environment, so the exception ends any evaluator early, without code of its own for this.
+    Every evaluator steps its environment, so ``EvaluationAbandoned`` ends any evaluator early, without code of its own
+    for this.
 
     Args:
-        env: the environment of the evaluations.
-        abandoned: the event; another thread sets it.
-        busy: is told when a call into the environment begins and ends, for a ``Watchdog``.
+        abandoned: the event after which each call into an environment raises; another thread sets it.
+        busy: is told when a call into an environment begins and ends, for a ``Watchdog``.
         show_life: called at each step and reset.
     """
 
     def __init__(
         self,
-        env: Env,
         abandoned: threading.Event,
         busy: Busy | None = None,
         show_life: Callable[[], None] = lambda: None,
     ) -> None:
-        super().__init__(env)
         self._abandoned, self._busy, self._show_life = abandoned, busy or Busy(), show_life
 
-    def __getattr__(self, name: str) -> Any:
-        """Give an evaluator the attributes that its environment has beyond gymnasium's interface."""
-        if name.startswith("_"):  # copy and pickle ask for such names before there is an environment.
-            raise AttributeError(name)
-        return getattr(self.env, name)
-
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        with self._watching():
-            return self.env.reset(seed=seed, options=options)
-
-    def step(self, action: Any) -> Any:
-        with self._watching():
-            return self.env.step(action)
+    def over(self, env: AnyEnv) -> AnyEnv:
+        """An environment, plain or vector, whose steps and resets are watched."""
+        return _WatchedVectorEnv(env, self) if is_vector(env) else _WatchedEnv(env, self)
 
     @contextmanager
-    def _watching(self) -> Iterator[None]:
-        """A context for each call into the environment."""
+    def watching(self) -> Iterator[None]:
+        """A context for each call into an environment."""
         if self._abandoned.is_set():
             raise EvaluationAbandoned
         self._show_life()
@@ -141,14 +134,54 @@ class AbandonableEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
             self._busy.since = math.inf
 
 
+class _WatchedEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
+    def __init__(self, env: AnyEnv, watch: Watch) -> None:
+        super().__init__(env)
+        self._watch = watch
+
+    def __getattr__(self, name: str) -> Any:
+        """Give an evaluator the attributes that its environment has beyond gymnasium's interface."""
+        if name.startswith("_"):  # copy and pickle ask for such names before there is an environment.
+            raise AttributeError(name)
+        return getattr(self.env, name)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        with self._watch.watching():
+            return self.env.reset(seed=seed, options=options)
+
+    def step(self, action: Any) -> Any:
+        with self._watch.watching():
+            return self.env.step(action)
+
+
+class _WatchedVectorEnv:
+    """Passes on all that a vector environment has; it need not be one of gymnasium's."""
+
+    def __init__(self, env: AnyEnv, watch: Watch) -> None:
+        self._env, self._watch = env, watch
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return getattr(self._env, name)
+
+    def reset(self, **given: Any) -> Any:
+        with self._watch.watching():
+            return self._env.reset(**given)
+
+    def step(self, actions: Any) -> Any:
+        with self._watch.watching():
+            return self._env.step(actions)
+
+
 class InlineScoring:
     """A ``Scoring`` for which training waits, as in border.
 
     Args:
-        evaluator: steps an ``AbandonableEnv``.
+        evaluator: steps environments that a ``Watch`` is over.
         checkpoints: takes ``best/``.
-        abandoned: the event of that environment.
-        busy: the ``busy`` of that environment.
+        abandoned: the event of that watch.
+        busy: the ``busy`` of that watch.
         timeout_seconds: a call into the environment that takes longer is logged as an error; None logs nothing.
     """
 
@@ -198,3 +231,21 @@ class InlineScoring:
 
     def abandon(self) -> None:
         self._abandoned.set()
+
+
+class NoScoring:
+    """A ``Scoring`` for runs that never evaluate: nothing is built for it."""
+
+    skipped = restarts = 0
+
+    def begin(self, agent: Agent, moment: Moment) -> FinishedEvaluation | None:  # noqa: ARG002 - nothing is scored
+        return None
+
+    def poll(self, *, wait: bool = False) -> FinishedEvaluation | None:  # noqa: ARG002 - nothing is scored
+        return None
+
+    def keep_best(self, agent: Agent, finished: FinishedEvaluation) -> None:
+        """Do nothing: no evaluation ever finishes."""
+
+    def abandon(self) -> None:
+        """Do nothing: no evaluation ever begins."""

@@ -10,9 +10,7 @@ import logging
 from contextlib import ExitStack
 from typing import Final, Self
 
-from actor.priority import PrioritizedItems
 from actor.resumable import ResumableSampler
-from actor.sampler import ItemSink
 from actor.stat import ActorCounters
 from common.config.run_config import RunConfig
 from common.data import Snapshot
@@ -27,14 +25,14 @@ from learner.storage.origin import Origin
 
 log = logging.getLogger(__name__)
 MAX_SLACK: Final = 1 << 15
-"""At most this many of the newest items can be taken back when the run is resumed."""
+"""At most this many of the newest rows can be taken back when the run is resumed."""
 
 
 class ActorInTurns:
     """The part that acts: it steps ``envs_per_actor`` environments, and counts the opt steps that are due for them.
 
-    A resumed run restores it as a whole: items that came after the checkpoint are taken back, and episodes go on where
-    they were. Where items cannot be taken back, they stay and all episodes begin anew.
+    A resumed run restores it as a whole: rows that came after the checkpoint are taken back, and episodes go on where
+    they were. Where rows cannot be taken back, they stay and all episodes begin anew.
 
     Args:
         run: opened; no other process writes to its replay.
@@ -44,28 +42,27 @@ class ActorInTurns:
         config = run.config
         self.counters, self._agent = ActorCounters(), run.parts.agent
         ratio, warmup = config.replay.samples_per_insert, config.trainer.warmup_period
-        limiter = RatioLimiter(ratio, warmup, error_buffer=0.0, began=run.memory.began)
-        self.limiter = limiter.since(ratio, run.memory.committed, 0)
-        """Says when an opt step is due. Items that the replay held before make none due."""
+        limiter = RatioLimiter(ratio, warmup, error_buffer=0.0, began=run.memory.steps_began)
+        self.limiter = limiter.since(ratio, run.memory.steps, 0)
+        """Says when an opt step is due. Steps that the replay held before make none due."""
         self.owed = 0
         """Opt steps that are due and not yet taken; always 0 with a replay ratio, which says when they are due."""
         self._is_restored = False
         self._opt = Every(config.trainer.opt_interval if ratio is None else None)
-        self._local = LocalSink(run.memory, run.value_rules)
-        self._sink: ItemSink = self._local
-        if config.push.initial_priorities:
-            self._sink = PrioritizedItems(self._local, self._agent)
+        self._sink = LocalSink(run.memory, run.value_rules)
         # Each life of the run has seeds of its own for episodes that it begins anew.
         life, lanes = run.dir.identity.incarnation - 1, run.parts.lanes
-        self._sampler = ResumableSampler(lanes, self.counters, config.seed + life * len(lanes))
+        assert lanes is not None, "the learner acts itself"
+        self._sampler = ResumableSampler(run.parts, self.counters, config.seed + life * lanes.n)
 
-    def act(self) -> None:
-        """Take one step in every environment.
+    def act(self, opt_steps: int) -> None:
+        """Take one step in every environment, with the agent as it is after this many opt steps.
 
         Raises:
             Exception: from an environment, a step processor or the agent.
         """
         before = self.counters.env_steps
+        self._sampler.version = opt_steps
         self._sampler.sample_and_push(self._agent, self._sink)
         self.owed += self._opt.count(before, self.counters.env_steps)
 
@@ -73,15 +70,15 @@ class ActorInTurns:
         """The state between two turns, or between two opt steps of a turn."""
         sampler, limiter = self._sampler.state(), self.limiter
         counted = [limiter.samples_per_insert, limiter.inserted_before, limiter.sampled_before]
-        values = {"replay": self._local.mark(), "owed": self.owed, "counted": counted, "sampler": sampler.values}
+        values = {"replay": self._sink.mark(), "owed": self.owed, "counted": counted, "sampler": sampler.values}
         return Snapshot(values, sampler.arrays)
 
     def restore(self, state: Snapshot) -> None:
         """Go on from ``state``, if the replay can go back to it."""
         mark, ratio = state.values["replay"], self.limiter.samples_per_insert
-        if not self._local.roll_back(mark):
+        if not self._sink.roll_back(mark):
             log.warning(
-                "the replay cannot go back to its first %d items: those that followed stay, episodes begin anew, and "
+                "the replay cannot go back to its first %d rows: those that followed stay, episodes begin anew, and "
                 "the curve will not be that of a run that was never interrupted",
                 mark["end"],
             )
@@ -96,7 +93,7 @@ class ActorInTurns:
         """Begin this life of the run, with these counters of the replay buffer.
 
         If ``restore`` has restored the limiter's counts, the replay ratio goes on from them. In a new run, or with
-        another ratio, the ratio counts from now on: neither acting nor learning catches up with earlier items.
+        another ratio, the ratio counts from now on: neither acting nor learning catches up with earlier steps.
         """
         if not self._is_restored:
             self.limiter = self.limiter.since(self.limiter.samples_per_insert, inserted, sampled)
@@ -164,7 +161,7 @@ class Trainer:
         with learner.training():
             self._learn()  # An earlier life may have ended in the middle of a turn.
             while learner.outcome is None:
-                self._actor.act()
+                self._actor.act(learner.opt_steps)
                 self._learn()
                 learner.tick()
         self._stack.close()

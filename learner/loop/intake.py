@@ -1,4 +1,4 @@
-"""How the training process learns whether it may draw items, and how it waits for new ones without spinning."""
+"""How the training process learns whether it may draw, and how it waits for new steps without spinning."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ class Intake:
     """The gate between the replay and the learner in training with actors.
 
     Args:
-        buffer: counts items that were inserted and drawn.
+        buffer: counts steps that were inserted and drawn.
         ratio: the replay ratio and the warm-up.
         control: shared with ingest.
-        bell: ingest rings it after it has stored items, if the training process waits.
-        starvation_seconds: a wait raises after this time without a new item; None lets it wait forever.
+        bell: ingest rings it after it has stored rows, if the training process waits.
+        starvation_seconds: a wait raises after this time without a new step; None lets it wait forever.
         clock: seconds, monotonic.
     """
 
@@ -40,22 +40,22 @@ class Intake:
     ) -> None:
         self._buffer, self._ratio, self._control, self._bell = buffer, ratio, control, bell
         self._starvation_seconds, self._clock = starvation_seconds, clock
-        self._seen_items, self._seen_at = -1, clock()
+        self._seen_steps, self._seen_at = -1, clock()
 
     def may_sample(self) -> bool:
         """Whether the warm-up is over and the replay ratio allows another batch."""
         return self._ratio.limiter().may_sample(self._buffer.inserted, self._buffer.sampled)
 
     def wait(self) -> None:
-        """Wait until new items are stored, at most ``WAIT_SECONDS``.
+        """Wait until new steps are stored, at most ``WAIT_SECONDS``.
 
         Raises:
-            StarvedError: no item has come for ``starvation_seconds``.
+            StarvedError: no step has come for ``starvation_seconds``.
         """
         started, before = self._clock(), self._buffer.inserted
         self._watch_starvation(before, started)
-        # Ingest rings the bell only if it sees the flag after it has stored items. So the flag is raised first and the
-        # counter is read once more afterwards: either ingest sees the flag, or the new items are seen here.
+        # Ingest rings the bell only if it sees the flag after it has stored rows. So the flag is raised first and the
+        # counter is read once more afterwards: either ingest sees the flag, or the new steps are seen here.
         self._control.trainer_waits = 1
         fence()
         if self._buffer.inserted == before:
@@ -63,11 +63,11 @@ class Intake:
         self._control.trainer_waits = 0
         self._control.trainer_wait_seconds += self._clock() - started
 
-    def _watch_starvation(self, items: int, now: float) -> None:
-        if items != self._seen_items:
-            self._seen_items, self._seen_at = items, now
+    def _watch_starvation(self, steps: int, now: float) -> None:
+        if steps != self._seen_steps:
+            self._seen_steps, self._seen_at = steps, now
         elif self._starvation_seconds is not None and now - self._seen_at > self._starvation_seconds:
             raise StarvedError(
-                f"no item has arrived for {now - self._seen_at:.0f} s (trainer.starvation_seconds "
+                f"no step has arrived for {now - self._seen_at:.0f} s (trainer.starvation_seconds "
                 f"{self._starvation_seconds:g}); {self._control.actors_online} actors are online"
             )

@@ -2,7 +2,7 @@
 
     opt → evaluate, best → record → flush → save → finish → sync
 
-An ``opt`` that returns None (warm-up) counts as no step. The first model is published before the first item is drawn.
+An ``opt`` that returns None (warm-up) counts as no step. The first model is published before the first step is drawn.
 A score that comes later than its opt step (see ``Scoring``) is recorded between two steps, under its own opt step.
 """
 
@@ -23,6 +23,7 @@ from common.interfaces import Agent, Recorder, ReplayBuffer
 from common.process.clocks import Every
 from learner.evaluation.scoring import FinishedEvaluation, Scoring
 from learner.loop.window import RecordWindow
+from learner.replay.reader import NothingToDrawError
 from learner.shared.durable import WITHOUT_CHECKPOINT, logging_write_errors
 from learner.storage.checkpoint import Checkpoints
 from learner.storage.checkpointer import Checkpointer
@@ -83,7 +84,7 @@ class Learner:
 
     Args:
         agent: learns.
-        buffer: the agent draws its items from it.
+        buffer: the agent draws from it.
         scoring: scores the agent, and keeps the best policy.
         recorders: take the records.
         checkpoints: saves policies.
@@ -94,7 +95,7 @@ class Learner:
         checkpointer: takes checkpoints to resume from; None takes none.
         window: collects values for records; None makes one.
         computing: a context in which each ``opt`` runs, such as a precision.
-        explain: when ``opt`` has raised, says which items it had drawn; None says nothing.
+        explain: when ``opt`` has raised, says which rows it had drawn; None says nothing.
         episodes: means of the newest training episodes by key, for each record; None records none.
         clock: seconds, monotonic.
     """
@@ -190,16 +191,21 @@ class Learner:
         self.scoring.abandon()
 
     def step(self) -> bool:
-        """Take one opt step and do all that is due after it; False if the agent was not ready (warm-up).
+        """Take one opt step and do all that is due after it.
+
+        Returns:
+            False if the agent was not ready (warm-up), or nothing can be drawn yet.
 
         Raises:
             DivergedError: a value to be recorded is not finite.
-            Exception: from the agent's ``opt``, with a note that names the items it had drawn.
+            Exception: from the agent's ``opt``, with a note that names the rows it had drawn.
         """
         began = self._clock()
         try:
             with self._computing:
                 losses = self.agent.opt(self.buffer)
+        except NothingToDrawError:  # The rows there are do not reach far enough yet for the view.
+            return False
         except Exception as error:
             if self._explain is not None:
                 explanation = self._explain()

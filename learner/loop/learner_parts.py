@@ -1,4 +1,4 @@
-"""Building the user's parts for the learner, and checking that settings and items fit."""
+"""Building the user's parts for the learner, and checking that settings and rows fit."""
 
 from __future__ import annotations
 
@@ -11,41 +11,31 @@ from common.hints import nearest
 from common.parts import Parts, build_parts
 
 
-def build_learner_parts(config: RunConfig, *, epsilon: float = 0.0, n_envs: int = 1) -> Parts:
-    """Build environments, step processors and agent for the learner.
+def build_learner_parts(config: RunConfig, *, epsilon: float = 0.0, n_envs: int = 0) -> Parts:
+    """Build environments and agent for the learner.
 
     Args:
         config: of the run.
         epsilon: exploration of the agent, where the learner acts itself.
-        n_envs: number of environments, where the learner acts itself.
+        n_envs: number of environments, where the learner acts itself; 0: none.
 
     Raises:
-        CrossborderError: a part cannot be built, a batch of items does not fit into a message or the replay, or a
-            setting names a column that the items do not have.
+        CrossborderError: a part cannot be built, a batch of rows does not fit into a message, or a setting names a
+            column that the rows do not have.
     """
     parts = build_parts(config, seed=config.seed, epsilon=epsilon, device=config.trainer.device, n_envs=n_envs)
     _check_message_size(config, parts.schema)
-    _check_room_for_frames(config, parts.schema)
     _check_clipped_columns(config, parts.schema)
     _check_bounded_columns(config, parts.schema)
     return parts
 
 
 def _check_message_size(config: RunConfig, schema: Schema) -> None:
-    needed = config.push.n_buffer * schema.max_packed_bytes + ENVELOPE_BYTES
+    needed = config.push.n_buffer * schema.row_bytes + ENVELOPE_BYTES
     if needed > config.server.max_message_bytes:
         raise ConfigError(
-            f"push.n_buffer: {config.push.n_buffer} items of {schema.max_packed_bytes} bytes take messages of up to "
+            f"push.n_buffer: {config.push.n_buffer} rows of {schema.row_bytes} bytes take messages of up to "
             f"{needed} bytes, above server.max_message_bytes ({config.server.max_message_bytes})"
-        )
-
-
-def _check_room_for_frames(config: RunConfig, schema: Schema) -> None:
-    needed, half = config.push.n_buffer * schema.max_frames, config.replay.frame_capacity // 2
-    if needed > half:  # While a batch overwrites old frames, items with other frames must remain to draw.
-        raise ConfigError(
-            f"push.n_buffer: {config.push.n_buffer} items have up to {needed} frames, above half of those the replay "
-            f"keeps ({half}): replay.capacity times replay.frames_per_item"
         )
 
 

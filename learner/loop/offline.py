@@ -22,26 +22,26 @@ from learner.storage.rundir import find_work
 
 
 class OfflineTrainer:
-    """Trains an agent on recorded items.
+    """Trains an agent on recorded rows.
 
-    It is opened, and its items are loaded, when constructed. Use it once, as a context manager.
+    It is opened, and its rows are loaded, when constructed. Use it once, as a context manager.
 
-    The items are copied into the run's own replay, whose capacity grows to hold them all; ``trainer.warmup_period``,
+    The rows are copied into the run's own replay, whose capacity grows to hold them all; ``trainer.warmup_period``,
     ``trainer.opt_interval``, ``replay.samples_per_insert`` and ``push.initial_priorities`` have no effect here. A
-    resumed run of any kind learns from the items in its replay.
+    resumed run of any kind learns from the rows in its replay.
 
     Args:
         config: checked already.
         dataset: ``minari:ID``, a Minari dataset's directory, or an earlier run's directory; None takes the replay of
             ``origin``, or that of the run that is resumed.
         console: shows the loading on it if it is a terminal; None logs plain lines.
-        resume: resume the run in ``run_dir``, if there is one; it has its items already, unless they were lost.
+        resume: resume the run in ``run_dir``, if there is one; it has its rows already, unless they were lost.
         origin: where a new run begins from.
 
     Raises:
         ConfigError: a new run has no dataset, or two.
         DatasetError: the dataset cannot be read, is empty, or holds values that a column refuses.
-        SchemaMismatchError: its items are not those of this run's environment and step processor.
+        SchemaMismatchError: its rows are not those of this run's environment and step processor.
         CrossborderError: something could not be built or opened.
     """
 
@@ -54,10 +54,10 @@ class OfflineTrainer:
         resume: bool = False,
         origin: Origin | None = None,
     ) -> None:
-        has_items = resume and _has_items(config)
-        self._source = str(config.run_dir) if has_items else _choose_source(dataset, origin)
+        has_rows = resume and _has_rows(config)
+        self._source = str(config.run_dir) if has_rows else _choose_source(dataset, origin)
         # The dataset is opened first, so that a missing dataset leaves no run directory behind.
-        opening: AbstractContextManager[Dataset | None] = nullcontext() if has_items else open_dataset(self._source)
+        opening: AbstractContextManager[Dataset | None] = nullcontext() if has_rows else open_dataset(self._source)
         with ExitStack() as stack, opening as items:
             directory, earlier = open_directory(config, stack, resume=resume, origin=origin)
             capacity = earlier.saved_capacity() if earlier is not None else None
@@ -79,7 +79,7 @@ class OfflineTrainer:
         """Train until the run ends, and save ``final/`` whatever ended the run.
 
         Raises:
-            DatasetError: the agent needs more items than there are.
+            DatasetError: the agent needs more steps than there are.
             CrossborderError: the evaluator's process failed, or ``final/`` could not be saved.
             Exception: from the agent or the evaluator.
         """
@@ -88,7 +88,7 @@ class OfflineTrainer:
         with learner.training():
             while learner.outcome is None:
                 if not learner.step():
-                    raise DatasetError(f"dataset {self._source}: its {len(learner.buffer)} items are too few to begin")
+                    raise DatasetError(f"dataset {self._source}: its {len(learner.buffer)} steps are too few to begin")
                 learner.tick()
         self._stack.close()
         return self.run.make_result(learner)
@@ -98,31 +98,31 @@ class OfflineTrainer:
         return self.run.make_status(self.learner)
 
 
-def _has_items(config: RunConfig) -> bool:
-    """Whether there is a run to resume that still has its items."""
+def _has_rows(config: RunConfig) -> bool:
+    """Whether there is a run to resume that still has its rows."""
     run_dir = config.run_dir
     return run_dir is not None and bool(find_work(run_dir)) and (run_dir / "shared" / "replay").exists()
 
 
 def _choose_source(dataset: str | None, origin: Origin | None) -> str:
-    """The place of the items for a run that has none."""
+    """The place of the rows for a run that has none."""
     replay = str(origin.run) if origin is not None and origin.has_replay else None
     if dataset is None and replay is None:
         raise ConfigError("--dataset: expected a dataset to fill the replay from, found none")
     if dataset is not None and replay is not None:
-        raise ConfigError(f"--dataset: expected one source of items, found {dataset} and the replay of {replay}")
+        raise ConfigError(f"--dataset: expected one source of rows, found {dataset} and the replay of {replay}")
     return dataset or replay or ""
 
 
 def _with_capacity(config: RunConfig, capacity: int) -> RunConfig:
-    """The configuration with a replay of ``capacity`` items."""
+    """The configuration with a replay of ``capacity`` rows."""
     return config.model_copy(update={"replay": config.replay.model_copy(update={"capacity": capacity})})
 
 
 def _make_room(config: RunConfig, dataset: Dataset | None) -> RunConfig:
-    """The configuration with room for all steps of the dataset, and without actors that give first priorities."""
-    steps = len(dataset) if dataset is not None else 0
-    config = _with_capacity(config, max(config.replay.capacity, steps))
+    """The configuration with room for all rows of the dataset, and without actors that give first priorities."""
+    rows = len(dataset) if dataset is not None else 0
+    config = _with_capacity(config, max(config.replay.capacity, rows))
     push = config.push.model_copy(update={"initial_priorities": False})
     return config.model_copy(update={"push": push})
 

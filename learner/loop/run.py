@@ -15,12 +15,13 @@ from rich.console import Console
 from common.config.run_config import RunConfig, dump_config
 from learner.datasets.loading import load_dataset
 from learner.datasets.opening import Dataset, open_dataset
-from learner.evaluation.evaluator import build_eval_env
+from learner.datasets.sources import open_source
 from learner.loop.learner import Learner, Outcome
 from learner.loop.learner_parts import build_learner_parts
 from learner.loop.replay_opening import build_buffer, open_memory
 from learner.loop.summaries import AsyncTrainStat
 from learner.records.status import Status
+from learner.replay.memory import ReplayMemory
 from learner.replay.quarantine import Quarantine
 from learner.replay.screening import screen
 from learner.replay.value_rules import ValueRules
@@ -88,8 +89,8 @@ class Run:
         directory: of the run, locked; the caller closes it.
         earlier: the state that earlier lives of the run left; None for a new run.
         epsilon: exploration of the learner's own agent; 0 where only actors act.
-        n_envs: number of environments in which the learner acts itself; where only actors act, one, to build the agent.
-        slack: number of newest items that a new replay can be rolled back by.
+        n_envs: number of environments in which the learner acts itself; 0 where only actors act.
+        slack: number of newest rows that a new replay can be rolled back by.
         origin: where a new run begins from.
 
     Raises:
@@ -103,7 +104,7 @@ class Run:
         earlier: ResumePoint | None,
         *,
         epsilon: float = 0.0,
-        n_envs: int = 1,
+        n_envs: int = 0,
         slack: int = 0,
         origin: Origin | None = None,
     ) -> None:
@@ -114,10 +115,8 @@ class Run:
             torch.set_num_threads(config.trainer.torch_threads)
             self.parts = build_learner_parts(config, epsilon=epsilon, n_envs=n_envs)
             stack.callback(self.parts.close)
-            self.eval_env = build_eval_env(config.env, self.parts.env)
-            stack.callback(self.eval_env.close)
             guard, run_id = directory.require_in_place, directory.identity.run_id
-            self.checkpoints = Checkpoints(directory.path, config.actor_part(), run_id, config.evaluator, guard=guard)
+            self.checkpoints = Checkpoints(directory.path, config.actor_part(), run_id, guard=guard)
             self.states = StateFiles(
                 directory.path / "checkpoints",
                 {
@@ -134,7 +133,7 @@ class Run:
             self.quarantine = Quarantine(directory.shared, "trainer")
             if earlier is not None:
                 screen(self.memory, self.value_rules, self.find_actor, self.quarantine)
-            self.buffer = build_buffer(self.memory, config)
+            self.buffer = build_buffer(self.memory, config, self._open_sources())
             if origin is not None and earlier is None:
                 log.info("a new run from %s", origin)
                 origin.restore(self.parts.agent, config)
@@ -150,9 +149,14 @@ class Run:
         self._stack.close()
 
     def load(self, dataset: Dataset, *, whole: bool = False, console: Console | None = None) -> None:
-        """Copy recorded items into the replay, before the learner is made; see ``learner.datasets.loading``."""
-        batch = self.config.push.n_buffer
-        load_dataset(dataset, self.parts, self.memory, self.value_rules, batch, whole=whole, console=console)
+        """Copy recorded rows into the replay, before the learner is made; see ``learner.datasets.loading``."""
+        load_dataset(dataset, self.parts, self.memory, self.value_rules, whole=whole, console=console)
+
+    def _open_sources(self) -> dict[str, ReplayMemory]:
+        """The read-only sources of the replay, by name."""
+        sources = self.config.replay.sources.items()
+        shared, rules = self.dir.shared, self.value_rules
+        return {name: open_source(name, source.dataset, shared, self.parts, rules) for name, source in sources}
 
     def find_actor(self, incarnation: int) -> tuple[int, str] | None:
         """The id and host of the actor with this incarnation; None if the table of actors does not know it.

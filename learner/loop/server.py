@@ -2,7 +2,7 @@
 
 Start-up (``LearnerServer.__init__``), each step after the one before:
     1. the run directory is made, or found to resume, and locked
-    2. environments, agent and item schema are built
+    2. the agent is built and the schema of the rows found
     3. shared memory is made or opened: replay, control block, model slots
     4. the state of the run is restored, the resolved configuration written, the evaluator's process started
     5. the first model is published; ingest is started and listens; /metrics is served; ``endpoints.json`` is written
@@ -11,7 +11,7 @@ Training (``LearnerServer.train``), then shutdown, whatever ended training:
     1. ``Learner.finish``: stop is announced to the actors, the last model published, recorders flushed, ``final/``
        saved, the last policy scored, the last checkpoint taken
     2. Prometheus scrapes the last figures, if the run has finished and Prometheus is there
-    3. ingest takes the items that actors still have (at most ``server.grace_seconds``) and ends
+    3. ingest takes the rows that actors still have (at most ``server.grace_seconds``) and ends
     4. local actors end, recorders are closed, the evaluator's process ends, the learning curve is drawn
     5. the replay is synced and closed, environments are closed, the lock is given back
 """
@@ -29,6 +29,7 @@ from common.config.run_config import RunConfig
 from common.config.server_config import ServerConfig
 from common.errors import CrossborderError, DivergedError
 from common.wire.trust import ANY, Trust
+from learner.evaluation.actor_scoring import CANDIDATES, ActorScoring
 from learner.ingest.ingest_process import IngestProcess
 from learner.loop.intake import Intake
 from learner.loop.run import Result, Run, open_directory
@@ -46,7 +47,7 @@ from learner.storage.origin import Origin
 
 log = logging.getLogger(__name__)
 LEAVE_SECONDS = 2.0
-"""Local actors get this long to end. Ingest has taken their items already, within its own grace period."""
+"""Local actors get this long to end. Ingest has taken their rows already, within its own grace period."""
 
 
 @dataclass(frozen=True)
@@ -86,22 +87,23 @@ class LearnerServer:
             # The files of a resumed run are there already, unless the run was in turns or from a dataset until now.
             self.control = ControlBlock.open(shared, create=not (shared / "control").exists())
             self.control.start(directory.identity.incarnation, self.buffer.sampled)
-            self.ratio = LiveRatio(self.control, RatioLimiter.of(config, run.memory.began))
+            self.ratio = LiveRatio(self.control, RatioLimiter.of(config, run.memory.steps_began))
             self.actor_table = map_actor_table(shared, create=not (shared / "actors").exists())
-            self.publisher = _make_publisher(run)
+            self.publisher = _make_publisher(run, "models")
             self.learner = make_learner(
                 run,
                 earlier,
                 stack,
                 publish=self.publisher.publish,
                 show_life=self._show_life,
+                scoring=self._make_actor_scoring(stack),
                 episodes=self.control.episode_record,
             )
             self.control.opt_steps = self.learner.opt_steps
             self.ratio.begin(self.buffer.inserted, self.buffer.sampled)
             self.learner.start()
             # Parts end in the reverse order of these lines. Local actors start last but end after ingest, which takes
-            # their last items.
+            # their last rows.
             ending_local_actors = stack.enter_context(ExitStack())
             self.ingest = self._start_ingest()
             stack.callback(self.ingest.end, config.server.grace_seconds)
@@ -120,6 +122,22 @@ class LearnerServer:
 
     def __exit__(self, *exception: object) -> None:
         self._stack.close()
+
+    def _make_actor_scoring(self, stack: ExitStack) -> ActorScoring | None:
+        """The scoring by an actor, if the configuration asks for it."""
+        config, run = self.config, self.run
+        if config.evaluator.process != "actor" or not config.trainer.eval_interval:
+            return None
+        scoring = ActorScoring(
+            run.dir.shared,
+            self.control,
+            _make_publisher(run, CANDIDATES),
+            incarnation=run.dir.identity.incarnation,
+            checkpoints=run.checkpoints,
+            finish_seconds=config.evaluator.finish_seconds,
+        )
+        stack.callback(scoring.end)
+        return scoring
 
     def _start_ingest(self) -> IngestProcess:
         config, run = self.config, self.run
@@ -201,7 +219,7 @@ class LearnerServer:
                 self.ingest.release_held()
                 self.publisher.settle()
             else:
-                self.publisher.settle(wait=True)  # This takes a moment; waiting for items may take seconds.
+                self.publisher.settle(wait=True)  # This takes a moment; waiting for rows may take seconds.
                 self.intake.wait()
             self.learner.tick()
 
@@ -221,9 +239,9 @@ class LearnerServer:
         )
 
 
-def _make_publisher(run: Run) -> ModelPublisher:
+def _make_publisher(run: Run, name: str) -> ModelPublisher:
     """A publisher with new slots: nobody reads the models of an earlier life."""
-    path, incarnation = run.dir.shared / "models", run.dir.identity.incarnation
+    path, incarnation = run.dir.shared / name, run.dir.identity.incarnation
     path.unlink(missing_ok=True)
     return ModelPublisher(path, run.parts.agent.model_info(), incarnation, run.config.trainer.model_precision)
 

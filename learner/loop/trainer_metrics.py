@@ -75,7 +75,7 @@ class TrainerCollector(Collector):
             None if idle is None else time.time() - idle,
         )
         waited = self._control.trainer_wait_seconds
-        yield counter("crossborder_trainer_wait_seconds_total", "Waited for items.", waited)
+        yield counter("crossborder_trainer_wait_seconds_total", "Waited for steps.", waited)
         yield gauges("crossborder_record", "The newest value of each recorded key.", "key", learner.last_record)
         yield counter("crossborder_divergences_total", "Ends by NaN or infinity.", self._control.divergences)
         finished = learner.outcome is not None and learner.outcome.is_finish
@@ -93,14 +93,15 @@ class TrainerCollector(Collector):
     def _replay(self) -> Iterable[Metric]:
         memory, ratio = self._run.memory, self._ratio.samples_per_insert
         age = time.monotonic() - self._control.oldest_item_at if len(memory) else 0.0
-        yield counter("crossborder_samples_drawn_total", "Items drawn from the replay.", self._run.buffer.sampled)
-        yield gauge("crossborder_replay_size_items", "Items that can be drawn.", len(memory))
-        yield gauge("crossborder_replay_capacity_items", "Items kept at most.", memory.capacity)
+        yield counter("crossborder_samples_drawn_total", "Steps drawn from the replay.", self._run.buffer.sampled)
+        yield gauge("crossborder_replay_size_steps", "Steps that can be drawn.", memory.drawable)
+        yield gauge("crossborder_replay_size_rows", "Rows kept.", len(memory))
+        yield gauge("crossborder_replay_capacity_rows", "Rows kept at most.", memory.capacity)
         excluded = memory.count_excluded(memory.first(), memory.committed)
-        yield gauge("crossborder_replay_excluded_items", "Items that are never drawn.", excluded)
-        yield gauge("crossborder_replay_bytes", "Allocated for items.", memory.n_bytes)
-        yield gauge("crossborder_replay_oldest_age_seconds", "Age of the oldest item.", age)
-        yield gauge("crossborder_replay_ratio_target", "Items to draw per item inserted.", ratio)
+        yield gauge("crossborder_replay_excluded_rows", "Rows that are never drawn.", excluded)
+        yield gauge("crossborder_replay_bytes", "Allocated for rows and their links.", memory.n_bytes)
+        yield gauge("crossborder_replay_oldest_age_seconds", "Age of the oldest row.", age)
+        yield gauge("crossborder_replay_ratio_target", "Steps to draw per step inserted.", ratio)
 
     def _models(self) -> Iterable[Metric]:
         publisher, slots = self._publisher, self._publisher.slots

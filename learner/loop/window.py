@@ -15,12 +15,12 @@ _FOLD = 256
 
 
 class RecordWindow:
-    """Collects the agent's records, and counts opt steps and items.
+    """Collects the agent's records, and counts opt steps and inserted steps.
 
     Values may be tensors on a GPU. Each is read only when it is summed, since reading one waits for the GPU.
 
     Args:
-        buffer: counts the items that were inserted.
+        buffer: counts the steps that were inserted.
         clock: seconds, monotonic.
     """
 
@@ -30,11 +30,11 @@ class RecordWindow:
         self._sums: defaultdict[str, float] = defaultdict(float)
         self._counts: defaultdict[str, int] = defaultdict(int)
         self._opts, self._eval_seconds = 0, 0.0
-        self._before = 0.0, 0  # Seconds and items since the last record, in an earlier life of the run.
+        self._before = 0.0, 0  # Seconds and steps since the last record, in an earlier life of the run.
         self._started, self._inserted = clock(), buffer.inserted
 
     def start(self) -> float:
-        """Count time and items from now on; return the present time by the clock."""
+        """Count time and steps from now on; return the present time by the clock."""
         now = self._clock()
         seconds, samples = self._before
         self._started, self._inserted = now - seconds, self._buffer.inserted - samples
@@ -50,7 +50,7 @@ class RecordWindow:
                 self._fold(key)
 
     def leave_out(self, seconds: float) -> None:
-        """Leave the seconds of an evaluation out of opt steps per second, but not out of items per second."""
+        """Leave the seconds of an evaluation out of opt steps per second, but not out of steps per second."""
         self._eval_seconds += seconds
 
     def means(self) -> dict[str, float]:
@@ -62,7 +62,7 @@ class RecordWindow:
         return means
 
     def rates(self) -> dict[str, float]:
-        """Border's keys of throughput since the last call: ``samples`` are items that were inserted."""
+        """Border's keys of throughput since the last call: ``samples`` are steps that were inserted."""
         now, inserted = self._clock(), self._buffer.inserted
         seconds, samples = max(now - self._started, 1e-9), inserted - self._inserted
         rates = {
@@ -89,7 +89,7 @@ class RecordWindow:
         )
 
     def restore(self, state: Snapshot) -> None:
-        """Add to the sums, counts and times of ``state``; time and items count again after ``start``."""
+        """Add to the sums, counts and times of ``state``; time and steps count again after ``start``."""
         values = state.values
         self._sums.update(values["sums"])
         self._counts.update(values["counts"])

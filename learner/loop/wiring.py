@@ -10,10 +10,11 @@ from contextlib import ExitStack
 
 from actor.guard import Busy
 from common.config.run_config import dump_config
+from common.errors import ConfigError
 from common.interfaces import Recorder
-from learner.evaluation.evaluator import build_evaluator
+from learner.evaluation.evaluator import open_evaluator
 from learner.evaluation.evaluator_process import EvaluatorProcess
-from learner.evaluation.scoring import AbandonableEnv, InlineScoring, Scoring
+from learner.evaluation.scoring import InlineScoring, NoScoring, Scoring, Watch
 from learner.loop.learner import Learner, Publish, do_nothing, publish_to_nobody
 from learner.loop.precision import computing_in
 from learner.loop.replay_opening import place_on_device
@@ -39,6 +40,7 @@ def make_learner(
     publish: Publish = publish_to_nobody,
     actor_in_turns: Resumable | None = None,
     show_life: Callable[[], None] = do_nothing,
+    scoring: Scoring | None = None,
     episodes: Callable[[], dict[str, float]] | None = None,
 ) -> Learner:
     """Make the learner of a run: restore a resumed run from its checkpoint, write the first checkpoint of a new run.
@@ -50,6 +52,7 @@ def make_learner(
         publish: makes the agent's present policy the newest model.
         actor_in_turns: the part that acts in training in turns, whose state checkpoints keep too.
         show_life: called at each step of an evaluation that training waits for.
+        scoring: scores the agent; None: what the configuration names, in this process or in a child.
         episodes: means of the newest training episodes by key, for each record.
 
     Raises:
@@ -59,7 +62,7 @@ def make_learner(
     parts: dict[str, Resumable] = {"buffer": run.buffer, WINDOW: window}
     if actor_in_turns is not None:
         parts["acting"] = actor_in_turns
-    began = _restore(run, earlier, parts) if earlier is not None else Moment(0, run.memory.committed, 0.0)
+    began = _restore(run, earlier, parts) if earlier is not None else Moment(0, run.memory.steps, 0.0)
     checkpointer = Checkpointer(
         run.states,
         run.parts.agent,
@@ -67,9 +70,9 @@ def make_learner(
         trainer.device,
         newest=began,
         seconds=trainer.checkpoint_seconds,
-        # In turns the replay must be able to go back to a checkpoint. Its slack holds three times the items between two
+        # In turns the replay must be able to go back to a checkpoint. Its slack holds three times the rows between two
         # checkpoints, so there is room while one is still being written.
-        items=None if actor_in_turns is None else run.memory.slack // 3 or None,
+        rows=None if actor_in_turns is None else run.memory.slack // 3 or None,
         replay=run.memory,
     )
     run.dir.write_text("config.yaml", dump_config(config))
@@ -77,7 +80,7 @@ def make_learner(
     learner = Learner(
         agent=run.parts.agent,
         buffer=place_on_device(run.buffer, run.memory, config),
-        scoring=_make_scoring(run, stack, show_life),
+        scoring=scoring or _make_scoring(run, stack, show_life),
         recorders=_make_recorders(run, stack, began.opt_steps),
         checkpoints=run.checkpoints,
         config=trainer,
@@ -99,14 +102,14 @@ def make_learner(
 def _restore(run: Run, earlier: ResumePoint, parts: dict[str, Resumable]) -> Moment:
     """Put the agent and the parts back to the checkpoint; return its moment."""
     earlier.restore(run.parts.agent, parts, run.config.trainer.device)
-    moment, inserted = earlier.moment, run.memory.committed
-    # Items that came after the checkpoint count as drawn. Otherwise the trainer would catch up with them while actors
-    # wait. After a power cut there may be fewer items than at the checkpoint.
-    limiter = RatioLimiter.of(run.config, run.memory.began)
+    moment, inserted = earlier.moment, run.memory.steps
+    # Steps that came after the checkpoint count as drawn. Otherwise the trainer would catch up with them while actors
+    # wait. After a power cut there may be fewer steps than at the checkpoint.
+    limiter = RatioLimiter.of(run.config, run.memory.steps_began)
     run.buffer.skip(max(0, limiter.draws_between(moment.samples_total, inserted)))
     log.info(
-        "resumed at opt step %d with %d items of %d ever stored, start %d",
-        *(moment.opt_steps, len(run.memory), inserted, run.dir.identity.incarnation),
+        "resumed at opt step %d with %d steps to draw of %d ever stored, start %d",
+        *(moment.opt_steps, run.memory.drawable, inserted, run.dir.identity.incarnation),
     )
     return moment
 
@@ -125,14 +128,24 @@ def _make_recorders(run: Run, stack: ExitStack, opt_steps: int) -> list[Recorder
 
 
 def _make_scoring(run: Run, stack: ExitStack, show_life: Callable[[], None]) -> Scoring:
-    if run.config.evaluator.process == "child":
-        process = EvaluatorProcess(run.config, run.checkpoints)
+    """The scoring that the configuration names, in this process or in a child.
+
+    Raises:
+        ConfigError: it names an actor, and this way to train has none.
+        CrossborderError: a part cannot be built.
+    """
+    config = run.config
+    if not config.trainer.eval_interval:
+        return NoScoring()
+    if config.evaluator.process == "actor":
+        raise ConfigError("evaluator.process: expected inline or child, since this run has no actors; found actor")
+    if config.evaluator.process == "child":
+        process = EvaluatorProcess(config, run.checkpoints)
         stack.callback(process.end)
         return process
     abandoned, busy = threading.Event(), Busy()
-    env = AbandonableEnv(run.eval_env, abandoned, busy, show_life)
-    evaluator = build_evaluator(env, run.config.evaluator)
-    return InlineScoring(evaluator, run.checkpoints, abandoned, busy, run.config.env.timeout_seconds)
+    evaluator = open_evaluator(config, run.parts.frames, Watch(abandoned, busy, show_life), stack)
+    return InlineScoring(evaluator, run.checkpoints, abandoned, busy, config.env.timeout_seconds)
 
 
 def _draw_curve(run: Run) -> None:

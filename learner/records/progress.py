@@ -26,27 +26,27 @@ LIVE_SECONDS, PLAIN_SECONDS = 0.5, 5.0
 
 @contextmanager
 def loading_progress(name: str, total: int, console: Console | None) -> Iterator[Callable[[int], None]]:
-    """Show how much of a dataset is loaded; the callable takes the number of items since its last call.
+    """Show how much of a dataset is loaded; the callable takes the number of rows since its last call.
 
     Args:
         name: of the dataset.
-        total: steps of the dataset; a step processor may make more or fewer items of them.
+        total: rows of the dataset; a step processor may make more or fewer items of them.
         console: a terminal that shows a bar; None logs plain lines.
     """
     done, next_line = 0, time.monotonic() + PLAIN_SECONDS
     with rich.progress.Progress(console=console, disable=console is None) as bars:
         bar = bars.add_task(f"loading {name}", total=total)
 
-        def advance(items: int) -> None:
+        def advance(rows: int) -> None:
             nonlocal done, next_line
-            done += items
+            done += rows
             bars.update(bar, completed=done)
             if console is None and time.monotonic() >= next_line:
                 log.info("loading %s: %d of %d steps", name, done, total)
                 next_line += PLAIN_SECONDS
 
         yield advance
-    log.info("loaded %d items from %s", done, name)
+    log.info("loaded %d rows from %s", done, name)
 
 
 class Progress:
@@ -106,7 +106,7 @@ def render(status: Status) -> Group:
     wanted = f" of {status.samples_per_insert:g}" if status.samples_per_insert else ""
     flow = (
         f"{status.seconds:.0f} s · {record.get('opt_steps_per_sec', 0.0):.0f} opt/s · "
-        f"{record.get('samples_per_sec', 0.0):.0f} items/s · replay ratio {status.replay_ratio:.1f}{wanted} · "
+        f"{record.get('samples_per_sec', 0.0):.0f} steps/s · replay ratio {status.replay_ratio:.1f}{wanted} · "
         f"replay {status.replay_size:,}"
     )
     loss = record.get("loss", record.get("loss_critic", math.nan))

@@ -28,7 +28,7 @@ class Status:
 
     @property
     def replay_ratio(self) -> float:
-        """Items drawn per item inserted, since the run began."""
+        """Steps drawn per step inserted, since the run began."""
         return self.sampled / self.inserted if self.inserted else 0.0
 
     def line(self) -> str:
@@ -36,8 +36,8 @@ class Status:
         rates = (self.record.get("opt_steps_per_sec", 0.0), self.record.get("samples_per_sec", 0.0))
         return (
             f"{self.seconds:.0f} s, opt step {self.opt_steps}/{self.max_opts}, {rates[0]:.0f} opt/s, "
-            f"{rates[1]:.0f} items/s, {self.actors_online} actors, return {format_return(self.return_mean)}, "
-            f"best evaluation {format_return(self.best_score)}, replay {self.replay_size} items, "
+            f"{rates[1]:.0f} steps/s, {self.actors_online} actors, return {format_return(self.return_mean)}, "
+            f"best evaluation {format_return(self.best_score)}, replay {self.replay_size} steps, "
             f"ratio {self.replay_ratio:.1f}, policy lag {self.policy_lag:.0f} opt steps"
         )
 

@@ -1,0 +1,130 @@
+"""The evaluator of a run, on the learner's host or in an actor that evaluates."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import gymnasium
+import numpy as np
+
+from common.config.run_config import EvaluatorArguments, EvaluatorConfig
+from common.data import Array
+from common.envs import lanes_of
+from common.interfaces import Agent, Evaluation, Evaluator
+from common.lanes import AnyEnv, Lanes
+from common.plugins.part_config import EnvConfig
+from common.stacking import Stacker
+from common.vector_lanes import is_vector
+
+
+def build_evaluator(
+    env: AnyEnv,
+    config: EvaluatorConfig,
+    env_config: EnvConfig | None = None,
+    make_env: Callable[[], AnyEnv] | None = None,
+) -> Evaluator:
+    """Build the evaluator that ``evaluator.target`` names.
+
+    Args:
+        env: only evaluations step it.
+        config: names the evaluator.
+        env_config: of that environment.
+        make_env: makes one more such environment, for evaluators that ask for it; None: there can be no other.
+
+    Raises:
+        PluginError: it cannot be loaded or built.
+    """
+    optional = {"env_config": env_config, "make_env": make_env}
+    evaluator: Evaluator = config.build(optional=optional, **EvaluatorArguments(env=env, config=config))
+    return evaluator
+
+
+class DefaultEvaluator:
+    """Scores the mean undiscounted return of greedy episodes (border's ``DefaultEvaluator``).
+
+    Episode i begins with ``reset(seed=config.seed + i)``, so that all evaluations of a run see the same episodes. Up to
+    ``config.max_envs`` of them are played at the same time, in environments of their own.
+
+    Args:
+        env: a plain environment or a vector environment; no other code steps it.
+        config: episodes, seed, and the steps after which an episode is cut off.
+        env_config: how many frames the agent sees, and which dtypes; None: the environment's observations as they are.
+        make_env: makes one more environment; None: all episodes are played in ``env``.
+    """
+
+    def __init__(
+        self,
+        env: AnyEnv,
+        config: EvaluatorConfig,
+        env_config: EnvConfig | None = None,
+        make_env: Callable[[], AnyEnv] | None = None,
+    ) -> None:
+        self._env, self._config, self._env_config, self._make_env = env, config, env_config, make_env
+        self._frames = env_config.frame_stack if env_config is not None else 1
+        self._lanes: Lanes | None = None
+
+    def evaluate(self, agent: Agent) -> Evaluation:
+        lanes = self._lanes = self._lanes or self._make_lanes()
+        rounds = range(0, self._config.episodes, lanes.n)
+        returns = np.concatenate([self._play(agent, lanes, first) for first in rounds])
+        score = float(returns.mean())
+        return Evaluation(
+            score,
+            {
+                "eval_reward": score,
+                "eval_reward_std": float(returns.std()),
+                "eval_reward_min": float(returns.min()),
+                "eval_reward_max": float(returns.max()),
+            },
+        )
+
+    def _make_lanes(self) -> Lanes:
+        """The lanes in which episodes are played; more environments are built at the first evaluation."""
+        if is_vector(self._env):
+            return lanes_of(self._env, self._env_config)
+        wanted = min(self._config.episodes, self._config.max_envs)
+        more = [self._make_env() for _ in range(wanted - 1)] if self._make_env is not None else []
+        lanes = lanes_of([self._env, *more], self._env_config)
+        lanes.wrap(RestingEnv)
+        return lanes
+
+    def _play(self, agent: Agent, lanes: Lanes, first: int) -> Array:
+        """Play the episodes from ``first`` on, one in each lane; return the sums of their rewards, ``[k]``."""
+        count = min(lanes.n, self._config.episodes - first)
+        totals, runs = np.zeros(lanes.n), np.arange(lanes.n) < count
+        stacker = Stacker(lanes.spec, lanes.n, self._frames)
+        lanes.reset(self._config.seed + first)
+        for _ in range(self._config.max_steps):
+            obs = lanes.observe()
+            if lanes.begins is not None:
+                agent.begin(lanes.begins)
+            outcome = lanes.step(agent.sample(stacker.add(obs, lanes.begins)))
+            totals[runs] += outcome.reward[runs]
+            if outcome.ended is not None:
+                runs[outcome.ended] = False
+                if not runs.any():
+                    break
+        return totals[:count]
+
+
+class RestingEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """An environment that plays one episode for each seed, and then rests until the next seed: its steps do nothing."""
+
+    def __init__(self, env: gymnasium.Env[Any, Any]) -> None:
+        super().__init__(env)
+        self._rests, self._last = False, None
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        if seed is None and self._rests:
+            return self._last, {}
+        self._rests = False
+        return self.env.reset(seed=seed, options=options)
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        if self._rests:
+            return self._last, 0.0, False, False, {}
+        obs, reward, terminated, truncated, info = self.env.step(action)
+        if terminated or truncated:
+            self._rests, self._last = True, obs
+        return obs, reward, terminated, truncated, info

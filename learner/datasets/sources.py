@@ -1,0 +1,50 @@
+"""The read-only sources of a replay: datasets from which a share of every batch is drawn."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from pathlib import Path
+
+from common.parts import Parts
+from learner.datasets.loading import load_dataset
+from learner.datasets.opening import open_dataset
+from learner.replay.memory import ReplayMemory
+from learner.replay.value_rules import ValueRules
+
+log = logging.getLogger(__name__)
+
+
+def open_source(name: str, dataset: str, shared: Path, parts: Parts, rules: ValueRules) -> ReplayMemory:
+    """The rows of a dataset as a replay that nothing is added to; they are copied once in the life of a run.
+
+    Args:
+        name: of the source.
+        dataset: see ``learner.datasets.opening.open_dataset``.
+        shared: the run's shared directory, which gets the files as ``sources/NAME``.
+        parts: of the run; the rows have the columns of its schema.
+        rules: which values a column may hold.
+
+    Raises:
+        DatasetError: the dataset cannot be read, is empty, or has a value that a column refuses.
+        SchemaMismatchError: the rows have other columns.
+        RunDirectoryError: the files cannot be made or opened.
+    """
+    path = shared / "sources" / name
+    if not path.exists():
+        _copy(dataset, path, parts, rules)
+    memory = ReplayMemory.open_saved(path)
+    memory.schema.require_equal(parts.schema, mine=f"source {name}", theirs="this run")
+    return memory
+
+
+def _copy(dataset: str, path: Path, parts: Parts, rules: ValueRules) -> None:
+    """Copy a dataset into new files, which are at ``path`` once they are whole."""
+    draft = path.with_name(f".{path.name}.part")
+    shutil.rmtree(draft, ignore_errors=True)
+    draft.parent.mkdir(exist_ok=True)
+    with open_dataset(dataset) as found:
+        memory = ReplayMemory(draft, parts.schema, max(1, len(found)), create=True)
+        load_dataset(found, parts, memory, rules, whole=True)
+    memory.close()
+    draft.rename(path)
