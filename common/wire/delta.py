@@ -11,7 +11,7 @@ import numpy as np
 
 from common.data import Array
 from common.errors import RefusedError
-from common.wire.compression import compress, decompress
+from common.wire.compression import NUMBERS, compress, decompress
 
 PLANES = 4
 """Bytes 0, 4, 8, … come first, then 1, 5, 9, …; for bfloat16, two planes would be no smaller."""
@@ -21,7 +21,7 @@ def make_delta(base: bytes, model: bytes) -> bytes:
     """The difference that makes ``model`` of ``base``; both have the same number of bytes."""
     changed = np.frombuffer(base, np.uint8) ^ np.frombuffer(model, np.uint8)
     words = np.pad(changed, (0, -len(changed) % PLANES)).reshape(-1, PLANES)
-    return compress(words.T.tobytes())
+    return compress(words.T.tobytes(), NUMBERS)
 
 
 def apply_delta(base: Array, delta: bytes) -> Array:

@@ -11,14 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from common.errors import RefusedError
-from common.wire.compression import compress, decompress
+from common.wire.compression import NUMBERS, PICTURES, compress, decompress
 
 SCREEN = bytes(7056)
 
 
-@given(st.binary())
-def test_compressed_data_is_decompressed_to_the_same(data: bytes) -> None:
-    assert decompress(compress(data), len(data)) == data
+@given(st.binary(), st.sampled_from([PICTURES, NUMBERS]))
+def test_compressed_data_is_decompressed_to_the_same(data: bytes, level: int) -> None:
+    assert decompress(compress(data, level), len(data)) == data
 
 
 def test_incompressible_data_grows_by_a_few_bytes_only() -> None:
