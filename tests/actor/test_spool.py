@@ -13,7 +13,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
-from actor.spool import Spool
+from actor.spool import Group, Spool
 from tests.conftest import PATIENCE, wait_for
 
 InThread = Callable[..., Future[Any]]
@@ -47,7 +47,7 @@ class Exchange(RuleBasedStateMachine):
         self.rows: list[int] = []
         self.there_is_no_room = False
         self.grouped_at = -math.inf
-        self.groups: list[list[int]] = []  # Number n is that of the messages groups[n - 1].
+        self.groups: list[Group[int]] = []  # Number n is that of groups[n - 1].
         self.dropped: list[int] = []
         self.forgotten: list[int] = []  # The learner had acknowledged them, and lost them.
         self.closed = False
@@ -59,12 +59,12 @@ class Exchange(RuleBasedStateMachine):
 
     def waiting(self) -> list[int]:
         """Messages that are neither acknowledged nor dropped."""
-        acknowledged = {n for group in self.groups[: self.acked] for n in group}
+        acknowledged = {n for group in self.groups[: self.acked] for n in group.messages}
         return [n for n in range(len(self.sizes)) if n not in acknowledged | {*self.dropped, *self.forgotten}]
 
     @property
     def numbered(self) -> list[int]:
-        return self.forgotten + [n for group in self.groups for n in group]
+        return self.forgotten + [n for group in self.groups for n in group.messages]
 
     def dropped_one(self, message: int) -> None:
         assert message not in self.numbered, "it was sent before"
@@ -117,7 +117,7 @@ class Exchange(RuleBasedStateMachine):
     def the_learner_comes_back_with_less_than_it_acknowledged(self) -> None:
         assert self.spool.acknowledged == self.acked
         self.spool.renumber()
-        self.forgotten += [n for group in self.groups[: self.acked] for n in group]
+        self.forgotten += [n for group in self.groups[: self.acked] for n in group.messages]
         self.groups = self.groups[self.acked :]
         self.n_stored = self.acked = 0
 
@@ -130,14 +130,17 @@ class Exchange(RuleBasedStateMachine):
             unsent = [n for n in self.waiting() if n not in self.numbered]
             assert not unsent or self.may_wait(unsent), "something was left unsent"
             return
-        seq, messages = sent
+        seq, group = sent
         assert seq == self.n_stored + len(self.on_its_way) + 1, "sent out of order or twice on one connection"
         if seq > len(self.groups):
-            self.groups.append(messages)
+            messages, before = group.messages, max(self.numbered, default=-1)
+            self.groups.append(group)
             self.grouped_at = self.now
             assert self.now - self.put_at[messages[0]] < self.max_seconds, "it was too old"
             assert len(messages) == 1 or sum(self.rows[n] for n in messages) <= self.group_rows
-        assert self.groups[seq - 1] == messages, "a number has come to mean other messages"
+            assert messages == [*range(messages[0], messages[-1] + 1)], "something was dropped within a group"
+            assert group.after_drop == (messages[0] != before + 1)
+        assert self.groups[seq - 1] == group, "a number has come to mean another group"
         self.on_its_way.append(seq)
 
     @precondition(lambda self: self.old_epochs)
@@ -231,6 +234,12 @@ class Clock:
         return self.now
 
 
+def take(spool: Spool[str], epoch: int, seconds: float) -> tuple[int, list[str]] | None:
+    """The next group's number and messages."""
+    unsent = spool.next_unsent(epoch, seconds)
+    return unsent and (unsent[0], unsent[1].messages)
+
+
 def make(*messages: str, max_bytes: int = 100, window: int = 100) -> Spool[str]:
     """A spool of messages that are one byte each."""
     spool: Spool[str] = Spool(max_bytes, window)
@@ -250,7 +259,7 @@ def test_while_the_learner_is_away_only_bytes_count() -> None:
     assert not spool.put("f", 1, 1, 0)
     epoch = spool.connect(0)
     for _ in "abcde":
-        spool.next_unsent(epoch, 0)
+        take(spool, epoch, 0)
     spool.acknowledge(3)
     assert not spool.put("f", 1, 1, 0)
     spool.acknowledge(4)
@@ -261,7 +270,7 @@ def test_a_full_spool_lets_its_producer_wait_for_an_acknowledgement(in_thread: I
     spool = make("a", "b", max_bytes=2)
     epoch = spool.connect(0)
     put = in_thread(spool.put, "c", 1, 1, FOREVER)
-    assert spool.next_unsent(epoch, 0) == (1, ["a"])
+    assert take(spool, epoch, 0) == (1, ["a"])
     assert len(spool) == 2
     spool.acknowledge(1)
     assert put.result(PATIENCE)
@@ -279,7 +288,7 @@ def test_a_producer_that_waits_for_the_window_goes_on_when_the_connection_breaks
 
 def test_a_sender_waits_for_a_message(in_thread: InThread) -> None:
     spool = make()
-    sent = in_thread(spool.next_unsent, spool.connect(0), FOREVER)
+    sent = in_thread(take, spool, spool.connect(0), FOREVER)
     assert spool.put("a", 1, 1, 0)
     assert sent.result(PATIENCE) == (1, ["a"])
 
@@ -287,7 +296,7 @@ def test_a_sender_waits_for_a_message(in_thread: InThread) -> None:
 @pytest.mark.parametrize("end", [Spool.close, Spool.disconnect, lambda spool: spool.connect(0)])
 def test_a_sender_waits_no_longer_after_the_end(in_thread: InThread, end: Callable[[Spool[str]], object]) -> None:
     spool = make()
-    sent = in_thread(spool.next_unsent, spool.connect(0), FOREVER)
+    sent = in_thread(take, spool, spool.connect(0), FOREVER)
     end(spool)
     assert sent.result(PATIENCE) is None
 
@@ -295,10 +304,10 @@ def test_a_sender_waits_no_longer_after_the_end(in_thread: InThread, end: Callab
 def test_a_closed_spool_still_gives_out_what_it_has_and_then_is_drained() -> None:
     spool = make("a", "b")
     epoch = spool.connect(0)
-    assert spool.next_unsent(epoch, 0) == (1, ["a"])
+    assert take(spool, epoch, 0) == (1, ["a"])
     spool.close()
     before = spool.drained
-    assert spool.next_unsent(epoch, 0) == (2, ["b"])
+    assert take(spool, epoch, 0) == (2, ["b"])
     assert (before, spool.drained) == (False, True)
     assert len(spool) == 2
 
@@ -310,13 +319,13 @@ def test_a_spool_that_is_open_is_never_drained() -> None:
 def test_after_a_broken_connection_messages_that_were_not_acknowledged_are_sent_again() -> None:
     spool = make("a", "b")
     epoch = spool.connect(0)
-    assert [spool.next_unsent(epoch, 0), spool.next_unsent(epoch, 0)] == [(1, ["a"]), (2, ["b"])]
+    assert [take(spool, epoch, 0), take(spool, epoch, 0)] == [(1, ["a"]), (2, ["b"])]
     spool.close()
     before = spool.drained
     spool.disconnect()
     again = spool.connect(1)
     assert (before, spool.drained) == (True, False)
-    assert spool.next_unsent(again, 0) == (2, ["b"])
+    assert take(spool, again, 0) == (2, ["b"])
 
 
 def test_a_full_spool_that_may_drop_drops_the_oldest_while_the_learner_is_away_and_waits_while_it_is_there() -> None:
@@ -326,7 +335,7 @@ def test_a_full_spool_that_may_drop_drops_the_oldest_while_the_learner_is_away_a
     assert dropped == ["a", "b"]
     epoch = spool.connect(0)
     assert not spool.put("f", 1, 1, 0)
-    assert [spool.next_unsent(epoch, 0) for _ in range(4)] == [(1, ["c"]), (2, ["d"]), (3, ["e"]), None]
+    assert [take(spool, epoch, 0) for _ in range(4)] == [(1, ["c"]), (2, ["d"]), (3, ["e"]), None]
 
 
 def test_a_message_that_was_sent_is_never_dropped_since_the_learner_may_have_it() -> None:
@@ -334,7 +343,7 @@ def test_a_message_that_was_sent_is_never_dropped_since_the_learner_may_have_it(
     dropped: list[str] = []
     spool: Spool[str] = Spool(2, 100, max_seconds=30.0, drop_oldest=True, on_drop=dropped.append, clock=lambda: now)
     assert spool.put("a", 1, 1, 0)
-    assert spool.next_unsent(spool.connect(0), 0) == (1, ["a"])
+    assert take(spool, spool.connect(0), 0) == (1, ["a"])
     spool.disconnect()
     now = 100.0
     assert spool.put("b", 1, 1, 0)
@@ -342,7 +351,7 @@ def test_a_message_that_was_sent_is_never_dropped_since_the_learner_may_have_it(
     assert dropped == ["b"]
     assert not spool.put("large", 2, 1, 0)
     again = spool.connect(0)
-    assert [spool.next_unsent(again, 0) for _ in range(3)] == [(1, ["a"]), (2, ["c"]), None]
+    assert [take(spool, again, 0) for _ in range(3)] == [(1, ["a"]), (2, ["c"]), None]
 
 
 def test_a_message_that_was_unsent_for_too_long_is_dropped_and_leaves_room_and_no_gap() -> None:
@@ -358,7 +367,7 @@ def test_a_message_that_was_unsent_for_too_long_is_dropped_and_leaves_room_and_n
     assert spool.put("d", 1, 1, 0)
     assert dropped == ["a"]
     now = 50.0
-    assert spool.next_unsent(spool.connect(0), 0) == (1, ["d"])
+    assert take(spool, spool.connect(0), 0) == (1, ["d"])
     assert dropped == ["a", "b", "c"]
 
 
@@ -369,7 +378,7 @@ def test_a_producer_goes_on_when_the_sender_drops_what_is_too_old(in_thread: InT
     assert spool.put("a", 1, 1, 0)
     put = in_thread(spool.put, "b", 1, 1, FOREVER)
     clock.now = 30.0
-    assert spool.next_unsent(epoch, 0) is None
+    assert take(spool, epoch, 0) is None
     assert put.result(PATIENCE)
 
 
@@ -379,7 +388,7 @@ def grouping(*, group_rows: int, window: int = 100) -> tuple[Spool[str], int, Cl
     spool: Spool[str] = Spool(100, window, group_rows=group_rows, linger=0.5, clock=clock)
     epoch = spool.connect(0)
     assert spool.put("a", 1, 1, 0)
-    assert spool.next_unsent(epoch, 0) == (1, ["a"]), "nothing was sent before it, so it does not wait"
+    assert take(spool, epoch, 0) == (1, ["a"]), "nothing was sent before it, so it does not wait"
     return spool, epoch, clock
 
 
@@ -387,11 +396,11 @@ def test_messages_right_after_another_go_out_together_when_the_linger_is_over() 
     spool, epoch, clock = grouping(group_rows=4)
     for message in "bc":
         spool.put(message, 1, 1, 0)
-    assert spool.next_unsent(epoch, 0) is None, "a little waits for more"
+    assert take(spool, epoch, 0) is None, "a little waits for more"
     spool.acknowledge(1)
-    assert spool.next_unsent(epoch, 0) is None, "an acknowledgement does not change that"
+    assert take(spool, epoch, 0) is None, "an acknowledgement does not change that"
     clock.now = 0.5
-    assert spool.next_unsent(epoch, 0) == (2, ["b", "c"])
+    assert take(spool, epoch, 0) == (2, ["b", "c"])
 
 
 def test_a_sender_wakes_when_the_linger_is_over() -> None:
@@ -399,14 +408,14 @@ def test_a_sender_wakes_when_the_linger_is_over() -> None:
     epoch = spool.connect(0)
     for seq, message in enumerate("ab", 1):
         spool.put(message, 1, 1, 0)
-        assert spool.next_unsent(epoch, FOREVER) == (seq, [message])
+        assert take(spool, epoch, FOREVER) == (seq, [message])
 
 
 def test_messages_go_out_as_soon_as_they_fill_a_group() -> None:
     spool, epoch, _ = grouping(group_rows=4)
     for message in "bcdefghi":
         spool.put(message, 1, 1, 0)
-    assert [spool.next_unsent(epoch, 0) for _ in range(3)] == [(2, [*"bcde"]), (3, [*"fghi"]), None]
+    assert [take(spool, epoch, 0) for _ in range(3)] == [(2, [*"bcde"]), (3, [*"fghi"]), None]
 
 
 def test_a_message_of_as_many_rows_as_a_group_goes_by_itself() -> None:
@@ -414,25 +423,25 @@ def test_a_message_of_as_many_rows_as_a_group_goes_by_itself() -> None:
     for message, rows in (("b", 3), ("c", 4), ("d", 1)):
         spool.put(message, 1, rows, 0)
     spool.close()
-    assert [spool.next_unsent(epoch, 0) for _ in range(3)] == [(2, ["b"]), (3, ["c"]), (4, ["d"])]
+    assert [take(spool, epoch, 0) for _ in range(3)] == [(2, ["b"]), (3, ["c"]), (4, ["d"])]
 
 
 def test_a_partial_group_goes_out_at_once_when_there_is_no_room_for_more() -> None:
     spool, epoch, _ = grouping(group_rows=50, window=3)
     for message in "bc":
         spool.put(message, 1, 1, 0)
-    assert spool.next_unsent(epoch, 0) is None
+    assert take(spool, epoch, 0) is None
     assert not spool.put("d", 1, 1, 0)
-    assert spool.next_unsent(epoch, 0) == (2, ["b", "c"])
+    assert take(spool, epoch, 0) == (2, ["b", "c"])
 
 
 def test_a_sender_that_waits_for_more_wakes_when_there_is_no_room_for_more(in_thread: InThread) -> None:
     spool: Spool[str] = Spool(100, 2, group_rows=50, linger=FOREVER)
     epoch = spool.connect(0)
     assert spool.put("a", 1, 1, 0)
-    assert spool.next_unsent(epoch, 0) == (1, ["a"])
+    assert take(spool, epoch, 0) == (1, ["a"])
     assert spool.put("b", 1, 1, 0)
-    sent = in_thread(spool.next_unsent, epoch, FOREVER)
+    sent = in_thread(take, spool, epoch, FOREVER)
     assert not spool.put("c", 1, 1, 0)
     assert sent.result(PATIENCE) == (2, ["b"])
 
@@ -441,9 +450,58 @@ def test_a_group_is_sent_again_as_it_was() -> None:
     spool: Spool[str] = Spool(100, 100, group_rows=50)
     for message in "ab":
         spool.put(message, 1, 1, 0)
-    assert spool.next_unsent(spool.connect(0), 0) == (1, ["a", "b"])
+    assert take(spool, spool.connect(0), 0) == (1, ["a", "b"])
     spool.disconnect()
     spool.put("c", 1, 1, 0)
     again = spool.connect(0)
     spool.close()
-    assert [spool.next_unsent(again, 0) for _ in range(2)] == [(1, ["a", "b"]), (2, ["c"])]
+    assert [take(spool, again, 0) for _ in range(2)] == [(1, ["a", "b"]), (2, ["c"])]
+
+
+def test_a_group_says_that_messages_were_dropped_before_it_and_says_so_again() -> None:
+    spool: Spool[str] = Spool(2, 100, drop_oldest=True)
+    assert all(spool.put(message, 1, 1, 0) for message in "abc")
+    for _ in range(2):
+        epoch = spool.connect(0)
+        found = [unsent[1] for _ in range(2) if (unsent := spool.next_unsent(epoch, 0))]
+        assert [(*group.messages, group.after_drop) for group in found] == [("b", True), ("c", False)]
+        spool.disconnect()
+
+
+def quick(*, window: int, group_rows: int) -> tuple[Spool[str], Clock]:
+    """A connected spool whose producer need not wait for messages that are younger than a second."""
+    clock = Clock()
+    spool: Spool[str] = Spool(100, window, grace=1.0, group_rows=group_rows, clock=clock)
+    spool.connect(0)
+    return spool, clock
+
+
+def test_a_producer_does_not_wait_for_messages_that_are_young() -> None:
+    spool, clock = quick(window=2, group_rows=50)
+    assert all(spool.put(message, 1, 1, 0) for message in "abcd")
+    clock.now = 1.0
+    assert not spool.put("e", 1, 1, 0), "more than the window, and the oldest is old enough"
+    spool.acknowledge(0)
+    assert not spool.put("e", 1, 1, 0)
+
+
+def test_an_acknowledgement_of_what_is_old_lets_the_producer_go_on() -> None:
+    spool, clock = quick(window=2, group_rows=50)
+    assert spool.put("a", 1, 1, 0)
+    assert spool.next_unsent(1, 0)
+    clock.now = 0.5
+    assert spool.put("b", 1, 1, 0)
+    assert spool.next_unsent(1, 0)
+    clock.now = 1.0
+    assert not spool.put("c", 1, 1, 0)
+    spool.acknowledge(1)
+    assert spool.put("c", 1, 1, 0)
+    assert spool.put("d", 1, 1, 0)
+
+
+def test_a_producer_is_at_most_two_groups_ahead_of_the_sender() -> None:
+    spool, _ = quick(window=2, group_rows=3)
+    assert all(spool.put(message, 1, 1, 0) for message in "abcdef")
+    assert not spool.put("g", 1, 1, 0)
+    assert take(spool, 1, 0) == (1, [*"abc"])
+    assert spool.put("g", 1, 1, 0)
