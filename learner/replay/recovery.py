@@ -176,11 +176,15 @@ def find_stretches(memory: ReplayMemory, records: Iterable[Batch], watermark: Wa
 
 
 def choose_stretch(stretches: list[list[Batch]], watermark: Watermark) -> list[Batch]:
-    """The stretch to go on with; empty if there is none."""
+    """The stretch to go on with; empty if there is none.
+
+    Never one that ends before the watermark: the run's counters do not go back behind its checkpoint.
+    """
     for stretch in stretches:
         if stretch[0].number < watermark.batches <= stretch[-1].number + 1:
             return stretch
-    return max(stretches, key=lambda stretch: (stretch[-1].end - stretch[0].start, stretch[-1].number), default=[])
+    later = [stretch for stretch in stretches if stretch[-1].number >= watermark.batches]
+    return max(later, key=lambda stretch: (stretch[-1].end - stretch[0].start, stretch[-1].number), default=[])
 
 
 def _keep_only(memory: ReplayMemory, kept: list[Batch], records: list[Batch], watermark: Watermark) -> None:

@@ -13,28 +13,31 @@ import pytest
 
 from common.errors import RunDirectoryError
 from learner.replay.memory import CLOSED, ReplayMemory
-from learner.replay.reader import ReplayReader
 from learner.replay.recovery import Watermark, find_whole_bounds, make_whole
 from learner.replay.writer import ReplayWriter
 from learner.shared.mapped import hold_until_exit
 from tests.conftest import PATIENCE
-from tests.frames import SCHEMA, check_stacks, stacked_items
-from tests.learner.replay.memories import KilledError, killed_after
+from tests.learner.replay.memories import (
+    KilledError,
+    check_linked,
+    killed_after,
+    linked_rows,
+    open_linked,
+)
 
-CAPACITY, FRAMES, PAGE = 600, 1000, 4096
+CAPACITY, PAGE = 600, 4096
 OTHER_BOOT = 12345
 
 
 def opened(directory: Path, *, create: bool = False, checked: bool = True, slack: int = 0) -> ReplayMemory:
-    room = {"frame_capacity": FRAMES, "slack": slack}
-    return ReplayMemory(directory / "replay", SCHEMA, CAPACITY, create=create, checked=checked, **room)  # type: ignore[arg-type]
+    return open_linked(directory, create=create, capacity=CAPACITY, checked=checked, slack=slack)
 
 
 def store(memory: ReplayMemory, batches: int, rng: random.Random) -> None:
     writer = ReplayWriter(memory)
     for _ in range(batches):
         rows, incarnation = rng.randrange(1, 30), rng.randrange(1, 6)
-        items = stacked_items(np.arange(memory.committed, memory.committed + rows))
+        items = linked_rows(memory.committed, rows)
         writer.append(items, rows, incarnation, writer.last_seq(incarnation) + 1)
 
 
@@ -57,11 +60,9 @@ def recovered(directory: Path, watermark: Watermark | None, slack: int = 0) -> R
 
 
 def check_whole(memory: ReplayMemory) -> None:
-    """Every item that can be drawn is the one that was stored with its number."""
-    index = np.arange(memory.first(), memory.committed)
-    _, items = ReplayReader(memory).take(lambda _: {"index": index}, len(index))
-    np.testing.assert_array_equal(items["n"], index)
-    check_stacks(items)
+    """Every row that can be drawn is the row that was stored with its number and linked as then; steps are counted."""
+    check_linked(memory)
+    assert memory.steps == (~linked_rows(0, memory.committed)["final"]).sum()
 
 
 def true_cursors(seed: int, batches: int, end: int) -> dict[int, int]:
@@ -77,7 +78,7 @@ def true_cursors(seed: int, batches: int, end: int) -> dict[int, int]:
 
 @pytest.mark.parametrize("before", [0, 1, 12, 100])
 @pytest.mark.parametrize("after", [3, 30, 200])
-def test_after_a_power_cut_every_item_is_whole_and_cursors_fit_wherever_pages_are_from(
+def test_after_a_power_cut_every_row_is_whole_and_linked_and_cursors_fit_wherever_pages_are_from(
     tmp_path: Path, before: int, after: int
 ) -> None:
     for seed in range(4):
@@ -120,7 +121,7 @@ def test_after_a_power_cut_that_took_nothing_nothing_is_lost(tmp_path: Path, cap
     with caplog.at_level(logging.INFO):
         memory = recovered(tmp_path, None)
     assert (memory.first(), memory.committed) == (0, before)
-    assert f"the host was started anew; all {before} items are whole" in caplog.messages[-1]
+    assert f"the host was started anew; all {before} rows are whole" in caplog.messages[-1]
     assert "WARNING" not in {record.levelname for record in caplog.records}
 
 
@@ -142,13 +143,13 @@ def test_what_is_lost_is_said_with_its_number_and_place(tmp_path: Path, caplog: 
     memory = opened(tmp_path, create=True)
     writer = ReplayWriter(memory)
     for seq in range(1, 11):
-        writer.append(stacked_items(np.arange(memory.committed, memory.committed + 10)), 10, 1, seq)
+        writer.append(linked_rows(memory.committed, 10), 10, 1, seq)
     memory.columns["n"][73] = -1
     memory.header.boot = OTHER_BOOT
     memory = recovered(tmp_path, None)
     check_whole(memory)
     assert (memory.first(), memory.committed) == (0, 70)
-    assert "70 items are whole and stay, from index 0 on" in caplog.messages[-1]
+    assert "70 rows are whole and stay, from index 0 on" in caplog.messages[-1]
     assert "Lost are 0 before them" in caplog.messages[-1]
     assert "those from index 70 on, at least 30" in caplog.messages[-1]
 
@@ -163,7 +164,7 @@ def test_where_nothing_is_whole_the_replay_begins_empty_where_the_checkpoint_was
     memory.header.boot = OTHER_BOOT
     memory = recovered(tmp_path, watermark)
     assert (len(memory), memory.committed) == (0, watermark.committed)
-    assert "0 items are whole" in caplog.messages[-1]
+    assert "0 rows are whole" in caplog.messages[-1]
     assert sorted(ReplayWriter(memory).last_seq(cursor[0]) for cursor in watermark.cursors) == sorted(
         cursor[1] for cursor in watermark.cursors
     )
@@ -195,9 +196,7 @@ def test_a_run_in_turns_can_be_rolled_back_to_its_checkpoint_after_a_power_cut(t
 
     def append(batches: int) -> None:
         for _ in range(batches):
-            writer.append(
-                stacked_items(np.arange(memory.committed, memory.committed + 3)), 3, 1, writer.last_seq(1) + 1
-            )
+            writer.append(linked_rows(memory.committed, 3), 3, 1, writer.last_seq(1) + 1)
 
     append(250)
     mark, watermark, moments = writer.mark(), Watermark.of(memory), [files(tmp_path)]
@@ -244,15 +243,21 @@ def test_nothing_is_recovered_beside_an_ingest_that_still_writes(tmp_path: Path)
         make_whole(opened(tmp_path, checked=False), lambda: None)
 
 
-def test_of_files_that_are_only_read_the_bounds_of_the_whole_items_are_found(tmp_path: Path) -> None:
+def test_of_files_that_are_only_read_the_bounds_and_links_of_the_whole_rows_are_found(tmp_path: Path) -> None:
     memory = opened(tmp_path, create=True)
     writer = ReplayWriter(memory)
     for seq in range(1, 11):
-        writer.append(stacked_items(np.arange(memory.committed, memory.committed + 10)), 10, 1, seq)
+        writer.append(linked_rows(memory.committed, 10), 10, 1, seq)
     assert find_whole_bounds(ReplayMemory.open_saved(tmp_path / "replay")) == (0, 100)
     memory.columns["n"][73] = -1
     memory.header.boot = OTHER_BOOT
-    assert find_whole_bounds(ReplayMemory.open_saved(tmp_path / "replay")) == (0, 70)
+    assert memory.links is not None
+    memory.links.next[:] = 5
+    saved = ReplayMemory.open_saved(tmp_path / "replay")
+    assert find_whole_bounds(saved) == (0, 70)
+    assert saved.links is not None
+    assert saved.links.next[:70].tolist() == [3] * 67 + [0] * 3
+    assert memory.links.next[0] == 5, "the files stay as they are"
 
 
 def test_a_watermark_taken_while_a_writer_goes_on_is_that_of_one_moment(tmp_path: Path) -> None:
@@ -268,8 +273,9 @@ def test_a_watermark_taken_while_a_writer_goes_on_is_that_of_one_moment(tmp_path
     try:
         for _ in range(300):
             found = Watermark.of(memory)
-            assert found.batches == sum(seq for _, seq, _, _ in found.cursors)
-            assert found.committed == max((end for _, _, end, _ in found.cursors), default=0)
+            assert found.batches == sum(seq for _, seq, _ in found.cursors)
+            assert found.committed == max((end for _, _, end in found.cursors), default=0)
+            assert found.steps == (~linked_rows(0, found.committed)["final"]).sum()
     finally:
         ended.set()
         writer.join(PATIENCE)

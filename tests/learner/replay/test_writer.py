@@ -17,20 +17,24 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from common.data import Items
 from learner.replay.memory import N_CURSORS, ReplayMemory
 from learner.replay.recovery import make_whole
 from learner.replay.writer import CursorsFullError, ReplayWriter
 from tests.conftest import ROOT, wait_for
-from tests.frames import SCHEMA as STACKED
-from tests.frames import check_stacks, stacked_items
 from tests.learner.replay.memories import (
     BATCH,
     SCHEMA,
     KilledError,
+    check_linked,
+    check_links,
     killed_after,
+    linked_rows,
     make,
-    next_stacked,
-    open_stacked,
+    next_linked,
+    next_rows,
+    open_linked,
+    previous_rows,
     read_all,
     readable,
     reopen,
@@ -41,7 +45,7 @@ from tests.learner.replay.memories import (
 STRIDE: Final = 7
 """One of this many instructions is tried."""
 OWN, OTHER = 1, 7
-CAPACITY, SLACK, FRAMES = 30, 20, 100
+CAPACITY, SLACK = 30, 20
 SIZES = st.lists(st.integers(1, 4), max_size=40)
 
 
@@ -61,10 +65,9 @@ def test_the_newest_items_up_to_the_capacity_are_kept_in_order(
 
 
 def test_a_batch_larger_than_the_replay_is_a_programming_error(tmp_path: Path) -> None:
-    memory = open_stacked(tmp_path, create=True, capacity=100, frames=64)
-    assert memory.max_rows == 4
-    with pytest.raises(AssertionError, match="5 rows in a batch of 4 at most"):
-        ReplayWriter(memory).append(next_stacked(memory, 5), 5, incarnation=1, seq=1)
+    memory = open_linked(tmp_path, create=True, capacity=4)
+    with pytest.raises(AssertionError, match="5 rows in a batch of 1 to 4"):
+        ReplayWriter(memory).append(next_linked(memory, 5), 5, incarnation=1, seq=1)
 
 
 # Cursors.
@@ -134,19 +137,20 @@ def test_a_batch_cut_off_after_its_record_counts_whole(tmp_path: Path) -> None:
     assert again.last_seq(7) == 1
 
 
-def test_frames_of_a_batch_cut_off_after_its_record_count_with_it(tmp_path: Path) -> None:
-    memory = open_stacked(tmp_path, create=True)
+def test_a_batch_cut_off_after_its_record_counts_with_its_links(tmp_path: Path) -> None:
+    memory = open_linked(tmp_path, create=True)
     writer = ReplayWriter(memory)
-    writer.append(next_stacked(memory, 3), 3, incarnation=7, seq=1)
-    before = memory.frames_stored
-    writer.append(next_stacked(memory, 3), 3, incarnation=7, seq=2)
-    memory.cursors["seq"][0] = 1  # Killed before the cursor and both ends were written.
-    memory.header.frames_end, memory.header.committed = before, 3
-    memory = open_stacked(tmp_path, create=False)
+    for seq in (1, 2):
+        writer.append(next_linked(memory, 4), 4, incarnation=7, seq=seq)
+    assert memory.links is not None
+    memory.cursors["seq"][0] = 1  # Killed before the links of earlier rows, the cursor and the counters were written.
+    memory.links.next[1:4] = 0
+    memory.header.steps, memory.header.drawable, memory.header.committed = 4, 1, 4
+    memory = open_linked(tmp_path, create=False)
     again = ReplayWriter(memory)
-    assert (again.last_seq(7), memory.committed) == (2, 6)
-    again.append(next_stacked(memory, 3), 3, incarnation=7, seq=3)
-    check_stacks(read_all(memory))
+    assert (again.last_seq(7), memory.committed, memory.steps, memory.drawable) == (2, 8, 8, 5)
+    again.append(next_linked(memory, 10), 10, incarnation=7, seq=3)
+    check_linked(memory)
 
 
 @pytest.mark.parametrize("rounds", [1, 5, 40])
@@ -154,10 +158,10 @@ def test_frames_of_a_batch_cut_off_after_its_record_count_with_it(tmp_path: Path
 def test_a_writer_killed_between_any_two_steps_leaves_each_batch_whole_or_not_at_all(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rounds: int, fences: int
 ) -> None:
-    memory = open_stacked(tmp_path, create=True, frames=256)
+    memory = open_linked(tmp_path, create=True)
     writer = ReplayWriter(memory)
     for seq in range(1, rounds + 1):
-        writer.append(next_stacked(memory, BATCH), BATCH, incarnation=7, seq=seq)
+        writer.append(next_linked(memory, BATCH), BATCH, incarnation=7, seq=seq)
     passed = 0
 
     def fence() -> None:
@@ -169,26 +173,26 @@ def test_a_writer_killed_between_any_two_steps_leaves_each_batch_whole_or_not_at
     with monkeypatch.context() as patch:
         patch.setattr("learner.replay.writer.fence", fence)
         with pytest.raises(KilledError):
-            writer.append(next_stacked(memory, BATCH), BATCH, incarnation=7, seq=rounds + 1)
-    memory = open_stacked(tmp_path, create=False, frames=256)
+            writer.append(next_linked(memory, BATCH), BATCH, incarnation=7, seq=rounds + 1)
+    memory = open_linked(tmp_path, create=False)
     again = ReplayWriter(memory)
     assert again.last_seq(7) == rounds + (fences == 3)
     assert memory.committed == again.last_seq(7) * BATCH
     for seq in range(again.last_seq(7) + 1, rounds + 10):
-        check_stacks(read_all(memory))
-        again.append(next_stacked(memory, BATCH), BATCH, incarnation=7, seq=seq)
-    check_stacks(read_all(memory))
+        check_linked(memory)
+        again.append(next_linked(memory, BATCH), BATCH, incarnation=7, seq=seq)
+    check_linked(memory)
 
 
 def test_a_writer_killed_at_any_moment_leaves_a_replay_that_opens_well(tmp_path: Path) -> None:
-    memory = open_stacked(tmp_path, create=True)
+    memory = open_linked(tmp_path, create=True)
     for goal in (1000, 2000, 3000):
-        with writing(tmp_path, "stacked") as writer:
+        with writing(tmp_path, "linked") as writer:
             wait_for(lambda goal=goal: memory.committed > goal, "rows")  # type: ignore[misc]
             writer.kill()
-        recovered = ReplayWriter(open_stacked(tmp_path, create=False))
+        recovered = ReplayWriter(open_linked(tmp_path, create=False))
         assert recovered.last_seq(1) * BATCH == memory.committed
-        check_stacks(read_all(memory))
+        check_linked(memory)
 
 
 def is_killed_at(instruction: int, work: Callable[[], object]) -> bool:
@@ -218,31 +222,129 @@ def is_killed_at(instruction: int, work: Callable[[], object]) -> bool:
 
 
 def open_small(directory: Path, *, create: bool = False) -> ReplayMemory:
-    return open_stacked(directory, create=create, capacity=CAPACITY, frames=FRAMES)
+    return open_linked(directory, create=create, capacity=CAPACITY, slack=SLACK)
 
 
-def test_a_writer_killed_at_any_instruction_leaves_a_batch_and_its_cursor_both_or_neither(tmp_path: Path) -> None:
+@pytest.mark.parametrize("size", [1, 5, 12])
+def test_a_writer_killed_at_any_instruction_leaves_rows_links_and_cursor_of_a_batch_or_none_of_them(
+    tmp_path: Path, size: int
+) -> None:
     memory = open_small(tmp_path / "before", create=True)
     writer = ReplayWriter(memory)
-    for _ in range(12):  # The rings have gone round.
-        writer.append(next_stacked(memory, 4), 4, 1, writer.last_seq(1) + 1)
-    stored = set[int]()
+    for seq in range(1, 16):  # The rings have gone round.
+        writer.append(next_linked(memory, 4), 4, 1, seq)
+    steps, stored = memory.steps, set[int]()
+    more = linked_rows(60, size)
     for instruction in itertools.count(0, STRIDE):
         shutil.rmtree(tmp_path / "killed", ignore_errors=True)
         shutil.copytree(tmp_path / "before", tmp_path / "killed")
         writer = ReplayWriter(open_small(tmp_path / "killed"))
-        append_items = partial(writer.append, stacked_items(np.arange(48, 52)), 4, incarnation=2, seq=1)
-        was_killed = is_killed_at(instruction, append_items)
+        was_killed = is_killed_at(instruction, partial(writer.append, more, size, incarnation=1, seq=16))
         memory = open_small(tmp_path / "killed")
         writer = ReplayWriter(memory)
-        assert memory.committed == 48 + 4 * writer.last_seq(2), instruction
+        n_stored = writer.last_seq(1) - 15
+        assert memory.committed == 60 + size * n_stored, instruction
+        assert memory.steps == steps + int((~more["final"]).sum()) * n_stored
         assert memory.find_problem() is None
-        check_stacks(read_all(memory))
-        stored.add(writer.last_seq(2))
+        check_linked(memory)
+        writer.append(next_linked(memory, 7), 7, 1, writer.last_seq(1) + 1)
+        check_linked(memory)
+        stored.add(n_stored)
         if not was_killed:
             break
     assert stored == {0, 1}
     assert instruction > 50 * STRIDE
+
+
+# Links.
+
+
+class Model:
+    """Says which row follows which, by looking at one row after another."""
+
+    def __init__(self, capacity: int) -> None:
+        self._capacity, self._last = capacity, dict[tuple[int, int], tuple[int, bool]]()
+        self.previous: list[int] = []
+
+    def add(self, items: Items, incarnation: int, *, follows: bool) -> None:
+        if not follows:
+            self._last = {key: last for key, last in self._last.items() if key[0] != incarnation}
+        oldest = len(self.previous) + len(items["lane"]) - self._capacity
+        for lane, first, final in zip(*(items[name].tolist() for name in ("lane", "first", "final")), strict=True):
+            before, was_final = self._last.get((incarnation, lane), (-1, False))
+            self.previous.append(before if before >= oldest and was_final == first else -1)
+            self._last[incarnation, lane] = len(self.previous) - 1, final
+
+
+LANE_SETS = st.sampled_from([[0], [7], [0, 1], [3, 1, 2], [0, 65_535], list(range(20))])
+
+
+@st.composite
+def some_rows(draw: st.DrawFn) -> Items:
+    """Rows in any order and with any flags, also as no honest actor sends them."""
+    n = draw(st.integers(1, 20))
+    lanes = draw(LANE_SETS)
+    kind = draw(st.sampled_from(["any", "rounds"]))
+    chosen = (
+        [lanes[i % len(lanes)] for i in range(n)]
+        if kind == "rounds"
+        else draw(st.lists(st.sampled_from(lanes), min_size=n, max_size=n))
+    )
+    flags = st.lists(st.booleans(), min_size=n, max_size=n)
+    items = linked_rows(0, n)
+    return {
+        **items,
+        "lane": np.array(chosen, np.uint16),
+        "first": np.array(draw(flags)),
+        "final": np.array(draw(flags)),
+    }
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(st.tuples(some_rows(), st.sampled_from([1, 2]), st.booleans(), st.booleans()), max_size=12))
+def test_any_rows_are_linked_as_a_look_at_each_of_them_links_them_also_by_a_writer_that_comes_later(
+    tmp_path_factory: pytest.TempPathFactory, batches: list[tuple[Items, int, bool, bool]]
+) -> None:
+    directory, model = tmp_path_factory.mktemp("replay"), Model(CAPACITY)
+    memory = open_linked(directory, create=True, capacity=CAPACITY)
+    writer = ReplayWriter(memory)
+    for items, incarnation, follows, is_reopened in batches:
+        if is_reopened:
+            memory = open_linked(directory, create=False, capacity=CAPACITY)
+            writer = ReplayWriter(memory)
+        rows = len(items["lane"])
+        writer.append(items, rows, incarnation, writer.last_seq(incarnation) + 1, follows=follows)
+        model.add(items, incarnation, follows=follows)
+        expected = [row if row >= memory.first() else -1 for row in model.previous[memory.first() :]]
+        assert previous_rows(memory).tolist() == expected
+        following = {row for row in expected if row >= 0}
+        final = read_all(memory)["final"].tolist()
+        assert memory.drawable == sum(not final[row - memory.first()] for row in following)
+    assert memory.drawable == memory.count_drawable(memory.first(), memory.committed)
+
+
+def test_rows_that_follow_dropped_rows_continue_no_earlier_row_in_any_lane(tmp_path: Path) -> None:
+    memory = open_linked(tmp_path, create=True)
+    writer, items = ReplayWriter(memory), linked_rows(0, 6)
+    items["first"][:] = False
+    writer.append({name: column[:3] for name, column in items.items()}, 3, 7, 1)
+    writer.append({name: column[3:4] for name, column in items.items()}, 1, 7, 2, follows=False)
+    writer = ReplayWriter(open_linked(tmp_path, create=False))
+    writer.append({name: column[4:] for name, column in items.items()}, 2, 7, 3)
+    assert previous_rows(memory).tolist() == [-1] * 6
+    writer.append(items, 6, 7, 4)
+    assert previous_rows(memory).tolist()[6:] == [3, 4, 5, 6, 7, 8]
+
+
+def test_lanes_of_a_process_that_sent_nothing_for_longest_are_forgotten_where_there_are_too_many(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("learner.replay.writer.MAX_LANES", 5)
+    memory = open_linked(tmp_path, create=True)
+    writer = ReplayWriter(memory)
+    for start, incarnation in ((0, 1), (0, 2), (0, 3), (3, 1), (3, 3)):
+        writer.append(linked_rows(start, 3), 3, incarnation, writer.last_seq(incarnation) + 1)
+    assert previous_rows(memory)[9:].tolist() == [-1, -1, -1, 6, 7, 8]
 
 
 # Roll-back.
@@ -250,21 +352,21 @@ def test_a_writer_killed_at_any_instruction_leaves_a_batch_and_its_cursor_both_o
 
 def open_with_slack(directory: Path, *, create: bool = False, slack: int = SLACK) -> tuple[ReplayMemory, ReplayWriter]:
     """A new replay, or one as a resumed run opens it."""
-    room = {"frame_capacity": FRAMES, "slack": slack}
-    memory = ReplayMemory(directory / "replay", STACKED, CAPACITY, create=create, checked=False, **room)  # type: ignore[arg-type]
+    memory = open_linked(directory, create=create, capacity=CAPACITY, checked=False, slack=slack)
     make_whole(memory, lambda: None)
     return memory, ReplayWriter(memory)
 
 
 def append(writer: ReplayWriter, memory: ReplayMemory, sizes: list[int], incarnation: int = OWN) -> None:
     for size in sizes:
-        writer.append(next_stacked(memory, size), size, incarnation, writer.last_seq(incarnation) + 1)
+        writer.append(next_linked(memory, size), size, incarnation, writer.last_seq(incarnation) + 1)
 
 
 def contents(memory: ReplayMemory) -> dict[str, object]:
-    """All items that count, where they are, and how many frames were ever stored."""
+    """All rows that count, where they are, how they are linked, and how many steps there are."""
     columns = {name: column.tolist() for name, column in read_all(memory).items()}
-    return {"first": memory.first(), "frames": memory.frames_stored, **columns}
+    links = {"previous": previous_rows(memory).tolist(), "next": next_rows(memory).tolist()}
+    return {"first": memory.first(), "steps": memory.steps, "drawable": memory.drawable, **columns, **links}
 
 
 @settings(max_examples=60)
@@ -335,7 +437,7 @@ def test_a_roll_back_to_items_that_a_power_cut_took_is_refused(tmp_path: Path) -
     assert not writer.roll_back(mark, OWN)
 
 
-@pytest.mark.parametrize("writes", range(6))
+@pytest.mark.parametrize("writes", range(8))
 @pytest.mark.parametrize("before", [0, CAPACITY + 3])
 def test_a_roll_back_that_is_killed_anywhere_is_done_by_the_next_call(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: int, writes: int
@@ -350,4 +452,24 @@ def test_a_roll_back_that_is_killed_anywhere_is_done_by_the_next_call(
     assert writer.roll_back(mark, OWN)
     assert contents(memory) == then
     append(writer, memory, [1, 1])
-    check_stacks(read_all(memory))
+    check_linked(memory)
+
+
+@pytest.mark.parametrize("writes", range(8))
+@pytest.mark.parametrize("before", [4, CAPACITY + 3])
+def test_after_a_roll_back_that_is_killed_anywhere_a_writer_that_only_goes_on_links_no_row_that_was_forgotten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: int, writes: int
+) -> None:
+    memory, writer = open_with_slack(tmp_path, create=True)
+    append(writer, memory, [1] * before)
+    mark = writer.mark()
+    append(writer, memory, [3, 2])
+    with killed_after(writes, monkeypatch), pytest.raises(KilledError):
+        writer.roll_back(mark, OWN)
+    memory, writer = open_with_slack(tmp_path)
+    check_links(memory)
+    for rows_of_one_lane in (5, 1):
+        items = linked_rows(memory.committed, rows_of_one_lane)
+        items["lane"][:] = 9
+        writer.append(items, rows_of_one_lane, OWN, writer.last_seq(OWN) + 1)
+        check_links(memory)
