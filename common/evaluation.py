@@ -93,13 +93,14 @@ class DefaultEvaluator:
         """Play the episodes from ``first`` on, one in each lane; return the sums of their rewards, ``[k]``."""
         count = min(lanes.n, self._config.episodes - first)
         totals, runs = np.zeros(lanes.n), np.arange(lanes.n) < count
-        stacker = Stacker(lanes.spec, lanes.n, self._frames)
+        stacker = Stacker(lanes.spec, lanes.n, self._frames) if self._frames > 1 else None
         lanes.reset(self._config.seed + first)
         for _ in range(self._config.max_steps):
             obs = lanes.observe()
             if lanes.begins is not None:
                 agent.begin(lanes.begins)
-            outcome = lanes.step(agent.sample(stacker.add(obs, lanes.begins)))
+            seen = stacker.add(obs, lanes.begins) if stacker is not None else obs
+            outcome = lanes.step(agent.sample(seen))
             totals[runs] += outcome.reward[runs]
             if outcome.ended is not None:
                 runs[outcome.ended] = False

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import logging
 import sys
 from collections.abc import Mapping
-from contextlib import AbstractContextManager, closing
+from contextlib import AbstractContextManager, ExitStack, closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,10 +14,9 @@ from learner.commands.policy_command import make_policy_parser, run_policy_comma
 
 if TYPE_CHECKING:
     from common.config.run_config import EvaluatorConfig
-    from common.envs import Env
-    from common.plugins.part_config import PluginConfig
+    from common.lanes import AnyEnv
+    from common.plugins.part_config import EnvConfig
 
-log = logging.getLogger(__name__)
 EXAMPLES = """\
   policy-eval --run runs/cartpole-20261121-085026-3f2a                     the best policy, scored as in training
   policy-eval --run runs/cartpole-20261121-085026-3f2a --checkpoint final --episodes 100 --json
@@ -37,7 +35,7 @@ def parser() -> Parser:
     return made
 
 
-def _environment(arguments: argparse.Namespace, config: PluginConfig) -> AbstractContextManager[Env]:
+def _environment(arguments: argparse.Namespace, config: EnvConfig) -> AbstractContextManager[AnyEnv]:
     from common.envs import build_env
     from learner.evaluation.video import filming
 
@@ -47,27 +45,31 @@ def _environment(arguments: argparse.Namespace, config: PluginConfig) -> Abstrac
 
 
 def _evaluate(arguments: argparse.Namespace) -> Mapping[str, object]:
-    from learner.evaluation.evaluator import build_evaluator
+    from common.envs import build_env
+    from common.evaluation import build_evaluator
     from learner.storage.checkpoint import load_agent
 
     agent, parts, meta = load_agent(arguments.run / arguments.checkpoint)
-    config = _evaluator(arguments, meta.get("evaluator"))
-    with _environment(arguments, parts.env.for_evaluation()) as env:
-        evaluation = build_evaluator(env, config).evaluate(agent)
+    config, env_config = _evaluator(arguments, parts.evaluator), parts.env.for_evaluation()
+    with ExitStack() as stack:
+
+        def make_env() -> AnyEnv:
+            return stack.enter_context(closing(build_env(env_config)))
+
+        env = stack.enter_context(_environment(arguments, env_config))
+        films = arguments.record_video is not None  # One environment then plays all episodes, one after another.
+        evaluation = build_evaluator(env, config, env_config, None if films else make_env).evaluate(agent)
     record = {key: float(value) for key, value in evaluation.record.items()}
     place, episodes = str(arguments.run / arguments.checkpoint), {"episodes": config.episodes, "seed": config.seed}
     return {"checkpoint": place, "opt_steps": meta["opt_steps"], **episodes, "score": float(evaluation.score), **record}
 
 
-def _evaluator(arguments: argparse.Namespace, saved: Mapping[str, object] | None) -> EvaluatorConfig:
+def _evaluator(arguments: argparse.Namespace, saved: EvaluatorConfig) -> EvaluatorConfig:
     """The evaluator that was saved with the policy, with the changes that the command line asks for."""
-    from common.config.run_config import EvaluatorConfig
     from common.settings import validate
 
-    if saved is None:
-        log.warning("the checkpoint, of crossborder 0.1, does not name the run's evaluator: the default one scores it")
     asked = {key: value for key in ("episodes", "seed") if (value := getattr(arguments, key)) is not None}
-    return validate(EvaluatorConfig, {**(saved or {}), **asked})
+    return validate(type(saved), {**saved.model_dump(), **asked})
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -25,7 +25,7 @@ def parser() -> Parser:
 
 
 def _export(arguments: argparse.Namespace) -> Mapping[str, object]:
-    from common.envs import build_env, spec_of
+    from common.envs import read_spec, stacked_spec
     from common.errors import PluginError
     from learner.storage.checkpoint import load_agent
 
@@ -35,9 +35,7 @@ def _export(arguments: argparse.Namespace) -> Mapping[str, object]:
         raise PluginError(f"{error}; for ONNX: pip install 'crossborder[export]'") from error
 
     agent, parts, meta = load_agent(arguments.run / arguments.checkpoint)
-    env = build_env(parts.env)
-    spec = spec_of(env)
-    env.close()
+    spec = stacked_spec(read_spec(parts.env), parts.env.frame_stack)
     metadata = {
         "run_id": meta["run_id"],
         "checkpoint": arguments.checkpoint,

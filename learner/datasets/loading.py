@@ -9,7 +9,6 @@ from typing import Final
 
 from rich.console import Console
 
-from common.data import Items
 from common.errors import DatasetError, RefusedError
 from common.parts import Parts
 from learner.datasets.opening import Dataset
@@ -58,7 +57,11 @@ def load_dataset(
                 _require_room(memory, rows, dataset)
             for start in range(0, rows, at_once):
                 part = {name: column[start : start + at_once] for name, column in items.items()}
-                _store(writer, memory, rules, part, FIRST_INCARNATION + group, dataset)
+                n = memory.schema.count(part)
+                with _naming_the_row(dataset, memory.committed - memory.began):
+                    checked = rules.check(part, n)
+                incarnation = FIRST_INCARNATION + group
+                writer.append(checked, n, incarnation=incarnation, seq=writer.last_seq(incarnation) + 1)
             advance(rows)
     if memory.committed == before:
         raise DatasetError(f"dataset {dataset.name}: expected rows to learn from, found none")
@@ -71,21 +74,12 @@ def _rows_at_once(memory: ReplayMemory) -> int:
     return max(1, min(MAX_ROWS, MAX_BYTES // memory.schema.row_bytes, memory.max_rows))
 
 
-def _store(
-    writer: ReplayWriter, memory: ReplayMemory, rules: ValueRules, items: Items, incarnation: int, dataset: Dataset
-) -> None:
-    rows = memory.schema.count(items)
-    with _naming_the_row(dataset, memory.committed - memory.began):
-        checked = rules.check(items, rows)
-    writer.append(checked, rows, incarnation=incarnation, seq=writer.last_seq(incarnation) + 1)
-
-
 def _require_room(memory: ReplayMemory, rows: int, dataset: Dataset) -> None:
     """Refuse rows that would overwrite others. ``len(dataset)`` cannot tell: a step may become several items."""
     if memory.committed - memory.began + rows > memory.capacity:
         raise DatasetError(
-            f"dataset {dataset.name}: expected at most {memory.capacity} rows or items of its {len(dataset)} rows, found "
-            "more; raise replay.capacity"
+            f"dataset {dataset.name}: expected at most {memory.capacity} rows, found more in its {len(dataset)}; "
+            "raise replay.capacity"
         )
 
 

@@ -14,11 +14,12 @@ import numpy as np
 from gymnasium.spaces import flatten, flatten_space
 from gymnasium.vector.utils import batch_space, iterate
 
-from common.data import FINAL, FIRST, LANE, PRIORITY, VERSION, Array, Column, Items, Schema
+from common.data import FINAL, FIRST, LANE, VERSION, Array, Column, Items, Schema
 from common.errors import DatasetError, SchemaMismatchError
 from common.parts import Parts
 from common.spaces import columns_of, to_columns
 from common.spaces import flatten as leaves_of_value
+from learner.datasets.as_sent import as_sent
 
 try:
     import minari  # type: ignore[import-untyped]
@@ -60,7 +61,7 @@ class MinariEpisodes:
         return int(self._dataset.total_steps + self._dataset.total_episodes)
 
     def items(self, parts: Parts) -> Iterator[tuple[int, Items]]:
-        schema = parts.recorded
+        schema = parts.rows
         self._require(schema.named("action"), columns_of("action", self._dataset.action_space))
         observations: Space = self._dataset.observation_space
         is_flat = not _fit(schema.named("obs"), columns_of("obs", observations)) and observations.is_np_flattenable
@@ -70,7 +71,7 @@ class MinariEpisodes:
             if len(episode):
                 found = _flattened(observations, episode) if is_flat else episode.observations
                 rows = self._rows(schema, episode, to_columns("obs", leaves_of_value(taken, found)))
-                yield from ((0, items) for items in parts.finish(rows))
+                yield 0, as_sent(rows, parts)
 
     def _episodes(self) -> Iterator[Any]:
         try:
@@ -111,8 +112,6 @@ class MinariEpisodes:
         if key != column.name and key in (episode.infos or {}):
             values = np.asarray(episode.infos[key])[-steps:]  # Minari keeps the info of the reset too.
             return np.concatenate([values, np.zeros_like(values[:1])]).astype(column.dtype)
-        if column == PRIORITY:
-            return np.ones(steps + 1, np.float32)
         if column.name.partition("/")[0] in UNKNOWN_AS_ZERO:
             return np.zeros((steps + 1, *column.shape), column.dtype)
         raise SchemaMismatchError(f"column '{column.name}': the run's rows have it, dataset {self.name} does not")

@@ -16,6 +16,7 @@ import onnxscript  # noqa: F401 - torch's exporter needs it; if it is missing, t
 import torch
 
 from common.errors import ConfigError, PluginError
+from common.spaces import leaves_of, name_of
 
 OPSET = 18
 
@@ -25,9 +26,11 @@ def export_policy(
 ) -> None:
     """Write a policy as ONNX: input ``obs`` ``[batch, *shape]``, output ``action`` ``[batch, *action_shape]``.
 
+    Structured observations have an input for each leaf, ``obs/PATH``.
+
     Args:
         policy: maps observations to actions, see ``Agent.policy``.
-        observations: the space of the observations; the input has its shape and dtype.
+        observations: the space of the observations as the agent sees them; inputs have its shapes and dtypes.
         metadata: becomes the ``metadata_props`` of the ONNX model.
         path: of the file.
 
@@ -35,7 +38,8 @@ def export_policy(
         PluginError: the policy cannot be exported for batches of any size.
         ConfigError: the file cannot be written.
     """
-    blank = torch.from_numpy(np.zeros((2, *(observations.shape or ())), observations.dtype))
+    leaves = leaves_of(observations)
+    blank = {path: torch.from_numpy(np.zeros((2, *(leaf.shape or ())), leaf.dtype)) for path, leaf in leaves.items()}
     try:
         with _muting_torch():
             model = _to_onnx(policy.eval(), blank)
@@ -49,13 +53,16 @@ def export_policy(
         raise ConfigError(f"--output {path}: cannot be written: {error.strerror}") from error
 
 
-def _to_onnx(policy: torch.nn.Module, obs: torch.Tensor) -> onnx.ModelProto:
-    """Export in two steps: ``torch.onnx.export`` alone silently falls back to a fixed batch size, that of ``obs``."""
-    shapes = ({0: torch.export.Dim("batch")},)
+def _to_onnx(policy: torch.nn.Module, leaves: Mapping[str, torch.Tensor]) -> onnx.ModelProto:
+    """Export in two steps: ``torch.onnx.export`` alone silently takes the batch size of ``leaves`` for fixed."""
+    batch = {0: torch.export.Dim("batch")}
+    is_leaf = "" in leaves
+    obs = leaves[""] if is_leaf else dict(leaves)
+    shapes: Any = (batch if is_leaf else dict.fromkeys(leaves, batch),)
     program = torch.export.export(policy, (obs,), dynamic_shapes=shapes, strict=False)
     exported = torch.onnx.export(
         program,
-        input_names=["obs"],
+        input_names=[name_of("obs", path) for path in leaves],
         output_names=["action"],
         dynamic_shapes=shapes,
         opset_version=OPSET,

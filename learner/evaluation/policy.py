@@ -5,28 +5,55 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import gymnasium
+import numpy as np
 
-from common.envs import as_element_of, box_of, build_raw_env
-from common.interfaces import Agent
+from common.data import Leaves
+from common.envs import read_spec
+from common.interfaces import Agent, EnvSpec
+from common.spaces import flatten, unflatten
+from common.stacking import Stacker
 from learner.storage.checkpoint import load_agent
 
 
 class Policy:
     """Greedy actions for single observations of any space; ``Agent.sample`` takes batches of arrays alone.
 
+    The policy may remember the present episode, as an agent with a memory or with stacks of frames does. So say
+    ``begin`` where another episode begins; the first one begins by itself.
+
     Args:
         agent: in eval mode.
-        observations: the observation space of the environment itself: Box, Dict, Discrete, Tuple, ….
+        frames: the spaces of the environment, as they are recorded.
+        frame_stack: the number of frames that the agent sees in one observation.
     """
 
-    def __init__(self, agent: Agent, observations: gymnasium.Space[Any]) -> None:
+    def __init__(self, agent: Agent, frames: EnvSpec, frame_stack: int = 1) -> None:
         self.agent = agent
-        self._observations, self._boxed = observations, box_of(observations)
+        self._spec = frames
+        self._stacker = Stacker(frames, 1, frame_stack) if frame_stack > 1 else None
+        self._begins = True
+
+    def begin(self) -> None:
+        """Say that the next observation begins an episode."""
+        self._begins = True
 
     def __call__(self, observation: Any) -> Any:
         """Choose an action for one observation; it can be passed to the environment's ``step``."""
-        return self.agent.sample(as_element_of(self._boxed, self._observations, observation)[None])[0]
+        obs = _with_axis(flatten(self._spec.observation_space, observation))
+        begins = np.array([True]) if self._begins else None
+        if begins is not None:
+            self.agent.begin(begins)
+        self._begins = False
+        seen = self._stacker.add(obs, begins) if self._stacker is not None else obs
+        return unflatten(self._spec.action_space, _without_axis(self.agent.sample(seen)))
+
+
+def _with_axis(leaves: Leaves) -> Leaves:
+    return {path: leaf[None] for path, leaf in leaves.items()} if isinstance(leaves, dict) else leaves[None]
+
+
+def _without_axis(leaves: Leaves) -> Leaves:
+    return {path: leaf[0] for path, leaf in leaves.items()} if isinstance(leaves, dict) else leaves[0]
 
 
 def load_policy(directory: Path) -> Policy:
@@ -40,6 +67,4 @@ def load_policy(directory: Path) -> Policy:
         PluginError: the agent, or the environment that knows the observation space, cannot be built.
     """
     agent, config, _ = load_agent(directory)
-    env = build_raw_env(config.env)
-    env.close()
-    return Policy(agent, env.observation_space)
+    return Policy(agent, read_spec(config.env), config.env.frame_stack)

@@ -12,13 +12,14 @@ from gymnasium.wrappers import RecordVideo
 
 from common.envs import Env, build_env
 from common.errors import PluginError, RunDirectoryError
-from common.plugins.part_config import PluginConfig
+from common.plugins.part_config import EnvConfig
+from common.vector_lanes import is_vector
 
 RENDER_MODE = "rgb_array"
 
 
 @contextmanager
-def filming(config: PluginConfig, directory: Path, name: str) -> Iterator[Env]:
+def filming(config: EnvConfig, directory: Path, name: str) -> Iterator[Env]:
     """Build an environment whose episodes are written to ``{name}-episode-{i}.mp4``, one file for each.
 
     Args:
@@ -41,12 +42,18 @@ def filming(config: PluginConfig, directory: Path, name: str) -> Iterator[Env]:
         env.close()
 
 
-def _build_rendering(config: PluginConfig) -> Env:
+def _build_rendering(config: EnvConfig) -> Env:
     given = config.model_copy(update={"params": {**config.params, "render_mode": RENDER_MODE}})
     try:
-        return build_env(given)
+        env = build_env(given)
     except PluginError as error:
         raise PluginError(f"a video needs an environment that takes render_mode '{RENDER_MODE}': {error}") from error
+    if is_vector(env):
+        raise PluginError(
+            f"a video needs one environment, {config.target} is a vector environment; see env.eval_params"
+        )
+    found: Env = env
+    return found
 
 
 def _check_picture(env: Env, target: str) -> None:

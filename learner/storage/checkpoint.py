@@ -168,8 +168,12 @@ def load_params(directory: Path) -> tuple[dict[str, torch.Tensor], dict[str, Any
         raise CheckpointError(f"{directory}: no readable checkpoint: {error}{nearest_path(directory)}") from error
 
 
-def _without_processor(config: dict[str, Any]) -> dict[str, Any]:
-    """The configuration without its step processor, which a policy does not need and release 0.1 had of other kinds."""
+def _as_now(meta: dict[str, Any]) -> dict[str, Any]:
+    """The configuration in the meta data of a policy, without the step processor, which a policy does not need.
+
+    Releases before 0.3 had step processors of other kinds, and kept the evaluator beside the configuration.
+    """
+    config: dict[str, Any] = meta.pop("config") | ({"evaluator": meta.pop("evaluator")} if "evaluator" in meta else {})
     return {key: value for key, value in config.items() if key != "step_processor"}
 
 
@@ -182,7 +186,7 @@ def load_agent(directory: Path) -> tuple[Agent, ActorConfig, dict[str, Any]]:
     if not directory.exists() and old_of(directory).exists():
         directory = old_of(directory)
     params, meta = load_params(directory)
-    config = validate(ActorConfig, _without_processor(meta.pop("config")))
+    config = validate(ActorConfig, _as_now(meta))
     parts = build_parts(config, seed=0, n_envs=0)
     parts.agent.load_params(params)
     parts.agent.eval()
