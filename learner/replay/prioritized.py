@@ -9,39 +9,44 @@ import numpy as np
 from common.config.replay_config import PrioritizedConfig
 from common.data import PRIORITY, Array, Items, Schema, Snapshot
 from common.errors import CheckpointError, ConfigError
+from learner.replay.arrivals import find_arrivals
 from learner.replay.memory import ReplayMemory
+from learner.replay.reader import Draws, NothingToDrawError
 from learner.replay.ring import read_ring
 from learner.replay.shared_buffer import SharedReplay
 from learner.replay.sum_tree import MinTree, SumTree
+from learner.replay.view import View
 
 EPSILON: Final = 1e-8
-"""Added to every error, so that an item whose error is 0 can still be drawn."""
+"""Added to every error, so that a draw whose error is 0 can still be made."""
 
 
 class PrioritizedReplay(SharedReplay):
-    """A ``ReplayBuffer`` over shared memory that draws an item in proportion to ``(|td_error| + EPSILON) ^ alpha``.
+    """A ``ReplayBuffer`` over shared memory that begins draws at a row in proportion to its priority.
 
+    The priority is ``(|td_error| + EPSILON) ^ alpha``, where the error is that of the draw that begins at the row.
     Another process stores the rows, while the tree of priorities belongs to this process. So each draw first brings the
-    tree up to date: it adds the items that were committed since the last draw, each with the highest priority so far or
-    with that of its column ``priority``, and clears the slots that are being overwritten.
+    tree up to date: it adds the rows at which draws can begin since the last draw, each with the highest priority so
+    far or with that of its column ``priority``, and clears the slots that are being overwritten.
 
-    Between draws the tree covers the items ``[_first, _end)``; excluded items and all other slots have priority 0. An
-    absolute index below ``_first`` names an item that is gone, so an error that comes late never reaches a newer item
-    in the same slot.
+    Between draws the tree covers the rows ``[_first, _end)``; rows at which no draw can begin, excluded rows and all
+    other slots have priority 0. An absolute index below ``_first`` names a row that is gone, so an error that comes
+    late never reaches a newer row in the same slot.
 
     Args:
         memory: read only here.
+        view: says at which rows a draw can begin, and assembles batches.
         config: exponents and normalisation.
         seed: of the draws.
         n_opts: updates of priorities over which beta rises, unless ``config`` names another number.
 
     Raises:
-        ConfigError: the items have a column of a name that is reserved here.
+        ConfigError: the rows have a column of a name that is reserved here.
     """
 
-    def __init__(self, memory: ReplayMemory, config: PrioritizedConfig, seed: int, n_opts: int) -> None:
+    def __init__(self, memory: ReplayMemory, view: View, config: PrioritizedConfig, seed: int, n_opts: int) -> None:
         _check_names(memory.schema)
-        super().__init__(memory, seed)
+        super().__init__(memory, view, seed)
         self._config, self._n_opts_final = config, config.n_opts_final or n_opts
         self._sums = SumTree(memory.capacity)
         self._minima = MinTree(memory.capacity) if config.normalize == "all" else None
@@ -50,24 +55,25 @@ class PrioritizedReplay(SharedReplay):
         self._highest = 1.0
         self._updates = 0
 
-    def batch(self, size: int) -> Items:
-        """Draw ``size`` items, in the order of their slots, with ``index`` and ``weight``.
-
-        The arrays of the items are reused by the next call of the same size.
+    def draw(self, size: int) -> tuple[Array, Items]:
+        """Draw from each of ``size`` equal shares of the sum of priorities, in the order of slots.
 
         Raises:
-            IndexError: there is nothing to draw from.
+            NothingToDrawError: there is nothing to draw from.
         """
-        drawn, items = self._reader.take(self._draw, size)
-        self.note_drawn(drawn["index"])
-        return {**items, **self._make_columns(drawn)}
+        self._catch_up()
+        if not self._sums.total:
+            raise NothingToDrawError
+        slots = self._sums.find((np.arange(size) + self._rng.random(size)) / size)
+        ages = (self._end - 1 - slots) % self._memory.capacity
+        return self._end - 1 - ages, {"priority": self._sums.values[slots]}
 
-    def draw(self, size: int) -> tuple[Array, Items]:
-        drawn = self._draw(size)
-        return drawn["index"], self._make_columns(drawn)
+    def finish(self, draws: Draws) -> Items:
+        """The columns ``index`` and ``weight``, see ``ReplayBuffer``."""
+        return {"index": draws.index, "weight": self._compute_weights(draws.beside["priority"])}
 
     def update_priority(self, index: Array, td_error: Array) -> None:
-        """Give items the priorities of their errors, both ``[n]``; beta takes one step.
+        """Give draws the priorities of their errors, both ``[n]``; beta takes one step.
 
         Raises:
             ValueError: an index was not drawn here, or an error is not finite.
@@ -80,7 +86,9 @@ class PrioritizedReplay(SharedReplay):
         priority = self._compute_priorities(td_error)
         self._updates += 1
         self._highest = float(priority.max(initial=self._highest))
-        there = (index >= self._first) & ~self._memory.is_excluded(index)
+        there = index >= self._first
+        if len(self._memory.excluded):
+            there &= ~self._memory.is_excluded(index)
         self._set(index[there], priority[there])
 
     def state(self) -> Snapshot:
@@ -96,9 +104,10 @@ class PrioritizedReplay(SharedReplay):
         except KeyError as error:
             raise CheckpointError(f"replay.prioritized: expected priorities, found no {error} in the state") from error
         self._first = end - len(priorities)
-        # A power cut may have taken the newest items; then other items come under their indices.
+        # A power cut may have taken the newest rows; then other rows come under their indices.
         self._end = max(self._first, min(end, self._memory.committed))
-        self._set(np.arange(self._first, self._end), priorities[: self._end - self._first])
+        there = np.flatnonzero(priorities[: self._end - self._first])
+        self._set(self._first + there, priorities[there])
         self._n_excluded = 0
 
     def beta(self) -> float:
@@ -106,44 +115,30 @@ class PrioritizedReplay(SharedReplay):
         share = min(1.0, self._updates / self._n_opts_final)
         return self._config.beta_0 + share * (self._config.beta_final - self._config.beta_0)
 
-    def _draw(self, size: int) -> Items:
-        """Draw one item from each of ``size`` equal shares of the sum of priorities, with its priority."""
-        self._catch_up()
-        slots = self._sums.find((np.arange(size) + self._rng.random(size)) / size)
-        ages = (self._end - 1 - slots) % self._memory.capacity
-        return {"index": self._end - 1 - ages, "priority": self._sums.values[slots]}
-
-    def _make_columns(self, drawn: Items) -> Items:
-        """The columns that a batch has beside the columns of items."""
-        return {"index": drawn["index"], "weight": self._compute_weights(drawn["priority"])}
-
     def _catch_up(self) -> None:
-        """Add the items that were committed since the last draw, and clear the slots that are being overwritten.
+        """Add the rows at which draws can begin since the last draw, and clear the slots that are being overwritten.
 
-        The writer may store items while the two bounds are read, so ``end`` may be further than ``capacity`` from
-        ``first``. Items below ``oldest`` need no clearing: new items take their slots.
+        The writer may store rows while the two bounds are read, so ``end`` may be further than ``capacity`` from
+        ``first``.
         """
-        first, end = self._reader.bounds()
-        oldest = end - self._memory.capacity
-        first = max(first, oldest)
-        self._clear(np.arange(max(self._first, oldest), first))
-        new = np.arange(max(self._end, first), end)
-        self._set(new, self._read_first_priorities(new))
+        capacity, reader = self._memory.capacity, self._reader
+        first, end, excluded = max(reader.first, reader.end - capacity), reader.end, self._memory.excluded
+        if (first, end, len(excluded)) == (self._first, self._end, self._n_excluded):
+            return
+        self._clear(np.arange(max(self._first, first - capacity), first))
+        arrived = find_arrivals(reader, self._end) if end > self._end else np.empty(0, np.int64)
+        # A row that was there before may be found a second time: it keeps the priority that it has.
+        arrived = arrived[(arrived >= first) & (self._sums.values[arrived % capacity] == 0)]
+        self._set(arrived, self._read_first_priorities(arrived))
         self._first, self._end = first, end
-        excluded = self._memory.excluded
-        if len(excluded) and (len(new) or len(excluded) != self._n_excluded):
-            self._clear(excluded[(excluded >= first) & (excluded < end)])
-            self._n_excluded = len(excluded)
+        self._clear(excluded[(excluded >= first) & (excluded < end)])
+        self._n_excluded = len(excluded)
 
     def _read_first_priorities(self, index: Array) -> Array | float:
-        """The priorities with which new items of these absolute indices ``[n]`` begin."""
-        given = self._memory.columns.get(PRIORITY.name)
-        if given is None:
+        """The priorities with which draws that begin at these rows ``[n]`` start."""
+        if PRIORITY.name not in self._memory.columns:
             return self._highest
-        first = given[index % self._memory.n_slots]
-        if len(self._memory.excluded):  # An item may have been excluded because its priority is NaN.
-            first = np.where(self._memory.is_excluded(index), 0.0, first)
-        return self._compute_priorities(first)
+        return self._compute_priorities(self._reader.take(PRIORITY.name, index))
 
     def _set(self, index: Array, priority: Array | float) -> None:
         for tree in self._trees:
@@ -179,6 +174,6 @@ def _check_names(schema: Schema) -> None:
     for column in schema.columns:
         if column.name in ("index", "weight") or (column.name == PRIORITY.name and column != PRIORITY):
             raise ConfigError(
-                f"replay.prioritized: items have a column '{column}', but prioritised replay gives 'index', 'weight' "
+                f"replay.prioritized: rows have a column '{column}', but prioritised replay gives 'index', 'weight' "
                 f"and '{PRIORITY}' a meaning of their own; call it something else"
             )

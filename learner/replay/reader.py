@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -12,8 +13,31 @@ from learner.replay.memory import ReplayMemory
 from learner.replay.view import Plan, View
 from learner.shared.mapped import fence
 
-DrawRows = Callable[[int], tuple[Array, Items]]
-"""Draws this many rows: absolute indices ``[n]`` int64 at which draws begin, and columns that belong to each draw."""
+
+class NothingToDrawError(IndexError):
+    """No draw can begin at any row, as yet."""
+
+    def __init__(self) -> None:
+        super().__init__("replay: nothing to draw from yet")
+
+
+@dataclass(frozen=True, slots=True)
+class Draws:
+    """Draws that have been chosen and not gathered yet.
+
+    Args:
+        index: the rows at which they begin, ``[n]`` int64, absolute.
+        plan: how to assemble them.
+        beside: columns that belong to each draw and do not come from rows, ``[n, …]``.
+    """
+
+    index: Array
+    plan: Plan
+    beside: Items
+
+
+MakeDraws = Callable[[int], Draws]
+"""Makes this many draws."""
 TRIES: Final = 64
 """How often spoilt draws are made again at most."""
 
@@ -47,12 +71,12 @@ class ReplayReader:
         """Read anew which rows are there.
 
         Raises:
-            IndexError: there are none, or all are excluded.
+            NothingToDrawError: there are none, or all are excluded.
         """
         memory = self.memory
         self.first, self.end = memory.first(), memory.committed
         if self.first >= self.end - memory.count_excluded(self.first, self.end):
-            raise nothing_to_draw()
+            raise NothingToDrawError
         self._base = self.first - self.first % memory.n_slots
 
     def next(self, index: Array) -> Array:
@@ -95,36 +119,34 @@ class ReplayReader:
         found = self.view.can_draw(self, index)
         return found & ~self.memory.is_excluded(index) if len(self.memory.excluded) else found
 
-    def gather(self, draw: DrawRows, size: int) -> tuple[Array, Items, Items]:
-        """Draw rows and assemble a batch of them; draws that are torn or touch an excluded row are made again.
+    def gather(self, make: MakeDraws, size: int) -> tuple[Draws, Items]:
+        """Make draws and assemble a batch of them; draws that are torn or touch an excluded row are made again.
 
         Returns:
-            The rows at which the draws begin ``[size]``, the columns that ``draw`` gave, and the columns of the view,
-            ``[size, …]``. Arrays of the view's columns are reused by the next call of the same size.
+            The draws, and the columns of the view, ``[size, …]``. Arrays of stored columns are reused by the next call
+            of the same size.
 
         Raises:
-            IndexError: there is nothing to draw from.
+            NothingToDrawError: there is nothing to draw from.
         """
-        index, beside = draw(size)
-        plan = self.view.plan(self, index)
-        batch = {**self._fill(plan, self._out.setdefault(size, {})), **plan.made}
-        spoilt = self.find_spoilt(plan)
+        draws = make(size)
+        batch = {**self._fill(draws.plan, self._out.setdefault(size, {})), **draws.plan.made}
+        spoilt = self.find_spoilt(draws.plan)
         if len(spoilt):
-            self._redraw(draw, spoilt, {**batch, **beside, "": index})
-        return index, beside, batch
+            self._redraw(make, spoilt, {**batch, **draws.beside, "": draws.index})
+        return draws, batch
 
-    def _redraw(self, draw: DrawRows, spoilt: Array, into: Items) -> None:
-        """Put other draws in the places of those at positions ``spoilt``; the indices are the column ``""``."""
+    def _redraw(self, make: MakeDraws, spoilt: Array, into: Items) -> None:
+        """Put other draws in the places of those at positions ``spoilt``; where they begin is the column ``""``."""
         for _ in range(TRIES):
-            index, beside = draw(len(spoilt))
-            plan = self.view.plan(self, index)
-            fresh = {**self._fill(plan, {}), **plan.made, **beside, "": index}
+            draws = make(len(spoilt))
+            fresh = {**self._fill(draws.plan, {}), **draws.plan.made, **draws.beside, "": draws.index}
             for name, column in fresh.items():
                 into[name][spoilt] = column
-            spoilt = spoilt[self.find_spoilt(plan)]
+            spoilt = spoilt[self.find_spoilt(draws.plan)]
             if not len(spoilt):
                 return
-        raise nothing_to_draw()
+        raise NothingToDrawError
 
     def _fill(self, plan: Plan, out: Items) -> Items:
         """Gather the columns that a plan takes, into the arrays of ``out`` where they fit."""
@@ -149,8 +171,3 @@ class ReplayReader:
             for index in {id(at): at for at in (*(at for _, at in plan.takes.values()), *plan.also)}.values():
                 spoilt = spoilt | self.memory.is_excluded(index).reshape(len(spoilt), -1).any(axis=1)
         return np.flatnonzero(spoilt)
-
-
-def nothing_to_draw() -> IndexError:
-    """The error of a draw from a replay where no draw can begin at any row."""
-    return IndexError("replay: nothing to draw from yet")

@@ -10,7 +10,7 @@ import numpy as np
 from common.data import Array, Items, Snapshot
 from common.interfaces import ReplayBuffer
 from learner.replay.memory import ReplayMemory
-from learner.replay.reader import ReplayReader, nothing_to_draw
+from learner.replay.reader import Draws, NothingToDrawError, ReplayReader
 from learner.replay.view import View
 
 ROUNDS: Final = 14
@@ -62,11 +62,11 @@ class SharedReplay(ReplayBuffer, abc.ABC):
         """Draw ``size`` times with replacement; the arrays are valid until the next call.
 
         Raises:
-            IndexError: there is nothing to draw from.
+            NothingToDrawError: there is nothing to draw from.
         """
-        index, beside, batch = self._reader.gather(self.draw_allowed, size)
-        self.note_drawn(index)
-        return {**batch, **self.finish(index, beside)}
+        draws, batch = self._reader.gather(self.make_draws, size)
+        self.note_drawn(draws.index)
+        return {**batch, **self.finish(draws)}
 
     @abc.abstractmethod
     def draw(self, size: int) -> tuple[Array, Items]:
@@ -77,16 +77,21 @@ class SharedReplay(ReplayBuffer, abc.ABC):
             beside the columns of the view. All arrays are the caller's to change.
 
         Raises:
-            IndexError: there is nothing to draw from.
+            NothingToDrawError: there is nothing to draw from.
         """
 
-    def draw_allowed(self, size: int) -> tuple[Array, Items]:
-        """As ``draw``, with other rows in the places of those at which no draw can begin.
+    def make_draws(self, size: int) -> Draws:
+        """Choose ``size`` draws without gathering them, for a caller that has the rows elsewhere; counts nothing.
 
         Raises:
-            IndexError: there is nothing to draw from.
+            NothingToDrawError: there is nothing to draw from.
         """
         self._reader.look()
+        index, beside = self._draw_able(size)
+        return Draws(index, self._view.plan(self._reader, index), beside)
+
+    def _draw_able(self, size: int) -> tuple[Array, Items]:
+        """As ``draw``, with other rows in the places of those at which no draw can begin."""
         index, beside = self.draw(size)
         places = np.flatnonzero(~self._reader.can_draw(index))
         for n in range(ROUNDS):
@@ -100,12 +105,12 @@ class SharedReplay(ReplayBuffer, abc.ABC):
             for name, column in columns.items():
                 beside[name][filled] = column[good]
         if len(places):
-            raise nothing_to_draw()
+            raise NothingToDrawError
         return index, beside
 
-    def finish(self, index: Array, beside: Items) -> Items:  # noqa: ARG002 - a prioritised replay needs both
+    def finish(self, draws: Draws) -> Items:
         """The columns that a batch has beside those of the view, once all draws are settled."""
-        return beside
+        return draws.beside
 
     def update_priority(self, index: Array, td_error: Array) -> None:
         """Give draws that began at rows ``[n]`` the priorities of their errors ``[n]``; by default, nothing changes."""

@@ -60,6 +60,11 @@ class SumTree(_Tree):
     def __init__(self, size: int) -> None:
         super().__init__(size, np.add, 0.0)
 
+    @property
+    def total(self) -> float:
+        """The sum of all values."""
+        return float(self._top.sum())
+
     def find(self, shares: Array) -> Array:
         """The slots at which the running sum passes these shares of the total, never one of value 0.
 

@@ -8,6 +8,7 @@ from typing import Final
 import numpy as np
 
 from common.data import Array, Items, Snapshot
+from learner.replay.reader import Draws
 from learner.replay.shared_buffer import SharedReplay
 
 AHEAD: Final = 16
@@ -43,13 +44,22 @@ class UniformReplay(SharedReplay):
         if self._ahead is not None and self._ahead.size != size:
             n = 1  # A caller that changes between sizes would throw away the batches of the other size each time.
         n_excluded = len(self._memory.excluded)
-        index, _, batch = self._reader.gather(self.draw_allowed, n * size)
+        draws, batch = self._reader.gather(self.make_draws, n * size)
         self._draw_bytes = sum(column.nbytes for column in batch.values()) // (n * size)
         stale_at = self._reader.end + int(STALE * (self._reader.end - self._reader.first))
-        return _Ahead(batch, index, size, n * size, stale_at, n_excluded)
+        return _Ahead(batch, draws.index, size, n * size, stale_at, n_excluded)
 
     def draw(self, size: int) -> tuple[Array, Items]:
         return self._rng.integers(self._reader.first, self._reader.end, size), {}
+
+    def make_draws(self, size: int) -> Draws:
+        self._reader.look()
+        if len(self._memory.excluded):
+            return super().make_draws(size)
+        # A few more rows are looked at than are needed, since at most rows a draw can begin.
+        tries, _ = self.draw(size + size // 16 + 4)
+        index, plan = self._view.choose(self._reader, tries, size)
+        return Draws(index, plan, {}) if len(index) == size else super().make_draws(size)
 
     def update_priority(self, index: Array, td_error: Array) -> None:
         """Do nothing: every row stays as likely as any other."""

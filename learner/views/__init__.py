@@ -3,7 +3,7 @@
     transitions   one-step and n-step transitions            sequences    consecutive steps, for recurrent agents
     hindsight     transitions towards goals reached later     items        self-contained items, as they are
     episodes      the rows ahead within an episode            stacks       the rows behind, for stacks of frames
-    columns       which columns of rows a batch has
+    positions     how far a row is in its episode          columns      which columns of rows a batch has
 
 A view of your own derives from ``learner.replay.view:View`` and is named by ``replay.view.target``.
 """

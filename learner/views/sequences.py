@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from common.data import FIRST, Array, Schema
+from common.data import FINAL, FIRST, Array, Schema
 from common.errors import ConfigError
 from learner.replay.view import Plan, Rows, View
 from learner.views.columns import StepColumns
-from learner.views.episodes import follow, is_final
+from learner.views.episodes import follow
+from learner.views.positions import Positions
 from learner.views.stacks import has_stack, stack
 
 
@@ -19,10 +20,10 @@ class Sequences(View):
     of the steps ``[B, L, …]``; ``mask`` ``[B, L]`` bool: a step is there; ``first`` ``[B, L + 1]`` bool: the row begins
     an episode; and ``state…`` ``[B, …]``, the recurrent state before the first step.
 
-    A sequence begins at any step. Where the episode ends before L steps, its last observation is repeated, and ``mask``
-    is False from there on. With ``across`` the sequence goes on in the next episode of the lane instead: a final row
-    takes one place among the L, where ``mask`` is False and ``obs`` the true last observation, and ``first`` is True at
-    the row that follows.
+    A sequence begins at any step, or with ``period`` at every ``period``-th step of an episode. Where the episode ends
+    before L steps, its last observation is repeated, and ``mask`` is False from there on. With ``across`` the sequence
+    goes on in the next episode of the lane instead: a final row takes one place among the L, where ``mask`` is False
+    and ``obs`` the true last observation, and ``first`` is True at the row that follows.
 
     The first ``burn_in`` steps are among the L, and ``mask`` is True for them: an agent that warms up its state takes
     their losses out itself (R2D2, Kapturowski et al. 2019). No sequence consists of such steps alone.
@@ -32,16 +33,28 @@ class Sequences(View):
         stack: frames in one observation; observations are then ``[B, L + 1, stack, *shape]``.
         length: L, at least 1.
         burn_in: steps for warming up the state, fewer than ``length``.
+        period: 1, or the steps from one beginning to the next, counted from the first row of the episode. Then nothing
+            is drawn of an episode whose first row has been overwritten, or that is longer than what the replay holds.
         across: go on in the next episode.
 
     Raises:
         ConfigError: a value is out of range, or the schema is not of rows.
     """
 
-    def __init__(self, schema: Schema, stack: int = 1, *, length: int, burn_in: int = 0, across: bool = False) -> None:
-        if length < 1 or not 0 <= burn_in < length:
+    def __init__(
+        self,
+        schema: Schema,
+        stack: int = 1,
+        *,
+        length: int,
+        burn_in: int = 0,
+        period: int = 1,
+        across: bool = False,
+    ) -> None:
+        if length < 1 or not 0 <= burn_in < length or period < 1:
             raise ConfigError(
-                f"replay.view.params: expected length >= 1 and 0 <= burn_in < length, found {length} and {burn_in}"
+                f"replay.view.params: expected length >= 1, 0 <= burn_in < length and period >= 1, found {length}, "
+                f"{burn_in} and {period}"
             )
         columns = StepColumns.of(schema)
         self._obs, self._stack = columns.obs, stack
@@ -49,6 +62,7 @@ class Sequences(View):
         step = (*columns.action, "reward", "terminated", "truncated", *columns.extras)
         self._step = tuple(name for name in step if name not in self._state)
         self._length, self._burn_in, self._across = length, burn_in, across
+        self._period, self._positions = period, Positions()
 
     @property
     def steps(self) -> int:
@@ -58,27 +72,46 @@ class Sequences(View):
     def reach(self) -> int:
         return self._length
 
+    @property
+    def crosses_episodes(self) -> bool:
+        return self._across
+
     def can_draw(self, rows: Rows, index: Array) -> Array:
-        path, final = self._follow(rows, index)
-        able: Array = (path[:, -1] >= 0) & ~final[:, 0] & ~final[:, self._burn_in : -1].all(axis=1)
-        return able if self._stack == 1 else able & has_stack(rows, index, self._stack)
+        return self._is_able(rows, index, self._find_path(rows, index))
 
     def plan(self, rows: Rows, index: Array) -> Plan:
-        path, final = self._follow(rows, index)
-        frames, lowest = path, index
+        return self._plan_path(rows, index, self._find_path(rows, index))
+
+    def choose(self, rows: Rows, tries: Array, size: int) -> tuple[Array, Plan]:
+        path = self._find_path(rows, tries)
+        able = self._is_able(rows, tries, path)
+        index = tries[able][:size]
+        return index, self._plan_path(rows, index, path[able][:size])
+
+    def _find_path(self, rows: Rows, index: Array) -> Array:
+        """The rows of each sequence ``[B, L + 1]``, -1 from the unknown on."""
+        if not self._across:
+            return follow(rows, index, self._length)
+        return np.ascontiguousarray(rows.chain(index, self._length))
+
+    def _is_able(self, rows: Rows, index: Array, path: Array) -> Array:
+        """Where the whole sequence is known, begins with a step, and has a step beyond ``burn_in``."""
+        able: Array = (path[:, -1] >= 0) & ~rows.take(FINAL.name, index)
+        if self._burn_in:
+            beyond = np.where(able[:, None], path[:, self._burn_in : -1], index[:, None])
+            able &= ~rows.take(FINAL.name, beyond).all(axis=1)
+        if self._period > 1:
+            begins, distance = self._positions.find(rows, index)
+            able &= (begins >= rows.first) & (distance % self._period == 0)
+        return able if self._stack == 1 else able & has_stack(rows, index, self._stack)
+
+    def _plan_path(self, rows: Rows, index: Array, path: Array) -> Plan:
+        frames, lowest, steps = path, index, np.ascontiguousarray(path[:, :-1])
         if self._stack > 1:
             frames = stack(rows, path, self._stack)
             lowest = frames[:, 0, 0]
-        steps = path[:, :-1]
         takes = {name: (name, frames) for name in self._obs}
         takes |= {name: (name, steps) for name in self._step}
         takes |= {name: (name, index) for name in self._state}
-        made = {"mask": ~final[:, :-1], "first": rows.take(FIRST.name, path)}
+        made = {"mask": ~rows.take(FINAL.name, steps), "first": rows.take(FIRST.name, path)}
         return Plan(takes, lowest, made)
-
-    def _follow(self, rows: Rows, index: Array) -> tuple[Array, Array]:
-        """The rows of each sequence ``[B, L + 1]``, -1 from the unknown on, and which of them are final, likewise."""
-        if not self._across:
-            return follow(rows, index, self._length)
-        path = np.ascontiguousarray(rows.chain(index, self._length))
-        return path, is_final(rows, path, index)

@@ -52,18 +52,30 @@ class Transitions(View):
         return self._n
 
     def can_draw(self, rows: Rows, index: Array) -> Array:
-        if self._n == 1:
-            able: Array = (rows.next(index) >= 0) & ~rows.take(FINAL.name, index)
-        else:
-            path, final = follow(rows, index, self._n)
-            able = (path[:, -1] >= 0) & ~final[:, 0]
-        return able if self._stack == 1 else able & has_stack(rows, index, self._stack)
+        return self._is_able(rows, index, self._find_path(rows, index))
 
     def plan(self, rows: Rows, index: Array) -> Plan:
+        return self._plan_path(rows, index, self._find_path(rows, index))
+
+    def choose(self, rows: Rows, tries: Array, size: int) -> tuple[Array, Plan]:
+        path = self._find_path(rows, tries)
+        able = self._is_able(rows, tries, path)
+        index = tries[able][:size]
+        return index, self._plan_path(rows, index, path[able][:size])
+
+    def _find_path(self, rows: Rows, index: Array) -> Array:
+        """The next rows ``[B]``; with n > 1, the rows ``[B, n + 1]`` as ``follow`` gives them."""
+        return rows.next(index) if self._n == 1 else follow(rows, index, self._n)
+
+    def _is_able(self, rows: Rows, index: Array, path: Array) -> Array:
+        after = path if self._n == 1 else path[:, -1]
+        able: Array = (after >= 0) & ~rows.take(FINAL.name, index)
+        return able if self._stack == 1 else able & has_stack(rows, index, self._stack)
+
+    def _plan_path(self, rows: Rows, index: Array, path: Array) -> Plan:
         if self._n == 1:
-            return self._plan(rows, index, index, rows.next(index))
-        path, final = follow(rows, index, self._n)
-        is_step = ~final[:, :-1]
+            return self._plan(rows, index, index, path)
+        is_step = ~rows.take(FINAL.name, path[:, :-1])
         count = is_step.sum(axis=1)
         rewards = np.where(is_step, rows.take("reward", path[:, :-1]), 0.0)
         plan = self._plan(rows, index, path[np.arange(len(path)), count - 1], path[:, -1])

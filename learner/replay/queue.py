@@ -1,0 +1,95 @@
+"""Each row once, in order, for agents that learn from what the present policy did."""
+
+from __future__ import annotations
+
+import logging
+
+import numpy as np
+
+from common.data import Array, Items, Snapshot
+from common.errors import CheckpointError
+from learner.replay.arrivals import find_arrivals
+from learner.replay.memory import ReplayMemory
+from learner.replay.reader import Draws, NothingToDrawError
+from learner.replay.shared_buffer import SharedReplay
+from learner.replay.view import View
+
+log = logging.getLogger(__name__)
+
+
+class QueueReplay(SharedReplay):
+    """A ``ReplayBuffer`` over shared memory that begins a draw at each row once, in the order of arrival.
+
+    It is for on-policy learning, where an importance weight such as V-trace (arXiv:1802.01561) corrects what little the
+    policy has changed since a row was recorded. With sequences of L steps, name ``period: L`` too: then each step is
+    drawn once. ``replay.samples_per_insert: 1`` makes actors wait for training; without it, rows that are overwritten
+    before they are drawn are lost, which is counted and logged.
+
+    A batch is given when there are enough rows for all of it.
+
+    Args:
+        memory: read only here.
+        view: says at which rows a draw can begin, and assembles batches.
+        seed: of the view's chance.
+    """
+
+    def __init__(self, memory: ReplayMemory, view: View, seed: int) -> None:
+        super().__init__(memory, view, seed)
+        self._ready: Array = np.empty(0, np.int64)
+        """Rows at which draws can begin and that have not been drawn, ascending but for late ones, ``[n]``."""
+        self._end = 0
+        self.lost = 0
+        """Draws that were never made, because their rows were overwritten or excluded before."""
+        self._logged = 0
+
+    def __len__(self) -> int:
+        try:
+            self._reader.look()
+        except NothingToDrawError:
+            return 0
+        self._catch_up()
+        return len(self._ready) * self._view.steps
+
+    def make_draws(self, size: int) -> Draws:
+        index, beside = self._draw_next(size)
+        return Draws(index, self._view.plan(self._reader, index), beside)
+
+    def draw(self, size: int) -> tuple[Array, Items]:
+        return self._draw_next(size)
+
+    def _draw_next(self, size: int) -> tuple[Array, Items]:
+        self._reader.look()
+        self._catch_up()
+        if len(self._ready) < size:
+            raise NothingToDrawError
+        index, self._ready = self._ready[:size].copy(), self._ready[size:]
+        return index, {}
+
+    def state(self) -> Snapshot:
+        values = {**super().state().values, "end": self._end, "lost": self.lost}
+        return Snapshot(values, {"ready": self._ready})
+
+    def restore(self, state: Snapshot) -> None:
+        super().restore(state)
+        try:
+            self._end, self.lost = state.values["end"], state.values["lost"]
+            self._ready = state.arrays["ready"].copy()
+        except KeyError as error:
+            raise CheckpointError(f"replay.target: expected the state of a queue, found no {error} in it") from error
+        # A power cut may have taken the newest rows; then other rows come under their indices.
+        self._end = min(self._end, self._memory.committed)
+        self._ready = self._ready[self._ready < self._end]
+
+    def _catch_up(self) -> None:
+        """Add the rows at which draws can begin since the last call, and give up those that have been overwritten."""
+        able = self._reader.can_draw(self._ready) & (self._ready >= self._reader.first)
+        self._count_lost(len(able) - int(able.sum()))
+        arrived = find_arrivals(self._reader, self._end)
+        self._ready = np.concatenate([self._ready[able], arrived])
+        self._end = self._reader.end
+
+    def _count_lost(self, n: int) -> None:
+        self.lost += n
+        if self.lost > 2 * self._logged:
+            self._logged = self.lost
+            log.warning("replay: %d draws were never made: their rows were overwritten before", self.lost)

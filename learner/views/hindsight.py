@@ -1,0 +1,77 @@
+"""Transitions towards goals that were reached later in the episode."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import numpy as np
+
+from common.data import Array, Schema
+from common.errors import ConfigError
+from common.plugins.part_loading import load_part
+from learner.replay.view import Plan, Rows
+from learner.views.columns import next_name
+from learner.views.episodes import follow
+from learner.views.transitions import Transitions
+
+GOAL: Final = "obs/desired_goal"
+ACHIEVED: Final = "obs/achieved_goal"
+
+ComputeReward = Callable[[Array, Array, dict[str, Any]], Array]
+"""Rewards ``[n]`` for goals that were achieved ``[n, …]`` and desired ``[n, …]``; the third argument is ``{}``."""
+
+
+class Hindsight(Transitions):
+    """One-step transitions, most of them with the goal of another outcome: HER, arXiv:1707.01495, strategy *future*.
+
+    In k of k + 1 draws, ``obs/desired_goal`` and ``next_obs/desired_goal`` are the ``obs/achieved_goal`` of a later row
+    of the same episode, any of them with the same probability, and ``reward`` is computed again. ``terminated`` stays
+    as it was. Observations are those of gymnasium-robotics' ``GoalEnv``.
+
+    Args:
+        schema: of the rows, with ``obs/achieved_goal`` and ``obs/desired_goal`` of the same dtype and shape.
+        stack: frames in one observation; more than 1 is refused.
+        compute_reward: a function ``(achieved_goal, desired_goal, info)`` for many goals at once, as module:attr.
+        k: replaced goals for each goal that stays, at least 0.
+        horizon: how many rows ahead a goal is looked for at most. The paper's strategy is any number that is at least
+            the length of an episode.
+
+    Raises:
+        ConfigError: the schema has no goals, or a value is out of range.
+        PluginError: the function cannot be loaded.
+    """
+
+    def __init__(
+        self, schema: Schema, stack: int = 1, *, compute_reward: str, k: float = 4.0, horizon: int = 50
+    ) -> None:
+        super().__init__(schema, stack)
+        goal, achieved = schema.by_name.get(GOAL), schema.by_name.get(ACHIEVED)
+        if goal is None or achieved is None or (goal.dtype, goal.shape) != (achieved.dtype, achieved.shape):
+            raise ConfigError(f"replay.view: expected {GOAL} and {ACHIEVED} of one shape, found {goal} and {achieved}")
+        if k < 0 or horizon < 1 or stack != 1:
+            raise ConfigError(
+                f"replay.view.params: expected k >= 0, horizon >= 1 and no frame stack, found {k}, {horizon}, {stack}"
+            )
+        self._compute: ComputeReward = load_part(compute_reward)
+        self._share, self._horizon = k / (k + 1), horizon
+
+    def _plan_path(self, rows: Rows, index: Array, path: Array) -> Plan:
+        plan = super()._plan_path(rows, index, path)
+        goal, reward = rows.take(GOAL, index), rows.take("reward", index)
+        replaced = np.flatnonzero(rows.rng.random(len(index)) < self._share)
+        source = self._choose_later(rows, index[replaced])
+        goal[replaced] = rows.take(ACHIEVED, source)
+        reward[replaced] = self._compute(rows.take(ACHIEVED, path[replaced]), goal[replaced], {})
+        also = index.copy()
+        also[replaced] = source
+        takes = {name: take for name, take in plan.takes.items() if name not in (GOAL, next_name(GOAL), "reward")}
+        return Plan(takes, plan.lowest, {GOAL: goal, next_name(GOAL): goal.copy(), "reward": reward}, also=(also,))
+
+    def _choose_later(self, rows: Rows, index: Array) -> Array:
+        """A later row of the same episode for each row ``[n]``, within the horizon and as far as rows are known."""
+        path = follow(rows, index, self._horizon)
+        different = (path[:, 1:] != path[:, :-1]) & (path[:, 1:] >= 0)
+        ahead = different.sum(axis=1)
+        chosen: Array = path[np.arange(len(path)), 1 + (rows.rng.random(len(path)) * ahead).astype(np.int64)]
+        return chosen
