@@ -21,9 +21,10 @@ from benchmarks.report import median, report
 from common.agents.dqn import DQN
 from common.agents.sac import SAC
 from common.envs import spec_of
-from common.processors import OneStep
-from common.testing import items_of, play
+from common.parts import row_schema
+from common.testing import play
 from common.testing.agent_checks import MakeAgent
+from common.testing.memory import rows_of
 from learner.replay.memory import ReplayMemory
 from learner.replay.uniform import UniformReplay
 from learner.replay.writer import ReplayWriter
@@ -31,6 +32,7 @@ from learner.storage.checkpoint import SaveCounts
 from learner.storage.checkpointer import Checkpointer
 from learner.storage.moment import Moment
 from learner.storage.training_state import StateFiles
+from learner.views.transitions import Transitions
 
 TIMES = 50
 AGENTS: dict[str, tuple[MakeAgent, str]] = {
@@ -50,10 +52,15 @@ def millis(work: Callable[[], object]) -> float:
 
 def measure(make: MakeAgent, env_id: str, directory: Path) -> dict[str, object]:
     env = gymnasium.make(env_id)
-    schema, items = OneStep().schema(spec_of(env)), items_of(OneStep(), play(env, 1000))
-    memory = ReplayMemory(directory / "replay", schema, 1000, create=True)
-    ReplayWriter(memory).append(items, 1000, incarnation=1, seq=1)
-    agent, buffer = make(spec=spec_of(env), seed=0, epsilon=0.0, device="cpu"), UniformReplay(memory, seed=0)
+    schema = row_schema(spec_of(env))
+    rows = rows_of(schema, play(env, 1000))
+    n = len(rows["lane"])
+    memory = ReplayMemory(directory / "replay", schema, n, create=True)
+    ReplayWriter(memory).append(rows, n, incarnation=1, seq=1)
+    agent, buffer = (
+        make(spec=spec_of(env), seed=0, epsilon=0.0, device="cpu"),
+        UniformReplay(memory, Transitions(schema), seed=0),
+    )
     agent.opt(buffer)
     files = StateFiles(directory / "checkpoints", {"run_id": "benchmark"}, keep=1, counts=SaveCounts())
     moment = Moment(1, 1000, 0.0)

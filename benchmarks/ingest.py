@@ -1,9 +1,9 @@
-"""Transitions per second into the replay, acknowledged, through the actor's own client, over loopback.
+"""Steps per second into the replay, acknowledged, through the actor's own client, over loopback.
 
-The transitions are CartPole's, or with ``--kind atari`` stacks of four 84 x 84 pictures of Pong, of which each step
-brings one new picture. The floor of each figure is a gRPC server that only acknowledges payloads of the same size.
-Further columns have the same rate over TLS with a token, and the processor time of ingest and of the client for a
-million transitions.
+The steps are CartPole's, or with ``--kind atari`` those of Pong, one picture of 84 x 84 each. The floor of each figure
+is a gRPC server that only acknowledges payloads of the same size. Further columns have the same rate over TLS with a
+token, and the processor time of ingest and of the client for a million steps. Steps that come one by one are measured
+in ``benchmarks.rows``, with an environment and an agent.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ FREE = ("server.listen=127.0.0.1:0", "metrics.trainer_port=null", "metrics.inges
 KINDS: dict[str, tuple[str, ...]] = {
     "cartpole": (),
     "atari": (
-        "env={target: benchmarks.screens:Screens}",
+        "env={target: benchmarks.screens:Screens, frame_stack: 4}",
         "agent={target: common.agents.dqn:DQN, params: {units: [1]}}",
         "replay.capacity=20000",
     ),
@@ -44,13 +44,12 @@ def ingest(kind: str, batch: int, *more: str, encrypted: bool = False) -> Iterat
     with tempfile.TemporaryDirectory() as directory:
         secured = encrypt(Path(directory)) if encrypted else ()
         push = (f"push.n_buffer={batch}", f"push.window={WINDOW}", "push.flush_seconds=60", "push.spool_bytes=67108864")
-        one_step = "step_processor={target: common.processors:OneStep}"  # 46 bytes each, as other frameworks store it.
         ours = (
             *FREE,
             *secured,
             *KINDS[kind],
             *push,
-            one_step,
+            "replay.view=null",  # One step in a transition.
             "replay.samples_per_insert=null",
             f"run_dir={directory}/run",
             *more,
@@ -66,15 +65,19 @@ def encrypt(directory: Path) -> tuple[str, ...]:
     return tls, f"server.actor_token_file={directory}/actor.token"
 
 
-def push_rate(server: LearnerServer, rows_per_push: int) -> float:
-    """Transitions per second from the first push to the last acknowledgement."""
+def push_rate(server: LearnerServer, batch: int) -> float:
+    """Steps per second from the first push to the last acknowledgement."""
+    before = server.buffer.inserted
     with Client(server.ingest.address, local_trust(server.config.server)) as client:
-        parts, pushes, started = client.parts(rows_per_push), 0, time.perf_counter()
+        parts, pushes, started = client.parts(batch), 0, time.perf_counter()
         while time.perf_counter() - started < SECONDS:
             for part in parts:
                 client.push(part)
             pushes += len(parts)
-    return pushes * rows_per_push / (time.perf_counter() - started)
+    elapsed, stored = time.perf_counter() - started, server.buffer.inserted - before
+    if stored != pushes * batch:
+        raise SystemExit(f"expected {pushes * batch} steps in the replay, found {stored}")
+    return stored / elapsed
 
 
 def main() -> None:
@@ -82,25 +85,25 @@ def main() -> None:
     parser.add_argument("--kind", choices=KINDS, default="cartpole")
     kind = parser.parse_args().kind
     rows = []
-    for batch, rows_per_push in ((64, 1), (64, 64), (256, 256)):
+    for batch in (64, 256):
         with ingest(kind, batch) as server:
             pid = server.ingest.pid
             ingest_began, client_began = cpu_seconds(pid), time.process_time()
-            rate = median(lambda server=server, n=rows_per_push: push_rate(server, n))  # type: ignore[misc]
+            rate = median(lambda server=server, n=batch: push_rate(server, n))  # type: ignore[misc]
             ingest_seconds, client_seconds = cpu_seconds(pid) - ingest_began, time.process_time() - client_began
             millions = server.buffer.inserted / 1e6
             schema = server.run.memory.schema
         with ingest(kind, batch, encrypted=True) as server:
-            encrypted = median(lambda server=server, n=rows_per_push: push_rate(server, n))  # type: ignore[misc]
+            encrypted = median(lambda server=server, n=batch: push_rate(server, n))  # type: ignore[misc]
         payload = encode(schema, life(schema, batch), batch)
-        size = len(compress(payload) if schema.frame else payload)
+        size = len(compress(payload) if schema.has_pictures else payload)
         floor = median(lambda size=size: floor_rate(size, WINDOW))  # type: ignore[misc]
         rows.append(
             {
                 "batch": batch,
-                "rows per push": rows_per_push,
-                "bytes/transition": size / batch,
-                "transitions/s": rate,
+                "rows per push": batch,
+                "bytes/step": size / batch,
+                "steps/s": rate,
                 "messages/s": rate / batch,
                 "floor messages/s": floor,
                 "ratio": rate / batch / floor,

@@ -1,9 +1,9 @@
-"""DQN's opt steps per second on one thread: bare, and while transitions arrive; a network of 2x256, or Nature's CNN.
+"""DQN's opt steps per second on one thread: bare, and while steps arrive; a network of 2x256, or Nature's CNN.
 
 Three other rates stand beside them: the floor, which is the step's matrix products and convolutions alone;
 ``resident``, the same update repeated on one batch that is in memory already; and the update of CleanRL's ``dqn.py``
 (MIT licence) on the same network, with uniform batches from arrays, mean squared error and Adam. ``felt`` is the rate
-while transitions arrive over the rate of the same process with an idle server. The other ratios are of the bare rate.
+while steps arrive over the rate of the same process with an idle server. The other ratios are of the bare rate.
 The measurements take turns, and the fastest of three counts, since other programs can only slow a measurement down.
 """
 
@@ -25,7 +25,6 @@ from torch.nn import functional
 from benchmarks.client import ROWS, Client
 from benchmarks.ingest import ingest
 from benchmarks.report import report
-from benchmarks.screens import life
 from common.agents.dqn import DQN
 from common.agents.network_agent import to_tensors
 from common.data import Items
@@ -42,7 +41,7 @@ KINDS = {
     "atari": (32, 2_000, NATURE),
     "atari in large batches": (512, 2_000, NATURE),
 }
-"""Batch size, arriving transitions per second and network of each kind."""
+"""Batch size, arriving steps per second and network of each kind."""
 
 
 def rate(step: Callable[[], object]) -> float:
@@ -118,14 +117,14 @@ def products(net: nn.Module, obs: torch.Tensor) -> Callable[[], None]:
 
 @contextmanager
 def arriving(server: LearnerServer, per_second: float) -> Iterator[None]:
-    """Have another process push ``per_second`` transitions a second to the server."""
+    """Have another process push ``per_second`` steps a second to the server."""
     before, started = server.buffer.inserted, time.perf_counter()
     command = [sys.executable, "-m", "benchmarks.client", server.ingest.address, str(per_second)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL) as process:
         deadline = time.monotonic() + 30
         while server.buffer.inserted == before:  # Until it has joined.
             if time.monotonic() > deadline:
-                raise SystemExit("no transition arrived within 30 s")
+                raise SystemExit("no step arrived within 30 s")
             time.sleep(0.05)
         before, started = server.buffer.inserted, time.perf_counter()
         yield
@@ -133,7 +132,7 @@ def arriving(server: LearnerServer, per_second: float) -> Iterator[None]:
         assert process.stdin is not None
         process.stdin.close()
     if arrived < 0.9 * per_second:
-        raise SystemExit(f"expected {per_second:g} transitions a second, but only {arrived:.0f} arrived")
+        raise SystemExit(f"expected {per_second:g} steps a second, but only {arrived:.0f} arrived")
 
 
 def measure(kind: str, device: str, update: str) -> dict[str, object]:
@@ -148,7 +147,7 @@ def measure(kind: str, device: str, update: str) -> dict[str, object]:
         agent = server.learner.agent
         assert isinstance(agent, DQN)
         server.learner.start()
-        items = life(server.run.memory.schema, 1000)
+        items = {name: column.copy() for name, column in server.buffer.batch(1000).items()}
         batch = to_tensors({name: column[:size] for name, column in items.items()}, agent.device)
         theirs, floor = (
             cleanrl(copy.deepcopy(agent.qnet), items, size, agent.device),

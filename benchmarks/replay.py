@@ -1,10 +1,10 @@
-"""Whether a large replay gets slower as it fills: 10 million CartPole or 1 million Atari transitions, frames once.
+"""Whether a large replay gets slower as it fills: 10 million rows of CartPole or 1 million of Atari, a frame each.
 
-Batches are stored as ingest stores them and drawn as a trainer draws, each through a mapping of its own, while a batch
+Batches are stored and linked as ingest does it and drawn as a trainer draws, each through a mapping of its own, while a batch
 comes for every four draws. The floor is the same replay when it is all but empty: ``to first`` are ratios to that, of
 the three rates in order; 1 % of CartPole still fits in a processor's cache. Inserts are over all the way from the mark
 before, a prioritised draw includes its update of priorities. ``steps`` are whole opt steps of DQN with 2x256 units,
-from the replay as it is at last. Files lie where temporary ones do (TMPDIR): 0.5 and 7.6 GB.
+from the replay as it is at last. Files lie where temporary ones do (TMPDIR): 0.5 and 7.1 GB.
 """
 
 from __future__ import annotations
@@ -26,42 +26,37 @@ from common.agents.dqn import DQN
 from common.config.replay_config import PrioritizedConfig
 from common.data import Schema
 from common.envs import spec_of
-from common.processors import OneStep
-from common.wire.frames import Packer
+from common.parts import row_schema
 from learner.replay.memory import ReplayMemory
 from learner.replay.prioritized import PrioritizedReplay
 from learner.replay.shared_buffer import SharedReplay
 from learner.replay.uniform import UniformReplay
 from learner.replay.writer import ReplayWriter
+from learner.views.transitions import Transitions
 
 ROWS, DRAWN = 64, 512
 DRAWS_PER_INSERT, INSERTS = 4, 40
 MARKS = {"1 %": 0.01, "10 %": 0.1, "50 %": 0.5, "100 %": 1.0, "wrapped": 1.5}
-KINDS: dict[str, tuple[Callable[[], gymnasium.Env[Any, Any]], int]] = {
-    "cartpole": (lambda: gymnasium.make("CartPole-v1"), 10_000_000),
-    "atari": (Screens, 1_000_000),
+KINDS: dict[str, tuple[Callable[[], gymnasium.Env[Any, Any]], int, int]] = {
+    "cartpole": (lambda: gymnasium.make("CartPole-v1"), 10_000_000, 1),
+    "atari": (Screens, 1_000_000, 4),
 }
-"""Environment and items kept."""
-FRAMES_PER_ITEM = 1.07
-"""Batches of 64 bring 68 frames each."""
+"""Environment, rows kept, and frames in an observation."""
 
 
 class Replay:
     """One that is written to, and drawn from in both ways."""
 
-    def __init__(self, directory: Path, schema: Schema, capacity: int) -> None:
-        written, self.memory = (
-            ReplayMemory(directory, schema, capacity, create=create, frame_capacity=int(FRAMES_PER_ITEM * capacity))
-            for create in (True, False)
-        )
+    def __init__(self, directory: Path, schema: Schema, capacity: int, stack: int) -> None:
+        written, self.memory = (ReplayMemory(directory, schema, capacity, create=create) for create in (True, False))
         self._writer, self._seq = ReplayWriter(written), 0
-        self._batch = Packer(schema).pack(life(schema, ROWS), ROWS)
-        self.uniform = UniformReplay(self.memory, seed=0)
-        self.prioritized = PrioritizedReplay(self.memory, PrioritizedConfig(), seed=0, n_opts=1000)
+        self._batch, view = life(schema, ROWS), Transitions(schema, stack)
+        self.uniform = UniformReplay(self.memory, view, seed=0)
+        self.prioritized = PrioritizedReplay(self.memory, view, PrioritizedConfig(), seed=0, n_opts=1000)
 
     def insert(self) -> None:
         self._seq += 1
-        self._writer.append_packed(self._batch, incarnation=1, seq=self._seq)
+        self._writer.append(self._batch, ROWS, incarnation=1, seq=self._seq)
 
     def fill(self, end: int) -> float:
         """Insert until so many have come; how many a second."""
@@ -121,14 +116,14 @@ def steps(replay: Replay) -> dict[str, object]:
 def main() -> None:
     parser = argparse.ArgumentParser("benchmarks.replay", description=__doc__)
     parser.add_argument("--kind", choices=KINDS, default="cartpole")
-    parser.add_argument("--capacity", type=int, help="items kept; by default 10 or 1 million")
+    parser.add_argument("--capacity", type=int, help="rows kept; by default 10 or 1 million")
     given = parser.parse_args()
-    make_env, capacity = KINDS[given.kind]
+    make_env, capacity, stack = KINDS[given.kind]
     capacity = given.capacity or capacity
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as directory:
-        replay = Replay(Path(directory) / "replay", OneStep().schema(spec_of(make_env())), capacity)
-        size = f"{capacity:,} items, {replay.memory.n_bytes / capacity:,.0f} B each"
+        replay = Replay(Path(directory) / "replay", row_schema(spec_of(make_env())), capacity, stack)
+        size = f"{capacity:,} rows, {replay.memory.n_bytes / capacity:,.0f} B each"
         report("replay", f"{size}, draws of {DRAWN}", measure(given.kind, replay))
         if given.kind == "cartpole":
             report("replay steps", f"DQN 2x256, one thread, batch {DRAWN}", [steps(replay)])

@@ -1,6 +1,6 @@
 """How many actors one learner host can take: 1 to 256 light ones, several in each of a few processes, and no training.
 
-``steady``: every actor pushes ten batches of 64 CartPole transitions a second, as from an environment; ``flat out``:
+``steady``: every actor pushes ten batches of 64 CartPole steps a second, as from an environment; ``flat out``:
 as fast as acknowledgements come, four batches on their way. ``p50`` and ``p99`` are from handing a batch to gRPC to its
 acknowledgement, as the actor sees it; flat out, a batch mostly waits for others. The floor: the same actors and
 messages at a gRPC server that only acknowledges. ``cores``, ``µs/message`` and ``kB/actor`` are what ingest needs: of
@@ -117,14 +117,14 @@ def measure(actors: int) -> list[dict[str, object]]:
             memory = (own_kilobytes(pid) - before) / actors
         stored = server.buffer.inserted
         if stored != ROWS * fleet.acknowledged:
-            raise SystemExit(f"expected {ROWS * fleet.acknowledged} transitions in the replay, found {stored}")
+            raise SystemExit(f"expected {ROWS * fleet.acknowledged} steps in the replay, found {stored}")
         with floor_server() as floor, Fleet(address, actors, floor.address) as fleet:
             floors = {pace: figures(fleet, pace, floor.pid) for pace in PACES}
     return [
         {
             "actors": actors,
             "pace": pace,
-            "transitions/s": ROWS * ours[pace]["messages/s"],
+            "steps/s": ROWS * ours[pace]["messages/s"],
             **ours[pace],
             "kB/actor": memory,
             **{f"floor {name}": floors[pace][name] for name in ("messages/s", "p50 ms", "µs/message")},

@@ -1,4 +1,4 @@
-"""Items for benchmarks: of any schema, with pictures of Pong in columns of frames."""
+"""Rows for benchmarks: of any schema, with pictures of Pong in columns of pictures."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import gymnasium
 import numpy as np
 
 from common import atari
-from common.data import Array, Items, Schema
+from common.data import Array, Column, Items, Schema
 
 
 class Screens(gymnasium.Env[Array, Any]):
-    """An environment with Atari's spaces, stacks of four 84 x 84 pictures; benchmarks never step it."""
+    """An environment with the spaces of an Atari game, one picture an observation; benchmarks never step it."""
 
-    observation_space = gymnasium.spaces.Box(0, 255, (4, 84, 84), np.uint8)
+    observation_space = gymnasium.spaces.Box(0, 255, (84, 84), np.uint8)
     action_space = gymnasium.spaces.Discrete(6)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Array, dict[str, Any]]:
@@ -25,14 +25,24 @@ class Screens(gymnasium.Env[Array, Any]):
         raise NotImplementedError
 
 
-def life(schema: Schema, rows: int) -> Items:
-    """Consecutive transitions. Columns of frames show Pong, ``next_obs`` one frame ahead of ``obs``; others are 0."""
-    items: Items = {column.name: np.zeros((rows, *column.shape), column.dtype) for column in schema.columns}
-    for ahead, column in enumerate(schema.frame_columns):
-        stack = column.shape[0]
-        frames = pong(rows + stack + 1)
-        items[column.name] = np.stack([frames[i + ahead : i + ahead + stack] for i in range(rows)])
-    return items
+def life(schema: Schema, rows: int, lane: int = 0) -> Items:
+    """Consecutive rows from the midst of an episode of one lane: pictures of Pong, and random values of other kinds."""
+    rng = np.random.default_rng(lane)
+    items = {column.name: values(column, rows, rng) for column in schema.columns}
+    return {**items, "lane": np.full(rows, lane, np.uint16)}
+
+
+def values(column: Column, rows: int, rng: np.random.Generator) -> Array:
+    """Values of a column that its domain allows, ``[rows, *shape]``; flags and the model's version are 0."""
+    shape, dtype = (rows, *column.shape), np.dtype(column.dtype)
+    if column.is_picture:
+        return np.resize(pong(rows), shape)
+    if dtype.kind == "b" or (column.domain is None and dtype.kind != "f"):
+        return np.zeros(shape, dtype)
+    low, high = (-1.0, 1.0) if column.domain is None else (column.domain.low.max(), column.domain.high.min())
+    if dtype.kind == "f":
+        return rng.uniform(max(low, -1.0), min(high, 1.0), shape).astype(dtype)
+    return rng.integers(low, high, shape, dtype, endpoint=True)
 
 
 @cache
@@ -40,6 +50,6 @@ def pong(n: int) -> Array:
     """The first frames of a game of Pong with random actions, uint8 ``[n, 84, 84]``."""
     env = atari.make("ALE/Pong-v5")
     env.action_space.seed(0)
-    frames = [env.reset(seed=0)[0][-1], *(env.step(env.action_space.sample())[0][-1] for _ in range(n - 1))]
+    frames = [env.reset(seed=0)[0], *(env.step(env.action_space.sample())[0] for _ in range(n - 1))]
     env.close()
     return np.stack(frames)

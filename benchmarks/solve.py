@@ -4,7 +4,7 @@
 
 Both systems learn with the same algorithm, settings and replay ratio on one torch thread. The same greedy episodes
 score them after the same numbers of environment steps. Seconds are those of training; start-up (processes, imports, the
-first item) has a column of its own, and evaluations do not count. For each seed the systems take turns; the figures are
+first step) has a column of its own, and evaluations do not count. For each seed the systems take turns; the figures are
 medians over the seeds.
 """
 
@@ -55,7 +55,7 @@ TASKS = {
         2,
         "CartPole-v1",
         {
-            "step_processor": "{target: common.processors:OneStep}",
+            "replay.view": "null",
             "agent.params": "{units: [256, 256], lr: 0.0023, batch_size: 64, double_dqn: false, "
             "soft_update_interval: 128, explorer: {start: 1.0, final_step: 4000}}",
             "exploration": "{base: 0.04, alpha: 0.0, rungs: 1}",
@@ -107,7 +107,7 @@ def solve_ours(name: str, seed: int) -> dict[str, float]:
             result = server.train()
             trained = server.learner.seconds() - server.learner.evaluations.seconds
             waited = server.control.trainer_wait_seconds
-        before = marks.first_item - marks.started
+        before = marks.first_step - marks.started
     return {
         "solved": float(result.outcome is Outcome.TARGET),
         "seconds": trained - before,
@@ -120,11 +120,11 @@ def solve_ours(name: str, seed: int) -> dict[str, float]:
 
 
 class Marks:
-    """The times (``time.perf_counter``) of the first item, of the end of the warm-up and of the first opt step."""
+    """The times (``time.perf_counter``) of the first step, of the end of the warm-up and of the first opt step."""
 
     def __init__(self, server: LearnerServer) -> None:
         self._server, self._ended = server, threading.Event()
-        self.started = self.first_item = self.warm = self.first_opt = math.nan
+        self.started = self.first_step = self.warm = self.first_opt = math.nan
         self._thread = threading.Thread(target=self._watch)
 
     def __enter__(self) -> Marks:
@@ -139,7 +139,7 @@ class Marks:
     def _watch(self) -> None:
         buffer, learner = self._server.buffer, self._server.learner
         warm_up = self._server.config.trainer.warmup_period
-        self.first_item = self._when(lambda: buffer.inserted > 0)
+        self.first_step = self._when(lambda: buffer.inserted > 0)
         self.warm = self._when(lambda: buffer.inserted >= warm_up)
         self.first_opt = self._when(lambda: learner.opt_steps > 0)
 
