@@ -2,48 +2,60 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 
-from actor.proxy import BatchSink
-from actor.sampler import ItemSink
-from common.data import PRIORITY, Items, ModelVersion, Schema
+from common.data import FINAL, FIRST, LANE, PRIORITY, Array, Column, Items, Leaves
 from common.errors import PluginError
-from common.interfaces import Agent
-from common.wire.frames import BufferedItems
+from common.interfaces import Agent, EnvSpec
+from common.leaves import pick_lanes
+from common.spaces import columns_of, to_columns
+
+SEEN, NEXT = "seen", "next_obs"
+"""The names under which the recorder notes what the agent saw before and after each step."""
+_ROWS_ALONE = {FIRST.name, FINAL.name, LANE.name}
+
+
+def noted_columns(spec: EnvSpec) -> tuple[Column, ...]:
+    """The columns of what the agent saw before and after each step: with ``env.frame_stack`` they are stacks."""
+    return tuple(column for name in (SEEN, NEXT) for column in columns_of(name, spec.observation_space))
 
 
 def add_priority(items: Items, agent: Agent) -> Items:
-    """``items`` with a column ``priority``, float32 [n]: the absolute TD errors by the agent's present model.
+    """Self-contained items with a column ``priority``, float32 [n]: the absolute TD errors by the present model.
 
     Raises:
         PluginError: the agent does not give one error for each item.
     """
-    rows = len(next(iter(items.values())))
-    td_error = np.abs(agent.td_error(items)).astype(PRIORITY.dtype)
-    if td_error.shape != (rows,):
-        raise PluginError(f"{type(agent).__name__}.td_error: expected shape [{rows}], found {list(td_error.shape)}")
-    return {**items, PRIORITY.name: td_error}
+    return {**items, PRIORITY.name: _errors(items, len(next(iter(items.values()))), agent)}
 
 
-class PrioritizedBatches:
-    """A ``BatchSink`` that adds priorities to batches of ``schema`` and passes them on."""
+def add_priority_to_rows(rows: Items, seen: Leaves, after: Leaves, agent: Agent) -> Items:
+    """Rows with a column ``priority``, float32 [n]: the absolute TD errors of their steps; 0 for final rows.
 
-    def __init__(self, sink: BatchSink, agent: Agent, schema: Schema) -> None:
-        self._sink, self._agent, self._schema = sink, agent, schema
+    Args:
+        rows: the columns ``[n, *shape]``.
+        seen: the agent's observations before the steps, ``[n, *shape]``.
+        after: the true observations after them; those of final rows do not count.
+        agent: its present model counts.
 
-    def send(self, batch: BufferedItems, behaviour: ModelVersion) -> None:
-        priority = add_priority(batch.items(self._schema), self._agent)[PRIORITY.name]
-        columns = {**batch.columns, PRIORITY.name: priority.tobytes()}
-        self._sink.send(replace(batch, columns=columns), behaviour)
+    Raises:
+        PluginError: the agent does not give one error for each step.
+    """
+    steps = ~rows[FINAL.name]
+    priority = np.zeros(len(steps), PRIORITY.dtype)
+    if steps.any():
+        kept = {
+            name: column[steps]
+            for name, column in rows.items()
+            if name not in _ROWS_ALONE and name != "obs" and not name.startswith("obs/")
+        }
+        before, later = (to_columns(name, pick_lanes(given, steps)) for name, given in (("obs", seen), (NEXT, after)))
+        priority[steps] = _errors({**before, **kept, **later}, int(np.count_nonzero(steps)), agent)
+    return {**rows, PRIORITY.name: priority}
 
 
-class PrioritizedItems:
-    """An ``ItemSink`` that adds priorities at each push and passes the items on, where there are no batches."""
-
-    def __init__(self, sink: ItemSink, agent: Agent) -> None:
-        self._sink, self._agent = sink, agent
-
-    def push(self, items: Items) -> None:
-        self._sink.push(add_priority(items, self._agent))
+def _errors(items: Items, count: int, agent: Agent) -> Array:
+    td_error: Array = np.abs(agent.td_error(items)).astype(PRIORITY.dtype)
+    if td_error.shape != (count,):
+        raise PluginError(f"{type(agent).__name__}.td_error: expected shape [{count}], found {list(td_error.shape)}")
+    return td_error

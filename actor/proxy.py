@@ -1,4 +1,4 @@
-"""Items gathered into batches (border's ReplayBufferProxy)."""
+"""Rows gathered into batches (border's ReplayBufferProxy)."""
 
 from __future__ import annotations
 
@@ -8,21 +8,22 @@ from collections.abc import Callable
 from typing import Protocol
 
 from common.config.run_config import PushConfig
-from common.data import NO_MODEL, Items, ModelVersion, Schema
-from common.wire.frames import BufferedItems, ItemBuffer
+from common.data import NO_MODEL, BufferedItems, Items, ModelVersion, Schema
+from common.wire.codec import buffer
 
 
 class BatchSink(Protocol):
-    """Takes full batches."""
+    """Takes batches."""
 
     def send(self, batch: BufferedItems, behaviour: ModelVersion) -> None:
         """Take a batch of at least one row; waits while the learner holds the actor back."""
 
 
 class ReplayBufferProxy:
-    """An ``ItemSink`` that hands over batches of ``n_buffer`` items, in order.
+    """An ``ItemSink`` that hands over batches of at least ``n_buffer`` rows, in order.
 
-    The next item also completes a batch that is older than ``flush_seconds``, even if it is not full.
+    A round is never divided: its rows are in one batch. The next round also completes a batch that is older than
+    ``flush_seconds``, even if it is not full.
 
     Args:
         schema: agreed with the learner; every push is checked against it.
@@ -36,29 +37,28 @@ class ReplayBufferProxy:
     ) -> None:
         self._schema, self._sink, self._clock = schema, sink, clock
         self._n_buffer, self._flush_seconds = config.n_buffer, config.flush_seconds or math.inf
-        self._buffer = ItemBuffer(schema)
-        self._due = math.inf
+        self._due: float | None = None  # None: no row has been gathered since the last batch.
         self._behaviour = NO_MODEL
         self.version = NO_MODEL
         """The model that acts now; a batch carries the version that chose its first action."""
 
+    def takes(self, rows: int) -> bool:
+        """Whether the rows that were gathered so far are a batch."""
+        now = self._clock()
+        if self._due is None:
+            if not rows:
+                return False
+            self._due, self._behaviour = now + self._flush_seconds, self.version
+        return rows >= self._n_buffer or now >= self._due
+
     def push(self, items: Items) -> None:
-        """Add items, and hand over each batch that becomes full.
+        """Hand over these rows as a batch.
 
         Raises:
-            SchemaMismatchError: the items do not have the agreed columns.
+            SchemaMismatchError: they do not have the agreed columns.
         """
-        rows, buffer = self._schema.count(items), self._buffer
-        while rows > (room := self._n_buffer - buffer.rows):
-            self.push({name: column[:room] for name, column in items.items()})
-            items, rows = {name: column[room:] for name, column in items.items()}, rows - room
-        if not buffer.rows:
-            self._due, self._behaviour = self._clock() + self._flush_seconds, self.version
-        buffer.add(items, rows)
-        if buffer.rows == self._n_buffer or self._clock() >= self._due:
-            self.flush()
-
-    def flush(self) -> None:
-        """Hand over the remaining items as a batch."""
-        if self._buffer.rows:
-            self._sink.send(self._buffer.take(), self._behaviour)
+        rows = self._schema.count(items)
+        behaviour = self.version if self._due is None else self._behaviour
+        self._due = None
+        if rows:
+            self._sink.send(buffer(self._schema, items, rows), behaviour)

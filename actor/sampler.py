@@ -1,92 +1,154 @@
-"""The environment loop, written once: act, step, process, push."""
+"""The loop of acting, written once: observe, act, step, record."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from time import perf_counter
 from typing import Any, Protocol
 
 import numpy as np
 
-from actor.guard import EpisodeLostError
+from actor.item_maker import ItemMaker
+from actor.next_obs import next_of
+from actor.priority import NEXT, SEEN, add_priority, add_priority_to_rows, noted_columns
+from actor.recorder import Recorder
 from actor.stat import ActorCounters
-from common.data import Array, Items
+from common.data import PRIORITY, Array, Items, Schema
 from common.errors import PluginError
-from common.interfaces import Agent, Step
-from common.parts import Lane
-from common.processors import RoundProcessor
+from common.interfaces import Agent
+from common.lanes import Lanes
+from common.parts import Parts
+from common.stacking import Stacker
 
 
 class ItemSink(Protocol):
-    """Takes a sampler's items. The sampler cannot tell whether a network lies behind it."""
+    """Takes a sampler's rows. The sampler cannot tell whether a network lies behind it."""
+
+    def takes(self, rows: int) -> bool:
+        """Whether to push the rows that were gathered so far; asked after each round."""
 
     def push(self, items: Items) -> None:
-        """Take items; blocks while the other side holds back."""
+        """Take rows, or items of a user's step processor; blocks while the other side holds back.
+
+        The arrays are valid during the call.
+        """
 
 
 class Sampler:
-    """Steps environments in turn, an agent acting in all of them at once, and pushes the items (border's SyncSampler).
-
-    The sampler resets each environment itself, so ``next_obs`` at the end of an episode is always the true final
-    observation, also where the environment carries gymnasium's Autoreset wrapper. After an ``EpisodeLostError`` of its
-    environment a lane begins a new episode, and the old one has no end.
+    """Steps lanes, an agent acting in all of them at once, and pushes the rows (border's SyncSampler).
 
     Args:
-        lanes: environments of one kind, none of them vectorised, each with a step processor of its own.
+        parts: with lanes.
         counters: counts steps and episodes, and where the time goes.
-        seed: environment j is first reset with ``seed + j``; later resets go on from there.
+        seed: lane j is first reset with ``seed + j``; later resets go on from there. A vector environment is reset with
+            one number made of ``seed``, since its lanes would share seeds with those of other actors.
     """
 
-    def __init__(self, lanes: Sequence[Lane], counters: ActorCounters, seed: int) -> None:
-        self._lanes, self._counters = lanes, counters
-        self._round = RoundProcessor([lane.processor for lane in lanes])
-        self._seeds: list[int | None] = [seed + j for j in range(len(lanes))]  # Of the next reset; None from then on.
-        self._obs: list[Array | None] = [None] * len(lanes)  # None: the environment is to be reset.
+    def __init__(self, parts: Parts, counters: ActorCounters, seed: int) -> None:
+        self._parts, self._counters, self._lanes = parts, counters, lanes_of(parts)
+        self._stacker = Stacker(parts.frames, self._lanes.n, parts.frame_stack) if parts.frame_stack > 1 else None
+        self._rates_rows = parts.has_priorities and not parts.processors
+        self._agreed = parts.schema.without(PRIORITY) if parts.has_priorities else parts.schema
+        self._records = self._make_recorder()
+        self._has_extras = bool(parts.agent.extra_columns()) and isinstance(self._records, Recorder)
+        self._is_first_round = True
+        self._lanes.reset(spread(seed) if self._lanes.is_vector else seed)
+
+    def _make_recorder(self) -> Recorder | ItemMaker:
+        parts = self._parts
+        if parts.processors:
+            return ItemMaker(self._agreed, parts.processors, self._stacker)
+        return Recorder(parts.rows, self._lanes.n, noted_columns(parts.spec) if self._rates_rows else ())
+
+    @property
+    def version(self) -> int:
+        """Opt steps of the model that acts, which every row carries."""
+        return self._records.version
+
+    @version.setter
+    def version(self, opt_steps: int) -> None:
+        self._records.version = opt_steps
 
     def sample_and_push(self, agent: Agent, sink: ItemSink) -> None:
-        """Take one step in every environment and push the items that the step processors make of the steps.
+        """Take one step in every lane, and push the rows that were gathered if the sink takes them.
 
         Raises:
-            PluginError: the agent gave another number of actions than it was given observations.
+            PluginError: the agent gave other actions than those of its space, one for each lane.
         """
+        counters, lanes, records = self._counters, self._lanes, self._records
         began = perf_counter()
-        obs = [self._reset(j) if present is None else present for j, present in enumerate(self._obs)]
+        obs, begins = lanes.observe(), lanes.begins
+        if begins is not None or self._is_first_round:
+            self._begin(agent, begins)
+        seen = obs if self._stacker is None else self._stacker.add(obs, begins)
         observed = perf_counter()
-        actions = agent.sample(np.array(obs))
+        actions = agent.sample(seen)
         acted = perf_counter()
-        if len(actions) != len(obs):
-            raise PluginError(f"agent.sample: expected actions for {len(obs)} observations, found {len(actions)}")
-        made = self._round.process([self._step(j, obs[j], action) for j, action in enumerate(actions)])
-        self._counters.inference_seconds += acted - observed
-        self._counters.env_seconds += observed - began + perf_counter() - acted
-        for items in made:
-            sink.push(items)
+        records.begin(
+            seen if self._parts.processors else obs, begins, actions, agent.extras() if self._has_extras else {}
+        )
+        if self._rates_rows:
+            records.note(SEEN, seen)
+        outcome = lanes.step(actions)
+        if self._rates_rows:
+            records.note(NEXT, next_of(outcome, self._stacker))
+        records.end(outcome)
+        counters.count(outcome, lanes.n if outcome.taken is None else int(np.count_nonzero(outcome.taken)))
+        counters.inference_seconds += acted - observed
+        counters.env_seconds += observed - began + perf_counter() - acted
+        if sink.takes(records.rows):
+            self.flush(agent, sink)
 
-    def _step(self, j: int, obs: Array, action: Any) -> Step | None:
-        """Step environment j; None if it lost its episode."""
-        lane = self._lanes[j]
-        try:
-            next_obs, reward, terminated, truncated, info = lane.env.step(action)
-        except EpisodeLostError:  # The reset that follows makes the step processor forget the steps it still holds.
-            self._obs[j] = None
-            self._counters.abandon(j)
-            return None
-        next_obs = np.array(next_obs)  # A copy: the environment may write its next observation into the same array.
-        step = Step(obs, action, float(reward), next_obs, bool(terminated), bool(truncated))
-        done = step.terminated or step.truncated
-        self._obs[j] = None if done else next_obs
-        self._counters.step(j, step.reward, done, _success(info) if done else None)
-        return step
+    def _begin(self, agent: Agent, begins: Array | None) -> None:
+        """Tell the agent where episodes begin; at the first round, in all lanes."""
+        every = np.ones(self._lanes.n, bool) if self._is_first_round or begins is None else begins
+        self._is_first_round = False
+        agent.begin(every)
 
-    def _reset(self, j: int) -> Array:
-        lane, seed = self._lanes[j], self._seeds[j]
-        self._seeds[j] = None
-        obs, _ = lane.env.reset(seed=seed)
-        lane.processor.reset()
-        return np.array(obs)
+    def flush(self, agent: Agent, sink: ItemSink) -> None:
+        """Push the rows that were gathered."""
+        if self._records.rows:
+            sink.push(self._finished(agent))
+            self._records.clear()
+
+    def _finished(self, agent: Agent) -> Items:
+        """The rows as the learner expects them.
+
+        Raises:
+            SchemaMismatchError: the map of rows makes other columns than it says.
+        """
+        items, records, row_map = self._records.items(), self._records, self._parts.row_map
+        if row_map is not None:
+            items = map_rows(row_map.map, items, self._agreed)
+        if not self._parts.has_priorities:
+            return items
+        if isinstance(records, ItemMaker):
+            return add_priority(items, agent)
+        return add_priority_to_rows(items, records.notes(SEEN), records.notes(NEXT), agent)
 
 
-def _success(info: dict[str, Any]) -> bool | None:
-    """Whether an episode succeeded, by the info of its last step; None where the environment does not say."""
-    success = info.get("is_success")
-    return None if success is None else bool(success)
+def lanes_of(parts: Parts) -> Lanes:
+    """The lanes in which to act."""
+    assert parts.lanes is not None, "these parts were built without lanes"
+    return parts.lanes
+
+
+def map_rows(function: Any, rows: Items, schema: Schema) -> Items:
+    """The rows that a map makes of ``rows``.
+
+    Raises:
+        SchemaMismatchError: they have other columns than the map says.
+        PluginError: they are fewer or more.
+    """
+    given = {name: column.view() for name, column in rows.items()}
+    for column in given.values():
+        column.flags.writeable = False  # The sampler goes on with these arrays.
+    mapped: Items = function(given)
+    count, expected = schema.count(mapped), len(next(iter(rows.values())))
+    if count != expected:
+        raise PluginError(f"step_processor: expected a map of {expected} rows to as many, found {count}")
+    return mapped
+
+
+def spread(seed: int) -> int:
+    """A number far from those that other seeds give, of 31 bits."""
+    return int(np.random.SeedSequence(seed).generate_state(1)[0] >> 1)

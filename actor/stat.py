@@ -11,6 +11,7 @@ from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
 from common.data import MAX_ENV_ERROR, MAX_EPISODES
+from common.lanes import Round
 
 RECENT_EPISODES: Final = 100
 """Means are taken over this many of the newest episodes."""
@@ -101,36 +102,25 @@ class ActorCounters(ActorFigures):
         self._clock = clock
         self._started: float | None = None
         self._env_errors: deque[str] = deque(maxlen=1)
-        self._open: dict[int, tuple[float, int]] = {}  # Return and length so far, by environment.
         self._unreported = _EpisodeWindow(MAX_EPISODES)
         self._recent = _EpisodeWindow(RECENT_EPISODES)
 
-    def step(self, env: int, reward: float, done: bool, success: bool | None = None) -> None:
-        """Count one step of environment number ``env``.
+    def count(self, outcome: Round, steps: int) -> None:
+        """Count a round in which ``steps`` lanes took a step, and its episodes that ended.
 
         An episode with a reward that is not finite has no return and is not reported.
-
-        Args:
-            env: number of the environment.
-            reward: of the step.
-            done: whether the episode ends with this step.
-            success: whether the episode succeeded; None where the environment does not say.
         """
         now = self._clock()
         if self._started is None:
             self._started = now
         self.seconds = now - self._started
-        self.env_steps += 1
-        total, length = self._open.get(env, (0.0, 0))
-        total, length = total + reward, length + 1
-        self._open[env] = (0.0, 0) if done else (total, length)
-        if done and math.isfinite(total):
-            self._unreported.add(total, length, success)
-            self._recent.add(total, length, success)
-
-    def abandon(self, env: int) -> None:
-        """Forget the episode of environment number ``env``: it has no end."""
-        self._open.pop(env, None)
+        self.env_steps += steps
+        if outcome.ended is None:
+            return
+        for total, length, success in zip(outcome.returns, outcome.lengths, outcome.success, strict=True):
+            if math.isfinite(total):
+                self._unreported.add(total, length, success)
+                self._recent.add(total, length, success)
 
     def figures(self) -> dict[str, Any]:
         """The figures of ``ActorFigures`` by name."""
@@ -158,16 +148,14 @@ class ActorCounters(ActorFigures):
             "recent": list(self._recent.returns),
             "recent_lengths": list(self._recent.lengths),
             "recent_successes": list(self._recent.successes),
-            "open": list(self._open.items()),
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Go on counting from what ``state`` gave."""
         self.env_steps = state["env_steps"]
         self._recent.returns.extend(state["recent"])
-        self._recent.lengths.extend(state.get("recent_lengths", []))  # Release 0.1 did not keep these two.
-        self._recent.successes.extend(state.get("recent_successes", []))
-        self._open = {env: (total, length) for env, (total, length) in state["open"]}
+        self._recent.lengths.extend(state["recent_lengths"])
+        self._recent.successes.extend(state["recent_successes"])
 
     def return_mean(self) -> float:
         """Mean return of the last 100 episodes; 0 before the first."""

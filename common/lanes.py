@@ -15,9 +15,10 @@ Lanes whose episodes have ended begin the next ones by themselves.
 from __future__ import annotations
 
 import abc
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from common.data import Array, Column, Items, Leaves
 from common.interfaces import EnvSpec
@@ -30,8 +31,27 @@ SUCCESS: Final = "is_success"
 """The key of ``info`` by which gymnasium's robotics environments say at the end whether an episode succeeded."""
 
 
-class EpisodeLostError(Exception):
-    """An environment raised and was built anew; its episode stops without an end. The next call must be ``reset``."""
+class Keeper(Protocol):
+    """Watches over environments: it knows since when one is busy, and replaces one that has raised."""
+
+    busy: Busy
+
+    def replace(self, env: AnyEnv, error: BaseException) -> AnyEnv:
+        """A new environment in the place of one that raised ``error``.
+
+        Raises:
+            Exception: ``error``, where environments raise too often.
+        """
+
+
+class Busy:
+    """The monotonic time at which an environment became busy, in seconds; infinite while none is busy.
+
+    The acting thread writes it and a watchdog's thread reads it, without a lock: it is one number, and a watchdog that
+    reads it a moment too early looks again.
+    """
+
+    since = math.inf
 
 
 @dataclass(frozen=True)
@@ -73,6 +93,10 @@ class Round:
     """The executed actions, ``[n, *action_shape]``; None: those that were given."""
     intervened: Array | None = None
     """The lanes in which another action than the agent's was executed, ``[n]`` bool; None: none."""
+    returns: Sequence[float] = ()
+    """For each lane of ``ended`` the sum of the rewards of its episode."""
+    lengths: Sequence[int] = ()
+    """For each lane of ``ended`` the steps of its episode."""
     success: Sequence[bool | None] = ()
     """For each lane of ``ended`` whether its episode succeeded; None where the environment does not say."""
 
@@ -110,6 +134,10 @@ class Lanes(abc.ABC):
         Args:
             actions: ``[n, *action_shape]``, for a structured space one array for each leaf, by path.
         """
+
+    keeper: Keeper | None = None
+    """Replaces an environment that raises: its lanes lose their episodes, which stop without an end, and begin others.
+    None: exceptions come through."""
 
     @abc.abstractmethod
     def wrap(self, wrapper: Callable[[AnyEnv], AnyEnv]) -> None:

@@ -2,45 +2,50 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from common.config.discount import with_discount_of
+import numpy as np
+
 from common.config.run_config import ActorConfig
-from common.data import PRIORITY, Schema
-from common.envs import Env, build_env, spec_of
+from common.data import INTERVENED, PRIORITY, Column, Schema
+from common.envs import build_lanes, picks_of, read_spec, stacked_spec
 from common.errors import PluginError
-from common.interfaces import Agent, StepProcessor
-from common.plugins.part_config import AgentArguments
-
-
-@dataclass(frozen=True)
-class Lane:
-    """An environment, and the step processor that sees only the steps of this environment."""
-
-    env: Env
-    processor: StepProcessor
+from common.interfaces import Agent, EnvSpec, RowMap, StepProcessor
+from common.lanes import Lanes
+from common.plugins.part_config import AgentArguments, EnvConfig
+from common.processors import build_processors, check_mapped
+from common.spaces import columns_of
 
 
 @dataclass(frozen=True)
 class Parts:
-    """Environments with their step processors, one agent for all of them, and the schema of the items."""
+    """An agent, the lanes in which it acts, and the columns of what it records."""
 
-    lanes: tuple[Lane, ...]
     agent: Agent
     schema: Schema
-
-    @property
-    def env(self) -> Env:
-        """The first environment, which is the only one except in an actor with several."""
-        return self.lanes[0].env
+    """The columns that are sent and stored."""
+    spec: EnvSpec
+    """The spaces of one lane as the agent sees them, with ``env.frame_stack``."""
+    frames: EnvSpec
+    """The spaces of one lane as they are recorded: single frames."""
+    rows: Schema
+    """The columns of rows as the sampler records them, before the map of rows and the priorities."""
+    frame_stack: int = 1
+    lanes: Lanes | None = None
+    """None where nobody acts, as on a learner."""
+    row_map: RowMap | None = None
+    processors: tuple[StepProcessor, ...] = field(default=())
+    """One for each lane if items are sent in the place of rows, otherwise none."""
+    has_priorities: bool = False
+    """Whether the actor gives first priorities."""
 
     def close(self) -> None:
         """Close all environments."""
-        for lane in self.lanes:
-            lane.env.close()
+        if self.lanes is not None:
+            self.lanes.close()
 
 
-def build_parts(config: ActorConfig, *, seed: int, epsilon: float = 0.0, device: str = "cpu", n_envs: int = 1) -> Parts:
+def build_parts(config: ActorConfig, *, seed: int, epsilon: float = 0.0, device: str = "cpu", n_envs: int = 0) -> Parts:
     """Build everything that the configuration names.
 
     Args:
@@ -48,20 +53,59 @@ def build_parts(config: ActorConfig, *, seed: int, epsilon: float = 0.0, device:
         seed: of the agent.
         epsilon: the agent's epsilon on the exploration ladder; 0 where the agent does not explore.
         device: where the agent computes.
-        n_envs: environments to build; an actor steps ``config.envs_per_actor``, a learner evaluates on one.
+        n_envs: plain environments to build; a vector environment has a number of lanes of its own. With 0 there are no
+            lanes, and the spaces are those of ``env.spaces``, or of an environment that is closed at once.
 
     Raises:
         CrossborderError: a part cannot be built or does not fit the others.
     """
-    processor = with_discount_of(config.agent, config.step_processor)
-    lanes = tuple(Lane(build_env(config.env), processor.build()) for _ in range(n_envs))
-    spec = spec_of(lanes[0].env)
+    lanes = build_lanes(config.env, n_envs) if n_envs else None
+    frames = lanes.spec if lanes else read_spec(config.env)
+    spec = stacked_spec(frames, config.env.frame_stack)
     agent = config.agent.build(**AgentArguments(spec=spec, seed=seed, epsilon=epsilon, device=device))
     if not isinstance(agent, Agent):
         raise PluginError(f"agent.target: expected a common.interfaces.Agent, found {type(agent).__name__}")
-    schema = lanes[0].processor.schema(spec)
+    row_map, processors = build_processors(config.step_processor, lanes.n if lanes else 1)
+    rows = row_schema(frames, agent, config.env)
+    schema = check_mapped(row_map, rows) if row_map else processors[0].schema(spec) if processors else rows
     if config.push.initial_priorities:
         if type(agent).td_error is Agent.td_error:
             raise PluginError(f"push.initial_priorities: {config.agent.target} has no td_error(items)")
         schema = schema.plus(PRIORITY)
-    return Parts(lanes, agent, schema)
+    return Parts(
+        agent,
+        schema,
+        spec,
+        frames,
+        rows,
+        frame_stack=config.env.frame_stack,
+        lanes=lanes,
+        row_map=row_map,
+        processors=processors,
+        has_priorities=config.push.initial_priorities,
+    )
+
+
+def row_schema(frames: EnvSpec, agent: Agent | None = None, config: EnvConfig | None = None) -> Schema:
+    """The columns of the rows that a sampler records.
+
+    Args:
+        frames: the spaces of one lane as they are recorded.
+        agent: may have extra columns.
+        config: may pick values from ``info``.
+
+    Raises:
+        ConfigError: a space cannot be recorded, or two columns have one name.
+    """
+    columns = [
+        *columns_of("obs", frames.observation_space),
+        *columns_of("action", frames.action_space),
+        Column.of("reward", np.float32),
+        Column.of("terminated", np.bool_),
+        Column.of("truncated", np.bool_),
+        *(agent.extra_columns() if agent else ()),
+    ]
+    if config is not None:
+        picks = picks_of(config)
+        columns += [*picks.info.values(), *([INTERVENED] if picks.intervention else [])]
+    return Schema.of_rows(columns)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
+from time import monotonic
 from typing import Any
 
 import numpy as np
@@ -11,7 +13,7 @@ from common import spaces
 from common.data import Leaves
 from common.errors import PluginError
 from common.interfaces import EnvSpec
-from common.lanes import SUCCESS, AnyEnv, EpisodeLostError, Lanes, Picks, Round
+from common.lanes import SUCCESS, AnyEnv, Busy, Lanes, Picks, Round
 from common.leaves import as_shape, copy_leaves, empty_leaves, pick_lanes, put_leaves
 
 _ARRAY = np.ndarray  # A global name is found faster than an attribute.
@@ -20,42 +22,66 @@ _ARRAY = np.ndarray  # A global name is found faster than an attribute.
 class PlainLanes(Lanes):
     """Environments of one kind that are stepped in turn, each of them reset when its episode has ended.
 
-    So a last observation is always the true one, also where an environment carries gymnasium's Autoreset wrapper.
+    So a last observation is always the true one, also where an environment carries gymnasium's Autoreset wrapper. An
+    environment is reset at ``observe``, not before the next observation is needed.
+
+    Args:
+        envs: one for each lane.
+        spec: of one lane, with the dtypes that are recorded.
+        picks: what to take from ``info``.
     """
 
     def __init__(self, envs: Sequence[AnyEnv], spec: EnvSpec, picks: Picks) -> None:
         super().__init__(spec, len(envs))
-        self.envs, self._picks = list(envs), picks
-        self._space, self._structured = (
-            spec.observation_space,
-            not isinstance(spec.observation_space, spaces.LEAF_SPACES),
-        )
-        self._shape = spec.observation_space.shape
-        self._obs = empty_leaves(spec.observation_space, self.n)
+        self.envs, self._picks, self._picks_any = list(envs), picks, bool(picks.info or picks.intervention)
+        self._space, self._obs = spec.observation_space, empty_leaves(spec.observation_space, self.n)
+        self._shape = None if isinstance(self._obs, dict) else self._space.shape
         info = {key: np.zeros((self.n, *column.shape), column.dtype) for key, column in picks.info.items()}
         self._round = Round(np.zeros(self.n), np.zeros(self.n, bool), np.zeros(self.n, bool), self._obs, info=info)
-        self._is_usual = True  # Whether the arrays of flags are all False.
-        self._seeds: list[int | None] = [None] * self.n
-        self._waiting = list(range(self.n))  # The lanes that are to be reset.
+        self._is_usual = True  # Whether the last round left all flags False.
+        self._rounds = 0
+        self._returns, self._began = [0.0] * self.n, [0] * self.n  # Of the present episodes.
+        self._resting: set[int] = set()
+        self._unwatched = Busy()
+        self.reset()
 
     def reset(self, seed: int | None = None) -> None:
         self._seeds = [None if seed is None else seed + j for j in range(self.n)]
-        self._waiting = list(range(self.n))
-
-    def resume(self, j: int, obs: Any) -> None:
-        """Go on in lane j, whose environment is in the middle of an episode, with this observation."""
-        self._put(j, obs)
-        self._waiting.remove(j)
-
-    def waits_with(self, j: int) -> int | None:
-        """The seed with which lane j is to be reset; None if it has none."""
-        return self._seeds[j]
+        self._waiting = list(range(self.n))  # The lanes that are to be reset.
+        self._resting.clear()
 
     def seed_next(self, j: int, seed: int | None) -> None:
         """Have lane j begin an episode at the next ``observe``, with this seed."""
         self._seeds[j] = seed
+        self._resting.discard(j)
         if j not in self._waiting:
             self._waiting.append(j)
+
+    def rest(self, j: int) -> None:
+        """Take no steps in lane j until ``seed_next``."""
+        self._resting.add(j)
+        self._waiting = [lane for lane in self._waiting if lane != j]
+
+    def next_seed(self, j: int) -> int | None:
+        """The seed with which lane j is to be reset; None if it has none."""
+        return self._seeds[j]
+
+    def episode(self, j: int) -> tuple[float, int]:
+        """The sum of the rewards, and the steps, of the present episode of lane j."""
+        return self._returns[j], 0 if j in self._waiting else self._rounds - self._began[j]
+
+    def resume(self, j: int, obs: Any, total: float, length: int) -> None:
+        """Go on in lane j, whose environment is in the middle of an episode.
+
+        Args:
+            j: the lane.
+            obs: the present observation, an element of the environment's space.
+            total: the sum of the rewards so far.
+            length: the steps so far.
+        """
+        self._put(j, obs)
+        self._seeds[j], self._returns[j], self._began[j] = None, total, self._rounds - length
+        self._waiting = [lane for lane in self._waiting if lane != j]
 
     def observe(self) -> Leaves:
         if not self._waiting:
@@ -63,60 +89,96 @@ class PlainLanes(Lanes):
             return self._obs
         self.begins = np.zeros(self.n, bool)
         for j in self._waiting:
-            seed, self._seeds[j] = self._seeds[j], None
-            obs, _ = self.envs[j].reset(seed=seed)
-            self._put(j, obs)
-            self.begins[j] = True
+            self._put(j, self._reset(j))
+            self.begins[j], self._returns[j], self._began[j] = True, 0.0, self._rounds
         self._waiting = []
         return self._obs
+
+    def _reset(self, j: int) -> Any:
+        busy = self._busy()
+        try:
+            while True:
+                seed, self._seeds[j] = self._seeds[j], None
+                busy.since = monotonic()
+                try:
+                    # A seed may have led to the error. Without one a new environment draws its own.
+                    return self.envs[j].reset(seed=seed)[0]
+                except (Exception, SystemExit) as error:  # noqa: BLE001 - the keeper logs it, or it is raised
+                    self._replace(j, error)
+        finally:
+            busy.since = math.inf
 
     def step(self, actions: Leaves) -> Round:
         outcome = self._round
         if not self._is_usual:
             self._clear(outcome)
-        rewards, structured, ended = outcome.reward, self._structured, None
+        self._rounds += 1
+        busy, rewards, shape, kept, ended = self._busy(), outcome.reward, self._shape, self._obs, None
+        returns = self._returns
         for j, env in enumerate(self.envs):
-            action = actions[j] if type(actions) is _ARRAY else self._element(actions, j)
-            try:
-                obs, rewards[j], terminated, truncated, info = env.step(action)
-            except EpisodeLostError:
-                self._lose(j)
+            if self._resting and j in self._resting:
+                self._skip(j)
                 continue
-            if structured or type(obs) is not _ARRAY or obs.shape != self._shape:
-                self._put(j, obs)
+            busy.since = monotonic()
+            try:
+                obs, reward, terminated, truncated, info = env.step(
+                    actions[j] if type(actions) is _ARRAY else self._element(actions, j)
+                )
+            except (Exception, SystemExit) as error:  # noqa: BLE001 - the keeper logs it, or it is raised
+                self._lose(j, error)
+                continue
+            rewards[j] = reward
+            returns[j] += float(reward)
+            if type(obs) is _ARRAY and obs.shape == shape:
+                kept[j] = obs  # type: ignore[index]
             else:
-                self._obs[j] = obs  # type: ignore[index]
-            if self._picks.info or self._picks.intervention:
+                self._put(j, obs)
+            if self._picks_any:
                 self._pick(j, info, actions)
             if terminated or truncated:
                 outcome.terminated[j], outcome.truncated[j] = terminated, truncated
                 ended = [*(ended or ()), (j, info.get(SUCCESS))]
+        busy.since = math.inf
         if ended:
             self._end(ended)
         return outcome
 
+    def _busy(self) -> Busy:
+        return self._unwatched if self.keeper is None else self.keeper.busy
+
     def _clear(self, outcome: Round) -> None:
         outcome.terminated[:] = outcome.truncated[:] = False
         outcome.ended = outcome.final_obs = outcome.taken = outcome.action = outcome.intervened = None
-        outcome.success = ()
+        outcome.returns, outcome.lengths, outcome.success = (), (), ()
         self._is_usual = True
 
     def _element(self, actions: Leaves, j: int) -> Any:
         """The action of lane j as an element of the action space."""
-        leaves = {path: leaf[j] for path, leaf in actions.items()} if isinstance(actions, dict) else actions[j]
-        return spaces.unflatten(self.spec.action_space, leaves)
+        return spaces.unflatten(self.spec.action_space, pick_lanes(actions, j))
 
-    def _lose(self, j: int) -> None:
+    def _skip(self, j: int) -> None:
         self._is_usual = False
         if self._round.taken is None:
             self._round.taken = np.ones(self.n, bool)
         self._round.taken[j] = False
+
+    def _lose(self, j: int, error: BaseException) -> None:
+        """Lane j loses its episode, and begins another one in a new environment."""
+        self._replace(j, error)
+        self._skip(j)
         self._waiting.append(j)
+
+    def _replace(self, j: int, error: BaseException) -> None:
+        if self.keeper is None:
+            raise error
+        self.envs[j] = self.keeper.replace(self.envs[j], error)
 
     def _end(self, ended: Sequence[tuple[int, Any]]) -> None:
         self._is_usual = False
         outcome, lanes = self._round, [j for j, _ in ended]
         outcome.ended, outcome.final_obs = np.array(lanes), pick_lanes(self._obs, lanes)
+        outcome.returns = [self._returns[j] for j in lanes]
+        outcome.lengths = [self._rounds - self._began[j] for j in lanes]
         outcome.success = [None if success is None else bool(success) for _, success in ended]
         self._waiting.extend(lanes)
 
@@ -126,11 +188,19 @@ class PlainLanes(Lanes):
             self._round.info[key][j] = as_shape(info.get(key, 0), column.shape, f"info['{key}']")
         instead = info.get(self._picks.intervention) if self._picks.intervention else None
         if instead is not None:
-            self._is_usual, outcome = False, self._round
-            if outcome.action is None:
-                outcome.action, outcome.intervened = copy_leaves(actions), np.zeros(self.n, bool)
+            self._intervene(j, instead, actions)
+
+    def _intervene(self, j: int, instead: Any, actions: Leaves) -> None:
+        """Say that another action than the agent's was executed in lane j."""
+        self._is_usual, outcome = False, self._round
+        if outcome.action is None or outcome.intervened is None:
+            outcome.action, outcome.intervened = copy_leaves(actions), np.zeros(self.n, bool)
+        outcome.intervened[j] = True
+        try:
             put_leaves(outcome.action, j, spaces.flatten(self.spec.action_space, instead))
-            outcome.intervened[j] = True  # type: ignore[index]
+        except (KeyError, IndexError, TypeError, ValueError) as error:
+            key = self._picks.intervention
+            raise PluginError(f"env: info['{key}']: expected an action of {self.spec.action_space}") from error
 
     def _put(self, j: int, obs: Any) -> None:
         """Keep the observation of lane j.

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
+from time import monotonic
 from typing import Any
 
 import numpy as np
@@ -12,7 +14,7 @@ from common import spaces
 from common.data import Array, Leaves
 from common.errors import PluginError
 from common.interfaces import EnvSpec
-from common.lanes import MAX_LANES, SUCCESS, AnyEnv, EpisodeLostError, Lanes, Picks, Round
+from common.lanes import MAX_LANES, SUCCESS, AnyEnv, Busy, Lanes, Picks, Round
 from common.leaves import as_shape, copy_leaves, empty_leaves, on_host, pick_lanes, put_leaves
 
 
@@ -43,39 +45,62 @@ class VectorLanes(Lanes):
         self._obs = empty_leaves(spec.observation_space, self.n)
         self._seed: int | None = None
         self._is_new = True  # Whether all lanes are to be reset.
-        self._done: Array | None = None  # The lanes that ended at the last step.
+        self._done: Array | None = None  # The lanes whose episodes ended at the last step.
+        self._reset_now: Array | None = None  # The lanes that the last step reset.
+        self._unwatched = Busy()
+        self._rounds = 0
+        self._returns, self._began = np.zeros(self.n), np.zeros(self.n, np.int64)  # Of the present episodes.
 
     def reset(self, seed: int | None = None) -> None:
         self._seed, self._is_new = seed, True
 
     def observe(self) -> Leaves:
-        self.begins = None
+        self.begins, self._reset_now = self._reset_now, None
         if self._is_new:
-            seed, self._seed = self._seed, None
-            obs, _ = self._env.reset(seed=seed)
-            self._obs, self._is_new, self._done = self._leaves(obs), False, None
+            self._obs, self._is_new = self._reset(), False
             self.begins = np.ones(self.n, bool)
-        elif self._done is not None and self._mode is AutoresetMode.DISABLED:
-            obs, _ = self._env.reset(options={"reset_mask": self._done.copy()})
-            self._obs, self.begins, self._done = self._leaves(obs), self._done, None
-        elif self._done is not None and self._mode is AutoresetMode.SAME_STEP:
+        elif self._done is not None and self._mode is not AutoresetMode.NEXT_STEP:
             self.begins, self._done = self._done, None
-        elif self._reset_now is not None:
-            self.begins, self._reset_now = self._reset_now, None
+            if self._mode is AutoresetMode.DISABLED:
+                self._obs = self._reset(self.begins)
+        if self.begins is not None:
+            self._returns[self.begins], self._began[self.begins] = 0.0, self._rounds
         return self._obs
 
-    _reset_now: Array | None = None
+    def _reset(self, lanes: Array | None = None) -> Leaves:
+        """Reset these lanes, or all; all if the environment raised and was replaced."""
+        busy = self._busy()
+        try:
+            while True:
+                seed, self._seed = self._seed, None
+                arguments = {"seed": seed} if lanes is None else {"options": {"reset_mask": lanes.copy()}}
+                busy.since = monotonic()
+                try:
+                    obs, _ = self._env.reset(**arguments)
+                except (Exception, SystemExit) as error:  # noqa: BLE001 - the keeper logs it, or it is raised
+                    self._replace(error)
+                    lanes, self.begins = None, np.ones(self.n, bool)
+                else:
+                    return self._leaves(obs)
+        finally:
+            busy.since = math.inf
 
     def step(self, actions: Leaves) -> Round:
-        idle = self._done if self._mode is AutoresetMode.NEXT_STEP else None
+        idle = self._done  # With autoreset at the next step, this step resets these lanes.
+        busy = self._busy()
+        busy.since = monotonic()
         try:
             obs, reward, terminated, truncated, infos = self._env.step(
                 spaces.unflatten(self.spec.action_space, actions)
             )
-        except EpisodeLostError:
-            return self._lose()
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - the keeper logs it, or it is raised
+            return self._lose(error)
+        finally:
+            busy.since = math.inf
         self._obs, self._reset_now, self._done = self._leaves(obs), idle, None
         outcome = Round(on_host(reward), on_host(terminated), on_host(truncated), self._obs)
+        self._rounds += 1
+        self._returns += outcome.reward
         done = outcome.terminated | outcome.truncated
         if idle is not None:
             outcome.taken = ~idle
@@ -85,8 +110,18 @@ class VectorLanes(Lanes):
         self._pick(outcome, infos, actions)
         return outcome
 
+    def _busy(self) -> Busy:
+        return self._unwatched if self.keeper is None else self.keeper.busy
+
+    def _replace(self, error: BaseException) -> None:
+        if self.keeper is None:
+            raise error
+        self._env = self.keeper.replace(self._env, error)
+
     def _end(self, outcome: Round, done: Array, infos: Mapping[str, Any]) -> None:
         self._done, outcome.ended = done, np.flatnonzero(done)
+        outcome.returns = self._returns[done].tolist()
+        outcome.lengths = (self._rounds - self._began[done]).tolist()
         if self._mode is AutoresetMode.SAME_STEP:
             outcome.final_obs = self._final_obs(infos, outcome.ended)
         else:
@@ -151,8 +186,9 @@ class VectorLanes(Lanes):
         put_leaves(outcome.action, lanes, pick_lanes(given, lanes))
         outcome.intervened |= lanes
 
-    def _lose(self) -> Round:
-        """All lanes have lost their episodes."""
+    def _lose(self, error: BaseException) -> Round:
+        """All lanes lose their episodes, and begin others in a new environment."""
+        self._replace(error)
         self._is_new, self._done, self._reset_now = True, None, None
         nothing = np.zeros(self.n, bool)
         return Round(np.zeros(self.n), nothing, nothing, self._obs, taken=nothing)

@@ -1,0 +1,201 @@
+"""Writes what happens in the lanes into the columns of rows, in place, and a round at a time.
+
+A round costs few operations on whole columns, and none for values that are nearly always the same: those are there
+already when a block of rows begins, and are written only where they differ.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from common.data import FINAL, FIRST, INTERVENED, LANE, VERSION, Array, Column, Items, Leaves, Schema
+from common.errors import PluginError
+from common.lanes import Round
+from common.spaces import from_columns, to_columns
+
+_ARRAY = np.ndarray  # A global name is found faster than an attribute.
+_FLAGS = ("terminated", "truncated", INTERVENED.name, FIRST.name, FINAL.name)
+
+
+class Recorder:
+    """The rows of n lanes that have been recorded and not yet been taken.
+
+    Args:
+        schema: of the rows.
+        n: lanes.
+        notes: further columns, which ``note`` writes and which are no part of the rows.
+    """
+
+    def __init__(self, schema: Schema, n: int, notes: Sequence[Column] = ()) -> None:
+        self._schema, self._n, self._lanes = schema, n, np.arange(n, dtype=LANE.dtype)
+        self._all = (*schema.columns, *notes)
+        self._version = 0
+        self.rows = 0
+        self._at = slice(0, n)
+        self._columns: Items = {}
+        self._allocate(max(4 * n, 256))
+
+    def _allocate(self, capacity: int) -> None:
+        """Make room for more rows; those that are there stay."""
+        columns, self._columns = self._columns, {}
+        for column in self._all:
+            made = np.zeros((capacity, *column.shape), column.dtype)
+            if columns:
+                made[: self.rows] = columns[column.name][: self.rows]
+            self._columns[column.name] = made
+        self._columns[VERSION.name][self.rows :] = self._version
+        self._last_begin = capacity - 2 * self._n  # A round adds a row for each lane, and may add a final row for each.
+        self._flags = [self._columns[name] for name in _FLAGS if name in self._columns]
+        self._others = [c for name, c in self._columns.items() if name not in _FLAGS and name != "reward"]
+        self._obs, self._action, self._reward = self._leaf("obs"), self._leaf("action"), self._columns["reward"]
+        self._action_shape = None if isinstance(self._action, dict) else (self._n, *self._action.shape[1:])
+
+    def _leaf(self, prefix: str) -> Array | dict[str, Array]:
+        """The column of a space that is a leaf, or the columns of its leaves by path."""
+        found: Array | dict[str, Array] = from_columns(prefix, self._columns)
+        return found
+
+    @property
+    def version(self) -> int:
+        """Opt steps of the model that chooses the actions from now on."""
+        return self._version
+
+    @version.setter
+    def version(self, opt_steps: int) -> None:
+        self._version = opt_steps
+        self._columns[VERSION.name][self.rows :] = opt_steps
+
+    def begin(self, obs: Leaves, begins: Array | None, actions: Leaves, extras: Mapping[str, Array]) -> None:
+        """Record a round before its step, since environments may write the next observations into the same arrays.
+
+        Args:
+            obs: ``[n, *shape]``.
+            begins: the lanes whose episodes begin, ``[n]`` bool; None: none.
+            actions: ``[n, *action_shape]``.
+            extras: the agent's extra columns, ``[n, *shape]``.
+        """
+        start = self.rows
+        if start > self._last_begin:
+            self._allocate(2 * len(self._reward))
+        self._at = at = slice(start, start + self._n)
+        if type(obs) is _ARRAY and type(self._obs) is _ARRAY:
+            self._obs[at] = obs
+        else:
+            _write(self._obs, at, obs)
+        self._act(at, actions)
+        if begins is not None:
+            self._columns[FIRST.name][at] = begins
+        if self._n > 1:
+            self._columns[LANE.name][at] = self._lanes
+        for name, array in extras.items():
+            self._columns[name][at] = array
+
+    def _act(self, at: slice, actions: Leaves) -> None:
+        column = self._action
+        if type(actions) is _ARRAY and type(column) is _ARRAY:
+            if actions.dtype == column.dtype and actions.shape == self._action_shape:
+                column[at] = actions
+                return
+        elif isinstance(actions, dict) and isinstance(column, dict) and _all_fit(actions, column, self._n):
+            _write(column, at, actions)
+            return
+        raise PluginError(
+            f"agent.sample: expected actions for {self._n} observations, {_describe(column)}, found "
+            f"{_describe(actions, whole=True)}"
+        )
+
+    def note(self, name: str, leaves: Leaves) -> None:
+        """Write further columns of the round that has begun, before its ``end``."""
+        for column, array in to_columns(name, leaves).items():
+            self._columns[column][self._at] = array
+
+    def end(self, outcome: Round) -> None:
+        """Record the step of the round."""
+        at = self._at
+        self._reward[at] = outcome.reward
+        self.rows = at.stop
+        for key, values in outcome.info.items():
+            self._columns[f"info/{key}"][at] = values
+        if outcome.ended is not None or outcome.taken is not None or outcome.action is not None:
+            self._end_unusual(at, outcome)
+
+    def _end_unusual(self, at: slice, outcome: Round) -> None:
+        """Record a round in which an episode ended, a lane took no step, or another than the agent acted."""
+        if outcome.action is not None and outcome.intervened is not None:
+            _write(self._action, at, outcome.action)
+            self._columns[INTERVENED.name][at] = outcome.intervened
+        places = self._lanes.astype(np.int64) + at.start  # Of each lane's row.
+        if outcome.ended is not None:
+            self._columns["terminated"][at] = outcome.terminated
+            self._columns["truncated"][at] = outcome.truncated
+        if outcome.taken is not None:
+            self._close_gaps(at, outcome.taken, places)
+        if outcome.ended is not None and outcome.final_obs is not None:
+            self._add_final_rows(places[outcome.ended], outcome.final_obs)
+
+    def _close_gaps(self, at: slice, taken: Array, places: Array) -> None:
+        """Remove the rows of lanes that took no step: the last rows of the round move into their places."""
+        end = at.start + int(np.count_nonzero(taken))
+        rows = np.arange(at.start, at.stop)
+        gaps, movers = rows[~taken & (rows < end)], rows[taken & (rows >= end)]
+        for column in self._columns.values():
+            column[gaps] = column[movers]
+        for flag in self._flags:
+            flag[end : at.stop] = False
+        places[movers - at.start] = gaps
+        self.rows = end
+
+    def _add_final_rows(self, ended: Array, final_obs: Leaves) -> None:
+        """Add a final row after each of the rows ``ended``: only its observation counts."""
+        at = slice(self.rows, self.rows + len(ended))
+        for column in self._others:
+            column[at] = column[ended]
+        self._reward[at] = 0
+        self._columns[FINAL.name][at] = True
+        _write(self._obs, at, final_obs)
+        self.rows = at.stop
+
+    def items(self) -> Items:
+        """The rows, valid until ``clear``."""
+        return {column.name: self._columns[column.name][: self.rows] for column in self._schema.columns}
+
+    def notes(self, name: str) -> Leaves:
+        """What ``note`` has written, ``[rows, *shape]``, valid until ``clear``."""
+        rows = slice(0, self.rows)
+        found: Leaves = from_columns(name, {column: array[rows] for column, array in self._columns.items()})
+        return found
+
+    def clear(self) -> None:
+        """Begin the next rows."""
+        for flag in self._flags:
+            flag[: self.rows] = False
+        if self._columns[VERSION.name][0] != self._version:
+            self._columns[VERSION.name][: self.rows] = self._version
+        self.rows = 0
+
+
+def _write(columns: Array | dict[str, Array], at: slice, leaves: Leaves) -> None:
+    if not isinstance(columns, dict):
+        columns[at] = leaves
+        return
+    for path, column in columns.items():
+        column[at] = leaves[path]  # type: ignore[index]
+
+
+def _all_fit(leaves: dict[str, Array], columns: dict[str, Array], n: int) -> bool:
+    """Whether leaves of n lanes have the dtypes and shapes of the columns."""
+    return leaves.keys() == columns.keys() and all(
+        (leaves[path].dtype, leaves[path].shape) == (column.dtype, (n, *column.shape[1:]))
+        for path, column in columns.items()
+    )
+
+
+def _describe(columns: object, *, whole: bool = False) -> str:
+    """The dtypes and shapes of leaves, for messages."""
+    if isinstance(columns, dict):
+        return ", ".join(f"{path}: {_describe(leaf, whole=whole)}" for path, leaf in columns.items())
+    if not isinstance(columns, np.ndarray):
+        return type(columns).__name__
+    return f"{columns.dtype} {list(columns.shape) if whole else ['n', *columns.shape[1:]]}"

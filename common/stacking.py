@@ -1,0 +1,92 @@
+"""Stacks of frames for a policy: the last k observations of each lane; an episode begins with its first one k times."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from common.data import Array, Leaves
+from common.interfaces import EnvSpec
+from common.leaves import empty_leaves, pick_lanes
+from common.spaces import LEAF_SPACES
+
+
+class Stacker:
+    """Stacks the observations of n lanes.
+
+    Args:
+        spec: of one lane, with single frames.
+        n: lanes.
+        k: frames in one stack, at least 2.
+    """
+
+    def __init__(self, spec: EnvSpec, n: int, k: int) -> None:
+        frames = empty_leaves(spec.observation_space, n)
+        self._is_leaf = isinstance(spec.observation_space, LEAF_SPACES)
+        self._windows = {path: _Window(leaf, k) for path, leaf in _by_path(frames).items()}
+
+    def add(self, obs: Leaves, begins: Array | None) -> Leaves:
+        """The stacks that end with these observations, ``[n, k, *shape]``, valid until the next call.
+
+        Args:
+            obs: the newest frames, ``[n, *shape]``.
+            begins: the lanes whose episodes begin with them, ``[n]`` bool; None: none.
+        """
+        found = _by_path(obs)
+        return self._leaves({path: window.add(found[path], begins) for path, window in self._windows.items()})
+
+    def peek(self, obs: Leaves, lanes: Array | None = None) -> Leaves:
+        """A copy of the stacks that would end with these observations, ``[m, k, *shape]``; nothing is added.
+
+        Args:
+            obs: the next frames of m lanes, ``[m, *shape]``.
+            lanes: their lanes, ``[m]``; None: all.
+        """
+        found = _by_path(obs)
+        return self._leaves({path: window.peek(found[path], lanes) for path, window in self._windows.items()})
+
+    def stacks(self) -> dict[str, Array]:
+        """The present stacks by path, ``[n, k, *shape]``."""
+        return {path: window.stacks for path, window in self._windows.items()}
+
+    def restore(self, stacks: dict[str, Array]) -> None:
+        """Go on with stacks that ``stacks`` gave."""
+        for path, window in self._windows.items():
+            window.stacks[:] = stacks[path]
+
+    def _leaves(self, found: dict[str, Array]) -> Leaves:
+        return found[""] if self._is_leaf else found
+
+
+def _by_path(leaves: Leaves) -> dict[str, Array]:
+    return leaves if isinstance(leaves, dict) else {"": leaves}
+
+
+class _Window:
+    """The frames of one leaf, ``[n, 2 k, *shape]``, through which a window of k frames moves.
+
+    So most steps copy one frame for each lane, and not k.
+    """
+
+    def __init__(self, frames: Array, k: int) -> None:
+        self._k, self._end = k, k
+        self._frames = np.zeros((len(frames), 2 * k, *frames.shape[1:]), frames.dtype)
+
+    @property
+    def stacks(self) -> Array:
+        return self._frames[:, self._end - self._k : self._end]
+
+    def add(self, frames: Array, begins: Array | None) -> Array:
+        k = self._k
+        if self._end == 2 * k:
+            self._frames[:, : k - 1] = self._frames[:, k + 1 :]
+            self._end = k - 1
+        self._frames[:, self._end] = frames
+        self._end += 1
+        if begins is not None:
+            self._frames[begins, self._end - k : self._end - 1] = frames[begins][:, None]
+        return self.stacks
+
+    def peek(self, frames: Array, lanes: Array | None) -> Array:
+        earlier = pick_lanes(self.stacks, slice(None) if lanes is None else lanes)
+        assert isinstance(earlier, np.ndarray)
+        return np.concatenate([earlier[:, 1:], frames[:, None]], axis=1)
