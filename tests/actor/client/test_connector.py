@@ -11,16 +11,14 @@ import pytest
 from actor.client.connector import Connector
 from common.config.run_config import RunConfig
 from common.data import NO_MODEL, Column, ModelVersion, Schema
-from common.envs import spec_of
 from common.errors import LearnerUnreachableError, RefusedError
-from common.processors import OneStep
 from common.wire.codec import schema_to_pb
 from common.wire.pb import crossborder_pb2 as pb
 from common.wire.rpc import StoppingError
 from learner.loop.server import LearnerServer
 from tests.actor.client.conftest import ScriptedLearner, Serve
 from tests.conftest import PATIENCE, wait_for
-from tests.parts import CountingEnv
+from tests.parts import counting_schema
 
 SCHEMA = Schema((Column("n", "<i8"),))
 JOINED = pb.JoinResponse(
@@ -67,7 +65,7 @@ def test_a_real_learner_gives_what_its_configuration_says(host: LearnerServer, c
     assert (joined.actor_id, joined.seed, joined.epsilon) == (0, config.seed, config.exploration.epsilon(0))
     assert joined.last_seq == 0
     assert joined.newest > NO_MODEL
-    assert joined.schema == OneStep().schema(spec_of(CountingEnv()))
+    assert joined.schema == counting_schema()
 
 
 def test_joining_again_is_the_same_actor_and_another_incarnation_another(host: LearnerServer, connect: Connect) -> None:

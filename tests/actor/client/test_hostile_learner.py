@@ -12,7 +12,7 @@ import pytest
 
 from common.config.run_config import load_config
 from common.envs import build_env, spec_of
-from common.processors import OneStep
+from common.parts import row_schema
 from common.wire.codec import schema_to_pb
 from common.wire.pb import crossborder_pb2 as pb
 from tests.actor.client.conftest import ScriptedLearner, Serve
@@ -25,7 +25,7 @@ ANOTHER_HOST = "0.0.0.0"
 def cartpole() -> dict[str, Any]:
     config = load_config(ROOT / "configs" / "cartpole.yaml").actor_part()
     values: dict[str, Any] = json.loads(config.model_dump_json())
-    return {**values, "step_processor": {"target": "common.processors:OneStep"}}
+    return values
 
 
 def naming(**sections: Any) -> pb.JoinResponse:
@@ -33,7 +33,7 @@ def naming(**sections: Any) -> pb.JoinResponse:
     env = build_env(load_config(ROOT / "configs" / "cartpole.yaml").env)
     return pb.JoinResponse(
         run_id="run",
-        schema=schema_to_pb(OneStep().schema(spec_of(env))),
+        schema=schema_to_pb(row_schema(spec_of(env))),
         config_json=json.dumps({**cartpole(), **sections}),
         newest=pb.ModelVersion(incarnation=1),
         limits=pb.Limits(max_rows=100, max_message_bytes=1 << 20),

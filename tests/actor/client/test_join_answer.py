@@ -26,7 +26,7 @@ def changed(**changes: Any) -> pb.JoinResponse:
 
 def test_an_answer_within_all_bounds_is_read() -> None:
     read_join(JOINED)
-    schema = Schema((Column("obs", "|u1", (4, 84, 84), frames=True), Column("done", "|b1"), Column("reward", "<f4")))
+    schema = Schema.of_rows((Column("obs/camera", "|u1", (3, 64, 64)), Column("done", "|b1"), Column("reward", "<f4")))
     assert read_schema(schema_to_pb(schema)) == schema
 
 

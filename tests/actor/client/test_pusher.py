@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import NoReturn
 
 import grpc
@@ -17,15 +18,14 @@ from actor.client.pusher import Pusher, RunChangedError
 from actor.stat import ActorCounters
 from common.data import ENVELOPE_BYTES, NO_MODEL, Column, Schema
 from common.errors import RefusedError, SchemaMismatchError
-from common.wire.codec import decode, encode, schema_to_pb
+from common.wire.codec import buffer, decode, encode, schema_to_pb
 from common.wire.compression import compress, decompress
-from common.wire.frames import ItemBuffer, unpack
 from common.wire.pb import crossborder_pb2 as pb
 from common.wire.rpc import ERROR_KEY
 from tests.actor.client.conftest import ScriptedLearner, Serve
 from tests.conftest import PATIENCE, wait_for
-from tests.frames import SCHEMA as STACKED
-from tests.frames import check_stacks, stacked_items
+from tests.frames import SCHEMA as PICTURES
+from tests.frames import check_pictures, picture_rows
 
 SCHEMA = Schema((Column("n", "<i8"),))
 CONFIG = '{"env": {"target": "a:b"}, "agent": {"target": "c:d"}, "push": {"window": 2}}'
@@ -44,6 +44,7 @@ class BreakingLearner(ScriptedLearner):
     stop_at: int = 10**9
     stored: list[int] = field(default_factory=list)
     last_seq: int = 0
+    after_drop: list[int] = field(default_factory=list)
     streams: int = 0
     goodbyes: int = 0
     last_report: pb.Report = field(default_factory=pb.Report)
@@ -85,7 +86,9 @@ class BreakingLearner(ScriptedLearner):
         if request.seq > self.last_seq:
             assert request.seq == self.last_seq + 1
             self.last_seq = request.seq
-            self.stored.extend(decode(SCHEMA, request.rows, request.payload).columns["n"].tolist())
+            self.stored.extend(decode(SCHEMA, request.rows, request.payload)["n"].tolist())
+            if request.after_drop:
+                self.after_drop.append(self.stored[-1])
 
 
 def _break(context: grpc.ServicerContext, way: str) -> NoReturn:
@@ -99,7 +102,7 @@ def _break(context: grpc.ServicerContext, way: str) -> NoReturn:
 
 @dataclass
 class FilmLearner(BreakingLearner):
-    """Takes stacks of frames, compressed or not as it says at Join; keeps what came."""
+    """Takes pictures, compressed or not as it says at Join; keeps what came."""
 
     compressions: list[pb.Compression.ValueType] = field(default_factory=list)
     max_message_bytes: int = 1 << 20
@@ -111,7 +114,7 @@ class FilmLearner(BreakingLearner):
             context.abort(grpc.StatusCode.UNAVAILABLE, "the learner is away")
         limits = pb.Limits(compressions=self.compressions, max_rows=1000, max_message_bytes=self.max_message_bytes)
         return pb.JoinResponse(
-            schema=schema_to_pb(STACKED), config_json=self.config, limits=limits, last_seq=self.last_seq
+            schema=schema_to_pb(PICTURES), config_json=self.config, limits=limits, last_seq=self.last_seq
         )
 
     def _store(self, request: pb.PushItemsRequest) -> None:
@@ -120,9 +123,9 @@ class FilmLearner(BreakingLearner):
             self.rows.append(request.rows)
             self.came.append((request.compression, request.payload))
             payload = decompress(request.payload, 1 << 20) if request.compression else request.payload
-            batch = unpack(STACKED, decode(STACKED, request.rows, payload))
-            check_stacks(batch)
-            self.stored.extend(batch["n"].tolist())
+            rows = decode(PICTURES, request.rows, payload)
+            check_pictures(rows)
+            self.stored.extend(rows["n"].tolist())
 
 
 @dataclass
@@ -147,19 +150,21 @@ class Outcome:
     stopped: bool
 
 
-def push(serve: Serve, learner: BreakingLearner, batches: int, pushed: list[int] | None = None) -> Outcome:
-    """Push batches of one item, 0, 1, 2, …, and say goodbye."""
+def push(
+    serve: Serve, learner: BreakingLearner, batches: int, pushed: list[int] | None = None, *, rows: int = 1
+) -> Outcome:
+    """Push batches of ``rows`` rows, 0, 1, 2, …, and say goodbye."""
     stopped = threading.Event()
     connector = Connector(f"127.0.0.1:{serve(learner)}", 5, PATIENCE, stopped)
     joined = connector.join()
     fetcher = ModelFetcher(connector.get_model, stopped)
     pusher = Pusher(connector, joined, fetcher, ActorCounters(), stopped)
-    buffer = ItemBuffer(joined.schema)
     for n in range(batches):
         if stopped.is_set():
             break
-        buffer.add(stacked_items(np.array([n])) if joined.schema.frame else {"n": np.array([n])}, 1)
-        pusher.send(buffer.take(), NO_MODEL)
+        numbers = np.arange(n * rows, (n + 1) * rows)
+        items = picture_rows(numbers) if joined.schema.has_pictures else {"n": numbers}
+        pusher.send(buffer(joined.schema, items, rows), NO_MODEL)
         if pushed is not None:
             pushed.append(n)
     wait_for(lambda: not pusher.unacknowledged or stopped.is_set(), "everything is acknowledged")
@@ -195,7 +200,7 @@ def test_an_actor_whose_acknowledged_items_are_gone_goes_on_as_a_new_incarnation
     assert first == again == (5, 0)
     assert new == last == (new[0], 5)
     assert new[0] not in (0, 5)
-    assert "had acknowledged 5 messages of items, and now has the first 2 of them" in caplog.text
+    assert "had acknowledged 5 messages of rows, and now has the first 2 of them" in caplog.text
 
 
 def test_a_learner_that_has_stored_more_than_it_could_acknowledge_has_lost_nothing(serve: Serve) -> None:
@@ -205,8 +210,8 @@ def test_a_learner_that_has_stored_more_than_it_could_acknowledge_has_lost_nothi
     assert [incarnation for incarnation, _ in learner.joins] == [5, 5]
 
 
-def test_frames_are_compressed_for_a_learner_that_takes_it(serve: Serve) -> None:
-    plain = encode(STACKED, stacked_items(np.array([0])), 1)
+def test_pictures_are_compressed_for_a_learner_that_takes_it(serve: Serve) -> None:
+    plain = encode(PICTURES, picture_rows(np.array([0])), 1)
     old, new = FilmLearner(), FilmLearner(compressions=[pb.COMPRESSION_ZSTD])
     for learner in (old, new):
         push(serve, learner, 1)
@@ -215,7 +220,7 @@ def test_frames_are_compressed_for_a_learner_that_takes_it(serve: Serve) -> None
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_every_stack_arrives_once_and_in_order_whatever_breaks_and_however_long(serve: Serve, way: str) -> None:
+def test_every_picture_arrives_once_and_in_order_whatever_breaks_and_however_long(serve: Serve, way: str) -> None:
     pushed: list[int] = []
     learner = FilmLearner(
         breaks=[(2, way), (0, way)],
@@ -227,14 +232,19 @@ def test_every_stack_arrives_once_and_in_order_whatever_breaks_and_however_long(
     assert learner.stored == list(range(80))
 
 
-@pytest.mark.parametrize(
-    ("room", "rows"), [(3 * STACKED.max_packed_bytes - 1, 2), (2 * STACKED.max_packed_bytes - 1, 1)]
-)
+@pytest.mark.parametrize(("room", "rows"), [(3 * PICTURES.row_bytes - 1, 2), (2 * PICTURES.row_bytes - 1, 1)])
 def test_no_more_rows_go_together_than_a_message_may_hold(serve: Serve, room: int, rows: int) -> None:
     learner = FilmLearner(config=CONFIG.replace('"window": 2', '"window": 9'), max_message_bytes=ENVELOPE_BYTES + room)
     assert push(serve, learner, 40) == Outcome(0, None, stopped=False)
     assert sum(learner.rows) == 40
     assert max(learner.rows) == rows
+
+
+def test_a_batch_that_is_larger_than_a_message_may_be_is_split(serve: Serve) -> None:
+    learner = FilmLearner(max_message_bytes=ENVELOPE_BYTES + 3 * PICTURES.row_bytes)
+    assert push(serve, learner, 5, rows=7) == Outcome(0, None, stopped=False)
+    assert learner.stored == list(range(35))
+    assert max(learner.rows) == 3
 
 
 def test_the_last_report_tells_of_reconnects_waiting_and_an_empty_spool(serve: Serve) -> None:
@@ -257,6 +267,8 @@ def test_an_actor_that_may_drop_goes_on_in_an_outage_and_tells_what_it_dropped(s
     assert outcome == Outcome(0, None, stopped=False)
     assert learner.stored == sorted(set(learner.stored))
     assert learner.stored[-8:] == list(range(92, 100))
+    gaps = [after for before, after in pairwise([-1, *learner.stored]) if after != before + 1]
+    assert learner.after_drop == gaps != [], "the first row after each gap says so"
     assert learner.last_report.dropped_items == 100 - len(learner.stored) > 50
 
 

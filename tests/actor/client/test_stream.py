@@ -14,7 +14,7 @@ from actor.spool import Spool
 from actor.stat import ActorCounters
 from common.data import NO_MODEL
 from common.errors import RefusedError
-from common.wire.frames import ItemBuffer
+from common.wire.codec import buffer
 from common.wire.pb import crossborder_pb2 as pb
 from common.wire.pb import crossborder_pb2_grpc as pb_grpc
 from common.wire.rpc import ERROR_KEY
@@ -53,14 +53,13 @@ class Line:
     """A spool and the streams that empty it."""
 
     def __init__(self, port: int) -> None:
-        answer, self._buffer = read_join(JOINED), ItemBuffer(SCHEMA)
+        answer = read_join(JOINED)
         self.spool: Spool[WaitingBatch] = Spool(1 << 20, 100)
         self.requests = Requests(answer, ActorCounters(), self.spool)
         self.channel = grpc.insecure_channel(f"127.0.0.1:{port}")
 
     def put(self, n: int) -> None:
-        self._buffer.add({"n": np.array([n])}, 1)
-        batch = self.requests.make_batch(self._buffer.take(), NO_MODEL)
+        batch = self.requests.make_batch(buffer(SCHEMA, {"n": np.array([n])}, 1), NO_MODEL)
         assert self.spool.put(batch, batch.n_bytes, batch.group_rows, 0)
 
     def open(self) -> PushStream:
