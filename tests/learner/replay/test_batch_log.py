@@ -12,7 +12,7 @@ from learner.shared.mapped import map_file
 
 
 def batch(number: int) -> Batch:
-    return Batch(number, 10 * number, 10, 0, 0, 0, incarnation=7, seq=number + 1, checksum=99)
+    return Batch(number, 10 * number, 10, 9 * number, incarnation=7, seq=number + 1, follows=1, checksum=99)
 
 
 def open_log(directory: Path, length: int = 4) -> BatchLog:

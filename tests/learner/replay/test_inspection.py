@@ -16,7 +16,7 @@ from learner.replay.quarantine import Quarantine, Record
 from learner.replay.writer import ReplayWriter
 from learner.shared.actor_table import ActorState, map_actor_table
 from learner.shared.control import ControlBlock
-from tests.learner.replay.memories import make, next_stacked, open_stacked, rows
+from tests.learner.replay.memories import linked_rows, make, open_linked, rows
 
 RATED = Schema((Column("reward", "<f4"), Column("obs", "<f4", (2,)), PRIORITY))
 
@@ -30,24 +30,26 @@ def filled(run: Path, count: int) -> None:
 def test_size_and_extent_are_those_of_the_files(tmp_path: Path) -> None:
     filled(tmp_path, 14)
     found = Inspection(tmp_path).summary()
-    assert (found["capacity"], found["items"], found["fill"], found["stored"], found["first"]) == (10, 10, 1.0, 14, 4)
-    assert (found["item_bytes"], found["oldest_seconds"], found["frames"]) == (16, None, None)
+    extent = {"capacity": 10, "rows": 10, "drawable": 10, "fill": 1.0, "rows_stored": 14, "steps_stored": 14, "first": 4}
+    assert found.items() >= extent.items()
+    assert (found["row_bytes"], found["oldest_seconds"]) == (16, None)
 
 
-def test_frames_are_counted(tmp_path: Path) -> None:
-    memory = open_stacked(tmp_path / "shared", create=True)
-    ReplayWriter(memory).append(next_stacked(memory, 3), 3, incarnation=7, seq=1)
-    assert Inspection(tmp_path).summary()["frames"] == {"capacity": 384, "stored": memory.frames_stored}
+def test_steps_are_counted_beside_rows(tmp_path: Path) -> None:
+    memory = open_linked(tmp_path / "shared", create=True)
+    ReplayWriter(memory).append(linked_rows(0, 30), 30, incarnation=7, seq=1)
+    found = Inspection(tmp_path).summary()
+    assert (found["rows"], found["rows_stored"], found["steps_stored"], found["drawable"]) == (30, 30, 24, 24)
 
 
-def test_the_newest_items_come_first(tmp_path: Path) -> None:
+def test_the_newest_rows_come_first(tmp_path: Path) -> None:
     filled(tmp_path, 14)
     found = Inspection(tmp_path).newest(2)
     assert found == [{"index": 13, "n": 13, "pair": [13.0, 13.0]}, {"index": 12, "n": 12, "pair": [12.0, 12.0]}]
-    assert [item["index"] for item in Inspection(tmp_path).newest(50)] == list(range(13, 3, -1))
+    assert [row["index"] for row in Inspection(tmp_path).newest(50)] == list(range(13, 3, -1))
 
 
-def test_actors_are_listed_by_what_they_have_stored_and_tell_how_old_the_oldest_item_is(tmp_path: Path) -> None:
+def test_actors_are_listed_by_what_they_have_stored_and_tell_how_old_the_oldest_row_is(tmp_path: Path) -> None:
     filled(tmp_path, 14)
     table, control = (
         map_actor_table(tmp_path / "shared", create=True),

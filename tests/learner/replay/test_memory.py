@@ -8,9 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from common.errors import ConfigError, RunDirectoryError
+from common.data import Column, Schema
+from common.errors import RunDirectoryError
 from learner.replay.memory import ReplayMemory
-from tests.learner.replay.memories import SCHEMA, make, open_stacked, readable, reopen, rows
+from learner.replay.writer import ReplayWriter
+from tests.learner.replay.memories import SCHEMA, linked_rows, make, open_linked, readable, reopen, rows
 
 
 def test_cursors_and_items_outlive_the_process_that_wrote_them(tmp_path: Path) -> None:
@@ -46,9 +48,32 @@ def test_a_saved_memory_that_is_not_there_is_named(tmp_path: Path) -> None:
         ReplayMemory.open_saved(tmp_path / "replay")
 
 
-def test_room_for_less_than_an_item_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="expected room for 16 frames, found 15"):
-        open_stacked(tmp_path, create=True, frames=15)
+def test_columns_of_a_structured_space_have_files_of_their_own(tmp_path: Path) -> None:
+    columns = (Column("obs/arm/joints", "<f4", (2,)), Column("obs/arm", "|u1"), Column("../outside", "|b1"))
+    memory = ReplayMemory(tmp_path / "replay", Schema.of_rows(columns), 10, create=True)
+    assert list(memory.columns)[:3] == ["obs/arm/joints", "obs/arm", "../outside"]
+    assert all(path.is_file() for path in (tmp_path / "replay").iterdir())
+    assert [path.name for path in tmp_path.iterdir()] == ["replay"]
+
+
+def test_steps_are_the_rows_that_are_not_final(tmp_path: Path) -> None:
+    memory = open_linked(tmp_path, create=True, began=100, steps_began=80)
+    assert (memory.committed, memory.steps, len(memory), memory.drawable) == (100, 80, 0, 0)
+    ReplayWriter(memory).append(linked_rows(0, 30), 30, incarnation=7, seq=1)
+    memory = ReplayMemory.open_saved(tmp_path / "replay")
+    assert (memory.committed, memory.steps, len(memory)) == (130, 104, 30)
+    assert memory.drawable == 24, "the newest rows of all lanes are final"
+    assert (memory.began, memory.steps_began) == (100, 80)
+    assert memory.count_steps(100, 116) == 13
+    assert memory.count_drawable(100, 116) == 13
+
+
+def test_each_self_contained_item_is_a_step_that_can_be_drawn(tmp_path: Path) -> None:
+    memory, writer = make(tmp_path)
+    writer.append(rows(0, 7), 7, incarnation=7, seq=1)
+    assert (memory.links, memory.steps, memory.drawable) == (None, 7, 7)
+    writer.append(rows(7, 7), 7, incarnation=7, seq=2)
+    assert (memory.steps, memory.drawable, memory.count_steps(4, 14), memory.count_drawable(4, 14)) == (14, 10, 10, 10)
 
 
 @pytest.mark.parametrize(
@@ -59,6 +84,7 @@ def test_room_for_less_than_an_item_is_refused(tmp_path: Path) -> None:
         ({"oldest": 15, "committed": 14}, "oldest: expected 4 to 14, found 15"),
         ({"oldest": 3}, "oldest: expected 4 to 14, found 3"),
         ({"intact": 5}, "intact: expected 0 to 4, found 5"),
+        ({"steps": 15}, "steps: expected 0 to 14, found 15"),
         ({"batches": 1}, "committed: expected 0 to 10, found 14"),
         ({"batches": 1, "committed": 10}, "end of the last cursor: expected 0 to 10, found 14"),
         ({"batches": 3}, "expected the record of batch 2 in the log, found none that is whole"),
@@ -94,3 +120,12 @@ def test_the_origin_of_an_item_whose_record_is_gone_is_unknown(tmp_path: Path) -
     for seq in range(1, 31):
         writer.append(rows(seq - 1, 1), 1, incarnation=7, seq=seq)
     assert memory.find_origins(np.arange(18, 22)).tolist() == [0, 0, 7, 7]
+
+
+def test_excluded_rows_are_known_by_their_indices_in_any_shape(tmp_path: Path) -> None:
+    memory, _ = make(tmp_path)
+    memory.exclude(np.array([5, 3]))
+    memory.exclude(np.array([5, 9]))
+    assert memory.excluded.tolist() == [3, 5, 9]
+    assert memory.is_excluded(np.array([[3, 4], [8, 9]])).tolist() == [[True, False], [False, True]]
+    assert [memory.count_excluded(first, 9) for first in (0, 4, 6)] == [2, 1, 0]

@@ -1,4 +1,4 @@
-"""Replays with values that today's rules refuse."""
+"""Replays with values that the rules of this run refuse."""
 
 from __future__ import annotations
 
@@ -23,7 +23,6 @@ SCHEMA = Schema(
         Column("done", "|b1"),
     )
 )
-STACKED = Schema((Column("obs", "<f4", (2, 2), frames=True),))
 
 
 def nobody(_: int) -> None:
@@ -34,18 +33,18 @@ def actor(incarnation: int) -> tuple[int, str]:
     return incarnation - 10, "host"
 
 
-def filled(directory: Path, rows: int, schema: Schema = SCHEMA) -> ReplayMemory:
+def filled(directory: Path, rows: int) -> ReplayMemory:
     """Batches of ten good rows by actor processes 10 and 11 in turn; of 50 slots."""
-    memory = ReplayMemory(directory / "replay", schema, 50, create=True, frame_capacity=200 if schema.frame else 0)
+    memory = ReplayMemory(directory / "replay", SCHEMA, 50, create=True)
     writer = ReplayWriter(memory)
     for batch in range(rows // 10):
-        items: Items = {c.name: np.zeros((10, *c.shape), c.dtype) for c in schema.columns}
+        items: Items = {c.name: np.zeros((10, *c.shape), c.dtype) for c in SCHEMA.columns}
         writer.append(items, 10, incarnation=10 + batch % 2, seq=batch // 2 + 1)
     return memory
 
 
-def rules(schema: Schema = SCHEMA) -> ValueRules:
-    return ValueRules(schema, {}, {})
+def rules() -> ValueRules:
+    return ValueRules(SCHEMA, {}, {})
 
 
 def test_a_good_replay_stays_as_it_is(tmp_path: Path) -> None:
@@ -57,34 +56,27 @@ def test_a_good_replay_stays_as_it_is(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("chunk_bytes", [1, 100, 1 << 20])
-def test_items_are_found_in_every_chunk_excluded_and_named_with_their_actors(
+def test_rows_are_found_in_every_chunk_excluded_and_named_with_their_actors(
     tmp_path: Path, chunk_bytes: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(screening, "CHUNK_BYTES", chunk_bytes)
-    memory = filled(tmp_path, 70)  # Items 20 to 69 are left; item 50 is in slot 0.
+    memory = filled(tmp_path, 70)  # Rows 20 to 69 are left; row 50 is in slot 0.
     memory.columns["action"][[22, 13]] = 2, -1
     memory.columns["obs"][35, 1] = np.nan
     memory.columns["done"].view(np.uint8)[49] = 7
     assert screen(memory, rules(), actor, Quarantine(tmp_path, "trainer")) == 4
     assert memory.excluded.tolist() == [22, 35, 49, 63]
-    assert "4 items of the replay" in caplog.text
-    assert "the first: column 'action': expected 0 to 1, found 2 in item 22" in caplog.text
+    assert "4 rows of the replay" in caplog.text
+    assert "the first: column 'action': expected 0 to 1, found 2 in row 22" in caplog.text
     assert "3 from actor 0 on host (000000000000000a), 1 from actor 1" in caplog.text
     records = read_records(tmp_path, "trainer")
-    assert [(record.item, record.actor_id, record.found) for record in records] == [
+    assert [(record.index, record.actor_id, record.found) for record in records] == [
         (22, 0, "2"),
         (35, 1, "nan"),
         (49, 0, "7"),
         (63, 0, "-1"),
     ]
     assert records[0].values == {"obs": [0.0, 0.0], "action": 2, "done": False}
-
-
-def test_items_with_a_bad_frame_are_found(tmp_path: Path) -> None:
-    memory = filled(tmp_path, 20, STACKED)
-    assert memory.frames is not None
-    memory.frames.frames[:] = np.nan
-    assert screen(memory, rules(STACKED), nobody, Quarantine(tmp_path, "trainer")) == 20
 
 
 def test_of_many_only_some_are_named(tmp_path: Path) -> None:
@@ -96,15 +88,15 @@ def test_of_many_only_some_are_named(tmp_path: Path) -> None:
     assert len(read_records(tmp_path, "trainer")) == screening.N_NAMED
 
 
-def test_the_items_that_opt_drew_before_it_raised_are_named_with_their_actors_and_recorded(tmp_path: Path) -> None:
+def test_the_rows_that_opt_drew_before_it_raised_are_named_with_their_actors_and_recorded(tmp_path: Path) -> None:
     memory, quarantine = filled(tmp_path, 20), Quarantine(tmp_path, "trainer")
     memory.columns["action"][12] = 1
     assert report_suspects(memory, np.array([12, 3, 12]), actor, quarantine) == (
-        "opt had last drawn 2 items, of 3 to 12: 3, 12; 1 from actor 0 on host (000000000000000a), "
+        "opt had last drawn 2 rows, of 3 to 12: 3, 12; 1 from actor 0 on host (000000000000000a), "
         "1 from actor 1 on host (000000000000000b); replay-inspect shows them in the quarantine"
     )
     records = read_records(tmp_path, "trainer")
-    assert [(record.reason, record.item, record.actor_id) for record in records] == [
+    assert [(record.reason, record.index, record.actor_id) for record in records] == [
         ("drawn before opt raised", 3, 0),
         ("drawn before opt raised", 12, 1),
     ]
@@ -119,7 +111,7 @@ def test_of_many_suspects_only_some_are_named(tmp_path: Path) -> None:
     assert len(read_records(tmp_path, "trainer")) == screening.N_SUSPECTS
 
 
-def test_a_batch_whose_items_are_not_known_is_reported_as_such(tmp_path: Path) -> None:
+def test_a_batch_whose_rows_are_not_known_is_reported_as_such(tmp_path: Path) -> None:
     memory, quarantine = filled(tmp_path, 10), Quarantine(tmp_path, "trainer")
     assert "or a batch that was gathered before the run was resumed" in report_suspects(
         memory, np.empty(0, np.int64), nobody, quarantine

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import contextlib
+
 import numpy as np
 import pytest
 
@@ -17,7 +19,6 @@ BOUNDED = Schema(
         PRIORITY,
     )
 )
-STACKED = Schema((Column("x", "<f4", (2, 2), frames=True), Column("reward", "<f4")))
 NAN, INF = np.nan, np.inf
 
 
@@ -30,7 +31,7 @@ def items(reward: list[float], obs: float = 0.0) -> Items:
 def test_nan_becomes_0_infinity_the_bound_and_what_is_finite_stays() -> None:
     rules = ValueRules(SCHEMA, {"reward": 10.0}, {})
     payload = encode(SCHEMA, items([NAN, INF, -INF, 500.0]), 4)
-    assert decode(SCHEMA, 4, payload, rules).columns["reward"].tolist() == [0.0, 10.0, -10.0, 500.0]
+    assert decode(SCHEMA, 4, payload, rules)["reward"].tolist() == [0.0, 10.0, -10.0, 500.0]
     assert rules.nonfinite_found == {"obs": 0, "reward": 3}
 
 
@@ -39,13 +40,6 @@ def test_a_column_without_a_bound_is_refused_and_counted() -> None:
     with pytest.raises(RefusedError, match="column 'obs': expected finite values, found inf in row 0"):
         decode(SCHEMA, 2, encode(SCHEMA, items([0.0, 1.0], obs=INF), 2), rules)
     assert rules.nonfinite_found == {"obs": 4, "reward": 0}
-
-
-def test_frames_are_one_column() -> None:
-    rules = ValueRules(STACKED, {"frames": 1.0}, {})
-    stacks: Items = {"x": np.array([[[0, 1], [2, NAN]]], np.float32), "reward": np.zeros(1, np.float32)}
-    assert decode(STACKED, 1, encode(STACKED, stacks, 1), rules).frames.tolist() == [[0, 1], [2, 0]]
-    assert rules.nonfinite_found == {"frames": 1, "reward": 0}
 
 
 def bounded(obs: float = 0.0, action: int = 0, priority: float = 0.0) -> Items:
@@ -77,11 +71,31 @@ def test_a_value_outside_its_domain_is_refused_by_column_bounds_value_and_row(
 
 def test_observations_of_floats_are_counted_and_stored_unless_the_configuration_refuses_them() -> None:
     payload, rules = encode(BOUNDED, bounded(obs=2.0), 3), ValueRules(BOUNDED, {}, {})
-    assert decode(BOUNDED, 3, payload, rules).columns["obs"][1, 0] == 2.0
+    assert decode(BOUNDED, 3, payload, rules)["obs"][1, 0] == 2.0
     assert rules.check(bounded(obs=2.0), 3)["obs"][1, 0] == 2.0
     assert rules.outside_found == {"obs": 2, "action": 0, "priority": 0}
     with pytest.raises(RefusedError, match="column 'obs': expected -1 to 1, found 2 in row 1"):
         decode(BOUNDED, 3, payload, ValueRules(BOUNDED, {}, {"obs": "refuse"}))
+
+
+@pytest.mark.parametrize(
+    ("name", "is_counted"),
+    [
+        ("obs/arm/joints", True),
+        ("next_obs/arm", True),
+        ("next_obs", True),
+        ("observed", False),
+        ("reward", False),
+        ("action/obs", False),
+    ],
+)
+def test_every_leaf_of_an_observation_of_floats_is_counted(name: str, *, is_counted: bool) -> None:
+    schema = Schema((Column(name, "<f4", (2,), domain=Domain.between(-1, 1, "<f4")),))
+    rules, values = ValueRules(schema, {}, {}), np.array([[0.0, 5.0]], np.float32)
+    with contextlib.nullcontext() if is_counted else pytest.raises(RefusedError, match="expected -1 to 1, found 5"):
+        assert rules.check({name: values}, 1)[name] is values
+    assert rules.outside_found[name] == 1
+    assert rules.find_refused(schema.columns[0], values).tolist() == [not is_counted]
 
 
 def test_observations_of_whole_numbers_address_tables_and_are_refused() -> None:
@@ -94,20 +108,6 @@ def test_another_column_is_counted_where_the_configuration_says_so() -> None:
     rules = ValueRules(BOUNDED, {}, {"action": "count"})
     decode(BOUNDED, 3, encode(BOUNDED, bounded(action=7), 3), rules)
     assert rules.outside_found["action"] == 1
-
-
-def test_the_pixels_of_frames_have_bounds_too() -> None:
-    binary = Domain.between(0, 1, "|u1")
-    schema = Schema((Column("obs", "|u1", (2, 3), frames=True, domain=binary),))
-    stacks = {"obs": np.array([[[0, 1, 0], [1, 1, 2]]], np.uint8)}
-    for store in (
-        lambda rules: decode(schema, 1, encode(schema, stacks, 1), rules),
-        lambda rules: rules.check(stacks, 1),
-    ):
-        rules = ValueRules(schema, {}, {})
-        with pytest.raises(RefusedError, match="column 'frames': expected at most 1, found 2"):
-            store(rules)
-        assert rules.outside_found == {"frames": 1}
 
 
 def test_items_that_come_over_no_wire_are_clipped_too_and_those_given_stay_as_they_are() -> None:

@@ -1,0 +1,152 @@
+"""Links between the rows of a lane, for single batches; test_writer.py stores them."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from common.data import Array, Items
+from learner.replay.links import BatchLinks, LaneEnds, Links
+from learner.shared.mapped import map_file
+from tests.learner.replay.memories import LANES, linked_rows
+
+
+def batch(lanes: list[int], first: str = "", final: str = "") -> Items:
+    """Rows of these lanes; ``first`` and ``final`` mark rows with an x."""
+    flags = {"first": first, "final": final}
+    marked = {name: np.array([mark == "x" for mark in marks.ljust(len(lanes))]) for name, marks in flags.items()}
+    return {"lane": np.array(lanes, np.uint16), **marked}
+
+
+def link(ends: LaneEnds, items: Items, start: int, oldest: int = 0) -> BatchLinks:
+    """Link a batch and count it as stored."""
+    links = ends.link(items, len(items["lane"]), start, oldest)
+    ends.set(links.lanes, start + links.last, items["final"][links.last])
+    return links
+
+
+def test_rows_of_one_lane_follow_one_another_and_the_row_before_the_batch() -> None:
+    ends = LaneEnds()
+    links = link(ends, batch([5, 5, 5], first="x"), 10)
+    assert (links.previous.tolist(), links.next.tolist()) == ([0, 1, 1], [1, 1, 0])
+    assert (links.before.tolist(), links.new_steps) == ([], 2)
+    links = link(ends, batch([5, 5]), 20)
+    assert (links.previous.tolist(), links.next.tolist()) == ([8, 1], [1, 0])
+    assert (links.before.tolist(), links.offsets.tolist(), links.new_steps) == ([12], [8], 2)
+
+
+def test_each_lane_of_a_round_follows_its_own_row_of_the_round_before() -> None:
+    ends = LaneEnds()
+    assert link(ends, batch([0, 2, 7], first="xxx"), 0).previous.tolist() == [0, 0, 0]
+    links = link(ends, batch([0, 1, 2, 7]), 3)
+    assert links.previous.tolist() == [3, 0, 4, 4]
+    assert (links.before.tolist(), links.offsets.tolist(), links.new_steps) == ([0, 1, 2], [3, 4, 4], 3)
+
+
+def test_rows_of_several_rounds_are_linked_within_the_batch_and_to_earlier_rows() -> None:
+    ends = LaneEnds()
+    link(ends, batch([1, 0], first="xx"), 0)
+    links = link(ends, batch([1, 0, 3, 1, 0, 3], first="  x"), 2)
+    assert links.previous.tolist() == [2, 2, 0, 3, 3, 3]
+    assert links.next.tolist() == [3, 3, 3, 0, 0, 0]
+    assert sorted(zip(links.before.tolist(), links.offsets.tolist(), strict=True)) == [(0, 2), (1, 2)]
+    assert links.new_steps == 5
+
+
+def test_an_episode_follows_the_final_row_of_the_episode_before_and_a_final_row_is_no_step() -> None:
+    links = link(LaneEnds(), batch([4, 4, 4, 4, 4], first="x  x", final="  x"), 0)
+    assert links.previous.tolist() == [0, 1, 1, 1, 1]
+    assert links.new_steps == 3
+
+
+@pytest.mark.parametrize("lanes", [[0], [0, 1]])
+def test_where_an_episode_was_lost_the_next_one_follows_nothing(lanes: list[int]) -> None:
+    ends, marks = LaneEnds(), "x" * len(lanes)
+    link(ends, batch(lanes, first=marks), 0)
+    assert link(ends, batch(lanes, first=marks), 10).previous.tolist() == [0] * len(lanes)
+    assert link(ends, batch(lanes, final=marks), 20).previous.tolist() == [10] * len(lanes)
+    assert link(ends, batch(lanes), 30).previous.tolist() == [0] * len(lanes), "rows after a final row, in no episode"
+    assert link(ends, batch(lanes), 40).previous.tolist() == [10] * len(lanes)
+
+
+def test_rows_that_no_longer_count_are_not_linked_to() -> None:
+    ends = LaneEnds()
+    link(ends, batch([0, 1], first="xx"), 100)
+    assert link(ends, batch([0, 1]), 110, oldest=101).previous.tolist() == [0, 10]
+
+
+def test_the_highest_lane_has_room_and_the_lanes_below_it_have_no_rows() -> None:
+    ends = LaneEnds()
+    link(ends, batch([65_535], first="x"), 0)
+    assert len(ends) == 65_536
+    assert link(ends, batch([3, 65_535]), 1).previous.tolist() == [0, 2]
+
+
+def test_links_that_are_known_are_those_that_are_computed() -> None:
+    ends = LaneEnds()
+    for start, size in ((0, 20), (20, 1), (21, 3), (24, 40)):
+        items = linked_rows(start, size)
+        computed = link(ends, items, start, oldest=min(start, 18))
+        known = BatchLinks.of(computed.previous, items["first"], start, oldest=min(start, 18))
+        assert known.previous.tolist() == computed.previous.tolist()
+        assert known.next.tolist() == computed.next.tolist()
+        assert dict(zip(known.before.tolist(), known.offsets.tolist(), strict=True)) == dict(
+            zip(computed.before.tolist(), computed.offsets.tolist(), strict=True)
+        )
+        assert known.new_steps == computed.new_steps
+    cut = BatchLinks.of(np.array([3, 3, 3, 3], np.uint32), np.zeros(4, np.bool_), start=100, oldest=98)
+    assert (cut.previous.tolist(), cut.before.tolist(), cut.new_steps) == ([0, 3, 3, 3], [98, 99], 3)
+
+
+N_SLOTS = 50
+
+
+def rings(directory: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Links, Array]:
+    """Rings that hold the rows 70 to 119 of ``linked_rows``, in chunks of 7 rows, and ``next`` as it is to be."""
+    monkeypatch.setattr("learner.replay.links.CHUNK", 7)
+    final = np.empty(N_SLOTS, np.bool_)
+    links = Links(partial(map_file, create=True), directory, {"final": final}, N_SLOTS)
+    index = np.arange(70, 120)
+    final[index % N_SLOTS] = linked_rows(70, N_SLOTS)["final"]
+    links.previous[:] = LANES
+    expected = np.where(index + LANES < 120, LANES, 0)
+    return links, expected[np.argsort(index % N_SLOTS)]
+
+
+def test_next_is_computed_from_previous_whatever_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    links, expected = rings(tmp_path, monkeypatch)
+    links.next[:] = 9
+    links.rebuild(70, 120)
+    assert links.next.tolist() == expected.tolist()
+    assert links.find_open(70, 120).tolist() == [117, 118, 119]
+    assert links.find_open(120, 120).tolist() == []
+    assert links.count_steps(70, 120) == (~linked_rows(70, 47)["final"]).sum()
+    assert links.count_steps(99, 102) == (~linked_rows(99, 3)["final"]).sum()
+
+
+def test_links_to_rows_that_do_not_count_are_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    links, _ = rings(tmp_path, monkeypatch)
+    links.rebuild(70, 120)
+    links.cut(70, 111)
+    assert links.find_open(70, 111).tolist() == [108, 109, 110]
+    assert links.next[np.arange(70, 108) % N_SLOTS].tolist() == [LANES] * 38
+
+
+def test_a_batch_that_counts_is_connected_twice_as_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    links, expected = rings(tmp_path, monkeypatch)
+    links.rebuild(70, 110)
+    for _ in range(2):
+        links.connect_batch(110, 120)
+        assert links.next.tolist() == expected.tolist()
+
+
+def test_a_process_that_only_reads_has_links_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    links, expected = rings(tmp_path, monkeypatch)
+    in_file = links.next
+    links.use_private_next()
+    links.rebuild(70, 120)
+    assert links.next.tolist() == expected.tolist()
+    assert not in_file.any()
