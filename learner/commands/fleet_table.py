@@ -166,7 +166,7 @@ class FleetTable:
     def table(self, choice: Choice) -> Group:
         """The run and the actors on a page as a table for a terminal."""
         table = Table("id", "name", "host", "state", pad_edge=False, box=None)
-        for heading in ("lag", "items/s", "items", "seen", "return", "reconnects"):
+        for heading in ("lag", "steps/s", "steps", "seen", "return", "reconnects"):
             table.add_column(heading, justify="right")
         rates = self.items_per_second()
         actors = self.page(choice)
@@ -198,7 +198,7 @@ class FleetTable:
         return Text(
             f"{now.name} ({now.run_id}): opt step {now.opt_steps:,}, {self._rate('opt_steps'):.0f}/s · "
             f"actors: {self._states(choice)} · "
-            f"{self._rate('inserted'):.0f} items/s, return {format_return(now.return_mean)} · "
+            f"{self._rate('inserted'):.0f} steps/s, return {format_return(now.return_mean)} · "
             f"replay {now.replay_items:,} of {now.replay_capacity:,}, "
             f"ratio {now.sampled / max(now.inserted, 1):.1f}{wanted}\n"
         )

@@ -24,7 +24,7 @@ EXAMPLES = """\
   offline-train --config configs/pendulum_offline.yaml --dataset runs/pendulum-…       the replay of an earlier run
   offline-train --config FILE --dataset minari:mujoco/hopper/expert-v0                 after minari download
   offline-train --config FILE --dataset data/my-dataset-v0                             a directory in Minari's format
-  offline-train --resume runs/pendulum-20250101-120000-1a2b                            go on; its items are there
+  offline-train --resume runs/pendulum-20250101-120000-1a2b                            go on; its rows are there
 """
 
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 SHOWN_RECORDS: Final = 10
 EXAMPLES = """\
   replay-inspect runs/cartpole-20261121-085026-3f2a              of a finished run or of one that is going on
-  replay-inspect runs/cartpole-20261121-085026-3f2a --items 10   the ten newest items
+  replay-inspect runs/cartpole-20261121-085026-3f2a --rows 10    the ten newest rows
   replay-inspect runs/cartpole-20261121-085026-3f2a --json       for a script
   replay-inspect runs/cartpole-20261121-085026-3f2a --export backup    a copy that --resume goes on from, also meanwhile
 """
@@ -36,7 +36,7 @@ def parser() -> Parser:
     """The command's options."""
     made = Parser("replay-inspect", __doc__ or "", EXAMPLES, level="WARNING")
     made.add_argument("run", type=Path, metavar="RUN", help="the run's directory")
-    made.add_argument("--items", type=at_least(0), default=3, metavar="N", help="newest items to show (default: 3)")
+    made.add_argument("--rows", type=at_least(0), default=3, metavar="N", help="newest rows to show (default: 3)")
     made.add_argument("--json", action="store_true", help="print one JSON object")
     made.add_argument(
         "--export",
@@ -57,9 +57,9 @@ def _inspect(arguments: argparse.Namespace) -> None:
         return
     inspection = Inspection(arguments.run)
     if arguments.json:
-        sys.stdout.write(json.dumps(_values(inspection, arguments.items)) + "\n")
+        sys.stdout.write(json.dumps(_values(inspection, arguments.rows)) + "\n")
     else:
-        _print(Console(), inspection, arguments.items)
+        _print(Console(), inspection, arguments.rows)
 
 
 def _export(run: Path, to: Path) -> None:
@@ -67,16 +67,16 @@ def _export(run: Path, to: Path) -> None:
 
     copied = back_up(run, to)
     sys.stdout.write(
-        f"{to}: a copy of {run} at opt step {copied.opt_steps}, with {copied.items} items; go on with it by --resume\n"
+        f"{to}: a copy of {run} at opt step {copied.opt_steps}, with {copied.rows} rows; go on with it by --resume\n"
     )
 
 
-def _values(inspection: Inspection, n_items: int) -> dict[str, Any]:
+def _values(inspection: Inspection, n_rows: int) -> dict[str, Any]:
     return {
         **inspection.summary(),
         "schema": inspection.memory.schema.to_json(),
         "actors": inspection.actors(),
-        "newest": inspection.newest(n_items),
+        "newest": inspection.newest(n_rows),
         "quarantine": inspection.quarantine(),
         "histograms": {
             name: {**asdict(histogram), "edges": histogram.edges()}
@@ -86,29 +86,28 @@ def _values(inspection: Inspection, n_items: int) -> dict[str, Any]:
 
 
 def _headline(summary: Mapping[str, Any]) -> str:
-    frames, oldest = summary["frames"], summary["oldest_seconds"]
+    oldest = summary["oldest_seconds"]
     parts = [
-        f"{summary['items']:,} of {summary['capacity']:,} items ({summary['fill']:.0%})",
-        f"{summary['stored']:,} ever stored",
-        f"{summary['item_bytes']} bytes each",
+        f"{summary['rows']:,} of {summary['capacity']:,} rows ({summary['fill']:.0%})",
+        f"{summary['drawable']:,} steps to draw",
+        f"{summary['rows_stored']:,} rows and {summary['steps_stored']:,} steps ever stored",
+        f"{summary['row_bytes']} bytes a row",
         f"{summary['allocated_bytes'] / 1e6:,.1f} MB allocated",
     ]
-    if frames is not None:
-        parts.append(f"{frames['stored']:,} frames ever stored, {frames['capacity']:,} kept")
     if oldest is not None:
         parts.append(f"the oldest came {oldest:,.1f} s before an actor was last heard")
     return "; ".join(parts)
 
 
-def _print(console: Console, inspection: Inspection, n_items: int) -> None:
+def _print(console: Console, inspection: Inspection, n_rows: int) -> None:
     console.print(_headline(inspection.summary()), highlight=False)
-    console.print(_table("columns", ("name", "dtype", "shape", "frames"), inspection.memory.schema.to_json()))
+    console.print(_table("columns", ("name", "dtype", "shape"), inspection.memory.schema.to_json()))
     actors = inspection.actors()
     if actors:
         console.print(_table("actors", (*actors[0],), actors))
-    newest = inspection.newest(n_items)
+    newest = inspection.newest(n_rows)
     if newest:
-        console.print(_side_by_side("newest items", newest))
+        console.print(_side_by_side("newest rows", newest))
     _print_quarantine(console, inspection.quarantine())
     for name, histogram in inspection.histograms().items():
         console.print(_bars(name, histogram))
@@ -117,9 +116,9 @@ def _print(console: Console, inspection: Inspection, n_items: int) -> None:
 def _print_quarantine(console: Console, records: list[dict[str, Any]]) -> None:
     """The newest records, as many as a screen has room for."""
     if records:
-        title = f"quarantine: {len(records)} batches refused or items suspected, newest first; all with --json"
+        title = f"quarantine: {len(records)} batches refused or rows suspected, newest first; all with --json"
         shown = [_without_markup({**record, "time": _clock_time(record["time"])}) for record in records[:SHOWN_RECORDS]]
-        console.print(_table(title, ("time", "actor_id", "host", "seq", "item", "reason", "message"), shown))
+        console.print(_table(title, ("time", "actor_id", "host", "seq", "index", "reason", "message"), shown))
 
 
 def _without_markup(record: dict[str, Any]) -> dict[str, Any]:
@@ -138,11 +137,11 @@ def _table(title: str, headings: tuple[str, ...], rows: Iterable[dict[str, Any]]
     return table
 
 
-def _side_by_side(title: str, items: list[dict[str, Any]]) -> Table:
-    """An item in each column."""
+def _side_by_side(title: str, rows: list[dict[str, Any]]) -> Table:
+    """A row of the replay in each column."""
     table = Table(title=title, title_justify="left", box=None, pad_edge=False, show_header=False)
-    for name in items[0]:
-        table.add_row(name, *(_cell(item[name]) for item in items))
+    for name in rows[0]:
+        table.add_row(name, *(_cell(row[name]) for row in rows))
     return table
 
 
@@ -155,7 +154,7 @@ def _cell(value: Any) -> str:
 
 
 def _bars(name: str, histogram: ValueHistogram) -> Table:
-    title = f"{name}: mean {histogram.mean:.4g}, {histogram.low:.4g} to {histogram.high:.4g}, {histogram.n:,} items"
+    title = f"{name}: mean {histogram.mean:.4g}, {histogram.low:.4g} to {histogram.high:.4g}, {histogram.n:,} rows"
     table = Table.grid("", "", "", padding=(0, 1))
     table.title, table.title_justify = title, "left"
     highest = max(histogram.counts)

@@ -11,7 +11,7 @@ from common.wire.trust import add_learner_options, read_trust
 from learner.replay.ratio import format_ratio
 
 EXAMPLES = """\
-  learner-server ratio --learner 127.0.0.1:50051 4           each item is drawn four times on average, from now on
+  learner-server ratio --learner 127.0.0.1:50051 4           each step is drawn four times on average, from now on
   learner-server ratio --learner 127.0.0.1:50051 null        both sides run free
   learner-server ratio --learner gpu-host:50051 --ca ca.pem --token-file admin.token 4
 
@@ -24,7 +24,7 @@ def parser() -> Parser:
     """The command's options."""
     made = Parser("learner-server ratio", __doc__, EXAMPLES, level="WARNING")
     add_learner_options(made, "the admin")
-    made.add_argument("ratio", type=_parse_ratio, metavar="RATIO", help="items drawn per item inserted; null for none")
+    made.add_argument("ratio", type=_parse_ratio, metavar="RATIO", help="steps drawn per step inserted; null for none")
     return made
 
 

@@ -192,7 +192,7 @@ def tell_result(config: RunConfig, result: Result, statistics: str) -> None:
     policies = "best/, final/" if (result.run_dir / "best").exists() else "final/"
     sys.stdout.write(
         f"\n{config.name}: {result.outcome.value}; {best} after {result.opt_steps} opt steps and "
-        f"{result.samples_total} items\n\n{statistics}\n"
+        f"{result.samples_total} steps\n\n{statistics}\n"
         f"run directory: {result.run_dir} ({policies}, config.yaml, metrics.csv, learning_curve.png)\n"
     )
     target = config.trainer.target_score

@@ -1,0 +1,168 @@
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import gymnasium
+import numpy as np
+import torch
+
+from common.config.run_config import EvaluatorConfig
+from common.data import Array, Model, Record
+from common.evaluation import DefaultEvaluator, RestingEnv, build_evaluator
+from common.interfaces import Agent, Evaluation, ReplayBuffer
+from common.plugins.part_config import EnvConfig
+from tests.frame_parts import developed, filmed_counting_env
+
+
+class SeedEnv(gymnasium.Env[Array, Any]):
+    """Pays the seed of the reset once a step, for three steps; ends in turn by termination and truncation."""
+
+    observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (1,), np.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def __init__(self) -> None:
+        self.seeds: list[int | None] = []
+        self.steps = 0
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Array, dict[str, Any]]:
+        self.seeds.append(seed)
+        self.steps = 0
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action: int) -> tuple[Array, float, bool, bool, dict[str, Any]]:
+        self.steps += 1
+        seed = self.seeds[-1] or 0
+        done = self.steps == 3
+        return np.zeros(1, np.float32), float(seed), done and seed % 2 == 0, done and seed % 2 == 1, {}
+
+
+class Idle(Agent):
+    def sample(self, obs: Array) -> Array:
+        return np.zeros(len(obs), np.int64)
+
+    def opt(self, buffer: ReplayBuffer) -> Record | None:
+        return None
+
+    def model_info(self) -> Mapping[str, torch.Tensor]:
+        return {}
+
+    def sync_model(self, model: Model) -> None: ...
+
+    def save_params(self) -> Mapping[str, torch.Tensor]:
+        return {}
+
+    def load_params(self, params: Mapping[str, torch.Tensor]) -> None: ...
+
+
+def test_invariant_10_episode_i_starts_from_seed_plus_i_every_time() -> None:
+    env = SeedEnv()
+    evaluator = DefaultEvaluator(env, EvaluatorConfig(episodes=4, seed=10))
+    first, second = evaluator.evaluate(Idle()), evaluator.evaluate(Idle())
+    assert env.seeds == [10, 11, 12, 13] * 2
+    assert first == second
+
+
+def test_an_episode_that_does_not_end_is_cut_off() -> None:
+    evaluation = DefaultEvaluator(SeedEnv(), EvaluatorConfig(episodes=1, seed=5, max_steps=2)).evaluate(Idle())
+    assert evaluation.score == 10.0
+
+
+def test_the_score_is_the_mean_undiscounted_return() -> None:
+    evaluation = DefaultEvaluator(SeedEnv(), EvaluatorConfig(episodes=3, seed=1)).evaluate(Idle())
+    assert evaluation.score == 6.0
+    assert evaluation.record == {
+        "eval_reward": 6.0,
+        "eval_reward_std": float(np.std([3.0, 6.0, 9.0])),
+        "eval_reward_min": 3.0,
+        "eval_reward_max": 9.0,
+    }
+
+
+class Longest:
+    """A user's evaluator: scores by the longest of so many episodes."""
+
+    def __init__(self, env: SeedEnv, config: EvaluatorConfig, bonus: float) -> None:
+        self._inner, self._bonus = DefaultEvaluator(env, config), bonus
+
+    def evaluate(self, agent: Agent) -> Evaluation:
+        evaluation = self._inner.evaluate(agent)
+        return Evaluation(float(evaluation.record["eval_reward_max"]) + self._bonus, evaluation.record)
+
+
+def test_an_own_evaluator_is_named_in_the_configuration() -> None:
+    config = EvaluatorConfig(target=f"{__name__}:Longest", params={"bonus": 0.5}, episodes=3, seed=1)
+    assert build_evaluator(SeedEnv(), config).evaluate(Idle()).score == 9.5
+
+
+class Noting(Idle):
+    """Notes how many lanes it acts in, and where episodes begin."""
+
+    def __init__(self) -> None:
+        self.begun: list[list[bool]] = []
+        self.lanes: list[int] = []
+
+    def begin(self, lanes: Array) -> None:
+        self.begun.append(lanes.tolist())
+
+    def sample(self, obs: Array) -> Array:
+        self.lanes.append(len(obs))
+        return super().sample(obs)
+
+
+def test_episodes_are_played_at_the_same_time_in_environments_of_their_own() -> None:
+    made: list[SeedEnv] = []
+
+    def make() -> SeedEnv:
+        made.append(SeedEnv())
+        return made[-1]
+
+    env, agent, config = SeedEnv(), Noting(), EvaluatorConfig(episodes=5, max_envs=3, seed=10)
+    evaluation = DefaultEvaluator(env, config, make_env=make).evaluate(agent)
+    alone = DefaultEvaluator(SeedEnv(), config).evaluate(Idle())
+    assert evaluation == alone
+    assert [env.seeds, *(each.seeds for each in made)] == [[10, 13], [11, 14], [12, 15]]
+    assert set(agent.lanes) == {3}
+
+
+def test_the_agent_hears_where_episodes_begin() -> None:
+    agent = Noting()
+    DefaultEvaluator(SeedEnv(), EvaluatorConfig(episodes=2)).evaluate(agent)
+    assert agent.begun == [[True], [True]]
+
+
+def test_an_environment_rests_after_its_episode_until_the_next_seed() -> None:
+    env = SeedEnv()
+    resting = RestingEnv(env)
+    resting.reset(seed=4)
+    assert [resting.step(0)[1] for _ in range(5)] == [4.0, 4.0, 4.0, 0.0, 0.0]
+    resting.reset()
+    assert (env.seeds, resting.step(0)[1]) == ([4], 0.0)
+    resting.reset(seed=5)
+    assert resting.step(0)[1] == 5.0
+
+
+class Watching(Idle):
+    """Looks at stacks of the last four pictures."""
+
+    def __init__(self) -> None:
+        self.seen: list[list[float]] = []
+
+    def sample(self, obs: Array) -> Array:
+        steps = developed(obs)[0, :, 1]
+        self.seen.append(steps.tolist())
+        return ((developed(obs)[:, -1, 1] + developed(obs)[:, -1, 2]) % 3).astype(np.int64)
+
+
+def test_an_agent_of_stacked_frames_sees_stacks_that_begin_with_each_episode() -> None:
+    config = EnvConfig(target="tests.frame_parts:filmed_counting_env", frame_stack=4)
+    agent = Watching()
+    DefaultEvaluator(filmed_counting_env(), EvaluatorConfig(episodes=2), config).evaluate(agent)
+    assert agent.seen[:5] == [[1, 1, 1, 1], [1, 1, 1, 2], [1, 1, 2, 3], [1, 2, 3, 4], [2, 3, 4, 5]]
+    assert agent.seen[6] == [1, 1, 1, 1]
+
+
+def test_a_vector_environment_plays_an_episode_in_each_of_its_lanes() -> None:
+    vector = gymnasium.vector.SyncVectorEnv([SeedEnv for _ in range(2)])
+    config = EvaluatorConfig(episodes=3, seed=1)
+    assert DefaultEvaluator(vector, config).evaluate(Idle()).score == 6.0
