@@ -6,7 +6,7 @@ import numpy as np
 
 from common.data import Array, Leaves
 from common.interfaces import EnvSpec
-from common.leaves import empty_leaves, pick_lanes
+from common.leaves import copy_leaves, empty_leaves, pick_lanes
 from common.spaces import LEAF_SPACES
 
 
@@ -16,13 +16,13 @@ class Stacker:
     Args:
         spec: of one lane, with single frames.
         n: lanes.
-        k: frames in one stack, at least 2.
+        k: frames in one stack; with 1, observations stay as they are.
     """
 
     def __init__(self, spec: EnvSpec, n: int, k: int) -> None:
         frames = empty_leaves(spec.observation_space, n)
         self._is_leaf = isinstance(spec.observation_space, LEAF_SPACES)
-        self._windows = {path: _Window(leaf, k) for path, leaf in _by_path(frames).items()}
+        self._windows = {path: _Window(leaf, k) for path, leaf in _by_path(frames).items()} if k > 1 else {}
 
     def add(self, obs: Leaves, begins: Array | None) -> Leaves:
         """The stacks that end with these observations, ``[n, k, *shape]``, valid until the next call.
@@ -31,6 +31,8 @@ class Stacker:
             obs: the newest frames, ``[n, *shape]``.
             begins: the lanes whose episodes begin with them, ``[n]`` bool; None: none.
         """
+        if not self._windows:
+            return obs
         found = _by_path(obs)
         return self._leaves({path: window.add(found[path], begins) for path, window in self._windows.items()})
 
@@ -41,6 +43,8 @@ class Stacker:
             obs: the next frames of m lanes, ``[m, *shape]``.
             lanes: their lanes, ``[m]``; None: all.
         """
+        if not self._windows:
+            return copy_leaves(obs)
         found = _by_path(obs)
         return self._leaves({path: window.peek(found[path], lanes) for path, window in self._windows.items()})
 

@@ -12,7 +12,7 @@ from common.testing.agent_checks import check_agent
 from common.testing.env_checks import check_env
 from common.testing.learning_checks import check_evaluator, check_recorder, check_replay_buffer
 from common.testing.play import ItemMemory, Policy, items_of, play
-from common.testing.processor_checks import check_step_processor
+from common.testing.processor_checks import check_row_map, check_step_processor
 
 __all__ = [
     "ItemMemory",
@@ -22,6 +22,7 @@ __all__ = [
     "check_evaluator",
     "check_recorder",
     "check_replay_buffer",
+    "check_row_map",
     "check_step_processor",
     "items_of",
     "play",

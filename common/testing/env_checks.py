@@ -3,40 +3,45 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import Any
 
 import gymnasium
 import numpy as np
 
-from common.envs import Env, box_observations, column_of
+from common.data import Array, Leaves
+from common.envs import Env, spec_of
+from common.spaces import flatten, leaves_of, to_columns
 from common.testing.play import Policy, explaining, play
+from common.testing.vector_checks import check_space, check_vector_env
+from common.vector_lanes import is_vector
 
 
-def check_env(env: Env, *, steps: int = 300, policy: Policy | None = None) -> None:
+def check_env(env: Any, *, steps: int = 300, policy: Policy | None = None) -> None:
     """See that an environment is one that can be acted in, evaluated on, and sent over the wire.
 
     Args:
-        env: not vectorised; it is reset and stepped.
+        env: a ``gymnasium.Env`` or a vector environment; it is reset and stepped.
         steps: how far it is played.
-        policy: how to act where random actions are not allowed.
+        policy: how to act where random actions are not allowed; only for a ``gymnasium.Env``.
 
     Raises:
         AssertionError: naming what does not fit and what to do.
     """
-    assert isinstance(env, gymnasium.Env), f"expected a gymnasium.Env, found {type(env).__name__}: derive from it"
+    if is_vector(env):
+        check_vector_env(env, steps)
+        return
+    assert isinstance(env, gymnasium.Env), (
+        f"expected a gymnasium.Env or VectorEnv, found {type(env).__name__}: derive from one of them"
+    )
     for name in ("observation_space", "action_space"):
-        space = getattr(env, name, None)
-        assert isinstance(space, gymnasium.Space), f"{name} is {space!r}: set it to a gymnasium.Space in __init__"
-    env = box_observations(env)
-    for name, space in (("observation_space", env.observation_space), ("action_space", env.action_space)):
-        with explaining(f"{name} must have one dtype and one shape: flatten it, for example with gymnasium.wrappers"):
-            column_of(name, space)
+        check_space(name, getattr(env, name, None))
     _check_reset(env)
     _check_step(env, policy)
     episodes = play(env, steps, policy=policy)
     for step in (step for episode in episodes for step in episode):
-        _check_observation(env, step.next_obs, "step()")
-        assert math.isfinite(step.reward), f"step() gave a reward of {step.reward}: items must be finite"
+        assert math.isfinite(step.reward), f"step() gave a reward of {step.reward}: rows must be finite"
+        check_leaves(step.next_obs, spec_of(env).observation_space, "step()")
     _check_seeding(env, steps, policy)
 
 
@@ -65,26 +70,51 @@ def _check_step(env: Env, policy: Policy | None) -> None:
 
 
 def _check_observation(env: Env, obs: Any, where: str) -> None:
-    space, found = env.observation_space, np.asarray(obs)
+    """See that an observation as the environment gives it is of its space, leaf by leaf."""
+    with explaining(f"{where} gave an observation with other parts than the observation space: {obs!r}"):
+        parts = dict(_parts_of(env.observation_space, obs, ""))
+    for path, (space, part) in parts.items():
+        _check_leaf(space, np.asarray(part), f"{where} gave", f"an observation{f' {path}' if path else ''}")
+
+
+def _parts_of(space: Any, value: Any, path: str) -> Iterator[tuple[str, tuple[Any, Any]]]:
+    if isinstance(space, gymnasium.spaces.Dict):
+        assert set(value) == set(space.spaces), f"expected the keys {sorted(space.spaces)}, found {sorted(value)}"
+        for key, part in space.spaces.items():
+            yield from _parts_of(part, value[key], f"{path}/{key}" if path else key)
+    elif isinstance(space, gymnasium.spaces.Tuple):
+        assert len(value) == len(space.spaces), f"expected {len(space.spaces)} parts, found {len(value)}"
+        for index, part in enumerate(space.spaces):
+            yield from _parts_of(part, value[index], f"{path}/{index}" if path else str(index))
+    else:
+        yield path, (space, value)
+
+
+def _check_leaf(space: Any, found: Array, where: str, what: str) -> None:
     assert found.dtype == space.dtype, (
-        f"{where} gave observations of {found.dtype}, the observation space wants {space.dtype}: "
-        f"return np.array(…, np.{space.dtype})"
+        f"{where} {what} of {found.dtype}, its space wants {space.dtype}: return np.array(…, np.{space.dtype})"
     )
     assert found.shape == space.shape, (
-        f"{where} gave an observation of shape {list(found.shape)}, the observation space wants "
-        f"{list(space.shape or ())}"
+        f"{where} {what} of shape {list(found.shape)}, its space wants {list(space.shape or ())}"
     )
     finite = found.dtype.kind != "f" or np.isfinite(found).all()
-    assert finite, f"{where} gave an observation that is not finite: {found}"
+    assert finite, f"{where} {what} that is not finite: {found}"
     assert space.contains(found[()] if space.shape == () else found), (
-        f"{where} gave an observation outside the observation space: {found} is not in {space}; widen the space or clip"
+        f"{where} {what} outside its space: {found} is not in {space}; widen the space or clip"
     )
+
+
+def check_leaves(leaves: Leaves, space: Any, where: str) -> None:
+    """See that recorded leaves are elements of a space."""
+    for path, leaf in leaves_of(space).items():
+        found = np.asarray(leaves[path] if isinstance(leaves, dict) else leaves)
+        _check_leaf(leaf, found, f"{where} gave", f"an observation{f' {path}' if path else ''}")
 
 
 def _check_seeding(env: Env, steps: int, policy: Policy | None) -> None:
     first, second = env.reset(seed=11)[0], env.reset(seed=11)[0]
     advice = "is the seed passed to super().reset(seed=seed) and self.np_random used, and nothing else kept?"
-    assert np.array_equal(first, second), f"reset(seed=…) twice gave different observations: {advice}"
+    assert _same(env, first, second), f"reset(seed=…) twice gave different observations: {advice}"
     lives = [play(env, steps, seed=11, policy=policy) for _ in range(2)]
     for number, (one, other) in enumerate(zip(*([step for e in life for step in e] for life in lives), strict=True)):
         assert _same_outcome(one, other), (
@@ -94,4 +124,11 @@ def _check_seeding(env: Env, steps: int, policy: Policy | None) -> None:
 
 def _same_outcome(one: Any, other: Any) -> bool:
     ends = [(step.reward, step.terminated, step.truncated) for step in (one, other)]
-    return ends[0] == ends[1] and np.array_equal(one.next_obs, other.next_obs)
+    leaves = [to_columns("obs", step.next_obs) for step in (one, other)]
+    return ends[0] == ends[1] and all(np.array_equal(leaves[0][name], leaves[1][name]) for name in leaves[0])
+
+
+def _same(env: Env, one: Any, other: Any) -> bool:
+    space = env.observation_space
+    pairs = [to_columns("obs", flatten(space, obs)) for obs in (one, other)]
+    return all(np.array_equal(pairs[0][name], pairs[1][name]) for name in pairs[0])

@@ -7,14 +7,17 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, SupportsFloat
 
+import gymnasium
 import numpy as np
 
-from common.data import Array, Items
-from common.envs import Env
+from common import spaces
+from common.data import Array, Items, Leaves
+from common.envs import Env, spec_of
 from common.interfaces import ReplayBuffer, Step, StepProcessor
+from common.leaves import copy_leaves
 
-Policy = Callable[[Array], Any]
-"""An action for one observation ``[*shape]``."""
+Policy = Callable[[Any], Any]
+"""An action for one observation: an array ``[*shape]``, or for a structured space one array for each leaf, by path."""
 
 
 class ItemMemory(ReplayBuffer):
@@ -54,26 +57,33 @@ class ItemMemory(ReplayBuffer):
 def play(env: Env, steps: int, *, seed: int = 0, policy: Policy | None = None) -> list[list[Step]]:
     """Play for ``steps`` steps, as an actor does, and return the steps of each episode; the last may be unfinished.
 
+    Observations and actions are those that would be recorded: leaves by path, float64 as float32.
+
     Args:
         env: reset with the seed first and without one later.
         steps: at least 1.
         seed: of the environment, and of the random actions taken without a policy.
         policy: how to act; without one actions are drawn from the action space.
     """
-    space = env.action_space
-    space.seed(seed)
+    spec = spec_of(env)
+    env.action_space.seed(seed)
     episodes: list[list[Step]] = [[]]
-    obs: Array = np.array(env.reset(seed=seed)[0])
+    obs = _record(spec.observation_space, env.reset(seed=seed)[0])
     for _ in range(steps):
         if episodes[-1] and (episodes[-1][-1].terminated or episodes[-1][-1].truncated):
             episodes.append([])
-            obs = np.array(env.reset()[0])
-        action = np.asarray(policy(obs) if policy else space.sample(), space.dtype)[()]
-        found, reward, terminated, truncated, _ = env.step(action)
-        next_obs = np.array(found)
+            obs = _record(spec.observation_space, env.reset()[0])
+        action = policy(obs) if policy else _record(spec.action_space, env.action_space.sample())
+        found, reward, terminated, truncated, _ = env.step(spaces.unflatten(spec.action_space, action))
+        next_obs = _record(spec.observation_space, found)
         episodes[-1].append(Step(obs, action, float(reward), next_obs, bool(terminated), bool(truncated)))
         obs = next_obs
     return episodes
+
+
+def _record(space: gymnasium.Space[Any], value: Any) -> Leaves:
+    """A copy of the leaves of an element: the environment may write its next observation into the same array."""
+    return copy_leaves(spaces.flatten(space, value))
 
 
 def items_of(processor: StepProcessor, episodes: Sequence[Sequence[Step]]) -> Items:

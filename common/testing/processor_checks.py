@@ -1,4 +1,4 @@
-"""The conformance of a step processor."""
+"""The conformance of a step processor, and of a map of rows."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ from dataclasses import replace
 import numpy as np
 
 from common.data import Items, Schema
-from common.envs import Env, box_observations, spec_of
+from common.envs import Env, spec_of
 from common.errors import SchemaMismatchError
-from common.interfaces import Step, StepProcessor
+from common.interfaces import RowMap, Step, StepProcessor
+from common.parts import row_schema
+from common.testing.memory import rows_of
 from common.testing.play import Policy, explaining, items_of, play
 
 LENGTHS = (1, 2, 3, 5, 8, 13)
@@ -29,7 +31,6 @@ def check_step_processor(processor: StepProcessor, env: Env, *, steps: int = 300
     Raises:
         AssertionError: naming what does not fit and what to do.
     """
-    env = box_observations(env)
     spec, fresh = spec_of(env), copy.deepcopy(processor)
     with explaining("schema() failed: it must return a common.data.Schema for any spec the processor can work with"):
         schema = processor.schema(spec)
@@ -48,22 +49,60 @@ def check_step_processor(processor: StepProcessor, env: Env, *, steps: int = 300
     _check_episodes(processor, fresh, _cut([step for episode in episodes for step in episode]))
 
 
-def _count(schema: Schema, items: Items) -> int:
+def check_row_map(row_map: RowMap, env: Env, *, steps: int = 300, policy: Policy | None = None) -> None:
+    """See that a map gives as many rows as it is given, that they fit its schema, and that it remembers nothing.
+
+    Args:
+        row_map: newly made.
+        env: the environment that the rows are taken from.
+        steps: how far it is played.
+        policy: how to act where random actions are not allowed.
+
+    Raises:
+        AssertionError: naming what does not fit and what to do.
+    """
+    assert isinstance(row_map, RowMap), f"expected a common.interfaces.RowMap, found {type(row_map).__name__}"
+    given = row_schema(spec_of(env))
+    with explaining("schema() failed: return the schema it is given, or schema.plus(column)"):
+        schema = row_map.schema(given)
+    assert isinstance(schema, Schema), f"schema() gave {type(schema).__name__}: return a common.data.Schema"
+    assert schema.is_rows, "schema() must keep the columns that every row ends with"
+    rows = rows_of(given, play(env, steps, policy=policy))
+    count = len(rows["first"])
+    mapped = row_map.map({name: column.copy() for name, column in rows.items()})
+    found = _count(schema, mapped, "map()")
+    assert found == count, f"map() of {count} rows gave {found}: give as many, in the same order"
+    for name in ("first", "final", "lane", "version"):
+        assert np.array_equal(mapped[name], rows[name]), f"map() changed '{name}': leave it as it is"
+    frozen = {name: column.copy() for name, column in rows.items()}
+    for column in frozen.values():
+        column.flags.writeable = False
+    with explaining("map() writes into the arrays it is given: make new ones"):
+        again = row_map.map(frozen)
+    halves = [row_map.map({name: c[part] for name, c in rows.items()}) for part in (slice(7), slice(7, None))]
+    for name, column in mapped.items():
+        joined = np.concatenate([half[name] for half in halves])
+        assert all(np.array_equal(column, other) for other in (again[name], joined)), (
+            f"map() gave another '{name}' for the same rows: it must remember nothing, and no row may depend on others"
+        )
+
+
+def _count(schema: Schema, items: Items, where: str = "process()") -> int:
     """Count the items, after seeing that they fit the schema and are finite."""
-    assert isinstance(items, dict), f"process() gave {type(items).__name__}: return a dict of columns, or None"
+    assert isinstance(items, dict), f"{where} gave {type(items).__name__}: return a dict of columns, or None"
     names = {column.name for column in schema.columns}
     more, less = sorted(items.keys() - names), sorted(names - items.keys())
-    assert not more, f"process() gave columns that schema() does not name: {', '.join(more)}"
-    assert not less, f"process() lacks columns that schema() names: {', '.join(less)}"
+    assert not more, f"{where} gave columns that schema() does not name: {', '.join(more)}"
+    assert not less, f"{where} lacks columns that schema() names: {', '.join(less)}"
     try:
         count = schema.count(items)
     except SchemaMismatchError as error:
         raise AssertionError(
-            f"process() gave items that do not fit schema(): {error}; every column is [n, *shape] with the same n"
+            f"{where} gave items that do not fit schema(): {error}; every column is [n, *shape] with the same n"
         ) from error
     for name, column in items.items():
         finite = column.dtype.kind != "f" or np.isfinite(column).all()
-        assert finite, f"process() gave '{name}' values that are not finite: the learner refuses them"
+        assert finite, f"{where} gave '{name}' values that are not finite: the learner refuses them"
     return count
 
 
