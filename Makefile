@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 PROTO := common/wire/pb/crossborder.proto
 
 .PHONY: demo test test-fast chaos check generated lint proto proto-check proto-release proto-buf dashboards dashboards-check dashboards-types pages \
-	docs node-actor manifests manifests-check kustomize lock audit images compose-test bench clean
+	docs node-actor manifests manifests-check kustomize lock audit images compose-test bench bench-rows clean
 
 # torch goes first, by itself: a later open requirement could fetch a CUDA build of several GB.
 $(READY): pyproject.toml
@@ -145,12 +145,18 @@ bench: $(READY)
 	$(BIN)/python -m benchmarks.ingest
 	$(BIN)/python -m benchmarks.model
 	$(BIN)/python -m benchmarks.actor
-	$(BIN)/python -m benchmarks.frames
 	$(BIN)/python -m benchmarks.scale
 	$(BIN)/python -m benchmarks.replay
 	$(BIN)/python -m benchmarks.replay --kind atari
 	$(BIN)/python -m benchmarks.learner
 	$(BIN)/python -m benchmarks.checkpoint
+
+# Rows beside the items of release 0.1, in turns: an hour on two cores.
+RELEASE_0_1 := d33f662
+
+bench-rows: $(READY)
+	test -d build/release-0.1 || git worktree add --detach build/release-0.1 $(RELEASE_0_1)
+	$(BIN)/python -m benchmarks.rows --old build/release-0.1
 
 clean:
 	rm -rf $(VENV) build dist examples/node/node_modules *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
