@@ -155,7 +155,7 @@ bench: $(READY)
 RELEASE_0_1 := d33f662
 
 bench-rows: $(READY)
-	test -d build/release-0.1 || git worktree add --detach build/release-0.1 $(RELEASE_0_1)
+	test -d build/release-0.1 || git worktree add --force --detach build/release-0.1 $(RELEASE_0_1)
 	$(BIN)/python -m benchmarks.rows --old build/release-0.1
 
 clean:
