@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Mapping
 from functools import partial
 
 import torch
 
-from common.config.replay_config import ReplayConfig
+from common.config.discount import discount_of
+from common.config.replay_config import ReplayConfig, ViewConfig
 from common.config.run_config import RunConfig
 from common.data import Schema
 from common.errors import PluginError
 from common.interfaces import ReplayBuffer
-from learner.loop.resident import ResidentReplay
+from learner.loop.resident import MixedResidentReplay, ResidentReplay
 from learner.replay.memory import ReplayMemory
 from learner.replay.prioritized import PrioritizedReplay
 from learner.replay.recovery import make_whole
 from learner.replay.shared_buffer import SharedReplay
+from learner.replay.sources import MixedReplay
 from learner.replay.uniform import UniformReplay
+from learner.replay.view import View
 from learner.storage.resume import ResumePoint
 from learner.storage.rundir import RunDir
+from learner.views.items import SelfContained
 
 
 def open_memory(
@@ -29,17 +34,17 @@ def open_memory(
 
     Args:
         directory: of the run.
-        schema: of its items.
-        config: its capacities.
-        slack: number of newest items that a new memory can be rolled back by.
+        schema: of its rows.
+        config: its capacity.
+        slack: number of newest rows that a new memory can be rolled back by.
         earlier: the state that earlier lives of the run left; None for a new run.
 
     Raises:
         RunDirectoryError: the files cannot be made or opened.
-        SchemaMismatchError: the files hold other items, or another number of them.
+        SchemaMismatchError: the files hold other rows, or another number of them.
     """
     path, draft = directory.shared / "replay", directory.shared / ".replay.part"
-    opened = partial(ReplayMemory, schema=schema, capacity=config.capacity, frame_capacity=config.frame_capacity)
+    opened = partial(ReplayMemory, schema=schema, capacity=config.capacity)
     with directory.writing():
         if earlier is not None and path.exists():
             memory = opened(path, create=False, checked=False)
@@ -52,32 +57,75 @@ def open_memory(
         return memory
 
 
-def build_buffer(memory: ReplayMemory, config: RunConfig) -> SharedReplay:
+def build_buffer(
+    memory: ReplayMemory, config: RunConfig, sources: Mapping[str, ReplayMemory] | None = None
+) -> SharedReplay | MixedReplay:
     """Build the replay buffer that the configuration names: uniform, prioritised, or the user's own.
 
+    Args:
+        memory: of the actors' rows.
+        config: of the run.
+        sources: the replays of ``replay.sources``, by name; shares of every batch are drawn from them, uniformly or by
+            priority.
+
     Raises:
-        PluginError: the user's own cannot be built, or is no ``SharedReplay``.
-        ConfigError: the items have a column of a name that prioritised replay uses.
+        PluginError: a part of the user's own cannot be built, or is no ``SharedReplay`` or no ``View``.
+        ConfigError: the rows have a column of a name that prioritised replay uses, or do not suit the view.
     """
-    replay, seed = config.replay, config.seed
-    if replay.own is not None:
-        buffer = replay.own.build(memory=memory, seed=seed)
-        if not isinstance(buffer, SharedReplay):
-            raise PluginError(
-                f"replay.target: expected a learner.replay.shared_buffer.SharedReplay, found {type(buffer).__name__}"
-            )
-        return buffer
-    if replay.prioritized is not None:
-        return PrioritizedReplay(memory, replay.prioritized, seed, config.trainer.max_opts)
-    return UniformReplay(memory, seed)
+    own = _build_own(memory, config)
+    if not sources:
+        return own
+    shares = {name: source.share for name, source in config.replay.sources.items()}
+    others = [
+        (_build_shipped(source, config, config.seed + 1 + i), shares[name])
+        for i, (name, source) in enumerate(sources.items())
+    ]
+    return MixedReplay(own, others, config.seed)
 
 
-def place_on_device(buffer: SharedReplay, memory: ReplayMemory, config: RunConfig) -> ReplayBuffer:
-    """The buffer from which the agent draws: with ``replay.resident`` it copies its items to ``trainer.device``.
+def _build_own(memory: ReplayMemory, config: RunConfig) -> SharedReplay:
+    """The buffer over the actors' rows."""
+    if config.replay.own is None:
+        return _build_shipped(memory, config, config.seed)
+    buffer = config.replay.own.build(memory=memory, view=build_view(memory.schema, config), seed=config.seed)
+    if not isinstance(buffer, SharedReplay):
+        raise PluginError(
+            f"replay.target: expected a learner.replay.shared_buffer.SharedReplay, found {type(buffer).__name__}"
+        )
+    return buffer
+
+
+def _build_shipped(memory: ReplayMemory, config: RunConfig, seed: int) -> SharedReplay:
+    view, prioritized = build_view(memory.schema, config), config.replay.prioritized
+    if prioritized is None:
+        return UniformReplay(memory, view, seed)
+    return PrioritizedReplay(memory, view, prioritized, seed, config.trainer.max_opts)
+
+
+def build_view(schema: Schema, config: RunConfig) -> View:
+    """Build the view that the configuration names; self-contained items have one of their own.
+
+    Raises:
+        PluginError: it cannot be built, or is no ``View``.
+        ConfigError: the rows do not suit it.
+    """
+    named = config.replay.view
+    if not schema.is_rows and named == ViewConfig():
+        return SelfContained(schema)
+    given = {"schema": schema, "stack": config.env.frame_stack, "discount_factor": discount_of(config.agent)}
+    view = named.build(optional=given)
+    if not isinstance(view, View):
+        raise PluginError(f"replay.view.target: expected a learner.replay.view.View, found {type(view).__name__}")
+    return view
+
+
+def place_on_device(buffer: SharedReplay | MixedReplay, config: RunConfig) -> ReplayBuffer:
+    """The buffer from which the agent draws: with ``replay.resident`` it copies its rows to ``trainer.device``.
 
     Raises:
         ConfigError: the device has not enough room.
     """
     if not config.replay.resident:
         return buffer
-    return ResidentReplay(buffer, memory, torch.device(config.trainer.device))
+    device = torch.device(config.trainer.device)
+    return MixedResidentReplay(buffer, device) if isinstance(buffer, MixedReplay) else ResidentReplay(buffer, device)

@@ -1,4 +1,4 @@
-"""A copy of the replay's items on the learner's device, so that batches are gathered where the agent learns."""
+"""A copy of the replay's rows on the learner's device, so that batches are gathered where the agent learns."""
 
 from __future__ import annotations
 
@@ -9,42 +9,44 @@ from common.data import Array, Items
 from common.errors import ConfigError
 from common.interfaces import ReplayBuffer
 from learner.replay.memory import ReplayMemory
+from learner.replay.reader import TRIES, Draws, NothingToDrawError
 from learner.replay.shared_buffer import SharedReplay
+from learner.replay.sources import SHIFT, SOURCE, MixedReplay
+from learner.replay.view import Plan
 from learner.shared.mapped import fence
 
 
 class ResidentReplay(ReplayBuffer):
-    """A ``ReplayBuffer`` over another one, with a copy of its items on a device. It draws the same items.
+    """A ``ReplayBuffer`` over another one, with a copy of its rows on a device. It draws the same.
 
     Args:
-        replay: chooses the items of each batch.
-        memory: of ``replay``; read only here.
+        replay: chooses the draws of each batch.
         device: holds the copy, in the same slots; the copy is brought up to date at each draw.
 
     Raises:
         ConfigError: the device has not enough room.
     """
 
-    def __init__(self, replay: SharedReplay, memory: ReplayMemory, device: torch.device) -> None:
-        self._replay, self._memory, self._device = replay, memory, device
-        self._end = self._frames_end = 0
+    def __init__(self, replay: SharedReplay, device: torch.device) -> None:
+        self._replay, self._reader, self._device = replay, replay.reader, device
+        self._memory: ReplayMemory = replay.reader.memory
+        self._end = 0
         try:
-            self._columns = {c.name: _Ring(memory.columns[c.name], device) for c in memory.schema.columns}
-            if memory.frames is not None:
-                self._frames, self._bases = _Ring(memory.frames.frames, device), _Ring(memory.frames.bases, device)
+            self._columns = {name: _Ring(column, device) for name, column in self._memory.columns.items()}
         except RuntimeError as error:
             raise ConfigError(
-                f"replay.resident: expected room for {memory.n_bytes} bytes on {device}, found too little: {error}"
+                f"replay.resident: expected room for {self._memory.n_bytes} bytes on {device}, "
+                f"found too little: {error}"
             ) from error
 
     @property
     def inserted(self) -> int:
-        """Items accepted so far."""
+        """Steps accepted so far."""
         return self._replay.inserted
 
     @property
     def sampled(self) -> int:
-        """Items drawn so far."""
+        """Steps drawn so far."""
         return self._replay.sampled
 
     def __len__(self) -> int:
@@ -55,64 +57,126 @@ class ResidentReplay(ReplayBuffer):
         return self._replay.batch(size)
 
     def update_priority(self, index: Array, td_error: Array) -> None:
-        """Give drawn items new priorities in the other buffer."""
+        """Give draws new priorities in the other buffer."""
         self._replay.update_priority(index, td_error)
 
     def tensors(self, size: int) -> dict[str, torch.Tensor]:
-        """Draw ``size`` items and gather them on the device: columns ``[size, *shape]``.
-
-        Ingest may overwrite rows before they are copied. It raises ``first()`` above a row before it touches the row.
-        So if an index is below ``first()`` after the copy, its row may be torn, and another batch is drawn.
+        """Draw ``size`` times and gather the batch on the device: columns ``[size, …]``.
 
         Raises:
-            IndexError: there is nothing to draw from.
+            NothingToDrawError: there is nothing to draw from.
         """
-        index, beside = self._replay.draw_allowed(size)
-        self._catch_up()
-        while (index < self._memory.first()).any():
-            index, beside = self._replay.draw_allowed(size)
+        draws = self._make_draws(size)
+        self._replay.note_drawn(draws.index)
+        return {
+            **self._gather(draws.plan),
+            **to_tensors({**draws.plan.made, **self._replay.finish(draws)}, self._device),
+        }
+
+    def _make_draws(self, size: int) -> Draws:
+        """Draws whose rows are on the device.
+
+        Ingest may overwrite rows before they are copied. It raises ``first()`` above a row before it touches the row.
+        So draws with a row below ``first()`` after the copy may be torn, and others are made in their places.
+        """
+        draws = self._replay.make_draws(size)
+        for _ in range(TRIES):
             self._catch_up()
-        self._replay.note_drawn(index)
-        return {**self._gather(index), **to_tensors(beside, self._device)}
+            spoilt = self._reader.find_spoilt(draws.plan)
+            if not len(spoilt):
+                return draws
+            draws.replace(spoilt, self._replay.make_draws(len(spoilt)))
+        raise NothingToDrawError
 
     def _catch_up(self) -> None:
-        """Copy the items and frames that were stored since the last call."""
-        memory = self._memory
-        begin, end = max(self._end, memory.first()), memory.committed
-        fence()  # The writer counts frames before the rows that refer to them, so all frames of these rows are there.
-        frames_end = int(memory.header.frames_end)
+        """Copy the rows that were stored since the last call."""
+        begin, end = max(self._end, self._memory.first()), self._memory.committed
+        fence()
         for column in self._columns.values():
             column.copy(begin, end)
-        if memory.frames is not None:
-            self._bases.copy(begin, end)
-            self._frames.copy(max(self._frames_end, frames_end - self._frames.length), frames_end)
-        self._end, self._frames_end = end, frames_end
+        self._end = end
         fence()  # The caller looks afterwards which rows were overwritten during the copy.
 
-    def _gather(self, index: Array) -> dict[str, torch.Tensor]:
-        slots = torch.from_numpy(index % self._memory.n_slots).to(self._device)
-        rows = {name: column.take(slots) for name, column in self._columns.items()}
-        for column in self._memory.schema.frame_columns:
-            numbers = self._bases.take(slots)[:, None] + rows[column.name].long()
-            frames = self._frames.take(numbers.flatten() % self._frames.length)
-            rows[column.name] = frames.reshape(len(index), *column.shape)
-        return rows
+    def _gather(self, plan: Plan) -> dict[str, torch.Tensor]:
+        slots: dict[int, torch.Tensor] = {}
+        batch: dict[str, torch.Tensor] = {}
+        for name, (column, index) in plan.takes.items():
+            if id(index) not in slots:
+                slots[id(index)] = torch.from_numpy(index % self._memory.n_slots).to(self._device)
+            batch[name] = self._columns[column].take(slots[id(index)])
+        return batch
+
+
+class MixedResidentReplay(ReplayBuffer):
+    """A ``MixedReplay`` of which every source has a copy on a device.
+
+    Args:
+        mixed: chooses how many draws come from each source.
+        device: holds the copies.
+
+    Raises:
+        ConfigError: the device has not enough room.
+    """
+
+    def __init__(self, mixed: MixedReplay, device: torch.device) -> None:
+        self._mixed, self._device = mixed, device
+        self._parts = [ResidentReplay(part, device) for part in mixed.parts]
+
+    @property
+    def inserted(self) -> int:
+        """Steps of the actors accepted so far."""
+        return self._mixed.inserted
+
+    @property
+    def sampled(self) -> int:
+        """Steps drawn so far, from all sources."""
+        return self._mixed.sampled
+
+    def __len__(self) -> int:
+        return len(self._mixed)
+
+    def batch(self, size: int) -> Items:
+        """Draw a batch of arrays."""
+        return self._mixed.batch(size)
+
+    def update_priority(self, index: Array, td_error: Array) -> None:
+        """Give draws new priorities in the replays from which they came."""
+        self._mixed.update_priority(index, td_error)
+
+    def tensors(self, size: int) -> dict[str, torch.Tensor]:
+        """As ``MixedReplay.batch``, gathered on the device."""
+        counts = self._mixed.split(size)
+        batches = [part.tensors(n) for part, n in zip(self._parts, counts, strict=True) if n]
+        batch = {name: torch.cat([each[name] for each in batches]) for name in batches[0]}
+        number = torch.arange(len(counts), dtype=torch.uint8)
+        batch[SOURCE] = number.repeat_interleave(torch.tensor(counts)).to(self._device)
+        if "index" in batch:
+            batch["index"] |= batch[SOURCE].long() << SHIFT
+        return batch
 
 
 class _Ring:
     """The slots of a mapped array, and their copy on a device."""
 
     def __init__(self, mapped: Array, device: torch.device) -> None:
-        self._mapped = torch.from_numpy(mapped)
+        # Torch cannot index unsigned integers but bytes; signed ones have the same bits.
+        self._is_unsigned = mapped.dtype.kind == "u" and mapped.dtype.itemsize > 1
+        whole = mapped.view(f"<i{mapped.dtype.itemsize}") if self._is_unsigned else mapped
+        self._dtype = torch.from_numpy(mapped[:0]).dtype
+        self._mapped = torch.from_numpy(whole)
         self._resident = torch.empty_like(self._mapped, device=device)
-        self.length = len(mapped)
+        self._length = len(mapped)
 
     def copy(self, begin: int, end: int) -> None:
         """Copy the rows with absolute indices ``[begin, end)``, at most as many as the ring has slots."""
-        slot = begin % self.length
+        slot = begin % self._length
         stop = slot + max(0, end - begin)
-        for part in slice(slot, min(stop, self.length)), slice(0, max(0, stop - self.length)):
+        for part in slice(slot, min(stop, self._length)), slice(0, max(0, stop - self._length)):
             self._resident[part].copy_(self._mapped[part])
 
     def take(self, slots: torch.Tensor) -> torch.Tensor:
-        return self._resident.index_select(0, slots)
+        """The rows in these slots ``[…]``, ``[…, *shape]``."""
+        rows = self._resident.index_select(0, slots.flatten())
+        if self._is_unsigned:
+            rows = rows.view(self._dtype)
+        return rows.reshape(*slots.shape, *rows.shape[1:])

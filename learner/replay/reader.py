@@ -35,6 +35,19 @@ class Draws:
     plan: Plan
     beside: Items
 
+    def replace(self, at: Array, others: Draws) -> None:
+        """Put other draws ``[k]`` in the places of those at positions ``at`` ``[k]``."""
+        into = self._arrays()
+        for name, column in others._arrays().items():
+            into[name][at] = column
+
+    def _arrays(self) -> Items:
+        """All arrays, ``[n, …]``; some of them may be the same array."""
+        plan = self.plan
+        rows = {f"take {name}": index for name, (_, index) in plan.takes.items()}
+        also = {f"also {i}": index for i, index in enumerate(plan.also)}
+        return {**plan.made, **self.beside, **rows, **also, "begin": self.index, "lowest": plan.lowest}
+
 
 MakeDraws = Callable[[int], Draws]
 """Makes this many draws."""
@@ -130,20 +143,20 @@ class ReplayReader:
             NothingToDrawError: there is nothing to draw from.
         """
         draws = make(size)
-        batch = {**self._fill(draws.plan, self._out.setdefault(size, {})), **draws.plan.made}
+        batch = self._fill(draws.plan, self._out.setdefault(size, {}))
         spoilt = self.find_spoilt(draws.plan)
         if len(spoilt):
-            self._redraw(make, spoilt, {**batch, **draws.beside, "": draws.index})
-        return draws, batch
+            self._redraw(make, spoilt, draws, batch)
+        return draws, {**batch, **draws.plan.made}
 
-    def _redraw(self, make: MakeDraws, spoilt: Array, into: Items) -> None:
-        """Put other draws in the places of those at positions ``spoilt``; where they begin is the column ``""``."""
+    def _redraw(self, make: MakeDraws, spoilt: Array, draws: Draws, batch: Items) -> None:
+        """Put other draws in the places of those at positions ``spoilt``, and their rows into the batch."""
         for _ in range(TRIES):
-            draws = make(len(spoilt))
-            fresh = {**self._fill(draws.plan, {}), **draws.plan.made, **draws.beside, "": draws.index}
-            for name, column in fresh.items():
-                into[name][spoilt] = column
-            spoilt = spoilt[self.find_spoilt(draws.plan)]
+            others = make(len(spoilt))
+            for name, column in self._fill(others.plan, {}).items():
+                batch[name][spoilt] = column
+            draws.replace(spoilt, others)
+            spoilt = spoilt[self.find_spoilt(others.plan)]
             if not len(spoilt):
                 return
         raise NothingToDrawError
