@@ -237,12 +237,20 @@ def check_rows(rows: Mapping[str, Array]) -> None:
 
 
 def assert_complete(rows: Mapping[str, Array], steps_by_tag: dict[int, int]) -> None:
-    """Each environment's rows are exactly those of its first steps, in order, and there are no others."""
+    """Each environment's rows are exactly those of its first steps, in order, and there are no others.
+
+    The final row after an environment's very last step may be missing: its actor may have died in between.
+    """
     assert sorted(set(rows["obs"][:, 0].astype(int))) == sorted(tag for tag, steps in steps_by_tag.items() if steps)
     for tag, steps in steps_by_tag.items():
         mine, expected = rows["obs"][:, 0] == tag, expected_rows(tag, steps)
+        count = len(expected["final"])
+        if steps and expected["final"][-1] and mine.sum() == count - 1:
+            count -= 1
         for name in ("obs", "action", "reward", "terminated", "truncated", "first", "final"):
-            np.testing.assert_array_equal(rows[name][mine], expected[name], err_msg=f"environment {tag}, {name}")
+            np.testing.assert_array_equal(
+                rows[name][mine], expected[name][:count], err_msg=f"environment {tag}, {name}"
+            )
 
 
 def assert_linked(rows: Mapping[str, Array], previous: Array) -> None:

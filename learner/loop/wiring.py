@@ -79,7 +79,7 @@ def make_learner(
     stack.callback(logging_write_errors("the run ends without its learning curve")(_draw_curve), run)
     learner = Learner(
         agent=run.parts.agent,
-        buffer=place_on_device(run.buffer, run.memory, config),
+        buffer=place_on_device(run.buffer, config),
         scoring=scoring or _make_scoring(run, stack, show_life),
         recorders=_make_recorders(run, stack, began.opt_steps),
         checkpoints=run.checkpoints,

@@ -14,8 +14,9 @@ from common.data import Array, Items
 from learner.loop.server import AsyncResult
 from learner.shared.control import ControlBlock
 from tests.conftest import counting_config, wait_for
-from tests.e2e.test_counting import CAPACITY, steps_of, stored_items, train_in_thread
-from tests.parts import assert_complete, check_rows
+from tests.e2e.test_counting import CAPACITY, steps_of, train_in_thread
+from tests.parts import check_rows, expected_rows
+from tests.stored import assert_stored, stored_rows
 
 SEED, N_BUFFER = 100, 7
 
@@ -23,7 +24,7 @@ SEED, N_BUFFER = 100, 7
 @dataclass
 class Run:
     result: AsyncResult
-    items: Items
+    rows: Items
     control: ControlBlock
     table: Array
 
@@ -41,7 +42,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     with train_in_thread(config, local_actors=3) as (server, results):
         wait_for(lambda: (server.actor_table["env_steps"] > 1000).sum() == 3, "every actor takes part")
         server.learner.request_stop()
-    return Run(results[0], stored_items(results[0].run_dir), server.control, server.actor_table)
+    return Run(results[0], stored_rows(results[0].run_dir), server.control, server.actor_table)
 
 
 def test_invariant_4_no_actor_steps_before_it_has_a_model(run: Run) -> None:
@@ -57,8 +58,8 @@ def test_invariant_5_actors_adopt_only_strictly_newer_models(run: Run) -> None:
     assert (known["behaviour_opt_steps"] > 0).all()
 
 
-def test_invariant_6_samples_total_counts_the_items_accepted(run: Run) -> None:
-    assert run.result.samples_total == len(run.items["obs"]) == int(run.table["items"].sum())
+def test_invariant_6_samples_total_counts_the_steps_accepted(run: Run) -> None:
+    assert run.result.samples_total == (~run.rows["final"]).sum() == int(run.table["items"].sum())
 
 
 def test_invariant_9_actors_always_explore_and_evaluations_never_do(run: Run) -> None:
@@ -70,16 +71,17 @@ def test_invariant_9_actors_always_explore_and_evaluations_never_do(run: Run) ->
 def test_invariant_10_actor_i_has_the_runs_seed_plus_i(run: Run) -> None:
     tags = {SEED + actor: steps for actor, steps in steps_of(run.result).items()}
     assert sorted(tags) == [SEED, SEED + 1, SEED + 2]
-    assert_complete(run.items, tags)
+    assert_stored(run.result.run_dir, tags)
 
 
-def test_invariant_11_items_travel_in_batches_of_n_buffer_several_at_once_if_they_wait(run: Run) -> None:
-    full_or_last = sum(-(-steps // N_BUFFER) for steps in steps_of(run.result).values())
+def test_invariant_11_rows_travel_in_batches_of_n_buffer_several_at_once_if_they_wait(run: Run) -> None:
+    rows = [len(expected_rows(0, steps)["final"]) for steps in steps_of(run.result).values()]
+    full_or_last = sum(-(-n // N_BUFFER) for n in rows)
     assert 0 < run.control.batches <= full_or_last
 
 
-def test_invariant_13_next_obs_is_the_terminal_one_and_no_transition_crosses_episodes(run: Run) -> None:
-    check_rows(run.items)
-    assert run.items["terminated"].sum() > 100
-    assert run.items["truncated"].sum() > 100
-    assert not (run.items["terminated"] & run.items["truncated"]).any()
+def test_invariant_13_the_final_row_has_the_terminal_observation_and_no_episode_runs_into_the_next(run: Run) -> None:
+    check_rows(run.rows)
+    assert run.rows["terminated"].sum() > 100
+    assert run.rows["truncated"].sum() > 100
+    assert not (run.rows["terminated"] & run.rows["truncated"]).any()

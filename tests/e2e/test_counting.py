@@ -12,24 +12,14 @@ from typing import Any
 import pytest
 
 from common.config.run_config import RunConfig
-from common.data import Array, Items, Schema
-from common.envs import spec_of
-from common.processors import OneStep
+from common.data import Array
 from learner.loop.server import AsyncResult, LearnerServer, train_async
-from learner.replay.memory import ReplayMemory
 from learner.shared.actor_table import ActorState
 from tests.conftest import PATIENCE, MakeConfig, children_of, kill, wait_for
-from tests.parts import CountingEnv, assert_complete
+from tests.parts import CountingEnv
+from tests.stored import assert_stored
 
 CAPACITY = 1_000_000
-SCHEMA = OneStep().schema(spec_of(CountingEnv()))
-
-
-def stored_items(run_dir: Path, schema: Schema = SCHEMA) -> Items:
-    """Everything in the replay of a run that has ended."""
-    memory = ReplayMemory(run_dir / "shared" / "replay", schema, CAPACITY, create=False)
-    assert memory.committed < CAPACITY, "nothing may have been overwritten"
-    return {name: column[: memory.committed] for name, column in memory.columns.items()}
 
 
 @contextmanager
@@ -50,7 +40,7 @@ def steps_of(result: AsyncResult) -> dict[int, int]:
     return {stat.actor_id: stat.env_steps for stat in result.actors}
 
 
-def test_every_item_of_every_actor_arrives_once_and_in_order(make_config: MakeConfig) -> None:
+def test_every_row_of_every_actor_arrives_once_in_order_and_linked(make_config: MakeConfig) -> None:
     config = make_config(replay={"capacity": CAPACITY, "samples_per_insert": 1.6}, trainer={"max_opts": 1_000_000})
     with train_in_thread(config, local_actors=3) as (server, results):
         wait_for(lambda: (server.actor_table["env_steps"] > 1000).sum() == 3, "every actor takes part")
@@ -59,7 +49,7 @@ def test_every_item_of_every_actor_arrives_once_and_in_order(make_config: MakeCo
     steps = steps_of(result)
     assert sorted(steps) == [0, 1, 2], "nobody died, so seeds, and with them the environments' tags, are the actor ids"
     assert sum(steps.values()) == result.samples_total
-    assert_complete(stored_items(result.run_dir), steps)
+    assert_stored(result.run_dir, steps)
 
 
 class SucceedingEnv(CountingEnv):
@@ -92,7 +82,7 @@ def test_the_environments_of_one_actor_are_kept_apart(make_config: MakeConfig) -
         server.learner.request_stop()
     (result,) = results
     rounds = {actor: steps // 3 for actor, steps in steps_of(result).items()}
-    assert_complete(stored_items(result.run_dir), {3 * actor + j: rounds[actor] for actor in (0, 1) for j in range(3)})
+    assert_stored(result.run_dir, {3 * actor + j: rounds[actor] for actor in (0, 1) for j in range(3)})
     assert 3 * sum(rounds.values()) == result.samples_total
 
 
@@ -105,17 +95,17 @@ def test_it_stays_complete_when_ingest_is_killed_again_and_again(make_config: Ma
     with train_in_thread(config, local_actors=2) as (server, results):
         for kills in range(1, 4):
             before = server.buffer.inserted
-            wait_for(lambda before=before: server.buffer.inserted > before + 500, "items flow")  # type: ignore[misc]
+            wait_for(lambda before=before: server.buffer.inserted > before + 500, "rows flow")  # type: ignore[misc]
             kill(server.ingest.pid)
             wait_for(lambda kills=kills: server.ingest.restarts == kills, "the restart")  # type: ignore[misc]
         known = server.actor_table["pid"] > 0
         goal = server.actor_table["items"][known] + 500
-        wait_for(lambda: bool((server.actor_table["items"][known] > goal).all()), "items of both flow again")
+        wait_for(lambda: bool((server.actor_table["items"][known] > goal).all()), "rows of both flow again")
         server.learner.request_stop()
     (result,) = results
     steps = steps_of(result)
     assert sum(steps.values()) == result.samples_total
-    assert_complete(stored_items(result.run_dir), steps)
+    assert_stored(result.run_dir, steps)
 
 
 def test_a_killed_actor_is_replaced_and_costs_the_others_nothing(make_config: MakeConfig, tmp_path: Path) -> None:
@@ -136,7 +126,7 @@ def test_a_killed_actor_is_replaced_and_costs_the_others_nothing(make_config: Ma
     assert len(survivors) == 2
     assert (survivors["items"] == survivors["env_steps"]).all()
     # Each process had a seed of its own; of the one that was killed all that it handed over is there, without a hole.
-    assert_complete(stored_items(result.run_dir), {tag: int(row["items"]) for tag, row in enumerate(known)})
+    assert_stored(result.run_dir, {tag: int(row["items"]) for tag, row in enumerate(known)})
 
 
 def test_no_process_is_left_when_training_has_ended(make_config: MakeConfig) -> None:

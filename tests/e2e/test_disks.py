@@ -17,7 +17,6 @@ import pytest
 from common.errors import RunDirectoryError
 from learner.loop.in_turns import train_in_turns
 from learner.loop.server import LearnerServer
-from learner.replay.memory import ReplayMemory
 from learner.shared.actor_table import map_actor_table
 from learner.storage.rundir import RunDir
 from tests.conftest import Command, counting_config, endpoints, merged, wait_for
@@ -26,7 +25,7 @@ from tests.e2e.test_by_hand import CALM, grows, steps_by_actor
 from tests.e2e.test_resume import kept
 from tests.learner.loop.test_in_turns import cartpole
 from tests.learner.scrapes import scrape
-from tests.parts import assert_complete
+from tests.stored import assert_stored
 
 SERVER = {"listen": "127.0.0.1:0", "grace_seconds": 0.5}
 NOBODY = 65534
@@ -73,10 +72,8 @@ def test_a_run_goes_on_while_the_disk_is_full_and_keeps_checkpoints_and_records_
     with (run_dir / "metrics.csv").open(newline="") as file:
         axis = [int(row["opt_steps"]) for row in csv.DictReader(file)]
     assert axis == sorted(set(axis))
-    memory = ReplayMemory.open_saved(run_dir / "shared" / "replay")
     table = map_actor_table(run_dir / "shared", create=False)
-    items = {name: column[: memory.committed] for name, column in memory.columns.items()}
-    assert_complete(items, {0: int(table["env_steps"][0])})
+    assert_stored(run_dir, {0: int(table["env_steps"][0])})
 
 
 @pytest.mark.parametrize("resume", [False, True])

@@ -19,10 +19,9 @@ from safetensors.torch import load_file
 from common.config.run_config import RunConfig, dump_config
 from common.settings import validate
 from learner.loop.in_turns import train_in_turns
-from learner.replay.memory import ReplayMemory
-from learner.replay.reader import ReplayReader
 from tests.conftest import Command, kill, merged, wait_for
 from tests.e2e.test_resume import kept, resumed_at
+from tests.stored import open_replay, stored_links, stored_rows
 
 ENDLESS, FURTHER = 1_000_000, 200
 CARTPOLE: dict[str, Any] = {
@@ -44,7 +43,7 @@ PENDULUM: dict[str, Any] = {
     "replay": {"capacity": 300, "samples_per_insert": 32},
 }
 RUNS: dict[str, dict[str, Any]] = {
-    "n-step": {"step_processor": {"target": "common.processors:NStep"}},
+    "n-step": {"replay": {"view": {"params": {"n": 3}}}},
     "sac": PENDULUM,
     "prioritized": {"replay": {"prioritized": {"n_opts_final": 1000}}, "push": {"initial_priorities": True}},
     "three environments": {"envs_per_actor": 3},
@@ -73,11 +72,9 @@ def last_state(run_dir: Path) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
     return load_file(path / "state.safetensors"), values
 
 
-def items(run_dir: Path) -> dict[str, Any]:
-    memory = ReplayMemory.open_saved(run_dir / "shared" / "replay")
-    first = memory.first()
-    _, found = ReplayReader(memory).take(lambda n: {"index": np.arange(first, first + n)}, len(memory))
-    return {"first": first, **found}
+def rows(run_dir: Path) -> dict[str, Any]:
+    """The rows and their links."""
+    return {"first": open_replay(run_dir).first(), "links": stored_links(run_dir), **stored_rows(run_dir)}
 
 
 def assert_same_tensors(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> None:
@@ -93,7 +90,7 @@ def assert_same(run: Path, other: Path) -> None:
     (tensors, values), (other_tensors, other_values) = last_state(run), last_state(other)
     assert_same_tensors(tensors, other_tensors)
     assert values == other_values
-    np.testing.assert_equal(items(run), items(other))
+    np.testing.assert_equal(rows(run), rows(other))
 
 
 def wait_beyond(run_dir: Path, after: int) -> None:

@@ -10,9 +10,13 @@ import pytest
 from learner.loop.server import LearnerServer
 from learner.shared.actor_table import ActorState
 from tests.conftest import Command, MakeConfig, wait_for
-from tests.e2e.test_counting import stored_items, train_in_thread
+from tests.e2e.test_counting import train_in_thread
 from tests.learner.scrapes import scrape_ingest, scrape_trainer
 from tests.parts import check_rows
+from tests.stored import stored_rows
+
+STORED_BEFORE_THE_HANG = 260
+"""Steps in the full batches of rows that an actor has handed over at step 300."""
 
 
 def test_an_environment_that_raises_is_built_anew_in_the_same_actor(
@@ -28,7 +32,7 @@ def test_an_environment_that_raises_is_built_anew_in_the_same_actor(
     assert found["env_rebuilds_total"] == found["actor_env_rebuilds_total[0]"] == found["joins_total"] == 1
     (result,) = results
     assert result.samples_total == result.actors[0].env_steps, "its own end is no step"
-    check_rows(stored_items(result.run_dir))
+    check_rows(stored_rows(result.run_dir))
     (told,) = [said for said in caplog.messages if said.startswith("an environment of actor")]
     assert told.startswith("an environment of actor 0 failed (0 more before it):\n| Traceback"), told
     assert told.endswith("\n| ValueError: once only")
@@ -46,7 +50,7 @@ def test_an_actor_whose_environment_hangs_is_started_again_and_the_learner_hears
         found, restarts = scrape_ingest(server), scrape_trainer(server)["child_restarts_total[actor]"]
         server.learner.request_stop()
     assert (found["env_hangs_total"], restarts) == (1, 1)
-    assert results[0].samples_total >= 260 + 400, "what it had handed over is there"
+    assert results[0].samples_total >= STORED_BEFORE_THE_HANG + 400, "what it had handed over is there"
     assert "an environment of actor 0 failed (0 more before it):\n| does not return:" in caplog.text
     assert "in step" in caplog.text
 
@@ -59,5 +63,5 @@ def test_a_worker_whose_environment_hangs_ends_with_a_code_of_its_own(
         worker = start("actor-worker", "--learner", server.ingest.address)
         assert worker.wait() == 17, worker.output()
         assert server.actor_table["state"][0] == ActorState.LEFT, "its id is free"
-        assert server.buffer.inserted == 260, "all full batches"
+        assert server.buffer.inserted == STORED_BEFORE_THE_HANG, "all full batches"
     assert "exit code 17: docs/exit-codes.md#exit-code-17" in worker.output()

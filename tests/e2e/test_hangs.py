@@ -14,11 +14,11 @@ import pytest
 from learner.loop.in_turns import Trainer, train_in_turns
 from tests.conftest import Command, MakeConfig, endpoints, wait_for
 from tests.e2e.test_by_hand import trains
-from tests.e2e.test_counting import CAPACITY, steps_of, stored_items, train_in_thread
+from tests.e2e.test_counting import CAPACITY, steps_of, train_in_thread
 from tests.learner.evaluation.test_evaluator_process import ENDLESS, evaluations, in_thread, process_of
 from tests.learner.loop.test_in_turns import IN_TURNS
 from tests.learner.scrapes import scrape
-from tests.parts import assert_complete
+from tests.stored import assert_stored
 
 HUNG = 3.0
 """Seconds; a busy machine may let a process that is well wait for one or two."""
@@ -40,15 +40,15 @@ def test_a_frozen_ingest_is_started_again_and_nothing_is_lost(
         replay={"capacity": CAPACITY, "samples_per_insert": 1.6}, trainer={"max_opts": 1_000_000}, server=IMPATIENT
     )
     with train_in_thread(config, local_actors=1) as (server, results):
-        wait_for(lambda: server.buffer.inserted > 500, "items flow")
+        wait_for(lambda: server.buffer.inserted > 500, "rows flow")
         os.kill(server.ingest.pid, signal.SIGSTOP)
         wait_for(lambda: server.ingest.restarts >= 1, "the restart")
         goal = server.buffer.inserted + 500
-        wait_for(lambda: server.buffer.inserted > goal, "items flow again")
+        wait_for(lambda: server.buffer.inserted > goal, "rows flow again")
         server.learner.request_stop()
     (result,) = results
     assert "shows no sign of life and is killed" in caplog.text
-    assert_complete(stored_items(result.run_dir), steps_of(result))
+    assert_stored(result.run_dir, steps_of(result))
 
 
 def test_a_frozen_trainer_is_seen_by_ingest(

@@ -1,4 +1,4 @@
-"""The learner host dies, the actors live; ``--resume`` and all goes on, with every acknowledged item there once."""
+"""The learner host dies, the actors live; ``--resume`` and all goes on, with every acknowledged row there once."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ from common.errors import DivergedError
 from learner.shared.actor_table import map_actor_table
 from tests.conftest import Command, children_of, endpoints, free_port, is_alive, kill, merged, wait_for
 from tests.e2e.test_by_hand import CALM, ENDLESS, grows, steps_by_actor
-from tests.e2e.test_counting import CAPACITY, stored_items
+from tests.e2e.test_counting import CAPACITY
 from tests.learner.scrapes import scrape
-from tests.parts import assert_complete, check_rows
+from tests.parts import check_rows
+from tests.stored import assert_stored, stored_rows
 
 
 def resumed_at(server: Command) -> int:
@@ -64,7 +65,7 @@ def test_killed_twice_and_resumed_nothing_acknowledged_is_lost_or_doubled_and_th
     table = map_actor_table(run_dir / "shared", create=False)
     known = table[table["pid"] > 0]
     assert set(known["pid"].tolist()) == pids, "nobody had to be started again"
-    assert_complete(stored_items(run_dir), {tag: int(row["env_steps"]) for tag, row in enumerate(known)})
+    assert_stored(run_dir, {tag: int(row["env_steps"]) for tag, row in enumerate(known)})
     assert steps == sorted(set(steps)), "opt steps go on from the checkpoint"
     with (run_dir / "metrics.csv").open(newline="") as file:
         axis = [int(row["opt_steps"]) for row in csv.DictReader(file)]
@@ -103,7 +104,7 @@ def test_a_run_that_diverges_ends_without_saving_that_and_goes_on_from_the_check
 def with_three_actors(
     start: Callable[..., Command], write_config: Callable[..., Path], run_dir: Path
 ) -> tuple[Command, list[Command]]:
-    """A learner with a checkpoint, and two commands whose three actors have all stored items."""
+    """A learner with a checkpoint, and two commands whose three actors have all stored rows."""
     address = f"127.0.0.1:{free_port()}"
     changes = {"trainer": {"checkpoint_seconds": 0.1}, "push": {"n_buffer": 10, "spool_bytes": 50_000}}
     config = write_config(**merged(CALM, changes))
@@ -121,10 +122,10 @@ def test_a_restored_older_copy_costs_what_came_after_it_and_no_actor(
     run_dir = tmp_path / "run"
     server, actors = with_three_actors(start, write_config, run_dir)
     stop_and_copy(server, run_dir / "shared", tmp_path / "older")
-    before, pids = items_by_actor(run_dir), {*steps_by_actor(run_dir)}
+    before, pids = stored_by_actor(run_dir), {*steps_by_actor(run_dir)}
     more_than_a_window = 100  # So that the learner has acknowledged some of them.
     wait_for(
-        lambda: all(items_by_actor(run_dir)[pid] > n + more_than_a_window for pid, n in before.items()), "later items"
+        lambda: all(stored_by_actor(run_dir)[pid] > n + more_than_a_window for pid, n in before.items()), "later rows"
     )
     for pid in (*children_of(server.process.pid), server.process.pid):
         kill(pid)
@@ -135,17 +136,17 @@ def test_a_restored_older_copy_costs_what_came_after_it_and_no_actor(
     grows(run_dir, pids)
     assert all(actor.process.poll() is None for actor in actors)
     warnings = [line for actor in actors for line in actor.output().splitlines() if "the others are gone" in line]
-    assert len(warnings) == 3, "each actor says that acknowledged items are gone"
+    assert len(warnings) == 3, "each actor says that acknowledged rows are gone"
     assert all(" WARNING " in line for line in warnings)
     server.signal(signal.SIGTERM)
     assert server.wait() == 128 + signal.SIGTERM, server.output()
     assert [actor.wait() for actor in actors] == [0, 0], actors[0].output() + actors[1].output()
     table = map_actor_table(run_dir / "shared", create=False)
     assert table["actor_id"][table["pid"] > 0].tolist() == [0, 1, 2], "each went on in its own place"
-    items = stored_items(run_dir)
-    check_rows(items)
+    rows = stored_rows(run_dir)
+    check_rows(rows)
     for tag in range(3):
-        steps = items["obs"][items["obs"][:, 0] == tag, 1]
+        steps = rows["obs"][rows["obs"][:, 0] == tag, 1]
         assert (np.diff(steps) > 0).all(), "nothing was stored twice"
 
 
@@ -176,7 +177,7 @@ def test_settings_changed_on_resume_reach_the_actors_that_live_on_after_they_hav
     assert "were not acknowledged" not in said
     table = map_actor_table(run_dir / "shared", create=False)
     known = table[table["pid"] > 0]
-    assert_complete(stored_items(run_dir), {tag: int(row["env_steps"]) for tag, row in enumerate(known)})
+    assert_stored(run_dir, {tag: int(row["env_steps"]) for tag, row in enumerate(known)})
 
 
 def lives(run_dir: Path) -> list[int]:
@@ -186,8 +187,8 @@ def lives(run_dir: Path) -> list[int]:
     return [int(count) for count in np.unique(acted["pid"], return_counts=True)[1]]
 
 
-def items_by_actor(run_dir: Path) -> dict[int, int]:
-    """Items stored of each actor process, by its pid."""
+def stored_by_actor(run_dir: Path) -> dict[int, int]:
+    """Steps stored of each actor process, by its pid."""
     table = map_actor_table(run_dir / "shared", create=False)
     return {int(row["pid"]): int(row["items"]) for row in table if row["pid"]}
 

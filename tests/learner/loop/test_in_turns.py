@@ -12,20 +12,14 @@ import pytest
 
 from common.config.run_config import RunConfig
 from common.data import Array
-from common.envs import spec_of
 from common.errors import ConfigError, RefusedError
-from common.processors import OneStep
 from common.settings import validate
 from learner.loop.in_turns import train_in_turns
 from learner.loop.learner import Outcome
-from learner.replay.memory import ReplayMemory
 from tests.conftest import MakeConfig
-from tests.parts import CountingEnv, assert_complete, expected_items
+from tests.stored import assert_stored, open_replay, stored_rows
 
 IN_TURNS = {"target": "tests.parts:CheckingAgent", "params": {"in_turns": True}}
-SCHEMA = OneStep().schema(spec_of(CountingEnv()))
-
-
 IDLE = {"target": "common.agents.dqn:DQN", "params": {"units": [4]}}
 
 
@@ -141,18 +135,23 @@ def test_a_round_in_eight_environments_counts_as_eight_env_steps(make_config: Ma
 def test_each_of_several_environments_is_stored_once_and_in_order(make_config: MakeConfig) -> None:
     config = make_config(seed=5, agent=IN_TURNS, envs_per_actor=3, trainer={"max_opts": 300, "opt_interval": 1})
     result = train_in_turns(config)
-    memory = ReplayMemory(result.run_dir / "shared" / "replay", SCHEMA, config.replay.capacity, create=False)
-    assert memory.committed == result.samples_total == 300
-    assert_complete({name: column[:300] for name, column in memory.columns.items()}, {5: 100, 6: 100, 7: 100})
+    assert open_replay(result.run_dir).steps == result.samples_total == 303
+    assert_stored(result.run_dir, {5: 101, 6: 101, 7: 101})
 
 
-def test_every_item_is_stored_once_and_in_order(make_config: MakeConfig) -> None:
+def test_every_row_is_stored_once_in_order_and_linked(make_config: MakeConfig) -> None:
     config = make_config(seed=5, agent=IN_TURNS, trainer={"max_opts": 500, "opt_interval": 1})
     result = train_in_turns(config)
-    memory = ReplayMemory(result.run_dir / "shared" / "replay", SCHEMA, config.replay.capacity, create=False)
-    assert memory.committed == result.samples_total == 500
-    for name, column in expected_items(5, 500).items():
-        np.testing.assert_array_equal(memory.columns[name][:500], column)
+    assert open_replay(result.run_dir).steps == result.samples_total == 501
+    assert_stored(result.run_dir, {5: 501})
+
+
+def test_each_row_has_the_version_of_the_model_that_acted(make_config: MakeConfig) -> None:
+    config = make_config(seed=5, agent=IN_TURNS, trainer={"max_opts": 20, "opt_interval": 2})
+    rows = stored_rows(train_in_turns(config).run_dir)
+    versions = rows["version"][~rows["final"]].tolist()
+    assert versions == sorted(versions)
+    assert set(versions) == set(range(20))
 
 
 def test_training_and_evaluation_each_have_their_environment(make_config: MakeConfig) -> None:
@@ -162,9 +161,8 @@ def test_training_and_evaluation_each_have_their_environment(make_config: MakeCo
         trainer={"max_opts": 20, "eval_interval": 10},
     )
     result = train_in_turns(config)
-    schema = OneStep().schema(spec_of(Paying(1.0)))
-    memory = ReplayMemory(result.run_dir / "shared" / "replay", schema, config.replay.capacity, create=False)
-    assert set(memory.columns["reward"][:20].tolist()) == {1.0}
+    rows = stored_rows(result.run_dir)
+    assert set(rows["reward"][~rows["final"]].tolist()) == {1.0}
     assert result.best_score == 5.0
 
 

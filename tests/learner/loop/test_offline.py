@@ -11,12 +11,11 @@ import numpy as np
 import pytest
 
 from common.config.run_config import RunConfig, load_config
-from common.data import Array, Items
-from common.envs import spec_of
+from common.data import Array, Items, Schema
 from common.errors import DatasetError, RunDirectoryError, SchemaMismatchError
-from common.interfaces import Step
-from common.processors import OneStep
+from common.interfaces import EnvSpec, Step
 from common.settings import validate
+from common.spaces import columns_of
 from common.testing import play
 from learner.loop.in_turns import train_in_turns
 from learner.loop.learner import Outcome
@@ -27,17 +26,24 @@ from learner.replay.writer import ReplayWriter
 from learner.storage.rundir import RunDir
 from tests.conftest import ROOT, MakeConfig, counting_config
 from tests.learner.recordings import record
-from tests.parts import CountingEnv, expected_items
+from tests.parts import counting_schema, expected_rows
+from tests.stored import assert_stored, stored_rows
 
 IN_TURNS = {"target": "tests.parts:CheckingAgent", "params": {"in_turns": True}}
-SCHEMA = OneStep().schema(spec_of(CountingEnv()))
+SCHEMA = counting_schema()
 
 
-class Twice(OneStep):
-    """Gives every step two times."""
+class Twice:
+    """Gives every step two times, as items without links."""
+
+    def schema(self, spec: EnvSpec) -> Schema:
+        return Schema((*columns_of("obs", spec.observation_space), *columns_of("action", spec.action_space)))
+
+    def reset(self) -> None:
+        """It remembers nothing."""
 
     def process(self, step: Step) -> Items:
-        return {name: np.repeat(column, 2, axis=0) for name, column in super().process(step).items()}
+        return {"obs": np.stack([step.obs, step.obs]), "action": np.stack([step.action, step.action])}
 
 
 def balance(obs: Array) -> int:
@@ -82,15 +88,9 @@ def earlier(tmp_path: Path, **changes: Any) -> Path:
     return train_in_turns(config).run_dir
 
 
-def changed(run_dir: Path, column: str, item: int, value: float) -> None:
+def changed(run_dir: Path, column: str, row: int, value: float) -> None:
     """Change one value in a run's replay, as an earlier release could have stored it."""
-    ReplayMemory(run_dir / "shared" / "replay", SCHEMA, 1_000_000, create=False).columns[column][item] = value
-
-
-def stored(result: Result, capacity: int) -> Items:
-    """The items in a run's replay, in order."""
-    memory = ReplayMemory(result.run_dir / "shared" / "replay", SCHEMA, capacity, create=False)
-    return {name: column[memory.first() : memory.committed] for name, column in memory.columns.items()}
+    ReplayMemory(run_dir / "shared" / "replay", SCHEMA, 1_000_000, create=False).columns[column][row] = value
 
 
 # Learning.
@@ -121,7 +121,7 @@ def test_what_was_loaded_before_counts_as_a_sample_and_not_as_one_a_second(tmp_p
 
 def test_an_agent_that_needs_more_than_there_is_is_an_error(tmp_path: Path, make_config: MakeConfig) -> None:
     config = make_config(agent={**IN_TURNS, "params": {"ready_at": 501}})
-    with pytest.raises(DatasetError, match=r"earlier: its 500 items are too few to begin"):
+    with pytest.raises(DatasetError, match=r"earlier: its 50[01] steps are too few to begin"):
         train_offline(config, str(earlier(tmp_path)))
     assert config.run_dir is not None
     assert (config.run_dir / "final" / "meta.json").exists()
@@ -130,7 +130,7 @@ def test_an_agent_that_needs_more_than_there_is_is_an_error(tmp_path: Path, make
 # An earlier run.
 
 
-def test_the_items_of_an_earlier_run_are_learnt_from_whole_and_it_is_left_as_it_was(
+def test_the_rows_of_an_earlier_run_are_learnt_from_whole_and_it_is_left_as_it_was(
     tmp_path: Path, make_config: MakeConfig
 ) -> None:
     directory = earlier(tmp_path)
@@ -138,8 +138,7 @@ def test_the_items_of_an_earlier_run_are_learnt_from_whole_and_it_is_left_as_it_
     config = make_config(agent=IN_TURNS)
     result = train_offline(config, str(directory))
     assert result.opt_steps == 500
-    for name, column in expected_items(5, 500).items():
-        np.testing.assert_array_equal(stored(result, config.replay.capacity)[name], column)
+    assert_stored(result.run_dir, {5: 501})
     assert {path: path.read_bytes() for path in directory.rglob("*") if path.is_file()} == before
 
 
@@ -151,22 +150,22 @@ def test_first_priorities_of_an_earlier_run_are_left_out_and_asked_of_nobody(
     directory = train_in_turns(counting_config(tmp_path / "earlier", seed=5, agent=rating, **ape_x)).run_dir
     config = make_config(agent=IN_TURNS, **ape_x)
     result = train_offline(config, str(directory))
-    for name, column in expected_items(5, 500).items():
-        np.testing.assert_array_equal(stored(result, config.replay.capacity)[name], column)
+    assert_stored(result.run_dir, {5: 501})
+    assert "priority" not in stored_rows(result.run_dir)
 
 
 def test_rows_that_were_overwritten_or_half_written_are_not_read(tmp_path: Path, make_config: MakeConfig) -> None:
     run_dir = tmp_path / "killed"
     RunDir(run_dir).close()
     memory = ReplayMemory(run_dir / "shared" / "replay", SCHEMA, 100, create=True)
-    items, writer = expected_items(5, 230), ReplayWriter(memory)
+    rows, writer = expected_rows(5, 230), ReplayWriter(memory)
     for seq, start in enumerate(range(0, 230, 10), start=1):
-        batch = {name: column[start : start + 10] for name, column in items.items()}
+        batch = {name: column[start : start + 10] for name, column in rows.items()}
         writer.append(batch, 10, incarnation=1, seq=seq)
     memory.header.oldest = 137  # Killed while it overwrote the oldest with seven more.
     config = make_config(agent=IN_TURNS, trainer={"max_opts": 5})
-    found = stored(train_offline(config, str(run_dir)), config.replay.capacity)
-    np.testing.assert_array_equal(found["obs"], items["obs"][137:])
+    found = stored_rows(train_offline(config, str(run_dir)).run_dir)
+    np.testing.assert_array_equal(found["obs"], rows["obs"][137:230])
 
 
 def test_a_run_that_goes_on_is_not_a_dataset_yet(tmp_path: Path, make_config: MakeConfig) -> None:
@@ -177,35 +176,35 @@ def test_a_run_that_goes_on_is_not_a_dataset_yet(tmp_path: Path, make_config: Ma
     run.close()
 
 
-def test_a_run_without_an_item_is_empty(tmp_path: Path, make_config: MakeConfig) -> None:
+def test_a_run_without_a_row_is_empty(tmp_path: Path, make_config: MakeConfig) -> None:
     run = RunDir(tmp_path / "empty")
     run.begin()
     ReplayMemory(run.shared / "replay", SCHEMA, 100, create=True)
     run.close()
-    with pytest.raises(DatasetError, match="empty: expected items to learn from, found none"):
+    with pytest.raises(DatasetError, match="empty: expected rows to learn from, found none"):
         train_offline(make_config(), str(tmp_path / "empty"))
 
 
 def test_another_step_processor_of_the_run_is_named_by_its_column(tmp_path: Path, make_config: MakeConfig) -> None:
-    config = make_config(step_processor={"target": "common.processors:NStep"})
-    message = r"column 6: this run expects discount <f4 \[\], dataset .*earlier has nothing"
+    config = make_config(step_processor={"target": "tests.learner.loop.test_offline:Twice"})
+    message = r"column 2: this run expects nothing, dataset .*earlier has reward <f4 \[\]"
     with pytest.raises(SchemaMismatchError, match=message):
         train_offline(config, str(earlier(tmp_path)))
 
 
-def test_what_is_not_a_number_is_named_by_column_and_item(tmp_path: Path, make_config: MakeConfig) -> None:
+def test_what_is_not_a_number_is_named_by_column_and_row(tmp_path: Path, make_config: MakeConfig) -> None:
     run_dir = earlier(tmp_path)
     changed(run_dir, "reward", 4, np.nan)
-    with pytest.raises(DatasetError, match="column 'reward': expected finite values, found nan in item 4"):
+    with pytest.raises(DatasetError, match="column 'reward': expected finite values, found nan in row 4"):
         train_offline(make_config(), str(run_dir))
 
 
-def test_an_action_that_the_environment_does_not_have_is_named_by_column_and_item(
+def test_an_action_that_the_environment_does_not_have_is_named_by_column_and_row(
     tmp_path: Path, make_config: MakeConfig
 ) -> None:
     run_dir = earlier(tmp_path)
     changed(run_dir, "action", 13, 7)
-    with pytest.raises(DatasetError, match="column 'action': expected 0 to 2, found 7 in item 13"):
+    with pytest.raises(DatasetError, match="column 'action': expected 0 to 2, found 7 in row 13"):
         train_offline(make_config(), str(run_dir))
 
 
@@ -215,8 +214,8 @@ def test_an_action_that_the_environment_does_not_have_is_named_by_column_and_ite
 def test_the_replay_grows_to_the_size_of_the_dataset(tmp_path: Path, make_config: MakeConfig) -> None:
     config = make_config(agent=IN_TURNS, replay={"capacity": 100, "samples_per_insert": 8})
     result = train_offline(config, str(earlier(tmp_path)))
-    assert load_config(result.run_dir / "config.yaml").replay.capacity == 500
-    assert len(stored(result, 500)["obs"]) == 500
+    assert load_config(result.run_dir / "config.yaml").replay.capacity == len(expected_rows(5, 501)["obs"])
+    assert_stored(result.run_dir, {5: 501})
 
 
 def test_a_step_processor_that_gives_more_items_than_there_is_room_for_is_an_error(
@@ -224,7 +223,7 @@ def test_a_step_processor_that_gives_more_items_than_there_is_room_for_is_an_err
 ) -> None:
     config = cloning(tmp_path / "run").model_dump(mode="json")
     config |= {"step_processor": {"target": "tests.learner.loop.test_offline:Twice"}, "replay": {"capacity": 500}}
-    with pytest.raises(DatasetError, match=r"at most 600 items of 600 steps, found more; raise replay\.capacity"):
+    with pytest.raises(DatasetError, match=r"at most 6\d\d rows, found more in its 6\d\d; raise replay\.capacity"):
         train_offline(validate(RunConfig, config), cartpole)
     config |= {"run_dir": str(tmp_path / "again"), "replay": {"capacity": 1200}}
     with OfflineTrainer(validate(RunConfig, config), cartpole) as trainer:
