@@ -1,0 +1,261 @@
+// The actor's end of the wire, written from crossborder.proto alone: joins, keeps one stream open, fetches models.
+import { randomBytes } from "node:crypto";
+import { readFileSync } from "node:fs";
+import { hostname } from "node:os";
+import { setTimeout as sleep } from "node:timers/promises";
+import { fileURLToPath } from "node:url";
+import grpc from "@grpc/grpc-js";
+import protoLoader from "@grpc/proto-loader";
+
+const PROTO = fileURLToPath(new URL("../../protos/crossborder/v1/crossborder.proto", import.meta.url));
+const PROTOCOL_VERSION = 3;
+const JOIN_MS = 5_000;
+const PATIENCE_MS = 60_000;
+const HEARTBEAT_MS = 1_000;
+const SILENCE_MS = 15_000; // Every heartbeat is answered: a learner that is silent for so long is gone.
+const FINISH_MS = 10_000;
+const MAX_MESSAGE_BYTES = 5 << 20; // A model of up to 4 MiB comes in one message.
+
+// Writes one value of a dtype into a DataView: its size and how.
+const DTYPES = {
+  "<f4": [4, (view, at, value) => view.setFloat32(at, value, true)],
+  "<f8": [8, (view, at, value) => view.setFloat64(at, value, true)],
+  "<i8": [8, (view, at, value) => view.setBigInt64(at, BigInt(value), true)],
+  "<u2": [2, (view, at, value) => view.setUint16(at, value, true)],
+  "<u4": [4, (view, at, value) => view.setUint32(at, value, true)],
+  "|b1": [1, (view, at, value) => view.setUint8(at, value ? 1 : 0)],
+};
+
+// PushItemsRequest.payload: all values of a column, one column after another, little-endian, without padding.
+function pack({ columns }, rows) {
+  return Buffer.concat(columns.map((column) => packColumn(column, rows)));
+}
+
+function packColumn({ name, dtype, shape }, rows) {
+  if (!DTYPES[dtype]) throw new Error(`column ${name}: ${dtype} cannot be packed here`);
+  const [bytes, write] = DTYPES[dtype];
+  const values = rows.flatMap((row) => row[name]);
+  const expected = rows.length * shape.reduce((product, n) => product * n, 1);
+  if (values.length !== expected || values.includes(undefined))
+    throw new Error(`column ${name}: expected ${expected} values, found ${values.filter((v) => v !== undefined).length}`);
+  const buffer = Buffer.alloc(expected * bytes);
+  const view = new DataView(buffer.buffer, buffer.byteOffset, buffer.length);
+  values.forEach((value, i) => write(view, i * bytes, value));
+  return buffer;
+}
+
+// GetModelResponse.checksum: all 64-bit words of a file, the last one padded with zeros, added up.
+function checksum(file) {
+  const padded = Buffer.concat([file, Buffer.alloc(7)]);
+  let sum = 0n;
+  for (let at = 0; at + 8 <= padded.length; at += 8) sum += padded.readBigUInt64LE(at);
+  return BigInt.asUintN(64, sum);
+}
+
+// Ordered by incarnation first, opt_steps second; 64-bit numbers are strings here, and an absent version is no model.
+export function isNewer(one, other) {
+  const [a, b] = [one, other].map((version) => [BigInt(version?.incarnation ?? 0), BigInt(version?.opt_steps ?? 0)]);
+  return a[0] > b[0] || (a[0] === b[0] && a[1] > b[1]);
+}
+
+const PERMANENT = [
+  grpc.status.INVALID_ARGUMENT,
+  grpc.status.FAILED_PRECONDITION,
+  grpc.status.PERMISSION_DENIED,
+  grpc.status.UNIMPLEMENTED,
+  grpc.status.RESOURCE_EXHAUSTED,
+  grpc.status.UNAUTHENTICATED,
+];
+
+// What an error says of the future: "again", "stopping", or null: permanent.
+function outlook(error) {
+  const [name] = error.metadata?.get("crossborder-error") ?? [];
+  if (name === "stopping") return "stopping";
+  if (name) return ["not_joined", "too_many_actors", "over_limit", "token_replaced"].includes(name) ? "again" : null;
+  return error.code === undefined || PERMANENT.includes(error.code) ? null : "again";
+}
+
+// TLS with the authority in the file `ca`, and on every call the token in the file `tokenFile`: `NAME TOKEN` or a token.
+function credentials({ ca, tokenFile }) {
+  if (!ca) return grpc.credentials.createInsecure();
+  const encrypted = grpc.credentials.createSsl(readFileSync(ca));
+  if (!tokenFile) return encrypted;
+  const addToken = (_, done) => {
+    const metadata = new grpc.Metadata();
+    metadata.set("authorization", `Bearer ${readFileSync(tokenFile, "utf8").trim().split("\n")[0].split(/\s+/).at(-1)}`);
+    done(null, metadata);
+  };
+  return grpc.credentials.combineChannelCredentials(encrypted, grpc.credentials.createFromMetadataGenerator(addToken));
+}
+
+const newIncarnation = () => String((randomBytes(8).readBigUInt64LE() >> 1n) + 1n);
+
+export class Learner {
+  // `trust` has `ca` and `tokenFile`, both paths; without `ca` nothing is encrypted, which a learner allows on its own
+  // host only.
+  constructor(address, trust = {}) {
+    const options = { keepCase: true, longs: String, defaults: true };
+    const { LearnerService } = grpc.loadPackageDefinition(protoLoader.loadSync(PROTO, options)).crossborder.v1;
+    const limits = { "grpc.max_receive_message_length": MAX_MESSAGE_BYTES };
+    this.client = new LearnerService(address, credentials(trust), limits);
+    this.incarnation = newIncarnation();
+    this.seq = this.acked = 0;
+    this.unacked = []; // Batches kept until they are acknowledged, oldest first.
+    this.stopping = false;
+    this.figures = { env_steps: 0, seconds: 0, reconnects: 0 }; // Of every report.
+  }
+
+  async join(former = "0") {
+    const request = { protocol_version: PROTOCOL_VERSION, incarnation: this.incarnation, former_incarnation: former };
+    const end = Date.now() + PATIENCE_MS;
+    for (let ceiling = 100; ; ceiling = Math.min(2 * ceiling, 5_000)) {
+      try {
+        return await new Promise((resolve, reject) => {
+          const done = (error, response) => (error ? reject(error) : resolve(response));
+          const who = { host: hostname(), pid: process.pid };
+          this.client.Join({ ...request, ...who }, { deadline: Date.now() + JOIN_MS }, done);
+        });
+      } catch (error) {
+        if (outlook(error) !== "again" || Date.now() > end) throw error;
+        await sleep(Math.random() * ceiling);
+      }
+    }
+  }
+
+  // Join, then act with `act` while a stream is open; return once everything is handed over.
+  async serve(act) {
+    this.joined = await this.join();
+    this.newest = this.joined.newest;
+    const conversation = this.stayConnected();
+    const acting = act().then(() => this.finish());
+    await Promise.race([acting, conversation]);
+    await Promise.race([conversation, sleep(FINISH_MS, null, { ref: false })]);
+    this.client.close();
+  }
+
+  // Keep one stream open: when it breaks, join again with the same incarnation and resend what is not stored.
+  async stayConnected() {
+    for (;;) {
+      try {
+        await this.converse();
+        if (this.left || this.told) return;
+        console.error("the stream ended");
+      } catch (error) {
+        if (outlook(error) === "stopping") return this.stop();
+        if (outlook(error) !== "again") throw error;
+        console.error(`the stream broke: ${error.message}`);
+      }
+      await sleep(Math.random() * 500);
+      await this.joinAgain();
+    }
+  }
+
+  async joinAgain() {
+    let again = await this.join();
+    if (again.run_id !== this.joined.run_id) throw new Error(`another run answers: ${again.run_id}`);
+    if (again.config_json !== this.joined.config_json || again.epsilon !== this.joined.epsilon)
+      throw new Error("the learner has changed the settings of this actor: start it again");
+    if (Number(again.last_seq) < this.acked) {
+      // The learner has lost batches that it had acknowledged: go on as a new incarnation, in the place of this one.
+      const former = this.incarnation;
+      this.incarnation = newIncarnation();
+      this.unacked = this.unacked.map((batch, i) => ({ ...batch, incarnation: this.incarnation, seq: i + 1 }));
+      this.seq = this.unacked.length;
+      this.acked = 0;
+      again = await this.join(former);
+    }
+    this.figures.reconnects += 1;
+    this.acknowledge(again.last_seq, again.newest);
+  }
+
+  async converse() {
+    this.stream = this.client.PushItems();
+    this.heard = Date.now();
+    const heartbeat = setInterval(() => this.beat(), HEARTBEAT_MS);
+    try {
+      this.stream.write(this.message({}));
+      this.unacked.forEach((batch) => this.stream.write(batch));
+      this.leaveIfDone();
+      for await (const { acked_seq, newest, stop } of this.stream) {
+        this.heard = Date.now();
+        this.acknowledge(acked_seq, newest);
+        if (stop) {
+          this.told = true;
+          this.stop();
+        }
+        this.leaveIfDone();
+      }
+    } finally {
+      clearInterval(heartbeat);
+      this.stream = null;
+    }
+  }
+
+  beat() {
+    if (Date.now() - this.heard > SILENCE_MS) this.stream.cancel();
+    else if (!this.left) this.stream.write(this.message({}));
+  }
+
+  acknowledge(seq, newest) {
+    this.acked = Math.max(this.acked, Number(seq));
+    this.unacked = this.unacked.filter((batch) => batch.seq > this.acked);
+    if (isNewer(newest, this.newest)) this.newest = newest;
+    this.wake?.();
+  }
+
+  // Send rows, in the order of time for each lane, once fewer than `window` batches wait for an acknowledgement.
+  async push(rows, behaviour, { returns, lengths }) {
+    const { window } = JSON.parse(this.joined.config_json).push;
+    while (this.unacked.length >= window && !this.stopping) await new Promise((resolve) => (this.wake = resolve));
+    const batch = {
+      ...this.message({ episode_returns: returns, episode_lengths: lengths }),
+      seq: (this.seq += 1),
+      schema_hash: this.joined.schema.hash,
+      rows: rows.length,
+      payload: pack(this.joined.schema, rows),
+      behaviour,
+    };
+    this.unacked.push(batch);
+    this.stream?.write(batch); // Between two streams it waits; the next stream sends it.
+  }
+
+  // The newest model's version and file, in chunks checked by their sum. Null: there is none newer, or none just now.
+  async fetch(have) {
+    const chunks = [];
+    let last;
+    try {
+      for await (last of this.client.GetModel({ have }, { deadline: Date.now() + JOIN_MS })) chunks.push(last.data);
+    } catch (error) {
+      if (outlook(error) === null) throw error;
+      await sleep(HEARTBEAT_MS);
+      return null;
+    }
+    if (last.not_modified) return null;
+    const file = Buffer.concat(chunks);
+    if (String(checksum(file)) !== last.checksum) throw new Error("model: another checksum");
+    return { version: last.version, file };
+  }
+
+  stop() {
+    this.stopping = true;
+    this.wake?.();
+  }
+
+  finish() {
+    this.finished = true;
+    this.leaveIfDone();
+  }
+
+  // The last message, once there is nothing left to push.
+  leaveIfDone() {
+    if (!this.finished || this.unacked.length || !this.stream || this.left) return;
+    this.left = true;
+    this.stream.write(this.message({ leaving: true }));
+    this.stream.end();
+  }
+
+  // A request with a report and no rows: a heartbeat.
+  message(more) {
+    return { incarnation: this.incarnation, seq: 0, report: { ...this.figures, ...more } };
+  }
+}
