@@ -31,7 +31,7 @@ class ItemMaker:
         self._made: list[Items] = []
         self.rows = 0
 
-    def begin(self, obs: Leaves, begins: Array | None, actions: Leaves, extras: Mapping[str, Array]) -> None:  # noqa: ARG002 - items have no extras of the agent
+    def begin(self, obs: Leaves, begins: Array | None, actions: Leaves, extras: Mapping[str, Array] | None) -> None:  # noqa: ARG002 - items have no extras of the agent
         """Take the observations and actions of a round before its step, see ``Recorder.begin``."""
         self._obs, self._actions = copy_leaves(obs), actions
         if begins is not None:

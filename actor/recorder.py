@@ -7,6 +7,7 @@ already when a block of rows begins, and are written only where they differ.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -33,7 +34,9 @@ class Recorder:
         self._all = (*schema.columns, *notes)
         self._version = 0
         self.rows = 0
-        self._at = slice(0, n)
+        self._dtype: np.dtype[Any] | None = None  # Of the actions; None if they have several leaves.
+        self._shape: tuple[int, ...] = ()
+        self._acts_by_number = False
         self._columns: Items = {}
         self._allocate(max(4 * n, 256))
 
@@ -50,7 +53,11 @@ class Recorder:
         self._flags = [self._columns[name] for name in _FLAGS if name in self._columns]
         self._others = [c for name, c in self._columns.items() if name not in _FLAGS and name != "reward"]
         self._obs, self._action, self._reward = self._leaf("obs"), self._leaf("action"), self._columns["reward"]
-        self._action_shape = None if isinstance(self._action, dict) else (self._n, *self._action.shape[1:])
+        is_leaf = not isinstance(self._obs, dict) and not isinstance(self._action, dict)
+        self._is_single = is_leaf and self._n == 1
+        if isinstance(self._action, _ARRAY):
+            self._dtype, self._shape = self._action.dtype, (self._n, *self._action.shape[1:])
+            self._acts_by_number = self._action.ndim == 1
 
     def _leaf(self, prefix: str) -> Array | dict[str, Array]:
         """The column of a space that is a leaf, or the columns of its leaves by path."""
@@ -67,39 +74,48 @@ class Recorder:
         self._version = opt_steps
         self._columns[VERSION.name][self.rows :] = opt_steps
 
-    def begin(self, obs: Leaves, begins: Array | None, actions: Leaves, extras: Mapping[str, Array]) -> None:
+    def begin(self, obs: Leaves, begins: Array | None, actions: Leaves, extras: Mapping[str, Array] | None) -> None:
         """Record a round before its step, since environments may write the next observations into the same arrays.
 
         Args:
             obs: ``[n, *shape]``.
             begins: the lanes whose episodes begin, ``[n]`` bool; None: none.
             actions: ``[n, *action_shape]``.
-            extras: the agent's extra columns, ``[n, *shape]``.
+            extras: the agent's extra columns, ``[n, *shape]``; None if it has none.
         """
         start = self.rows
         if start > self._last_begin:
             self._allocate(2 * len(self._reward))
-        self._at = at = slice(start, start + self._n)
-        if type(obs) is _ARRAY and type(self._obs) is _ARRAY:
-            self._obs[at] = obs
+        if type(actions) is not _ARRAY or actions.dtype is not self._dtype or actions.shape != self._shape:
+            self._require_actions(actions)
+        if self._is_single:  # The same for one lane, where writing an element is faster than writing a slice.
+            self._obs[start] = obs  # type: ignore[index]
+            self._action[start] = actions.item() if self._acts_by_number else actions  # type: ignore[index, union-attr]
         else:
+            at = self._at
             _write(self._obs, at, obs)
-        self._act(at, actions)
-        if begins is not None:
-            self._columns[FIRST.name][at] = begins
-        if self._n > 1:
+            _write(self._action, at, actions)
             self._columns[LANE.name][at] = self._lanes
-        for name, array in extras.items():
-            self._columns[name][at] = array
+        if begins is not None:
+            self._columns[FIRST.name][self._at] = begins
+        if extras:
+            for name, array in extras.items():
+                self._columns[name][self._at] = array
 
-    def _act(self, at: slice, actions: Leaves) -> None:
+    @property
+    def _at(self) -> slice:
+        """The rows of the round that has begun."""
+        return slice(self.rows, self.rows + self._n)
+
+    def _require_actions(self, actions: Leaves) -> None:
+        """Check actions against their columns.
+
+        Raises:
+            PluginError: they have another dtype or shape.
+        """
         column = self._action
-        if type(actions) is _ARRAY and type(column) is _ARRAY:
-            if actions.dtype == column.dtype and actions.shape == self._action_shape:
-                column[at] = actions
-                return
-        elif isinstance(actions, dict) and isinstance(column, dict) and _all_fit(actions, column, self._n):
-            _write(column, at, actions)
+        given, wanted = ({"": leaves} if not isinstance(leaves, dict) else leaves for leaves in (actions, column))
+        if _all_fit(given, wanted, self._n):
             return
         raise PluginError(
             f"agent.sample: expected actions for {self._n} observations, {_describe(column)}, found "
@@ -113,13 +129,16 @@ class Recorder:
 
     def end(self, outcome: Round) -> None:
         """Record the step of the round."""
-        at = self._at
-        self._reward[at] = outcome.reward
-        self.rows = at.stop
-        for key, values in outcome.info.items():
-            self._columns[f"info/{key}"][at] = values
+        if self._is_single:
+            self._reward[self.rows] = outcome.reward.item()
+        else:
+            self._reward[self._at] = outcome.reward
+        if outcome.info:
+            for key, values in outcome.info.items():
+                self._columns[f"info/{key}"][self._at] = values
+        self.rows += self._n
         if outcome.ended is not None or outcome.taken is not None or outcome.action is not None:
-            self._end_unusual(at, outcome)
+            self._end_unusual(slice(self.rows - self._n, self.rows), outcome)
 
     def _end_unusual(self, at: slice, outcome: Round) -> None:
         """Record a round in which an episode ended, a lane took no step, or another than the agent acted."""
@@ -187,7 +206,8 @@ def _write(columns: Array | dict[str, Array], at: slice, leaves: Leaves) -> None
 def _all_fit(leaves: dict[str, Array], columns: dict[str, Array], n: int) -> bool:
     """Whether leaves of n lanes have the dtypes and shapes of the columns."""
     return leaves.keys() == columns.keys() and all(
-        (leaves[path].dtype, leaves[path].shape) == (column.dtype, (n, *column.shape[1:]))
+        isinstance(leaf := leaves[path], np.ndarray)
+        and (leaf.dtype, leaf.shape) == (column.dtype, (n, *column.shape[1:]))
         for path, column in columns.items()
     )
 

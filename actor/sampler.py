@@ -50,7 +50,8 @@ class Sampler:
         self._agreed = parts.schema.without(PRIORITY) if parts.has_priorities else parts.schema
         self._records = self._make_recorder()
         self._has_extras = bool(parts.agent.extra_columns()) and isinstance(self._records, Recorder)
-        self._is_first_round = True
+        self._is_first_round, self._makes_items = True, bool(parts.processors)
+        self._ended: float | None = None  # When the last round ended; None: it was pushed, or there was none.
         self._lanes.reset(spread(seed) if self._lanes.is_vector else seed)
 
     def _make_recorder(self) -> Recorder | ItemMaker:
@@ -75,28 +76,35 @@ class Sampler:
             PluginError: the agent gave other actions than those of its space, one for each lane.
         """
         counters, lanes, records = self._counters, self._lanes, self._records
-        began = perf_counter()
+        began = self._ended or self._start_clock()
         obs, begins = lanes.observe(), lanes.begins
         if begins is not None or self._is_first_round:
             self._begin(agent, begins)
+            counters.env_seconds += (now := perf_counter()) - began
+            began = now
         seen = obs if self._stacker is None else self._stacker.add(obs, begins)
-        observed = perf_counter()
         actions = agent.sample(seen)
         acted = perf_counter()
-        records.begin(
-            seen if self._parts.processors else obs, begins, actions, agent.extras() if self._has_extras else {}
-        )
+        records.begin(seen if self._makes_items else obs, begins, actions, agent.extras() if self._has_extras else None)
         if self._rates_rows:
             records.note(SEEN, seen)
         outcome = lanes.step(actions)
         if self._rates_rows:
             records.note(NEXT, next_of(outcome, self._stacker))
         records.end(outcome)
-        counters.count(outcome, lanes.n if outcome.taken is None else int(np.count_nonzero(outcome.taken)))
-        counters.inference_seconds += acted - observed
-        counters.env_seconds += observed - began + perf_counter() - acted
+        counters.env_steps += lanes.n if outcome.taken is None else int(np.count_nonzero(outcome.taken))
+        if outcome.ended is not None:
+            counters.add_episodes(outcome)
+        self._ended = ended = perf_counter()
+        counters.inference_seconds += acted - began
+        counters.env_seconds += ended - acted
         if sink.takes(records.rows):
             self.flush(agent, sink)
+
+    def _start_clock(self) -> float:
+        """Begin to measure; the caller's time since the last push does not count."""
+        self._counters.tick()
+        return perf_counter()
 
     def _begin(self, agent: Agent, begins: Array | None) -> None:
         """Tell the agent where episodes begin; at the first round, in all lanes."""
@@ -106,6 +114,8 @@ class Sampler:
 
     def flush(self, agent: Agent, sink: ItemSink) -> None:
         """Push the rows that were gathered."""
+        self._counters.tick()
+        self._ended = None
         if self._records.rows:
             sink.push(self._finished(agent))
             self._records.clear()

@@ -105,22 +105,22 @@ class ActorCounters(ActorFigures):
         self._unreported = _EpisodeWindow(MAX_EPISODES)
         self._recent = _EpisodeWindow(RECENT_EPISODES)
 
-    def count(self, outcome: Round, steps: int) -> None:
-        """Count a round in which ``steps`` lanes took a step, and its episodes that ended.
+    def add_episodes(self, outcome: Round) -> None:
+        """Count the episodes that ended in a round.
 
         An episode with a reward that is not finite has no return and is not reported.
         """
-        now = self._clock()
-        if self._started is None:
-            self._started = now
-        self.seconds = now - self._started
-        self.env_steps += steps
-        if outcome.ended is None:
-            return
         for total, length, success in zip(outcome.returns, outcome.lengths, outcome.success, strict=True):
             if math.isfinite(total):
                 self._unreported.add(total, length, success)
                 self._recent.add(total, length, success)
+
+    def tick(self) -> None:
+        """Note the time, before the first step and from time to time after steps."""
+        now = self._clock()
+        if self._started is None:
+            self._started = now
+        self.seconds = now - self._started
 
     def figures(self) -> dict[str, Any]:
         """The figures of ``ActorFigures`` by name."""

@@ -115,6 +115,8 @@ class Lanes(abc.ABC):
         self.spec, self.n = spec, n
         self.begins: Array | None = None
         """The lanes whose present observations begin an episode, ``[n]`` bool; None if none does."""
+        self.keeper: Keeper | None = None
+        self.busy = Busy()
 
     @abc.abstractmethod
     def reset(self, seed: int | None = None) -> None:
@@ -135,9 +137,12 @@ class Lanes(abc.ABC):
             actions: ``[n, *action_shape]``, for a structured space one array for each leaf, by path.
         """
 
-    keeper: Keeper | None = None
-    """Replaces an environment that raises: its lanes lose their episodes, which stop without an end, and begin others.
-    None: exceptions come through."""
+    def keep(self, keeper: Keeper) -> None:
+        """Have ``keeper`` replace environments that raise: their lanes lose their episodes, and begin others.
+
+        Without a keeper, exceptions come through.
+        """
+        self.keeper, self.busy = keeper, keeper.busy
 
     @abc.abstractmethod
     def wrap(self, wrapper: Callable[[AnyEnv], AnyEnv]) -> None:

@@ -13,7 +13,7 @@ from common import spaces
 from common.data import Leaves
 from common.errors import PluginError
 from common.interfaces import EnvSpec
-from common.lanes import SUCCESS, AnyEnv, Busy, Lanes, Picks, Round
+from common.lanes import SUCCESS, AnyEnv, Lanes, Picks, Round
 from common.leaves import as_shape, copy_leaves, empty_leaves, pick_lanes, put_leaves
 
 _ARRAY = np.ndarray  # A global name is found faster than an attribute.
@@ -42,7 +42,6 @@ class PlainLanes(Lanes):
         self._rounds = 0
         self._returns, self._began = [0.0] * self.n, [0] * self.n  # Of the present episodes.
         self._resting: set[int] = set()
-        self._unwatched = Busy()
         self.reset()
 
     def reset(self, seed: int | None = None) -> None:
@@ -95,7 +94,7 @@ class PlainLanes(Lanes):
         return self._obs
 
     def _reset(self, j: int) -> Any:
-        busy = self._busy()
+        busy = self.busy
         try:
             while True:
                 seed, self._seeds[j] = self._seeds[j], None
@@ -113,17 +112,16 @@ class PlainLanes(Lanes):
         if not self._is_usual:
             self._clear(outcome)
         self._rounds += 1
-        busy, rewards, shape, kept, ended = self._busy(), outcome.reward, self._shape, self._obs, None
-        returns = self._returns
+        busy, rewards, returns, shape, kept = self.busy, outcome.reward, self._returns, self._shape, self._obs
+        is_leaf, ended = type(actions) is _ARRAY, None
         for j, env in enumerate(self.envs):
             if self._resting and j in self._resting:
                 self._skip(j)
                 continue
+            action = actions[j] if is_leaf else self._element(actions, j)  # type: ignore[index]
             busy.since = monotonic()
             try:
-                obs, reward, terminated, truncated, info = env.step(
-                    actions[j] if type(actions) is _ARRAY else self._element(actions, j)
-                )
+                obs, reward, terminated, truncated, info = env.step(action)
             except (Exception, SystemExit) as error:  # noqa: BLE001 - the keeper logs it, or it is raised
                 self._lose(j, error)
                 continue
@@ -142,9 +140,6 @@ class PlainLanes(Lanes):
         if ended:
             self._end(ended)
         return outcome
-
-    def _busy(self) -> Busy:
-        return self._unwatched if self.keeper is None else self.keeper.busy
 
     def _clear(self, outcome: Round) -> None:
         outcome.terminated[:] = outcome.truncated[:] = False

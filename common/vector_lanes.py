@@ -14,7 +14,7 @@ from common import spaces
 from common.data import Array, Leaves
 from common.errors import PluginError
 from common.interfaces import EnvSpec
-from common.lanes import MAX_LANES, SUCCESS, AnyEnv, Busy, Lanes, Picks, Round
+from common.lanes import MAX_LANES, SUCCESS, AnyEnv, Lanes, Picks, Round
 from common.leaves import as_shape, copy_leaves, empty_leaves, on_host, pick_lanes, put_leaves
 
 
@@ -47,7 +47,6 @@ class VectorLanes(Lanes):
         self._is_new = True  # Whether all lanes are to be reset.
         self._done: Array | None = None  # The lanes whose episodes ended at the last step.
         self._reset_now: Array | None = None  # The lanes that the last step reset.
-        self._unwatched = Busy()
         self._rounds = 0
         self._returns, self._began = np.zeros(self.n), np.zeros(self.n, np.int64)  # Of the present episodes.
 
@@ -69,7 +68,7 @@ class VectorLanes(Lanes):
 
     def _reset(self, lanes: Array | None = None) -> Leaves:
         """Reset these lanes, or all; all if the environment raised and was replaced."""
-        busy = self._busy()
+        busy = self.busy
         try:
             while True:
                 seed, self._seed = self._seed, None
@@ -87,7 +86,7 @@ class VectorLanes(Lanes):
 
     def step(self, actions: Leaves) -> Round:
         idle = self._done  # With autoreset at the next step, this step resets these lanes.
-        busy = self._busy()
+        busy = self.busy
         busy.since = monotonic()
         try:
             obs, reward, terminated, truncated, infos = self._env.step(
@@ -109,9 +108,6 @@ class VectorLanes(Lanes):
             self._end(outcome, done, infos)
         self._pick(outcome, infos, actions)
         return outcome
-
-    def _busy(self) -> Busy:
-        return self._unwatched if self.keeper is None else self.keeper.busy
 
     def _replace(self, error: BaseException) -> None:
         if self.keeper is None:
