@@ -9,28 +9,29 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
 
 from common.config.run_config import RunConfig, load_config
-from common.envs import spec_of
-from common.processors import NStep, OneStep
-from examples.own_parts import Corridor
+from common.data import Items
+from learner.commands.authority import make_files
 from tests.conftest import PATIENCE, ROOT, kill, wait_for
-from tests.e2e.test_counting import stored_items, train_in_thread
+from tests.e2e.test_counting import train_in_thread
+from tests.stored import stored_rows
 
 NODE = shutil.which("node")
 HERE = ROOT / "examples" / "node"
-SCHEMA = OneStep().schema(spec_of(Corridor()))
 pytestmark = pytest.mark.skipif(
     not (NODE and (HERE / "node_modules").is_dir()), reason="needs node and `make node-actor`"
 )
-Start = Callable[[str], "subprocess.Popen[str]"]
+Start = Callable[..., "subprocess.Popen[str]"]
 
 
-def corridor(run_dir: Path, *overrides: str) -> RunConfig:
+def cartpole(run_dir: Path, *overrides: str) -> RunConfig:
     free = "server.listen=127.0.0.1:0", "metrics.trainer_port=0", "metrics.ingest_port=0", f"run_dir={run_dir}"
-    return load_config(ROOT / "examples" / "own_parts.yaml", (*free, *overrides))
+    few = "agent.params.units=[32, 32]", "agent.params.explorer={start: 1.0, final_step: 500}"
+    return load_config(ROOT / "configs" / "cartpole.yaml", (*free, *few, *overrides))
 
 
 @pytest.fixture
@@ -38,8 +39,8 @@ def node() -> Iterator[Start]:
     """Starts the actor; one that still runs at the end of the test is killed."""
     actors: list[subprocess.Popen[str]] = []
 
-    def _start(address: str) -> subprocess.Popen[str]:
-        command = [str(NODE), "corridor.mjs", address]
+    def _start(address: str, *trust: Path) -> subprocess.Popen[str]:
+        command = [str(NODE), "cartpole.mjs", address, *map(str, trust)]
         actors.append(subprocess.Popen(command, cwd=HERE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True))
         return actors[-1]
 
@@ -57,45 +58,61 @@ def summary(actor: subprocess.Popen[str]) -> dict[str, Any]:
     return said
 
 
-def assert_one_walk(items: dict[str, Any]) -> None:
-    """Each item begins where the one before it ended: none is lost, none is there twice, and all are in order."""
-    done = items["terminated"] | items["truncated"]
-    begins = np.where(done[:-1, None], 0, items["next_obs"][:-1])
-    assert (items["obs"][1:] == begins).all()
+def assert_whole_episodes(rows: Items) -> None:
+    """In the lane each row follows from the one before by CartPole's rules: none is lost, twice, or out of order."""
+    first, final = rows["first"], rows["final"]
+    assert first[0]
+    assert (first[1:] == final[:-1]).all(), "an episode begins after each final row, and nowhere else"
+    env = gymnasium.make("CartPole-v1").unwrapped
+    for i in np.flatnonzero(~final[:-1])[:2000]:
+        env.reset()
+        env.state = rows["obs"][i].astype(float)  # type: ignore[attr-defined]
+        obs, _, terminated, _, _ = env.step(int(rows["action"][i]))
+        np.testing.assert_allclose(rows["obs"][i + 1], obs, atol=1e-5)
+        assert rows["terminated"][i] == terminated
 
 
-def test_what_it_pushes_trains_the_agent_and_it_says_goodbye(tmp_path: Path, node: Start) -> None:
-    with train_in_thread(corridor(tmp_path / "run"), local_actors=0) as (server, results):
-        said = summary(node(server.ingest.address))
+def test_what_it_pushes_over_tls_with_a_token_trains_the_agent_and_it_says_goodbye(tmp_path: Path, node: Start) -> None:
+    make_files(tmp_path, ["localhost"], 1, renew=False)
+    secured = (
+        f"server.tls={{certificate: {tmp_path}/server.pem, key: {tmp_path}/server.key}}",
+        f"server.actor_token_file={tmp_path}/actor.token",
+        "server.listen=localhost:0",
+    )
+    target = "trainer.target_score=60", "trainer.eval_interval=250", "evaluator.episodes=5"
+    config = cartpole(tmp_path / "run", *secured, *target)
+    with train_in_thread(config, local_actors=0) as (server, results):
+        said = summary(node(server.ingest.address, tmp_path / "ca.pem", tmp_path / "actor.token"))
     (result,) = results
-    assert result.best_score >= 0.9
+    assert result.best_score >= 60
     assert said["unacked"] == 0
     assert said["env_steps"] == result.samples_total == sum(stat.env_steps for stat in result.actors)
 
 
 def test_nothing_is_lost_or_stored_twice_when_ingest_is_killed(tmp_path: Path, node: Start) -> None:
     endless = "trainer.max_opts=1000000", "trainer.target_score=null", "replay.capacity=1000000"
-    with train_in_thread(corridor(tmp_path / "run", *endless), local_actors=0) as (server, results):
+    free = ("replay.samples_per_insert=null",)
+    with train_in_thread(cartpole(tmp_path / "run", *endless, *free), local_actors=0) as (server, results):
         actor = node(server.ingest.address)
         for kills in (1, 2):
             before = server.buffer.inserted
-            wait_for(lambda before=before: server.buffer.inserted > before + 500, "items flow")  # type: ignore[misc]
+            wait_for(lambda before=before: server.buffer.inserted > before + 500, "rows flow")  # type: ignore[misc]
             kill(server.ingest.pid)
             wait_for(lambda kills=kills: server.ingest.restarts == kills, "the restart")  # type: ignore[misc]
         goal = server.buffer.inserted + 500
-        wait_for(lambda: server.buffer.inserted > goal, "items flow again")
+        wait_for(lambda: server.buffer.inserted > goal, "rows flow again")
         server.learner.request_stop()
         said = summary(actor)
     (result,) = results
     assert said["reconnects"] == 2
     assert said["env_steps"] == result.samples_total
-    assert_one_walk(stored_items(result.run_dir, SCHEMA))
+    assert_whole_episodes(stored_rows(result.run_dir))
 
 
-def test_items_that_it_does_not_make_are_named(tmp_path: Path, node: Start) -> None:
-    n_step = f"step_processor.target={NStep.__module__}:{NStep.__name__}"
-    with train_in_thread(corridor(tmp_path / "run", n_step), local_actors=0) as (server, _):
+def test_columns_that_it_does_not_make_are_named(tmp_path: Path, node: Start) -> None:
+    priorities = "push.initial_priorities=true", "replay.prioritized={}", "replay.view.params.n=1"
+    with train_in_thread(cartpole(tmp_path / "run", *priorities), local_actors=0) as (server, _):
         actor = node(server.ingest.address)
         _, err = actor.communicate(timeout=PATIENCE)
-        assert "column discount: expected 32 values" in err
+        assert "column priority: expected" in err
         assert actor.returncode == 1
