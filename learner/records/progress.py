@@ -42,7 +42,7 @@ def loading_progress(name: str, total: int, console: Console | None) -> Iterator
             done += rows
             bars.update(bar, completed=done)
             if console is None and time.monotonic() >= next_line:
-                log.info("loading %s: %d of %d steps", name, done, total)
+                log.info("loading %s: %d of %d rows", name, done, total)
                 next_line += PLAIN_SECONDS
 
         yield advance

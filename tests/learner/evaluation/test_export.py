@@ -10,7 +10,7 @@ import onnx
 import onnxruntime
 import pytest
 import torch
-from gymnasium.spaces import Box, Discrete
+from gymnasium.spaces import Box, Dict, Discrete
 
 from common.agents.dqn import DQN
 from common.agents.iqn import IQN
@@ -62,6 +62,18 @@ def test_onnxruntime_acts_as_the_agent_does_for_one_and_for_many(tmp_path: Path,
         assert actions.dtype == spec.action_space.dtype
         np.testing.assert_allclose(actions, expected, rtol=1e-5, atol=1e-5)
         assert all(spec.action_space.contains(action) for action in actions)
+
+
+def test_structured_observations_have_an_input_for_each_leaf(tmp_path: Path) -> None:
+    space = Dict({"camera": BYTES, "arm": Dict({"joints": FLOATS})})
+    spec = EnvSpec(space, Discrete(5))
+    agent = DQN(spec, seed=7)
+    agent.eval()
+    session = exported(agent.policy(), spec, tmp_path / "policy.onnx")
+    assert {given.name for given in session.get_inputs()} == {"obs/camera", "obs/arm/joints"}
+    camera, joints = (np.stack([part.sample() for _ in range(3)]) for part in (BYTES, FLOATS))
+    (actions,) = session.run(["action"], {"obs/camera": camera, "obs/arm/joints": joints})
+    np.testing.assert_array_equal(actions, agent.sample({"camera": camera, "arm/joints": joints}))
 
 
 def test_the_file_names_its_ends_and_where_it_comes_from(tmp_path: Path) -> None:

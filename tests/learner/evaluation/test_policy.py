@@ -8,10 +8,15 @@ import numpy as np
 import pytest
 
 from common.config.run_config import ActorConfig
+from common.data import Array, Leaves
+from common.envs import spec_of, stacked_spec
 from common.parts import build_parts
 from common.plugins.part_config import EnvConfig, PluginConfig
-from learner.evaluation.policy import load_policy
+from common.spaces import flatten
+from learner.evaluation.policy import Policy, load_policy
 from learner.storage.checkpoint import Checkpoints
+from tests.frame_parts import FilmCritic, filmed_counting_env
+from tests.parts import CheckingAgent, CountingEnv
 
 BOX = gymnasium.spaces.Box(-1, 1, (2,), np.float64)
 SPACES: dict[str, gymnasium.Space[Any]] = {
@@ -50,10 +55,45 @@ def test_a_saved_policy_takes_the_environments_own_observations(tmp_path: Path, 
     Checkpoints(tmp_path, config, "run").save("best", parts.agent, opt_steps=1)
     policy, env = load_policy(tmp_path / "best"), Observing(space)
     observation, _ = env.reset()
-    dtype = parts.schema.columns[0].dtype
+    parts.agent.eval()
     for _ in range(3):
         action = policy(observation)
-        flat = np.asarray(gymnasium.spaces.utils.flatten(env.observation_space, observation), dtype)
-        parts.agent.eval()
-        assert action == parts.agent.sample(flat[None])[0]
+        leaves = flatten(parts.frames.observation_space, observation)
+        batch = {path: leaf[None] for path, leaf in leaves.items()} if isinstance(leaves, dict) else leaves[None]
+        assert action == parts.agent.sample(batch)[0]
         observation, *_ = env.step(action)
+
+
+class Remembering(CheckingAgent):
+    """Acts by the number of steps since its last ``begin``."""
+
+    steps = 0
+
+    def begin(self, lanes: Array) -> None:
+        assert lanes.tolist() == [True]
+        self.steps = 0
+
+    def sample(self, obs: Leaves) -> Leaves:
+        self.steps += 1
+        return np.array([self.steps])
+
+
+def test_a_policy_with_a_memory_hears_where_episodes_begin() -> None:
+    spec = spec_of(CountingEnv())
+    policy = Policy(Remembering(spec, seed=0, epsilon=0.0, device="cpu"), spec)
+    obs = np.zeros(3, np.float32)
+    assert [policy(obs), policy(obs)] == [1, 2]
+    policy.begin()
+    assert [policy(obs), policy(obs)] == [1, 2]
+
+
+def test_a_policy_of_stacked_frames_takes_single_frames() -> None:
+    env = filmed_counting_env()
+    frames = spec_of(env)
+    policy = Policy(FilmCritic(stacked_spec(frames, 4), seed=0, epsilon=0.0, device="cpu"), frames, frame_stack=4)
+    for _ in range(2):
+        obs, done = env.reset()[0], False
+        policy.begin()
+        while not done:
+            obs, _, terminated, truncated, _ = env.step(policy(obs))  # It asserts that the action is right.
+            done = terminated or truncated

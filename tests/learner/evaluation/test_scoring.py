@@ -7,17 +7,19 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
+import gymnasium
 import numpy as np
 import pytest
 
 from common.config.run_config import EvaluatorConfig
 from common.data import Array
-from learner.evaluation.evaluator import DefaultEvaluator
-from learner.evaluation.scoring import AbandonableEnv, EvaluationAbandoned, InlineScoring
+from common.evaluation import DefaultEvaluator
+from common.vector_lanes import is_vector
+from learner.evaluation.scoring import EvaluationAbandoned, InlineScoring, Watch
 from learner.storage.checkpoint import Checkpoints, load_params
 from learner.storage.moment import Moment
+from tests.common.test_evaluation import Idle, SeedEnv
 from tests.conftest import Command, wait_for
-from tests.learner.evaluation.test_evaluator import Idle, SeedEnv
 from tests.learner.loop.test_in_turns import IN_TURNS
 from tests.learner.storage.test_checkpoint import CONFIG
 
@@ -36,7 +38,7 @@ class Abandoning(Idle):
 
 
 def inline(directory: Path, env: SeedEnv, abandoned: threading.Event) -> InlineScoring:
-    evaluator = DefaultEvaluator(AbandonableEnv(env, abandoned), EvaluatorConfig(episodes=2, seed=1))
+    evaluator = DefaultEvaluator(Watch(abandoned).over(env), EvaluatorConfig(episodes=2, seed=1))
     return InlineScoring(evaluator, Checkpoints(directory, CONFIG, "run"), abandoned)
 
 
@@ -63,7 +65,7 @@ def test_an_abandoned_inline_evaluation_ends_at_the_next_step_without_a_score(tm
 
 def test_an_abandoned_environment_can_neither_step_nor_be_reset() -> None:
     abandoned = threading.Event()
-    env = AbandonableEnv(SeedEnv(), abandoned)
+    env = Watch(abandoned).over(SeedEnv())
     np.testing.assert_array_equal(env.reset(seed=3)[0], [0.0])
     assert env.step(0)[1] == 3.0
     abandoned.set()
@@ -73,8 +75,21 @@ def test_an_abandoned_environment_can_neither_step_nor_be_reset() -> None:
         env.reset()
 
 
+def test_an_abandoned_vector_environment_can_neither_step_nor_be_reset() -> None:
+    abandoned = threading.Event()
+    env = Watch(abandoned).over(gymnasium.vector.SyncVectorEnv([SeedEnv, SeedEnv]))
+    assert is_vector(env)
+    env.reset(seed=3)
+    np.testing.assert_array_equal(env.step(np.zeros(2, np.int64))[1], [3.0, 4.0])
+    abandoned.set()
+    with pytest.raises(EvaluationAbandoned):
+        env.step(np.zeros(2, np.int64))
+    with pytest.raises(EvaluationAbandoned):
+        env.reset()
+
+
 def test_an_evaluator_finds_what_is_special_about_its_environment() -> None:
-    env = AbandonableEnv(SeedEnv(), threading.Event())
+    env = Watch(threading.Event()).over(SeedEnv())
     env.reset(seed=3)
     assert env.seeds == [3]
     with pytest.raises(AttributeError, match="sedes"):

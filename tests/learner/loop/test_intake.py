@@ -71,11 +71,11 @@ def test_items_that_came_before_the_wait_end_it_without_a_ring(tmp_path: Path) -
     assert not bell.wait(0)
 
 
-def test_a_trainer_nobody_sends_items_to_gives_up_with_the_reason(tmp_path: Path) -> None:
+def test_a_trainer_nobody_sends_steps_to_gives_up_with_the_reason(tmp_path: Path) -> None:
     intake, counts, _, _ = make(tmp_path, starvation=3.0)
     intake.wait()
     counts.inserted = 1
     intake.wait()
     intake.wait()
-    with pytest.raises(StarvedError, match=r"no item has arrived for 4 s .* 0 actors are online"):
+    with pytest.raises(StarvedError, match=r"no step has arrived for 4 s .* 0 actors are online"):
         intake.wait()

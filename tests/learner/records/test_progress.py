@@ -33,7 +33,7 @@ SHOWN = [
     "4,000 of 80,000",
     "123.4 of 475",
     "650 opt/s",
-    "1300 items/s",
+    "1300 steps/s",
     "ratio 25.6 of 32",
     "2 actors",
     "88.8",
@@ -106,7 +106,7 @@ def test_without_a_terminal_loading_logs_plain_lines(
         advance(10)
         advance(30)
     assert caplog.messages == [
-        "loading runs/a: 10 of 40 steps",
-        "loading runs/a: 40 of 40 steps",
-        "loaded 40 items from runs/a",
+        "loading runs/a: 10 of 40 rows",
+        "loading runs/a: 40 of 40 rows",
+        "loaded 40 rows from runs/a",
     ]

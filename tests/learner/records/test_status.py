@@ -27,9 +27,9 @@ def test_the_line_has_all_that_a_log_needs() -> None:
     for part in (
         "18 s, opt step 9120/80000,",
         "opt/s",
-        "items/s",
+        "steps/s",
         "actors, return",
-        "replay 18240 items",
+        "replay 18240 steps",
         "policy lag",
     ):
         assert part in line
