@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import mmap
-from collections.abc import Callable
+import zlib
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -34,6 +35,26 @@ def write_ring(ring: Array, rows: Array, start: int) -> None:
     until_end = length - slot
     ring[slot:] = rows[:until_end]
     ring[: n - until_end] = rows[until_end:]
+
+
+def write_rings(rings: Sequence[Array], columns: Sequence[Array], start: int) -> int:
+    """Write the rows ``[n, *shape]`` of each column into its ring, all of one length, as ``write_ring`` does.
+
+    Returns:
+        The CRC-32 of the bytes that were written, one column after another.
+    """
+    slot, checksum = start % len(rings[0]), 0
+    end = slot + len(columns[0])
+    if end <= len(rings[0]):
+        for ring, rows in zip(rings, columns, strict=True):
+            part = ring[slot:end]
+            part[...] = rows
+            checksum = zlib.crc32(part, checksum)
+        return checksum
+    for ring, rows in zip(rings, columns, strict=True):
+        write_ring(ring, rows, start)
+        checksum = zlib.crc32(np.ascontiguousarray(rows, ring.dtype), checksum)
+    return checksum
 
 
 def read_ring(ring: Array, start: int, end: int) -> Array:

@@ -7,21 +7,30 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from common.data import FINAL, FIRST, LANE, Array, Items
 from common.errors import CrossborderError
-from learner.replay.batch_log import Batch, compute_checksum
+from learner.replay.batch_log import Batch
 from learner.replay.links import MAX_LANES, BatchLinks, LaneEnds
 from learner.replay.memory import ReplayMemory
-from learner.replay.ring import write_ring
+from learner.replay.ring import write_ring, write_rings
 from learner.shared.mapped import fence
 
 
 class CursorsFullError(CrossborderError):
     """There is no cursor for another actor process: all belong to processes that may still send a batch again."""
+
+
+class _Sent(NamedTuple):
+    """What came with the rows of a batch; see ``ReplayWriter.append``."""
+
+    rows: int
+    incarnation: int
+    seq: int
+    follows: bool
 
 
 class ReplayWriter:
@@ -60,14 +69,14 @@ class ReplayWriter:
         Raises:
             CursorsFullError: nothing was stored, see ``require_cursor``.
         """
-        self._begin_batch(rows, incarnation)
+        start, oldest = self._begin_batch(rows, incarnation)
         if self._memory.links is None:
-            self._store(items, rows, incarnation, seq, follows=follows)
+            self._store(items, None, start, _Sent(rows, incarnation, seq, follows))
             return
-        start, ends = self._memory.committed, self._use_ends(incarnation, follows=follows)
-        links = ends.link(items, rows, start, self._find_oldest(start + rows))
-        self._store(items, rows, incarnation, seq, links, follows=follows)
-        ends.set(links.lanes, start + links.last, items[FINAL.name][links.last])
+        ends = self._use_ends(incarnation, follows=follows)
+        links, last = ends.link(items, start, oldest)
+        self._store(items, links, start, _Sent(rows, incarnation, seq, follows))
+        ends.note(last)
 
     def copy(self, items: Items, previous: Array | None, batch: Batch) -> None:
         """Store a batch of another replay under the same absolute indices, with the same links.
@@ -77,46 +86,42 @@ class ReplayWriter:
             previous: the links to earlier rows there, ``[rows]`` uint32; None for self-contained items.
             batch: its record there; number, steps and checksum do not matter.
         """
-        self._begin_batch(batch.rows, batch.incarnation)
-        links = None
-        if previous is not None:
-            oldest = self._find_oldest(batch.end)
-            links = BatchLinks.of(previous, items[FIRST.name], batch.start, oldest)
-        self._store(items, batch.rows, batch.incarnation, batch.seq, links, follows=bool(batch.follows))
+        start, oldest = self._begin_batch(batch.rows, batch.incarnation)
+        links = BatchLinks.of(previous, items[FIRST.name], start, oldest) if previous is not None else None
+        self._store(items, links, start, _Sent(batch.rows, batch.incarnation, batch.seq, bool(batch.follows)))
 
-    def _begin_batch(self, rows: int, incarnation: int) -> None:
-        memory = self._memory
+    def _begin_batch(self, rows: int, incarnation: int) -> tuple[int, int]:
+        """Take a cursor, and give up the rows that the batch overwrites; where it begins and the oldest row left.
+
+        Trainer and ingest race here. A reader may be gathering those rows, so ``oldest`` is raised above them first.
+        The reader looks at ``oldest`` after it has gathered, and redraws the rows below it.
+        """
+        memory, header = self._memory, self._header
         assert 1 <= rows <= memory.max_rows, f"{rows} rows in a batch of 1 to {memory.max_rows}"
         if incarnation not in self._slots:
             self._take_slot(incarnation)
-
-    def _store(
-        self,
-        items: Items,
-        rows: int,
-        incarnation: int,
-        seq: int,
-        links: BatchLinks | None = None,
-        *,
-        follows: bool = True,
-    ) -> None:
-        memory, header = self._memory, self._header
-        start = memory.committed
-        # Trainer and ingest race here. A reader may be gathering the rows that this batch overwrites, so ``oldest`` is
-        # raised above them first. The reader looks at ``oldest`` after it has gathered, and redraws the rows below it.
-        self._give_up(start + rows)
+        start, first = memory.committed, memory.first()
+        end = start + rows
+        oldest = max(first, end - memory.capacity)
+        if oldest > first:
+            header.drawable -= memory.count_drawable(first, oldest)
+            header.oldest = oldest
+        header.intact = max(header.intact, end - memory.n_slots)
         fence()
-        stored = [np.ascontiguousarray(items[name], ring.dtype) for name, ring in memory.columns.items()]
-        if links is not None:
-            stored.append(links.previous)
-        for ring, values in zip(memory.rings, stored, strict=True):
-            write_ring(ring, values, start)
-        new_steps = steps = rows
+        return start, oldest
+
+    def _store(self, items: Items, links: BatchLinks | None, start: int, sent: _Sent) -> None:
+        memory, header = self._memory, self._header
+        columns = [items[name] for name in memory.columns]
+        new_steps = steps = sent.rows
         if links is not None and memory.links is not None:
+            columns.append(links.previous)
             write_ring(memory.links.next, links.next, start)
-            new_steps, steps = links.new_steps, rows - int(np.count_nonzero(items[FINAL.name]))
-        number, steps_end = int(header.batches), memory.steps + steps
-        batch = Batch(number, start, rows, steps_end, incarnation, seq, int(follows), compute_checksum(stored))
+            new_steps, steps = links.new_steps, steps - int(np.count_nonzero(items[FINAL.name]))
+        checksum, number = write_rings(memory.rings, columns, start), int(header.batches)
+        batch = Batch(
+            number, start, sent.rows, memory.steps + steps, sent.incarnation, sent.seq, sent.follows, checksum
+        )
         memory.log.write(batch)
         fence()
         # With this word the batch counts. Killed before it, the actor sends the batch again and it is stored here;
@@ -124,7 +129,7 @@ class ReplayWriter:
         header.batches = number + 1
         if links is not None and memory.links is not None:
             memory.links.connect(links.before, links.offsets)
-        self._finish(batch, self._slots[incarnation], memory.drawable + new_steps)
+        self._finish(batch, self._slots[sent.incarnation], memory.drawable + new_steps)
 
     def _finish(self, batch: Batch, slot: int, drawable: int) -> None:
         """Write the cursor of a batch that counts, and let readers see its rows.
@@ -146,19 +151,6 @@ class ReplayWriter:
         incarnations = memory.cursors["incarnation"]
         slots = *np.flatnonzero(incarnations == last.incarnation), *np.flatnonzero(incarnations == 0)
         self._finish(last, int(slots[0]), memory.drawable)  # There is a slot: it was freed before the batch was stored.
-
-    def _find_oldest(self, end: int) -> int:
-        """The oldest row that counts once rows up to ``end`` are stored."""
-        return max(self._memory.first(), end - self._memory.capacity)
-
-    def _give_up(self, end: int) -> None:
-        """Raise ``oldest`` and ``intact`` above the rows that no longer count once rows up to ``end`` are stored."""
-        memory, header = self._memory, self._header
-        first, oldest = memory.first(), self._find_oldest(end)
-        if oldest > first:
-            header.drawable = memory.drawable - memory.count_drawable(first, oldest)
-            header.oldest = oldest
-        header.intact = max(header.intact, end - memory.n_slots)
 
     def mark(self) -> dict[str, Any]:
         """Where the replay ends now, as plain values, for ``roll_back``."""
@@ -227,7 +219,7 @@ class ReplayWriter:
             if incarnation in self._slots:
                 own = rows[(origins == incarnation) & (rows >= since.get(incarnation, 0))]
                 found[incarnation] = LaneEnds()
-                found[incarnation].set(self._read(LANE.name, own), own, self._read(FINAL.name, own))
+                found[incarnation].find(own, self._read(LANE.name, own), self._read(FINAL.name, own))
         return found
 
     def _read(self, column: str, rows: Array) -> Array:

@@ -23,8 +23,8 @@ def batch(lanes: list[int], first: str = "", final: str = "") -> Items:
 
 def link(ends: LaneEnds, items: Items, start: int, oldest: int = 0) -> BatchLinks:
     """Link a batch and count it as stored."""
-    links = ends.link(items, len(items["lane"]), start, oldest)
-    ends.set(links.lanes, start + links.last, items["final"][links.last])
+    links, last = ends.link(items, start, oldest)
+    ends.note(last)
     return links
 
 
@@ -32,10 +32,10 @@ def test_rows_of_one_lane_follow_one_another_and_the_row_before_the_batch() -> N
     ends = LaneEnds()
     links = link(ends, batch([5, 5, 5], first="x"), 10)
     assert (links.previous.tolist(), links.next.tolist()) == ([0, 1, 1], [1, 1, 0])
-    assert (links.before.tolist(), links.new_steps) == ([], 2)
+    assert (np.size(links.before), links.new_steps) == (0, 2)
     links = link(ends, batch([5, 5]), 20)
     assert (links.previous.tolist(), links.next.tolist()) == ([8, 1], [1, 0])
-    assert (links.before.tolist(), links.offsets.tolist(), links.new_steps) == ([12], [8], 2)
+    assert (links.before, links.offsets, links.new_steps) == (12, 8, 2)
 
 
 def test_each_lane_of_a_round_follows_its_own_row_of_the_round_before() -> None:
@@ -43,7 +43,11 @@ def test_each_lane_of_a_round_follows_its_own_row_of_the_round_before() -> None:
     assert link(ends, batch([0, 2, 7], first="xxx"), 0).previous.tolist() == [0, 0, 0]
     links = link(ends, batch([0, 1, 2, 7]), 3)
     assert links.previous.tolist() == [3, 0, 4, 4]
-    assert (links.before.tolist(), links.offsets.tolist(), links.new_steps) == ([0, 1, 2], [3, 4, 4], 3)
+    assert (np.atleast_1d(links.before).tolist(), np.atleast_1d(links.offsets).tolist(), links.new_steps) == (
+        [0, 1, 2],
+        [3, 4, 4],
+        3,
+    )
 
 
 def test_rows_of_several_rounds_are_linked_within_the_batch_and_to_earlier_rows() -> None:
@@ -52,7 +56,10 @@ def test_rows_of_several_rounds_are_linked_within_the_batch_and_to_earlier_rows(
     links = link(ends, batch([1, 0, 3, 1, 0, 3], first="  x"), 2)
     assert links.previous.tolist() == [2, 2, 0, 3, 3, 3]
     assert links.next.tolist() == [3, 3, 3, 0, 0, 0]
-    assert sorted(zip(links.before.tolist(), links.offsets.tolist(), strict=True)) == [(0, 2), (1, 2)]
+    assert sorted(zip(np.atleast_1d(links.before).tolist(), np.atleast_1d(links.offsets).tolist(), strict=True)) == [
+        (0, 2),
+        (1, 2),
+    ]
     assert links.new_steps == 5
 
 
@@ -93,12 +100,25 @@ def test_links_that_are_known_are_those_that_are_computed() -> None:
         known = BatchLinks.of(computed.previous, items["first"], start, oldest=min(start, 18))
         assert known.previous.tolist() == computed.previous.tolist()
         assert known.next.tolist() == computed.next.tolist()
-        assert dict(zip(known.before.tolist(), known.offsets.tolist(), strict=True)) == dict(
-            zip(computed.before.tolist(), computed.offsets.tolist(), strict=True)
-        )
+        assert dict(
+            zip(np.atleast_1d(known.before).tolist(), np.atleast_1d(known.offsets).tolist(), strict=True)
+        ) == dict(zip(np.atleast_1d(computed.before).tolist(), np.atleast_1d(computed.offsets).tolist(), strict=True))
         assert known.new_steps == computed.new_steps
     cut = BatchLinks.of(np.array([3, 3, 3, 3], np.uint32), np.zeros(4, np.bool_), start=100, oldest=98)
-    assert (cut.previous.tolist(), cut.before.tolist(), cut.new_steps) == ([0, 3, 3, 3], [98, 99], 3)
+    assert (cut.previous.tolist(), np.atleast_1d(cut.before).tolist(), cut.new_steps) == ([0, 3, 3, 3], [98, 99], 3)
+
+
+@pytest.mark.parametrize("lanes", [[4], [4, 5, 6], [4, 9, 11], [4, 5, 6, 4, 5, 6, 4, 5], [9, 4], [4, 4, 9, 4]])
+def test_lanes_are_linked_alike_in_whatever_order_they_come(lanes: list[int]) -> None:
+    ends, last = LaneEnds(), dict[int, int]()
+    for start in (0, 50):
+        items = batch(lanes)
+        links = link(ends, items, start)
+        if not start:
+            assert not links.previous[0], "nothing came before"
+        for row, lane in enumerate(lanes, start):
+            assert links.previous[row - start] == (row - last[lane] if lane in last else 0)
+            last[lane] = row
 
 
 N_SLOTS = 50
