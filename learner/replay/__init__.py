@@ -1,12 +1,13 @@
-"""The replay: mapped files that ingest fills with items and from which the trainer draws batches.
+"""The replay: mapped files that ingest fills with rows and from which the trainer draws batches.
 
     memory     the files, and the order of a write            writer     stores batches, in ingest
-    reader     gathers rows while they may be overwritten     recovery   finds whole items after a power cut
+    reader     gathers rows while they may be overwritten     recovery   finds whole rows after a power cut
+    linking    links the rows of a batch in their lanes       links      keeps these links beside the columns
     layout, ring, batch_log                                   parts of the files
-    shared_buffer, uniform, prioritized, sum_tree             the choice of a batch's items
+    shared_buffer, uniform, prioritized, sum_tree             the choice of a batch's rows
     limiter, ratio                                            the replay ratio: the decision, and the ratio in force
     value_rules, screening, quarantine                        values that may not be stored, and who sent them
-    local_sink, ages, inspection                              this process's items, the age of items, a look at a replay
+    local_sink, ages, inspection                              this process's rows, the age of rows, a look at a replay
 
 *The trainer* means the training process, in each of the three ways to train.
 """

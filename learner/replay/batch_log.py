@@ -74,7 +74,7 @@ def compute_checksum(parts: Iterable[Array]) -> int:
     """CRC-32 of the bytes of C-contiguous arrays, one after another: 7 GB/s with zlib 1.3 on x86."""
     checksum = 0
     for part in parts:
-        checksum = zlib.crc32(part, checksum)
+        checksum = zlib.crc32(part.data, checksum)
     return checksum
 
 

@@ -49,11 +49,11 @@ def write_rings(rings: Sequence[Array], columns: Sequence[Array], start: int) ->
         for ring, rows in zip(rings, columns, strict=True):
             part = ring[slot:end]
             part[...] = rows
-            checksum = zlib.crc32(part, checksum)
+            checksum = zlib.crc32(part.data, checksum)
         return checksum
     for ring, rows in zip(rings, columns, strict=True):
         write_ring(ring, rows, start)
-        checksum = zlib.crc32(np.ascontiguousarray(rows, ring.dtype), checksum)
+        checksum = zlib.crc32(np.ascontiguousarray(rows, ring.dtype).data, checksum)
     return checksum
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from common.data import FINAL, FIRST, LANE, Array, Items
 from common.errors import CrossborderError
 from learner.replay.batch_log import Batch
-from learner.replay.links import MAX_LANES, BatchLinks, LaneEnds
+from learner.replay.linking import MAX_LANES, BatchLinks, LaneEnds
 from learner.replay.memory import ReplayMemory
 from learner.replay.ring import write_ring, write_rings
 from learner.shared.mapped import fence
