@@ -1,4 +1,4 @@
-"""Your own replay buffer: recent items are drawn more often (Wang & Ross, arXiv:1906.04009, in a plain form).
+"""Your own replay buffer: recent steps are drawn more often (Wang & Ross, arXiv:1906.04009, in a plain form).
 
 Run: learner-server --config examples/own_replay.yaml --local-actors 2
 """
@@ -8,17 +8,18 @@ import numpy as np
 from common.data import Array, Items
 from learner.replay.memory import ReplayMemory
 from learner.replay.shared_buffer import SharedReplay
+from learner.replay.view import View
 
 
 class RecentReplay(SharedReplay):
-    """Draws half of each batch from the newest ``share`` of the items, and the other half from all of them."""
+    """Begins half of the draws in the newest ``share`` of the rows, and the other half anywhere."""
 
-    def __init__(self, memory: ReplayMemory, seed: int, share: float = 0.1) -> None:
-        super().__init__(memory, seed)
+    def __init__(self, memory: ReplayMemory, view: View, seed: int, share: float = 0.1) -> None:
+        super().__init__(memory, view, seed)
         self._share = share
 
     def draw(self, size: int) -> tuple[Array, Items]:
-        first, end = self._reader.bounds()
+        first, end = self.reader.first, self.reader.end
         recent = end - max(1, int(self._share * (end - first)))
         begins = np.where(np.arange(size) % 2 == 0, recent, first)  # [size]
         return self._rng.integers(begins, end), {}

@@ -22,8 +22,8 @@ MAX_LOOK: Final = 1 << 13
 class SharedReplay(ReplayBuffer, abc.ABC):
     """A ``ReplayBuffer`` whose rows another process stores, and whose state checkpoints keep.
 
-    A buffer of your own derives from this class and chooses rows in ``draw``, between ``_reader.first`` and
-    ``_reader.end``. Draw random numbers from ``_rng``: then a resumed run draws the same as a run that was never
+    A buffer of your own derives from this class and chooses rows in ``draw``, from ``reader.first`` to before
+    ``reader.end``. Draw random numbers from ``_rng``: then a resumed run draws the same as a run that was never
     interrupted. If draws depend on anything else, override ``state`` and ``restore`` too.
 
     Args:

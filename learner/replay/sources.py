@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 
 from common.data import Array, Items, Snapshot
-from common.errors import CheckpointError
+from common.errors import CheckpointError, PluginError
 from common.interfaces import ReplayBuffer
 from learner.replay.shared_buffer import SharedReplay
 
@@ -59,11 +59,14 @@ class MixedReplay(ReplayBuffer):
 
         Raises:
             NothingToDrawError: one of the replays has nothing to draw from.
+            PluginError: the sources draw other columns, as a buffer of a user's own may.
         """
         counts = self.split(size)
         batches = [part.batch(n) for part, n in zip(self.parts, counts, strict=True) if n]
+        if different := [sorted(each) for each in batches if each.keys() != batches[0].keys()]:
+            raise PluginError(f"replay.sources: expected the columns {sorted(batches[0])}, found {different[0]}")
         batch = {name: np.concatenate([each[name] for each in batches]) for name in batches[0]}
-        return mark_sources(batch, counts)
+        return _mark_sources(batch, counts)
 
     def split(self, size: int) -> list[int]:
         """How many of ``size`` draws come from each source."""
@@ -106,7 +109,7 @@ class MixedReplay(ReplayBuffer):
             part.restore(Snapshot(values[i], arrays))
 
 
-def mark_sources(batch: Items, counts: Sequence[int]) -> Items:
+def _mark_sources(batch: Items, counts: Sequence[int]) -> Items:
     """The batch with the column ``source``, and with the source in ``index`` if there is one."""
     source = np.repeat(np.arange(len(counts), dtype=np.uint8), counts)
     if "index" in batch:

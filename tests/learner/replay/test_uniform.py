@@ -10,8 +10,11 @@ from common.process.clocks import Deadline
 from learner.replay.memory import ReplayMemory
 from learner.replay.uniform import UniformReplay
 from learner.replay.writer import ReplayWriter
+from learner.views.items import SelfContained
 from tests.conftest import PATIENCE, wait_for
 from tests.learner.replay.memories import CAPACITY, WIDE, check_wide, wide_rows, writing
+
+VIEW = SelfContained(WIDE)
 
 
 def filled(directory: Path, count: int) -> ReplayMemory:
@@ -23,7 +26,7 @@ def filled(directory: Path, count: int) -> ReplayMemory:
 
 
 def test_every_item_is_equally_likely(tmp_path: Path) -> None:
-    replay = UniformReplay(filled(tmp_path, 20), seed=0)
+    replay = UniformReplay(filled(tmp_path, 20), VIEW, seed=0)
     drawn = np.concatenate([replay.batch(100)["n"].copy() for _ in range(200)])
     counts = np.bincount(drawn, minlength=20)
     expected = len(drawn) / 20
@@ -31,7 +34,7 @@ def test_every_item_is_equally_likely(tmp_path: Path) -> None:
 
 
 def test_only_items_that_are_still_there_are_drawn(tmp_path: Path) -> None:
-    replay = UniformReplay(filled(tmp_path, 2000), seed=0)
+    replay = UniformReplay(filled(tmp_path, 2000), VIEW, seed=0)
     drawn = replay.batch(5000)["n"]
     assert drawn.min() >= 2000 - CAPACITY
     assert drawn.max() == 1999
@@ -42,26 +45,29 @@ def test_only_items_that_are_still_there_are_drawn(tmp_path: Path) -> None:
 
 def test_the_same_seed_draws_the_same_items(tmp_path: Path) -> None:
     memory = filled(tmp_path, 100)
-    first, second, other = (UniformReplay(memory, seed).batch(50)["n"].tolist() for seed in (3, 3, 4))
+    first, second, other = (UniformReplay(memory, VIEW, seed).batch(50)["n"].tolist() for seed in (3, 3, 4))
     assert first == second
     assert first != other
 
 
 def test_drawing_from_nothing_is_an_error_not_a_crash(tmp_path: Path) -> None:
     with pytest.raises(IndexError, match="nothing to draw from"):
-        UniformReplay(filled(tmp_path, 0), seed=0).batch(1)
+        UniformReplay(filled(tmp_path, 0), VIEW, seed=0).batch(1)
 
 
-def test_small_batches_gathered_ahead_are_the_same_draws(tmp_path: Path) -> None:
-    memory = filled(tmp_path, 200)
-    at_once, small = UniformReplay(memory, seed=3).batch(128)["n"], UniformReplay(memory, seed=3)
-    assert [n for _ in range(16) for n in small.batch(8)["n"].tolist()] == at_once.tolist()
-    assert small.sampled == 128
+def test_small_batches_are_gathered_sixteen_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    replay, sizes = UniformReplay(filled(tmp_path, 200), VIEW, seed=3), list[int]()
+    make_draws = replay.make_draws
+    monkeypatch.setattr(replay, "make_draws", lambda size: sizes.append(size) or make_draws(size))
+    drawn = [replay.batch(8)["n"].tolist() for _ in range(33)]
+    assert sizes == [8, 128, 128], "how much a draw takes is known after the first batch"
+    assert len({tuple(batch) for batch in drawn}) == 33
+    assert replay.sampled == 33 * 8
 
 
 def test_batches_gathered_ahead_are_dropped_when_many_items_have_come(tmp_path: Path) -> None:
     memory = filled(tmp_path, 300)
-    replay, writer = UniformReplay(memory, seed=0), ReplayWriter(memory)
+    replay, writer = UniformReplay(memory, VIEW, seed=0), ReplayWriter(memory)
     replay.batch(8)
     writer.append(wide_rows(300, 100), 100, incarnation=2, seq=1)
     assert max(replay.batch(8)["n"].max() for _ in range(16)) >= 300
@@ -69,7 +75,7 @@ def test_batches_gathered_ahead_are_dropped_when_many_items_have_come(tmp_path: 
 
 def test_a_restored_replay_gives_the_batches_that_the_saved_one_had_gathered_ahead(tmp_path: Path) -> None:
     memory = filled(tmp_path, 200)
-    saved, restored = UniformReplay(memory, seed=0), UniformReplay(memory, seed=1)
+    saved, restored = UniformReplay(memory, VIEW, seed=0), UniformReplay(memory, VIEW, seed=1)
     for _ in range(5):
         saved.batch(8)
     state = saved.state()
@@ -82,7 +88,7 @@ def test_no_torn_row_is_ever_drawn_while_another_process_overwrites(tmp_path: Pa
     memory = ReplayMemory(tmp_path / "replay", WIDE, CAPACITY, create=True)
     with writing(tmp_path, "wide"):
         wait_for(lambda: len(memory) > 256, "the first rows")
-        replay, before = UniformReplay(memory, seed=0), memory.committed
+        replay, before = UniformReplay(memory, VIEW, seed=0), memory.committed
         draws, deadline = 0, Deadline(PATIENCE)
         while draws < 2000 or memory.committed < before + 100 * CAPACITY:  # Rows are overwritten meanwhile.
             assert not deadline.passed(), f"{draws} draws, {memory.committed - before} rows"
