@@ -13,7 +13,7 @@ from common.errors import DatasetError
 from common.parts import Parts
 from learner.datasets.loading import load_dataset
 from learner.replay.memory import ReplayMemory
-from learner.replay.reader import ReplayReader
+from learner.replay.ring import read_ring
 from learner.replay.value_rules import ValueRules
 from tests.learner.datasets.saved import parts_of
 
@@ -21,7 +21,7 @@ SCHEMA = Schema((Column("n", "<i8"), Column.of("x", np.float32, domain=Domain.be
 
 
 class Chunks:
-    """A dataset of one step an item."""
+    """A dataset of self-contained items."""
 
     name = "data/any"
 
@@ -31,11 +31,11 @@ class Chunks:
     def __len__(self) -> int:
         return sum(self._lengths)
 
-    def items(self, parts: Parts) -> Iterator[Items]:
+    def items(self, parts: Parts) -> Iterator[tuple[int, Items]]:
         first = 0
         for length in self._lengths:
             n = np.arange(first, first + length)
-            yield {"n": n, "x": np.where(n == 7, np.float32(self._x), np.float32(0))}
+            yield 0, {"n": n, "x": np.where(n == 7, np.float32(self._x), np.float32(0))}
             first += length
 
 
@@ -47,10 +47,8 @@ def memory(tmp_path: Path) -> ReplayMemory:
 def load(dataset: Chunks, memory: ReplayMemory, *, whole: bool = False, kept: bool = False) -> list[int]:
     """The numbers of the items in the replay afterwards, oldest first."""
     rules = ValueRules(SCHEMA, {}, {"x": "count"} if kept else {"x": "refuse"})
-    load_dataset(dataset, parts_of(SCHEMA), memory, rules, 8, whole=whole)
-    items = ReplayReader(memory).read(np.arange(memory.first(), memory.committed))
-    assert items is not None
-    return list(map(int, items["n"]))
+    load_dataset(dataset, parts_of(SCHEMA), memory, rules, whole=whole)
+    return [int(n) for n in read_ring(memory.columns["n"], memory.first(), memory.committed)]
 
 
 def test_chunks_of_any_size_are_stored_in_order(memory: ReplayMemory) -> None:
@@ -62,17 +60,17 @@ def test_of_a_dataset_larger_than_the_replay_the_newest_items_stay(memory: Repla
 
 
 def test_a_dataset_larger_than_the_replay_is_refused_where_all_of_it_is_asked_for(memory: ReplayMemory) -> None:
-    with pytest.raises(DatasetError, match=r"at most 50 items of 80 steps, found more; raise replay\.capacity"):
+    with pytest.raises(DatasetError, match=r"at most 50 rows, found more in its 80; raise replay\.capacity"):
         load(Chunks(40, 40), memory, whole=True)
 
 
 def test_a_dataset_without_items_is_refused(memory: ReplayMemory) -> None:
-    with pytest.raises(DatasetError, match="dataset data/any: expected items to learn from, found none"):
+    with pytest.raises(DatasetError, match="dataset data/any: expected rows to learn from, found none"):
         load(Chunks(), memory)
 
 
 def test_a_value_that_is_refused_is_named_with_the_dataset_and_the_item(memory: ReplayMemory) -> None:
-    with pytest.raises(DatasetError, match=r"dataset data/any: column 'x': .* found 3.* in item 7"):
+    with pytest.raises(DatasetError, match=r"dataset data/any: column 'x': .* found 3.* in row 7"):
         load(Chunks(5, 20, x=3.0), memory)
 
 

@@ -15,7 +15,7 @@ from common.interfaces import Agent
 from common.plugins.part_config import EnvConfig, PluginConfig
 from examples.own_parts import Corridor, TabularQ
 from learner.storage.checkpoint import Checkpoints, load_agent, load_params
-from tests.learner.evaluation.test_evaluator import Idle
+from tests.common.test_evaluation import Idle
 
 CONFIG = ActorConfig(
     env=EnvConfig(target="gymnasium:make", params={"id": "CartPole-v1"}),
