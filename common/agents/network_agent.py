@@ -34,6 +34,7 @@ from common.agents.machinery.batches import (
     to_tensors,
 )
 from common.agents.machinery.inference import Inference
+from common.agents.machinery.lane_memory import LaneMemory
 from common.agents.machinery.named_tensors import (
     collect_networks,
     collect_optimizer,
@@ -42,13 +43,14 @@ from common.agents.machinery.named_tensors import (
 )
 from common.agents.machinery.optimization import adam, descend, track
 from common.agents.machinery.update import Results, Update, UpdateConfig
-from common.data import Model
+from common.data import Array, Model
 from common.errors import CheckpointError, ConfigError
 from common.interfaces import Agent, EnvSpec, TrainingState
 
 __all__ = [
     "Batch",
     "Inference",
+    "LaneMemory",
     "NetworkAgent",
     "Results",
     "Update",
@@ -72,9 +74,9 @@ class NetworkAgent(Agent):
     """An agent that learns by networks. This class handles its model, its checkpoints and its state of training.
 
     A subclass sets ``nets`` in its ``__init__`` and, if it counts anything that a resumed run must know, ``counters``.
-    Optimisers, ``torch.Generator`` and ``numpy.random.Generator`` are found among its attributes, also in lists, tuples
-    and dicts, as ``nn.Module`` finds parameters. They are saved under the names of their attributes: a renamed
-    attribute no longer finds its part of an older checkpoint.
+    Optimisers, ``LaneMemory``, ``torch.Generator`` and ``numpy.random.Generator`` are found among its attributes, also
+    in lists, tuples and dicts, as ``nn.Module`` finds parameters. They are saved under the names of their attributes: a
+    renamed attribute no longer finds its part of an older checkpoint.
     """
 
     nets: dict[str, nn.Module]
@@ -106,6 +108,10 @@ class NetworkAgent(Agent):
         for _, inference in self._find(Inference):
             inference.captured = False
 
+    def begin(self, lanes: Array) -> None:
+        for _, memory in self._find(LaneMemory):
+            memory.begin(lanes, is_train=self.is_train)
+
     def model_info(self) -> Mapping[str, torch.Tensor]:
         return {name: value.detach() for name, value in self._acting_net.state_dict().items()}
 
@@ -126,6 +132,8 @@ class NetworkAgent(Agent):
         tensors = dict(self.save_params())
         for name, optimizer in self._find(torch.optim.Optimizer):
             tensors |= {f"{name}.{key}": value for key, value in collect_optimizer(optimizer).items()}
+        for name, memory in self._find(LaneMemory):
+            tensors |= {f"{name}.{key}": value for key, value in memory.collect().items()}
         tensors |= {name: generator.get_state() for name, generator in self._find(torch.Generator)}
         values: dict[str, Any] = {name: getattr(self, name) for name in self.counters}
         values |= {name: generator.bit_generator.state for name, generator in self._find(np.random.Generator)}
@@ -136,6 +144,8 @@ class NetworkAgent(Agent):
         try:
             for name, optimizer in self._find(torch.optim.Optimizer):
                 load_optimizer(optimizer, state.tensors, f"{name}.")
+            for name, memory in self._find(LaneMemory):
+                memory.load(state.tensors, f"{name}.")
             for name, generator in self._find(torch.Generator):
                 generator.set_state(state.tensors[name].cpu())
             for name, random in self._find(np.random.Generator):

@@ -98,11 +98,18 @@ def shift(pictures: torch.Tensor, offsets: torch.Tensor, pixels: int) -> torch.T
     """
     images = to_images(pictures)
     height, width = images.shape[-2:]
-    rows, columns = (torch.arange(-pixels, n + pixels, device=images.device).clamp(0, n - 1) for n in (height, width))
-    bordered = images.index_select(2, rows).index_select(3, columns)
+    bordered = _with_border(_with_border(images, 2, pixels), 3, pixels)
     cuts = bordered.unfold(2, height, 1).unfold(3, width, 1)  # [B, C, 2 pixels + 1, 2 pixels + 1, H, W], a view.
     index = torch.arange(len(images), device=images.device)
     return _as_pictures(cuts[index, :, offsets[0], offsets[1]], pictures.shape)
+
+
+def _with_border(images: torch.Tensor, axis: int, pixels: int) -> torch.Tensor:
+    """Images with their first and last line along an axis repeated; torch's own padding takes no bytes."""
+    sizes = [-1] * images.dim()
+    sizes[axis] = pixels
+    first, last = images.narrow(axis, 0, 1), images.narrow(axis, -1, 1)
+    return torch.cat((first.expand(sizes), images, last.expand(sizes)), dim=axis)
 
 
 def _as_pictures(images: torch.Tensor, shape: torch.Size) -> torch.Tensor:

@@ -11,12 +11,14 @@ Each check raises AssertionError; other exceptions of the part itself come throu
 from common.testing.agent_checks import check_agent
 from common.testing.env_checks import check_env
 from common.testing.learning_checks import check_evaluator, check_recorder, check_replay_buffer
+from common.testing.memory import RowMemory, rows_of, transitions, transitions_of
 from common.testing.play import ItemMemory, Policy, items_of, play
 from common.testing.processor_checks import check_row_map, check_step_processor
 
 __all__ = [
     "ItemMemory",
     "Policy",
+    "RowMemory",
     "check_agent",
     "check_env",
     "check_evaluator",
@@ -26,4 +28,7 @@ __all__ = [
     "check_step_processor",
     "items_of",
     "play",
+    "rows_of",
+    "transitions",
+    "transitions_of",
 ]

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import warnings
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-import gymnasium
 import numpy as np
 import torch
 
 from common.agents.network_agent import NetworkAgent, find_objects
-from common.data import Array, Items, Model, ModelVersion
-from common.envs import Env, box_observations, spec_of
-from common.interfaces import Agent, EnvSpec, StepProcessor, TrainingState
-from common.processors import OneStep
+from common.data import Items, Leaves, Model, ModelVersion
+from common.envs import Env, spec_of
+from common.interfaces import Agent, EnvSpec, ReplayBuffer, Step, StepProcessor, TrainingState
+from common.parts import row_schema
+from common.testing.acting_checks import alike, begin, check_acting, check_actions, stack, switch
+from common.testing.memory import RowMemory, rows_of, transitions_of
 from common.testing.play import ItemMemory, Policy, check_record, explaining, items_of, play
+
+if TYPE_CHECKING:
+    from learner.replay.view import View
 
 try:
     import safetensors.numpy
@@ -29,6 +35,17 @@ OPTS = 20
 MIXES = 10
 """The models with shuffled parameters that a check tries."""
 MakeAgent = Callable[..., Agent]
+MakeView = Callable[..., "View"]
+
+
+@dataclass(frozen=True)
+class Played:
+    """The episodes that were played, as agents learn from them."""
+
+    make_memory: Callable[[], ReplayBuffer]
+    """A replay of them, always with the same draws."""
+    transitions: Items
+    """For ``td_error``."""
 
 
 def check_agent(
@@ -36,43 +53,73 @@ def check_agent(
     env: Env,
     *,
     processor: StepProcessor | None = None,
+    view: MakeView | None = None,
     steps: int = 500,
     policy: Policy | None = None,
 ) -> None:
-    """See that an agent acts, learns, publishes, adopts and saves as the system expects.
+    """See that an agent acts, records, learns, publishes, adopts and saves as the system expects.
 
     Args:
         make: called as ``make(spec=…, seed=…, epsilon=…, device="cpu")``: the class, or a ``functools.partial`` with
             parameters of its own.
         env: the environment it acts in.
-        processor: makes the items it learns from; ``OneStep`` if not given.
-        steps: how far the environment is played for items, at least as many as the agent needs to begin.
+        processor: makes the items it learns from, if they are not rows.
+        view: assembles what it learns from, such as ``partial(Sequences, length=20)``; one-step transitions if neither
+            a view nor a processor is given.
+        steps: how far the environment is played, at least as many as the agent needs to begin.
         policy: how to act where random actions are not allowed.
 
     Raises:
         AssertionError: naming what does not fit and what to do.
     """
-    env = box_observations(env)
     spec = spec_of(env)
     episodes = play(env, steps, policy=policy)
-    obs: Array = np.stack([step.obs for episode in episodes for step in episode][:64])
-    items = items_of(processor or OneStep(), episodes)
-    memory = ItemMemory(items)
+    obs = stack([step.obs for episode in episodes for step in episode][:64])
     learner = _make(make, spec, seed=0)
     _check_seed(learner, _make(make, spec, seed=0))
-    _check_acting(learner, obs, spec.action_space, train=False)
-    _check_not_recurrent([_make(make, spec, seed=0) for _ in range(3)], obs)
-    _check_modes(learner, obs)
+    check_acting([learner, *(_make(make, spec, seed=0) for _ in range(2))], obs, spec.action_space)
+    played = _play_for(_make(make, spec, seed=0), spec, episodes, processor, view)
+    memory = played.make_memory()
     _check_opt(learner, memory)
-    _check_td_error(learner, memory)
+    _check_td_error(learner, ItemMemory(played.transitions))
     actor = _make(make, spec, seed=1)
     _check_sync(actor, learner, obs)
-    _check_acting(actor, obs, spec.action_space, train=True)
+    check_actions(actor, obs, spec.action_space, train=True)
     _check_policy(learner, obs)
     _check_saving(_make(make, spec, seed=2), learner, obs, memory)
     _check_resuming(_make(make, spec, seed=3), learner)
     _check_optimizers(learner)
-    _check_captured(make, spec, items, obs)
+    _check_captured(make, spec, played, obs)
+
+
+def _play_for(
+    agent: Agent,
+    spec: EnvSpec,
+    episodes: Sequence[Sequence[Step]],
+    processor: StepProcessor | None,
+    view: MakeView | None,
+) -> Played:
+    """The episodes as this agent would have recorded them, had it acted so."""
+    schema = row_schema(spec, agent)
+    rows = rows_of(schema, episodes, [list(_record(agent, episode)) for episode in episodes])
+    transitions = transitions_of(schema, rows)
+    if view is not None:
+        named = inspect.signature(view).parameters
+        given = {"schema": schema, "stack": 1, "discount_factor": getattr(agent, "discount_factor", 0.99)}
+        made = view(**{name: value for name, value in given.items() if name in named})
+        return Played(lambda: RowMemory(schema, rows, made), transitions)
+    items = items_of(processor, episodes) if processor else transitions
+    return Played(lambda: ItemMemory(items), items)
+
+
+def _record(agent: Agent, episode: Sequence[Step]) -> Iterator[Items]:
+    """The extras of each step, after ``sample`` has seen its observation."""
+    agent.train()
+    agent.begin(np.ones(1, np.bool_))
+    for step in episode:
+        agent.sample(stack([step.obs]))
+        yield {name: column.copy() for name, column in agent.extras().items()}
+        agent.begin(np.zeros(1, np.bool_))
 
 
 def _make(make: MakeAgent, spec: EnvSpec, seed: int) -> Agent:
@@ -90,73 +137,7 @@ def _check_seed(one: Agent, other: Agent) -> None:
     )
 
 
-def _switch(agent: Agent, *, train: bool) -> None:
-    """Switch as torch's modules do: ``train`` explores, ``eval`` does not."""
-    agent.train() if train else agent.eval()
-    name = "train" if train else "eval"
-    assert agent.is_train is train, f"{name}() did not make is_train {train}: call super().{name}() in your own"
-
-
-def _check_acting(agent: Agent, obs: Array, space: gymnasium.Space[Any], *, train: bool) -> None:
-    """Actions fit their space."""
-    _switch(agent, train=train)
-    for n in (1, len(obs)):
-        given = obs[:n].copy()
-        actions = agent.sample(given)
-        assert np.array_equal(given, obs[:n]), "sample() changed the observations it was given: copy them first"
-        _check_actions(actions, n, space)
-
-
-def _check_not_recurrent(agents: Sequence[Agent], obs: Array) -> None:
-    """Three agents of one seed act alike, although the third has seen other observations before.
-
-    Where the first two differ, actions are random; another check is about that.
-    """
-    actions = []
-    for agent, earlier in zip(agents, (obs, obs, obs[::-1].copy()), strict=True):
-        _switch(agent, train=False)
-        for _ in range(3):
-            agent.sample(earlier)
-        actions.append(agent.sample(obs))
-    assert not _alike(actions[0], actions[1]) or _alike(actions[0], actions[2]), (
-        "sample() gave other actions after other earlier observations, so the agent is recurrent: it is not told where "
-        "an episode begins, nor which row belongs to which environment; give it stacked observations instead "
-        "(gymnasium.wrappers.FrameStackObservation)"
-    )
-
-
-def _check_modes(agent: Agent, obs: Array) -> None:
-    """Without exploration, actions depend on nothing but the observation; ends in train mode."""
-    actions = agent.sample(obs)
-    assert _alike(actions, agent.sample(obs)), "sample() is not deterministic after eval(): act greedily there"
-    _switch(agent, train=True)
-    agent.sample(obs)
-    _switch(agent, train=False)
-    assert _alike(actions, agent.sample(obs)), "train() and eval() do not switch back: other actions after both"
-    singly = np.concatenate([agent.sample(obs[i : i + 1]) for i in range(len(obs))])
-    assert _alike(actions, singly), (
-        f"sample() of {len(obs)} observations gave other actions than one by one: no row may depend on the others"
-    )
-    _switch(agent, train=True)
-
-
-def _check_actions(actions: Array, n: int, space: gymnasium.Space[Any]) -> None:
-    shape = (n, *(space.shape or ()))
-    assert isinstance(actions, np.ndarray), (
-        f"sample() of {n} observations returned {type(actions).__name__} of shape {list(np.shape(actions))}: return a "
-        f"numpy array of shape {list(shape)}, one action a row"
-    )
-    assert actions.dtype == space.dtype, (
-        f"sample() returned {actions.dtype} actions, the action space wants {space.dtype}: use .astype(space.dtype)"
-    )
-    assert actions.shape == shape, (
-        f"sample() of {n} observations returned {list(actions.shape)}, expected {list(shape)}: one action a row"
-    )
-    for action in actions:
-        assert space.contains(action), f"sample() returned {action}, which is not in the action space {space}"
-
-
-def _check_opt(agent: Agent, memory: ItemMemory) -> None:
+def _check_opt(agent: Agent, memory: ReplayBuffer) -> None:
     empty = ItemMemory({name: column[:0] for name, column in memory.batch(1).items()})
     live = agent.model_info()
     before, places = _copies(live), _places(live)
@@ -180,7 +161,7 @@ def _check_opt(agent: Agent, memory: ItemMemory) -> None:
     )
 
 
-def _check_td_error(agent: Agent, memory: ItemMemory) -> None:
+def _check_td_error(agent: Agent, memory: ReplayBuffer) -> None:
     """The TD errors of items are numbers, if the agent offers ``td_error``."""
     if type(agent).td_error is Agent.td_error:
         return
@@ -191,22 +172,22 @@ def _check_td_error(agent: Agent, memory: ItemMemory) -> None:
     assert np.isfinite(found).all(), f"td_error() returned {found}: errors must be finite"
 
 
-def _check_sync(actor: Agent, learner: Agent, obs: Array) -> None:
+def _check_sync(actor: Agent, learner: Agent, obs: Leaves) -> None:
     tensors = _copies(learner.model_info())
     _adopt(actor, tensors, opt_steps=0)
     differs = _difference(tensors, actor.model_info())
     assert differs is None, f"sync_model() did not adopt '{differs}': afterwards model_info() must hold the model"
     for agent in (actor, learner):
-        _switch(agent, train=False)
+        switch(agent, train=False)
     advice = "sync_model() did not change what sample() does"
-    actions = actor.sample(obs)
-    assert _alike(actions, learner.sample(obs)), (
+    actions = begin(actor, obs)
+    assert alike(actions, begin(learner, obs)), (
         f"{advice}: an actor with the learner's model must act as the learner does; is all of it in model_info()?"
     )
     rng, changed = np.random.default_rng(0), False
     for opt_steps in range(1, MIXES + 1):
         _adopt(actor, {name: _shuffle(value, rng) for name, value in tensors.items()}, opt_steps)
-        changed = changed or not _alike(actions, actor.sample(obs))
+        changed = changed or not alike(actions, begin(actor, obs))
     assert changed, f"{advice}: {MIXES} other models, the same actions; does it act from a copy made earlier?"
     _adopt(actor, tensors, MIXES + 1)
 
@@ -225,22 +206,22 @@ def _shuffle(tensor: torch.Tensor, rng: np.random.Generator) -> torch.Tensor:
     return tensor.flatten()[torch.from_numpy(rng.permutation(tensor.numel()))].reshape(tensor.shape)
 
 
-def _check_policy(agent: Agent, obs: Array) -> None:
+def _check_policy(agent: Agent, obs: Leaves) -> None:
     """The exported policy acts as the agent does, if the agent offers ``policy``."""
     if type(agent).policy is Agent.policy:
         return
-    _switch(agent, train=False)
+    switch(agent, train=False)
     policy = agent.policy()
     assert isinstance(policy, torch.nn.Module), f"policy() returned {type(policy).__name__}: return a torch.nn.Module"
     with explaining("policy() failed on a tensor of observations"), torch.inference_mode():
-        actions = policy(torch.from_numpy(obs)).numpy()
-    expected = agent.sample(obs)
-    assert (actions.dtype, _alike(actions, expected)) == (expected.dtype, True), (
+        actions = policy(_to_tensors(obs)).numpy()
+    expected = begin(agent, obs)
+    assert (actions.dtype, alike(actions, expected)) == (expected.dtype, True), (
         "policy() gave other actions than sample() after eval(): let sample() call it there, so that they cannot differ"
     )
 
 
-def _check_saving(restored: Agent, saved: Agent, obs: Array, memory: ItemMemory) -> None:
+def _check_saving(restored: Agent, saved: Agent, obs: Leaves, memory: ReplayBuffer) -> None:
     params = {name: value.detach().cpu().contiguous() for name, value in saved.save_params().items()}
     with explaining("save_params() gave what safetensors cannot save; of tensors that share storage save one or clone"):
         data = safetensors.torch.save(params)
@@ -252,12 +233,12 @@ def _check_saving(restored: Agent, saved: Agent, obs: Array, memory: ItemMemory)
     differs = _difference(params, restored.save_params())
     assert differs is None, f"{advice}: '{differs}' is not what was saved"
     for agent in (restored, saved):
-        _switch(agent, train=False)
-    assert _alike(restored.sample(obs), saved.sample(obs)), f"{advice}: the restored agent acts differently"
+        switch(agent, train=False)
+    assert alike(begin(restored, obs), begin(saved, obs)), f"{advice}: the restored agent acts differently"
     assert _places(restored.model_info()) == places, (
         "model_info() gave other tensors after load_params(): load into the live ones (copy_, load_state_dict)"
     )
-    _switch(restored, train=True)
+    switch(restored, train=True)
     assert restored.opt(memory) is not None, f"{advice}: the restored agent cannot go on learning, opt() returned None"
 
 
@@ -300,7 +281,7 @@ def _equal(one: torch.Tensor, other: torch.Tensor) -> bool:
     return one.shape == other.shape and torch.equal(one, other)
 
 
-def _check_captured(make: MakeAgent, spec: EnvSpec, items: Items, obs: Array) -> None:
+def _check_captured(make: MakeAgent, spec: EnvSpec, played: Played, obs: Leaves) -> None:
     """Captured updates and actions, if the agent has any, come to the same as those of an eager twin."""
     captured, eager = (_make(make, spec, seed=4) for _ in range(2))
     if not (isinstance(captured, NetworkAgent) and isinstance(eager, NetworkAgent) and captured.is_captured):
@@ -313,20 +294,21 @@ def _check_captured(make: MakeAgent, spec: EnvSpec, items: Items, obs: Array) ->
     )
     for agent in (captured, eager):
         torch.manual_seed(0)
-        memory = ItemMemory(items)
+        memory = played.make_memory()
         for _ in range(OPTS):
             agent.opt(memory)
     differs = _difference(eager.save_params(), captured.save_params())
     assert differs is None, advice.format(f"the agent learns another '{differs}'")
     for agent in (captured, eager):
-        _switch(agent, train=False)
-        agent.sample(obs)
-    assert _alike(eager.sample(obs), captured.sample(obs)), advice.format("the agent acts differently")
+        switch(agent, train=False)
+        begin(agent, obs)
+    assert alike(begin(eager, obs), begin(captured, obs)), advice.format("the agent acts differently")
 
 
-def _alike(one: Array, other: Array) -> bool:
-    """Equal, up to rounding where actions are floats: a batch may be summed in another order."""
-    return one.shape == other.shape and np.allclose(one, other, rtol=1e-4, atol=1e-5)
+def _to_tensors(obs: Leaves) -> torch.Tensor | dict[str, torch.Tensor]:
+    if isinstance(obs, dict):
+        return {path: torch.from_numpy(leaf) for path, leaf in obs.items()}
+    return torch.from_numpy(obs)
 
 
 def _copies(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:

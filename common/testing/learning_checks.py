@@ -21,34 +21,42 @@ RECORDS: tuple[tuple[int, Mapping[str, float]], ...] = (
 """Records as a learner writes them: keys come and go, and a score may come late."""
 
 
-def check_replay_buffer(buffer: ReplayBuffer, items: Items, *, size: int = 256) -> None:
-    """See that a buffer draws whole items and counts them, and draws by priority if it is prioritised.
+def check_replay_buffer(
+    buffer: ReplayBuffer, items: Items, *, inserted: int | None = None, steps: int = 1, size: int = 256
+) -> None:
+    """See that a buffer draws what was stored and counts it, and draws by priority if it is prioritised.
 
     Args:
-        buffer: holds ``items``, or the newest of them.
-        items: all that was inserted, ``[n, *shape]``, with at least two different rows; n as ``inserted`` counts.
+        buffer: newly filled.
+        items: all that can be drawn from it, or more, as batches have it: ``[n, …]``, with at least two different rows.
+        inserted: steps that were stored; n if not given.
+        steps: in one draw, by which ``sampled`` counts.
         size: of the largest batch.
 
     Raises:
         AssertionError: naming what does not fit and what to do.
     """
     count = len(next(iter(items.values())))
-    assert buffer.inserted == count, f"inserted is {buffer.inserted} after {count} items: count every item, forever"
-    assert 0 < len(buffer) <= count, f"len() is {len(buffer)} after {count} items: the number that can be drawn now"
+    inserted = count if inserted is None else inserted
+    assert buffer.inserted == inserted, (
+        f"inserted is {buffer.inserted} after {inserted} steps: count every step, forever"
+    )
+    assert 0 < len(buffer) <= count, f"len() is {len(buffer)}, expected 1 to {count}: the number that can be drawn now"
     known = {_row(items, i, items) for i in range(count)}
     drawn: set[bytes] = set()
+    indexed: dict[int, bytes] = {}
     for n in (1, size, 2 * len(buffer)):
         before = buffer.sampled
-        with explaining(f"batch({n}) failed with {len(buffer)} items: draw with replacement"):
+        with explaining(f"batch({n}) failed with {len(buffer)} that can be drawn: draw with replacement"):
             batch = buffer.batch(n)
         _check_batch(batch, items, n)
-        _check_prioritised(batch, items)
-        assert buffer.sampled == before + n, (
-            f"sampled grew by {buffer.sampled - before} at batch({n}): count every draw"
+        _check_prioritised(batch, items, indexed)
+        assert buffer.sampled == before + n * steps, (
+            f"sampled grew by {buffer.sampled - before} at batch({n}), expected {n * steps}: count every step drawn"
         )
         drawn |= {_row(batch, i, items) for i in range(n)}
-        assert drawn <= known, "batch() gave a row that was never inserted: take all columns of a row from one item"
-    assert buffer.inserted == count, "inserted changed while items were drawn: it counts what comes in"
+        assert drawn <= known, "batch() gave a row that was never inserted: take all columns of a row from one step"
+    assert buffer.inserted == inserted, "inserted changed while batches were drawn: it counts what comes in"
     assert len(drawn) > 1, f"batch() gave the same row {size + 2 * len(buffer)} times: draw at random"
     if "index" in buffer.batch(1):
         _check_priorities(buffer, size)
@@ -68,22 +76,28 @@ def _check_batch(batch: Items, items: Items, n: int) -> None:
         assert column.dtype == dtype, f"batch() gave '{name}' as {column.dtype}, inserted was {dtype}"
 
 
-def _check_prioritised(batch: Items, items: Items) -> None:
-    """The columns ``index`` and ``weight``, which only a prioritised buffer adds, fit the items."""
+def _check_prioritised(batch: Items, items: Items, indexed: dict[int, bytes]) -> None:
+    """The columns ``index`` and ``weight``, which only a prioritised buffer adds, fit the draws.
+
+    Args:
+        batch: newly drawn.
+        items: have the columns that are stored.
+        indexed: the rows that were drawn before, by index; those of the batch are added.
+    """
     added = {"index", "weight"} & batch.keys() - items.keys()
     if not added:
         return
     assert len(added) == 2, f"batch() gave '{added.pop()}' alone: a prioritised buffer gives both index and weight"
     for name, dtype in (("index", np.int64), ("weight", np.float32)):
         found = batch[name]
-        assert found.ndim == 1, f"batch() gave '{name}' as {list(found.shape)}, expected one number an item"
+        assert found.ndim == 1, f"batch() gave '{name}' as {list(found.shape)}, expected one number for each draw"
         assert found.dtype == dtype, f"batch() gave '{name}' as {found.dtype}, expected {np.dtype(dtype)}"
-    index, weight, count = batch["index"], batch["weight"], len(next(iter(items.values())))
-    assert ((index >= 0) & (index < count)).all(), (
-        f"batch() gave an index of {index.max()} after {count} items: number items 0, 1, 2, … as they come in"
-    )
-    for name, column in items.items():
-        assert np.array_equal(batch[name], column[index]), f"batch() gave an index whose item has another '{name}'"
+    index, weight = batch["index"], batch["weight"]
+    for i, number in enumerate(index.tolist()):
+        row = _row(batch, i, items)
+        assert indexed.setdefault(number, row) == row, (
+            f"batch() gave the index {number} for two different rows: an index names one draw for good"
+        )
     assert ((weight > 0) & (weight <= 1)).all(), (
         f"batch() gave weights from {weight.min()} to {weight.max()}, expected above 0 and at most 1: divide by the "
         "largest"
@@ -91,15 +105,15 @@ def _check_prioritised(batch: Items, items: Items) -> None:
 
 
 def _check_priorities(buffer: ReplayBuffer, size: int) -> None:
-    """An item is drawn more often once its error is by far the largest."""
+    """A row is drawn more often once its error is by far the largest."""
     before = buffer.batch(size)["index"]
     worst = before[0]
-    with explaining("update_priority() failed on the items of a batch"):
+    with explaining("update_priority() failed on the index of a batch"):
         buffer.update_priority(before, np.where(before == worst, 1e9, 0.0).astype(np.float32))
     after = buffer.batch(size)["index"]
     times = [int((index == worst).sum()) for index in (before, after)]
     assert times[1] > 2 * times[0], (
-        f"update_priority() changed nothing: the item with by far the largest error was drawn {times[1]} times in "
+        f"update_priority() changed nothing: the row with by far the largest error was drawn {times[1]} times in "
         f"{size}, and {times[0]} times before"
     )
 

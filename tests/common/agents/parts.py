@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import gymnasium
 import numpy as np
 import torch
 from torch import nn
@@ -60,3 +61,21 @@ def fix_outputs(net: nn.Module, *outputs: float) -> None:
     weight, bias = net.parameters()
     weight.zero_()
     bias.copy_(torch.tensor(outputs))
+
+
+class Structured(gymnasium.Env[Any, Any]):
+    """Random observations and rewards; episodes of seven steps, each second one truncated."""
+
+    def __init__(self, observation_space: gymnasium.Space[Any], action_space: gymnasium.Space[Any]) -> None:
+        self.observation_space, self.action_space = observation_space, action_space
+        self.steps = 0
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        if seed is not None:
+            self.observation_space.seed(seed)
+        return self.observation_space.sample(), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self.steps += 1
+        ends, is_second = self.steps % 7 == 0, self.steps % 14 == 0
+        return self.observation_space.sample(), float(self.steps % 3), ends and not is_second, ends and is_second, {}

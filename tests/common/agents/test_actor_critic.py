@@ -241,7 +241,6 @@ def test_only_the_seed_of_exploration_differs_between_actors_of_one_model(kind: 
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
-        (EnvSpec(gymnasium.spaces.Discrete(4), ACTIONS), r"expected Box observations, found Discrete\(4\)"),
         (EnvSpec(OBS, gymnasium.spaces.Discrete(4)), r"expected a Box action space of floats, found Discrete\(4\)"),
         (EnvSpec(OBS, Box(-np.inf, np.inf, (2,))), r"finite bounds, low below high, found Box\(-inf, inf"),
     ],

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from gymnasium.spaces import Box, Discrete, MultiBinary
+from gymnasium.spaces import Box, Discrete, MultiBinary, Text
 
 from common.agents.bc import BC
 from common.data import Array
@@ -86,7 +86,7 @@ def test_an_empty_memory_changes_nothing(spec: EnvSpec) -> None:
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
-        (EnvSpec(Discrete(4), Discrete(3)), r"BC: expected Box observations, found Discrete\(4\)"),
+        (EnvSpec(Text(4), Discrete(3)), "expected Box, Discrete, MultiDiscrete, MultiBinary, Dict or Tuple"),
         (EnvSpec(OBS, Box(-np.inf, np.inf, (2,))), r"BC: .*finite bounds, low below high"),
         (EnvSpec(OBS, MultiBinary(4)), r"BC: expected a Discrete or MultiDiscrete action space, found MultiBinary"),
     ],

@@ -366,9 +366,9 @@ def test_the_parameters_of_another_network_are_refused(other: dict[str, Any]) ->
         make().load_params(make(**other).save_params())
 
 
-def test_observations_that_are_no_box_are_refused() -> None:
-    with pytest.raises(ConfigError, match="expected Box observations"):
-        DQN(EnvSpec(gymnasium.spaces.Discrete(16), gymnasium.spaces.Discrete(4)), seed=0)
+def test_observations_that_cannot_be_stored_are_refused() -> None:
+    with pytest.raises(ConfigError, match="expected Box, Discrete, MultiDiscrete, MultiBinary, Dict or Tuple"):
+        DQN(EnvSpec(gymnasium.spaces.Text(16), gymnasium.spaces.Discrete(4)), seed=0)
 
 
 @pytest.mark.parametrize("dtype", [np.int32, np.int64])
@@ -414,7 +414,7 @@ def test_units_and_a_network_of_ones_own_do_not_go_together() -> None:
 # Dueling.
 
 
-@pytest.mark.parametrize("network", [None, "tests.common.agents.test_networks:tower"])
+@pytest.mark.parametrize("network", [None, "tests.common.agents.test_encoders:tower"])
 def test_dueling_asks_either_network_for_one_output_more_and_learns(network: str | None) -> None:
     # Dropout of half the action values, the tower's own rate, would keep it from learning them exactly.
     own = {"units": (16,)} if network is None else {"network": {"target": network, "params": {"rate": 0.0}}}

@@ -27,9 +27,9 @@ from common.agents.td3 import TD3
 from common.envs import spec_of
 from common.errors import CheckpointError
 from common.interfaces import Agent, EnvSpec, TrainingState
-from common.processors import OneStep
-from common.testing import ItemMemory, check_agent, items_of, play
+from common.testing import ItemMemory, check_agent
 from common.testing.agent_checks import MakeAgent
+from common.testing.memory import transitions
 from tests.common.agents import parts
 
 SMALL: dict[str, Any] = {"units": (8,), "batch_size": 8}
@@ -58,8 +58,8 @@ def learn(agent: Agent, memory: ItemMemory, opts: int) -> None:
 def test_a_resumed_agent_learns_and_explores_as_one_that_was_never_interrupted(name: str, tmp_path: Path) -> None:
     make, env_id = AGENTS[name]
     env = gymnasium.make(env_id)
-    episodes = play(env, 100)
-    memory = ItemMemory(items_of(OneStep(), episodes))
+    items = transitions(env, 100)
+    memory = ItemMemory(items)
     uninterrupted = make(spec=spec_of(env), seed=1, epsilon=0.1, device="cpu")
     uninterrupted.train()
     learn(uninterrupted, memory, 11)  # An odd number: half-way between TD3's updates of its actor.
@@ -75,7 +75,7 @@ def test_a_resumed_agent_learns_and_explores_as_one_that_was_never_interrupted(n
     for key, tensor in expected.tensors.items():
         assert torch.equal(tensor, found.tensors[key]), key
     assert expected.values == found.values
-    obs = np.array([step.obs for episode in episodes for step in episode][:50])
+    obs = items["obs"][:50]
     np.testing.assert_array_equal(uninterrupted.sample(obs), resumed.sample(obs))
     assert live == {name: tensor.data_ptr() for name, tensor in resumed.model_info().items()}
 
@@ -83,7 +83,7 @@ def test_a_resumed_agent_learns_and_explores_as_one_that_was_never_interrupted(n
 def test_optimisers_and_the_entropy_coefficient_are_part_of_the_state() -> None:
     env = gymnasium.make("Pendulum-v1")
     agent = SAC(spec_of(env), seed=0, **SMALL)
-    learn(agent, ItemMemory(items_of(OneStep(), play(env, 20))), 1)
+    learn(agent, ItemMemory(transitions(env, 20)), 1)
     names = agent.training_state().tensors.keys()
     assert {"ent_coef.log", "_ent_coef_optimizer.0.exp_avg", "_critics_optimizer.0.exp_avg_sq", "_generator"} <= names
 

@@ -1,9 +1,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
-import gymnasium
 import numpy as np
 import pytest
 import torch
@@ -18,11 +16,8 @@ from common.agents.networks import (
     ImpalaCnn,
     Mlp,
     NatureCnn,
-    build_encoder,
-    build_network,
 )
-from common.errors import ConfigError, PluginError
-from common.plugins.part_config import PluginConfig
+from common.errors import ConfigError
 
 
 @pytest.mark.parametrize("in_shape", [(3,), (2, 4), (1, 2, 3)])
@@ -119,6 +114,9 @@ def test_impala_cnn_computes_what_the_paper_says() -> None:
         (NatureCnn, (1, 36, 36), {"hidden": 8}),
         (NatureCnn, (3, 40, 64), {}),
         (ImpalaCnn, (3, 9, 5), {"sections": (4, 8), "hidden": 8}),
+        (NatureCnn, (40, 64), {}),
+        (NatureCnn, (40, 64, 3), {}),
+        (ImpalaCnn, (4, 20, 12, 3), {}),
     ],
 )
 def test_images_of_other_sizes_and_widths_are_taken(
@@ -130,58 +128,13 @@ def test_images_of_other_sizes_and_widths_are_taken(
 @pytest.mark.parametrize(
     ("in_shape", "message"),
     [
-        ((84, 84), r"^NatureCnn: expected images \[C, H, W\], found observations \[84, 84\]$"),
+        ((84,), r"^NatureCnn: expected images \[C, H, W\], found observations \[84\]$"),
         ((4, 20, 20), r"^NatureCnn: expected larger images \[C, H, W\], found \[4, 20, 20\]"),
     ],
 )
 def test_observations_that_are_no_images_are_refused(in_shape: tuple[int, ...], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         NatureCnn(in_shape, 6)
-
-
-# A user's own network.
-
-SPACE = gymnasium.spaces.Box(0, 255, (2, 3), np.uint8)
-
-
-def tower(in_shape: Sequence[int], out_dim: int, rate: float = 0.5) -> nn.Module:
-    return nn.Sequential(Mlp(in_shape, out_dim, (4,)), nn.Dropout(rate))
-
-
-def actions_first(in_shape: Sequence[int], out_dim: int) -> nn.Module:
-    return nn.Sequential(Mlp(in_shape, out_dim, ()), nn.Unflatten(1, (out_dim, 1)))
-
-
-def no_network(in_shape: Sequence[int], out_dim: int) -> str:
-    return f"{in_shape} {out_dim}"
-
-
-def own(name: str) -> PluginConfig:
-    return PluginConfig(target=f"{__name__}:{name}")
-
-
-def test_a_users_network_is_built_for_its_spaces_and_computes_the_same_every_time() -> None:
-    net = build_network(own("tower"), SPACE, 4)
-    obs = torch.randint(256, (5, 2, 3), dtype=torch.uint8)
-    assert net(obs).shape == (5, 4)
-    assert torch.equal(net(obs), net(obs))
-
-
-def test_a_network_with_other_outputs_is_refused() -> None:
-    with pytest.raises(
-        PluginError, match=r"actions_first must turn observations \[2, \*\[2, 3\]\] into floats \[2, 4\]"
-    ):
-        build_network(own("actions_first"), SPACE, 4)
-
-
-def test_something_that_is_no_network_is_refused() -> None:
-    with pytest.raises(PluginError, match=r"agent\.params\.network: expected a torch\.nn\.Module, found str"):
-        build_network(own("no_network"), SPACE, 4)
-
-
-def test_a_network_that_does_not_take_the_shapes_is_refused() -> None:
-    with pytest.raises(PluginError, match="must take in_shape, out_dim, but does not"):
-        build_network(PluginConfig(target="torch.nn:Linear"), SPACE, 4)
 
 
 # Dueling.
@@ -217,21 +170,13 @@ def test_each_critic_is_a_network_of_its_own_over_observation_and_action(obs_sha
 
 
 def test_critics_share_the_network_that_makes_their_features() -> None:
-    encoder, n_features = build_encoder(own("tower"), SPACE, 4)
-    critics, obs, action = Critics(2, encoder, n_features, 3, ()), images(5, 2, 3), torch.rand(5, 3)
+    encoder = nn.Sequential(Mlp((2, 3), 4, (4,)), nn.ReLU())
+    critics, obs, action = Critics(2, encoder, 4, 3, ()), images(5, 2, 3), torch.rand(5, 3)
     features = encoder(obs)
-    assert features.shape == (5, n_features) == (5, 4)
-    assert features.min() >= 0
     inputs = torch.cat((features, action), 1)
     torch.testing.assert_close(critics(obs, action)[1], critics.nets[1](inputs)[:, 0])
     critics(obs, action)[0].sum().backward()
     assert all(parameter.grad is not None for parameter in encoder.parameters())
-
-
-def test_without_a_network_the_features_are_the_observation() -> None:
-    encoder, n_features = build_encoder(None, SPACE, 4)
-    assert n_features == 6
-    assert torch.equal(encoder(images(5, 2, 3)), images(5, 6))
 
 
 @pytest.mark.parametrize("learned", [True, False])

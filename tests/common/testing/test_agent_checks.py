@@ -13,8 +13,8 @@ import torch
 from torch import nn
 
 from common.agents.dqn import DQN
-from common.agents.network_agent import NetworkAgent
-from common.data import Array, Model, Record
+from common.agents.network_agent import LaneMemory, NetworkAgent
+from common.data import Array, Column, Items, Leaves, Model, Record
 from common.interfaces import Agent, EnvSpec, ReplayBuffer, TrainingState
 from common.testing import check_agent
 from examples.own_parts import Corridor, TabularQ
@@ -264,10 +264,10 @@ def test_a_function_that_makes_no_agent_is_found() -> None:
 
 
 def test_an_agent_that_begins_late_is_given_more_steps() -> None:
-    check_agent(broken(TabularQ, {"opt": opt_when_full}), Corridor(), steps=501)
+    check_agent(broken(TabularQ, {"opt": opt_when_full}), Corridor(), steps=502)
 
 
-# Of networks: recurrence, forgotten optimisers, Python that capturing freezes.
+# Of networks: forgotten optimisers, Python that capturing freezes.
 
 
 class Annealed(nn.Module):
@@ -332,17 +332,6 @@ class Complete(NetworkAgent, Linear):
         self.nets = {"net": self.net}
 
 
-class Recurrent(Linear):
-    """Adds a share of what it has seen before to each observation."""
-
-    memory: Array | None = None
-
-    def sample(self, obs: Array) -> Array:
-        memory = np.zeros_like(obs) if self.memory is None or self.memory.shape != obs.shape else self.memory
-        self.memory = obs + 0.9 * memory
-        return super().sample(self.memory)
-
-
 class Drawing(Linear):
     """Draws its actions, also in eval mode, from a generator without a seed."""
 
@@ -390,7 +379,6 @@ def test_an_agent_that_can_be_captured_passes() -> None:
 @pytest.mark.parametrize(
     ("agent", "message"),
     [
-        (Recurrent, "so the agent is recurrent"),
         (Drawing, "is not deterministic after eval"),
         (Forgetful, r"leaves out what the optimiser 'optimizers\.0' has gathered"),
         (Scalar, r"of shape \[\]: return a numpy array of shape \[1\]"),
@@ -408,3 +396,154 @@ def test_an_agent_without_a_state_of_training_is_warned_of_its_optimisers() -> N
 
 def test_optimisers_in_a_list_are_kept_by_a_network_agent() -> None:
     check_agent(Complete, cartpole())
+
+
+# Of agents with a memory, and with extra columns.
+
+
+class Recurrent(Complete):
+    """Adds a share of what it has seen before to each observation, and records that memory."""
+
+    def __init__(self, spec: EnvSpec, **given: Any) -> None:
+        super().__init__(spec, **given)
+        self.memory = LaneMemory(4)
+
+    def sample(self, obs: Leaves) -> Leaves:
+        assert isinstance(obs, np.ndarray)
+        self.before = self.memory.read(is_train=self.is_train)
+        after = torch.from_numpy(obs) + 0.9 * self.before
+        self.memory.write(after, is_train=self.is_train)
+        return super().sample(after.numpy())
+
+    def extra_columns(self) -> Sequence[Column]:
+        return [Column.of("state/seen", np.float32, (4,))]
+
+    def extras(self) -> Items:
+        return {"state/seen": self.before.numpy()}
+
+
+def begin_never(self: Recurrent, lanes: Array) -> None:
+    self.memory.begin(np.zeros_like(lanes), is_train=self.is_train)
+
+
+def begin_everywhere(self: Recurrent, lanes: Array) -> None:
+    self.memory.begin(np.ones_like(lanes), is_train=self.is_train)
+
+
+def begin_all_or_none(self: Recurrent, lanes: Array) -> None:
+    self.memory.begin(np.full_like(lanes, lanes.all()), is_train=self.is_train)
+
+
+def begin_for_both_modes(self: Recurrent, lanes: Array) -> None:
+    for is_train in (False, True):
+        self.memory.begin(lanes, is_train=is_train)
+
+
+BROKEN_MEMORIES: dict[str, Broken] = {
+    "a memory that is never cleared": (
+        {"begin": begin_never},
+        "although begin() said that an episode begins: an agent with a memory overrides begin(lanes)",
+    ),
+    "a memory that other lanes clear": (
+        {"begin": begin_everywhere},
+        "begin() for some lanes cleared the memory of another, whose episode goes on",
+    ),
+    "a memory that only all lanes clear": (
+        {"begin": begin_all_or_none},
+        "begin() for some lanes kept the memory of one of them",
+    ),
+    "one memory for both modes": (
+        {"begin": begin_for_both_modes},
+        "extras() gave another recurrent state after an evaluation between two steps",
+    ),
+    "a begin of other arguments": ({"begin": lambda self: None}, "begin() failed: it is given [n] bool, all True"),
+    "extras that it does not declare": (
+        {"extra_columns": lambda self: ()},
+        "extras() gave the columns ['state/seen'], extra_columns() declares []",
+    ),
+    "extras that it forgets": (
+        {"extras": lambda self: {}},
+        "extras() gave the columns [], extra_columns() declares ['state/seen']",
+    ),
+    "extras in a list": ({"extras": lambda self: {"state/seen": [0.0]}}, "extras() gave 'state/seen' as list"),
+    "extras of another shape": (
+        {"extras": lambda self: {"state/seen": self.before.numpy()[:, :2]}},
+        "extras() of 64 observations gave 'state/seen' as float32 [64, 2], expected float32 [64, 4]",
+    ),
+    "extras of another dtype": (
+        {"extras": lambda self: {"state/seen": self.before.numpy().astype(np.float64)}},
+        "extras() of 64 observations gave 'state/seen' as float64 [64, 4], expected float32 [64, 4]",
+    ),
+    "extras that are not finite": (
+        {"extras": lambda self: {"state/seen": self.before.numpy() + np.nan}},
+        "extras() gave 'state/seen' values that are not finite: the learner refuses them",
+    ),
+}
+
+
+def test_an_agent_with_a_memory_passes() -> None:
+    check_agent(Recurrent, cartpole())
+
+
+@pytest.mark.parametrize("what", BROKEN_MEMORIES)
+def test_an_agent_with_a_memory_is_refused_that_has(what: str) -> None:
+    attributes, message = BROKEN_MEMORIES[what]
+    with fails_saying(message):
+        check_agent(broken(Recurrent, attributes), cartpole())
+
+
+# Of structured spaces.
+
+
+class Cells(gymnasium.Env[dict[str, Any], dict[str, Any]]):
+    """A walk to the right, whose observations and actions are Dicts."""
+
+    def __init__(self) -> None:
+        self.observation_space = gymnasium.spaces.Dict(
+            {"at": gymnasium.spaces.Discrete(5), "map": gymnasium.spaces.Box(0, 255, (9, 9), np.uint8)}
+        )
+        self.action_space = gymnasium.spaces.Dict({"go": gymnasium.spaces.Discrete(2)})
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        super().reset(seed=seed)
+        self.at = 0
+        return self.obs(), {}
+
+    def step(self, action: dict[str, Any]) -> tuple[dict[str, Any], float, bool, bool, dict[str, Any]]:
+        self.at += int(action["go"])
+        return self.obs(), float(self.at), self.at == 4, False, {}
+
+    def obs(self) -> dict[str, Any]:
+        return {"at": self.at, "map": np.full((9, 9), self.at, np.uint8)}
+
+
+class Going(TabularQ):
+    """Acts by the cell it is at."""
+
+    def __init__(self, spec: EnvSpec, **given: Any) -> None:
+        line = gymnasium.spaces.Box(0, 4, (1,), np.int64)
+        super().__init__(EnvSpec(line, gymnasium.spaces.Discrete(2)), **given)
+
+    def sample(self, obs: Leaves) -> Leaves:
+        assert isinstance(obs, dict)
+        return {"go": super().sample(obs["at"][:, None])}  # type: ignore[dict-item]
+
+    def opt(self, buffer: ReplayBuffer) -> Record | None:
+        if len(buffer) == 0:
+            return None
+        at = buffer.batch(8)["obs/at"]
+        self.table[at, 1] += torch.from_numpy(0.1 * (5 - at)).to(self.table.dtype)
+        return {"mean": self.table.mean()}
+
+
+def test_an_agent_of_structured_observations_and_actions_passes() -> None:
+    check_agent(Going, Cells())
+
+
+def test_actions_that_lack_a_leaf_of_their_space_are_found() -> None:
+    with fails_saying("sample() returned ndarray, expected an array for each of ['go'] by path"):
+        check_agent(broken(Going, {"sample": lambda self, obs: obs["at"]}), Cells())
+    with fails_saying("sample() returned ['at'], expected an array for each of ['go'] by path"):
+        check_agent(broken(Going, {"sample": lambda self, obs: {"at": obs["at"]}}), Cells())

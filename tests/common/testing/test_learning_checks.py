@@ -11,16 +11,19 @@ import torch
 
 from common.data import Array, Items
 from common.interfaces import Agent, EnvSpec, Evaluation, Evaluator, Recorder
-from common.processors import OneStep
-from common.testing import ItemMemory, check_evaluator, check_recorder, check_replay_buffer, items_of, play
+from common.testing import ItemMemory, check_evaluator, check_recorder, check_replay_buffer
+from common.testing.memory import transitions
 from examples.own_parts import Corridor, TabularQ
 from tests.common.testing.parts import Broken, Walk, broken, fails_saying
 
 # Replay buffers.
 
 
+COUNT = 50
+
+
 def items() -> Items:
-    return items_of(OneStep(), play(Walk(), 50))
+    return {name: column[:COUNT] for name, column in transitions(Walk(), COUNT + 1).items()}
 
 
 def batch_with(change: Any) -> Any:
@@ -55,10 +58,10 @@ def growing(self: ItemMemory, size: int) -> Items:
 BROKEN_BUFFERS: dict[str, Broken] = {
     "nothing counted in": (
         {"inserted": property(lambda self: 0, lambda self, value: None)},
-        "inserted is 0 after 50 items: count every item, forever",
+        "inserted is 0 after 50 steps: count every step, forever",
     ),
-    "a length of its own": ({"__len__": lambda self: 51}, "len() is 51 after 50 items"),
-    "no more than it has": ({"batch": only_once}, "batch(256) failed with 50 items: draw with replacement"),
+    "a length of its own": ({"__len__": lambda self: 51}, "len() is 51, expected 1 to 50"),
+    "no more than it has": ({"batch": only_once}, "batch(256) failed with 50 that can be drawn: draw with replacement"),
     "a missing column": (
         {"batch": batch_with(lambda batch: {"obs": batch["obs"]})},
         "batch() lacks the columns action, next_obs, reward, terminated, truncated",
@@ -73,11 +76,14 @@ BROKEN_BUFFERS: dict[str, Broken] = {
     ),
     "mixed rows": (
         {"batch": batch_with(lambda batch: batch | {"reward": batch["reward"][::-1]})},
-        "batch() gave a row that was never inserted: take all columns of a row from one item",
+        "batch() gave a row that was never inserted: take all columns of a row from one step",
     ),
     "the same row": ({"batch": the_first}, "batch() gave the same row 356 times: draw at random"),
-    "nothing counted out": ({"batch": uncounted}, "sampled grew by 0 at batch(1): count every draw"),
-    "what comes in and what goes out counted together": ({"batch": growing}, "inserted changed while items were drawn"),
+    "nothing counted out": ({"batch": uncounted}, "sampled grew by 0 at batch(1), expected 1: count every step drawn"),
+    "what comes in and what goes out counted together": (
+        {"batch": growing},
+        "inserted changed while batches were drawn",
+    ),
 }
 
 
@@ -131,27 +137,23 @@ BROKEN_PRIORITIES: dict[str, Broken] = {
     ),
     "weights in a column": (
         {"items_at": items_with(lambda batch: batch | {"weight": batch["weight"][:, None]})},
-        "batch() gave 'weight' as [1, 1], expected one number an item",
+        "batch() gave 'weight' as [1, 1], expected one number for each draw",
     ),
     "weights above 1": (
         {"items_at": items_with(lambda batch: batch | {"weight": batch["weight"] * 2})},
         "batch() gave weights from 2.0 to 2.0, expected above 0 and at most 1: divide by the largest",
     ),
-    "slots beyond what there is": (
-        {"items_at": items_with(lambda batch: batch | {"index": batch["index"] + 50})},
-        "number items 0, 1, 2, … as they come in",
-    ),
-    "other items' indices": (
-        {"items_at": items_with(lambda batch: batch | {"index": (batch["index"] + 1) % 50})},
-        "batch() gave an index whose item has another 'obs'",
+    "one index for all": (
+        {"items_at": items_with(lambda batch: batch | {"index": batch["index"] * 0})},
+        "batch() gave the index 0 for two different rows: an index names one draw for good",
     ),
     "priorities that fail": (
         {"update_priority": lambda self, index, td_error: td_error.missing},
-        "update_priority() failed on the items of a batch",
+        "update_priority() failed on the index of a batch",
     ),
     "priorities that nobody heeds": (
         {"update_priority": lambda self, index, td_error: None},
-        "update_priority() changed nothing: the item with by far the largest error was drawn",
+        "update_priority() changed nothing: the row with by far the largest error was drawn",
     ),
 }
 

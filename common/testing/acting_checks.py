@@ -1,0 +1,217 @@
+"""The conformance of an agent in acting: its actions, its memory, and what it records beside them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import gymnasium
+import numpy as np
+
+from common.agents.network_agent import n_rows
+from common.data import Array, Items, Leaves
+from common.interfaces import Agent
+from common.leaves import copy_leaves, pick_lanes
+from common.spaces import leaves_of, to_columns
+from common.testing.play import explaining
+
+FORGET = "lanes is True where an episode begins, and these lanes forget (common.agents.network_agent has LaneMemory)"
+
+
+def check_acting(agents: Sequence[Agent], obs: Leaves, space: gymnasium.Space[Any]) -> None:
+    """See that agents act and record as the system expects; the first one ends in train mode.
+
+    Args:
+        agents: three of one seed.
+        obs: of n lanes.
+        space: of the actions.
+
+    Raises:
+        AssertionError: naming what does not fit and what to do.
+    """
+    check_actions(agents[0], obs, space, train=False)
+    _check_extras(agents[0], obs)
+    _check_begin(agents, obs)
+    _check_modes(agents[0], obs)
+    _check_evaluation_between(agents[0], obs)
+
+
+def switch(agent: Agent, *, train: bool) -> None:
+    """Switch as torch's modules do: ``train`` explores, ``eval`` does not."""
+    agent.train() if train else agent.eval()
+    name = "train" if train else "eval"
+    assert agent.is_train is train, f"{name}() did not make is_train {train}: call super().{name}() in your own"
+
+
+def begin(agent: Agent, obs: Leaves) -> Leaves:
+    """The actions for the first observations of as many episodes."""
+    with explaining("begin() failed: it is given [n] bool, all True at first, and n may change between episodes"):
+        agent.begin(np.ones(n_rows(obs), np.bool_))
+    return agent.sample(obs)
+
+
+def _answer(agent: Agent, obs: Leaves) -> Items:
+    """What the agent makes of observations: its actions, and the recurrent state that it records before them."""
+    actions = to_columns("action", agent.sample(obs))
+    return actions | {name: column.copy() for name, column in agent.extras().items() if is_state(name)}
+
+
+def is_state(name: str) -> bool:
+    """Whether an extra column holds a recurrent state."""
+    return name == "state" or name.startswith("state/")
+
+
+def check_actions(agent: Agent, obs: Leaves, space: gymnasium.Space[Any], *, train: bool) -> None:
+    """Actions fit their space."""
+    switch(agent, train=train)
+    for n in (1, n_rows(obs)):
+        given = copy_leaves(pick_lanes(obs, slice(n)))
+        actions = begin(agent, given)
+        assert equal_leaves(given, pick_lanes(obs, slice(n))), (
+            "sample() changed the observations it was given: copy them first"
+        )
+        _check_space(actions, n, space)
+
+
+def _check_begin(agents: Sequence[Agent], obs: Leaves) -> None:
+    """A lane that begins an episode forgets what was before, and no other lane does.
+
+    The three agents are of one seed. Where two of them that have seen the same act differently, actions are random;
+    another check is about that.
+    """
+    lanes = np.arange(n_rows(obs))
+    turned = pick_lanes(obs, lanes[::-1])
+    for agent, earlier in zip(agents, (obs, obs, turned), strict=True):
+        switch(agent, train=False)
+        begin(agent, earlier)
+        for _ in range(3):
+            agent.sample(earlier)
+        agent.begin(np.ones_like(lanes, np.bool_))
+    one, same, other = (_answer(agent, obs) for agent in agents)
+    assert not alike(one, same) or alike(one, other), (
+        "sample() gave other actions after other earlier observations, although begin() said that an episode begins: "
+        f"an agent with a memory overrides begin(lanes); {FORGET}"
+    )
+    begins = lanes % 2 == 0
+    begin(agents[0], turned)
+    goes_on = _answer(agents[0], obs)
+    begin(agents[1], turned)
+    agents[1].begin(begins)
+    mixed = _answer(agents[1], obs)
+    if not alike(one, same):
+        return
+    assert alike(pick_lanes(one, begins), pick_lanes(mixed, begins)), (
+        f"begin() for some lanes kept the memory of one of them: {FORGET}"
+    )
+    assert alike(pick_lanes(goes_on, ~begins), pick_lanes(mixed, ~begins)), (
+        f"begin() for some lanes cleared the memory of another, whose episode goes on: {FORGET}"
+    )
+
+
+def _check_modes(agent: Agent, obs: Leaves) -> None:
+    """Without exploration, actions depend on nothing but the episode's observations; ends in train mode."""
+    actions = begin(agent, obs)
+    assert alike(actions, begin(agent, obs)), "sample() is not deterministic after eval(): act greedily there"
+    switch(agent, train=True)
+    begin(agent, obs)
+    switch(agent, train=False)
+    assert alike(actions, begin(agent, obs)), "train() and eval() do not switch back: other actions after both"
+    n = n_rows(obs)
+    singly = [pick_lanes(begin(agent, pick_lanes(obs, slice(i, i + 1))), 0) for i in range(n)]
+    assert alike(actions, stack(singly)), (
+        f"sample() of {n} observations gave other actions than one by one: no row may depend on the others"
+    )
+    switch(agent, train=True)
+
+
+def _check_extras(agent: Agent, obs: Leaves) -> None:
+    """The extra columns are as declared."""
+    columns = {column.name: column for column in agent.extra_columns()}
+    for n in (n_rows(obs), 1):
+        begin(agent, pick_lanes(obs, slice(n)))
+        extras = agent.extras()
+        assert extras.keys() == columns.keys(), (
+            f"extras() gave the columns {sorted(extras)}, extra_columns() declares {sorted(columns)}"
+        )
+        for name, found in extras.items():
+            column = columns[name]
+            expected = (np.dtype(column.dtype), (n, *column.shape))
+            assert isinstance(found, np.ndarray), f"extras() gave '{name}' as {type(found).__name__}: give an array"
+            assert (found.dtype, found.shape) == expected, (
+                f"extras() of {n} observations gave '{name}' as {found.dtype} {list(found.shape)}, expected "
+                f"{expected[0]} {list(expected[1])}"
+            )
+            finite = found.dtype.kind != "f" or np.isfinite(found).all()
+            assert finite, f"extras() gave '{name}' values that are not finite: the learner refuses them"
+
+
+def _check_evaluation_between(agent: Agent, obs: Leaves) -> None:
+    """An evaluation between two steps changes no recurrent state; ends in train mode."""
+    states = [_states_after(agent, obs, evaluation=evaluation) for evaluation in (False, True)]
+    assert equal_leaves(*states), (
+        "extras() gave another recurrent state after an evaluation between two steps: keep a memory for train() and "
+        "one for eval(), as LaneMemory of common.agents.network_agent does"
+    )
+
+
+def _states_after(agent: Agent, obs: Leaves, *, evaluation: bool) -> Items:
+    """The recurrent states of train mode after a step, between which and the next there may be an evaluation."""
+    switch(agent, train=True)
+    begin(agent, obs)
+    if evaluation:
+        switch(agent, train=False)
+        begin(agent, pick_lanes(obs, slice(1)))
+        switch(agent, train=True)
+    agent.sample(obs)
+    return {name: column for name, column in agent.extras().items() if is_state(name)}
+
+
+def _check_space(actions: Leaves, n: int, space: gymnasium.Space[Any]) -> None:
+    leaves = leaves_of(space)
+    if "" in leaves:
+        _check_leaf(actions, n, space, "sample()")
+        return
+    advice = f"expected an array for each of {sorted(leaves)} by path, as the action space has them"
+    assert isinstance(actions, dict), f"sample() returned {type(actions).__name__}, {advice}"
+    assert actions.keys() == leaves.keys(), f"sample() returned {sorted(actions)}, {advice}"
+    for path, leaf in leaves.items():
+        _check_leaf(actions[path], n, leaf, f"sample() at '{path}'")
+
+
+def _check_leaf(actions: Leaves, n: int, space: gymnasium.Space[Any], where: str) -> None:
+    shape = (n, *(space.shape or ()))
+    assert isinstance(actions, np.ndarray), (
+        f"{where} of {n} observations returned {type(actions).__name__} of shape {list(np.shape(actions))}: return a "  # type: ignore[arg-type]
+        f"numpy array of shape {list(shape)}, one action a row"
+    )
+    assert actions.dtype == space.dtype, (
+        f"{where} returned {actions.dtype} actions, the action space wants {space.dtype}: use .astype(space.dtype)"
+    )
+    assert actions.shape == shape, (
+        f"{where} of {n} observations returned {list(actions.shape)}, expected {list(shape)}: one action a row"
+    )
+    for action in actions:
+        assert space.contains(action), f"{where} returned {action}, which is not in the action space {space}"
+
+
+def stack(elements: Sequence[Leaves]) -> Leaves:
+    """Single observations as those of n lanes."""
+    first = elements[0]
+    if not isinstance(first, dict):
+        return np.stack(elements)  # type: ignore[arg-type]
+    return {path: np.stack([element[path] for element in elements]) for path in first}  # type: ignore[call-overload]
+
+
+def alike(one: Leaves, other: Leaves) -> bool:
+    """Equal, up to rounding where actions are floats: a batch may be summed in another order."""
+    return _compare(one, other, lambda a, b: np.allclose(a, b, rtol=1e-4, atol=1e-5))
+
+
+def equal_leaves(one: Leaves, other: Leaves) -> bool:
+    return _compare(one, other, np.array_equal)
+
+
+def _compare(one: Leaves, other: Leaves, equal: Callable[[Array, Array], bool]) -> bool:
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(_compare(one[path], other[path], equal) for path in one)  # type: ignore[union-attr, call-overload]
+    return np.shape(one) == np.shape(other) and equal(one, other)  # type: ignore[arg-type]

@@ -1,0 +1,121 @@
+"""Your own agent with a memory: an LSTM learns CartPole from positions alone, as R2D2 does (Kapturowski et al. 2019).
+
+Run: learner-server --config examples/recurrent_cartpole.yaml --local-actors 1
+"""
+
+from collections.abc import Sequence
+
+import gymnasium
+import numpy as np
+import torch
+from torch import nn
+
+from common.agents.exploration import EpsilonGreedy
+from common.agents.network_agent import Batch, LaneMemory, NetworkAgent, Results, Update, adam, descend, draw, track
+from common.data import Array, Column, Items, Model, Record
+from common.interfaces import EnvSpec, ReplayBuffer
+
+TAU, N_STEPS = 0.01, 5
+
+
+def without_velocities(env: gymnasium.Env[Array, int]) -> gymnasium.Env[Array, int]:
+    """CartPole whose agent sees the positions of cart and pole alone, and must remember earlier ones."""
+    seen = [0, 2]
+    low, high = (bound[seen] for bound in (env.observation_space.low, env.observation_space.high))  # type: ignore[attr-defined]
+    space = gymnasium.spaces.Box(low, high, dtype=np.float32)
+    return gymnasium.wrappers.TransformObservation(env, lambda obs: obs[seen], space)
+
+
+class QLstm(nn.Module):
+    """The values of A actions after each of T observations ``[B, T, D]``, beginning in the states ``[B, 2, width]``."""
+
+    def __init__(self, n_inputs: int, n_actions: int, width: int) -> None:
+        super().__init__()
+        self.encoder = nn.Sequential(nn.Linear(n_inputs, width), nn.ReLU())
+        self.lstm = nn.LSTM(width, width, batch_first=True)
+        self.head = nn.Linear(width, n_actions)
+
+    def forward(self, obs: torch.Tensor, state: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        hidden, cell = (part[None].contiguous() for part in state.unbind(dim=1))
+        outputs, (hidden, cell) = self.lstm(self.encoder(obs), (hidden, cell))
+        return self.head(outputs), torch.stack((hidden[0], cell[0]), dim=1)  # [B, T, A], [B, 2, width]
+
+
+class LstmDqn(NetworkAgent):
+    """Double DQN on sequences that begin with the state that the actor had there."""
+
+    counters = ("opt_steps",)
+
+    def __init__(
+        self,
+        spec: EnvSpec,
+        *,
+        seed: int,
+        epsilon: float,
+        device: str,
+        discount_factor: float = 0.99,
+        lr: float = 1e-3,
+        width: int = 64,
+        batch_size: int = 32,
+        burn_in: int = 5,
+        final_step: int = 4000,
+    ) -> None:
+        torch.manual_seed(seed)
+        (n_inputs,), n_actions = self.require_box(spec).shape, int(spec.action_space.n)  # type: ignore[attr-defined]
+        self.device, self.rung, self.rng = torch.device(device), epsilon, np.random.default_rng(seed)
+        self.gamma, self.width, self.batch_size, self.burn_in = discount_factor, width, batch_size, burn_in
+        self.qnet, self.qnet_tgt = (QLstm(n_inputs, n_actions, width).to(device) for _ in range(2))
+        self.qnet_tgt.load_state_dict(self.qnet.state_dict())
+        self.nets = {"qnet": self.qnet, "qnet_tgt": self.qnet_tgt}
+        self.optimizer = adam(self.qnet.parameters(), lr)
+        self.learn = Update(self._learn_from, self.nets, captured=True)
+        self.explorer, self.opt_steps = EpsilonGreedy(final_step=final_step), 0
+        self.memory = LaneMemory(2, width, device=device)  # NetworkAgent.begin() clears it.
+
+    @torch.inference_mode()
+    def sample(self, obs: Array) -> Array:  # type: ignore[override]
+        self.before = self.memory.read(is_train=self.is_train)  # [n, 2, width]
+        values, after = self.qnet(torch.from_numpy(obs)[:, None].to(self.device), self.before)
+        self.memory.write(after, is_train=self.is_train)
+        array = values[:, 0].numpy(force=True)  # [n, A]
+        return self.explorer.choose(array, self.opt_steps, self.rung, self.rng) if self.is_train else array.argmax(1)
+
+    def extra_columns(self) -> Sequence[Column]:
+        return [Column.of("state", np.float32, (2, self.width))]
+
+    def extras(self) -> Items:
+        return {"state": self.before.numpy(force=True)}
+
+    def sync_model(self, model: Model) -> None:
+        super().sync_model(model)
+        self.opt_steps = model.version.opt_steps
+
+    def opt(self, buffer: ReplayBuffer) -> Record | None:
+        if len(buffer) == 0:
+            return None
+        self.opt_steps += 1
+        return {**self.learn(draw(buffer, self.batch_size, self.device))}
+
+    def _learn_from(self, batch: Batch) -> Results:
+        obs, state, steps = batch["obs"], batch["state"], batch["mask"].shape[1]
+        values = self.qnet(obs, state)[0]  # [B, L + 1, A]
+        chosen = values[:, :-1].gather(2, batch["action"][..., None]).squeeze(2)  # [B, L]
+        with torch.no_grad():
+            best = values[:, 1:].argmax(dim=2, keepdim=True)
+            target = self._target(batch, self.qnet_tgt(obs, state)[0][:, 1:].gather(2, best).squeeze(2))
+        warm = batch["first"][:, :1] | (torch.arange(steps, device=self.device) >= self.burn_in)  # No old state is used.
+        counts = batch["mask"] & warm  # [B, L]
+        losses = nn.functional.smooth_l1_loss(chosen, target, reduction="none")
+        loss = (losses * counts).sum() / counts.sum().clamp(min=1)
+        descend(loss, self.optimizer, max_grad_norm=10)
+        track(self.qnet_tgt, self.qnet, TAU)
+        return {"loss": loss.detach()}
+
+    def _target(self, batch: Batch, next_value: torch.Tensor) -> torch.Tensor:
+        """Returns of up to ``N_STEPS`` steps, ``[B, L]``; fewer where the sequence or the episode ends."""
+        reward, discount = batch["reward"], self.gamma * ~batch["terminated"]
+        goes_on = nn.functional.pad(batch["mask"][:, 1:], (0, 1))  # False at the end.
+        target = one_step = reward + discount * next_value
+        for _ in range(N_STEPS - 1):
+            target = torch.where(goes_on, reward + discount * target.roll(-1, dims=1), one_step)
+        return target
