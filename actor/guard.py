@@ -4,101 +4,54 @@ from __future__ import annotations
 
 import faulthandler
 import logging
-import math
 import sys
 import threading
 import time
 import traceback
 from collections.abc import Callable
-from typing import Any
-
-import gymnasium
 
 from actor.stat import ActorCounters
-from common.data import Array
-from common.envs import Env, EnvExitError
+from common.envs import EnvExitError
+from common.lanes import AnyEnv, Busy
 from common.process.child import RestartPolicy
 
 log = logging.getLogger(__name__)
 LAST_WORDS_SECONDS = 30.0
 
 
-class EpisodeLostError(Exception):
-    """An environment raised and was built anew; its episode stops without an end."""
-
-
-class Busy:
-    """The monotonic time at which an environment became busy, in seconds; infinite while none is busy.
-
-    The acting thread writes it and the watchdog's thread reads it, without a lock: it is one number, and a watchdog
-    that reads it a moment too early looks again.
-    """
-
-    since = math.inf
-
-
-class Guard(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """An environment that is built anew when it raises, and says when it is busy.
+class Guard:
+    """Builds an environment anew when it raises: the ``Keeper`` of an actor's lanes.
 
     Args:
-        env: the first one.
-        build: makes the next one.
-        allowance: how often environments may be built anew; shared by the environments of one actor.
+        build: makes the next environment.
+        allowance: how often environments may be built anew.
         counters: counts rebuilds and keeps the traceback for the learner.
-        busy: shared by the environments of one actor too, since they are stepped in turn.
+        busy: read by the watchdog.
     """
 
     def __init__(
-        self, env: Env, build: Callable[[], Env], allowance: RestartPolicy, counters: ActorCounters, busy: Busy
+        self, build: Callable[[], AnyEnv], allowance: RestartPolicy, counters: ActorCounters, busy: Busy
     ) -> None:
-        super().__init__(env)
-        self._build, self._allowance, self._counters, self._busy = build, allowance, counters, busy
+        self._build, self._allowance, self._counters, self.busy = build, allowance, counters, busy
 
-    def step(self, action: Any) -> tuple[Array, Any, bool, bool, dict[str, Any]]:
-        """Step the environment.
-
-        Raises:
-            EpisodeLostError: it raised and was built anew; the next call must be ``reset``.
-            Exception: it raised more often than it may.
-        """
-        self._busy.since = time.monotonic()
-        try:
-            return self.env.step(action)
-        except (Exception, SystemExit) as error:
-            self._rebuild(EnvExitError(error) if isinstance(error, SystemExit) else error)
-            raise EpisodeLostError from error
-        finally:
-            self._busy.since = math.inf
-
-    def reset(self, *, seed: int | None = None, **options: Any) -> tuple[Array, dict[str, Any]]:
-        """Reset the environment; while it raises, build it anew and reset it again.
+    def replace(self, env: AnyEnv, error: Exception | SystemExit) -> AnyEnv:
+        """A new environment in the place of one that raised ``error``.
 
         Raises:
-            Exception: environments raised more often than they may.
+            Exception: ``error``, where environments raised more often than they may.
         """
-        try:
-            while True:
-                self._busy.since = time.monotonic()
-                try:
-                    return self.env.reset(seed=seed, **options)
-                except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever it is, it is logged or raised again
-                    self._rebuild(EnvExitError(error) if isinstance(error, SystemExit) else error)
-                    seed = None  # The seed may have led to the error. Without one a new environment draws its own.
-        finally:
-            self._busy.since = math.inf
-
-    def _rebuild(self, error: Exception) -> None:
-        self._counters.note_env_error("".join(traceback.format_exception(error)))
+        failure = EnvExitError(error) if isinstance(error, SystemExit) else error
+        self._counters.note_env_error("".join(traceback.format_exception(failure)))
         if not self._allowance.allows():
-            raise error
-        log.warning("an environment raised and is built anew", exc_info=error)
+            raise failure
+        log.warning("an environment raised and is built anew", exc_info=failure)
         self._counters.env_rebuilds += 1
-        self._busy.since = time.monotonic()
+        self.busy.since = time.monotonic()
         try:
-            self.env.close()
+            env.close()
         except Exception:
             log.warning("the environment that raised could not be closed", exc_info=True)
-        self.env = self._build()
+        return self._build()
 
 
 class Watchdog:

@@ -24,6 +24,7 @@ class ActorManager:
         on_failure: called when a worker cannot be kept running.
         trust: how workers check the learner, and what they prove to it.
         patience: seconds a worker waits for its learner.
+        evaluates: whether the workers score candidates, and record no steps.
     """
 
     def __init__(
@@ -33,8 +34,11 @@ class ActorManager:
         on_failure: Callable[[CrossborderError], None],
         trust: Trust,
         patience: float = 60.0,
+        *,
+        evaluates: bool = False,
     ) -> None:
-        self._boot = {"address": address, "patience": patience, "trust": trust.model_dump(mode="json")}
+        told = trust.model_dump(mode="json")
+        self._boot = {"address": address, "patience": patience, "trust": told, "evaluates": evaluates}
         self._supervisors: list[Supervisor] = []
         try:
             for i in range(n_actors):

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 import zlib
-from collections.abc import Sequence
 from typing import Any, Final, SupportsFloat
 
 import gymnasium
@@ -17,13 +16,20 @@ import numpy as np
 
 from actor.sampler import Sampler
 from actor.stat import ActorCounters
-from common.data import Array, Snapshot
+from common.data import Array, Leaves, Snapshot
 from common.envs import Env
-from common.parts import Lane
+from common.interfaces import Step, StepProcessor
+from common.leaves import copy_leaves, empty_leaves, pick_lanes, put_leaves
+from common.parts import Parts
+from common.plain_lanes import PlainLanes
+from common.spaces import flatten, from_columns, to_columns, unflatten
+from common.stacking import Stacker
 
 log = logging.getLogger(__name__)
 MAX_STEPS: Final = 100_000
 """An episode of this many steps is no longer kept."""
+ACTIONS: Final = "actions"
+SUMS: Final = "sums"
 
 
 class TapedEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
@@ -33,7 +39,7 @@ class TapedEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
         super().__init__(env)
         self._seed: int | None = None
         self._random_before: dict[str, Any] | None = None
-        self._actions: list[Array] = []
+        self._actions: list[dict[str, Array]] = []
         self.checksums: list[int] = []
         """CRC-32 of the first observation, then of the reward and the observation of each step."""
 
@@ -46,15 +52,16 @@ class TapedEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
     def step(self, action: Any) -> tuple[Any, SupportsFloat, bool, bool, dict[str, Any]]:
         obs, reward, terminated, truncated, info = self.env.step(action)
         if len(self._actions) < MAX_STEPS:
-            self._actions.append(np.array(action))
+            self._actions.append(_copies(to_columns(ACTIONS, flatten(self.action_space, action))))
             self.checksums.append(_checksum(obs, reward))
         return obs, reward, terminated, truncated, info
 
     def state(self) -> Snapshot:
-        """The present episode: arrays ``actions`` and ``sums`` (int64 [steps + 1]), both empty if it is too long."""
+        """The present episode: the columns of its actions and ``sums`` (int64 [steps + 1]), none if it is too long."""
         values = {"seed": self._seed, "random_before": self._random_before, "random": self._random()}
         actions, sums = (self._actions, self.checksums) if len(self._actions) < MAX_STEPS else ([], [])
-        return Snapshot(values, {"actions": np.array(actions), "sums": np.array(sums, np.int64)})
+        columns = {name: np.array([action[name] for action in actions]) for name in (actions[0] if actions else ())}
+        return Snapshot(values, {**columns, SUMS: np.array(sums, np.int64)})
 
     def rewind(self, state: Snapshot) -> int | None:
         """Set the generator to its state before the episode of ``state``; return the seed for the reset, if any."""
@@ -66,7 +73,7 @@ class TapedEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
 
     def is_at(self, state: Snapshot) -> bool:
         """Whether the present episode returned the same values as that of ``state``, and its generator is the same."""
-        return bool(self.checksums == state.arrays["sums"].tolist() and self._random() == state.values["random"])
+        return bool(self.checksums == state.arrays[SUMS].tolist() and self._random() == state.values["random"])
 
     def _random(self) -> dict[str, Any] | None:
         """The state of the generator that gymnasium gives an environment; None if it has another kind."""
@@ -77,25 +84,53 @@ class TapedEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
 
 
 def _checksum(obs: Any, reward: SupportsFloat = 0.0) -> int:
-    return zlib.crc32(np.asarray(obs).tobytes(), zlib.crc32(np.float64(reward).tobytes()))
+    found = zlib.crc32(np.float64(reward).tobytes())
+    for part in _parts_of(obs):
+        found = zlib.crc32(part.tobytes(), found)
+    return found
+
+
+def _copies(columns: dict[str, Array]) -> dict[str, Array]:
+    return {name: column.copy() for name, column in columns.items()}
+
+
+def _parts_of(obs: Any) -> list[Array]:
+    """The arrays in an element of any space."""
+    if isinstance(obs, dict):
+        return [part for inner in obs.values() for part in _parts_of(inner)]
+    if isinstance(obs, tuple):
+        return [part for inner in obs for part in _parts_of(inner)]
+    return [np.asarray(obs)]
 
 
 class ResumableSampler(Sampler):
     """A ``Sampler`` whose episodes can be played again, where environments and step processors are deterministic.
 
-    Arguments are those of ``Sampler``.
+    A vector environment cannot be brought back: its lanes begin new episodes. Arguments are those of ``Sampler``.
     """
 
-    def __init__(self, lanes: Sequence[Lane], counters: ActorCounters, seed: int) -> None:
-        self._tapes = [TapedEnv(lane.env) for lane in lanes]
-        taped = [Lane(tape, lane.processor) for tape, lane in zip(self._tapes, lanes, strict=True)]
-        super().__init__(taped, counters, seed)
+    def __init__(self, parts: Parts, counters: ActorCounters, seed: int) -> None:
+        self._tapes: list[TapedEnv] = []
+        if parts.lanes is not None and not parts.lanes.is_vector:
+            parts.lanes.wrap(self._tape)
+        super().__init__(parts, counters, seed)
+
+    def _tape(self, env: Env) -> TapedEnv:
+        self._tapes.append(TapedEnv(env))
+        return self._tapes[-1]
 
     def state(self) -> Snapshot:
         """The present episodes, between two rounds."""
-        tapes = [tape.state() for tape in self._tapes]
-        arrays = {f"{j}.{name}": array for j, tape in enumerate(tapes) for name, array in tape.arrays.items()}
-        values = {"counters": self._counters.state(), "tapes": [tape.values for tape in tapes], "seeds": [*self._seeds]}
+        values: dict[str, Any] = {"counters": self._counters.state(), "tapes": []}
+        arrays: dict[str, Array] = {}
+        if isinstance(self._lanes, PlainLanes):
+            states = [tape.state() for tape in self._tapes]
+            arrays = {f"{j}.{name}": array for j, state in enumerate(states) for name, array in state.arrays.items()}
+            values["tapes"] = [state.values for state in states]
+            values["waiting"] = [self._lanes.waits(j) for j in range(self._lanes.n)]
+            values["seeds"] = [self._lanes.next_seed(j) for j in range(self._lanes.n)]
+        if self._stacker is not None:
+            arrays |= {f"stacks.{path}": stacks.copy() for path, stacks in self._stacker.stacks().items()}
         return Snapshot(values, arrays)
 
     def restore(self, state: Snapshot) -> None:
@@ -103,35 +138,72 @@ class ResumableSampler(Sampler):
 
         An environment whose episode comes out differently begins a new one, and the log says so.
         """
-        counters, seeds = self._counters, list(self._seeds)
-        counters.restore(state.values["counters"])
-        self._counters = ActorCounters()  # Steps that are played again were counted in the former process.
-        unused = state.values.get("seeds", [])
-        for j, values in enumerate(state.values["tapes"][: len(seeds)]):
-            if j < len(unused) and unused[j] is not None:  # The environment has not begun its first episode.
-                self._seeds[j] = unused[j]
+        self._counters.restore(state.values["counters"])
+        lanes, tapes = self._lanes, state.values["tapes"]
+        if not isinstance(lanes, PlainLanes):
+            log.warning("a vector environment cannot be brought back: its %d lanes begin new episodes", lanes.n)
+            return
+        for j, values in enumerate(tapes[: lanes.n]):
+            if state.values["waiting"][j] and state.values["seeds"][j] is not None:
+                lanes.seed_next(j, state.values["seeds"][j])  # The environment has not begun its first episode.
                 continue
-            kept = Snapshot(values, {name: state.arrays[f"{j}.{name}"] for name in ("actions", "sums")})
-            if not self._play(j, kept):
+            mine = {n.removeprefix(f"{j}."): a for n, a in state.arrays.items() if n.startswith(f"{j}.")}
+            kept = Snapshot(values, mine)
+            if not self._play(lanes, j, kept, ended=state.values["waiting"][j]):
                 log.warning(
                     "environment %d does not do the same again, at step %d of the %d of its episode: it begins another "
                     "one, and the curve will not be that of a run that was never interrupted",
-                    *(j, len(self._tapes[j].checksums) - 1, len(kept.arrays["actions"])),
+                    *(j, len(self._tapes[j].checksums) - 1, len(kept.arrays[SUMS]) - 1),
                 )
-                self._obs[j], self._seeds[j] = None, seeds[j]
-                counters.abandon(j)
-        self._counters = counters
+        stacks = {name.removeprefix("stacks."): a for name, a in state.arrays.items() if name.startswith("stacks.")}
+        if self._stacker is not None and stacks:
+            self._stacker.restore(stacks)
 
-    def _play(self, j: int, kept: Snapshot) -> bool:
+    def _play(self, lanes: PlainLanes, j: int, kept: Snapshot, *, ended: bool) -> bool:
         """Play an episode through environment j and its step processor; return whether all results are the same."""
-        tape, sums = self._tapes[j], kept.arrays["sums"]
-        self._seeds[j] = tape.rewind(kept)
-        self._obs[j] = self._reset(j)
-        for number, action in enumerate(kept.arrays["actions"]):
-            obs = self._obs[j]
-            if obs is None or tape.checksums[number] != sums[number]:
+        tape, sums, total = self._tapes[j], kept.arrays[SUMS], 0.0
+        obs, _ = tape.reset(seed=tape.rewind(kept))
+        memory = _ProcessorMemory(self._parts, j, obs) if self._parts.processors else None
+        for number in range(len(sums) - 1):
+            if tape.checksums[number] != sums[number]:
                 return False
-            step = self._step(j, obs, action)
-            if step is not None:
-                self._lanes[j].processor.process(step)
-        return tape.is_at(kept)
+            action = pick_lanes(from_columns(ACTIONS, kept.arrays), number)
+            obs, reward, terminated, truncated, _ = tape.step(unflatten(tape.action_space, action))
+            total += float(reward)
+            if memory is not None:
+                memory.add(action, float(reward), obs, terminated=bool(terminated), truncated=bool(truncated))
+        if not tape.is_at(kept):
+            return False
+        if ended:
+            lanes.seed_next(j, None)
+        else:
+            lanes.resume(j, obs, total, len(sums) - 1)
+            assert self._unbegun is not None, "restore() comes before the first round"
+            self._unbegun[j] = False
+        return True
+
+
+class _ProcessorMemory:
+    """Lets the step processor of lane j see the steps of an episode again, as it saw them before.
+
+    Args:
+        parts: with step processors.
+        j: the lane.
+        obs: the first observation, an element of the environment's space.
+    """
+
+    def __init__(self, parts: Parts, j: int, obs: Any) -> None:
+        self._space = parts.frames.observation_space
+        self._stacker = Stacker(parts.frames, 1, parts.frame_stack)
+        self._processor: StepProcessor = parts.processors[j]
+        self._processor.reset()
+        self._obs = self._see(obs, np.ones(1, bool))
+
+    def _see(self, obs: Any, begins: Array | None = None) -> Leaves:
+        frame = empty_leaves(self._space, 1)
+        put_leaves(frame, 0, flatten(self._space, obs))
+        return pick_lanes(copy_leaves(self._stacker.add(frame, begins)), 0)
+
+    def add(self, action: Any, reward: float, obs: Any, *, terminated: bool, truncated: bool) -> None:
+        before, self._obs = self._obs, self._see(obs)
+        self._processor.process(Step(before, action, reward, self._obs, terminated, truncated))

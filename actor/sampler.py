@@ -50,7 +50,8 @@ class Sampler:
         self._agreed = parts.schema.without(PRIORITY) if parts.has_priorities else parts.schema
         self._records = self._make_recorder()
         self._has_extras = bool(parts.agent.extra_columns()) and isinstance(self._records, Recorder)
-        self._is_first_round, self._makes_items = True, bool(parts.processors)
+        self._makes_items = bool(parts.processors)
+        self._unbegun: Array | None = np.ones(self._lanes.n, bool)  # Where the agent begins at the first round.
         self._ended: float | None = None  # When the last round ended; None: it was pushed, or there was none.
         self._lanes.reset(spread(seed) if self._lanes.is_vector else seed)
 
@@ -78,7 +79,7 @@ class Sampler:
         counters, lanes, records = self._counters, self._lanes, self._records
         began = self._ended or self._start_clock()
         obs, begins = lanes.observe(), lanes.begins
-        if begins is not None or self._is_first_round:
+        if begins is not None or self._unbegun is not None:
             self._begin(agent, begins)
             counters.env_seconds += (now := perf_counter()) - began
             began = now
@@ -107,10 +108,10 @@ class Sampler:
         return perf_counter()
 
     def _begin(self, agent: Agent, begins: Array | None) -> None:
-        """Tell the agent where episodes begin; at the first round, in all lanes."""
-        every = np.ones(self._lanes.n, bool) if self._is_first_round or begins is None else begins
-        self._is_first_round = False
-        agent.begin(every)
+        """Tell the agent where episodes begin; at the first round, in all lanes but those of a resumed run."""
+        unbegun, self._unbegun = self._unbegun, None
+        masks = [mask for mask in (begins, unbegun) if mask is not None]
+        agent.begin(np.logical_or.reduce(masks))
 
     def flush(self, agent: Agent, sink: ItemSink) -> None:
         """Push the rows that were gathered."""

@@ -1,4 +1,4 @@
-"""One actor: join, build the parts, sample until told to stop, hand over the last items (border's Actor)."""
+"""One actor: join, build the parts, sample until told to stop, hand over the last rows (border's Actor)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import sys
 import threading
 from collections.abc import Callable
 from contextlib import ExitStack, nullcontext
-from dataclasses import replace
 from functools import partial
 
 import torch
@@ -20,17 +19,18 @@ from actor.client.connector import Connector, new_incarnation
 from actor.client.fetcher import ModelFetcher
 from actor.client.join_answer import JoinAnswer
 from actor.client.pusher import Pusher, RunChangedError, SettingsChangedError
-from actor.guard import Busy, Guard, Watchdog
-from actor.priority import PrioritizedBatches
-from actor.proxy import BatchSink, ReplayBufferProxy
+from actor.evaluating import CandidateScorer
+from actor.guard import Guard, Watchdog
+from actor.proxy import ReplayBufferProxy
 from actor.sampler import Sampler
 from actor.stat import ActorCounters, ActorStat
 from common.config.run_config import ActorConfig
-from common.data import PRIORITY, Schema
+from common.data import Schema
 from common.envs import build_env
 from common.errors import ConfigError, CrossborderError, EnvHungError, PluginError
 from common.interfaces import Agent
-from common.parts import Lane, Parts, build_parts
+from common.lanes import Busy
+from common.parts import Parts, build_parts
 from common.plugins.part_config import EnvConfig
 from common.process.child import RestartPolicy, say, say_error
 from common.process.log import setup_logging
@@ -51,19 +51,28 @@ class Actor:
         patience: seconds to wait for a learner, at the start and after each broken connection.
         trust: how to check the learner, what to prove to it, and which code it may name.
         tell: takes the error if this process cannot end in order, says why it ends, and returns the exit code.
+        evaluates: whether to score the trainer's candidates, and record no steps.
 
     Raises:
         ConfigError: the address is not HOST:PORT, a file of ``trust`` cannot be read, or its settings contradict each
             other.
     """
 
-    def __init__(self, address: str, patience: float, trust: Trust, tell: Callable[[CrossborderError], int]) -> None:
-        self._trust, self._tell = trust, tell
+    def __init__(
+        self,
+        address: str,
+        patience: float,
+        trust: Trust,
+        tell: Callable[[CrossborderError], int],
+        *,
+        evaluates: bool = False,
+    ) -> None:
+        self._trust, self._tell, self._evaluates = trust, tell, evaluates
         self._host, _ = split_address(address)
         self._address = address
         self._stopped = threading.Event()
         self._asked_to_stop = False
-        self._connector = Connector(address, new_incarnation(), patience, self._stopped, trust)
+        self._connector = Connector(address, new_incarnation(), patience, self._stopped, trust, evaluates=evaluates)
 
     def stop(self) -> None:
         """End the actor in order; from any thread."""
@@ -104,12 +113,13 @@ class Actor:
         """
         check_names(joined.config, self._trust, self._host)
         counters = ActorCounters()
-        fetcher = ModelFetcher(self._connector.get_model, self._stopped, max_bytes=None)
+        fetcher = ModelFetcher(self._connector.get_model, self._stopped, max_bytes=None, candidates=self._evaluates)
         fetcher.announce(joined.newest)
         pusher = Pusher(self._connector, joined, fetcher, counters, self._stopped)
         with ExitStack() as stack:
             try:
-                self._build_and_act(joined, pusher, fetcher, counters, stack)
+                work = self._build_and_evaluate if self._evaluates else self._build_and_act
+                work(joined, pusher, fetcher, counters, stack)
             finally:
                 unacknowledged = pusher.finish(FINISH_SECONDS)
                 fetcher.join(1.0)
@@ -137,17 +147,33 @@ class Actor:
             counters.note_env_error(f"the parts of this actor cannot be built: {error}")
             raise
         busy, seconds = Busy(), config.env.timeout_seconds
-        parts = guard_envs(parts, config.env, counters, busy)
+        guard_envs(parts, config.env, counters, busy)
         stack.callback(parts.close)
         fetcher.allow(max_file_bytes(parts.agent.model_info()))
         pusher.ready()
         watchdog = Watchdog(busy, seconds, partial(self._end_hung, pusher, counters)) if seconds else nullcontext()
         with watchdog:
             fetcher.first(FIRST_MODEL_SECONDS)
-            sampler, proxy = Sampler(parts.lanes, counters, joined.seed), make_proxy(joined, parts.agent, pusher)
-            self._act(sampler, parts.agent, proxy, fetcher, pusher)
+            sampler = Sampler(parts, counters, joined.seed)
+            self._act(sampler, parts.agent, ReplayBufferProxy(joined.schema, config.push, pusher), fetcher, pusher)
         if pusher.changes:
             pusher.hand_over()
+
+    def _build_and_evaluate(
+        self, joined: JoinAnswer, pusher: Pusher, fetcher: ModelFetcher, counters: ActorCounters, stack: ExitStack
+    ) -> None:
+        """Build the agent and the evaluator, and score candidates. ``stack`` closes the environment at the end."""
+        config = joined.config
+        try:
+            parts = build_agreed_parts(config, joined.schema, seed=joined.seed, epsilon=0.0, n_envs=0)
+            scorer = CandidateScorer(config, parts.agent, pusher.report_score)
+        except CrossborderError as error:
+            counters.note_env_error(f"the parts of this actor cannot be built: {error}")
+            raise
+        stack.callback(scorer.close)
+        fetcher.allow(max_file_bytes(parts.agent.model_info()))
+        pusher.ready()
+        scorer.run(fetcher, self._stopped, lambda: bool(pusher.changes))
 
     def _end_hung(self, pusher: Pusher, counters: ActorCounters, where: str) -> None:
         """Hand over the full batches and end the process, since Python cannot end a thread that hangs.
@@ -169,40 +195,41 @@ class Actor:
             model = models.newer_than(proxy.version)
             if model is not None:
                 agent.sync_model(model)
-                proxy.version = model.version
+                proxy.version, sampler.version = model.version, model.version.opt_steps
             sampler.sample_and_push(agent, proxy)
-        proxy.flush()
+        sampler.flush(agent, proxy)
 
 
-def make_proxy(joined: JoinAnswer, agent: Agent, sink: BatchSink) -> ReplayBufferProxy:
-    """Make the sink of an actor's items; before ``sink`` they get their first priorities if the learner wants them."""
-    push = joined.config.push
-    if not push.initial_priorities:
-        return ReplayBufferProxy(joined.schema, push, sink)
-    schema = joined.schema.without(PRIORITY)
-    return ReplayBufferProxy(schema, push, PrioritizedBatches(sink, agent, schema))
+def build_agreed_parts(
+    config: ActorConfig, schema: Schema, *, seed: int, epsilon: float, n_envs: int | None = None
+) -> Parts:
+    """Build the parts that the learner named, and check that their rows are those of ``schema``.
 
-
-def build_agreed_parts(config: ActorConfig, schema: Schema, *, seed: int, epsilon: float) -> Parts:
-    """Build the parts that the learner named, and check that their items are those of ``schema``.
+    Args:
+        config: the learner's.
+        schema: the learner's.
+        seed: of the agent.
+        epsilon: the agent's.
+        n_envs: plain environments to build; None: as many as ``envs_per_actor`` says.
 
     Raises:
         PluginError: a part cannot be built here.
-        SchemaMismatchError: this host's parts make other items than the learner's.
+        SchemaMismatchError: this host's parts make other rows than the learner's.
     """
     try:
-        parts = build_parts(config, seed=seed, epsilon=epsilon, n_envs=config.envs_per_actor)
+        n_envs = config.envs_per_actor if n_envs is None else n_envs
+        parts = build_parts(config, seed=seed, epsilon=epsilon, n_envs=n_envs)
     except ConfigError as error:
         raise PluginError(f"what the learner names cannot be built here: {error}") from error
     parts.schema.require_equal(schema, "this actor", "the learner")
     return parts
 
 
-def guard_envs(parts: Parts, config: EnvConfig, counters: ActorCounters, busy: Busy) -> Parts:
-    """The same parts with environments that are built anew when they raise."""
+def guard_envs(parts: Parts, config: EnvConfig, counters: ActorCounters, busy: Busy) -> None:
+    """From now on, build environments anew when they raise."""
     allowance, build = RestartPolicy(config.rebuilds_per_minute, 60.0), partial(build_env, config)
-    lanes = tuple(Lane(Guard(lane.env, build, allowance, counters, busy), lane.processor) for lane in parts.lanes)
-    return replace(parts, lanes=lanes)
+    assert parts.lanes is not None, "an actor has lanes"
+    parts.lanes.keep(Guard(build, allowance, counters, busy))
 
 
 def run_actor(actor: Actor) -> ActorStat:
@@ -227,7 +254,8 @@ def main() -> int:
         actor.stop()
 
     try:
-        actor = Actor(boot["address"], boot["patience"], validate(Trust, boot["trust"]), say_error)
+        trust = validate(Trust, boot["trust"])
+        actor = Actor(boot["address"], boot["patience"], trust, say_error, evaluates=boot["evaluates"])
         threading.Thread(target=stop_with_parent, name="lifeline", daemon=True).start()
         stat = run_actor(actor)
     except CrossborderError as error:

@@ -36,7 +36,7 @@ class Keeper(Protocol):
 
     busy: Busy
 
-    def replace(self, env: AnyEnv, error: BaseException) -> AnyEnv:
+    def replace(self, env: AnyEnv, error: Exception | SystemExit) -> AnyEnv:
         """A new environment in the place of one that raised ``error``.
 
         Raises:

@@ -41,33 +41,25 @@ class PlainLanes(Lanes):
         self._is_usual = True  # Whether the last round left all flags False.
         self._rounds = 0
         self._returns, self._began = [0.0] * self.n, [0] * self.n  # Of the present episodes.
-        self._resting: set[int] = set()
         self.reset()
 
     def reset(self, seed: int | None = None) -> None:
         self._seeds = [None if seed is None else seed + j for j in range(self.n)]
         self._waiting = list(range(self.n))  # The lanes that are to be reset.
-        self._resting.clear()
 
     def seed_next(self, j: int, seed: int | None) -> None:
         """Have lane j begin an episode at the next ``observe``, with this seed."""
         self._seeds[j] = seed
-        self._resting.discard(j)
         if j not in self._waiting:
             self._waiting.append(j)
-
-    def rest(self, j: int) -> None:
-        """Take no steps in lane j until ``seed_next``."""
-        self._resting.add(j)
-        self._waiting = [lane for lane in self._waiting if lane != j]
 
     def next_seed(self, j: int) -> int | None:
         """The seed with which lane j is to be reset; None if it has none."""
         return self._seeds[j]
 
-    def episode(self, j: int) -> tuple[float, int]:
-        """The sum of the rewards, and the steps, of the present episode of lane j."""
-        return self._returns[j], 0 if j in self._waiting else self._rounds - self._began[j]
+    def waits(self, j: int) -> bool:
+        """Whether lane j begins an episode at the next ``observe``."""
+        return j in self._waiting
 
     def resume(self, j: int, obs: Any, total: float, length: int) -> None:
         """Go on in lane j, whose environment is in the middle of an episode.
@@ -115,9 +107,6 @@ class PlainLanes(Lanes):
         busy, rewards, returns, shape, kept = self.busy, outcome.reward, self._returns, self._shape, self._obs
         is_leaf, ended = type(actions) is _ARRAY, None
         for j, env in enumerate(self.envs):
-            if self._resting and j in self._resting:
-                self._skip(j)
-                continue
             action = actions[j] if is_leaf else self._element(actions, j)  # type: ignore[index]
             busy.since = monotonic()
             try:
@@ -151,19 +140,16 @@ class PlainLanes(Lanes):
         """The action of lane j as an element of the action space."""
         return spaces.unflatten(self.spec.action_space, pick_lanes(actions, j))
 
-    def _skip(self, j: int) -> None:
+    def _lose(self, j: int, error: Exception | SystemExit) -> None:
+        """Lane j loses its episode, and begins another one in a new environment."""
+        self._replace(j, error)
         self._is_usual = False
         if self._round.taken is None:
             self._round.taken = np.ones(self.n, bool)
         self._round.taken[j] = False
-
-    def _lose(self, j: int, error: BaseException) -> None:
-        """Lane j loses its episode, and begins another one in a new environment."""
-        self._replace(j, error)
-        self._skip(j)
         self._waiting.append(j)
 
-    def _replace(self, j: int, error: BaseException) -> None:
+    def _replace(self, j: int, error: Exception | SystemExit) -> None:
         if self.keeper is None:
             raise error
         self.envs[j] = self.keeper.replace(self.envs[j], error)

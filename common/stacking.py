@@ -33,6 +33,8 @@ class Stacker:
         """
         if not self._windows:
             return obs
+        if self._is_leaf:  # Most often; the general way takes 2 µs more.
+            return self._windows[""].add(obs, begins)  # type: ignore[arg-type]
         found = _by_path(obs)
         return self._leaves({path: window.add(found[path], begins) for path, window in self._windows.items()})
 

@@ -109,7 +109,7 @@ class VectorLanes(Lanes):
         self._pick(outcome, infos, actions)
         return outcome
 
-    def _replace(self, error: BaseException) -> None:
+    def _replace(self, error: Exception | SystemExit) -> None:
         if self.keeper is None:
             raise error
         self._env = self.keeper.replace(self._env, error)
@@ -182,7 +182,7 @@ class VectorLanes(Lanes):
         put_leaves(outcome.action, lanes, pick_lanes(given, lanes))
         outcome.intervened |= lanes
 
-    def _lose(self, error: BaseException) -> Round:
+    def _lose(self, error: Exception | SystemExit) -> Round:
         """All lanes lose their episodes, and begin others in a new environment."""
         self._replace(error)
         self._is_new, self._done, self._reset_now = True, None, None

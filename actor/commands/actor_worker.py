@@ -19,6 +19,7 @@ EXAMPLES = """\
   actor-worker --learner 127.0.0.1:50051                  one actor in this process
   actor-worker --learner 127.0.0.1:50051 --num-actors 8   eight, each a process of its own, restarted when they die
   actor-worker --learner gpu-host:50051 --ca ca.pem --token-file actor.token
+  actor-worker --learner gpu-host:50051 --evaluate        score candidates (evaluator.process: actor)
   actor-worker --learner gpu-host:50051 --allow my_parts …                  the learner may name your own parts
   actor-worker --learner gpu-host:50051 --ca ca.pem --token-file actor.token --check   would it work from here?
 
@@ -26,7 +27,7 @@ The token may come from the environment too: CROSSBORDER_TOKEN_FILE or CROSSBORD
 Everything else comes from the learner.
 """
 STOP_SECONDS = 20.0
-"""Longer than a worker takes to hand over its items."""
+"""Longer than a worker takes to hand over its rows."""
 
 
 def parser() -> Parser:
@@ -50,6 +51,11 @@ def parser() -> Parser:
         metavar="SECONDS",
         help="how long to look for the learner (default: 120)",
     )
+    made.add_argument(
+        "--evaluate",
+        action="store_true",
+        help="score the trainer's candidates instead of recording steps (with evaluator.process: actor)",
+    )
     made.add_argument("--check", action="store_true", help="find out whether an actor could work here, then exit")
     return made
 
@@ -58,7 +64,7 @@ def _run_one(arguments: argparse.Namespace, trust: Trust, signals: StopSignals) 
     from actor.worker import Actor, run_actor
 
     tell = partial(tell_error, "actor-worker", form=arguments.log_format)
-    actor = Actor(arguments.learner, arguments.patience, trust, tell)
+    actor = Actor(arguments.learner, arguments.patience, trust, tell, evaluates=arguments.evaluate)
     signals.on_stop = actor.stop
     run_actor(actor)
 
@@ -70,7 +76,9 @@ def _run_many(arguments: argparse.Namespace, trust: Trust, signals: StopSignals)
         log.error("a worker is not started again: %s", error)
         failures.append(error)
 
-    manager = ActorManager(arguments.learner, arguments.num_actors, on_failure, trust, arguments.patience)
+    manager = ActorManager(
+        arguments.learner, arguments.num_actors, on_failure, trust, arguments.patience, evaluates=arguments.evaluate
+    )
     signals.on_stop = manager.ask_to_stop
     manager.wait()
     for stat in manager.stop_and_join(STOP_SECONDS):
