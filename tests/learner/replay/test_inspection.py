@@ -30,7 +30,15 @@ def filled(run: Path, count: int) -> None:
 def test_size_and_extent_are_those_of_the_files(tmp_path: Path) -> None:
     filled(tmp_path, 14)
     found = Inspection(tmp_path).summary()
-    extent = {"capacity": 10, "rows": 10, "drawable": 10, "fill": 1.0, "rows_stored": 14, "steps_stored": 14, "first": 4}
+    extent = {
+        "capacity": 10,
+        "rows": 10,
+        "drawable": 10,
+        "fill": 1.0,
+        "rows_stored": 14,
+        "steps_stored": 14,
+        "first": 4,
+    }
     assert found.items() >= extent.items()
     assert (found["row_bytes"], found["oldest_seconds"]) == (16, None)
 

@@ -13,8 +13,9 @@ import torch
 
 from common.envs import spec_of
 from common.errors import CheckpointError
-from common.processors import OneStep
-from common.testing import items_of, play
+from common.parts import row_schema
+from common.testing.memory import rows_of
+from common.testing.play import play
 from examples.own_parts import Corridor, TabularQ
 from learner.loop.window import RecordWindow
 from learner.replay.memory import ReplayMemory
@@ -25,6 +26,7 @@ from learner.storage.checkpoint import SaveCounts
 from learner.storage.checkpointer import WINDOW, Checkpointer
 from learner.storage.moment import Moment
 from learner.storage.training_state import RunState, StateFiles, read_newest_state, read_newest_watermark
+from learner.views.transitions import Transitions
 from tests.conftest import PATIENCE
 
 
@@ -49,18 +51,19 @@ class FullFiles(StateFiles):
 
 
 class Scene:
-    """An agent that learns from a few items, and a clock that the test sets."""
+    """An agent that learns from 64 steps, and a clock that the test sets."""
 
     def __init__(
-        self, directory: Path, files: StateFiles, seconds: float | None = 10.0, items: int | None = None
+        self, directory: Path, files: StateFiles, seconds: float | None = 10.0, rows: int | None = None
     ) -> None:
         env = Corridor()
-        schema, played = OneStep().schema(spec_of(env)), items_of(OneStep(), play(env, 64))
+        schema = row_schema(spec_of(env))
         memory = ReplayMemory(directory / "replay", schema, 100, create=not (directory / "replay").exists())
+        self.memory, self._writer, self._played = memory, ReplayWriter(memory), rows_of(schema, play(env, 64))
         if not memory.committed:
-            ReplayWriter(memory).append(played, schema.count(played), incarnation=1, seq=1)
+            self.store(schema.count(self._played))
         self.agent = TabularQ(spec_of(env), seed=0, epsilon=0.0, device="cpu")
-        self.buffer = UniformReplay(memory, seed=0)
+        self.buffer = UniformReplay(memory, Transitions(schema), seed=0)
         self.now, self.opt_steps = 0.0, 0
         self.window = RecordWindow(self.buffer, lambda: self.now)
         self.checkpointer = Checkpointer(
@@ -70,17 +73,22 @@ class Scene:
             "cpu",
             newest=Moment(0, 0, 0.0),
             seconds=seconds,
-            items=items,
+            rows=rows,
             replay=memory,
             clock=lambda: self.now,
         )
 
-    def step(self, at: float, items: int | None = None) -> None:
-        """An opt step that ends at this time and after so many items, and what comes after it."""
+    def store(self, count: int) -> None:
+        """Store so many rows."""
+        rows = {name: column[:count] for name, column in self._played.items()}
+        self._writer.append(rows, count, incarnation=1, seq=self._writer.last_seq(1) + 1)
+
+    def step(self, at: float) -> None:
+        """An opt step that ends at this time, and what comes after it."""
         self.now = at
         self.agent.opt(self.buffer)
         self.opt_steps += 1
-        self.checkpointer.tick(Moment(self.opt_steps, items or self.buffer.inserted, self.now), -math.inf)
+        self.checkpointer.tick(Moment(self.opt_steps, self.buffer.inserted, self.now), -math.inf)
 
     def finish(self) -> None:
         self.checkpointer.finish(Moment(self.opt_steps, self.buffer.inserted, self.now), 2.5)
@@ -116,13 +124,14 @@ def test_training_goes_on_while_a_state_is_written_and_the_state_stays_as_it_was
     assert torch.equal(state.agent().tensors["table"], table)
 
 
-def test_a_state_is_due_after_so_many_items_too_and_waits_for_the_one_before(tmp_path: Path) -> None:
+def test_a_state_is_due_after_so_many_rows_too_and_waits_for_the_one_before(tmp_path: Path) -> None:
     files = GatedFiles(tmp_path / "checkpoints")
     files.gate.set()
-    scene = Scene(tmp_path, files, items=100)
-    for items in (99, 100, 199, 200, 450, 451):
-        scene.step(at=1.0, items=items)
-    scene.checkpointer.finish(Moment(6, 451, 1.0), 0.0)
+    scene = Scene(tmp_path, files, rows=20)
+    for rows in (19, 1, 19, 1, 50, 1):
+        scene.store(rows)
+        scene.step(at=1.0)
+    scene.finish()
     assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == ["2", "4", "5", "6"]
 
 
@@ -136,7 +145,9 @@ def test_the_replay_is_synced_before_a_state_is_written_which_says_how_far_it_wa
     scene.step(at=10.0)
     scene.finish()
     assert {path.name for path in synced} >= {"header", "cursors", "batches", "column-obs", "column-reward"}
-    assert read_newest_watermark(tmp_path / "checkpoints", "run") == Watermark(0, 64, 0, 1, [(1, 1, 64, 0)])
+    rows = scene.memory.committed
+    assert rows > 64, "final rows are among them"
+    assert read_newest_watermark(tmp_path / "checkpoints", "run") == Watermark(0, rows, 64, 1, [(1, 1, rows)])
 
 
 def test_a_full_disk_does_not_end_training(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

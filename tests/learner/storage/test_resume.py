@@ -39,7 +39,8 @@ def test_the_moment_the_score_and_the_watermark_are_those_of_the_newest_checkpoi
 ) -> None:
     earlier = ResumePoint.read(tmp_path, "run")
     assert (earlier.moment, earlier.best_score) == (Moment(1, 64, 1e9), 2.5)
-    assert earlier.watermark == Watermark(0, 64, 0, 1, [(1, 1, 64, 0)])
+    rows = ended.memory.committed
+    assert earlier.watermark == Watermark(0, rows, 64, 1, [(1, 1, rows)])
 
 
 def test_the_parts_go_on_as_if_the_run_had_never_ended(ended: Scene, tmp_path: Path) -> None:
