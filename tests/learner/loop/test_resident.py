@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -12,15 +13,22 @@ from common.config.replay_config import PrioritizedConfig
 from common.data import Array, Items
 from common.errors import ConfigError
 from common.process.clocks import Deadline
-from learner.loop.resident import ResidentReplay
+from learner.loop.resident import MixedResidentReplay, ResidentReplay
 from learner.replay.memory import ReplayMemory
 from learner.replay.prioritized import PrioritizedReplay
+from learner.replay.reader import NothingToDrawError
 from learner.replay.shared_buffer import SharedReplay
+from learner.replay.sources import MixedReplay
 from learner.replay.uniform import UniformReplay
-from learner.replay.writer import ReplayWriter
+from learner.replay.view import View
+from learner.views.items import SelfContained
+from learner.views.sequences import Sequences
+from learner.views.transitions import Transitions
 from tests.conftest import PATIENCE, wait_for
-from tests.frames import check_stacks
-from tests.learner.replay.memories import CAPACITY, make, next_stacked, open_stacked, rows, writing
+from tests.learner.replay.memories import CAPACITY, WIDE, check_wide, make, open_linked, rows, writing
+from tests.learner.replay.memories import SCHEMA as ITEMS
+from tests.learner.replay.test_reader import Steps
+from tests.learner.views.lanes import SCHEMA, Lanes
 
 CPU = torch.device("cpu")
 
@@ -29,51 +37,93 @@ def arrays(tensors: dict[str, torch.Tensor]) -> Items:
     return {name: tensor.numpy() for name, tensor in tensors.items()}
 
 
-def test_it_gives_the_batches_of_the_other_one_through_many_rounds_of_rows_and_frames(tmp_path: Path) -> None:
-    memory = open_stacked(tmp_path, create=True, capacity=40, frames=100)
-    writer = ReplayWriter(memory)
-    plain, other = (PrioritizedReplay(memory, PrioritizedConfig(), seed=3, n_opts=1000) for _ in range(2))
-    resident = ResidentReplay(other, memory, CPU)
-    for seq in range(1, 60):
-        writer.append(next_stacked(memory, 1 + seq % 4), 1 + seq % 4, incarnation=1, seq=seq)
+def check_same(found: Items, expected: Items) -> None:
+    assert found.keys() == expected.keys()
+    for name, column in expected.items():
+        np.testing.assert_array_equal(found[name], column)
+        assert found[name].dtype == column.dtype
+
+
+@pytest.mark.parametrize(
+    "view",
+    [
+        Transitions(SCHEMA),
+        Transitions(SCHEMA, 3, 0.9, n=2),
+        Sequences(SCHEMA, length=4),
+        Sequences(SCHEMA, 2, length=3),
+    ],
+)
+def test_it_gives_the_batches_of_the_other_one_through_many_rounds_of_rows(tmp_path: Path, view: View) -> None:
+    lanes = Lanes(tmp_path, capacity=60)
+    plain, other = (PrioritizedReplay(lanes.memory, view, PrioritizedConfig(), seed=3, n_opts=1000) for _ in range(2))
+    resident = ResidentReplay(other, CPU)
+    for turn in range(30):
+        lanes.play(5 + turn % 4, 3)
         expected, found = plain.batch(8), arrays(resident.tensors(8))
-        assert {name: column.tolist() for name, column in found.items()} == {
-            name: column.tolist() for name, column in expected.items()
-        }
+        check_same(found, expected)
         for replay in (plain, resident):
             replay.update_priority(expected["index"], np.arange(8.0))
-    assert memory.committed > 3 * 40
+    assert lanes.memory.committed > 3 * 60
     assert (resident.inserted, resident.sampled, len(resident)) == (plain.inserted, plain.sampled, len(plain))
 
 
-def test_no_torn_stack_is_ever_given_while_another_process_overwrites_frames(tmp_path: Path) -> None:
-    memory = open_stacked(tmp_path, create=True)
-    with writing(tmp_path, "stacked"):
+def test_a_mixed_replay_on_a_device_gives_the_shares_of_the_other_one(tmp_path: Path) -> None:
+    own, demos = Lanes(tmp_path / "own"), Lanes(tmp_path / "demos")
+    own.play(20)
+    demos.play(30)
+
+    def build() -> MixedReplay:
+        parts = [PrioritizedReplay(m.memory, Transitions(SCHEMA), PrioritizedConfig(), 0, 1000) for m in (own, demos)]
+        return MixedReplay(parts[0], [(parts[1], 0.3)], seed=0)
+
+    plain, resident = build(), MixedResidentReplay(build(), CPU)
+    for _ in range(10):
+        expected, found = plain.batch(8), arrays(resident.tensors(8))
+        check_same(found, expected)
+        for replay in (plain, resident):
+            replay.update_priority(expected["index"], np.arange(8.0))
+    assert (resident.inserted, resident.sampled, len(resident)) == (plain.inserted, plain.sampled, len(plain))
+    assert len(resident.batch(4)["source"]) == 4
+
+
+@pytest.mark.parametrize("kind", ["wide", "linked"])
+def test_no_torn_row_is_ever_given_while_another_process_overwrites(
+    tmp_path: Path, kind: Literal["wide", "linked"]
+) -> None:
+    if kind == "wide":
+        memory, view = ReplayMemory(tmp_path / "replay", WIDE, CAPACITY, create=True), SelfContained(WIDE)
+    else:
+        memory, view = open_linked(tmp_path, create=True), Steps()
+    with writing(tmp_path, kind):
         wait_for(lambda: len(memory) > 200, "the first rows")
-        resident, before = ResidentReplay(UniformReplay(memory, seed=0), memory, CPU), memory.committed
+        resident, before = ResidentReplay(UniformReplay(memory, view, seed=0), CPU), memory.committed
         draws, deadline = 0, Deadline(PATIENCE)
-        while draws < 200 or memory.committed < before + 20 * CAPACITY:  # Frames are overwritten meanwhile.
+        while draws < 200 or memory.committed < before + 20 * CAPACITY:  # Rows are overwritten meanwhile.
             assert not deadline.passed(), f"{draws} draws, {memory.committed - before} rows"
             draws += 1
-            check_stacks(arrays(resident.tensors(64)))
+            batch = arrays(resident.tensors(64))
+            if kind == "wide":
+                check_wide(batch)
+            else:
+                np.testing.assert_array_equal(batch["many"], np.repeat(batch["path"][..., None], 8, axis=-1))
 
 
 def test_arrays_can_be_had_as_well(tmp_path: Path) -> None:
-    memory = open_stacked(tmp_path, create=True)
-    ReplayWriter(memory).append(next_stacked(memory, 20), 20, incarnation=1, seq=1)
-    resident = ResidentReplay(UniformReplay(memory, seed=0), memory, CPU)
-    check_stacks(resident.batch(8))
+    lanes = Lanes(tmp_path)
+    lanes.play(20)
+    resident = ResidentReplay(UniformReplay(lanes.memory, Transitions(SCHEMA), seed=0), CPU)
+    assert len(resident.batch(8)["obs/at"]) == 8
     assert resident.sampled == 8
 
 
-def test_excluded_items_are_not_drawn_and_the_indices_of_the_last_batch_are_known(tmp_path: Path) -> None:
-    memory, writer = make(tmp_path)
-    writer.append(rows(0, 10), 10, incarnation=1, seq=1)
-    replay = UniformReplay(memory, 0)
-    resident = ResidentReplay(replay, memory, CPU)
-    memory.exclude(np.array([3, 8, 4]))
-    drawn = resident.tensors(200)["n"].tolist()
-    assert set(drawn) == {0, 1, 2, 5, 6, 7, 9}
+def test_excluded_rows_are_not_drawn_and_the_indices_of_the_last_batch_are_known(tmp_path: Path) -> None:
+    lanes = Lanes(tmp_path)
+    lanes.play(10)
+    replay = UniformReplay(lanes.memory, Transitions(SCHEMA), 0)
+    resident = ResidentReplay(replay, CPU)
+    lanes.memory.exclude(np.array([3, 8, 4]))
+    drawn = resident.tensors(200)["obs/at"].tolist()
+    assert set(drawn) == {0, 1, 5, 6, 9}, "the transitions of rows 2 and 7 lead to excluded rows"
     assert replay.last_drawn.tolist() == drawn
 
 
@@ -83,7 +133,7 @@ class AllInTurn(SharedReplay):
     _next = 0
 
     def draw(self, size: int) -> tuple[Array, Items]:
-        first, end = self._reader.bounds()
+        first, end = self.reader.first, self.reader.end
         index = first + (self._next + np.arange(size)) % (end - first)
         self._next += size
         return index, {"index": index.copy(), "twice": 2 * index}
@@ -93,7 +143,7 @@ def test_excluded_items_are_not_drawn_from_a_buffer_of_a_users_own(tmp_path: Pat
     memory, writer = make(tmp_path)
     writer.append(rows(0, 10), 10, incarnation=1, seq=1)
     memory.exclude(np.array([3, 8, 4]))
-    replay = AllInTurn(memory, 0)
+    replay = AllInTurn(memory, SelfContained(ITEMS), 0)
 
     def check(batch: Items) -> None:
         drawn = batch["n"].tolist()
@@ -101,22 +151,22 @@ def test_excluded_items_are_not_drawn_from_a_buffer_of_a_users_own(tmp_path: Pat
         assert batch["index"].tolist() == replay.last_drawn.tolist() == drawn
         assert batch["twice"].tolist() == [2 * n for n in drawn]
 
-    check(arrays(ResidentReplay(replay, memory, CPU).tensors(200)))
+    check(arrays(ResidentReplay(replay, CPU).tensors(200)))
     check(replay.batch(200))
 
 
 def test_nothing_to_draw_from_is_an_error(tmp_path: Path) -> None:
-    memory = open_stacked(tmp_path, create=True)
-    with pytest.raises(IndexError, match="nothing to draw from"):
-        ResidentReplay(UniformReplay(memory, seed=0), memory, CPU).tensors(1)
+    memory = Lanes(tmp_path).memory
+    with pytest.raises(NothingToDrawError, match="nothing to draw from"):
+        ResidentReplay(UniformReplay(memory, Transitions(SCHEMA), seed=0), CPU).tensors(1)
 
 
 def test_a_device_without_room_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    memory: ReplayMemory = open_stacked(tmp_path, create=True)
+    memory = Lanes(tmp_path).memory
 
     def no_room(*_: object, **__: object) -> torch.Tensor:
         raise torch.OutOfMemoryError("CUDA out of memory")
 
     monkeypatch.setattr(torch, "empty_like", no_room)
     with pytest.raises(ConfigError, match=r"replay.resident: expected room for \d+ bytes on cpu, found too little"):
-        ResidentReplay(UniformReplay(memory, seed=0), memory, CPU)
+        ResidentReplay(UniformReplay(memory, Transitions(SCHEMA), seed=0), CPU)

@@ -12,12 +12,17 @@ from common.errors import CheckpointError, ConfigError
 from common.process.clocks import Deadline
 from learner.replay.memory import ReplayMemory
 from learner.replay.prioritized import PrioritizedReplay
-from learner.replay.reader import ReplayReader
+from learner.replay.reader import NothingToDrawError, ReplayReader
 from learner.replay.uniform import UniformReplay
+from learner.replay.view import View
 from learner.replay.writer import ReplayWriter
 from learner.views.items import SelfContained
+from learner.views.sequences import Sequences
+from learner.views.transitions import Transitions
 from tests.conftest import PATIENCE, wait_for
 from tests.learner.replay.memories import CAPACITY, WIDE, check_wide, writing
+from tests.learner.views.lanes import SCHEMA as LINKED
+from tests.learner.views.lanes import Lanes
 
 SCHEMA = Schema((Column("n", "<i8"),))
 
@@ -279,6 +284,69 @@ def test_while_another_process_overwrites_indices_name_their_items_and_late_erro
             check_wide(batch)
             assert (batch["weight"] == 1.0).all(), "an item nobody spoke of has another priority"
             replay.update_priority(gone, np.zeros(256, np.float32))
+
+
+# Rows that are linked.
+
+
+def linked(directory: Path, view: View, capacity: int = 1000) -> tuple[Lanes, PrioritizedReplay]:
+    lanes = Lanes(directory, capacity)
+    return lanes, PrioritizedReplay(lanes.memory, view, PrioritizedConfig(alpha=1.0), 0, 1000)
+
+
+def begun(replay: PrioritizedReplay, size: int = 200) -> list[int]:
+    return sorted(set(replay.batch(size)["index"].tolist()))
+
+
+def test_a_row_gets_its_priority_when_a_draw_can_begin_there(tmp_path: Path) -> None:
+    view = Transitions(LINKED, discount_factor=0.9, n=2)
+    lanes, replay = linked(tmp_path, view)
+    with pytest.raises(NothingToDrawError):
+        replay.batch(4)
+    lanes.play(2, ends=False)
+    with pytest.raises(NothingToDrawError):
+        replay.batch(4)
+    for length, lane in ((3, 1), (5, 2), (1, 1)):
+        lanes.play(length, lane=lane)
+        assert begun(replay) == lanes.drawable(view)
+    tell(replay, {2: 1000.0})
+    lanes.play(2, ends=False, lane=3)
+    assert (replay.batch(100)["index"] == 2).mean() > 0.4, "later rows leave the priorities of others as they are"
+
+
+def test_prioritised_sequences_across_episodes_are_found_once_they_are_whole(tmp_path: Path) -> None:
+    view = Sequences(LINKED, length=3, across=True)
+    lanes, replay = linked(tmp_path, view)
+    lanes.play(2, 1, 4, ends=False)
+    assert begun(replay) == lanes.drawable(view)
+    assert replay.sampled == 600
+
+
+def test_rows_that_can_no_longer_be_drawn_are_passed_over(tmp_path: Path) -> None:
+    view = Transitions(LINKED, 3)
+    lanes, replay = linked(tmp_path, view, capacity=12)
+    for _ in range(10):
+        lanes.play(6)
+        assert begun(replay) == lanes.drawable(view)
+        replay.update_priority(index := replay.batch(20)["index"], np.ones(len(index), np.float32))
+
+
+def test_a_resumed_replay_of_linked_rows_draws_what_the_one_before_would_have_drawn(tmp_path: Path) -> None:
+    view = Transitions(LINKED, discount_factor=0.9, n=3)
+    lanes, before = linked(tmp_path, view, capacity=60)
+    for _ in range(6):
+        lanes.play(9, 4, ends=False)
+        batch = before.batch(16)
+        before.update_priority(batch["index"], batch["reward"])
+    after = PrioritizedReplay(lanes.memory, view, PrioritizedConfig(alpha=1.0), 1, 1000)
+    after.restore(before.state())
+    for _ in range(6):
+        lanes.play(9, 4)
+        for replay in (before, after):
+            replay.update_priority(replay.batch(8)["index"], np.arange(8.0))
+        expected, found = before.batch(16), after.batch(16)
+        for name, column in expected.items():
+            np.testing.assert_array_equal(found[name], column)
 
 
 # What is refused.

@@ -49,8 +49,7 @@ class Lanes:
         rows: list[dict[str, float]] = []
         for number, length in enumerate(lengths):
             done = ends or number < len(lengths) - 1
-            for t in range(length + done):
-                rows.append(self._row(t, length, lane, final=t == length, done=done))
+            rows += [self._row(t, length, lane, final=t == length, done=done) for t in range(length + done)]
         start = self.memory.committed
         self.write(rows)
         firsts = [start + i for i, row in enumerate(rows) if row["first"]]
@@ -72,7 +71,7 @@ class Lanes:
     def _row(t: int, length: int, lane: int, *, final: bool, done: bool) -> dict[str, float]:
         is_end = done and t == length - 1
         return {
-            "reward": 0.0 if final else 2.0**t,
+            "reward": 0.0 if final else 2.0 ** min(t, 100),
             "terminated": is_end and lane % 2 == 0,
             "truncated": is_end and lane % 2 == 1,
             "first": t == 0,

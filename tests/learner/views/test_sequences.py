@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -100,6 +101,6 @@ def test_sampled_counts_the_steps_of_sequences(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("params", [{"length": 0}, {"length": 3, "burn_in": 3}, {"length": 3, "period": 0}])
-def test_wrong_parameters_are_refused(params: dict[str, int]) -> None:
+def test_wrong_parameters_are_refused(params: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match="expected length >= 1, 0 <= burn_in < length and period >= 1, found"):
         Sequences(SCHEMA, **params)

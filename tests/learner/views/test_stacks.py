@@ -52,7 +52,7 @@ def test_a_row_whose_stack_has_been_overwritten_cannot_be_drawn(tmp_path: Path) 
 def test_a_row_after_dropped_rows_has_no_stack_until_enough_rows_follow(tmp_path: Path) -> None:
     lanes = Lanes(tmp_path)
     lanes.play(2, ends=False)
-    row = {"reward": 1, "terminated": False, "truncated": False, "first": False, "final": False, "lane": 0}
+    row = {"reward": 1.0, "terminated": False, "truncated": False, "first": False, "final": False, "lane": 0}
     lanes.write([row] * 4, follows=False)
     assert lanes.drawable(Transitions(SCHEMA)) == [0, 2, 3, 4]
     assert lanes.drawable(Transitions(SCHEMA, 2)) == [0, 3, 4]
