@@ -1,7 +1,7 @@
 """Which code a learner may have this actor import and call, decided before anything is imported or called.
 
-A configuration names code in five places: the environment, the agent, the step processor, the agent's network, and the
-``id`` of ``gymnasium:make``. Each name is checked twice:
+A configuration names code in seven places: the environment and its wrappers, the agent, the step processor, the agent's
+network, the ``id`` of ``gymnasium:make``, and, where an actor evaluates, the evaluator. Each name is checked twice:
 
 1. as a text, before its module is imported: importing a module executes it;
 2. as an object, before it is called: it must be a class of the right kind, or a function that is allowed by its whole
@@ -14,26 +14,32 @@ as a whole.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 import gymnasium
 import torch
+from gymnasium.vector import VectorEnv, VectorWrapper
 
 from common.config.run_config import ActorConfig
 from common.errors import PluginError
-from common.interfaces import Agent, StepProcessor
+from common.interfaces import Agent, RowMap
 from common.plugins import part_loading
 from common.plugins.shipped import GYMNASIUM_PACKAGES, OWN_PACKAGES, SHIPPED, Role
+from common.processors import METHODS
 from common.wire.trust import Trust
 
-_BASES: Final[dict[Role, tuple[type, str]]] = {
-    "environment": (gymnasium.Env, "gymnasium.Env"),
-    "agent": (Agent, "common.interfaces.Agent"),
-    "network": (torch.nn.Module, "torch.nn.Module"),
+_BASES: Final[dict[Role, tuple[tuple[type, ...], str]]] = {
+    "environment": ((gymnasium.Env, VectorEnv), "gymnasium.Env or VectorEnv"),
+    "wrapper": ((gymnasium.Wrapper, VectorWrapper), "gymnasium.Wrapper or VectorWrapper"),
+    "agent": ((Agent,), "common.interfaces.Agent"),
+    "network": ((torch.nn.Module,), "torch.nn.Module"),
 }
-_PROCESSOR_METHODS: Final = tuple(name for name in vars(StepProcessor) if not name.startswith("_"))
+_METHODS: Final[dict[Role, tuple[str, ...]]] = {"step processor": METHODS, "evaluator": ("evaluate",)}
+"""By role, the methods by which a class is known that need not be derived from another."""
+_MAKERS: Final = ("gymnasium:make", "gymnasium:make_vec")
+"""The factories whose ``id`` names an entry of gymnasium's registry."""
 
 
 @dataclass(frozen=True)
@@ -48,14 +54,20 @@ class Name:
     """True if an entry of ``--allow`` for the module suffices; False if it must be the whole text."""
 
 
-def check_names(config: ActorConfig, trust: Trust, host: str) -> None:
+def check_names(config: ActorConfig, trust: Trust, host: str, *, evaluates: bool = False) -> None:
     """Check that an actor may build the parts that a learner on ``host`` names, before it imports any of them.
+
+    Args:
+        config: the learner's.
+        trust: says what is allowed.
+        host: the learner's.
+        evaluates: whether the actor builds the evaluator too.
 
     Raises:
         PluginError: it may not build one of them.
     """
     if not trust.allows_anything(host):
-        Allowance(trust.allow).check(config)
+        Allowance(trust.allow).check(config, evaluates=evaluates)
 
 
 class Allowance:
@@ -68,13 +80,13 @@ class Allowance:
     def __init__(self, entries: Sequence[str]) -> None:
         self._entries = tuple(entries)
 
-    def check(self, config: ActorConfig) -> None:
+    def check(self, config: ActorConfig, *, evaluates: bool = False) -> None:
         """Check that every name in ``config`` is allowed and is a part of the right kind. Nothing is called.
 
         Raises:
             PluginError: naming the place, the text, and the entry to add to ``--allow``.
         """
-        names = [*_part_names(config), *_other_names(config)]
+        names = [*_part_names(config, evaluates), *_other_names(config, evaluates)]
         refused = [name for name in names if not self._covers(name)]
         if refused:
             raise _refusal(refused)
@@ -112,7 +124,9 @@ class Allowance:
             return
         if not isinstance(env_id, str):
             raise PluginError(f"env.params.id: expected the id of an environment as text, found {env_id!r}")
-        if target != "gymnasium:make":
+        if target == "common.pool:make":
+            return
+        if target not in _MAKERS:
             if not env_id.startswith("ALE/"):
                 raise PluginError(f"env.params.id: expected an Atari game such as ALE/Pong-v5, found '{env_id}'")
             return
@@ -138,8 +152,8 @@ def _refusal(refused: Sequence[Name]) -> PluginError:
     if ours:
         return PluginError(
             f"the learner names code that no part of a configuration is made of: {found}; "
-            f"{', '.join(ours)} belongs to crossborder itself and is none of its environments, agents, step "
-            "processors or networks, so --allow cannot cover it"
+            f"{', '.join(ours)} belongs to crossborder itself and is none of its environments, agents, networks or "
+            "evaluators, so --allow cannot cover it"
         )
     # Quoted, so that the user can copy the learner's text into a shell without harm.
     wanted = " ".join(dict.fromkeys(shlex.quote(repr(name.text)[1:-1]) for name in refused))
@@ -149,26 +163,44 @@ def _refusal(refused: Sequence[Name]) -> PluginError:
     )
 
 
-def _part_names(config: ActorConfig) -> Iterator[Name]:
-    """The five places that name code."""
+def _part_names(config: ActorConfig, evaluates: bool) -> Iterator[Name]:
+    """The places that name code."""
     yield Name("env.target", config.env.target, "environment", by_module=True)
+    for index, wrapper in enumerate(config.env.wrappers):
+        yield Name(f"env.wrappers.{index}.target", wrapper.target, "wrapper", by_module=True)
     yield Name("agent.target", config.agent.target, "agent", by_module=True)
-    yield Name("step_processor.target", config.step_processor.target, "step processor", by_module=True)
+    if config.step_processor is not None:
+        yield Name("step_processor.target", config.step_processor.target, "step processor", by_module=True)
+    if evaluates:
+        yield Name("evaluator.target", config.evaluator.target, "evaluator", by_module=True)
     network = config.agent.params.get("network")
     if isinstance(network, dict) and isinstance(network.get("target"), str):
         yield Name("agent.params.network.target", network["target"], "network", by_module=True)
     env_id = config.env.params.get("id")
-    if config.env.target == "gymnasium:make" and isinstance(env_id, str) and ":" in env_id:
+    if config.env.target in _MAKERS and isinstance(env_id, str) and ":" in env_id:
         yield Name("env.params.id", env_id, by_module=True)
 
 
-def _other_names(config: ActorConfig) -> Iterator[Name]:
-    """All other texts with a colon, among the parameters of those parts. An actor builds nothing of env.eval_params."""
-    known = {(name.place, name.text) for name in _part_names(config)}
-    for section in ("env", "agent", "step_processor"):
-        for place, text in _find_texts(getattr(config, section).params, f"{section}.params"):
-            if ":" in text and (place, text) not in known:
-                yield Name(place, text)
+def _other_names(config: ActorConfig, evaluates: bool) -> Iterator[Name]:
+    """All other texts with a colon, among the parameters of those parts."""
+    known = {(name.place, name.text) for name in _part_names(config, evaluates)}
+    for place, params in _params(config, evaluates):
+        for found, text in _find_texts(params, place):
+            if ":" in text and (found, text) not in known:
+                yield Name(found, text)
+
+
+def _params(config: ActorConfig, evaluates: bool) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """The parameters of the parts that an actor builds; ``env.eval_params`` are only those of one that evaluates."""
+    yield "env.params", config.env.params
+    for index, wrapper in enumerate(config.env.wrappers):
+        yield f"env.wrappers.{index}.params", wrapper.params
+    yield "agent.params", config.agent.params
+    if config.step_processor is not None:
+        yield "step_processor.params", config.step_processor.params
+    if evaluates:
+        yield "env.eval_params", config.env.eval_params
+        yield "evaluator.params", config.evaluator.params
 
 
 def _find_texts(value: Any, place: str) -> Iterator[tuple[str, str]]:
@@ -185,14 +217,14 @@ def _find_texts(value: Any, place: str) -> Iterator[tuple[str, str]]:
 
 
 def _check_class(name: Name, role: Role, target: type) -> None:
-    if role == "step processor":
-        missing = [method for method in _PROCESSOR_METHODS if not callable(getattr(target, method, None))]
-        if missing:
-            raise PluginError(f"{name.place}: '{name.text}' is no step processor: it has no {', '.join(missing)}")
+    if role in _METHODS:
+        missing = [method for method in _METHODS[role] if not callable(getattr(target, method, None))]
+        if missing and not issubclass(target, RowMap):
+            raise PluginError(f"{name.place}: '{name.text}' is no {role}: it has no {', '.join(missing)}")
         return
-    base, base_name = _BASES[role]
-    if not issubclass(target, base):
-        raise PluginError(f"{name.place}: expected a subclass of {base_name}, found '{name.text}'")
+    bases, names = _BASES[role]
+    if not issubclass(target, bases):
+        raise PluginError(f"{name.place}: expected a subclass of {names}, found '{name.text}'")
 
 
 def _within(module: str, allowed: str) -> bool:

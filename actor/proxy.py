@@ -9,7 +9,6 @@ from typing import Protocol
 
 from common.config.run_config import PushConfig
 from common.data import NO_MODEL, BufferedItems, Items, ModelVersion, Schema
-from common.wire.codec import buffer
 
 
 class BatchSink(Protocol):
@@ -61,4 +60,5 @@ class ReplayBufferProxy:
         behaviour = self.version if self._due is None else self._behaviour
         self._due = None
         if rows:
-            self._sink.send(buffer(self._schema, items, rows), behaviour)
+            columns = {column.name: items[column.name].tobytes() for column in self._schema.columns}
+            self._sink.send(BufferedItems(rows, columns), behaviour)

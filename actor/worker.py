@@ -111,7 +111,7 @@ class Actor:
             RunChangedError, SettingsChangedError: the actor must join as a new one.
             CrossborderError: the learner cannot be reached or refuses, or a part cannot be built.
         """
-        check_names(joined.config, self._trust, self._host)
+        check_names(joined.config, self._trust, self._host, evaluates=self._evaluates)
         counters = ActorCounters()
         fetcher = ModelFetcher(self._connector.get_model, self._stopped, max_bytes=None, candidates=self._evaluates)
         fetcher.announce(joined.newest)

@@ -6,13 +6,10 @@ from typing import Any
 
 import gymnasium
 import numpy as np
-from gymnasium.wrappers import AtariPreprocessing, FrameStackObservation, TransformReward
+from gymnasium.wrappers import AtariPreprocessing, TransformReward
 
 from common.envs import Env
 from common.errors import PluginError
-
-STACK = 4
-"""Frames in one observation."""
 
 
 def make(
@@ -23,11 +20,12 @@ def make(
     repeat_action_probability: float = 0.0,
     **params: Any,
 ) -> Env:
-    """Make a game. The configuration names it as ``env: {target: common.atari:make, params: {id: ALE/Pong-v5}}``.
+    """Make a game; ``env: {target: common.atari:make, params: {id: ALE/Pong-v5}, frame_stack: 4}`` names it.
 
-    An observation is the last 4 frames, uint8 ``[4, 84, 84]``, the newest last. A step takes 4 frames of the emulator;
-    the frame of the step is the pixel-wise maximum of the last two, in grey. An episode begins with 1 to 30 frames
-    without action, and is truncated after 108,000 frames, half an hour of play.
+    The environment gives single frames, uint8 ``[84, 84]``, of which ``env.frame_stack`` puts the last four into one
+    observation of the agent. A step takes 4 frames of the emulator; the frame of the step is the pixel-wise maximum of
+    the last two, in grey. An episode begins with 1 to 30 frames without action, and is truncated after 108,000 frames,
+    half an hour of play.
 
     For evaluation, write ``eval_params: {train: false}``: scores are then the game's own, and episodes are whole games.
 
@@ -47,7 +45,7 @@ def make(
     env: Env = AtariPreprocessing(game, terminal_on_life_loss=train and terminal_on_life_loss)
     if train:
         env = TransformReward(env, lambda reward: float(np.sign(float(reward))))
-    return FrameStackObservation(env, STACK)
+    return env
 
 
 def _register_games() -> None:

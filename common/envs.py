@@ -26,8 +26,12 @@ class EnvExitError(Exception):
         super().__init__(f"the environment called sys.exit({exit_.code!r})")
 
 
-def build_env(config: EnvConfig) -> AnyEnv:
+def build_env(config: EnvConfig, seed: int | None = None) -> AnyEnv:
     """Build the environment that the configuration names, within its wrappers.
+
+    Args:
+        config: names the environment.
+        seed: for a target with a parameter ``seed`` that ``params`` does not set; resets have seeds of their own.
 
     Returns:
         a ``gymnasium.Env``, or a vector environment (see ``is_vector``).
@@ -37,7 +41,7 @@ def build_env(config: EnvConfig) -> AnyEnv:
             package that it needs is not installed.
     """
     try:
-        env = config.build()
+        env = config.build(optional=None if seed is None else {"seed": seed})
         for wrapper in config.wrappers:
             env = wrapper.build(env=env)
     except SystemExit as exit_:
@@ -58,21 +62,23 @@ def _install_hint(error: Exception) -> str:
     return ""
 
 
-def build_lanes(config: EnvConfig, n: int = 1) -> Lanes:
+def build_lanes(config: EnvConfig, n: int = 1, seed: int | None = None) -> Lanes:
     """Build the lanes of the environment that the configuration names.
 
     Args:
         config: names the environment.
         n: how many plain environments to build; a vector environment has a number of lanes of its own.
+        seed: of the first environment, see ``build_env``; the next ones have the numbers that follow.
 
     Raises:
         PluginError: it cannot be built, see ``build_env``.
         ConfigError: a space cannot be recorded, or frames cannot be stacked.
     """
-    env = build_env(config)
+    env = build_env(config, seed)
     if is_vector(env):
         return lanes_of(env, config)
-    return lanes_of([env, *(build_env(config) for _ in range(n - 1))], config)
+    more = [build_env(config, None if seed is None else seed + j) for j in range(1, n)]
+    return lanes_of([env, *more], config)
 
 
 def lanes_of(envs: AnyEnv, config: EnvConfig | None = None) -> Lanes:

@@ -50,7 +50,7 @@ def build_parts(config: ActorConfig, *, seed: int, epsilon: float = 0.0, device:
 
     Args:
         config: names the parts.
-        seed: of the agent.
+        seed: of the agent, and of environments that are built with a seed.
         epsilon: the agent's epsilon on the exploration ladder; 0 where the agent does not explore.
         device: where the agent computes.
         n_envs: plain environments to build; a vector environment has a number of lanes of its own. With 0 there are no
@@ -59,7 +59,7 @@ def build_parts(config: ActorConfig, *, seed: int, epsilon: float = 0.0, device:
     Raises:
         CrossborderError: a part cannot be built or does not fit the others.
     """
-    lanes = build_lanes(config.env, n_envs) if n_envs else None
+    lanes = build_lanes(config.env, n_envs, seed) if n_envs else None
     frames = lanes.spec if lanes else read_spec(config.env)
     spec = stacked_spec(frames, config.env.frame_stack)
     agent = config.agent.build(**AgentArguments(spec=spec, seed=seed, epsilon=epsilon, device=device))

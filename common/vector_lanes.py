@@ -37,7 +37,8 @@ class VectorLanes(Lanes):
         super().__init__(spec, int(env.num_envs))
         if not 1 <= self.n <= MAX_LANES:
             raise PluginError(f"env: expected 1 to {MAX_LANES} lanes, found {self.n}")
-        at_once = getattr(env, "config", {}).get("batch_size", self.n) if _is_envpool(env) else self.n
+        self._is_pool = hasattr(env, "all_env_ids")
+        at_once = env.config["batch_size"] if self._is_pool else self.n
         if at_once != self.n:
             raise PluginError(f"env.params.batch_size: expected {self.n}, so that all lanes step, found {at_once}")
         self._env, self._picks = env, picks
@@ -72,7 +73,8 @@ class VectorLanes(Lanes):
         try:
             while True:
                 seed, self._seed = self._seed, None
-                arguments = {"seed": seed} if lanes is None else {"options": {"reset_mask": lanes.copy()}}
+                seeded = {} if seed is None or self._is_pool else {"seed": seed}  # An EnvPool was made with its seed.
+                arguments = seeded if lanes is None else {"options": {"reset_mask": lanes.copy()}}
                 busy.since = monotonic()
                 try:
                     obs, _ = self._env.reset(**arguments)
@@ -222,10 +224,6 @@ def autoreset_mode(env: AnyEnv) -> AutoresetMode:
     """How a vector environment begins the next episode of a lane."""
     mode = (getattr(env, "metadata", None) or {}).get("autoreset_mode", AutoresetMode.NEXT_STEP)
     return mode if isinstance(mode, AutoresetMode) else AutoresetMode(mode)
-
-
-def _is_envpool(env: AnyEnv) -> bool:
-    return hasattr(env, "all_env_ids")
 
 
 def _find(infos: Mapping[str, Any], key: str, n: int) -> tuple[Any, Array] | None:

@@ -159,7 +159,7 @@ class EnvConfig(PluginConfig):
     def check(
         self, where: str, given: Set[str], params_at: str | None = None, *, optional: Set[str] = frozenset()
     ) -> None:
-        super().check(where, given, params_at, optional=optional)
+        super().check(where, given, params_at, optional={*optional, "seed"})
         for index, wrapper in enumerate(self.wrappers):
             wrapper.check(f"{where}.wrappers.{index}", frozenset({"env"}))
 

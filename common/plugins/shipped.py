@@ -7,10 +7,30 @@ from __future__ import annotations
 
 from typing import Final, Literal
 
-Role = Literal["environment", "agent", "step processor", "network"]
+Role = Literal["environment", "wrapper", "agent", "step processor", "network", "evaluator"]
 
 SHIPPED: Final[dict[Role, frozenset[str]]] = {
-    "environment": frozenset({"gymnasium:make", "common.atari:make"}),
+    "environment": frozenset({"gymnasium:make", "gymnasium:make_vec", "common.atari:make", "common.pool:make"}),
+    "wrapper": frozenset(
+        f"gymnasium.wrappers:{name}"
+        for name in (
+            "ClipAction",
+            "ClipReward",
+            "DelayObservation",
+            "FilterObservation",
+            "FlattenObservation",
+            "GrayscaleObservation",
+            "MaxAndSkipObservation",
+            "NormalizeObservation",
+            "NormalizeReward",
+            "RescaleAction",
+            "RescaleObservation",
+            "ResizeObservation",
+            "StickyAction",
+            "TimeAwareObservation",
+            "TimeLimit",
+        )
+    ),
     "agent": frozenset(
         {
             "common.agents.awac:AWAC",
@@ -22,7 +42,8 @@ SHIPPED: Final[dict[Role, frozenset[str]]] = {
             "common.agents.td3:TD3",
         }
     ),
-    "step processor": frozenset({"common.processors:NStep", "common.processors:OneStep"}),
+    "step processor": frozenset(),
+    "evaluator": frozenset({"common.evaluation:DefaultEvaluator"}),
     "network": frozenset({"common.agents.networks:ImpalaCnn", "common.agents.networks:NatureCnn"}),
 }
 """By role, as ``module:attr``."""
