@@ -331,7 +331,6 @@ class RatingAgent(CheckingAgent):
             return None
         batch = buffer.batch(self._batch_size)
         check_transitions(batch)
-        np.testing.assert_array_equal(batch["priority"], batch["reward"])
         assert ((batch["weight"] > 0) & (batch["weight"] <= 1)).all()
         buffer.update_priority(batch["index"], np.zeros(self._batch_size, np.float32))
         self._steps += 1
