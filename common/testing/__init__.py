@@ -14,6 +14,7 @@ from common.testing.learning_checks import check_evaluator, check_recorder, chec
 from common.testing.memory import RowMemory, rows_of, transitions, transitions_of
 from common.testing.play import ItemMemory, Policy, items_of, play
 from common.testing.processor_checks import check_row_map, check_step_processor
+from common.testing.view_checks import check_view
 
 __all__ = [
     "ItemMemory",
@@ -26,6 +27,7 @@ __all__ = [
     "check_replay_buffer",
     "check_row_map",
     "check_step_processor",
+    "check_view",
     "items_of",
     "play",
     "rows_of",
