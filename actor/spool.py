@@ -63,7 +63,8 @@ class Spool(Generic[MessageT]):
         max_bytes: bytes that are kept at most, connected or not. One larger message is taken if it is the only one.
         window: messages that may be unacknowledged while connected.
         grace: seconds. If all unacknowledged messages are younger, there may be more than ``window``, up to two groups
-            that are not sent yet: so a quick producer is not held to ``window`` messages for each acknowledgement.
+            that are not sent yet: so a quick producer is not held to ``window`` messages for each acknowledgement. The
+            attribute may be changed at any time.
         group_rows: rows that a group of several messages has at most; 0 sends each message by itself. The attribute
             may be changed at any time.
         linger: seconds after a group in which messages with fewer rows than ``group_rows`` wait for more.
@@ -86,8 +87,8 @@ class Spool(Generic[MessageT]):
         on_drop: Callable[[MessageT], object] = lambda _: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._max_bytes, self._window, self._grace, self._max_seconds = max_bytes, window, grace, max_seconds
-        self.group_rows, self._linger = group_rows, linger
+        self._max_bytes, self._window, self._max_seconds = max_bytes, window, max_seconds
+        self.grace, self.group_rows, self._linger = grace, group_rows, linger
         self._drop_oldest, self._on_drop, self._clock = drop_oldest, on_drop, clock
         # Two conditions on one lock: an acknowledgement wakes the producer, which waits for room, and not the sender.
         self._lock = threading.Lock()
@@ -151,7 +152,7 @@ class Spool(Generic[MessageT]):
         if self._unsent_rows >= 2 * self.group_rows:
             return True  # The sender has enough to do, and more messages would only grow old.
         oldest = self._groups[0] if self._groups else self._unsent[0]
-        return oldest.put_at <= self._clock() - self._grace
+        return oldest.put_at <= self._clock() - self.grace
 
     def _fits(self, size: int, kept: int) -> bool:
         return not kept or kept + size <= self._max_bytes

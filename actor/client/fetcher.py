@@ -83,6 +83,12 @@ class ModelFetcher:
             raise LearnerUnreachableError(f"no model came within {seconds:g} s")
         return self._model
 
+    def wait_newer(self, version: ModelVersion, seconds: float) -> Model | None:
+        """Wait for a model that is newer than ``version``; None if none comes in time or the actor is stopped."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._version() > version or self._stopped.is_set(), seconds)
+        return self.newer_than(version)
+
     def wake(self) -> None:
         """Let the threads that wait look at ``stopped`` again."""
         with self._changed:

@@ -28,8 +28,9 @@ log = logging.getLogger(__name__)
 LINGER_SECONDS: Final = 0.05
 """After a message, batches wait this long for more batches: each message costs both sides some 0.5 ms."""
 GRACE_SECONDS: Final = 2 * LINGER_SECONDS
-"""Batches that are younger than this never make the actor wait: so ``push.window`` does not limit the rate of an actor
-whose learner keeps up, and keeps the batches of an actor whose learner does not."""
+"""While no replay ratio is in force, batches that are younger than this do not make the actor wait: so ``push.window``
+does not limit the rate of an actor whose learner keeps up. With a ratio, each further batch would make the steps older
+from which the learner learns."""
 DROPS_LOGGED_EVERY: Final = 10.0
 LAST_PUT_SECONDS: Final = 5.0
 """The time for putting batches after the end was announced: a step in many environments may fill several."""
@@ -71,7 +72,6 @@ class Pusher:
         self._spool: Spool[WaitingBatch] = Spool(
             push.spool_bytes,
             push.window,
-            grace=GRACE_SECONDS,
             group_rows=choose_group_rows(answer),
             linger=LINGER_SECONDS,
             max_seconds=push.spool_seconds or math.inf,
@@ -186,6 +186,7 @@ class Pusher:
 
     def _hear(self, response: pb.PushItemsResponse, backoff: Backoff) -> None:
         backoff.reset()
+        self._spool.grace = 0.0 if response.paced else GRACE_SECONDS
         self._spool.acknowledge(response.acked_seq)
         self._fetcher.announce(version_from_pb(response.newest))
         if response.stop:

@@ -64,7 +64,8 @@ class PushConfig(Settings):
     )
     window: Annotated[int, Field(ge=1, le=MAX_WINDOW)] = Field(
         4,
-        description="Batches that may stay unacknowledged for longer than 0.1 s; at so many, a connected actor waits.",
+        description="The number of unacknowledged batches at which a connected actor waits; without "
+        "replay.samples_per_insert, only batches count that are older than 0.1 s.",
     )
     spool_bytes: Annotated[int, Field(ge=1, le=MAX_SPOOL_BYTES)] = Field(
         64 << 20,

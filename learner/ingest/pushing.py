@@ -60,6 +60,8 @@ def _take(core: IngestCore, row: int, request: pb.PushItemsRequest) -> int:
             f"incarnation: expected the one the stream began with, found {request.incarnation:016x}", "sequence"
         )
     report, last = request.report, core.writer.last_seq(request.incarnation)
+    if report.HasField("score"):
+        _take_score(core, row, report.score)
     if request.seq == 0:
         if request.rows or request.payload:
             raise RefusedError(f"seq: expected 1 or more for a batch of {request.rows} rows, found 0", "sequence")
@@ -79,8 +81,6 @@ def _take(core: IngestCore, row: int, request: pb.PushItemsRequest) -> int:
         core.control.payload_bytes += len(payload)
         _note_batch(core, row, request, items)
         last = request.seq
-    if report.HasField("score"):
-        _take_score(core, row, report.score)
     core.registry.note_report(row, figures, building=report.building)
     if report.env_error and (missed := core.env_error_log.due()) is not None:
         text, actor_id = quote(report.env_error[-MAX_ENV_ERROR:]), core.registry.actor_id(row)

@@ -61,6 +61,7 @@ class ActorStream:
                     acked_seq=self._acked,
                     newest=version_to_pb(self._core.newest(candidate=self.evaluates)),
                     stop=bool(self._core.control.stopping),
+                    paced=self._core.ratio.samples_per_insert is not None,
                 )
             )
 

@@ -14,7 +14,7 @@ from common.wire.pb import crossborder_pb2 as pb
 from learner.loop.server import LearnerServer
 from tests.conftest import PATIENCE, MakeConfig, endpoints, wait_for
 from tests.learner.ingest.by_hand import SECONDS, Client, Talk
-from tests.parts import expected_items
+from tests.parts import expected_rows
 
 Figures = dict[str, float]
 REPORT = pb.Report(
@@ -55,7 +55,7 @@ def scrape_ingest(server: LearnerServer) -> Figures:
 
 @contextmanager
 def full_run(make_config: MakeConfig) -> Iterator[LearnerServer]:
-    """A run in which everything that has a metric has happened; one actor, spoken by hand, has sent 20 items."""
+    """A run in which everything that has a metric has happened; one actor, by hand, has sent 20 rows: 18 steps."""
     config = make_config(
         trainer={"eval_interval": 50, "save_interval": 50, "record_interval": 50},
         replay={"capacity": 100, "samples_per_insert": 8.0},
@@ -70,7 +70,7 @@ def full_run(make_config: MakeConfig) -> Iterator[LearnerServer]:
         talk = Talk(client.stub)
         acting = pb.ModelVersion(incarnation=1, opt_steps=0)
         sent: dict[str, Any] = {"count": 10, "behaviour": acting}
-        sent["payload"] = encode(client.schema, expected_items(0, 10), 10)
+        sent["payload"] = encode(client.schema, expected_rows(0, 9), 10)
         talk.say(client.batch(1, report=REPORT, **sent))
         while server.learner.opt_steps < 100:
             server.learner.step()

@@ -866,10 +866,16 @@ class PushItemsResponse(_message.Message):
     ACKED_SEQ_FIELD_NUMBER: _builtins.int
     NEWEST_FIELD_NUMBER: _builtins.int
     STOP_FIELD_NUMBER: _builtins.int
+    PACED_FIELD_NUMBER: _builtins.int
     acked_seq: _builtins.int
     """Every batch of this incarnation up to and including this seq is stored in the learner's replay."""
     stop: _builtins.bool
     """Wind up: push what is left, report `leaving`, end the stream."""
+    paced: _builtins.bool
+    """A replay ratio is in force, so acknowledgements may be held back: an actor acts no further while `push.window`
+    batches wait for one, or the learner would learn from old steps. Otherwise the window may count only batches that have
+    waited for 0.1 s.
+    """
     @_builtins.property
     def newest(self) -> Global___ModelVersion:
         """The newest model there is; for an actor that evaluates, the newest candidate."""
@@ -880,10 +886,11 @@ class PushItemsResponse(_message.Message):
         acked_seq: _builtins.int = ...,
         newest: Global___ModelVersion | None = ...,
         stop: _builtins.bool = ...,
+        paced: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["newest", b"newest"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["acked_seq", b"acked_seq", "newest", b"newest", "stop", b"stop"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["acked_seq", b"acked_seq", "newest", b"newest", "paced", b"paced", "stop", b"stop"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

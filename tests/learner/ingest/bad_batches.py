@@ -6,9 +6,16 @@ from collections.abc import Callable
 
 import numpy as np
 
+from common.data import Items
 from common.wire.codec import encode
 from common.wire.pb import crossborder_pb2 as pb
 from tests.learner.ingest.by_hand import Client
+
+
+def flags(row: int, *names: str) -> Items:
+    """Columns of five rows, true in one of them."""
+    return {name: np.arange(5) == row for name in names}
+
 
 BAD_BATCHES: dict[str, tuple[Callable[[Client], pb.PushItemsRequest], str, str]] = {
     "a gap": (lambda c: c.batch(2), "bad_items", "actor 0: seq: expected 1, found 2"),
@@ -19,14 +26,14 @@ BAD_BATCHES: dict[str, tuple[Callable[[Client], pb.PushItemsRequest], str, str]]
         "seq: expected 1 or more for a batch of 5 rows, found 0",
     ),
     "no boolean": (
-        lambda c: c.batch(1, payload=encode(c.schema, c.items(0, 5), 5)[:-1] + b"\x02"),
+        lambda c: c.batch(1, payload=encode(c.schema, c.items(0, 5), 5)[:-11] + b"\x02" + bytes(10)),
         "bad_items",
-        "column 'truncated': expected booleans of 0 or 1",
+        "column 'final': expected booleans of 0 or 1",
     ),
     "no rows": (lambda c: c.batch(1, rows=0), "bad_items", "rows: expected 1 to 62500, found 0"),
     "too many rows": (lambda c: c.batch(1, rows=62_501), "bad_items", "found 62501"),
-    "truncated bytes": (lambda c: c.batch(1, payload=b"123"), "bad_items", "payload: expected 190 bytes"),
-    "another count": (lambda c: c.batch(1, rows=4), "bad_items", "payload: expected 152 bytes for 4 rows, found 190"),
+    "truncated bytes": (lambda c: c.batch(1, payload=b"123"), "bad_items", "payload: expected 170 bytes"),
+    "another count": (lambda c: c.batch(1, rows=4), "bad_items", "payload: expected 136 bytes for 4 rows, found 170"),
     "not a number": (
         lambda c: c.batch(1, payload=encode(c.schema, {**c.items(0, 5), "reward": np.full(5, np.nan, "<f4")}, 5)),
         "bad_items",
@@ -36,6 +43,21 @@ BAD_BATCHES: dict[str, tuple[Callable[[Client], pb.PushItemsRequest], str, str]]
         lambda c: c.batch(1, payload=encode(c.schema, {**c.items(0, 5), "action": np.array([0, 2, 3, 0, 7])}, 5)),
         "bad_items",
         "actor 0: column 'action': expected 0 to 2, found 3 in row 2",
+    ),
+    "an episode that begins with its end": (
+        lambda c: c.batch(1, payload=encode(c.schema, {**c.items(0, 5), **flags(3, "first", "final")}, 5)),
+        "bad_items",
+        "actor 0: column 'first': expected False in a final row, found True in row 3",
+    ),
+    "a final row that is a step": (
+        lambda c: c.batch(1, payload=encode(c.schema, {**c.items(0, 5), **flags(0, "truncated", "final")}, 5)),
+        "bad_items",
+        "actor 0: column 'truncated': expected False in a final row, found True in row 0",
+    ),
+    "a score of an actor that does not evaluate": (
+        lambda c: c.batch(1, report=pb.Report(score=pb.Score(score=1.0))),
+        "bad_items",
+        "actor 0: score: expected none of an actor that did not join to evaluate",
     ),
     "lengths without returns": (
         lambda c: c.batch(1, report=pb.Report(episode_lengths=[3])),

@@ -59,7 +59,7 @@ class Client:
 
     @cached_property
     def schema(self) -> Schema:
-        """The schema of items, as ``Check`` tells it."""
+        """The schema of rows, as ``Check`` tells it."""
         return schema_from_pb(self.stub.Check(pb.CheckRequest(), timeout=SECONDS).schema)
 
     def join(self, **changes: object) -> pb.JoinResponse:
@@ -94,11 +94,10 @@ class Client:
         """The replay of the run, as its files are now."""
         config = self.server.config
         assert config.run_dir is not None
-        files, frames = config.run_dir / "shared" / "replay", config.replay.frame_capacity
-        return ReplayMemory(files, self.schema, config.replay.capacity, create=False, frame_capacity=frames)
+        return ReplayMemory(config.run_dir / "shared" / "replay", self.schema, config.replay.capacity, create=False)
 
     def stored(self) -> list[float]:
-        """The rewards of all stored items, in the order of storing."""
+        """The rewards of all stored rows, in the order of storing."""
         memory = self.memory()
         return [float(reward) for reward in memory.columns["reward"][: memory.committed]]
 

@@ -22,15 +22,14 @@ class LoneCore:
     Args:
         directory: where the files are made.
         config: of the run.
-        schema: of the items.
+        schema: of the rows.
     """
 
     def __init__(self, directory: Path, config: RunConfig, schema: Schema) -> None:
         directory.mkdir()
         ControlBlock.open(directory, create=True).start(1, 0)
         map_actor_table(directory, create=True)
-        capacity, frames = config.replay.capacity, config.replay.frame_capacity
-        ReplayMemory(directory / "replay", schema, capacity, create=True, frame_capacity=frames)
+        ReplayMemory(directory / "replay", schema, config.replay.capacity, create=True)
         self.publisher = ModelPublisher(directory / "models", {"steps": torch.zeros(1)}, 1)
         self.publisher.publish(0)
         self.bell = Bell.create()

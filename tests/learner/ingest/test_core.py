@@ -6,8 +6,6 @@ from pathlib import Path
 import pytest
 
 from common.data import ModelVersion
-from common.envs import spec_of
-from common.processors import OneStep
 from common.wire.codec import encode
 from common.wire.pb import crossborder_pb2 as pb
 from common.wire.rpc import PROTOCOL_VERSION, NotJoinedError
@@ -19,9 +17,9 @@ from learner.shared.actor_table import ActorState
 from tests.conftest import MakeConfig, counting_config
 from tests.learner.ingest.by_hand import Client, Talk
 from tests.learner.ingest.cores import LoneCore
-from tests.parts import CountingEnv, expected_items
+from tests.parts import counting_schema, expected_rows
 
-SCHEMA = OneStep().schema(spec_of(CountingEnv()))
+SCHEMA = counting_schema()
 ACTOR = 77
 
 
@@ -43,7 +41,7 @@ def enter(core: IngestCore) -> int:
 
 
 def batch(seq: int, **changes: object) -> pb.PushItemsRequest:
-    payload = encode(SCHEMA, expected_items(0, 5), 5)
+    payload = encode(SCHEMA, expected_rows(0, 5), 5)
     known = {"incarnation": ACTOR, "seq": seq, "schema_hash": SCHEMA.hash, "rows": 5, "payload": payload}
     return pb.PushItemsRequest(**known | changes)  # type: ignore[arg-type]
 

@@ -18,7 +18,7 @@ def test_ingest_tells_of_items_models_actors_and_of_each_actor(make_config: Make
         assert server.control.episode_record() == {"train_return": 4.0, "train_length": 25.0, "train_success": 1.0}
         payload, model_bytes = 20 * server.run.parts.schema.row_bytes, server.publisher.blob_bytes
     expected = {
-        "items_total": 20,
+        "items_total": 18,
         "batches_total": 2,
         "payload_bytes_total": payload,
         "duplicate_batches_total": 0,
@@ -40,7 +40,7 @@ def test_ingest_tells_of_items_models_actors_and_of_each_actor(make_config: Make
         "policy_lag_seconds_count": 2,
         "actors[online]": 1,
         "actor_env_steps_total[0]": 60,
-        "actor_items_total[0]": 20,
+        "actor_items_total[0]": 18,
         "actor_episode_return[0]": 5,
         "actor_policy_lag_opt_steps[0]": 100,
     }
@@ -126,7 +126,7 @@ def test_refused_batches_are_counted_by_reason(host: LearnerServer) -> None:
         assert refusal(error)[1] == name
     found = scrape_ingest(host)
     refused = {key: value for key, value in found.items() if key.startswith("refused_batches_total")}
-    counts = {"schema": 1, "payload": 2, "sequence": 2, "rows": 2, "report": 8, "values": 2, "bounds": 1}
+    counts = {"schema": 1, "payload": 2, "sequence": 2, "rows": 2, "report": 9, "values": 4, "bounds": 1}
     assert refused == {f"refused_batches_total[{reason}]": count for reason, count in counts.items()}
     assert found["out_of_bounds_values_total[action]"] == 2
 

@@ -10,9 +10,11 @@ import grpc
 import numpy as np
 import pytest
 
+from common.wire.codec import encode
 from common.wire.compression import compress
 from common.wire.pb import crossborder_pb2 as pb
 from learner.loop.server import LearnerServer
+from learner.replay.memory import ReplayMemory
 from tests.conftest import MakeConfig, counting_config, wait_for
 from tests.e2e.test_frames import PARTS
 from tests.learner.ingest.bad_batches import BAD_BATCHES
@@ -77,6 +79,55 @@ def test_a_stream_belongs_to_one_actor(client: Client) -> None:
     assert "incarnation: expected the one the stream began with" in refusal(error)[2]
 
 
+def test_final_rows_are_stored_and_are_no_steps(client: Client) -> None:
+    client.join()
+    talk = Talk(client.stub)
+    final = {
+        "final": np.array([False, False, True, False, False]),
+        "first": np.array([True, False, False, True, False]),
+    }
+    talk.say(client.batch(1, payload=encode(client.schema, {**client.items(0, 5), **final}, 5)))
+    talk.end()
+    memory = client.memory()
+    assert (memory.committed, memory.steps, memory.drawable) == (5, 4, 3)
+    assert client.server.actor_table["items"][0] == 4
+    assert linked(memory) == [0, 1, 1, 1, 1]
+
+
+def linked(memory: ReplayMemory) -> list[int]:
+    """By how many rows the row before lies back, for all rows."""
+    assert memory.links is not None
+    return [int(offset) for offset in memory.links.previous[: memory.committed]]
+
+
+def test_rows_continue_those_of_the_batch_before_unless_rows_were_dropped_between_them(client: Client) -> None:
+    client.join()
+    talk = Talk(client.stub)
+    for seq, after_drop in enumerate([False, False, True, False], 1):
+        talk.say(client.batch(seq, count=2, after_drop=after_drop))
+    talk.end()
+    assert linked(client.memory()) == [0, 1, 1, 1, 0, 1, 1, 1]
+
+
+def test_lanes_are_linked_each_by_itself(client: Client) -> None:
+    client.join()
+    talk = Talk(client.stub)
+    lanes = {"lane": np.array([0, 1, 2, 0, 1], np.uint16)}
+    for seq in (1, 2):
+        talk.say(client.batch(seq, payload=encode(client.schema, {**client.items(0, 5), **lanes}, 5)))
+    talk.end()
+    assert linked(client.memory()) == [0, 0, 0, 3, 3, 2, 2, 5, 3, 3]
+
+
+def test_the_policy_lag_is_the_mean_over_the_rows_of_a_batch(client: Client) -> None:
+    client.join()
+    talk = Talk(client.stub)
+    versions = {"version": np.array([10, 20, 30, 40, 50], np.uint32)}
+    talk.say(client.batch(1, payload=encode(client.schema, {**client.items(0, 5), **versions}, 5)))
+    talk.end()
+    assert client.server.actor_table["behaviour_opt_steps"][0] == 30
+
+
 def test_an_environment_error_is_logged_marked_shortened_and_seldom(
     client: Client, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -92,54 +143,23 @@ def test_an_environment_error_is_logged_marked_shortened_and_seldom(
 
 
 @pytest.fixture
-def frames_client(make_config: MakeConfig) -> Iterator[Client]:
-    with LearnerServer(
-        make_config(**PARTS, replay={"capacity": 200, "frames_per_item": 0.9}, server={"grace_seconds": 0.5})
-    ) as server:
+def pictures_client(make_config: MakeConfig) -> Iterator[Client]:
+    with LearnerServer(make_config(**PARTS, replay={"capacity": 200}, server={"grace_seconds": 0.5})) as server:
         made = Client(server)
         yield made
         made.channel.close()
 
 
-def test_an_actor_is_told_how_many_rows_have_room_for_their_frames(frames_client: Client) -> None:
-    joined = frames_client.join()
-    assert [column.frames for column in joined.schema.columns] == [True, False, False, True, False, False]
-    assert joined.limits.max_rows == 180 // 16
-    with pytest.raises(grpc.RpcError) as error:
-        Talk(frames_client.stub).say(frames_client.batch(1, count=12))
-    assert "actor 0: rows: expected 1 to 11, found 12" in refusal(error)[2]
-
-
-def test_a_position_beyond_the_frames_is_refused_naming_actor_and_column(frames_client: Client) -> None:
-    frames_client.join()
-    good = frames_client.batch(1, count=1)
-    bad = np.array([0, 0, 7, 0], "<u4").tobytes() + good.payload[16:]
-    with pytest.raises(grpc.RpcError) as error:
-        Talk(frames_client.stub).say(frames_client.batch(1, count=1, payload=bad))
-    code, name, details = refusal(error)
-    assert (code, name) == (grpc.StatusCode.INVALID_ARGUMENT, "bad_items")
-    assert details == "actor 0: column 'obs': expected frame positions below 1, found 7 in row 0"
-    assert frames_client.stored() == []
-    talk = Talk(frames_client.stub)
-    assert talk.say(good).acked_seq == 1
-    talk.end()
-
-
-def test_compressed_and_uncompressed_payloads_of_one_actor_are_stored_alike(frames_client: Client) -> None:
-    assert pb.COMPRESSION_ZSTD in frames_client.join().limits.compressions
-    talk = Talk(frames_client.stub)
-    for seq, plain in enumerate([frames_client.batch(1, start=0), frames_client.batch(2, start=5)], 1):
+def test_compressed_and_uncompressed_payloads_of_one_actor_are_stored_alike(pictures_client: Client) -> None:
+    assert pb.COMPRESSION_ZSTD in pictures_client.join().limits.compressions
+    talk = Talk(pictures_client.stub)
+    for seq, plain in enumerate([pictures_client.batch(1, start=0), pictures_client.batch(2, start=5)], 1):
         if seq == 2:
             plain.compression, plain.payload = pb.COMPRESSION_ZSTD, compress(plain.payload)
         assert talk.say(plain).acked_seq == seq
     talk.end()
-    assert frames_client.stored() == [float(n) for n in range(10)]
-    memory = frames_client.memory()
-    columns, frames = memory.columns, memory.frames
-    assert frames is not None
-    stacks = np.empty((10, *frames_client.schema.columns[0].shape), np.uint8)
-    frames.take(np.arange(10), columns["obs"][:10], stacks)
-    assert not stacks.any()
+    assert pictures_client.stored() == [float(n) for n in range(10)]
+    assert not pictures_client.memory().columns["obs"][:10].any()
 
 
 BIG = compress(bytes(1 << 20))
@@ -151,18 +171,18 @@ BIG = compress(bytes(1 << 20))
         ({"payload": BIG, "compression": 1}, r"payload: expected a content size of up to \d+ bytes, found 1048576"),
         ({"payload": BIG[:-1], "compression": 1}, "payload: expected a content size"),
         ({"payload": b"no frame", "compression": 1}, "payload: expected one Zstandard frame, found other bytes"),
-        ({"payload": compress(b""), "compression": 1}, "payload: expected .* bytes for 5 rows .*, found 0"),
+        ({"payload": compress(b""), "compression": 1}, "payload: expected .* bytes for 5 rows, found 0"),
         ({"payload": BIG}, "payload: expected .* bytes for 5 rows"),
         ({"compression": 7}, r"compression: expected none or 1 \(zstd\), found 7"),
     ],
 )
 def test_a_payload_that_does_not_fit_its_description_is_refused_and_nothing_is_stored(
-    frames_client: Client, changes: dict[str, Any], found: str
+    pictures_client: Client, changes: dict[str, Any], found: str
 ) -> None:
-    frames_client.join()
+    pictures_client.join()
     with pytest.raises(grpc.RpcError) as error:
-        Talk(frames_client.stub).say(frames_client.batch(1, **changes))
+        Talk(pictures_client.stub).say(pictures_client.batch(1, **changes))
     code, name, details = refusal(error)
     assert (code, name) == (grpc.StatusCode.INVALID_ARGUMENT, "bad_items")
     assert re.search(f"actor 0: {found}", details)
-    assert frames_client.stored() == []
+    assert pictures_client.stored() == []

@@ -61,7 +61,7 @@ def test_the_learner_names_the_actors_that_do_not_come_back_before_it_ends(
     wait_for(lambda: client.server.ingest.exit_code() == 0, "ingest winds up")
     wait_for(lambda: "have not handed over" in caplog.text, "its last words")
     (told,) = [said for said in caplog.messages if "have not handed over" in said]
-    assert told.endswith("the items that they still have are lost: actor 0 (far-away, pid 4711)")
+    assert told.endswith("the rows that they still have are lost: actor 0 (far-away, pid 4711)")
     assert told.startswith("1 actors have not handed over within 0.5 s")
 
 
