@@ -17,9 +17,10 @@ from collections.abc import Callable
 
 import numpy as np
 import torch
+from gymnasium.wrappers import FrameStackObservation
 from torch import nn
 
-from actor.guard import Busy
+from actor.proxy import ReplayBufferProxy
 from actor.sampler import Sampler
 from actor.worker import build_agreed_parts, guard_envs
 from benchmarks.client import Client
@@ -27,6 +28,8 @@ from benchmarks.ingest import ingest
 from benchmarks.report import report, run_as_actors_do
 from common.agents.dqn import DQN
 from common.envs import Env, build_env
+from common.lanes import Busy
+from common.plugins.part_config import EnvConfig
 from learner.loop.server import LearnerServer, local_trust
 
 SECONDS = 0.5
@@ -37,7 +40,7 @@ PARAMS = "explorer: {start: 0.05, final_step: 0}"
 KINDS: dict[str, tuple[str, ...]] = {
     "cartpole": (f"agent={{target: common.agents.dqn:DQN, params: {{units: [256, 256], {PARAMS}}}}}",),
     "pong": (
-        "env={target: common.atari:make, params: {id: ALE/Pong-v5}}",
+        "env={target: common.atari:make, params: {id: ALE/Pong-v5}, frame_stack: 4}",
         "agent={target: common.agents.dqn:DQN, "
         f"params: {{network: {{target: common.agents.networks:NatureCnn}}, {PARAMS}}}}}",
         "replay.capacity=20000",
@@ -58,16 +61,23 @@ def seconds_a_round(take_a_round: Round) -> tuple[float, float]:
 def acting(server: LearnerServer, client: Client, agent: DQN, sampler: Sampler) -> Round:
     """A round of an actor; every ``SYNC_SECONDS`` the learner publishes a model."""
     published, opt_steps = time.perf_counter(), 0
+    proxy = ReplayBufferProxy(client.schema, client.config.push, client.pusher)
 
     def take_a_round() -> None:
         nonlocal published, opt_steps
         client.sync(agent)
-        sampler.sample_and_push(agent, client)
+        sampler.sample_and_push(agent, proxy)
         if time.perf_counter() - published > SYNC_SECONDS:
             published, opt_steps = time.perf_counter(), opt_steps + 1
             server.learner.publish(opt_steps)
 
     return take_a_round
+
+
+def plain_envs(config: EnvConfig, n: int) -> list[Env]:
+    """The actor's environments, without anything of ours but the frames that its observations are made of."""
+    envs = [build_env(config) for _ in range(n)]
+    return [FrameStackObservation(env, config.frame_stack) for env in envs] if config.frame_stack > 1 else envs
 
 
 def bare(envs: list[Env], net: nn.Module) -> Round:
@@ -98,9 +108,9 @@ def measure(kind: str, n_envs: int, batch: int) -> dict[str, object]:
         agent = parts.agent
         assert isinstance(agent, DQN)
         agent.train()
-        lanes = guard_envs(parts, config.env, client.counters, Busy()).lanes
-        ours = acting(server, client, agent, Sampler(lanes, client.counters, seed=0))
-        floor = bare([build_env(config.env) for _ in range(n_envs)], agent.qnet)
+        guard_envs(parts, config.env, client.counters, Busy())
+        ours = acting(server, client, agent, Sampler(parts, client.counters, seed=0))
+        floor = bare(plain_envs(config.env, n_envs), agent.qnet)
         turns = [(*seconds_a_round(ours), *seconds_a_round(floor)) for _ in range(TURNS + 1)][1:]
     elapsed, _, elapsed_bare, _ = map(statistics.median, zip(*turns, strict=True))
     return {

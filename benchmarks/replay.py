@@ -1,10 +1,10 @@
-"""Whether a large replay gets slower as it fills: 10 million rows of CartPole or 1 million of Atari, a frame each.
+"""Whether a large replay gets slower as it fills: 10 million rows of CartPole, or 1 million of Atari, a frame each.
 
-Batches are stored and linked as ingest does it and drawn as a trainer draws, each through a mapping of its own, while a batch
-comes for every four draws. The floor is the same replay when it is all but empty: ``to first`` are ratios to that, of
-the three rates in order; 1 % of CartPole still fits in a processor's cache. Inserts are over all the way from the mark
-before, a prioritised draw includes its update of priorities. ``steps`` are whole opt steps of DQN with 2x256 units,
-from the replay as it is at last. Files lie where temporary ones do (TMPDIR): 0.5 and 7.1 GB.
+Batches are stored and linked as ingest does it, and drawn as a trainer does it, each through a mapping of its own,
+while a batch comes for every four draws. The floor is the same replay when it is all but empty: ``to first`` are ratios
+to that, of the three rates in order; 1 % of CartPole still fits in a processor's cache. Inserts are over all the way
+from the mark before, a prioritised draw includes its update of priorities. ``steps`` are whole opt steps of DQN with
+2x256 units, from the replay as it is at last. Files lie where temporary ones do (TMPDIR): 0.5 and 7.1 GB.
 """
 
 from __future__ import annotations

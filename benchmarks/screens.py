@@ -42,7 +42,7 @@ def values(column: Column, rows: int, rng: np.random.Generator) -> Array:
     low, high = (-1.0, 1.0) if column.domain is None else (column.domain.low.max(), column.domain.high.min())
     if dtype.kind == "f":
         return rng.uniform(max(low, -1.0), min(high, 1.0), shape).astype(dtype)
-    return rng.integers(low, high, shape, dtype, endpoint=True)
+    return rng.integers(int(low), int(high), shape, dtype, endpoint=True)
 
 
 @cache
