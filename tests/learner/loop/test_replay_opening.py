@@ -16,13 +16,19 @@ from common.settings import validate
 from examples.own_replay import RecentReplay
 from learner.commands.sync_train import main
 from learner.loop.in_turns import Trainer, train_in_turns
-from learner.loop.replay_opening import build_buffer
+from learner.loop.replay_opening import build_buffer, build_view, place_on_device
+from learner.loop.resident import MixedResidentReplay
 from learner.loop.server import train_async
 from learner.replay.memory import ReplayMemory
 from learner.replay.prioritized import PrioritizedReplay
+from learner.replay.queue import QueueReplay
+from learner.replay.sources import MixedReplay
 from learner.replay.uniform import UniformReplay
+from learner.views.items import SelfContained
 from tests.conftest import MakeConfig
-from tests.learner.loop.test_in_turns import IN_TURNS, SCHEMA, cartpole
+from tests.learner.loop.test_in_turns import IN_TURNS, cartpole
+from tests.learner.replay.memories import SCHEMA as ITEMS
+from tests.learner.views.lanes import SCHEMA, Lanes
 
 RECENT: dict[str, Any] = {"target": "examples.own_replay:RecentReplay", "params": {"share": 0.5}}
 
@@ -30,8 +36,12 @@ RECENT: dict[str, Any] = {"target": "examples.own_replay:RecentReplay", "params"
 class NoBuffer:
     """Takes what a replay buffer is given, but is none."""
 
-    def __init__(self, memory: object, seed: int) -> None:
+    def __init__(self, memory: object, view: object, seed: int) -> None:
         self.seed = seed
+
+
+class NoView:
+    """Stands where a view is expected."""
 
 
 def untimed_rows(run_dir: Path) -> list[dict[str, str]]:
@@ -45,8 +55,59 @@ def untimed_rows(run_dir: Path) -> list[dict[str, str]]:
 def test_the_buffer_is_uniform_prioritised_or_the_users_own(
     tmp_path: Path, make_config: MakeConfig, replay: dict[str, Any], kind: type
 ) -> None:
-    memory = ReplayMemory(tmp_path / "replay", SCHEMA, 100, create=True)
-    assert type(build_buffer(memory, make_config(replay=replay))) is kind
+    assert type(build_buffer(Lanes(tmp_path).memory, make_config(replay=replay))) is kind
+
+
+def test_a_queue_is_named_like_a_buffer_of_ones_own(tmp_path: Path, make_config: MakeConfig) -> None:
+    config = make_config(replay={"target": "learner.replay.queue:QueueReplay"})
+    config.check()
+    assert isinstance(build_buffer(Lanes(tmp_path).memory, config), QueueReplay)
+
+
+def test_the_view_gets_the_agents_discount_factor_and_the_stack_of_the_environment(
+    tmp_path: Path, make_config: MakeConfig
+) -> None:
+    lanes = Lanes(tmp_path)
+    lanes.play(6)
+    agent = {"target": "common.agents.dqn:DQN", "params": {"discount_factor": 0.5}}
+    config = make_config(agent=agent, env={"frame_stack": 2}, replay={"view": {"params": {"n": 2}}})
+    batch = build_buffer(lanes.memory, config).batch(8)
+    assert batch["obs/at"].shape == (8, 2)
+    assert set(batch["discount"].tolist()) == {0.25, 0.5}
+
+
+def test_self_contained_items_need_no_view(tmp_path: Path, make_config: MakeConfig) -> None:
+    assert isinstance(build_view(ITEMS, make_config()), SelfContained)
+    with pytest.raises(ConfigError, match=r"self-contained items need learner\.views\.items:SelfContained"):
+        build_view(ITEMS, make_config(replay={"view": {"params": {"n": 1}}}))
+
+
+def test_what_is_no_view_is_refused_by_name(make_config: MakeConfig) -> None:
+    config = make_config(replay={"view": {"target": "tests.learner.loop.test_replay_opening:NoView"}})
+    with pytest.raises(
+        PluginError, match=r"replay\.view\.target: expected a learner\.replay\.view\.View, found NoView"
+    ):
+        build_view(SCHEMA, config)
+
+
+@pytest.mark.parametrize("resident", [False, True])
+def test_shares_of_a_batch_come_from_sources(tmp_path: Path, make_config: MakeConfig, resident: bool) -> None:
+    own, demos = Lanes(tmp_path / "own"), Lanes(tmp_path / "demos")
+    own.play(20)
+    demos.play(30)
+    sources = {"demos": {"dataset": "unused here", "share": 0.25}}
+    config = make_config(replay={"sources": sources, "resident": resident})
+    replay = place_on_device(build_buffer(own.memory, config, {"demos": demos.memory}), config)
+    assert type(replay) is (MixedResidentReplay if resident else MixedReplay)
+    batch = replay.tensors(8) if resident else replay.batch(8)
+    assert batch is not None
+    assert batch["source"].tolist() == [0] * 6 + [1] * 2
+
+
+def test_shares_that_leave_nothing_to_the_actors_are_refused(make_config: MakeConfig) -> None:
+    sources = {name: {"dataset": name, "share": 0.5} for name in ("a", "b")}
+    with pytest.raises(ConfigError, match="sources: expected shares of less than 1 together, found 1"):
+        make_config(replay={"sources": sources})
 
 
 def test_actors_fill_a_replay_buffer_of_ones_own_and_the_agent_learns_from_it(make_config: MakeConfig) -> None:
@@ -70,10 +131,11 @@ def test_bad_items_are_not_drawn_from_a_buffer_of_ones_own(tmp_path: Path) -> No
     with Trainer(cartpole(tmp_path / "run", 3, **RECENT)) as trainer:
         trainer.train()
         buffer, memory = trainer.run.buffer, trainer.run.memory
-        bad = np.arange(memory.first(), memory.committed)[::2]
+        bad = np.arange(memory.first(), memory.committed)[::5]
         memory.exclude(bad)
         buffer.batch(500)
         assert not np.isin(buffer.last_drawn, bad).any()
+        assert not np.isin(buffer.last_drawn + 1, bad).any(), "the next observations"
 
 
 def test_what_is_no_replay_buffer_is_refused_by_name(make_config: MakeConfig) -> None:
@@ -107,8 +169,8 @@ def test_settings_of_two_buffers_or_of_none_are_refused(
 def test_a_replay_that_is_missing_begins_empty_and_it_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     config = cartpole(tmp_path / "run", 3)
     train_in_turns(config)
-    stored = ReplayMemory.open_saved(tmp_path / "run" / "shared" / "replay").committed
+    stored = ReplayMemory.open_saved(tmp_path / "run" / "shared" / "replay").steps
     (tmp_path / "run" / "shared" / "replay").rename(tmp_path / "away")
     with caplog.at_level(logging.WARNING), Trainer(config, resume=True) as trainer:
-        assert (len(trainer.run.memory), trainer.run.memory.began) == (0, stored)
+        assert (trainer.run.memory.drawable, trainer.run.memory.steps_began) == (0, stored)
     assert "the replay is missing (shared/replay)" in caplog.text
