@@ -6,24 +6,25 @@ import itertools
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import pytest
+from gymnasium.vector import SyncVectorEnv
 
-from actor.guard import Busy, EpisodeLostError, Guard, Watchdog
+from actor.guard import Guard, Watchdog
 from actor.sampler import Sampler
 from actor.stat import ActorCounters
 from common.data import Array
-from common.envs import Env, EnvExitError, spec_of
+from common.envs import EnvExitError, lanes_of
 from common.interfaces import StepProcessor
-from common.parts import Lane
+from common.lanes import Busy
 from common.process.child import RestartPolicy
-from common.processors import NStep, OneStep
-from tests.actor.test_sampler import Kept
+from tests.actor.acting import Kept, act, make_parts
+from tests.actor.test_sampler import Pairs
 from tests.conftest import PATIENCE, ROOT, wait_for
-from tests.parts import CheckingAgent, CountingEnv, check_rows
+from tests.parts import CountingEnv, check_rows, expected_rows
 
 
 class FragileEnv(CountingEnv):
@@ -59,20 +60,22 @@ class StubbornEnv(CountingEnv):
 
 
 def sample(
-    make: Callable[[], Env],
+    make: Callable[[], Any],
     rounds: int,
     *,
-    processor: Callable[[], StepProcessor] = OneStep,
     lanes: int = 1,
     times: int = 5,
+    processors: Sequence[StepProcessor] = (),
+    vector: bool = False,
 ) -> tuple[Kept, ActorCounters]:
     """Step guarded environments for this many rounds; they may be built anew ``times`` a minute."""
-    counters, sink, allowance, busy = ActorCounters(), Kept(), RestartPolicy(times), Busy()
-    guarded = [Lane(Guard(make(), make, allowance, counters, busy), processor()) for _ in range(lanes)]
-    sampler = Sampler(guarded, counters, seed=7)
-    agent = CheckingAgent(spec_of(CountingEnv()), seed=7, epsilon=0.0, device="cpu")
+    counters, sink = ActorCounters(), Kept()
+    parts = make_parts(make() if vector else [make() for _ in range(lanes)], processors=processors)
+    assert parts.lanes is not None
+    parts.lanes.keep(Guard(make, RestartPolicy(times), counters, Busy()))
+    sampler = Sampler(parts, counters, seed=7)
     for _ in range(rounds):
-        sampler.sample_and_push(agent, sink)
+        sampler.sample_and_push(parts.agent, sink)
     return sink, counters
 
 
@@ -83,11 +86,19 @@ def _numbered_anew(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_an_environment_that_raises_is_built_anew_and_goes_on_with_another_episode() -> None:
     sink, counters = sample(FragileEnv, 25)
-    items = {name: sink.column(name) for name in sink.pushed[0]}
-    check_rows(items)  # So none of them ends where the environment broke.
-    assert items["obs"][:, 0].tolist() == [0.0] * 9 + [1.0] * 9 + [2.0] * 5
-    assert np.flatnonzero(items["terminated"]).tolist() == [5, 14]
+    rows = sink.items()
+    check_rows(rows)
+    steps = {name: column[~rows["final"]] for name, column in rows.items()}
+    assert steps["obs"][:, 0].tolist() == [0.0] * 9 + [1.0] * 9 + [2.0] * 5
+    assert np.flatnonzero(steps["terminated"]).tolist() == [5, 14]
     assert (counters.env_steps, counters.env_rebuilds) == (23, 2)
+
+
+def test_an_episode_that_broke_has_no_final_row_and_the_next_one_has_its_first() -> None:
+    rows = sample(FragileEnv, 25)[0].items()
+    begins = np.flatnonzero(rows["first"])
+    assert begins.tolist() == [0, 7, 10, 17, 20]
+    assert [bool(rows["final"][begin - 1]) for begin in begins[1:]] == [True, False, True, False]
 
 
 def test_an_episode_that_broke_is_not_counted_and_its_rewards_are_in_no_other() -> None:
@@ -96,23 +107,38 @@ def test_an_episode_that_broke_is_not_counted_and_its_rewards_are_in_no_other() 
 
 
 def test_no_item_reaches_from_the_episode_that_broke_into_the_next_one() -> None:
-    sink, _ = sample(FragileEnv, 25, processor=NStep)
-    obs, next_obs = sink.column("obs"), sink.column("next_obs")
-    np.testing.assert_array_equal(obs[:, 0], next_obs[:, 0])
-    steps = np.log(sink.column("discount")) / np.log(0.99)
-    np.testing.assert_allclose(next_obs[:, 1] - obs[:, 1], steps, atol=1e-3)
+    sink, _ = sample(FragileEnv, 25, processors=[Pairs()])
+    np.testing.assert_array_equal(sink.column("steps")[:, 0] + 1, sink.column("steps")[:, 1])
+
+
+class FragileVector(SyncVectorEnv):
+    """Two environments as one, which is lost with each of them."""
+
+    def __init__(self) -> None:
+        super().__init__([FragileEnv, FragileEnv], autoreset_mode="SameStep")
+
+
+def test_when_a_vector_environment_raises_all_lanes_lose_their_episodes() -> None:
+    sink, counters = sample(FragileVector, 25, vector=True)
+    assert (counters.env_steps, counters.env_rebuilds) == (46, 2)
+    for j in range(2):
+        rows = sink.lane(j)
+        check_rows(rows)
+        assert sorted(set(rows["obs"][:, 0])) == [j, 2 + j, 4 + j]
+        assert np.flatnonzero(rows["first"]).tolist() == [0, 7, 10, 17, 20]
 
 
 def test_when_one_environment_raises_the_others_of_the_actor_go_on() -> None:
     envs = itertools.count()
     sink, counters = sample(lambda: CountingEnv() if next(envs) else FragileEnv(), 30, lanes=3)
-    tags = sink.column("obs")[:, 0].tolist()
-    assert (tags.count(8), tags.count(9), counters.env_rebuilds) == (30, 30, 1)
+    for j in (1, 2):
+        np.testing.assert_array_equal(sink.lane(j)["obs"], expected_rows(7 + j, 30)["obs"])
+    assert counters.env_rebuilds == 1
 
 
 def test_a_round_in_which_all_environments_raise_pushes_nothing() -> None:
     sink, counters = sample(FragileEnv, 11, lanes=2)
-    assert [len(items["obs"]) for items in sink.pushed] == [2] * 10
+    assert [len(items["obs"]) for items in sink.pushed] == [2] * 5 + [4] + [2] * 3 + [2]
     assert (counters.env_steps, counters.env_rebuilds) == (20, 2)
 
 
@@ -155,10 +181,12 @@ def test_an_environment_that_does_not_return_is_noticed_with_where_it_hangs() ->
         noticed.append(where)
         env.free.set()
 
-    guard = Guard(env, HangingEnv, RestartPolicy(), ActorCounters(), busy)
+    lanes = lanes_of(env)
+    lanes.keep(Guard(HangingEnv, RestartPolicy(), ActorCounters(), busy))
     with Watchdog(busy, 0.05, notice):
-        guard.reset()
-        guard.step(1)
+        lanes.reset(0)
+        lanes.observe()
+        lanes.step(np.ones(1, np.int64))
     assert len(noticed) == 1
     assert "in step\n    assert self.free.wait(PATIENCE)" in noticed[0]
 
@@ -180,7 +208,8 @@ def test_time_outside_environments_does_not_count_as_hanging() -> None:
 
 NEVER_LETS_GO = """
 import ctypes
-from actor.guard import Busy, Watchdog
+from actor.guard import Watchdog
+from common.lanes import Busy
 with Watchdog(Busy(), 0.5, print):
     ctypes.PyDLL(None).sleep(1000)
 """
@@ -190,7 +219,7 @@ def test_an_environment_that_never_lets_go_of_the_interpreter_ends_its_process()
     command = [sys.executable, "-c", NEVER_LETS_GO]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE, check=False)
     assert done.returncode == 1
-    assert 'File "<string>", line 5' in done.stderr
+    assert 'File "<string>", line 6' in done.stderr
 
 
 class LeavingEnv(CountingEnv):
@@ -201,11 +230,20 @@ class LeavingEnv(CountingEnv):
 
 
 def test_an_environment_that_calls_exit_counts_as_one_that_raised() -> None:
-    counters, busy = ActorCounters(), Busy()
-    guard = Guard(LeavingEnv(), LeavingEnv, RestartPolicy(1, 60.0), counters, busy)
-    guard.reset(seed=0)
-    with pytest.raises(EpisodeLostError):
-        guard.step(0)
+    counters = ActorCounters()
+    lanes = lanes_of(LeavingEnv())
+    lanes.keep(Guard(LeavingEnv, RestartPolicy(1, 60.0), counters, Busy()))
+    lanes.observe()
+    outcome = lanes.step(np.zeros(1, np.int64))
+    assert outcome.taken is not None
+    assert not outcome.taken.any()
     assert counters.env_rebuilds == 1
+    lanes.observe()
     with pytest.raises(EnvExitError, match=r"the environment called sys\.exit\(3\)"):
-        guard.step(0)
+        lanes.step(np.zeros(1, np.int64))
+
+
+def test_without_a_guard_exceptions_of_an_environment_come_through() -> None:
+    parts = make_parts([FragileEnv()])
+    with pytest.raises(ValueError, match="it broke"):
+        act(parts, 12)

@@ -1,82 +1,109 @@
 from __future__ import annotations
 
-import gymnasium
+from typing import Any
+
 import numpy as np
 import pytest
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from gymnasium.wrappers import TimeLimit
 
-from actor.priority import PrioritizedBatches, PrioritizedItems, add_priority
-from actor.proxy import ReplayBufferProxy
-from common.agents.dqn import DQN
-from common.config.run_config import PushConfig
-from common.data import PRIORITY, Array, Items, ModelVersion
+from common.data import Array, Items
+from common.envs import Env
 from common.errors import PluginError
-from common.interfaces import EnvSpec
-from common.processors import OneStep
-from common.testing import items_of, play
-from common.wire.frames import BufferedItems
-from examples.own_parts import Corridor, TabularQ
-
-SPEC = EnvSpec(gymnasium.spaces.Box(0, 10, (1,), np.int64), gymnasium.spaces.Discrete(2))
-SCHEMA = OneStep().schema(SPEC)
+from tests.actor.acting import KeptBatches, act, env_config, make_parts
+from tests.actor.test_sampler import Doubled, Transitions
+from tests.frame_parts import FilmCritic, check_filmed, filmed_counting_env
+from tests.parts import CheckingAgent, CountingEnv, check_transitions
 
 
-class Kept:
-    """A sink that keeps what it is given, after seeing that it is what was agreed on."""
+class Rates(CheckingAgent):
+    """Says of each transition that its reward is its error, after seeing that it is a whole transition."""
 
-    def __init__(self) -> None:
-        self.items: list[Items] = []
+    rated = 0
 
-    def send(self, batch: BufferedItems, behaviour: ModelVersion) -> None:
-        self.push(batch.items(SCHEMA.plus(PRIORITY)))
-
-    def push(self, items: Items) -> None:
-        SCHEMA.plus(PRIORITY).count(items)
-        self.items.append({name: column.copy() for name, column in items.items()})
-
-    def column(self, name: str) -> Array:
-        return np.concatenate([items[name] for items in self.items])
+    def td_error(self, items: Items) -> Array:
+        assert set(items) == {"obs", "next_obs", "action", "reward", "terminated", "truncated", "version"}
+        self.check(items)
+        self.rated += len(items["reward"])
+        return -items["reward"]
 
 
-def agent() -> DQN:
-    return DQN(SPEC, seed=0, units=(8,))
+def rates(spec: Any) -> Rates:
+    return Rates(spec, seed=7, epsilon=0.0, device="cpu")
 
 
-def some_items(n: int) -> Items:
-    return items_of(OneStep(), play(Corridor(), n))
+def limited() -> list[Env]:
+    return [CountingEnv(), CountingEnv()]
 
 
-def test_full_and_partial_batches_get_their_priorities_as_they_are_handed_over() -> None:
-    sink, items = Kept(), some_items(25)
-    batches = PrioritizedBatches(sink, agent(), SCHEMA)
-    proxy = ReplayBufferProxy(SCHEMA, PushConfig(n_buffer=10, flush_seconds=None), batches)
-    for i in range(25):
-        proxy.push({name: column[i : i + 1] for name, column in items.items()})
-    proxy.flush()
-    assert [len(batch["reward"]) for batch in sink.items] == [10, 10, 5]
-    np.testing.assert_allclose(sink.column("priority"), np.abs(agent().td_error(items)), rtol=1e-5)
-    for name, column in items.items():
-        np.testing.assert_array_equal(sink.column(name), column)
+@pytest.mark.parametrize("size", [1, 10])
+@pytest.mark.parametrize("mode", [None, *AutoresetMode])
+def test_each_step_has_the_error_of_its_transition_and_final_rows_have_none(
+    mode: AutoresetMode | None, size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("actor.sampler.spread", lambda seed: seed)
+    envs: Any = limited()
+    lanes = envs if mode is None else SyncVectorEnv([lambda e=e: e for e in envs], autoreset_mode=mode)
+    parts = make_parts(lanes, rates, priorities=True)
+    rows = act(parts, 30, sink=KeptBatches(size))[0].items()
+    np.testing.assert_array_equal(rows["priority"], rows["reward"])
+    assert rows["priority"].dtype == np.float32
+    assert isinstance(parts.agent, Rates)
+    assert parts.agent.rated == np.count_nonzero(~rows["final"])
 
 
-def test_without_batches_each_push_gets_its_own_priorities() -> None:
-    sink, items = Kept(), some_items(3)
-    priorities = PrioritizedItems(sink, agent())
-    priorities.push(items)
-    priorities.push(items)
-    assert len(sink.items) == 2
-    np.testing.assert_array_equal(sink.column("priority"), np.tile(np.abs(agent().td_error(items)), 2))
+class RatesFilms(FilmCritic):
+    def td_error(self, items: Items) -> Array:
+        check_transitions(check_filmed(items))
+        return items["reward"]
 
 
-def test_an_agent_that_does_not_give_one_error_for_each_item_is_refused() -> None:
-    class Summing(DQN):
+@pytest.mark.parametrize("size", [1, 10])
+def test_with_stacks_of_frames_errors_are_those_of_stacks(size: int) -> None:
+    parts = make_parts(
+        [filmed_counting_env() for _ in range(2)],
+        lambda s: RatesFilms(s, seed=7, epsilon=0.0, device="cpu"),
+        config=env_config(frame_stack=4),
+        priorities=True,
+    )
+    rows = act(parts, 30, sink=KeptBatches(size))[0].items()
+    assert rows["obs"].shape[1:] == (32, 32)
+    np.testing.assert_array_equal(rows["priority"], rows["reward"])
+
+
+def test_errors_are_those_of_mapped_rows() -> None:
+    class RatesDoubled(Rates):
         def td_error(self, items: Items) -> Array:
-            total: Array = super().td_error(items).sum(keepdims=True)
+            assert items["doubled"].all()
+            return items["reward"]
+
+    make = lambda s: RatesDoubled(s, seed=7, epsilon=0.0, device="cpu")  # noqa: E731
+    rows = act(make_parts([CountingEnv()], make, row_map=Doubled(), priorities=True), 20)[0].items()
+    np.testing.assert_array_equal(rows["priority"], 2 * np.where(rows["final"], 0, rows["obs"][:, 1]))
+
+
+def test_items_of_a_step_processor_get_their_errors() -> None:
+    class RatesItems(Rates):
+        def td_error(self, items: Items) -> Array:
+            return items["obs"][:, 1]
+
+    make = lambda s: RatesItems(s, seed=7, epsilon=0.0, device="cpu")  # noqa: E731
+    parts = make_parts([TimeLimit(CountingEnv(), 5)], make, processors=[Transitions()], priorities=True)
+    items = act(parts, 12)[0].items()
+    np.testing.assert_array_equal(items["priority"], items["obs"][:, 1])
+
+
+def test_an_agent_that_does_not_give_one_error_for_each_step_is_refused() -> None:
+    class Summing(Rates):
+        def td_error(self, items: Items) -> Array:
+            total: Array = items["reward"].sum(keepdims=True)
             return total
 
-    with pytest.raises(PluginError, match=r"Summing\.td_error: expected shape \[3\], found \[1\]"):
-        add_priority(some_items(3), Summing(SPEC, seed=0))
+    make = lambda s: Summing(s, seed=7, epsilon=0.0, device="cpu")  # noqa: E731
+    with pytest.raises(PluginError, match=r"Summing\.td_error: expected shape \[2\], found \[1\]"):
+        act(make_parts(limited(), make, priorities=True), 1)
 
 
 def test_an_agent_without_td_errors_is_refused() -> None:
-    with pytest.raises(PluginError, match=r"push\.initial_priorities: TabularQ has no td_error\(items\)"):
-        add_priority(some_items(3), TabularQ(SPEC, seed=0, epsilon=0.0, device="cpu"))
+    with pytest.raises(PluginError, match=r"push\.initial_priorities: CheckingAgent has no td_error\(items\)"):
+        act(make_parts([CountingEnv()], priorities=True), 1)

@@ -2,14 +2,16 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from actor.proxy import ReplayBufferProxy
+from actor.sampler import Sampler
+from actor.stat import ActorCounters
 from common.config.run_config import PushConfig
-from common.data import NO_MODEL, Column, Items, ModelVersion, Schema
+from common.data import NO_MODEL, BufferedItems, Column, Items, ModelVersion, Schema
+from common.envs import Env
 from common.errors import SchemaMismatchError
-from common.wire.frames import BufferedItems
+from tests.actor.acting import make_parts
+from tests.parts import CountingEnv, counting_schema, expected_rows
 
 SCHEMA = Schema((Column("n", "<i8"), Column("pair", "<f4", (2,))))
 
@@ -20,19 +22,18 @@ def rows(*numbers: int) -> Items:
 
 
 class Batches:
-    """Keeps what it is sent, as it was when it was sent."""
+    """Keeps what it is sent."""
 
     def __init__(self) -> None:
-        self.numbers: list[list[int]] = []
+        self.batches: list[BufferedItems] = []
         self.behaviours: list[ModelVersion] = []
 
     def send(self, batch: BufferedItems, behaviour: ModelVersion) -> None:
-        items = batch.items(SCHEMA)
-        numbers = items["n"]
-        assert SCHEMA.count(items) == batch.rows
-        np.testing.assert_array_equal(items["pair"], np.stack([numbers, -numbers], axis=1))
-        self.numbers.append(numbers.tolist())
+        self.batches.append(batch)
         self.behaviours.append(behaviour)
+
+    def numbers(self) -> list[list[int]]:
+        return [batch.items(SCHEMA)["n"].tolist() for batch in self.batches]
 
 
 class Clock:
@@ -42,72 +43,74 @@ class Clock:
         return self.now
 
 
-def make(n_buffer: int, flush_seconds: float = 60.0) -> tuple[ReplayBufferProxy, Batches, Clock]:
+def make(n_buffer: int, flush_seconds: float | None = 60.0) -> tuple[ReplayBufferProxy, Batches, Clock]:
     sink, clock = Batches(), Clock()
     config = PushConfig(n_buffer=n_buffer, flush_seconds=flush_seconds)
     return ReplayBufferProxy(SCHEMA, config, sink, clock), sink, clock
 
 
-@given(st.integers(1, 7), st.lists(st.integers(0, 20), max_size=10))
-def test_batches_hold_exactly_n_buffer_items_in_order_however_they_are_pushed(n_buffer: int, sizes: list[int]) -> None:
-    proxy, sink, _ = make(n_buffer)
-    pushed = 0
-    for size in sizes:
-        proxy.push(rows(*range(pushed, pushed + size)))
-        pushed += size
-    assert [len(numbers) for numbers in sink.numbers] == [n_buffer] * (pushed // n_buffer)
-    proxy.flush()
-    assert [n for numbers in sink.numbers for n in numbers] == list(range(pushed))
+def test_rows_are_taken_when_there_are_n_buffer_of_them() -> None:
+    proxy, _, _ = make(3)
+    assert [proxy.takes(count) for count in (0, 1, 2, 3, 8)] == [False, False, False, True, True]
 
 
-def test_a_push_larger_than_a_batch_is_split() -> None:
+def test_a_batch_is_what_is_pushed() -> None:
     proxy, sink, _ = make(3)
-    proxy.push(rows(0))
-    proxy.push(rows(*range(1, 8)))
-    assert sink.numbers == [[0, 1, 2], [3, 4, 5]]
+    proxy.push(rows(0, 1, 2, 3))
+    proxy.push(rows(4))
+    assert sink.numbers() == [[0, 1, 2, 3], [4]]
+    assert [batch.rows for batch in sink.batches] == [4, 1]
+    pairs = sink.batches[0].items(SCHEMA)["pair"]
+    np.testing.assert_array_equal(pairs, rows(0, 1, 2, 3)["pair"])
 
 
-def test_nothing_is_handed_over_twice_and_flushing_nothing_sends_nothing() -> None:
+def test_pushing_nothing_sends_nothing() -> None:
     proxy, sink, _ = make(2)
-    proxy.flush()
-    proxy.push(rows(0, 1, 2))
-    proxy.flush()
-    proxy.flush()
-    assert sink.numbers == [[0, 1], [2]]
+    proxy.push(SCHEMA.empty(0))
+    assert sink.batches == []
 
 
 def test_a_batch_carries_the_version_of_the_model_that_chose_its_first_action() -> None:
     proxy, sink, _ = make(3)
     older, newer, newest = ModelVersion(1, 5), ModelVersion(1, 9), ModelVersion(2, 0)
-    proxy.push(rows(0))
+    assert not proxy.takes(1)
     proxy.version = older
-    proxy.push(rows(1, 2))
-    proxy.push(rows(3, 4))
+    assert proxy.takes(3)
+    proxy.push(rows(0, 1, 2))
+    assert not proxy.takes(2)
     proxy.version = newer
-    proxy.push(rows(5, 6, 7, 8, 9))
+    assert proxy.takes(4)
+    proxy.push(rows(3, 4, 5, 6))
     proxy.version = newest
-    proxy.flush()
-    assert sink.behaviours == [NO_MODEL, older, newer, newer]
+    proxy.push(rows(7))
+    assert sink.behaviours == [NO_MODEL, older, newest]
 
 
-def test_a_batch_older_than_flush_seconds_goes_with_the_next_item() -> None:
-    proxy, sink, clock = make(100, flush_seconds=0.5)
-    proxy.push(rows(0))
+def test_a_batch_older_than_flush_seconds_goes_with_the_next_round() -> None:
+    proxy, _, clock = make(100, flush_seconds=0.5)
+    assert not proxy.takes(1)
     clock.now = 0.4
-    proxy.push(rows(1))
-    assert sink.numbers == []
+    assert not proxy.takes(2)
     clock.now = 0.5
-    assert sink.numbers == []
-    proxy.push(rows(2))
-    assert sink.numbers == [[0, 1, 2]]
+    assert proxy.takes(3)
 
 
-def test_the_age_of_a_batch_counts_from_its_first_item() -> None:
-    proxy, sink, clock = make(100, flush_seconds=0.5)
-    for now, number in ((10.0, 0), (10.6, 1), (20.0, 2), (20.4, 3), (20.6, 4)):
+def test_without_flush_seconds_only_full_batches_go() -> None:
+    proxy, _, clock = make(100, flush_seconds=None)
+    assert not proxy.takes(1)
+    clock.now = 1e9
+    assert not proxy.takes(99)
+
+
+def test_the_age_of_a_batch_counts_from_its_first_round() -> None:
+    proxy, _, clock = make(100, flush_seconds=0.5)
+    taken = []
+    for now, count in ((10.0, 1), (10.6, 2), (20.0, 1), (20.4, 2), (20.6, 3)):
         clock.now = now
-        proxy.push(rows(number))
-    assert sink.numbers == [[0, 1], [2, 3, 4]]
+        taken.append(proxy.takes(count))
+        if taken[-1]:
+            proxy.push(rows(*range(count)))
+    assert taken == [False, True, False, False, True]
 
 
 @pytest.mark.parametrize(
@@ -118,13 +121,11 @@ def test_the_age_of_a_batch_counts_from_its_first_item() -> None:
         ({"n": np.zeros(1, np.int64)}, r"expected columns \['n', 'pair'\], found \['n'\]"),
     ],
 )
-def test_items_of_another_schema_are_refused_by_column_and_not_taken(items: Items, message: str) -> None:
+def test_rows_of_another_schema_are_refused_by_column_and_not_sent(items: Items, message: str) -> None:
     proxy, sink, _ = make(2)
-    proxy.push(rows(0))
     with pytest.raises(SchemaMismatchError, match=message):
         proxy.push(items)
-    proxy.push(rows(1))
-    assert sink.numbers == [[0, 1]]
+    assert sink.batches == []
 
 
 def test_pushed_arrays_may_be_used_again_at_once() -> None:
@@ -132,5 +133,23 @@ def test_pushed_arrays_may_be_used_again_at_once() -> None:
     items = rows(7)
     proxy.push(items)
     items["n"][:], items["pair"][:] = 99, 99
-    proxy.flush()
-    assert sink.numbers == [[7]]
+    assert sink.numbers() == [[7]]
+
+
+@pytest.mark.parametrize("n", [1, 3])
+@pytest.mark.parametrize("n_buffer", [1, 4, 100, 1000])
+def test_a_sampler_hands_over_all_rows_in_batches_that_divide_no_round(n: int, n_buffer: int) -> None:
+    sink, schema = Batches(), counting_schema()
+    proxy = ReplayBufferProxy(schema, PushConfig(n_buffer=n_buffer, flush_seconds=None), sink)
+    envs: list[Env] = [CountingEnv() for _ in range(n)]
+    parts = make_parts(envs)
+    sampler = Sampler(parts, ActorCounters(), seed=7)
+    for _ in range(300):
+        sampler.sample_and_push(parts.agent, proxy)
+    sampler.flush(parts.agent, proxy)
+    assert all(n_buffer <= batch.rows < n_buffer + 2 * n for batch in sink.batches[:-1])
+    batches = [batch.items(schema) for batch in sink.batches]
+    for j in range(n):
+        for name, column in expected_rows(7 + j, 300, lane=j).items():
+            found = np.concatenate([batch[name][batch["lane"] == j] for batch in batches])
+            np.testing.assert_array_equal(found, column)
