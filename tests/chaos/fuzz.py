@@ -12,10 +12,8 @@ from typing import Any, Final
 import numpy as np
 from google.protobuf.message import DecodeError, Message
 
-from common.data import Items, Schema
-from common.envs import spec_of
+from common.data import Schema
 from common.errors import ProtocolMismatchError, RefusedError, SchemaMismatchError
-from common.processors import OneStep
 from common.wire.codec import encode
 from common.wire.compression import compress
 from common.wire.pb import crossborder_pb2 as pb
@@ -29,7 +27,7 @@ from tests.chaos.mutation import contradict, mutilated
 from tests.chaos.report import scratch, tell
 from tests.conftest import counting_config
 from tests.learner.ingest.cores import LoneCore
-from tests.parts import CountingEnv, expected_items
+from tests.parts import counting_schema, expected_rows
 
 REFUSALS: Final = (RefusedError, SchemaMismatchError, ProtocolMismatchError, NotJoinedError, TooManyActorsError)
 """All that ``IngestCore`` may answer with; anything else that is raised ends the exercise."""
@@ -40,7 +38,6 @@ ACTORS: Final = (1, 2, 3)
 """Incarnations that may take part."""
 HANGS_SECONDS: Final = 60
 """A thousand messages take far less."""
-COUNTING: Final = OneStep().schema(spec_of(CountingEnv()))
 
 
 class Target:
@@ -60,7 +57,8 @@ class Target:
         )
         self._lone = LoneCore(directory, config, schema)
         self.core = self._lone.core
-        self._payloads = [encode(schema, self._items(MAX_ROWS), rows) for rows in range(MAX_ROWS + 1)]
+        items = frames.picture_rows(np.arange(MAX_ROWS)) if schema.has_pictures else expected_rows(0, MAX_ROWS)
+        self._payloads = [encode(schema, items, rows) for rows in range(MAX_ROWS + 1)]
 
     def close(self) -> None:
         self._lone.close()
@@ -88,9 +86,6 @@ class Target:
             report=pb.Report(env_steps=10, seconds=1.0, episode_returns=[1.5], episode_lengths=[7]),
         )
 
-    def _items(self, rows: int) -> Items:
-        return frames.stacked_items(np.arange(rows)) if self.schema.frame else expected_items(0, rows)
-
     def join(self, incarnation: int) -> pb.JoinRequest:
         return pb.JoinRequest(protocol_version=PROTOCOL_VERSION, incarnation=incarnation, host="somewhere", pid=7)
 
@@ -110,13 +105,23 @@ class Target:
         return "taken"
 
     def check(self) -> None:
-        """See that what is stored is whole and that a well-formed batch is still taken."""
+        """See that all that is stored is whole and linked, and that a well-formed batch is still taken."""
         join(self.core, self.join(ACTORS[0]))
         assert self.take(self.batch(3, ACTORS[0])) == "taken"
         memory = self.core.memory
         assert len(memory) <= CAPACITY
         for column in memory.columns.values():
             assert column.dtype.kind != "f" or np.isfinite(column).all()
+        assert memory.find_problem() is None
+        assert memory.links is not None
+        slots = np.arange(memory.first(), memory.committed) % memory.n_slots
+        back = memory.links.previous[slots].astype(int)
+        linked = back > 0
+        linked[: int(back.max())] = False  # Their earlier rows may have been overwritten.
+        before = (slots[linked] - back[linked]) % memory.n_slots
+        np.testing.assert_array_equal(memory.links.next[before], back[linked])
+        final, first = (memory.columns[name] for name in ("final", "first"))
+        np.testing.assert_array_equal(final[before], first[slots[linked]])
 
 
 def _hung(*_: object) -> None:
@@ -139,7 +144,7 @@ def _mutant(rng: random.Random, target: Target, incarnation: int) -> tuple[Messa
 
 
 def fuzz(messages: int, seed: int) -> dict[str, Any]:
-    """So many mutilated messages, half of them with stacked frames; what became of them.
+    """So many mutilated messages, half of them with pictures; what became of them.
 
     Raises:
         AssertionError: what is stored is not whole, or something hangs.
@@ -179,7 +184,7 @@ def fuzz(messages: int, seed: int) -> dict[str, Any]:
     }
 
 
-_SCHEMAS: Final = {"counting": COUNTING, "stacked": frames.SCHEMA}
+_SCHEMAS: Final = {"counting": counting_schema(), "pictures": frames.SCHEMA}
 
 
 def _one(rng: random.Random, target: Target) -> tuple[str, int, int]:

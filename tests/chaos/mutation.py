@@ -82,8 +82,8 @@ def contradict(rng: random.Random, message: Any) -> None:
         message.payload = BOMB if bombed else mutilated(rng, message.payload)
     elif name == "compression":
         message.compression = rng.choice(ABSURD[:6])
-    elif name == "takes_delta":
-        message.takes_delta = not message.takes_delta
+    elif name in ("takes_delta", "after_drop", "evaluates", "candidate"):
+        setattr(message, name, not getattr(message, name))
     elif name in ("host", "version"):
         setattr(message, name, "ö" * rng.choice([0, 32, 255, 256, 100_000]))
     elif name == "report":
@@ -99,4 +99,6 @@ def _contradict_report(rng: random.Random, report: pb.Report) -> None:
         setattr(report, name, rng.choice(ABSURD) % limit)
     setattr(report, rng.choice(_SECONDS), rng.choice(ODD))
     report.episode_returns.extend([rng.choice(ODD)] * rng.choice([0, 1, 5000]))
+    if rng.random() < 0.1:
+        report.score.CopyFrom(pb.Score(score=rng.choice(ODD), record={"n" * rng.choice([0, 64, 65]): rng.choice(ODD)}))
     report.episode_lengths.extend([rng.choice(ABSURD) % 2**32] * rng.choice([0, 1, 5000]))
