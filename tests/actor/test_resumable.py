@@ -9,39 +9,54 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
+from gymnasium.vector import SyncVectorEnv
 from gymnasium.wrappers import NormalizeObservation
 
 from actor.resumable import ResumableSampler
 from actor.stat import ActorCounters
 from common.atari import make
-from common.data import Array, Items, Snapshot
-from common.envs import Env, box_observations
-from common.parts import Lane
-from common.processors import NStep
-from tests.actor.test_sampler import Kept
-from tests.parts import CountingEnv, Goals
+from common.data import Array, Items, Leaves, Snapshot
+from common.envs import Env
+from common.interfaces import EnvSpec
+from common.parts import Parts
+from common.spaces import flatten, to_columns
+from tests.actor.acting import Kept, env_config, make_parts
+from tests.actor.test_sampler import Pairs
+from tests.parts import CheckingAgent, CountingEnv, Goals
 
 NEW_SEED = 99
 
 
-class Acting:
+class Random(CheckingAgent):
     """Takes random actions, whatever it sees; its generator belongs to the agent, not to the sampler."""
 
-    def __init__(self, env: Env) -> None:
-        self._space = env.action_space
+    def __init__(self, spec: EnvSpec) -> None:
+        super().__init__(spec, seed=0, epsilon=0.0, device="cpu")
+        self._space = spec.action_space
         self._space.seed(0)
+        self.begun: list[list[bool]] = []
 
-    def sample(self, obs: Array) -> Array:
-        return np.array([self._space.sample() for _ in obs])
+    def begin(self, lanes: Array) -> None:
+        self.begun.append(lanes.tolist())
+
+    def sample(self, obs: Leaves) -> Any:  # type: ignore[override]
+        n = len(next(iter(to_columns("", obs).values())))
+        drawn = [flatten(self._space, self._space.sample()) for _ in range(n)]
+        if isinstance(drawn[0], dict):
+            return {path: np.stack([action[path] for action in drawn]) for path in drawn[0]}  # type: ignore[index]
+        return np.stack(drawn)  # type: ignore[arg-type]
 
 
 class Scene:
     """Two environments, and what comes of them."""
 
-    def __init__(self, make_env: Callable[[], Env], seed: int = 5) -> None:
-        self.envs = [box_observations(make_env()) for _ in range(2)]
+    def __init__(self, make_env: Callable[[], Env], seed: int = 5, processors: int = 0, frames: int = 1) -> None:
+        self.envs = [make_env() for _ in range(2)]
         self.counters, self.kept = ActorCounters(), Kept()
-        self.sampler = ResumableSampler([Lane(env, NStep(3)) for env in self.envs], self.counters, seed)
+        paired = [Pairs() for _ in range(processors)]
+        config = env_config(frame_stack=frames)
+        self.parts = make_parts(list(self.envs), Random, processors=paired, config=config)
+        self.sampler = ResumableSampler(self.parts, self.counters, seed)
 
     def act(self, agent: Any, rounds: int) -> list[Items]:
         before = len(self.kept.pushed)
@@ -58,12 +73,25 @@ def cartpole() -> Env:
     return gymnasium.make("CartPole-v1")
 
 
+class Nested(Goals):
+    """Takes nested actions too."""
+
+    action_space: Any = gymnasium.spaces.Dict(
+        {"move": gymnasium.spaces.Discrete(2), "force": gymnasium.spaces.Box(-1, 1, (3,), np.float32)}
+    )
+
+    def step(self, action: Any) -> tuple[dict[str, Array], float, bool, bool, dict[str, Any]]:
+        obs, reward, terminated, truncated, info = super().step(int(action["move"]))
+        return obs, reward + float(action["force"].sum()), terminated, truncated, info
+
+
 ENVS: dict[str, Callable[[], Env]] = {
     "cartpole": cartpole,
     "pendulum": lambda: gymnasium.make("Pendulum-v1"),
     "half-cheetah": lambda: gymnasium.make("HalfCheetah-v5"),
     "pong": lambda: make("ALE/Pong-v5"),
     "goals": Goals,
+    "nested": Nested,
 }
 
 
@@ -73,16 +101,67 @@ def test_episodes_go_on_where_they_were(
     make_env: Callable[[], Env], rounds: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     alone, resumed = Scene(make_env), Scene(make_env, NEW_SEED)
-    agent = Acting(alone.envs[0])
+    agent = Random(alone.parts.spec)
     alone.act(agent, rounds)
     resumed.sampler.restore(alone.state())
     assert resumed.kept.pushed == [], "what is played again is not pushed again"
     there = alone.act(agent, 60)
-    agent = Acting(alone.envs[0])
-    agent.sample(np.empty(2 * rounds))
+    agent = Random(alone.parts.spec)
+    agent.sample(np.empty((2 * rounds, 1)))
     np.testing.assert_equal(resumed.act(agent, 60), there)
     assert resumed.counters.state() == alone.counters.state()
     assert caplog.messages == []
+
+
+@pytest.mark.parametrize("rounds", [3, 12, 13])
+def test_step_processors_and_stacks_of_frames_go_on_where_they_were(rounds: int) -> None:
+    for options in ({"processors": 2}, {"frames": 3}):
+        alone, resumed = Scene(cartpole, **options), Scene(cartpole, NEW_SEED, **options)
+        agent = Random(alone.parts.spec)
+        seen: list[Array] = []
+        alone.act(agent, rounds)
+        resumed.sampler.restore(alone.state())
+        agent.sample = watched(agent.sample, seen)  # type: ignore[method-assign]
+        there = alone.act(agent, 20)
+        agent = Random(alone.parts.spec)
+        agent.sample(np.empty((2 * rounds, 1)))
+        again: list[Array] = []
+        agent.sample = watched(agent.sample, again)  # type: ignore[method-assign]
+        np.testing.assert_equal(resumed.act(agent, 20), there)
+        np.testing.assert_equal(again, seen)
+
+
+def watched(sample: Callable[[Any], Any], seen: list[Array]) -> Callable[[Any], Any]:
+    def watching(obs: Array) -> Any:
+        seen.append(obs.copy())
+        return sample(obs)
+
+    return watching
+
+
+def test_an_agent_is_not_told_that_a_resumed_episode_begins() -> None:
+    alone, resumed = Scene(cartpole), Scene(cartpole, NEW_SEED)
+    alone.act(Random(alone.parts.spec), 3)
+    resumed.sampler.restore(alone.state())
+    agent = Random(alone.parts.spec)
+    resumed.act(agent, 1)
+    assert agent.begun == [[False, False]]
+    assert resumed.kept.column("first").tolist() == [False, False]
+
+
+def test_the_lanes_of_a_vector_environment_begin_anew(caplog: pytest.LogCaptureFixture) -> None:
+    def sampler() -> tuple[ResumableSampler, Parts, Kept]:
+        parts = make_parts(SyncVectorEnv([cartpole, cartpole], autoreset_mode="SameStep"), Random)
+        return ResumableSampler(parts, ActorCounters(), 5), parts, Kept()
+
+    alone, parts, kept = sampler()
+    for _ in range(10):
+        alone.sample_and_push(parts.agent, kept)
+    resumed, parts, kept = sampler()
+    resumed.restore(alone.state())
+    assert caplog.messages == ["a vector environment cannot be brought back: its 2 lanes begin new episodes"]
+    resumed.sample_and_push(parts.agent, kept)
+    assert kept.column("first").tolist() == [True, True]
 
 
 class Forgetful(CountingEnv):
@@ -105,16 +184,17 @@ def test_an_environment_that_does_not_do_the_same_again_begins_anew_with_a_warni
     rounds: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     alone, resumed = Scene(Forgetful), Scene(Forgetful, NEW_SEED)
-    alone.act(Acting(alone.envs[0]), rounds)
+    alone.act(Random(alone.parts.spec), rounds)
     resumed.sampler.restore(alone.state())
     assert [message.partition(" does not do the same again")[0] for message in caplog.messages] == [
         "environment 0",
         "environment 1",
     ]
-    resumed.act(Acting(alone.envs[0]), 3)
+    resumed.act(Random(alone.parts.spec), 3)
     assert [env.seeds[-1] for env in resumed.envs] == [NEW_SEED, NEW_SEED + 1]  # type: ignore[attr-defined]
     assert resumed.counters.env_steps == 2 * (rounds + 3)
-    assert dict(resumed.counters.state()["open"]) == {0: (6.0, 3), 1: (6.0, 3)}
+    resumed.act(Random(alone.parts.spec), 10)
+    assert resumed.counters.take_episodes()[0][0] == 21.0, "the steps before are no part of the new episode"
 
 
 def test_an_environment_whose_wrapper_remembers_more_than_its_episode_begins_anew(
@@ -124,7 +204,7 @@ def test_an_environment_whose_wrapper_remembers_more_than_its_episode_begins_ane
         return NormalizeObservation(cartpole())
 
     alone, resumed = Scene(normalized), Scene(normalized, NEW_SEED)
-    agent = Acting(alone.envs[0])
+    agent = Random(alone.parts.spec)
     while alone.counters.return_mean() == 0.0:  # In the first episode there is nothing yet to remember.
         alone.act(agent, 1)
     alone.act(agent, 20)
@@ -137,7 +217,7 @@ def test_an_episode_too_long_to_be_kept_begins_anew(
 ) -> None:
     monkeypatch.setattr("actor.resumable.MAX_STEPS", 20)
     alone, resumed = Scene(ENVS["pendulum"]), Scene(ENVS["pendulum"], NEW_SEED)
-    agent = Acting(alone.envs[0])
+    agent = Random(alone.parts.spec)
     alone.act(agent, 19)
     resumed.sampler.restore(alone.state())
     assert caplog.messages == []
