@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -18,23 +17,24 @@ from learner.loop.in_turns import train_in_turns
 from learner.loop.server import train_async
 from learner.replay.memory import ReplayMemory
 from learner.replay.writer import ReplayWriter
-from learner.storage.backup import back_up
+from learner.storage.backup import _copy_replay, back_up
 from learner.storage.rundir import list_states
 from tests.conftest import Command, wait_for
 from tests.e2e.test_by_hand import ENDLESS
 from tests.learner.loop.test_run import IN_TURNS, configured, replay_of
+from tests.learner.replay.memories import check_links, next_linked, next_rows, open_linked, previous_rows
 from tests.parts import check_rows
 
 
 def contents(memory: ReplayMemory) -> dict[str, Any]:
-    """The items that count, by column."""
+    """The rows that count, by column."""
     slots = np.arange(memory.first(), memory.committed) % memory.n_slots
     return {name: column[slots] for name, column in memory.columns.items()}
 
 
-def has_stored(run: Path, items: int) -> bool:
-    """Whether so many items have come and there is a best policy."""
-    return (run / "best").exists() and replay_of(run).committed > items
+def has_stored(run: Path, rows: int) -> bool:
+    """Whether so many rows have come and there is a best policy."""
+    return (run / "best").exists() and replay_of(run).committed > rows
 
 
 def test_a_run_that_is_going_on_is_copied_again_and_again_and_each_copy_is_resumed(
@@ -49,62 +49,70 @@ def test_a_run_that_is_going_on_is_copied_again_and_again_and_each_copy_is_resum
     copies: list[tuple[Path, int, int]] = []
     for number in range(3):
         before = replay_of(copies[-1][0]).committed if copies else 0
-        wait_for(partial(has_stored, run, before + 2000), "items")
+        wait_for(partial(has_stored, run, before + 2000), "rows")
         copied = back_up(run, tmp_path / f"copy-{number}")
-        copies.append((tmp_path / f"copy-{number}", copied.opt_steps, copied.items))
+        copies.append((tmp_path / f"copy-{number}", copied.opt_steps, copied.rows))
         assert server.process.poll() is None
     server.end()
-    for copy, opt_steps, items in copies:
+    for copy, opt_steps, rows in copies:
         memory = replay_of(copy)
-        assert len(memory) == items > 0
+        assert len(memory) == rows > 0
         check_rows(contents(memory))
         score = json.loads((copy / "best" / "meta.json").read_text())["score"]
         result = train_async(configured(copy, opt_steps + 20, replay=replay), 1, resume=True)
         assert result.opt_steps == opt_steps + 20
         assert result.best_score >= score
         assert json.loads((copy / "run.json").read_text())["incarnation"] == 2
-        assert replay_of(copy).committed > memory.began + items
+        assert replay_of(copy).committed > memory.began + rows
 
 
-def test_a_copy_has_the_same_items_under_the_same_numbers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_copy_has_the_same_rows_under_the_same_numbers_with_the_same_links(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     run = train_in_turns(configured(tmp_path / "run", 300, replay={"capacity": 100})).run_dir
     assert main([str(run), "--export", str(tmp_path / "copy")]) == 0
     assert "copy: a copy of" in capsys.readouterr().out
     original, copy = replay_of(run), replay_of(tmp_path / "copy")
     assert (copy.first(), copy.committed) == (original.first(), original.committed)
+    assert (copy.steps, copy.drawable) == (original.steps, original.drawable)
+    check_links(copy)
     np.testing.assert_equal(contents(copy), contents(original))
     assert [state.name for state in list_states(tmp_path / "copy")] == ["300"]
 
 
-def test_a_copy_with_frames_is_resumed_and_says_that_episodes_begin_anew(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_copy_of_a_run_in_turns_goes_on_as_the_run_itself(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     parts = {
-        "env": {"target": "tests.frame_parts:stacked_counting_env"},
+        "env": {"target": "tests.frame_parts:filmed_counting_env", "frame_stack": 4},
         "agent": {"target": "tests.frame_parts:FilmCritic", "params": {"in_turns": True}},
         "replay": {"capacity": 200},
     }
     run = train_in_turns(configured(tmp_path / "run", 500, **parts)).run_dir
     back_up(run, tmp_path / "copy")
-    with caplog.at_level(logging.WARNING):
-        assert train_in_turns(configured(tmp_path / "copy", 600, **parts), resume=True).opt_steps == 600
-    assert "the replay cannot go back to its first" in caplog.text
+    ends = []
+    for directory in (run, tmp_path / "copy"):
+        assert train_in_turns(configured(directory, 600, **parts), resume=True).opt_steps == 600
+        ends.append(replay_of(directory))
+    assert "the replay cannot go back" not in caplog.text
+    original, copy = ends
+    assert (copy.first(), copy.committed, copy.steps) == (original.first(), original.committed, original.steps)
+    np.testing.assert_equal(contents(copy), contents(original))
+    check_links(copy)
 
 
-def test_items_that_are_overwritten_faster_than_they_are_copied_are_left_out(
+def test_rows_that_are_overwritten_faster_than_they_are_copied_are_left_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = train_in_turns(configured(tmp_path / "run", 300, replay={"capacity": 100})).run_dir
     original = replay_of(run)
-    oldest, append = original.first(), ReplayWriter.append
+    oldest, copy_batch = original.first(), ReplayWriter.copy
 
     def overwritten_meanwhile(writer: ReplayWriter, *given: Any, **named: Any) -> None:
         header = ReplayMemory(run / "shared" / "replay", original.schema, original.capacity, create=False).header
         header.oldest = max(oldest + 10, int(header.oldest))
-        append(writer, *given, **named)
+        copy_batch(writer, *given, **named)
 
     monkeypatch.setattr("learner.storage.backup.ROWS", 5)
-    monkeypatch.setattr(ReplayWriter, "append", overwritten_meanwhile)
+    monkeypatch.setattr(ReplayWriter, "copy", overwritten_meanwhile)
     back_up(run, tmp_path / "copy")
     copy = replay_of(tmp_path / "copy")
     assert oldest + 10 <= copy.first() < copy.committed == original.committed
@@ -120,3 +128,39 @@ def test_a_copy_takes_no_place_that_is_taken_and_copies_nothing_but_runs(tmp_pat
     with pytest.raises(RunDirectoryError, match="expected run_id and incarnation of the run"):
         back_up(tmp_path / "other", tmp_path / "copy")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["other", "run"]
+
+
+def test_a_copy_keeps_the_cursor_of_each_actor_and_what_it_dropped(tmp_path: Path) -> None:
+    memory = open_linked(tmp_path / "source", create=True, capacity=60)
+    writer = ReplayWriter(memory)
+    for seq in range(1, 15):
+        for incarnation in (7, 2**60):
+            count, follows = seq % 5 + 1, seq % 4 > 0
+            writer.append(next_linked(memory, count), count, incarnation, seq, follows=follows)
+    memory.close()
+    assert _copy_replay(tmp_path / "source" / "replay", tmp_path / "copy" / "replay") == 60
+    copy = open_linked(tmp_path / "copy", create=False, capacity=60)
+    assert previous_rows(copy).tolist() == previous_rows(memory).tolist()
+    assert next_rows(copy).tolist() == next_rows(memory).tolist()
+    assert (copy.steps, copy.drawable) == (memory.steps, memory.drawable)
+    again = ReplayWriter(copy)
+    for incarnation in (7, 2**60):
+        assert again.last_seq(incarnation) == 14
+        rows = next_linked(memory, 3)
+        for one in (writer, again):
+            one.append(rows, 3, incarnation, 15)
+        assert previous_rows(copy).tolist() == previous_rows(memory).tolist()
+
+
+def test_rows_whose_records_the_log_has_lost_are_copied_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("learner.replay.batch_log.MAX_RECORDS", 3)
+    monkeypatch.setattr("learner.storage.backup.ROWS", 8)
+    memory = open_linked(tmp_path / "source", create=True, capacity=100)
+    writer = ReplayWriter(memory)
+    for seq in range(1, 16):
+        writer.append(next_linked(memory, 9), 9, 7, seq)
+    memory.close()
+    assert _copy_replay(tmp_path / "source" / "replay", tmp_path / "copy" / "replay") == 100
+    copy = open_linked(tmp_path / "copy", create=False, capacity=100)
+    assert previous_rows(copy).tolist() == previous_rows(memory).tolist()
+    assert ReplayWriter(copy).last_seq(7) == 15

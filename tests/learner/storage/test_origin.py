@@ -85,10 +85,11 @@ def test_a_resumed_run_still_says_where_it_began(earlier: Path, tmp_path: Path) 
 
 
 def test_a_run_with_a_copied_replay_steps_its_environment_from_the_beginning(earlier: Path, tmp_path: Path) -> None:
-    """It does not catch up first with draws for items that it was given."""
+    """It does not catch up first with draws for steps that it was given."""
     config = begun(tmp_path / "run", trainer={"max_opts": 20})
     result = train_in_turns(config, origin=Origin.at(earlier, frozenset({REPLAY})))
-    added = result.samples_total - replay_of(earlier).committed
+    copied = replay_of(earlier)
+    added = result.samples_total - copied.count_steps(copied.first(), copied.committed)
     assert abs(added * 16 - 20 * 64) <= 2 * 64
 
 
@@ -136,10 +137,10 @@ def test_another_network_is_refused_naming_both_and_the_directory_stays_free(
         pass
 
 
-def test_items_of_other_columns_are_refused_by_name(earlier: Path, tmp_path: Path) -> None:
-    config = begun(tmp_path / "run", step_processor={"target": "common.processors:NStep"})
+def test_rows_of_other_columns_are_refused_by_name(earlier: Path, tmp_path: Path) -> None:
+    config = begun(tmp_path / "run", push={"initial_priorities": True}, replay={"prioritized": {}})
     with (
-        pytest.raises(SchemaMismatchError, match="discount"),
+        pytest.raises(SchemaMismatchError, match="priority"),
         Trainer(config, origin=Origin.at(earlier, frozenset({REPLAY}))),
     ):
         pass
@@ -160,7 +161,7 @@ def test_a_replay_that_a_learner_uses_is_not_copied(earlier: Path, tmp_path: Pat
 def test_a_dataset_and_a_replay_are_one_too_many(earlier: Path, tmp_path: Path) -> None:
     origin = Origin.at(earlier, frozenset({REPLAY}))
     with (
-        pytest.raises(ConfigError, match="--dataset: expected one source of items"),
+        pytest.raises(ConfigError, match="--dataset: expected one source of rows"),
         OfflineTrainer(begun(tmp_path / "run"), str(earlier), origin=origin),
     ):
         pass

@@ -97,7 +97,7 @@ def test_a_state_that_is_no_numbers_is_refused_and_the_one_before_stays(tmp_path
     assert newest(tmp_path) == 9
 
 
-WATERMARKS = [Watermark(0, n, 0, n, [(7, n, n, 0)]) for n in range(3)]
+WATERMARKS = [Watermark(0, n, 0, n, [(7, n, n)]) for n in range(3)]
 
 
 def test_the_watermark_of_the_newest_state_is_found_whatever_else_is_damaged(tmp_path: Path) -> None:
