@@ -108,8 +108,9 @@ class ReplayBuffer(Protocol):
     def batch(self, size: int) -> Items:
         """Draw with replacement: every column ``[size, *shape]``, valid until the next call.
 
-        The view says which columns there are and how often a time axis follows. A prioritised buffer adds ``index`` (int64), to say in ``update_priority`` which items were drawn, and
-        ``weight`` (float32, above 0 and at most 1), by which an item's loss is to be multiplied.
+        The view says which columns there are, and in which of them an axis of time follows. A prioritised buffer adds
+        ``index`` (int64), to say in ``update_priority`` what was drawn, and ``weight`` (float32, above 0 and at most
+        1), by which the loss of a draw is to be multiplied.
         """
 
     def tensors(self, size: int) -> dict[str, torch.Tensor] | None:  # noqa: ARG002 - for buffers that have tensors
@@ -155,17 +156,20 @@ class Agent(abc.ABC):
         """Act greedily from now on."""
         self.is_train = False
 
-    def begin(self, lanes: Array) -> None:
+    def begin(self, lanes: Array) -> None:  # noqa: B027 - an agent without a memory has nothing to do
         """Say in which of n lanes the next observation begins an episode, ``[n]`` bool, before that ``sample``.
 
-        An agent with a memory clears it there. The first call says True for all lanes.
+        An agent with a memory clears it there. The first call says True for all lanes, and so does the first with
+        another n. Train and eval mode need memories of their own: in training in turns, an evaluation comes between two
+        steps of an episode. ``common.agents.network_agent:LaneMemory`` is such a memory.
         """
 
     @abc.abstractmethod
-    def sample(self, obs: Leaves) -> Leaves:
+    def sample(self, obs: Any) -> Any:
         """Actions for observations ``[n, *shape]``, as ``[n, *action_shape]``.
 
-        Observations of a Dict or Tuple space come as one array for each leaf, by path; actions are given likewise.
+        Both are ``Leaves``: of a Dict or Tuple space they are one array for each leaf, by path. An agent for other
+        spaces may say that it takes and gives arrays.
         """
 
     def extra_columns(self) -> Sequence[Column]:

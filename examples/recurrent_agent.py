@@ -68,12 +68,12 @@ class LstmDqn(NetworkAgent):
         self.qnet_tgt.load_state_dict(self.qnet.state_dict())
         self.nets = {"qnet": self.qnet, "qnet_tgt": self.qnet_tgt}
         self.optimizer = adam(self.qnet.parameters(), lr)
-        self.learn = Update(self._learn_from, self.nets, captured=True)
+        self.learn = Update(self._learn_from, self.nets)
         self.explorer, self.opt_steps = EpsilonGreedy(final_step=final_step), 0
         self.memory = LaneMemory(2, width, device=device)  # NetworkAgent.begin() clears it.
 
     @torch.inference_mode()
-    def sample(self, obs: Array) -> Array:  # type: ignore[override]
+    def sample(self, obs: Array) -> Array:
         self.before = self.memory.read(is_train=self.is_train)  # [n, 2, width]
         values, after = self.qnet(torch.from_numpy(obs)[:, None].to(self.device), self.before)
         self.memory.write(after, is_train=self.is_train)
@@ -103,8 +103,8 @@ class LstmDqn(NetworkAgent):
         with torch.no_grad():
             best = values[:, 1:].argmax(dim=2, keepdim=True)
             target = self._target(batch, self.qnet_tgt(obs, state)[0][:, 1:].gather(2, best).squeeze(2))
-        warm = batch["first"][:, :1] | (torch.arange(steps, device=self.device) >= self.burn_in)  # No old state is used.
-        counts = batch["mask"] & warm  # [B, L]
+        warmed_up = batch["first"][:, :1] | (torch.arange(steps, device=self.device) >= self.burn_in)
+        counts = batch["mask"] & warmed_up  # [B, L]
         losses = nn.functional.smooth_l1_loss(chosen, target, reduction="none")
         loss = (losses * counts).sum() / counts.sum().clamp(min=1)
         descend(loss, self.optimizer, max_grad_norm=10)

@@ -34,8 +34,8 @@ from common.agents.network_agent import (
 from common.agents.networks import Critics, Mlp, Observed
 from common.agents.pictures import RandomShift
 from common.agents.policies import GreedyActor
-from common.config.run_config import Unit
-from common.data import Leaves, Record
+from common.config.replay_config import Unit
+from common.data import Array, Leaves, Record
 from common.interfaces import EnvSpec, ReplayBuffer
 from common.plugins.part_config import PluginConfig
 from common.spaces import from_columns
@@ -163,7 +163,7 @@ class ActorCritic(NetworkAgent):
         """Whether the actor learns after this update of the critics; asked once after each."""
         return True
 
-    def sample(self, obs: Leaves) -> Leaves:
+    def sample(self, obs: Leaves) -> Array:
         return self._act_exploring(obs) if self.is_train else self._act_greedily(obs)
 
     def opt(self, buffer: ReplayBuffer) -> Record | None:

@@ -25,7 +25,7 @@ from common.agents.network_agent import (
 )
 from common.agents.networks import Observed
 from common.agents.policies import CategoricalPolicy, GaussianConfig, GaussianPolicy, GreedyActor, GreedyQ
-from common.data import Leaves, Record
+from common.data import Array, Leaves, Record
 from common.interfaces import EnvSpec, ReplayBuffer
 from common.spaces import from_columns
 
@@ -96,7 +96,7 @@ class BC(NetworkAgent):
         self._act_greedily = Inference(self._greedy, self.device, captured=captured)
         self._act_exploring = Inference(self._explore, self.device, captured=captured)
 
-    def sample(self, obs: Leaves) -> Leaves:
+    def sample(self, obs: Leaves) -> Array:
         return self._act_exploring(obs) if self.is_train else self._act_greedily(obs)
 
     def _explore(self, obs: Observed) -> torch.Tensor:

@@ -40,7 +40,7 @@ from common.agents.network_agent import (
 from common.agents.networks import DuelingNetwork
 from common.agents.pictures import RandomShift
 from common.agents.policies import GreedyQ
-from common.config.run_config import Unit
+from common.config.replay_config import Unit
 from common.data import Array, Items, Leaves, Model, Record
 from common.interfaces import EnvSpec, ReplayBuffer
 from common.plugins.part_config import PluginConfig

@@ -60,7 +60,7 @@ class FloatEncoder(nn.Module):
 
     def forward(self, leaf: torch.Tensor) -> torch.Tensor:
         """``[B, *shape]`` to ``[B, F]``."""
-        return leaf.reshape(len(leaf), -1).float()
+        return leaf.reshape(leaf.shape[0], -1).float()
 
 
 class Embedding(nn.Module):
@@ -81,7 +81,7 @@ class Embedding(nn.Module):
 
     def forward(self, leaf: torch.Tensor) -> torch.Tensor:
         """``[B, *shape]`` to ``[B, k * EMBEDDING_DIM]``."""
-        return self.table(leaf.reshape(len(leaf), -1).long() + self.starts).flatten(1)  # type: ignore[no-any-return]
+        return self.table(leaf.reshape(leaf.shape[0], -1).long() + self.starts).flatten(1)  # type: ignore[no-any-return]
 
 
 def encode_leaf(space: gymnasium.Space[Any], picture_dim: int) -> tuple[nn.Module, int]:

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 import numpy as np
 from pydantic import Field, NonNegativeInt, PositiveFloat
 
-from common.config.run_config import Unit
+from common.config.replay_config import Unit
 from common.data import Array
 from common.settings import Settings
 

@@ -45,7 +45,7 @@ def to_images(pictures: torch.Tensor) -> torch.Tensor:
         pictures = pictures.movedim(-1, -3)
     if pictures.dim() == 4:
         return pictures
-    return pictures.reshape(len(pictures), -1, *pictures.shape[-2:])
+    return pictures.reshape(pictures.shape[0], -1, *pictures.shape[-2:])
 
 
 class RandomShift:

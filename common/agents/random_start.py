@@ -44,7 +44,7 @@ class RandomStart(ActorCritic):
         super().__init__(spec, **given)
         self._opt_steps = 0
 
-    def sample(self, obs: Leaves) -> Leaves:
+    def sample(self, obs: Leaves) -> Array:
         if not self.is_train or self._opt_steps >= self.config.random_opts:
             return super().sample(obs)
         shape = (n_rows(obs), self.action_scale.size)

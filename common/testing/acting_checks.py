@@ -47,7 +47,8 @@ def begin(agent: Agent, obs: Leaves) -> Leaves:
     """The actions for the first observations of as many episodes."""
     with explaining("begin() failed: it is given [n] bool, all True at first, and n may change between episodes"):
         agent.begin(np.ones(n_rows(obs), np.bool_))
-    return agent.sample(obs)
+    actions: Leaves = agent.sample(obs)
+    return actions
 
 
 def _answer(agent: Agent, obs: Leaves) -> Items:
@@ -166,7 +167,7 @@ def _states_after(agent: Agent, obs: Leaves, *, evaluation: bool) -> Items:
     return {name: column for name, column in agent.extras().items() if is_state(name)}
 
 
-def _check_space(actions: Leaves, n: int, space: gymnasium.Space[Any]) -> None:
+def _check_space(actions: Any, n: int, space: gymnasium.Space[Any]) -> None:
     leaves = leaves_of(space)
     if "" in leaves:
         _check_leaf(actions, n, space, "sample()")
@@ -178,10 +179,10 @@ def _check_space(actions: Leaves, n: int, space: gymnasium.Space[Any]) -> None:
         _check_leaf(actions[path], n, leaf, f"sample() at '{path}'")
 
 
-def _check_leaf(actions: Leaves, n: int, space: gymnasium.Space[Any], where: str) -> None:
+def _check_leaf(actions: Any, n: int, space: gymnasium.Space[Any], where: str) -> None:
     shape = (n, *(space.shape or ()))
     assert isinstance(actions, np.ndarray), (
-        f"{where} of {n} observations returned {type(actions).__name__} of shape {list(np.shape(actions))}: return a "  # type: ignore[arg-type]
+        f"{where} of {n} observations returned {type(actions).__name__} of shape {list(np.shape(actions))}: return a "
         f"numpy array of shape {list(shape)}, one action a row"
     )
     assert actions.dtype == space.dtype, (
@@ -194,12 +195,15 @@ def _check_leaf(actions: Leaves, n: int, space: gymnasium.Space[Any], where: str
         assert space.contains(action), f"{where} returned {action}, which is not in the action space {space}"
 
 
+def by_path(leaves: Leaves) -> dict[str, Array]:
+    """The array of each leaf; that of a space that is a leaf itself has the empty path."""
+    return leaves if isinstance(leaves, dict) else {"": leaves}
+
+
 def stack(elements: Sequence[Leaves]) -> Leaves:
     """Single observations as those of n lanes."""
-    first = elements[0]
-    if not isinstance(first, dict):
-        return np.stack(elements)  # type: ignore[arg-type]
-    return {path: np.stack([element[path] for element in elements]) for path in first}  # type: ignore[call-overload]
+    found = {path: np.stack([by_path(element)[path] for element in elements]) for path in by_path(elements[0])}
+    return found.get("", found)
 
 
 def alike(one: Leaves, other: Leaves) -> bool:
@@ -212,6 +216,7 @@ def equal_leaves(one: Leaves, other: Leaves) -> bool:
 
 
 def _compare(one: Leaves, other: Leaves, equal: Callable[[Array, Array], bool]) -> bool:
-    if isinstance(one, dict):
-        return one.keys() == other.keys() and all(_compare(one[path], other[path], equal) for path in one)  # type: ignore[union-attr, call-overload]
-    return np.shape(one) == np.shape(other) and equal(one, other)  # type: ignore[arg-type]
+    pairs = by_path(one), by_path(other)
+    return pairs[0].keys() == pairs[1].keys() and all(
+        leaf.shape == pairs[1][path].shape and equal(leaf, pairs[1][path]) for path, leaf in pairs[0].items()
+    )

@@ -17,7 +17,7 @@ from common.data import Items, Leaves, Model, ModelVersion
 from common.envs import Env, spec_of
 from common.interfaces import Agent, EnvSpec, ReplayBuffer, Step, StepProcessor, TrainingState
 from common.parts import row_schema
-from common.testing.acting_checks import alike, begin, check_acting, check_actions, stack, switch
+from common.testing.acting_checks import alike, begin, by_path, check_acting, check_actions, stack, switch
 from common.testing.memory import RowMemory, rows_of, transitions_of
 from common.testing.play import ItemMemory, Policy, check_record, explaining, items_of, play
 
@@ -214,9 +214,11 @@ def _check_policy(agent: Agent, obs: Leaves) -> None:
     policy = agent.policy()
     assert isinstance(policy, torch.nn.Module), f"policy() returned {type(policy).__name__}: return a torch.nn.Module"
     with explaining("policy() failed on a tensor of observations"), torch.inference_mode():
-        actions = policy(_to_tensors(obs)).numpy()
+        found = policy(_to_tensors(obs))
+        actions = {path: leaf.numpy() for path, leaf in found.items()} if isinstance(found, dict) else found.numpy()
     expected = begin(agent, obs)
-    assert (actions.dtype, alike(actions, expected)) == (expected.dtype, True), (
+    dtypes = [{path: leaf.dtype for path, leaf in by_path(each).items()} for each in (actions, expected)]
+    assert (dtypes[0], alike(actions, expected)) == (dtypes[1], True), (
         "policy() gave other actions than sample() after eval(): let sample() call it there, so that they cannot differ"
     )
 

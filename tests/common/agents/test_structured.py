@@ -81,7 +81,9 @@ def test_the_whole_check_passes(kind: type[NetworkAgent], actions: Any) -> None:
 def test_with_shifts_and_keys_captured_updates_are_the_eager_ones_bit_for_bit(
     kind: type[NetworkAgent], actions: Any
 ) -> None:
-    keys = {} if actions is CHOICES else {"actor_keys": ["camera"], "critic_keys": ["friction", "camera"]}
+    keys: dict[str, Any] = (
+        {} if actions is CHOICES else {"actor_keys": ["camera"], "critic_keys": ["friction", "camera"]}
+    )
     found = []
     for update in ("eager", "captured"):
         agent, memory = make(kind, actions, update=update, random_shift=2, **keys), ItemMemory(transitions(actions))

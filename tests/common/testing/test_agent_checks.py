@@ -14,7 +14,7 @@ from torch import nn
 
 from common.agents.dqn import DQN
 from common.agents.network_agent import LaneMemory, NetworkAgent
-from common.data import Array, Column, Items, Leaves, Model, Record
+from common.data import Array, Column, Items, Model, Record
 from common.interfaces import Agent, EnvSpec, ReplayBuffer, TrainingState
 from common.testing import check_agent
 from examples.own_parts import Corridor, TabularQ
@@ -408,8 +408,7 @@ class Recurrent(Complete):
         super().__init__(spec, **given)
         self.memory = LaneMemory(4)
 
-    def sample(self, obs: Leaves) -> Leaves:
-        assert isinstance(obs, np.ndarray)
+    def sample(self, obs: Array) -> Array:
         self.before = self.memory.read(is_train=self.is_train)
         after = torch.from_numpy(obs) + 0.9 * self.before
         self.memory.write(after, is_train=self.is_train)
@@ -526,9 +525,8 @@ class Going(TabularQ):
         line = gymnasium.spaces.Box(0, 4, (1,), np.int64)
         super().__init__(EnvSpec(line, gymnasium.spaces.Discrete(2)), **given)
 
-    def sample(self, obs: Leaves) -> Leaves:
-        assert isinstance(obs, dict)
-        return {"go": super().sample(obs["at"][:, None])}  # type: ignore[dict-item]
+    def sample(self, obs: Any) -> Any:
+        return {"go": super().sample(obs["at"][:, None])}
 
     def opt(self, buffer: ReplayBuffer) -> Record | None:
         if len(buffer) == 0:
