@@ -49,7 +49,7 @@ def ingest(kind: str, batch: int, *more: str, encrypted: bool = False) -> Iterat
             *secured,
             *KINDS[kind],
             *push,
-            "replay.view=null",  # One step in a transition.
+            "replay.view={}",  # One step in a transition.
             "replay.samples_per_insert=null",
             f"run_dir={directory}/run",
             *more,

@@ -55,7 +55,7 @@ TASKS = {
         2,
         "CartPole-v1",
         {
-            "replay.view": "null",
+            "replay.view": "{}",
             "agent.params": "{units: [256, 256], lr: 0.0023, batch_size: 64, double_dqn: false, "
             "soft_update_interval: 128, explorer: {start: 1.0, final_step: 4000}}",
             "exploration": "{base: 0.04, alpha: 0.0, rungs: 1}",
