@@ -58,7 +58,7 @@ def counting_values(run_dir: Path) -> dict[str, Any]:
 
 def merged(values: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
     """``values`` with the sections of ``changes`` laid over them."""
-    return {**values, **{k: {**values.get(k, {}), **v} if isinstance(v, dict) else v for k, v in changes.items()}}
+    return {**values, **{k: {**(values.get(k) or {}), **v} if isinstance(v, dict) else v for k, v in changes.items()}}
 
 
 def counting_config(run_dir: Path, **changes: Any) -> RunConfig:

@@ -18,7 +18,8 @@ from common.plugins.shipped import OWN_PACKAGES
 log = logging.getLogger(__name__)
 
 MOVED: Final = {
-    "learner.evaluator:DefaultEvaluator": "learner.evaluation.evaluator:DefaultEvaluator",
+    "learner.evaluation.evaluator:DefaultEvaluator": "common.evaluation:DefaultEvaluator",
+    "learner.evaluator:DefaultEvaluator": "common.evaluation:DefaultEvaluator",
     "learner.mlflow:MlflowRecorder": "learner.records.mlflow:MlflowRecorder",
     "learner.recorder:CsvRecorder": "learner.records.csv_recorder:CsvRecorder",
     "learner.tensorboard:TensorBoardRecorder": "learner.records.tensorboard:TensorBoardRecorder",

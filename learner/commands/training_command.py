@@ -112,11 +112,25 @@ def _load(arguments: argparse.Namespace) -> RunConfig:
     resume = arguments.resume
     if isinstance(resume, str):
         directory = Path(resume)
+        _require_this_release(directory)
         return load_config(directory / "config.yaml", [*arguments.overrides, f"run_dir={json.dumps(resume)}"])
     config = load_config(arguments.config, arguments.overrides)
     if resume and config.run_dir is None:
         raise ConfigError("--resume: expected a run directory, found none: say --resume DIR or --run-dir DIR")
     return config
+
+
+def _require_this_release(directory: Path) -> None:
+    """Check that this release wrote a run's replay, before its configuration is found to have keys of another one.
+
+    Raises:
+        RunDirectoryError: an earlier release wrote it; the error names the release.
+    """
+    from learner.replay.layout import Layout
+
+    replay = directory / "shared" / "replay"
+    if replay.exists():
+        Layout.read(replay)
 
 
 def add_override(parser: argparse.ArgumentParser, option: str, key: str, metavar: str, text: str) -> None:

@@ -46,12 +46,22 @@ WRONG: dict[str, tuple[dict[str, Any], int, str]] = {
     "batches larger than a message": (
         {"push": {"n_buffer": 5000}, "server": {"max_message_bytes": 100_000}},
         2,
-        r"push\.n_buffer: 5000 items of 38 bytes take messages of up to \d+ bytes, above server\.max_message_bytes",
+        r"push\.n_buffer: 5000 rows of 34 bytes take messages of up to \d+ bytes, above server\.max_message_bytes",
     ),
-    "batches with too many frames": (
-        {"env": {"target": "tests.frame_parts:stacked_counting_env"}, "replay": {"capacity": 100}},
+    "a key that is gone": (
+        {"replay": {"frames_per_item": 2}},
         2,
-        r"push\.n_buffer: 10 items have up to 80 frames, above half of those the replay keeps \(62\)",
+        r"replay\.frames_per_item: each frame is stored once now",
+    ),
+    "a step processor that is gone": (
+        {"step_processor": {"target": "common.processors:NStep", "params": {"n": 3}}},
+        2,
+        r"common\.processors:NStep is gone: .* set replay\.view\.params\.n",
+    ),
+    "evaluations by a learner that does not build the environment": (
+        {"env": {"spaces": "tests.parts:counting_schema"}, "trainer": {"eval_interval": 10}},
+        2,
+        r"env\.spaces: the learner does not build the environment, so it cannot evaluate",
     ),
     "a warm-up that never ends": ({"trainer": {"warmup_period": 2_000_000}}, 2, r"training would never start"),
     "a column to clip that is none": (

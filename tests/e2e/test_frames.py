@@ -64,6 +64,6 @@ def test_in_turns_too_each_picture_is_kept_once(make_config: MakeConfig) -> None
     agent = {**PARTS["agent"], "params": {"in_turns": True}}
     config = make_config(env=PARTS["env"], agent=agent, replay={"capacity": CAPACITY}, trainer={"max_opts": 350})
     run_dir = train_in_turns(config).run_dir
-    assert_filmed(run_dir, {0: 350})
+    assert_filmed(run_dir, {0: 351})
     pictures = stored_rows(run_dir)["obs"]
     assert len(pictures) == len(np.unique(pictures, axis=0)), "no picture is kept twice"

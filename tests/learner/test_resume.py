@@ -54,7 +54,7 @@ def ended(once: Path, tmp_path: Path) -> RunConfig:
 
 def test_a_run_goes_on_where_it_ended_when_it_may_take_more_steps(ended: RunConfig, tmp_path: Path) -> None:
     run_id = load_params(tmp_path / "run" / "final")[1]["run_id"]
-    before = ReplayMemory.open_saved(tmp_path / "run" / "shared" / "replay").committed
+    before = ReplayMemory.open_saved(tmp_path / "run" / "shared" / "replay").steps
     best = load_params(tmp_path / "run" / "best")[1]["score"]
     result = train_in_turns(changed(ended, trainer={"max_opts": 300}), resume=True)
     assert (result.outcome, result.opt_steps) == (Outcome.MAX_OPTS, 300)
@@ -118,7 +118,7 @@ def test_where_the_replay_cannot_go_back_items_stay_episodes_begin_anew_and_it_i
     items = {name: column[:5] for name, column in memory.columns.items()}
     ReplayWriter(memory).append(items, 5, incarnation=7, seq=1)  # An actor's, and acknowledged.
     result = train_in_turns(changed(ended, trainer={"max_opts": 300}), resume=True)
-    assert f"the replay cannot go back to its first {before} items: those that followed stay" in caplog.text
+    assert f"the replay cannot go back to its first {before} rows: those that followed stay" in caplog.text
     assert abs((result.samples_total - before - 5) * RATIO - 100 * BATCH) <= 2 * BATCH, "and without a burst"
 
 
@@ -175,7 +175,7 @@ def test_a_run_whose_states_are_gone_is_not_begun_anew_and_it_is_said_how_to_go_
         ({"agent": {"params": {"units": [17]}}}, CheckpointError, "DQN: the saved network does not fit this one"),
         ({"agent": {"target": "common.agents.iqn:IQN"}}, ConfigError, r"agent\.target: expected common\.agents\.dqn"),
         ({"replay": {"capacity": 999}}, SchemaMismatchError, "expected capacity 999, found 1000"),
-        ({"step_processor": {"target": "common.processors:NStep"}}, SchemaMismatchError, "discount"),
+        ({"env": {"info": {"score": "float32"}}}, SchemaMismatchError, "info/score"),
     ],
     ids=["network", "agent", "capacity", "schema"],
 )
