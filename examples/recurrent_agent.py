@@ -15,7 +15,7 @@ from common.agents.network_agent import Batch, LaneMemory, NetworkAgent, Results
 from common.data import Array, Column, Items, Model, Record
 from common.interfaces import EnvSpec, ReplayBuffer
 
-TAU, N_STEPS = 0.01, 5
+WIDTH, BATCH_SIZE, N_STEPS, TAU = 64, 32, 5, 0.01
 
 
 def without_velocities(env: gymnasium.Env[Array, int]) -> gymnasium.Env[Array, int]:
@@ -27,18 +27,18 @@ def without_velocities(env: gymnasium.Env[Array, int]) -> gymnasium.Env[Array, i
 
 
 class QLstm(nn.Module):
-    """The values of A actions after each of T observations ``[B, T, D]``, beginning in the states ``[B, 2, width]``."""
+    """The values of A actions after each of T observations ``[B, T, D]``, beginning in the states ``[B, 2, WIDTH]``."""
 
-    def __init__(self, n_inputs: int, n_actions: int, width: int) -> None:
+    def __init__(self, n_inputs: int, n_actions: int) -> None:
         super().__init__()
-        self.encoder = nn.Sequential(nn.Linear(n_inputs, width), nn.ReLU())
-        self.lstm = nn.LSTM(width, width, batch_first=True)
-        self.head = nn.Linear(width, n_actions)
+        self.encoder = nn.Sequential(nn.Linear(n_inputs, WIDTH), nn.ReLU())
+        self.lstm = nn.LSTM(WIDTH, WIDTH, batch_first=True)
+        self.head = nn.Linear(WIDTH, n_actions)
 
     def forward(self, obs: torch.Tensor, state: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         hidden, cell = (part[None].contiguous() for part in state.unbind(dim=1))
         outputs, (hidden, cell) = self.lstm(self.encoder(obs), (hidden, cell))
-        return self.head(outputs), torch.stack((hidden[0], cell[0]), dim=1)  # [B, T, A], [B, 2, width]
+        return self.head(outputs), torch.stack((hidden[0], cell[0]), dim=1)  # [B, T, A], [B, 2, WIDTH]
 
 
 class LstmDqn(NetworkAgent):
@@ -47,41 +47,30 @@ class LstmDqn(NetworkAgent):
     counters = ("opt_steps",)
 
     def __init__(
-        self,
-        spec: EnvSpec,
-        *,
-        seed: int,
-        epsilon: float,
-        device: str,
-        discount_factor: float = 0.99,
-        lr: float = 1e-3,
-        width: int = 64,
-        batch_size: int = 32,
-        burn_in: int = 5,
-        final_step: int = 4000,
+        self, spec: EnvSpec, *, seed: int, epsilon: float, device: str, discount_factor: float = 0.99, burn_in: int = 5
     ) -> None:
         torch.manual_seed(seed)
         (n_inputs,), n_actions = self.require_box(spec).shape, int(spec.action_space.n)  # type: ignore[attr-defined]
         self.device, self.rung, self.rng = torch.device(device), epsilon, np.random.default_rng(seed)
-        self.gamma, self.width, self.batch_size, self.burn_in = discount_factor, width, batch_size, burn_in
-        self.qnet, self.qnet_tgt = (QLstm(n_inputs, n_actions, width).to(device) for _ in range(2))
+        self.gamma, self.burn_in = discount_factor, burn_in
+        self.qnet, self.qnet_tgt = (QLstm(n_inputs, n_actions).to(device) for _ in range(2))
         self.qnet_tgt.load_state_dict(self.qnet.state_dict())
         self.nets = {"qnet": self.qnet, "qnet_tgt": self.qnet_tgt}
-        self.optimizer = adam(self.qnet.parameters(), lr)
+        self.optimizer = adam(self.qnet.parameters(), lr=1e-3)
         self.learn = Update(self._learn_from, self.nets)
-        self.explorer, self.opt_steps = EpsilonGreedy(final_step=final_step), 0
-        self.memory = LaneMemory(2, width, device=device)  # NetworkAgent.begin() clears it.
+        self.explorer, self.opt_steps = EpsilonGreedy(final_step=4000), 0
+        self.memory = LaneMemory(2, WIDTH, device=device)  # NetworkAgent.begin() clears it.
 
     @torch.inference_mode()
     def sample(self, obs: Array) -> Array:
-        self.before = self.memory.read(is_train=self.is_train)  # [n, 2, width]
-        values, after = self.qnet(torch.from_numpy(obs)[:, None].to(self.device), self.before)
+        self.before = self.memory.read(is_train=self.is_train)  # [n, 2, WIDTH]
+        outputs, after = self.qnet(torch.from_numpy(obs)[:, None].to(self.device), self.before)
         self.memory.write(after, is_train=self.is_train)
-        array = values[:, 0].numpy(force=True)  # [n, A]
-        return self.explorer.choose(array, self.opt_steps, self.rung, self.rng) if self.is_train else array.argmax(1)
+        values = outputs[:, 0].numpy(force=True)  # [n, A]
+        return self.explorer.choose(values, self.opt_steps, self.rung, self.rng) if self.is_train else values.argmax(1)
 
     def extra_columns(self) -> Sequence[Column]:
-        return [Column.of("state", np.float32, (2, self.width))]
+        return [Column.of("state", np.float32, (2, WIDTH))]
 
     def extras(self) -> Items:
         return {"state": self.before.numpy(force=True)}
@@ -94,17 +83,18 @@ class LstmDqn(NetworkAgent):
         if len(buffer) == 0:
             return None
         self.opt_steps += 1
-        return {**self.learn(draw(buffer, self.batch_size, self.device))}
+        return {**self.learn(draw(buffer, BATCH_SIZE, self.device))}
 
     def _learn_from(self, batch: Batch) -> Results:
-        obs, state, steps = batch["obs"], batch["state"], batch["mask"].shape[1]
+        obs, state, mask = batch["obs"], batch["state"], batch["mask"]
         values = self.qnet(obs, state)[0]  # [B, L + 1, A]
         chosen = values[:, :-1].gather(2, batch["action"][..., None]).squeeze(2)  # [B, L]
         with torch.no_grad():
             best = values[:, 1:].argmax(dim=2, keepdim=True)
             target = self._target(batch, self.qnet_tgt(obs, state)[0][:, 1:].gather(2, best).squeeze(2))
-        warmed_up = batch["first"][:, :1] | (torch.arange(steps, device=self.device) >= self.burn_in)
-        counts = batch["mask"] & warmed_up  # [B, L]
+        # Until it is warmed up the state is an old network's, unless an episode begins.
+        is_warm = (torch.arange(mask.shape[1], device=self.device) >= self.burn_in) | batch["first"][:, :1]
+        counts = mask & is_warm  # [B, L]
         losses = nn.functional.smooth_l1_loss(chosen, target, reduction="none")
         loss = (losses * counts).sum() / counts.sum().clamp(min=1)
         descend(loss, self.optimizer, max_grad_norm=10)
