@@ -20,6 +20,11 @@ from common.data import Array
 
 MAX_RECORDS: Final = 1 << 20
 """Records kept, at most: 64 MiB."""
+FEW_RECORDS: Final = 1 << 16
+"""Records for which there is always room, if there are as many slots: 4 MiB."""
+ROWS_PER_RECORD: Final = 4
+"""Actors send batches of at least so many rows on average; a log with a record for each row would take more than small
+rows themselves."""
 RECORD: Final = np.dtype(
     [
         ("number", "<i8"),
@@ -65,9 +70,17 @@ class Batch(NamedTuple):
         return (other.number, other.start) == (self.number + 1, self.end)
 
 
-def choose_length(n_slots: int) -> int:
-    """Records in the log of a replay with ``n_slots`` slots: at most one for each slot, since each batch has a row."""
-    return min(n_slots, MAX_RECORDS)
+def choose_length(n_slots: int, *, single_rows: bool) -> int:
+    """Records in the log of a replay with ``n_slots`` slots: at most one for each slot, since each batch has a row.
+
+    Rows whose record the log has lost stay and are drawn; after a power cut they cannot be checked and are given up.
+
+    Args:
+        n_slots: of the replay.
+        single_rows: whether one process stores each row by itself.
+    """
+    n_batches = n_slots if single_rows else max(FEW_RECORDS, n_slots // ROWS_PER_RECORD)
+    return min(n_slots, n_batches, MAX_RECORDS)
 
 
 def compute_checksum(parts: Iterable[Array]) -> int:

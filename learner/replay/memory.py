@@ -33,13 +33,15 @@ from common.errors import RunDirectoryError
 from learner.replay.batch_log import RECORD, Batch, BatchLog, choose_length, compute_checksum
 from learner.replay.layout import Layout
 from learner.replay.links import Links
-from learner.replay.ring import map_ring, read_ring
+from learner.replay.ring import fault_in, read_ring, view_as_ring
 from learner.shared.control import Word, Words
 from learner.shared.durable import sync
 from learner.shared.mapped import boot_id, map_file
 
 N_CURSORS: Final = 8192
 CLOSED: Final = -1
+FAULT_IN_BYTES: Final = 16 << 10
+"""Bytes of a column in a batch from which on it pays to prepare for writing them."""
 CURSOR: Final = np.dtype([("incarnation", "<u8"), ("seq", "<u8"), ("end", "<i8"), ("unused", "<u8")])
 """An actor process, the seq of its newest batch, and where rows end with that batch. 32 bytes, so no cursor lies across
 the border of two pages."""
@@ -126,17 +128,20 @@ class ReplayMemory:
         mapped = partial(map_file, create=create, writable=writable)
         self.header = _Header(mapped(directory / "header", 8 * _Header.N_WORDS), 0, _Header.N_WORDS)
         self.cursors: Array = np.frombuffer(mapped(directory / "cursors", CURSOR.itemsize * N_CURSORS), CURSOR)
-        self.columns: Items = {
-            c.name: map_ring(mapped, directory / f"column-{quote(c.name, safe='')}", c, self.n_slots)
+        self._files = [
+            (mapped(directory / f"column-{quote(c.name, safe='')}", self.n_slots * c.row_bytes), c)
             for c in self.schema.columns
-        }
+        ]
+        self.columns: Items = {c.name: view_as_ring(file, c) for file, c in self._files}
         """The ring of each column, ``[n_slots, *shape]``."""
         self.links = Links(mapped, directory, self.columns, self.n_slots) if self.schema.is_rows else None
         """None for self-contained items."""
         before = [self.links.previous] if self.links is not None else []
         self.rings = [*self.columns.values(), *before]
         """All rings whose values belong to a batch and never change: columns, and the links to earlier rows."""
-        self.log = BatchLog(mapped(directory / "batches", RECORD.itemsize * choose_length(self.n_slots)))
+        # Only a process that trains in turns needs slack; it stores the step of each environment as one batch.
+        n_records = choose_length(self.n_slots, single_rows=self.slack > 0)
+        self.log = BatchLog(mapped(directory / "batches", RECORD.itemsize * n_records))
 
     @classmethod
     def open_saved(cls, directory: Path) -> ReplayMemory:
@@ -247,6 +252,13 @@ class ReplayMemory:
             if not low <= found <= high:
                 return f"{name}: expected {low} to {high}, found {found}"
         return None
+
+    def fault_in(self, start: int, rows: int) -> None:
+        """Prepare to write many bytes from row ``start`` on for the first time in this process."""
+        slot = start % self.n_slots
+        for file, column in self._files:
+            if rows * column.row_bytes >= FAULT_IN_BYTES:
+                fault_in(file, slot * column.row_bytes, (slot + rows) * column.row_bytes)
 
     def compute_checksum(self, batch: Batch) -> int:
         """The checksum of the bytes that now lie where a batch was stored."""

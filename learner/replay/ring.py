@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import zlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Final
 
 import numpy as np
 
@@ -13,6 +15,8 @@ from common.data import Array, Column
 
 MapFile = Callable[[Path, int], mmap.mmap]
 """``learner.shared.mapped.map_file`` with its options bound: takes the path of a file and its size in bytes."""
+MADV_POPULATE_WRITE: Final = 23
+"""madvise(2); Python has no name for this advice."""
 
 
 def map_ring(mapped: MapFile, path: Path, column: Column, length: int) -> Array:
@@ -21,8 +25,23 @@ def map_ring(mapped: MapFile, path: Path, column: Column, length: int) -> Array:
     Raises:
         RunDirectoryError: see ``map_file``.
     """
-    array: Array = np.frombuffer(mapped(path, length * column.row_bytes), column.dtype)
+    return view_as_ring(mapped(path, length * column.row_bytes), column)
+
+
+def view_as_ring(file: mmap.mmap, column: Column) -> Array:
+    """All bytes of a mapped file as rows of a column, ``[length, *shape]``."""
+    array: Array = np.frombuffer(file, column.dtype)
     return array.reshape(-1, *column.shape)
+
+
+def fault_in(file: mmap.mmap, begin: int, end: int) -> None:
+    """Have the kernel map the pages of these bytes with one call; a page fault for each takes several times as long.
+
+    This saves time only: Linux before 5.14 refuses the advice, and then each page is mapped at its first write.
+    """
+    begin -= begin % mmap.PAGESIZE
+    with contextlib.suppress(OSError):
+        file.madvise(MADV_POPULATE_WRITE, begin, min(end, len(file)) - begin)
 
 
 def write_ring(ring: Array, rows: Array, start: int) -> None:

@@ -15,7 +15,7 @@ from common.data import FINAL, FIRST, LANE, Array, Items
 from common.errors import CrossborderError
 from learner.replay.batch_log import Batch
 from learner.replay.linking import MAX_LANES, BatchLinks, LaneEnds
-from learner.replay.memory import ReplayMemory
+from learner.replay.memory import FAULT_IN_BYTES, ReplayMemory
 from learner.replay.ring import write_ring, write_rings
 from learner.shared.mapped import fence
 
@@ -50,6 +50,8 @@ class ReplayWriter:
         self._finish_last_batch()
         self._slots = {int(row["incarnation"]): i for i, row in enumerate(memory.cursors) if row["incarnation"]}
         self._look_at_links()
+        self._new_pages_end = memory.committed + memory.n_slots
+        """Up to this row, the pages that rows are written into are new to this process."""
 
     def last_seq(self, incarnation: int) -> int:
         """Highest seq of an incarnation that is stored; 0 for an unknown incarnation."""
@@ -112,6 +114,8 @@ class ReplayWriter:
 
     def _store(self, items: Items, links: BatchLinks | None, start: int, sent: _Sent) -> None:
         memory, header = self._memory, self._header
+        if start < self._new_pages_end and sent.rows * memory.schema.row_bytes >= FAULT_IN_BYTES:
+            memory.fault_in(start, sent.rows)
         columns = [items[name] for name in memory.columns]
         new_steps = steps = sent.rows
         if links is not None and memory.links is not None:

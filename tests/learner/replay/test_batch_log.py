@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from learner.replay.batch_log import Batch, BatchLog
+from learner.replay.batch_log import FEW_RECORDS, MAX_RECORDS, Batch, BatchLog, choose_length
 from learner.shared.mapped import map_file
 
 
@@ -45,3 +45,21 @@ def test_keep_removes_all_other_records(tmp_path: Path) -> None:
         log.write(batch(number))
     log.keep(1, 3)
     assert log.read_all() == [batch(1), batch(2)]
+
+
+@pytest.mark.parametrize(
+    ("n_slots", "single_rows", "expected"),
+    [
+        (10, False, 10),
+        (FEW_RECORDS + 1, False, FEW_RECORDS),
+        (FEW_RECORDS + 1, True, FEW_RECORDS + 1),
+        (1_000_000, False, 250_000),
+        (1_000_000, True, 1_000_000),
+        (10**8, False, MAX_RECORDS),
+        (10**8, True, MAX_RECORDS),
+    ],
+)
+def test_the_log_has_room_for_batches_of_several_rows_or_of_one(
+    n_slots: int, *, single_rows: bool, expected: int
+) -> None:
+    assert choose_length(n_slots, single_rows=single_rows) == expected

@@ -22,6 +22,8 @@ from learner.replay.memory import N_CURSORS, ReplayMemory
 from learner.replay.recovery import make_whole
 from learner.replay.writer import CursorsFullError, ReplayWriter
 from tests.conftest import ROOT, wait_for
+from tests.frames import SCHEMA as FILM
+from tests.frames import check_pictures, picture_rows
 from tests.learner.replay.memories import (
     BATCH,
     SCHEMA,
@@ -472,4 +474,13 @@ def test_after_a_roll_back_that_is_killed_anywhere_a_writer_that_only_goes_on_li
         items = linked_rows(memory.committed, rows_of_one_lane)
         items["lane"][:] = 9
         writer.append(items, rows_of_one_lane, OWN, writer.last_seq(OWN) + 1)
+        check_links(memory)
+
+
+def test_large_batches_go_round_a_ring_whose_pages_are_new(tmp_path: Path) -> None:
+    memory = ReplayMemory(tmp_path / "replay", FILM, 50, create=True)
+    writer = ReplayWriter(memory)
+    for seq in range(1, 10):
+        writer.append(picture_rows(np.arange(memory.committed, memory.committed + 17)), 17, incarnation=1, seq=seq)
+        check_pictures(read_all(memory))
         check_links(memory)
