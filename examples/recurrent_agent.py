@@ -59,7 +59,10 @@ class LstmDqn(NetworkAgent):
         self.optimizer = adam(self.qnet.parameters(), lr=1e-3)
         self.learn = Update(self._learn_from, self.nets)
         self.explorer, self.opt_steps = EpsilonGreedy(final_step=4000), 0
-        self.memory = LaneMemory(2, WIDTH, device=device)  # NetworkAgent.begin() clears it.
+        self.memory = LaneMemory(2, WIDTH, device=device)
+
+    def begin(self, lanes: Array) -> None:
+        self.memory.begin(lanes, is_train=self.is_train)
 
     @torch.inference_mode()
     def sample(self, obs: Array) -> Array:

@@ -43,7 +43,7 @@ from common.agents.machinery.named_tensors import (
 )
 from common.agents.machinery.optimization import adam, descend, track
 from common.agents.machinery.update import Results, Update, UpdateConfig
-from common.data import Array, Model
+from common.data import Model
 from common.errors import CheckpointError, ConfigError
 from common.interfaces import Agent, EnvSpec, TrainingState
 
@@ -107,10 +107,6 @@ class NetworkAgent(Agent):
             update.captured = False
         for _, inference in self._find(Inference):
             inference.captured = False
-
-    def begin(self, lanes: Array) -> None:
-        for _, memory in self._find(LaneMemory):
-            memory.begin(lanes, is_train=self.is_train)
 
     def model_info(self) -> Mapping[str, torch.Tensor]:
         return {name: value.detach() for name, value in self._acting_net.state_dict().items()}

@@ -12,8 +12,9 @@ from common.data import Array
 class LaneMemory:
     """The state of each lane, such as that of an LSTM; zeros where an episode begins.
 
-    Train and eval mode have states of their own: in training in turns, one agent acts in both, and an evaluation comes
-    between two steps of the same episode.
+    An agent calls ``begin`` in its own ``begin``. Train and eval mode have states of their own: in training in turns,
+    one agent acts in both, and an evaluation comes between two steps of the same episode. ``NetworkAgent`` saves the
+    states of train mode.
 
     Args:
         shape: of one lane's state.

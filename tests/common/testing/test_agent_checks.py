@@ -408,6 +408,9 @@ class Recurrent(Complete):
         super().__init__(spec, **given)
         self.memory = LaneMemory(4)
 
+    def begin(self, lanes: Array) -> None:
+        self.memory.begin(lanes, is_train=self.is_train)
+
     def sample(self, obs: Array) -> Array:
         self.before = self.memory.read(is_train=self.is_train)
         after = torch.from_numpy(obs) + 0.9 * self.before
