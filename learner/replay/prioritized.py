@@ -68,6 +68,13 @@ class PrioritizedReplay(SharedReplay):
         ages = (self._end - 1 - slots) % self._memory.capacity
         return self._end - 1 - ages, {"priority": self._sums.values[slots]}
 
+    def make_draws(self, size: int) -> Draws:
+        self._reader.look()
+        index, beside = self.draw(size)
+        # Rows that have a priority could be drawn once. Few of them no longer can: those that lost the rows before them.
+        chosen, plan = self._view.choose(self._reader, index, size)
+        return Draws(index, plan, beside) if len(chosen) == size else super().make_draws(size)
+
     def finish(self, draws: Draws) -> Items:
         """The columns ``index`` and ``weight``, see ``ReplayBuffer``."""
         return {"index": draws.index, "weight": self._compute_weights(draws.beside["priority"])}

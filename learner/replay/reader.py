@@ -163,18 +163,20 @@ class ReplayReader:
 
     def _fill(self, plan: Plan, out: Items) -> Items:
         """Gather the columns that a plan takes, into the arrays of ``out`` where they fit."""
+        columns, base = self.memory.columns, self._base
         slots: dict[int, Array] = {}
+        filled: Items = {}
         for name, (column, index) in plan.takes.items():
             at = slots.get(id(index))
             if at is None:
-                at = slots[id(index)] = index - self._base
-            stored = self.memory.columns[column]
-            into = out.get(name)
-            if into is None or into.shape != (*at.shape, *stored.shape[1:]):
-                into = out[name] = np.empty((*at.shape, *stored.shape[1:]), stored.dtype)
+                at = slots[id(index)] = index - base
+            stored, into = columns[column], out.get(name)
+            shape = at.shape + stored.shape[1:]
+            if into is None or into.shape != shape:
+                into = out[name] = np.empty(shape, stored.dtype)
             # With out= and a mode, take writes in place: 102 µs where fancy indexing took 786 (Atari, batch 32).
-            np.take(stored, at, axis=0, out=into, mode="wrap")
-        return {name: out[name] for name in plan.takes}
+            filled[name] = stored.take(at, 0, into, "wrap")
+        return filled
 
     def find_spoilt(self, plan: Plan) -> Array:
         """The positions of draws of which a row has been overwritten by now, or is excluded, ``[k]``."""

@@ -13,7 +13,7 @@ from learner.replay.shared_buffer import SharedReplay
 
 AHEAD: Final = 16
 """Batches gathered at once, at most."""
-AHEAD_BYTES: Final = 256 << 10
+AHEAD_BYTES: Final = 512 << 10
 """The most bytes that two or more batches gathered at once may take."""
 STALE: Final = 0.01
 """Gathered batches are dropped once new rows exceed this share of the rows there were when they were drawn."""

@@ -90,10 +90,11 @@ def test_a_mixed_replay_on_a_device_gives_the_shares_of_the_other_one(tmp_path: 
 def test_no_torn_row_is_ever_given_while_another_process_overwrites(
     tmp_path: Path, kind: Literal["wide", "linked"]
 ) -> None:
+    view: View = SelfContained(WIDE) if kind == "wide" else Steps()
     if kind == "wide":
-        memory, view = ReplayMemory(tmp_path / "replay", WIDE, CAPACITY, create=True), SelfContained(WIDE)
+        memory = ReplayMemory(tmp_path / "replay", WIDE, CAPACITY, create=True)
     else:
-        memory, view = open_linked(tmp_path, create=True), Steps()
+        memory = open_linked(tmp_path, create=True)
     with writing(tmp_path, kind):
         wait_for(lambda: len(memory) > 200, "the first rows")
         resident, before = ResidentReplay(UniformReplay(memory, view, seed=0), CPU), memory.committed

@@ -21,6 +21,7 @@ from learner.views.sequences import Sequences
 from learner.views.transitions import Transitions
 from tests.conftest import PATIENCE, wait_for
 from tests.learner.replay.memories import CAPACITY, WIDE, check_wide, writing
+from tests.learner.replay.test_reader import overwrite_while_gathering
 from tests.learner.views.lanes import SCHEMA as LINKED
 from tests.learner.views.lanes import Lanes
 
@@ -216,14 +217,7 @@ def test_rows_that_begin_to_be_overwritten_while_they_are_gathered_are_drawn_aga
     replay = ring.replay(alpha=1.0, beta_0=1.0)
     replay.batch(1)
     tell(replay, {i: float(i + 1) for i in range(100)})
-    take = np.take
-
-    def take_while_the_writer_goes_on(*arguments: Any, **options: Any) -> Any:
-        monkeypatch.undo()
-        ring.write(50)
-        return take(*arguments, **options)
-
-    monkeypatch.setattr(np, "take", take_while_the_writer_goes_on)
+    overwrite_while_gathering(monkeypatch, lambda: ring.write(50))
     batch = replay.batch(500)
     np.testing.assert_array_equal(batch["index"], batch["n"])
     assert batch["n"].min() >= 50

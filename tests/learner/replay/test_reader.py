@@ -38,14 +38,14 @@ def reader_of(memory: Any, view: View = VIEW) -> ReplayReader:
 
 def overwrite_while_gathering(monkeypatch: pytest.MonkeyPatch, write: Callable[[], None]) -> None:
     """Call ``write`` just before the first column of the next gather is read."""
-    take = np.take
+    fill = ReplayReader._fill
 
-    def take_while_the_writer_goes_on(*arguments: Any, **options: Any) -> Any:
+    def fill_while_the_writer_goes_on(*arguments: Any) -> Any:
         monkeypatch.undo()
         write()
-        return take(*arguments, **options)
+        return fill(*arguments)
 
-    monkeypatch.setattr(np, "take", take_while_the_writer_goes_on)
+    monkeypatch.setattr(ReplayReader, "_fill", fill_while_the_writer_goes_on)
 
 
 def store(writer: ReplayWriter, start: int, count: int) -> None:
