@@ -71,7 +71,7 @@ class PrioritizedReplay(SharedReplay):
     def make_draws(self, size: int) -> Draws:
         self._reader.look()
         index, beside = self.draw(size)
-        # Rows that have a priority could be drawn once. Few of them no longer can: those that lost the rows before them.
+        # A row that has a priority can be drawn, unless it has lost rows before it that its stack needs.
         chosen, plan = self._view.choose(self._reader, index, size)
         return Draws(index, plan, beside) if len(chosen) == size else super().make_draws(size)
 
