@@ -1,80 +1,92 @@
-"""Every row carries a checksum, and every environment counts: what is lost, doubled or torn is seen, and counted."""
+"""Rows carry checksums, and environments count: what is lost, doubled, torn or linked wrongly is seen, and counted."""
 
 from __future__ import annotations
 
 import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from common.data import Array, Column, Items, Schema
-from common.interfaces import EnvSpec, Step
-from common.processors import OneStep
-from tests.parts import CheckingAgent, check_rows, expected_items
+from common.interfaces import RowMap
 
 CHECKSUM = Column.of("checksum", np.uint32)
 
 
-def checksums(items: Mapping[str, Array]) -> Array:
+def checksums(rows: Mapping[str, Array]) -> Array:
     """CRC-32 of the other columns of each row, uint32 ``[n]``."""
-    others = (np.ascontiguousarray(column) for name, column in items.items() if name != CHECKSUM.name)
-    rows = np.concatenate([column.reshape(len(column), -1).view(np.uint8) for column in others], axis=1)
-    return np.fromiter((zlib.crc32(row) for row in rows), np.uint32, len(rows))
+    others = (np.ascontiguousarray(rows[name]) for name in sorted(rows) if name != CHECKSUM.name)
+    values = np.concatenate([column.reshape(len(column), -1).view(np.uint8) for column in others], axis=1)
+    return np.fromiter((zlib.crc32(row) for row in values), np.uint32, len(values))
 
 
-class ChecksummedStep(OneStep):
-    """``OneStep`` and a checksum of the row."""
+class Checksummed(RowMap):
+    """Adds to each row a checksum of it."""
 
-    def schema(self, spec: EnvSpec) -> Schema:
-        return super().schema(spec).plus(CHECKSUM)
+    def schema(self, rows: Schema) -> Schema:
+        return rows.plus(CHECKSUM)
 
-    def process(self, step: Step) -> Items:
-        items = super().process(step)
-        return {**items, CHECKSUM.name: checksums(items)}
-
-
-class ChecksumAgent(CheckingAgent):
-    """Checks the checksum of every row it is given to learn from too."""
-
-    def check(self, items: Mapping[str, Array]) -> None:
-        check_rows(items)
-        np.testing.assert_array_equal(checksums(items), items[CHECKSUM.name])
+    def map(self, rows: Items) -> Items:
+        return {**rows, CHECKSUM.name: checksums(rows)}
 
 
 @dataclass(frozen=True)
 class Audit:
-    """What became of the items of counting environments."""
+    """What became of the rows of counting environments."""
 
-    items: int
+    rows: int
     lost: int
-    """Acknowledged, or followed by later ones of the same environment, and not there."""
+    """Acknowledged, or followed by later rows of the same environment, and not there."""
     doubled: int
     disordered: int
     torn: int
     """Not as they were sent."""
+    unlinked: int = 0
+    """The row before is there, and there is no link to it."""
+    mislinked: int = 0
+    """Linked to another row than the one before."""
 
     @property
     def is_clean(self) -> bool:
-        return not (self.lost or self.doubled or self.disordered or self.torn)
+        return not (self.lost or self.doubled or self.disordered or self.torn or self.unlinked or self.mislinked)
 
 
-def audit(items: Items, acknowledged: Mapping[int, int]) -> Audit:
+def audit(rows: Items, acknowledged: Mapping[int, int], previous: Array | None = None) -> Audit:
     """Count what is wrong in a whole replay.
 
+    The rows of an environment are numbered 1, 2, 3, … in their observations, final rows among them.
+
     Args:
-        items: in the order of the replay.
-        acknowledged: by the tag of an environment, how many of its items were acknowledged, at least.
+        rows: in the order of the replay.
+        acknowledged: by the tag of an environment, how many of its rows were acknowledged, at least.
+        previous: by how many rows the row before lies back, ``[n]``, 0 for none; None if links are not looked at.
     """
-    torn = checksums(items) != items[CHECKSUM.name]
-    tags, steps = items["obs"][~torn, 0].astype(int), items["obs"][~torn, 1]
-    lost = doubled = disordered = 0
-    for tag in sorted({*tags.tolist(), *acknowledged}):
-        mine = steps[tags == tag]
-        distinct = np.unique(mine)
-        count = max(len(distinct), acknowledged.get(tag, 0))
-        expected = expected_items(tag, count)["obs"]
-        lost += len(np.setdiff1d(expected[:, 1] if count else [], distinct))
-        doubled += len(mine) - len(distinct)
-        disordered += int((np.diff(mine) < 0).sum())
-    return Audit(len(items["obs"]), lost, doubled, disordered, int(torn.sum()))
+    torn = checksums(rows) != rows[CHECKSUM.name]
+    tags, numbers = rows["obs"][:, 0].astype(int), rows["obs"][:, 1].astype(int)
+    found = Audit(len(torn), 0, 0, 0, int(torn.sum()))
+    for tag in sorted({*tags[~torn].tolist(), *acknowledged}):
+        mine = np.flatnonzero((tags == tag) & ~torn)
+        distinct = np.unique(numbers[mine])
+        expected = np.arange(1, max(len(distinct), acknowledged.get(tag, 0)) + 1)
+        found = replace(
+            found,
+            lost=found.lost + len(np.setdiff1d(expected, distinct)),
+            doubled=found.doubled + len(mine) - len(distinct),
+            disordered=found.disordered + int((np.diff(numbers[mine]) < 0).sum()),
+        )
+        if previous is not None:
+            found = _audit_links(found, mine, numbers[mine], previous[mine].astype(int))
+    return found
+
+
+def _audit_links(found: Audit, mine: Array, numbers: Array, offsets: Array) -> Audit:
+    """Count what is wrong with the links of one environment's rows ``[n]``, which lie at ``mine`` in the replay."""
+    expected = np.diff(mine, prepend=mine[:1])
+    expected[1:][np.diff(numbers) != 1] = 0
+    is_linked = (offsets != 0) & (offsets <= mine)
+    return replace(
+        found,
+        unlinked=found.unlinked + int(((expected != 0) & ~is_linked).sum()),
+        mislinked=found.mislinked + int((is_linked & (offsets != expected)).sum()),
+    )

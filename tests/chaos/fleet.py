@@ -24,12 +24,11 @@ PORT: Final = 50051
 ROWS: Final = 10
 """In each batch."""
 CAPACITY: Final = 4_000_000
-"""So many items are never made, so nothing is overwritten and all can be counted."""
+"""So many rows are never made, so nothing is overwritten and all can be counted."""
 BACK_SECONDS: Final = 120.0
 """All must go on within this, also where many processes share few cores."""
 VALUES: Final[dict[str, Any]] = {
-    "agent": {"target": "tests.chaos.audit:ChecksumAgent"},
-    "step_processor": {"target": "tests.chaos.audit:ChecksummedStep"},
+    "step_processor": {"target": "tests.chaos.audit:Checksummed"},
     "trainer": {**ENDLESS, "checkpoint_seconds": 0.1},
     "replay": {"capacity": CAPACITY, "samples_per_insert": 32},
     "push": {"n_buffer": ROWS, "flush_seconds": 3600.0, "spool_bytes": 50_000},
@@ -42,7 +41,8 @@ class Standing:
 
     kept: int
     """Opt steps that a resumed run would go on from."""
-    items: int
+    stored: int
+    """Steps ever stored."""
     steps: dict[int, int]
     """Environment steps, by process id of the actor."""
 
@@ -110,7 +110,7 @@ class Fleet:
         self.goes_on(self.standing())
 
     def standing(self) -> Standing:
-        return Standing(kept(self.run_dir), self._memory.committed, steps_by_actor(self.run_dir))
+        return Standing(kept(self.run_dir), self._memory.steps, steps_by_actor(self.run_dir))
 
     def goes_on(self, since: Standing) -> None:
         """Wait until training and every actor that lives and took part then are further than ``since``."""
@@ -119,17 +119,17 @@ class Fleet:
         def further() -> bool:
             now = self.standing()
             acting = all(now.steps.get(pid, 0) > since.steps[pid] for pid in living)
-            return acting and now.kept > since.kept and now.items > since.items
+            return acting and now.kept > since.kept and now.stored > since.stored
 
         wait_for(further, f"all go on after {since}; logs in {self._directory}", BACK_SECONDS)
 
-    def take(self, items: int) -> None:
-        """Wait until so many more items have come."""
-        goal = self._memory.committed + items
-        wait_for(lambda: self._memory.committed >= goal, f"{items} items", BACK_SECONDS)
+    def take(self, steps: int) -> None:
+        """Wait until so many more steps have come."""
+        goal = self._memory.steps + steps
+        wait_for(lambda: self._memory.steps >= goal, f"{steps} steps", BACK_SECONDS)
 
     def made(self) -> int:
-        """Items that all actors have packed into batches, whether or not anybody has heard of them."""
+        """Rows, at least, that all actors have packed into batches, whether or not anybody has heard of them."""
         return sum(ROWS * noted(self._notes, pid).made for pid in self.pids)
 
     def kill(self, victim: Victim, chosen: int = 0) -> None:
@@ -160,8 +160,8 @@ class Fleet:
         self.ingest_deaths = 0
 
     def resumed_with(self) -> int:
-        """Items ever stored when the learner went on."""
-        found = re.search(r"resumed at opt step \d+ with \d+ items of (\d+) ever stored", self.server.output())
+        """Steps ever stored when the learner went on."""
+        found = re.search(r"resumed at opt step \d+ with \d+ steps to draw of (\d+) ever stored", self.server.output())
         assert found, self.server.output()
         return int(found[1])
 
@@ -175,14 +175,16 @@ class Fleet:
         assert not failed, f"{failed} in {self._directory}"
 
     def end(self) -> Audit:
-        """End the run in order; what became of its items."""
+        """End the run in order; what became of its rows."""
         self.stop()
         memory = self._memory
         assert memory.committed < CAPACITY
-        return audit({name: column[: memory.committed] for name, column in memory.columns.items()}, self._promised())
+        assert memory.links is not None
+        rows = {name: column[: memory.committed] for name, column in memory.columns.items()}
+        return audit(rows, self._promised(), memory.links.previous[: memory.committed])
 
     def _promised(self) -> dict[int, int]:
-        """Items acknowledged, by the tag of their environment: of those who are here all steps, else what was noted."""
+        """Rows acknowledged, by tag of their environment: of actors that are here all steps, else what was noted."""
         table = map_actor_table(self.run_dir / "shared", create=False)
         rows = {tag: row for tag, row in enumerate(table) if row["pid"]}
         living = {actor.process.pid for actor in self.actors}

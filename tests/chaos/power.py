@@ -24,7 +24,7 @@ from tests.e2e.test_by_hand import ENDLESS
 
 N_ACTORS: Final = 3
 CAPACITY: Final = 50_000
-"""So few that items are overwritten between two cuts."""
+"""So few that rows are overwritten between two cuts."""
 CHECKPOINT_SECONDS: Final = 10.0
 DISK_MIB: Final = 300
 BOOT: Final = 6
@@ -87,13 +87,13 @@ def cut(fleet: Fleet, disk: Disk) -> int:
     """Let the power of the learner's host fail, and leave the learner dead.
 
     Returns:
-        Items that were stored.
+        Steps that were stored.
     """
     trainer = fleet.server.process.pid
     pids = [*children_of(trainer), trainer]
     for pid in pids:
         os.kill(pid, signal.SIGSTOP)  # So that what is stored is what was stored at the cut.
-    stored = fleet.standing().items
+    stored = fleet.standing().stored
     disk.photograph()
     for pid in pids:
         os.kill(pid, signal.SIGKILL)
@@ -106,12 +106,14 @@ def cut(fleet: Fleet, disk: Disk) -> int:
 
 
 def torn(run_dir: Path) -> Audit:
-    """What is wrong with the items that can be drawn. Lost are also those that a power cut took."""
+    """What is wrong with the rows that count. Lost are also those that a power cut took."""
     memory = ReplayMemory.open_saved(run_dir / "shared" / "replay")
+    assert memory.links is not None
     first, end = memory.first(), memory.committed
-    items = {name: read_ring(column, first, end) for name, column in memory.columns.items()}
+    rows = {name: read_ring(column, first, end) for name, column in memory.columns.items()}
+    previous = read_ring(memory.links.previous, first, end)
     overwritten = memory.first() - first  # Meanwhile: a learner may be going on.
-    return audit({name: column[overwritten:] for name, column in items.items()}, {})
+    return audit({name: column[overwritten:] for name, column in rows.items()}, {}, previous[overwritten:])
 
 
 def cut_power(cuts: int, seed: int, shortest: float, longest: float) -> dict[str, Any]:
@@ -133,10 +135,10 @@ def cut_power(cuts: int, seed: int, shortest: float, longest: float) -> dict[str
                 fleet.resume()
                 fleet.ready()
                 found, left = torn(fleet.run_dir), fleet.resumed_with()
-                assert (found.torn, found.doubled) == (0, 0), found
+                assert (found.torn, found.doubled, found.mislinked) == (0, 0, 0), found
                 taken.append({"seconds": seconds, "stored": stored, "left": left, "lost": stored - left})
                 tell(f"cut {number} of {cuts}, seed {seed}, after {seconds:.0f} s: {taken[-1]}")
             fleet.stop()
         found = torn(where.at / "run")
-    assert (found.torn, found.doubled) == (0, 0), found
+    assert (found.torn, found.doubled, found.mislinked) == (0, 0, 0), found
     return {"cuts": cuts, "seed": seed, "torn": found.torn, "doubled": found.doubled, "taken": taken}

@@ -51,7 +51,7 @@ def soak(minutes: float) -> dict[str, Any]:
         server = fleet.server.process.pid
         pids = {"trainer": server, "ingest": children_of(server)[0]}
         pids |= {f"actor {i}": actor.process.pid for i, actor in enumerate(fleet.actors)}
-        begun, start, end = fleet.standing().items, time.monotonic(), Deadline(60 * minutes)
+        begun, start, end = fleet.standing().stored, time.monotonic(), Deadline(60 * minutes)
         at: list[float] = []
         memory: dict[str, list[int]] = {name: [] for name in pids}
         files: dict[str, list[int]] = {name: [] for name in pids}
@@ -62,7 +62,7 @@ def soak(minutes: float) -> dict[str, Any]:
                 files[name].append(open_files(pid))
             tell(f"minute {at[-1]:.1f} of {minutes:g}: " + ", ".join(f"{name} {memory[name][-1]} KiB" for name in pids))
             time.sleep(min(SAMPLE_SECONDS, end.remaining()))  # It is time that is to pass.
-        items = fleet.standing().items - begun
+        items = fleet.standing().stored - begun
         fleet.stop()
     found = {
         name: {

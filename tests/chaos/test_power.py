@@ -35,5 +35,5 @@ def test_after_a_power_cut_the_learner_goes_on_and_no_row_is_torn(disk: Disk, tm
         wait_for(lambda: kept(fleet.run_dir) > synced, "training goes on")
         assert 0 < fleet.resumed_with() <= stored
         found = torn(fleet.run_dir)
-    assert found.items > 0
-    assert (found.torn, found.doubled) == (0, 0)
+    assert found.rows > 0
+    assert (found.torn, found.doubled, found.mislinked) == (0, 0, 0)
