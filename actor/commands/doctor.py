@@ -84,10 +84,10 @@ class Visit:
 
     def throughput(self) -> str:
         answer = self._answers[0]
-        rate, item = self._probe.upload(answer.max_message_bytes), answer.schema.max_packed_bytes
+        rate, row = self._probe.upload(answer.max_message_bytes), answer.schema.row_bytes
         size, seconds = self._probe.download()
         return (
-            f"{rate / 1e6:.1f} MB/s up, or {rate / item:,.0f} items/s of {item} bytes; "
+            f"{rate / 1e6:.1f} MB/s up, or {rate / row:,.0f} rows/s of {row} bytes; "
             f"the newest model, {size / 1e6:.3f} MB, came down in {1e3 * seconds:.1f} ms"
         )
 
