@@ -1,21 +1,17 @@
-"""Your own step processor: rewards scaled and clipped on the actor, before they travel.
+"""Your own map of rows: rewards scaled and clipped on the actor, before they travel.
 
 Run: learner-server --config examples/own_processor.yaml --local-actors 2
 """
 
-from dataclasses import replace
-
 from common.data import Items
-from common.interfaces import Step
-from common.processors import OneStep
+from common.processors import SameColumns
 
 
-class ScaledReward(OneStep):
-    """Transitions whose reward is ``scale * reward``, cut at ``-limit`` and ``limit``."""
+class ScaledReward(SameColumns):
+    """Rows whose reward is ``scale * reward``, cut at ``-limit`` and ``limit``; that of final rows stays 0."""
 
     def __init__(self, scale: float = 1.0, limit: float = 1.0) -> None:
         self._scale, self._limit = scale, limit
 
-    def process(self, step: Step) -> Items:
-        reward = max(-self._limit, min(self._limit, self._scale * step.reward))
-        return super().process(replace(step, reward=reward))
+    def map(self, rows: Items) -> Items:
+        return {**rows, "reward": (self._scale * rows["reward"]).clip(-self._limit, self._limit)}

@@ -9,18 +9,24 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
+from gymnasium.wrappers import TimeLimit
 
-from common.data import Column
-from common.envs import box_observations, build_env, column_of, spec_of
+from common.envs import build_env, build_lanes, lanes_of, picks_of, read_spec, spec_of, stacked_spec
 from common.errors import ConfigError, PluginError
-from common.plugins.part_config import PluginConfig
+from common.interfaces import EnvSpec
+from common.plain_lanes import PlainLanes
+from common.plugins.part_config import EnvConfig, PluginConfig
+from common.vector_lanes import VectorLanes
 from tests.conftest import ROOT
-from tests.parts import CountingEnv
+from tests.parts import CountingEnv, Goals
+
+
+def named(target: str = "gymnasium:make", params: dict[str, Any] | None = None, **more: Any) -> EnvConfig:
+    return EnvConfig(target=target, params=params or {}, **more)
 
 
 def test_the_environment_that_the_configuration_names_is_built() -> None:
-    env = build_env(PluginConfig(target="gymnasium:make", params={"id": "CartPole-v1", "max_episode_steps": 5}))
-    assert env.spec is not None
+    env = build_env(named(params={"id": "CartPole-v1", "max_episode_steps": 5}))
     assert (env.spec.id, env.spec.max_episode_steps) == ("CartPole-v1", 5)
     env.close()
 
@@ -28,104 +34,146 @@ def test_the_environment_that_the_configuration_names_is_built() -> None:
 @pytest.mark.parametrize("name", ["CartPoule-v1", "CartPole-v77"])
 def test_an_id_that_gymnasium_does_not_know_is_a_plugin_error_with_its_reason(name: str) -> None:
     with pytest.raises(PluginError, match=rf"env gymnasium:make .*{name}.*doesn't exist"):
-        build_env(PluginConfig(target="gymnasium:make", params={"id": name}))
+        build_env(named(params={"id": name}))
 
 
 def test_something_that_is_no_environment_is_refused() -> None:
-    with pytest.raises(PluginError, match=r"expected a gymnasium\.Env, found OneStep"):
-        build_env(PluginConfig(target="common.processors:OneStep"))
-
-
-def test_the_spec_holds_both_spaces() -> None:
-    spec = spec_of(CountingEnv())
-    assert spec.observation_space is CountingEnv.observation_space
-    assert spec.action_space is CountingEnv.action_space
-
-
-@pytest.mark.parametrize(
-    ("space", "column"),
-    [
-        (gymnasium.spaces.Box(-1, 1, (4, 84, 84), np.float32), Column("x", "<f4", (4, 84, 84))),
-        (gymnasium.spaces.Discrete(3), Column("x", "<i8")),
-        (gymnasium.spaces.MultiBinary(5), Column("x", "|i1", (5,))),
-        (gymnasium.spaces.MultiDiscrete([2, 3]), Column("x", "<i8", (2,))),
-    ],
-)
-def test_a_space_has_a_column(space: gymnasium.Space[Any], column: Column) -> None:
-    assert column_of("x", space) == column
-
-
-@pytest.mark.parametrize(
-    ("space", "bounds"),
-    [
-        (gymnasium.spaces.Discrete(3), ["0 to 2"]),
-        (gymnasium.spaces.Discrete(3, start=-1), ["-1 to 1"]),
-        (gymnasium.spaces.MultiDiscrete([2, 3]), ["0 to 1", "0 to 2"]),
-        (gymnasium.spaces.MultiDiscrete([2, 3], start=[5, 0]), ["5 to 6", "0 to 2"]),
-        (gymnasium.spaces.MultiBinary(5), ["0 to 1"]),
-        (gymnasium.spaces.Box(-2, 2, (3,), np.float32), ["-2 to 2"]),
-        (
-            gymnasium.spaces.Box(np.array([-1, 0], np.float32), np.array([1, np.inf], np.float32)),
-            ["-1 to 1", "at least 0"],
-        ),
-        (gymnasium.spaces.Box(0, 10, (1,), np.int64), ["0 to 10"]),
-    ],
-)
-def test_the_column_of_a_space_has_the_bounds_of_its_elements(space: gymnasium.Space[Any], bounds: list[str]) -> None:
-    column = column_of("x", space)
-    assert column.domain is not None
-    assert [column.domain.text(element) for element in range(len(bounds))] == bounds
-    assert column.domain.holds(np.array([space.sample() for _ in range(50)]).reshape(-1))
-
-
-@pytest.mark.parametrize(
-    "space",
-    [
-        gymnasium.spaces.Box(-np.inf, np.inf, (3,), np.float32),
-        gymnasium.spaces.Box(0, 255, (4, 84, 84), np.uint8),
-    ],
-)
-def test_a_space_that_excludes_nothing_has_a_column_without_a_domain(space: gymnasium.Space[Any]) -> None:
-    assert column_of("x", space).domain is None
-
-
-@pytest.mark.parametrize(
-    ("shape", "are_frames"),
-    [
-        ((4, 84, 84), True),
-        ((1, 84, 84), True),
-        ((4, 210, 160, 3), True),
-        ((3, 210, 160), True),
-        ((16, 32, 32), True),
-        ((210, 160, 3), False),
-        ((480, 640, 3), False),
-        ((4, 31, 33), False),
-        ((4, 7056), False),
-        ((0, 84, 84), False),
-    ],
-)
-def test_bytes_stacked_along_a_short_first_axis_are_frames(shape: tuple[int, ...], are_frames: bool) -> None:
-    space = gymnasium.spaces.Box(0, 255, shape, np.uint8)
-    assert column_of("x", space) == Column("x", "|u1", shape, are_frames)
-
-
-@pytest.mark.parametrize(
-    "space",
-    [
-        gymnasium.spaces.Dict({"a": gymnasium.spaces.Discrete(2)}),
-        gymnasium.spaces.Tuple((gymnasium.spaces.Discrete(2),)),
-        gymnasium.spaces.Text(5),
-    ],
-)
-def test_a_space_without_one_dtype_and_shape_is_refused_by_name(space: gymnasium.Space[Any]) -> None:
-    with pytest.raises(ConfigError, match=r"^(obs|column 'obs'): expected"):
-        column_of("obs", space)
+    with pytest.raises(PluginError, match=r"expected a gymnasium\.Env or VectorEnv, found dict"):
+        build_env(named("builtins:dict"))
 
 
 @pytest.mark.parametrize("params", [{}, {"id": "CartPole-v1", "nonsense": 3}])
 def test_parameters_an_environment_does_not_take_are_a_plugin_error(params: dict[str, Any]) -> None:
     with pytest.raises(PluginError, match="gymnasium:make"):
-        build_env(PluginConfig(target="gymnasium:make", params=params))
+        build_env(named(params=params))
+
+
+def seeded_env(seed: int | None = None, sign: int = 1) -> CountingEnv:
+    env = CountingEnv()
+    env.metadata = {"seed": seed, "sign": sign}
+    return env
+
+
+@pytest.mark.parametrize(("params", "seeds"), [({}, [5, 6, 7]), ({"seed": 3}, [3, 3, 3])])
+def test_a_factory_with_a_seed_gets_one_for_each_environment_unless_it_is_configured(
+    params: dict[str, Any], seeds: list[int]
+) -> None:
+    lanes = build_lanes(named("tests.common.test_envs:seeded_env", params), 3, seed=5)
+    assert isinstance(lanes, PlainLanes)
+    assert [env.metadata["seed"] for env in lanes.envs] == seeds
+
+
+# Wrappers.
+
+
+def test_wrappers_are_put_around_the_environment_the_first_one_innermost() -> None:
+    wrappers = (
+        PluginConfig(target="gymnasium.wrappers:TimeLimit", params={"max_episode_steps": 3}),
+        PluginConfig(target="gymnasium.wrappers:TimeAwareObservation"),
+    )
+    env = build_env(named("tests.parts:CountingEnv", wrappers=wrappers))
+    assert type(env).__name__ == "TimeAwareObservation"
+    assert isinstance(env.env, TimeLimit)
+    assert env.observation_space.shape == (4,)
+
+
+def test_wrappers_of_vector_environments_work_too() -> None:
+    wrappers = (
+        PluginConfig(target="gymnasium.wrappers.vector:RescaleAction", params={"min_action": 0, "max_action": 1}),
+    )
+    params = {"id": "Pendulum-v1", "num_envs": 2, "vectorization_mode": "sync"}
+    lanes = build_lanes(named("gymnasium:make_vec", params, wrappers=wrappers))
+    assert isinstance(lanes, VectorLanes)
+    assert lanes.spec.action_space == gymnasium.spaces.Box(0, 1, (1,), np.float32)
+    lanes.close()
+
+
+def test_parameters_that_a_wrapper_does_not_take_are_found_when_the_configuration_is_checked() -> None:
+    config = named(
+        params={"id": "CartPole-v1"},
+        wrappers=(PluginConfig(target="gymnasium.wrappers:TimeLimit", params={"steps": 3}),),
+    )
+    with pytest.raises(ConfigError, match=r"env\.wrappers\.0\.params\.steps: unknown parameter"):
+        config.check("env", frozenset())
+    with pytest.raises(PluginError, match="env gymnasium:make"):
+        build_env(config)
+
+
+def test_an_evaluation_has_the_same_wrappers_and_frames_with_its_own_parameters() -> None:
+    config = named(params={"id": "CartPole-v1"}, eval_params={"max_episode_steps": 9}, frame_stack=2, float64=True)
+    found = config.for_evaluation()
+    assert found == named(params={"id": "CartPole-v1", "max_episode_steps": 9}, frame_stack=2, float64=True)
+
+
+# Spaces.
+
+
+def test_float64_becomes_float32_unless_it_is_wanted() -> None:
+    narrow, wide = (spec_of(Goals(), float64=float64).observation_space for float64 in (False, True))
+    assert {space.dtype for space in narrow.spaces.values()} == {np.dtype(np.float32)}  # type: ignore[attr-defined]
+    assert wide is Goals.observation_space
+    for float64, dtype in ((False, np.float32), (True, np.float64)):
+        lanes = build_lanes(named("tests.parts:Goals", float64=float64))
+        observed = lanes.observe()
+        assert isinstance(observed, dict)
+        assert {leaf.dtype for leaf in observed.values()} == {np.dtype(dtype)}
+
+
+def test_all_other_spaces_stay_as_they_are() -> None:
+    spec = spec_of(CountingEnv())
+    assert spec.observation_space is CountingEnv.observation_space
+    assert spec.action_space is CountingEnv.action_space
+
+
+def test_a_vector_environment_has_the_spaces_of_one_lane() -> None:
+    env = gymnasium.make_vec("Pendulum-v1", num_envs=3, vectorization_mode="sync")
+    assert spec_of(env) == EnvSpec(env.single_observation_space, env.single_action_space)
+    assert lanes_of(env).n == 3
+    env.close()
+
+
+def test_agents_see_stacks_of_frames() -> None:
+    spec = spec_of(Goals())
+    assert stacked_spec(spec, 1) is spec
+    stacked = stacked_spec(spec, 3)
+    assert stacked.observation_space["observation"].shape == (3, 1)  # type: ignore[index]
+    assert stacked.action_space is spec.action_space
+
+
+def test_spaces_are_read_from_the_configuration_without_the_environment() -> None:
+    spaces = {
+        "observation": {"type": "Box", "low": -1, "high": 1, "shape": [3], "dtype": "float64"},
+        "action": {"type": "Discrete", "n": 4},
+    }
+    spec = read_spec(named("no_such_robot:Arm", spaces=spaces))
+    assert spec.observation_space == gymnasium.spaces.Box(-1, 1, (3,), np.float32)
+    assert spec.action_space == gymnasium.spaces.Discrete(4)
+
+
+def test_without_them_the_environment_is_built_and_closed() -> None:
+    closed: list[str] = []
+
+    class Closing(CountingEnv):
+        def close(self) -> None:
+            closed.append("closed")
+
+    Closing.__module__, Closing.__qualname__ = __name__, "Closing"
+    sys.modules[__name__].Closing = Closing  # type: ignore[attr-defined]
+    assert read_spec(named(f"{__name__}:Closing")) == spec_of(CountingEnv())
+    assert closed == ["closed"]
+
+
+def test_picked_values_have_columns_of_their_types() -> None:
+    config = named("x:y", info={"is_success": "bool", "force": "float32[2, 3]"}, intervention="human")
+    picks = picks_of(config)
+    assert [str(column) for column in picks.info.values()] == ["info/is_success |b1 []", "info/force <f4 [2, 3]"]
+    assert picks.intervention == "human"
+
+
+@pytest.mark.parametrize("text", ["text", "float33", "float32[]", "float32[a]", "float32 3", "float32[3", ""])
+def test_a_type_that_is_none_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r"info\.force: expected a type such as bool, float32 or float32\[3\]"):
+        named("x:y", info={"force": text})
 
 
 # What is not installed.
@@ -142,20 +190,27 @@ def test_a_package_that_an_environment_lacks_is_named_with_its_extra(
         monkeypatch.delitem(sys.modules, name)  # So that they are imported again.
     monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(PluginError, match=rf"is not installed.*; here: pip install 'crossborder\[{extra}\]'"):
-        build_env(PluginConfig(target="gymnasium:make", params={"id": id}))
+        build_env(named(params={"id": id}))
+
+
+def test_a_missing_envpool_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "envpool", None)
+    with pytest.raises(PluginError, match=r"pip install 'crossborder\[envpool\]'"):
+        build_env(named("common.pool:make", {"id": "CartPole-v1", "num_envs": 2}))
 
 
 SMOKE = """
 import sys
-from common.plugins.part_config import PluginConfig
-from common.envs import build_env
+from common.plugins.part_config import EnvConfig
+from common.envs import build_lanes
 
 for id in sys.argv[1:]:
-    env = build_env(PluginConfig(target="gymnasium:make", params={"id": id}))
-    env.action_space.seed(0)
-    for obs in (env.reset(seed=0)[0], env.step(env.action_space.sample())[0]):
-        assert obs.dtype == "float32" and env.observation_space.contains(obs), (id, obs)
-    env.close()
+    lanes = build_lanes(EnvConfig(target="gymnasium:make", params={"id": id}))
+    lanes.reset(0)
+    lanes.spec.action_space.seed(0)
+    for obs in (lanes.observe(), lanes.step(lanes.spec.action_space.sample()[None]).obs):
+        assert obs.dtype == "float32" and lanes.spec.observation_space.contains(obs[0]), (id, obs)
+    lanes.close()
 """
 
 
@@ -172,86 +227,3 @@ def test_environments_of_box2d_and_mujoco_are_built_and_stepped(tmp_path: Path) 
         check=False,
     )
     assert done.returncode == 0, done.stderr
-
-
-# Observations.
-
-
-class Fixed(gymnasium.Env[Any, Any]):
-    """Always observes the same."""
-
-    action_space = gymnasium.spaces.Discrete(2)
-
-    def __init__(self, space: gymnasium.Space[Any], obs: Any) -> None:
-        self.observation_space = space
-        self._obs = obs
-
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        return self._obs, {}
-
-    def step(self, action: int) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        return self._obs, 0.0, False, False, {}
-
-
-GOAL = {"observation": np.array([1.5, -2.0]), "desired_goal": np.array([0.25]), "achieved_goal": np.array([0.5])}
-
-
-@pytest.mark.parametrize(
-    ("space", "obs", "flat", "dtype"),
-    [
-        (
-            gymnasium.spaces.Dict(
-                {name: gymnasium.spaces.Box(-5, 5, value.shape, np.float64) for name, value in GOAL.items()}
-            ),
-            GOAL,
-            [0.5, 0.25, 1.5, -2.0],  # A plain dict's keys are sorted.
-            np.float32,
-        ),
-        (gymnasium.spaces.Discrete(4, start=1), 3, [0, 0, 1, 0], np.int64),
-        (gymnasium.spaces.MultiDiscrete([2, 3]), np.array([1, 0]), [0, 1, 1, 0, 0], np.int64),
-        (
-            gymnasium.spaces.Tuple((gymnasium.spaces.Discrete(2), gymnasium.spaces.Box(-1, 1, (1, 2)))),
-            (1, np.array([[0.5, -0.5]], np.float32)),
-            [0, 1, 0.5, -0.5],
-            np.float32,
-        ),
-    ],
-)
-def test_an_observation_that_is_no_box_becomes_one_flat_box(
-    space: gymnasium.Space[Any], obs: Any, flat: list[float], dtype: type
-) -> None:
-    env = box_observations(Fixed(space, obs))
-    assert isinstance(env.observation_space, gymnasium.spaces.Box)
-    for found in (env.reset(seed=0)[0], env.step(0)[0]):
-        assert found.tolist() == flat
-        assert found.dtype == env.observation_space.dtype == dtype
-        assert env.observation_space.contains(found)
-
-
-def test_the_entries_of_a_dict_keep_the_order_they_were_given_in_by_name() -> None:
-    space = gymnasium.spaces.Dict(b=gymnasium.spaces.Box(-1, 1, (1,)), a=gymnasium.spaces.Box(-1, 1, (1,)))
-    env = box_observations(Fixed(space, {"a": np.zeros(1, np.float32), "b": np.ones(1, np.float32)}))
-    assert env.reset()[0].tolist() == [1, 0]
-
-
-def test_observations_and_bounds_of_float64_become_float32() -> None:
-    space = gymnasium.spaces.Box(np.array([-0.1, -np.inf]), np.array([0.1, np.inf]), dtype=np.float64)
-    env = box_observations(Fixed(space, np.array([0.1, 1e10])))
-    obs, _ = env.reset()
-    assert obs.dtype == env.observation_space.dtype == np.float32
-    assert env.observation_space.contains(obs)
-    assert column_of("obs", env.observation_space) == Column("obs", "<f4", (2,))
-
-
-@pytest.mark.parametrize(
-    "space",
-    [
-        gymnasium.spaces.Box(0, 255, (4, 84, 84), np.uint8),
-        gymnasium.spaces.Box(-1, 1, (3,), np.float32),
-        gymnasium.spaces.Box(0, 9, (1,), np.int64),
-        gymnasium.spaces.Sequence(gymnasium.spaces.Discrete(2)),
-    ],
-)
-def test_any_other_observation_stays_as_it_is(space: gymnasium.Space[Any]) -> None:
-    env = Fixed(space, space.sample())
-    assert box_observations(env) is env

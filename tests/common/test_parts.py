@@ -1,29 +1,139 @@
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
+import pytest
+
 from common.config.run_config import ActorConfig
+from common.data import ROW_COLUMNS, Column, Items, Schema
+from common.errors import ConfigError, PluginError
+from common.interfaces import EnvSpec, RowMap, Step
 from common.parts import build_parts
-from common.plugins.part_config import EnvConfig, PluginConfig
-from common.processors import NStep
-from tests.parts import CheckingAgent, CountingEnv
+from common.plain_lanes import PlainLanes
+from common.settings import validate
+from tests.parts import CheckingAgent, CountingEnv, RatingAgent, counting_schema
 
-CONFIG = ActorConfig(
-    env=EnvConfig(target="tests.parts:CountingEnv"),
-    agent=PluginConfig(target="tests.parts:CheckingAgent"),
-    step_processor=PluginConfig(target="common.processors:NStep", params={"n": 2}),
-    envs_per_actor=3,
-)
+BASE = {
+    "env": {"target": "tests.parts:CountingEnv"},
+    "agent": {"target": "tests.parts:CheckingAgent"},
+    "envs_per_actor": 3,
+}
 
 
-def test_every_environment_has_a_step_processor_of_its_own() -> None:
-    parts = build_parts(CONFIG, seed=5, epsilon=0.5, n_envs=CONFIG.envs_per_actor)
-    assert len({id(lane.env) for lane in parts.lanes}) == len({id(lane.processor) for lane in parts.lanes}) == 3
-    assert {(type(lane.env), type(lane.processor)) for lane in parts.lanes} == {(CountingEnv, NStep)}
+def config(**changes: Any) -> ActorConfig:
+    return validate(ActorConfig, {**BASE, **changes})
+
+
+def names(schema: Schema) -> list[str]:
+    return [column.name for column in schema.columns]
+
+
+def test_an_actor_gets_lanes_and_one_agent_for_all_of_them() -> None:
+    parts = build_parts(config(), seed=5, epsilon=0.5, n_envs=3)
+    assert isinstance(parts.lanes, PlainLanes)
+    assert [type(env) for env in parts.lanes.envs] == [CountingEnv] * 3
     assert isinstance(parts.agent, CheckingAgent)
     assert (parts.agent.seed, parts.agent.epsilon) == (5, 0.5)
+    assert parts.schema == parts.rows == counting_schema()
+    assert (parts.row_map, parts.processors, parts.has_priorities) == (None, (), False)
 
 
-def test_by_default_one_environment_is_built() -> None:
-    parts = build_parts(CONFIG, seed=0)
-    assert parts.lanes == (parts.lanes[0],)
-    assert parts.env is parts.lanes[0].env
-    assert [column.name for column in parts.schema.columns][-1] == "discount"
+def test_a_learner_gets_no_lanes() -> None:
+    parts = build_parts(config(), seed=0)
+    assert parts.lanes is None
+    assert parts.schema == counting_schema()
+    parts.close()
+
+
+def test_with_described_spaces_a_learner_needs_no_environment() -> None:
+    spaces = "tests.parts:CountingEnv"
+    parts = build_parts(config(env={"target": "no_such_robot:Arm", "spaces": spaces}), seed=0)
+    assert parts.schema == counting_schema()
+    with pytest.raises(PluginError, match="no_such_robot"):
+        build_parts(config(env={"target": "no_such_robot:Arm", "spaces": spaces}), seed=0, n_envs=1)
+
+
+def test_the_agent_sees_stacks_and_rows_hold_frames() -> None:
+    parts = build_parts(config(env={**BASE["env"], "frame_stack": 4}), seed=0)  # type: ignore[dict-item]
+    assert parts.spec.observation_space.shape == (4, 3)
+    assert parts.frames.observation_space.shape == (3,)
+    assert parts.schema == counting_schema()
+
+
+class Extras(CheckingAgent):
+    def extra_columns(self) -> tuple[Column, ...]:
+        return (Column.of("logp", np.float32),)
+
+
+class Clashes(CheckingAgent):
+    def extra_columns(self) -> tuple[Column, ...]:
+        return (Column.of("reward", np.float32),)
+
+
+def test_further_columns_stand_before_those_of_every_row() -> None:
+    env = {**BASE["env"], "info": {"goal": "float32[2]"}, "intervention": "human"}  # type: ignore[dict-item]
+    agent = {"target": f"{__name__}:Extras"}
+    parts = build_parts(config(env=env, agent=agent, step_processor={"target": f"{__name__}:Marked"}), seed=0)
+    more = ["logp", "info/goal", "intervened", "marked"]
+    assert names(parts.schema)[5:] == [*more, *(column.name for column in ROW_COLUMNS)]
+    assert names(parts.rows)[5:8] == more[:3]
+
+
+def test_an_extra_column_with_a_name_that_is_taken_is_refused() -> None:
+    with pytest.raises(ConfigError, match="distinct names"):
+        build_parts(config(agent={"target": f"{__name__}:Clashes"}), seed=0)
+
+
+class Marked(RowMap):
+    def schema(self, rows: Schema) -> Schema:
+        return rows.plus(Column.of("marked", np.bool_))
+
+    def map(self, rows: Items) -> Items:
+        return {**rows, "marked": np.ones(len(rows["first"]), bool)}
+
+
+class NoRows(Marked):
+    def schema(self, rows: Schema) -> Schema:
+        return Schema(rows.columns[:3])
+
+
+class Processor:
+    def schema(self, spec: EnvSpec) -> Schema:
+        return Schema((Column.of("n", np.int64),))
+
+    def reset(self) -> None: ...
+
+    def process(self, step: Step) -> None: ...
+
+
+def test_every_lane_has_a_step_processor_of_its_own() -> None:
+    parts = build_parts(config(step_processor={"target": f"{__name__}:Processor"}), seed=0, n_envs=3)
+    assert len({id(processor) for processor in parts.processors}) == 3
+    assert names(parts.schema) == ["n"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"step_processor": {"target": f"{__name__}:NoRows"}}, "NoRows.schema must return the columns of rows"),
+        ({"step_processor": {"target": "builtins:dict"}}, "found dict without schema, reset, process"),
+        ({"agent": {"target": "builtins:dict"}}, "expected a common.interfaces.Agent, found dict"),
+        ({"push": {"initial_priorities": True}}, r"CheckingAgent has no td_error\(items\)"),
+    ],
+)
+def test_parts_that_do_not_fit_are_refused(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(PluginError, match=message):
+        build_parts(config(**changes), seed=0)
+
+
+@pytest.mark.parametrize("processor", [None, f"{__name__}:Marked", f"{__name__}:Processor"])
+def test_with_first_priorities_there_is_a_column_for_them(processor: str | None) -> None:
+    changes: dict[str, Any] = {"push": {"initial_priorities": True}, "agent": {"target": "tests.parts:RatingAgent"}}
+    if processor:
+        changes["step_processor"] = {"target": processor}
+    parts = build_parts(config(**changes), seed=0)
+    assert isinstance(parts.agent, RatingAgent)
+    assert parts.has_priorities
+    own = names(parts.schema)[: -len(ROW_COLUMNS)] if parts.schema.is_rows else names(parts.schema)
+    assert own[-1] == "priority"

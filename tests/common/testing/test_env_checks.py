@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import Any
 
 import gymnasium
 import numpy as np
 import pytest
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
-from common.processors import OneStep
+from common.processors import SameColumns
 from common.testing import check_env
 from examples.own_parts import Corridor
 from tests.common.testing.parts import Broken, Walk, broken, fails_saying
+from tests.parts import Goals
 
 
 def step_with(**changes: Any) -> Any:
@@ -28,7 +30,7 @@ def step_with(**changes: Any) -> Any:
 BROKEN_ENVS: dict[str, Broken] = {
     "a space of many parts": (
         {"action_space": property(lambda self: gymnasium.spaces.Text(3), lambda self, value: None)},
-        "action_space must have one dtype and one shape",
+        "the parts of action_space must each have one dtype and one shape",
     ),
     "no space": (
         {"action_space": property(lambda self: None, lambda self, value: None)},
@@ -39,24 +41,27 @@ BROKEN_ENVS: dict[str, Broken] = {
     "an info of another kind": ({"reset": lambda self, seed=None: (self.obs(), None)}, "return a dict, also if empty"),
     "a dtype of its own": (
         {"obs": lambda self: np.array([self.at])},
-        "reset() gave observations of float64, the observation space wants float32: return np.array(…, np.float32)",
+        "reset() gave an observation of float64, its space wants float32: return np.array(…, np.float32)",
     ),
     "another shape": (
         {"obs": lambda self: np.array(self.at, np.float32)},
-        "reset() gave an observation of shape [], the observation space wants [1]",
+        "reset() gave an observation of shape [], its space wants [1]",
     ),
-    "outside its space": ({"obs": lambda self: np.full(1, 31, np.float32)}, "outside the observation space"),
+    "outside its space": (
+        {"obs": lambda self: np.full(1, 31, np.float32)},
+        "gave an observation outside its space",
+    ),
     "no number": ({"obs": lambda self: np.full(1, np.nan, np.float32)}, "observation that is not finite"),
     "outside its space later": (
         {"obs": lambda self: np.full(1, 31.0 if self.steps > 5 else 0.0, np.float32)},
-        "step() gave an observation outside the observation space",
+        "step() gave an observation outside its space",
     ),
     "one flag for both ends": (
         {"step": lambda self, action: Walk.step(self, action)[:4]},
         "return observation, reward, terminated, truncated, info",
     ),
     "a reward that is none": ({"step": step_with(reward=None)}, "step() gave a reward of None: return a number"),
-    "an infinite reward": ({"step": step_with(reward=np.inf)}, "step() gave a reward of inf: items must be finite"),
+    "an infinite reward": ({"step": step_with(reward=np.inf)}, "step() gave a reward of inf: rows must be finite"),
     "a flag that is none": ({"step": step_with(terminated=0)}, "step() gave terminated = 0: return a bool"),
     "a reset that ignores its seed": (
         {"reset": lambda self, seed=None: Walk.reset(self)},
@@ -72,6 +77,58 @@ BROKEN_ENVS: dict[str, Broken] = {
 def test_a_good_environment_passes() -> None:
     check_env(Walk())
     check_env(Corridor(length=3))
+    check_env(Goals())
+
+
+class Halved(Goals):
+    def _obs(self) -> dict[str, Any]:
+        return {name: value for name, value in super()._obs().items() if name != "desired_goal"}
+
+
+class Narrowed(Goals):
+    def _obs(self) -> dict[str, Any]:
+        return {name: value.astype(np.float32) for name, value in super()._obs().items()}
+
+
+@pytest.mark.parametrize(
+    ("env", "message"),
+    [
+        (Halved(), "reset() gave an observation with other parts than the observation space"),
+        (Narrowed(), "reset() gave an observation achieved_goal of float32, its space wants float64"),
+    ],
+)
+def test_a_structured_observation_is_checked_part_by_part(env: Goals, message: str) -> None:
+    with fails_saying(message):
+        check_env(env)
+
+
+@pytest.mark.parametrize("mode", list(AutoresetMode))
+def test_a_good_vector_environment_passes(mode: AutoresetMode) -> None:
+    check_env(SyncVectorEnv([Walk, Walk], autoreset_mode=mode))
+
+
+class Hiding(SyncVectorEnv):
+    def step(self, actions: Any) -> Any:
+        obs, reward, terminated, truncated, infos = super().step(actions)
+        infos.pop("final_obs", None)
+        return obs, reward, terminated, truncated, infos
+
+
+class Endless(SyncVectorEnv):
+    def step(self, actions: Any) -> Any:
+        return (*super().step(actions)[:2], np.zeros(2, bool), np.zeros(2, bool), {})
+
+
+@pytest.mark.parametrize(
+    ("make", "mode", "message"),
+    [
+        (Hiding, "SameStep", "infos['final_obs'] is expected"),
+        (Endless, "NextStep", "no lane began another episode in 300 steps: play more steps="),
+    ],
+)
+def test_a_vector_environment_that_breaks_its_word_is_refused(make: Any, mode: str, message: str) -> None:
+    with fails_saying(message):
+        check_env(make([Walk, Walk], autoreset_mode=mode))
 
 
 @pytest.mark.parametrize("what", BROKEN_ENVS)
@@ -82,5 +139,5 @@ def test_an_environment_is_refused_that_has(what: str) -> None:
 
 
 def test_an_object_of_another_class_is_no_environment() -> None:
-    with fails_saying("expected a gymnasium.Env, found OneStep"):
-        check_env(cast("Walk", OneStep()))
+    with fails_saying("expected a gymnasium.Env or VectorEnv, found SameColumns"):
+        check_env(SameColumns())

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
 
-from common.processors import NStep, OneStep
+from common.interfaces import Step
 from common.testing import ItemMemory, items_of, play
 from common.testing.play import check_record, explaining
 from examples.own_parts import Corridor
+from tests.common.testing.test_processor_checks import Transitions
+from tests.parts import Goals
 
 
 def test_episodes_end_where_the_environment_ends_them_and_the_last_may_be_open() -> None:
@@ -19,6 +22,21 @@ def test_episodes_end_where_the_environment_ends_them_and_the_last_may_be_open()
     assert [step.terminated for episode in episodes for step in episode] == [False, True] * 3 + [False]
     assert [step.obs.tolist() for step in episodes[1]] == [[0], [1]]
     assert [step.next_obs.tolist() for step in episodes[1]] == [[1], [2]]
+
+
+def test_structured_observations_are_played_as_they_would_be_recorded() -> None:
+    asked = []
+
+    def choose(obs: Any) -> Any:
+        asked.append(obs)
+        return np.int64(1)
+
+    ((step, *_), *_) = play(Goals(), 5, policy=choose)
+    assert isinstance(step.obs, dict)
+    assert {leaf.dtype for leaf in step.obs.values()} == {np.dtype(np.float32)}
+    assert asked[0] is step.obs
+    assert isinstance(step.next_obs, dict)
+    assert step.next_obs["observation"].tolist() == [1.0]
 
 
 def test_the_same_seed_plays_the_same_actions() -> None:
@@ -30,13 +48,16 @@ def test_the_same_seed_plays_the_same_actions() -> None:
 
 def test_items_of_all_episodes_are_joined_column_by_column() -> None:
     episodes = play(Corridor(length=2), 6, policy=lambda _: 1)
-    items = items_of(OneStep(), episodes)
+    items = items_of(Transitions(), episodes)
     assert items["obs"].tolist() == [[0], [1]] * 3
-    assert items["terminated"].tolist() == [False, True] * 3
+    assert items["next_obs"].tolist() == [[1], [2]] * 3
 
 
 def test_a_processor_that_gives_no_item_gives_no_columns() -> None:
-    assert items_of(NStep(5), [play(Corridor(), 3)[0]]) == {}
+    class Never(Transitions):
+        def process(self, step: Step) -> None: ...
+
+    assert items_of(Never(), [play(Corridor(), 3)[0]]) == {}
 
 
 def test_a_memory_draws_whole_rows_with_replacement_and_counts_them() -> None:
