@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 
 from common.data import Array
 from common.testing import check_view
+from examples.own_view import WithReturn
 from learner.replay.view import Plan, Rows, View
 from learner.views.hindsight import Hindsight
 from learner.views.items import SelfContained
@@ -17,7 +19,7 @@ from learner.views.sequences import Sequences
 from learner.views.transitions import Transitions
 from tests.common.testing.parts import Broken, broken, fails_saying
 from tests.learner.replay.memories import SCHEMA as ITEMS
-from tests.learner.views.lanes import SCHEMA
+from tests.learner.views.lanes import SCHEMA, Lanes
 from tests.learner.views.test_hindsight import GOALS, REWARD
 
 GOOD = {
@@ -38,6 +40,15 @@ def test_the_views_that_come_with_crossborder_pass(name: str) -> None:
 def test_hindsight_and_self_contained_items_pass() -> None:
     check_view(Hindsight(GOALS, compute_reward=REWARD), GOALS)
     check_view(SelfContained(ITEMS), ITEMS)
+
+
+def test_the_view_of_the_example_passes_and_sums_up_what_followed(tmp_path: Path) -> None:
+    check_view(WithReturn(SCHEMA, 0.9, horizon=4), SCHEMA)
+    lanes = Lanes(tmp_path)
+    lanes.play(6)
+    batch = lanes.draw(WithReturn(SCHEMA, 0.5, horizon=4), [0, 4])
+    assert batch["return"].tolist() == [4.0, 32.0], "1 + 2/2 + 4/4 + 8/8 and 16 + 32/2"
+    assert batch["next_obs/at"].tolist() == [1, 5]
 
 
 def changed(**changes: Any) -> Any:
