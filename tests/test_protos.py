@@ -68,7 +68,7 @@ def test_nothing_of_the_released_wire_is_removed_renumbered_or_changed() -> None
 
 def test_the_protocol_version_is_stated_in_one_place_of_the_code() -> None:
     stated = re.compile(r"protocol_version(=| *: *)\d|PROTOCOL_VERSION(: \w+)? = \d")
-    tops = ("actor", "common", "learner", "crossborder", "examples", "tests", "benchmarks", "deploy", "docker")
+    tops = ("actor", "common", "learner", "crossborder", "examples", "benchmarks", "deploy", "docker")
     found = {
         str(path.relative_to(ROOT))
         for top in tops

@@ -15,7 +15,7 @@ from actor.client.join_answer import JoinAnswer, read_join
 from common.errors import LearnerUnreachableError
 from common.process.clocks import Backoff, Deadline
 from common.process.log import identify
-from common.wire.channel import get_model, open_channel, watch_credentials
+from common.wire.channel import get_model, open_channel, push_items, watch_credentials
 from common.wire.pb import crossborder_pb2 as pb
 from common.wire.pb import crossborder_pb2_grpc as pb_grpc
 from common.wire.rpc import PROTOCOL_VERSION, StoppingError, describe, typed_error
@@ -67,10 +67,10 @@ class Connector:
         self._opened_with = self._credentials.get()
         self._channel = open_channel(self._address, self._opened_with)
         self.stub = pb_grpc.LearnerServiceStub(self._channel)
-        self.get_model = get_model(self._channel)
+        self.get_model, self.push_items = get_model(self._channel), push_items(self._channel)
 
     def refresh(self) -> None:
-        """Open another channel, and with it other ``stub`` and ``get_model``, if certificates have changed."""
+        """Open another channel, and with it other calls, if certificates have changed."""
         if self._credentials.get() is not self._opened_with:
             self.close()
             self._open()

@@ -169,7 +169,7 @@ class Pusher:
         backoff, last_seq = Backoff(), self._joined.last_seq
         while True:
             connector = self._connector
-            stream = PushStream(connector.stub, connector.incarnation, self._spool, last_seq, self._requests)
+            stream = PushStream(connector.push_items, connector.incarnation, self._spool, last_seq, self._requests)
             self._stream = stream
             if self._given_up.is_set():
                 stream.cancel()

@@ -11,8 +11,9 @@ import grpc
 
 from actor.client.requests import Requests, WaitingBatch
 from actor.spool import Spool
+from common.wire.batch import Request
+from common.wire.channel import PushItems
 from common.wire.pb import crossborder_pb2 as pb
-from common.wire.pb import crossborder_pb2_grpc as pb_grpc
 from common.wire.rpc import NotJoinedError, describe, typed_error
 
 log = logging.getLogger(__name__)
@@ -28,7 +29,7 @@ class PushStream:
     a generator. They share ``has_left`` and the time of the last response, of which each has one writer.
 
     Args:
-        stub: of the learner.
+        push_items: of the learner.
         incarnation: the actor's.
         spool: gives the batches. Opening the stream connects it.
         last_seq: number of the last message of this incarnation that the learner has stored.
@@ -37,7 +38,7 @@ class PushStream:
 
     def __init__(
         self,
-        stub: pb_grpc.LearnerServiceStub,
+        push_items: PushItems,
         incarnation: int,
         spool: Spool[WaitingBatch],
         last_seq: int,
@@ -48,7 +49,7 @@ class PushStream:
         self._heard_at = time.monotonic()
         self.has_left = False
         """Whether the actor has said goodbye."""
-        self._call: Any = stub.PushItems(self._messages())
+        self._call: Any = push_items(self._messages())
 
     def run(self, hear: Callable[[pb.PushItemsResponse], None]) -> str | None:
         """Pass responses to ``hear`` until the stream ends. Return why it broke; None if the learner ended it in order.
@@ -71,7 +72,7 @@ class PushStream:
         """End the stream; from any thread."""
         self._call.cancel()
 
-    def _messages(self) -> Iterator[pb.PushItemsRequest]:
+    def _messages(self) -> Iterator[Request]:
         yield self._requests.make_heartbeat(self._incarnation)
         while True:
             unsent = self._spool.next_unsent(self._epoch, HEARTBEAT_SECONDS)

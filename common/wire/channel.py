@@ -7,6 +7,7 @@ from typing import TypeAlias
 import grpc
 
 from common.wire.address import split_address
+from common.wire.batch import Request
 from common.wire.pb import crossborder_pb2 as pb
 from common.wire.rpc import CLIENT_OPTIONS
 from common.wire.tls import read_authorities, read_pair
@@ -56,6 +57,7 @@ def open_channel(address: str, credentials: grpc.ChannelCredentials | None) -> g
     return grpc.secure_channel(address, credentials, options=CLIENT_OPTIONS)
 
 
+PushItems: TypeAlias = "grpc.StreamStreamMultiCallable[Request, pb.PushItemsResponse]"
 GetModel: TypeAlias = "grpc.UnaryStreamMultiCallable[pb.GetModelRequest, bytes]"
 """Yields serialised ``GetModelResponse`` messages, for ``chunk.parse_chunk``."""
 
@@ -65,6 +67,15 @@ def get_model(channel: grpc.Channel) -> GetModel:
 
     The generated stub would parse each message, with copies of its data; this callable leaves the messages as they are.
     """
-    method = pb.DESCRIPTOR.services_by_name["LearnerService"].methods_by_name["GetModel"]
-    path = f"/{method.containing_service.full_name}/{method.name}"
-    return channel.unary_stream(path, pb.GetModelRequest.SerializeToString)
+    return channel.unary_stream(path_of("GetModel"), pb.GetModelRequest.SerializeToString)
+
+
+def push_items(channel: grpc.Channel) -> PushItems:
+    """``LearnerService.PushItems`` on a channel, without the generated stub's copies of each payload."""
+    return channel.stream_stream(path_of("PushItems"), Request.serialize, pb.PushItemsResponse.FromString)
+
+
+def path_of(method: str) -> str:
+    """The path of a method of ``LearnerService`` on the wire."""
+    found = pb.DESCRIPTOR.services_by_name["LearnerService"].methods_by_name[method]
+    return f"/{found.containing_service.full_name}/{found.name}"

@@ -23,12 +23,12 @@ def buffer(schema: Schema, items: Items, rows: int) -> BufferedItems:
 
 def encode(schema: Schema, items: Items, rows: int) -> bytes:
     """The first ``rows`` rows, which must fit the schema, as one payload."""
-    return encode_together(schema, [buffer(schema, items, rows)])
+    return b"".join(encode_together(schema, [buffer(schema, items, rows)]))
 
 
-def encode_together(schema: Schema, batches: Sequence[BufferedItems]) -> bytes:
-    """Batches, in order, as one payload."""
-    return b"".join([batch.columns[column.name] for column in schema.columns for batch in batches])
+def encode_together(schema: Schema, batches: Sequence[BufferedItems]) -> Sequence[bytes]:
+    """The pieces of one payload with the rows of all batches, in order."""
+    return [batch.columns[column.name] for column in schema.columns for batch in batches]
 
 
 def split(schema: Schema, batch: BufferedItems, most_rows: int) -> Sequence[BufferedItems]:

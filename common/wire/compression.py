@@ -32,7 +32,7 @@ def compress(data: bytes, level: int = PICTURES) -> bytes:
     return _contexts.compressors[level].compress(data)
 
 
-def decompress(frame: bytes, max_bytes: int) -> bytes:
+def decompress(frame: bytes | memoryview, max_bytes: int) -> bytes:
     """The content of one frame.
 
     Raises:

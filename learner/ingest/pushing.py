@@ -6,7 +6,7 @@ import logging
 import time
 from dataclasses import replace
 from operator import attrgetter
-from typing import Final
+from typing import Final, TypeAlias
 
 import numpy as np
 
@@ -14,6 +14,7 @@ from common.data import FINAL, FIRST, MAX_ENV_ERROR, MAX_EPISODES, VERSION, Item
 from common.errors import BadValue, RefusedError, SchemaMismatchError
 from common.process.log import quote
 from common.values import KEEP_ALL
+from common.wire.batch import Request
 from common.wire.codec import decode
 from common.wire.compression import decompress
 from common.wire.pb import crossborder_pb2 as pb
@@ -29,9 +30,10 @@ MAX_FIGURE: Final = 2**53
 """The largest figure that a report may hold; up to here floats count whole numbers exactly."""
 LAG_SMOOTHING: Final = 0.05
 _figures_of = attrgetter(*REPORTED)
+Payload: TypeAlias = bytes | memoryview
 
 
-def push(core: IngestCore, row: int, request: pb.PushItemsRequest) -> int:
+def push(core: IngestCore, row: int, request: Request) -> int:
     """Take one request of an actor: store its batch unless it is stored already, and note its report.
 
     Args:
@@ -45,16 +47,17 @@ def push(core: IngestCore, row: int, request: pb.PushItemsRequest) -> int:
     Raises:
         RefusedError, SchemaMismatchError: nothing was stored; the message names actor, column, expected and found.
     """
+    payload = request.payload[0] if len(request.payload) == 1 else b"".join(request.payload)
     try:
-        return _take(core, row, request)
+        return _take(core, row, request.head, payload)
     except (RefusedError, SchemaMismatchError) as error:
         core.counts.batches_refused[_reason_of(error)] += 1
         if core.quarantine.has_room():
-            core.quarantine.add(_record_refusal(core, row, request, error))
+            core.quarantine.add(_record_refusal(core, row, request.head, payload, error))
         raise type(error)(f"actor {core.registry.actor_id(row)}: {error}") from error
 
 
-def _take(core: IngestCore, row: int, request: pb.PushItemsRequest) -> int:
+def _take(core: IngestCore, row: int, request: pb.PushItemsRequest, payload: Payload) -> int:
     if core.registry.row_of(request.incarnation) != row:
         raise RefusedError(
             f"incarnation: expected the one the stream began with, found {request.incarnation:016x}", "sequence"
@@ -63,14 +66,13 @@ def _take(core: IngestCore, row: int, request: pb.PushItemsRequest) -> int:
     if report.HasField("score"):
         _take_score(core, row, report.score)
     if request.seq == 0:
-        if request.rows or request.payload:
+        if request.rows or payload:
             raise RefusedError(f"seq: expected 1 or more for a batch of {request.rows} rows, found 0", "sequence")
         figures = _check_report(report)
     elif request.seq <= last:  # The actor has not heard the acknowledgement and sends the batch again.
         core.control.duplicates += 1
         return last
     else:
-        payload = request.payload  # Read once: each access copies it.
         if core.evaluates(row):
             raise RefusedError(f"seq: expected 0 of an actor that evaluates, found {request.seq}", "sequence")
         # The rows are checked before the report. A NaN from the environment makes both wrong, and only the refusal of
@@ -96,7 +98,7 @@ def _take_score(core: IngestCore, row: int, score: pb.Score) -> None:
     core.scoring.scores.take(score, core.registry.actor_id(row))
 
 
-def _decode(core: IngestCore, request: pb.PushItemsRequest, payload: bytes, last: int) -> Items:
+def _decode(core: IngestCore, request: pb.PushItemsRequest, payload: Payload, last: int) -> Items:
     """The rows of the batch that follows batch number ``last``, checked against the schema and the value rules."""
     if request.seq != last + 1:
         raise RefusedError(f"seq: expected {last + 1}, found {request.seq}", "sequence")
@@ -137,7 +139,7 @@ def _limits_of(core: IngestCore, incarnation: int) -> pb.Limits:
     return limits.largest if core.registry.was_here_before(incarnation) else limits.present
 
 
-def _decompress(core: IngestCore, request: pb.PushItemsRequest, payload: bytes) -> bytes:
+def _decompress(core: IngestCore, request: pb.PushItemsRequest, payload: Payload) -> Payload:
     if request.compression == pb.COMPRESSION_ZSTD:
         most = _limits_of(core, request.incarnation).max_message_bytes
         return decompress(payload, min(request.rows * core.schema.row_bytes, most))
@@ -219,7 +221,11 @@ def _acting_opt_steps(schema: Schema, items: Items, behaviour: ModelVersion) -> 
 
 
 def _record_refusal(
-    core: IngestCore, row: int, request: pb.PushItemsRequest, error: RefusedError | SchemaMismatchError
+    core: IngestCore,
+    row: int,
+    request: pb.PushItemsRequest,
+    payload: Payload,
+    error: RefusedError | SchemaMismatchError,
 ) -> Record:
     """The record of a refused batch for people to inspect: its actor, the reason, and its first bad row if any."""
     record = Record(
@@ -234,7 +240,7 @@ def _record_refusal(
     if bad is None:
         return record
     try:
-        items = decode(core.schema, request.rows, _decompress(core, request, request.payload), KEEP_ALL)
+        items = decode(core.schema, request.rows, _decompress(core, request, payload), KEEP_ALL)
     except RefusedError:
         return record  # The batch has more than one fault, and no rows that can be shown.
     values = summarize_row(items, bad.row)

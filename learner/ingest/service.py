@@ -14,6 +14,7 @@ import grpc
 
 from common.data import NO_MODEL
 from common.errors import CrossborderError
+from common.wire.batch import Request
 from common.wire.pb import crossborder_pb2 as pb
 from common.wire.pb import crossborder_pb2_grpc as pb_grpc
 from common.wire.rpc import version_from_pb, version_to_pb
@@ -144,8 +145,8 @@ class LearnerServicer(pb_grpc.LearnerServiceServicer):
         for message in answer.messages:
             yield message
 
-    async def PushItems(  # type: ignore[override]  # noqa: N802 - grpc.aio takes coroutines that read and write too
-        self, _: AsyncIterator[pb.PushItemsRequest], context: Context
+    async def PushItems(  # type: ignore[override]  # noqa: N802 - grpc.aio takes coroutines too; Admission reads by hand
+        self, _: AsyncIterator[Request], context: Context
     ) -> None:
         stream = ActorStream(self._core, context)
         row = None
@@ -154,13 +155,13 @@ class LearnerServicer(pb_grpc.LearnerServiceServicer):
             while (request := await self._read(context, first=row is None)) is not None:
                 arrived = time.monotonic()
                 if row is None:
-                    row = self._core.row_of(request.incarnation)
+                    row = self._core.row_of(request.head.incarnation)
                     self._newest[row], stream.evaluates = stream, self._core.evaluates(row)
                     self._core.registry.set_state(row, ActorState.ONLINE)
                 acked = push(self._core, row, request)
                 await self._hold(stream, row)
                 await stream.send(acked)
-                if request.seq:
+                if request.head.seq:
                     self._core.counts.ack_seconds.observe(time.monotonic() - arrived)
         finally:
             self._streams.discard(stream)
@@ -169,7 +170,7 @@ class LearnerServicer(pb_grpc.LearnerServiceServicer):
                 self._close(row)
             self._stream_ended.set()
 
-    async def _read(self, context: Context, *, first: bool) -> pb.PushItemsRequest | None:
+    async def _read(self, context: Context, *, first: bool) -> Request | None:
         """The next request; None at the end of the stream, or when the actor was silent for too long.
 
         Raises:

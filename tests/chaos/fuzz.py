@@ -14,6 +14,7 @@ from google.protobuf.message import DecodeError, Message
 
 from common.data import Schema
 from common.errors import ProtocolMismatchError, RefusedError, SchemaMismatchError
+from common.wire.batch import Request
 from common.wire.codec import encode
 from common.wire.compression import compress
 from common.wire.pb import crossborder_pb2 as pb
@@ -99,7 +100,7 @@ class Target:
             elif isinstance(message, pb.GetModelRequest):
                 self.core.model(version_from_pb(message.have), takes_delta=message.takes_delta)
             elif isinstance(message, pb.PushItemsRequest):
-                push(self.core, self.core.row_of(message.incarnation), message)
+                push(self.core, self.core.row_of(message.incarnation), Request.parse(message.SerializeToString()))
         except REFUSALS as error:
             return type(error).__name__
         return "taken"

@@ -4,11 +4,19 @@ import numpy as np
 import pytest
 
 from actor.client.join_answer import JoinAnswer, read_join
-from actor.client.requests import GROUP_BYTES, CandidateScore, Requests, WaitingBatch, choose_group_rows
+from actor.client.requests import (
+    GROUP_BYTES,
+    GROUP_BYTES_OF_PICTURES,
+    CandidateScore,
+    Requests,
+    WaitingBatch,
+    choose_group_rows,
+)
 from actor.spool import Group, Spool
 from actor.stat import ActorCounters, ActorFigures
 from common.data import ENVELOPE_BYTES, MAX_EPISODES, NO_MODEL, BufferedItems, Column, ModelVersion, Schema
 from common.lanes import Round
+from common.wire.batch import Request
 from common.wire.codec import buffer, encode, schema_to_pb
 from common.wire.compression import compress
 from common.wire.pb import crossborder_pb2 as pb
@@ -33,6 +41,10 @@ def answer(schema: Schema, *, max_rows: int = 1000, max_message_bytes: int = LAR
     )
 
 
+def received(request: Request) -> pb.PushItemsRequest:
+    return pb.PushItemsRequest.FromString(request.serialize())
+
+
 class Sender:
     """Counters, a spool and the requests made of them."""
 
@@ -55,10 +67,14 @@ class Sender:
     def end_episode(self, total: float, *, success: bool | None) -> None:
         """Count an episode of one step."""
         one = np.array([total]), np.array([True]), np.array([False]), np.array([0.0])
-        self.counters.count(Round(*one, ended=np.array([0]), returns=[total], lengths=[1], success=[success]), 1)
+        self.counters.add_episodes(Round(*one, ended=np.array([0]), returns=[total], lengths=[1], success=[success]))
+        self.counters.env_steps += 1
 
     def message(self, *batches: WaitingBatch, seq: int = 1, after_drop: bool = False) -> pb.PushItemsRequest:
-        return self.requests.make_message(7, seq, Group([*batches], 0, 0.0, after_drop))
+        return received(self.requests.make_message(7, seq, Group([*batches], 0, 0.0, after_drop)))
+
+    def heartbeat(self, *, leaving: bool = False) -> pb.PushItemsRequest:
+        return received(self.requests.make_heartbeat(5, leaving=leaving))
 
 
 def test_batches_that_share_a_message_are_encoded_together_and_keep_their_order() -> None:
@@ -105,7 +121,7 @@ def test_a_compressed_batch_travels_by_itself_also_where_the_learner_comes_back_
     sender.spool.close()
     rows = []
     while (unsent := sender.spool.next_unsent(epoch, 0)) is not None:
-        rows.append(sender.requests.make_message(1, *unsent).rows)
+        rows.append(sender.requests.make_message(1, *unsent).head.rows)
     assert rows == [2, 1, 2]
 
 
@@ -120,7 +136,7 @@ def test_a_message_has_the_episodes_of_all_its_batches_and_the_newest_where_they
     assert len(report.episode_returns) == len(report.episode_lengths) == MAX_EPISODES
     assert (report.episode_returns[0], report.episode_returns[-1]) == (MAX_EPISODES, 2.5 * MAX_EPISODES - 1)
     assert list(np.flatnonzero(report.episode_successes)) == [0, MAX_EPISODES // 2]
-    assert not sender.requests.make_heartbeat(1).report.episode_returns, "episodes are counted once, with their batch"
+    assert not sender.heartbeat().report.episode_returns, "episodes are counted once, with their batch"
 
 
 def test_a_report_has_the_figures_of_the_moment_it_is_sent() -> None:
@@ -129,14 +145,14 @@ def test_a_report_has_the_figures_of_the_moment_it_is_sent() -> None:
     sender.end_episode(1.0, success=None)
     sender.counters.reconnects = 3
     sender.counters.note_env_error("it broke")
-    first, second = (sender.requests.make_heartbeat(5, leaving=leaving) for leaving in (False, True))
+    first, second = (sender.heartbeat(leaving=leaving) for leaving in (False, True))
     assert (first.incarnation, first.seq, first.report.env_steps, first.report.reconnects) == (5, 0, 1, 3)
     assert first.report.spool_bytes == sender.spool.n_bytes > 0
     assert (first.report.leaving, second.report.leaving) == (False, True)
     assert (first.report.env_error, second.report.env_error) == ("it broke", ""), "an error is told once"
     assert first.report.building
     sender.requests.is_building = False
-    assert not sender.requests.make_heartbeat(5).report.building
+    assert not sender.heartbeat().report.building
 
 
 @pytest.mark.parametrize("figure", vars(ActorFigures()))
@@ -146,15 +162,15 @@ def test_every_figure_of_an_actor_travels_in_the_field_of_its_name(figure: str) 
     if figure != "spool_bytes":
         setattr(sender.counters, figure, 17)
     expected = sender.spool.n_bytes if figure == "spool_bytes" else 17
-    assert getattr(sender.requests.make_heartbeat(1).report, figure) == expected
+    assert getattr(sender.heartbeat().report, figure) == expected
 
 
 def test_every_report_has_the_newest_score_of_an_actor_that_evaluates() -> None:
     sender = Sender(PLAIN)
-    assert not sender.requests.make_heartbeat(5).report.HasField("score")
+    assert not sender.heartbeat().report.HasField("score")
     for opt_steps in (100, 200):
         sender.requests.score = CandidateScore(ModelVersion(1, opt_steps), 3.5, {"eval_return": 3.5}, 0.25)
-        told = [sender.requests.make_heartbeat(5).report.score for _ in range(2)]
+        told = [sender.heartbeat().report.score for _ in range(2)]
         expected = pb.ModelVersion(incarnation=1, opt_steps=opt_steps)
         assert told == [pb.Score(model=expected, score=3.5, record={"eval_return": 3.5}, seconds=0.25)] * 2
 
@@ -166,7 +182,7 @@ def test_every_report_has_the_newest_score_of_an_actor_that_evaluates() -> None:
         (PLAIN, {"max_rows": 50}, 50),
         (PLAIN, {"max_message_bytes": ENVELOPE_BYTES + 80}, 10),
         (PLAIN, {"max_message_bytes": ENVELOPE_BYTES}, 1),
-        (PICTURES, {"max_rows": 1 << 30}, GROUP_BYTES // PICTURES.row_bytes),
+        (PICTURES, {"max_rows": 1 << 30}, GROUP_BYTES_OF_PICTURES // PICTURES.row_bytes),
         (PICTURES, {"max_message_bytes": ENVELOPE_BYTES + 3 * PICTURES.row_bytes - 1}, 2),
     ],
 )

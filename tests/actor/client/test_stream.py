@@ -14,9 +14,9 @@ from actor.spool import Spool
 from actor.stat import ActorCounters
 from common.data import NO_MODEL
 from common.errors import RefusedError
+from common.wire.channel import push_items
 from common.wire.codec import buffer
 from common.wire.pb import crossborder_pb2 as pb
-from common.wire.pb import crossborder_pb2_grpc as pb_grpc
 from common.wire.rpc import ERROR_KEY
 from tests.actor.client.conftest import ScriptedLearner, Serve
 from tests.actor.client.test_connector import JOINED, SCHEMA
@@ -63,7 +63,7 @@ class Line:
         assert self.spool.put(batch, batch.n_bytes, batch.group_rows, 0)
 
     def open(self) -> PushStream:
-        return PushStream(pb_grpc.LearnerServiceStub(self.channel), 5, self.spool, 0, self.requests)
+        return PushStream(push_items(self.channel), 5, self.spool, 0, self.requests)
 
 
 @pytest.fixture

@@ -32,6 +32,7 @@ class LoneCore:
         ReplayMemory(directory / "replay", schema, config.replay.capacity, create=True)
         self.publisher = ModelPublisher(directory / "models", {"steps": torch.zeros(1)}, 1)
         self.publisher.publish(0)
+        self.candidates = ModelPublisher(directory / "candidates", {"steps": torch.zeros(1)}, 1)
         self.bell = Bell.create()
         boot = IngestBoot(
             config=config,

@@ -2,10 +2,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from common.data import ModelVersion
+from common.wire.batch import Request
 from common.wire.codec import encode
 from common.wire.pb import crossborder_pb2 as pb
 from common.wire.rpc import PROTOCOL_VERSION, NotJoinedError
@@ -40,10 +42,9 @@ def enter(core: IngestCore) -> int:
     return row
 
 
-def batch(seq: int, **changes: object) -> pb.PushItemsRequest:
-    payload = encode(SCHEMA, expected_rows(0, 5), 5)
-    known = {"incarnation": ACTOR, "seq": seq, "schema_hash": SCHEMA.hash, "rows": 5, "payload": payload}
-    return pb.PushItemsRequest(**known | changes)  # type: ignore[arg-type]
+def batch(seq: int, **changes: Any) -> Request:
+    known = {"incarnation": ACTOR, "seq": seq, "schema_hash": SCHEMA.hash, "rows": 5}
+    return Request(pb.PushItemsRequest(**known | changes), (encode(SCHEMA, expected_rows(0, 5), 5),))
 
 
 def test_an_actor_that_has_not_joined_has_no_row(lone: LoneCore) -> None:

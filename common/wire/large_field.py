@@ -1,0 +1,76 @@
+"""Messages with one large field of bytes, read and written by hand, since protobuf copies such a field several times.
+
+In a process with our allocator settings (``process.child.KEEP_BUFFERS``), 1 MiB of data is read in 0.003 ms instead of
+0.09 ms and written in 0.04 ms instead of 0.25 ms.
+
+A message is a sequence of fields in any order (https://protobuf.dev/programming-guides/encoding). The large field comes
+once. Groups, which protobuf no longer writes, are not understood.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from google.protobuf.message import Message
+
+_VARINT, _LENGTH = 0, 2
+_FIXED: Final = {1: 8, 5: 4}
+"""The sizes in bytes of values of fixed size, by wire type."""
+
+
+def serialize(head: Message, number: int, pieces: Iterable[bytes | memoryview]) -> bytes:
+    """The message ``head``, which lacks field ``number``, with that field: the pieces, one after another."""
+    values = tuple(pieces)
+    size = sum(map(len, values))
+    return b"".join((head.SerializeToString(), _varint(number << 3 | _LENGTH), _varint(size), *values))
+
+
+def split(message: bytes, number: int) -> tuple[bytes, memoryview]:
+    """A serialised message without field ``number``, and a view of that field's first value; empty if it has none.
+
+    Raises:
+        ValueError: the message cannot be read up to that field.
+    """
+    tag, at = number << 3 | _LENGTH, 0
+    try:
+        while at < len(message):
+            found, begin, end = _field(message, at)
+            if found == tag and end <= len(message):
+                return message[:at] + message[end:], memoryview(message)[begin:end]
+            at = end
+    except (IndexError, KeyError) as error:
+        raise ValueError(f"expected fields of a message, found other bytes after the first {at}") from error
+    return message, memoryview(b"")
+
+
+def _field(message: bytes, at: int) -> tuple[int, int, int]:
+    """The tag of the field that begins at ``at``, and where the field's value begins and ends."""
+    tag, at = _read_varint(message, at)
+    kind = tag & 7
+    if kind == _VARINT:
+        return tag, at, _read_varint(message, at)[1]
+    if kind == _LENGTH:
+        size, at = _read_varint(message, at)
+        return tag, at, at + size
+    return tag, at, at + _FIXED[kind]
+
+
+def _varint(number: int) -> bytes:
+    """A number as seven bits a byte, the lowest first; all bytes but the last have their highest bit set."""
+    low = b""
+    while number >> 7:
+        low += bytes([number & 0x7F | 0x80])
+        number >>= 7
+    return low + bytes([number])
+
+
+def _read_varint(message: bytes, at: int) -> tuple[int, int]:
+    """The number that begins at ``at``, and where it ends."""
+    number = 0
+    for place in range(10):
+        byte = message[at + place]
+        number |= (byte & 0x7F) << 7 * place
+        if byte < 0x80:
+            return number, at + place + 1
+    raise IndexError("a number without end")

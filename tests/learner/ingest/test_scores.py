@@ -1,0 +1,123 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from common.data import NO_MODEL, ModelVersion
+from common.errors import RefusedError
+from common.wire.batch import Request
+from common.wire.codec import encode
+from common.wire.pb import crossborder_pb2 as pb
+from common.wire.rpc import PROTOCOL_VERSION
+from learner.ingest.core import IngestCore
+from learner.ingest.joining import join
+from learner.ingest.pushing import push
+from learner.ingest.scores import CandidateScores
+from learner.shared.actor_table import ActorState
+from tests.conftest import counting_config
+from tests.learner.ingest.cores import LoneCore
+from tests.parts import counting_schema, expected_rows
+
+EVALUATOR, ACTOR = 5, 6
+
+
+def make(tmp_path: Path, process: str) -> LoneCore:
+    evaluator = {"process": process}
+    return LoneCore(tmp_path / "shared", counting_config(tmp_path / "run", evaluator=evaluator), counting_schema())
+
+
+@pytest.fixture
+def lone(tmp_path: Path) -> Iterator[LoneCore]:
+    """A core whose trainer wants candidate 100 to be scored."""
+    made = make(tmp_path, "actor")
+    made.candidates.publish(100, wait=True)
+    yield made
+    made.close()
+
+
+def enter(core: IngestCore, incarnation: int, *, evaluates: bool) -> pb.JoinResponse:
+    request = pb.JoinRequest(protocol_version=PROTOCOL_VERSION, incarnation=incarnation, evaluates=evaluates)
+    joined = join(core, request)
+    core.registry.set_state(core.row_of(incarnation), ActorState.ONLINE)
+    return joined
+
+
+def say(core: IngestCore, incarnation: int, opt_steps: int = 100, **changes: Any) -> None:
+    """A report with the score of a candidate."""
+    known = {"model": pb.ModelVersion(incarnation=1, opt_steps=opt_steps), "score": 7.5, "record": {"eval_return": 7.5}}
+    report = pb.Report(score=pb.Score(**known | changes))
+    push(core, core.row_of(incarnation), Request(pb.PushItemsRequest(incarnation=incarnation, report=report)))
+
+
+def test_an_evaluating_actor_is_offered_candidates_and_the_others_are_not(lone: LoneCore) -> None:
+    evaluator, actor = enter(lone.core, EVALUATOR, evaluates=True), enter(lone.core, ACTOR, evaluates=False)
+    assert (evaluator.newest.opt_steps, actor.newest.opt_steps) == (100, 0)
+    answer = lone.core.model(NO_MODEL, takes_delta=False, candidate=True)
+    assert answer is not None
+    assert answer.version == ModelVersion(1, 100)
+    assert lone.core.model(answer.version, takes_delta=False, candidate=True) is None
+
+
+def test_a_score_reaches_the_trainer_once_however_often_it_is_reported(lone: LoneCore, tmp_path: Path) -> None:
+    enter(lone.core, EVALUATOR, evaluates=True)
+    for _ in range(3):
+        say(lone.core, EVALUATOR, seconds=2.0)
+    assert lone.core.control.scores == 1
+    told = json.loads((tmp_path / "shared" / "score.json").read_text())
+    expected = {"incarnation": 1, "opt_steps": 100, "score": 7.5, "record": {"eval_return": 7.5}, "seconds": 2.0}
+    assert told == {**expected, "actor_id": 0}
+    lone.candidates.publish(200, wait=True)
+    say(lone.core, EVALUATOR, 200)
+    say(lone.core, EVALUATOR, 100)
+    assert lone.core.control.scores == 2
+    assert json.loads((tmp_path / "shared" / "score.json").read_text())["opt_steps"] == 200
+
+
+def test_an_ingest_process_that_begins_knows_which_score_was_handed_over_last(lone: LoneCore, tmp_path: Path) -> None:
+    enter(lone.core, EVALUATOR, evaluates=True)
+    say(lone.core, EVALUATOR)
+    assert lone.core.scoring is not None
+    again = CandidateScores(tmp_path / "shared" / "score.json", lone.core.scoring.slots, lone.core.control)
+    again.take(pb.Score(model=pb.ModelVersion(incarnation=1, opt_steps=100), score=1.0), 0)
+    assert lone.core.control.scores == 1
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"opt_steps": 101}, "score: expected one of a candidate up to"),
+        ({"score": float("nan")}, "score: expected finite values, found nan"),
+        ({"record": {"x": float("inf")}}, "score: expected finite values"),
+        ({"seconds": -1.0}, "score: expected finite values"),
+        ({"record": {str(i): 0.0 for i in range(65)}}, "at most 64 values, .* found 65"),
+        ({"record": {"n" * 65: 0.0}}, "keys have at most 64 printable characters"),
+        ({"record": {"\n": 0.0}}, "printable"),
+    ],
+)
+def test_a_score_that_cannot_be_is_refused(lone: LoneCore, changes: dict[str, Any], message: str) -> None:
+    enter(lone.core, EVALUATOR, evaluates=True)
+    with pytest.raises(RefusedError, match=message):
+        say(lone.core, EVALUATOR, **changes)
+    assert lone.core.control.scores == 0
+
+
+def test_only_an_actor_that_joined_to_evaluate_may_score_and_it_may_push_no_rows(lone: LoneCore) -> None:
+    enter(lone.core, ACTOR, evaluates=False)
+    with pytest.raises(RefusedError, match="expected none of an actor that did not join to evaluate"):
+        say(lone.core, ACTOR)
+    enter(lone.core, EVALUATOR, evaluates=True)
+    schema, rows = counting_schema(), expected_rows(0, 5)
+    head = pb.PushItemsRequest(incarnation=EVALUATOR, seq=1, schema_hash=schema.hash, rows=5)
+    with pytest.raises(RefusedError, match="seq: expected 0 of an actor that evaluates, found 1"):
+        push(lone.core, lone.core.row_of(EVALUATOR), Request(head, (encode(schema, rows, 5),)))
+
+
+def test_a_learner_that_scores_by_itself_refuses_evaluating_actors(tmp_path: Path) -> None:
+    lone = make(tmp_path, "inline")
+    with pytest.raises(RefusedError, match=r"asks no actor to score models \(evaluator.process: actor\)"):
+        enter(lone.core, EVALUATOR, evaluates=True)
+    lone.close()
