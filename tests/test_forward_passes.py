@@ -50,11 +50,12 @@ def features(model: dict[str, Array], obs: Any, prefix: str = "") -> Array:
 
 
 def observe(space: gymnasium.Space[Any]) -> Any:
+    """N observations, as an array or as leaves by path."""
     space.seed(1)
-    batch = [flatten(space, space.sample()) for _ in range(N)]
+    batch: list[Any] = [flatten(space, space.sample()) for _ in range(N)]
     if isinstance(batch[0], dict):
-        return {path: np.stack([one[path] for one in batch]) for path in batch[0]}  # type: ignore[index]
-    return np.stack(batch)  # type: ignore[arg-type]
+        return {path: np.stack([one[path] for one in batch]) for path in batch[0]}
+    return np.stack(batch)
 
 
 @pytest.mark.parametrize("space", [BOX, DICT], ids=["box", "dict"])

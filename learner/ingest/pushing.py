@@ -127,8 +127,7 @@ def _check_flags(items: Items) -> None:
     if not np.count_nonzero(final):
         return
     for name in (FIRST.name, "terminated", "truncated"):
-        found = np.flatnonzero(final & items[name]) if name in items else ()
-        if len(found):
+        if name in items and len(found := np.flatnonzero(final & items[name])):
             bad = BadValue(name, "False in a final row", "True", int(found[0]))
             raise RefusedError(str(bad), "values", bad)
 

@@ -6,7 +6,7 @@ import json
 import logging
 import math
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from common.data import NO_MODEL, ModelVersion
 from common.errors import RefusedError
@@ -56,7 +56,11 @@ class CandidateScores:
         if version <= self._newest:
             return
         _check(score, self._candidates.newest())
-        found = {"incarnation": version.incarnation, "opt_steps": version.opt_steps, "score": score.score}
+        found: dict[str, Any] = {
+            "incarnation": version.incarnation,
+            "opt_steps": version.opt_steps,
+            "score": score.score,
+        }
         found |= {"record": dict(score.record), "seconds": score.seconds, "actor_id": actor_id}
         replace_text(self._path, json.dumps(found) + "\n")
         # The trainer reads the file after it has seen the word change, so the file comes first.

@@ -48,7 +48,11 @@ def enter(core: IngestCore, incarnation: int, *, evaluates: bool) -> pb.JoinResp
 
 def say(core: IngestCore, incarnation: int, opt_steps: int = 100, **changes: Any) -> None:
     """A report with the score of a candidate."""
-    known = {"model": pb.ModelVersion(incarnation=1, opt_steps=opt_steps), "score": 7.5, "record": {"eval_return": 7.5}}
+    known: dict[str, Any] = {
+        "model": pb.ModelVersion(incarnation=1, opt_steps=opt_steps),
+        "score": 7.5,
+        "record": {"eval_return": 7.5},
+    }
     report = pb.Report(score=pb.Score(**known | changes))
     push(core, core.row_of(incarnation), Request(pb.PushItemsRequest(incarnation=incarnation, report=report)))
 
