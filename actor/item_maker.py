@@ -35,7 +35,7 @@ class ItemMaker:
         """Take the observations and actions of a round before its step, see ``Recorder.begin``."""
         self._obs, self._actions = copy_leaves(obs), actions
         if begins is not None:
-            for lane in np.flatnonzero(begins):
+            for lane in np.flatnonzero(begins).tolist():
                 self._processors[lane].reset()
 
     def end(self, outcome: Round) -> None:
@@ -46,7 +46,7 @@ class ItemMaker:
         """
         after = next_of(outcome, self._stacker)
         actions = self._actions if outcome.action is None else outcome.action
-        taken = range(len(outcome.reward)) if outcome.taken is None else np.flatnonzero(outcome.taken)
+        taken = range(len(outcome.reward)) if outcome.taken is None else np.flatnonzero(outcome.taken).tolist()
         for lane in taken:
             step = Step(
                 pick_lanes(self._obs, lane),

@@ -52,17 +52,14 @@ class Recorder:
         self._last_begin = capacity - 2 * self._n  # A round adds a row for each lane, and may add a final row for each.
         self._flags = [self._columns[name] for name in _FLAGS if name in self._columns]
         self._others = [c for name, c in self._columns.items() if name not in _FLAGS and name != "reward"]
-        self._obs, self._action, self._reward = self._leaf("obs"), self._leaf("action"), self._columns["reward"]
+        self._reward = self._columns["reward"]
+        # One column, or for a structured space a dict of columns by path.
+        self._obs, self._action = (from_columns(name, self._columns) for name in ("obs", "action"))
         is_leaf = not isinstance(self._obs, dict) and not isinstance(self._action, dict)
         self._is_single = is_leaf and self._n == 1
         if isinstance(self._action, _ARRAY):
             self._dtype, self._shape = self._action.dtype, (self._n, *self._action.shape[1:])
             self._acts_by_number = self._action.ndim == 1
-
-    def _leaf(self, prefix: str) -> Array | dict[str, Array]:
-        """The column of a space that is a leaf, or the columns of its leaves by path."""
-        found: Array | dict[str, Array] = from_columns(prefix, self._columns)
-        return found
 
     @property
     def version(self) -> int:
@@ -89,8 +86,8 @@ class Recorder:
         if type(actions) is not _ARRAY or actions.dtype is not self._dtype or actions.shape != self._shape:
             self._require_actions(actions)
         if self._is_single:  # The same for one lane, where writing an element is faster than writing a slice.
-            self._obs[start] = obs  # type: ignore[index]
-            self._action[start] = actions.item() if self._acts_by_number else actions  # type: ignore[index, union-attr]
+            self._obs[start] = obs
+            self._action[start] = actions.item() if self._acts_by_number else actions  # type: ignore[union-attr]
         else:
             at = self._at
             _write(self._obs, at, obs)

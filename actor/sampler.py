@@ -46,9 +46,10 @@ class Sampler:
     def __init__(self, parts: Parts, counters: ActorCounters, seed: int) -> None:
         self._parts, self._counters, self._lanes = parts, counters, lanes_of(parts)
         self._stacker = Stacker(parts.frames, self._lanes.n, parts.frame_stack) if parts.frame_stack > 1 else None
-        self._rates_rows = parts.has_priorities and not parts.processors
         self._agreed = parts.schema.without(PRIORITY) if parts.has_priorities else parts.schema
         self._records = self._make_recorder()
+        rows = self._records if isinstance(self._records, Recorder) else None
+        self._noted = rows if parts.has_priorities else None  # What the agent saw is noted for the priorities of rows.
         self._has_extras = bool(parts.agent.extra_columns()) and isinstance(self._records, Recorder)
         self._makes_items = bool(parts.processors)
         self._unbegun: Array | None = np.ones(self._lanes.n, bool)  # Where the agent begins at the first round.
@@ -59,7 +60,7 @@ class Sampler:
         parts = self._parts
         if parts.processors:
             return ItemMaker(self._agreed, parts.processors, self._stacker)
-        return Recorder(parts.rows, self._lanes.n, noted_columns(parts.spec) if self._rates_rows else ())
+        return Recorder(parts.rows, self._lanes.n, noted_columns(parts.spec) if parts.has_priorities else ())
 
     @property
     def version(self) -> int:
@@ -87,11 +88,11 @@ class Sampler:
         actions = agent.sample(seen)
         acted = perf_counter()
         records.begin(seen if self._makes_items else obs, begins, actions, agent.extras() if self._has_extras else None)
-        if self._rates_rows:
-            records.note(SEEN, seen)
+        if self._noted is not None:
+            self._noted.note(SEEN, seen)
         outcome = lanes.step(actions)
-        if self._rates_rows:
-            records.note(NEXT, next_of(outcome, self._stacker))
+        if self._noted is not None:
+            self._noted.note(NEXT, next_of(outcome, self._stacker))
         records.end(outcome)
         counters.env_steps += lanes.n if outcome.taken is None else int(np.count_nonzero(outcome.taken))
         if outcome.ended is not None:

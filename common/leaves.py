@@ -23,7 +23,7 @@ def pick_lanes(leaves: Leaves, lanes: Any) -> Leaves:
     """A copy of the leaves of these lanes."""
     if isinstance(leaves, dict):
         return {path: leaf[lanes] for path, leaf in leaves.items()}
-    return leaves[lanes]  # type: ignore[no-any-return]
+    return leaves[lanes]
 
 
 def put_leaves(leaves: Leaves, lanes: Any, values: Leaves) -> None:

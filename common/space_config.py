@@ -12,7 +12,7 @@ or ``spaces: module:attr``, a function without arguments that returns both space
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 import numpy as np
@@ -43,8 +43,7 @@ def read_spaces(found: str | Mapping[str, Any], where: str = "env.spaces") -> En
     """
     if isinstance(found, str):
         made = part_loading.load_part(found)()
-        pair = made if isinstance(made, tuple) else (getattr(made, f"{name}_space", None) for name in _NAMES)
-        observation, action = pair
+        observation, action = made if isinstance(made, tuple) else _attributes_of(made)
     else:
         if found.keys() != set(_NAMES):
             raise ConfigError(f"{where}: expected the keys observation and action, found {sorted(found)}")
@@ -56,6 +55,10 @@ def read_spaces(found: str | Mapping[str, Any], where: str = "env.spaces") -> En
 
 
 _NAMES: Final = ("observation", "action")
+
+
+def _attributes_of(made: Any) -> Iterator[Any]:
+    return (getattr(made, f"{name}_space", None) for name in _NAMES)
 
 
 def _read(found: Any, where: str) -> Space[Any]:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from actor.sampler import Sampler
 from actor.stat import ActorCounters
-from common.data import PRIORITY, Array, Items, Leaves, Schema
+from common.data import PRIORITY, Array, Items, Schema
 from common.envs import lanes_of, stacked_spec
 from common.interfaces import Agent, EnvSpec, RowMap, StepProcessor
 from common.parts import Parts, row_schema
@@ -55,7 +57,7 @@ class KeptBatches(Kept):
 class Acts(CheckingAgent):
     """Acts as a function says; it begins, and has extras, as a test says."""
 
-    def __init__(self, spec: EnvSpec, function: Callable[[Leaves], Any]) -> None:
+    def __init__(self, spec: EnvSpec, function: Callable[[Any], Any]) -> None:
         super().__init__(spec, seed=0, epsilon=0.0, device="cpu")
         self._function = function
         self.begun: list[list[bool]] = []
@@ -63,8 +65,15 @@ class Acts(CheckingAgent):
     def begin(self, lanes: Array) -> None:
         self.begun.append(lanes.tolist())
 
-    def sample(self, obs: Leaves) -> Any:  # type: ignore[override]
+    def sample(self, obs: Any) -> Any:
         return self._function(obs)
+
+
+def together(envs: Sequence[Any], mode: AutoresetMode | None, **options: Any) -> Any:
+    """These environments as a vector environment; as they are without a mode."""
+    if mode is None:
+        return list(envs)
+    return SyncVectorEnv([partial(lambda env: env, env) for env in envs], autoreset_mode=mode, **options)
 
 
 def env_config(**values: Any) -> EnvConfig:

@@ -4,13 +4,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from gymnasium.vector import AutoresetMode
 from gymnasium.wrappers import TimeLimit
 
 from common.data import Array, Items
 from common.envs import Env
 from common.errors import PluginError
-from tests.actor.acting import KeptBatches, act, env_config, make_parts
+from tests.actor.acting import KeptBatches, act, env_config, make_parts, together
 from tests.actor.test_sampler import Doubled, Transitions
 from tests.frame_parts import FilmCritic, check_filmed, filmed_counting_env
 from tests.parts import CheckingAgent, CountingEnv, check_transitions
@@ -42,8 +42,8 @@ def test_each_step_has_the_error_of_its_transition_and_final_rows_have_none(
     mode: AutoresetMode | None, size: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("actor.sampler.spread", lambda seed: seed)
-    envs: Any = limited()
-    lanes = envs if mode is None else SyncVectorEnv([lambda e=e: e for e in envs], autoreset_mode=mode)
+    envs = limited()
+    lanes = together(envs, mode)
     parts = make_parts(lanes, rates, priorities=True)
     rows = act(parts, 30, sink=KeptBatches(size))[0].items()
     np.testing.assert_array_equal(rows["priority"], rows["reward"])

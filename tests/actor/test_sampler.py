@@ -6,7 +6,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
-from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from gymnasium.vector import AutoresetMode
 from gymnasium.wrappers import Autoreset, TimeLimit
 
 from actor.sampler import Sampler, spread
@@ -16,7 +16,7 @@ from common.envs import Env
 from common.errors import PluginError, SchemaMismatchError
 from common.interfaces import EnvSpec, RowMap, Step
 from common.processors import SameColumns
-from tests.actor.acting import Acts, Kept, KeptBatches, act, env_config, make_parts
+from tests.actor.acting import Acts, Kept, KeptBatches, act, env_config, make_parts, together
 from tests.parts import CheckingAgent, CountingEnv, check_rows, expected_rows
 
 Wrap = Callable[[Env], Env]
@@ -151,12 +151,12 @@ def test_an_episode_with_a_reward_that_is_not_finite_is_not_reported() -> None:
 
 
 def test_each_of_several_environments_lives_as_it_would_alone() -> None:
-    together, counters = act(make_parts(limited()), 40)
+    all_three, counters = act(make_parts(limited()), 40)
     assert counters.env_steps == 120
     returns: list[float] = []
     for j, env in enumerate(limited()):
         alone, own = act(make_parts([env]), 40, seed=7 + j)
-        found, expected = together.lane(j), alone.items()
+        found, expected = all_three.lane(j), alone.items()
         assert_same({**found, "lane": found["lane"] * 0}, expected)
         returns += own.take_episodes()[0]
     assert sorted(counters.take_episodes()[0]) == sorted(returns)
@@ -173,8 +173,7 @@ def test_the_rows_of_a_round_stand_together_and_final_rows_before_the_next_ones(
 def test_one_inference_acts_in_all_environments() -> None:
     asked: list[list[float]] = []
 
-    def choose(obs: Leaves) -> Array:
-        assert isinstance(obs, np.ndarray)
+    def choose(obs: Array) -> Array:
         asked.append(obs[:, 0].tolist())
         actions: Array = ((obs[:, 1] + obs[:, 2]) % 3).astype(np.int64)
         return actions
@@ -214,10 +213,6 @@ def test_an_agent_that_gives_other_actions_than_one_for_each_lane_is_refused(act
 # Vector environments.
 
 
-class Vector(SyncVectorEnv):
-    """Several environments as one; their seeds count as those of plain environments do."""
-
-
 @pytest.fixture
 def _same_seeds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("actor.sampler.spread", lambda seed: seed)
@@ -228,9 +223,7 @@ def _same_seeds(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("copy", [True, False])
 def test_a_vector_environment_in_any_mode_gives_the_rows_of_plain_ones(mode: AutoresetMode, copy: bool) -> None:
     plain, _ = act(make_parts(limited()), 60)
-    vector, counters = act(
-        make_parts(SyncVectorEnv([lambda e=e: e for e in limited()], copy=copy, autoreset_mode=mode)), 60
-    )
+    vector, counters = act(make_parts(together(limited(), mode, copy=copy)), 60)
     for j in range(3):
         found, expected = vector.lane(j), plain.lane(j)
         rows = len(found["lane"])  # With a reset at the next step, lanes take fewer steps in as many rounds.
@@ -244,7 +237,7 @@ def test_a_vector_environment_in_any_mode_gives_the_rows_of_plain_ones(mode: Aut
 @pytest.mark.usefixtures("_same_seeds")
 def test_episodes_of_a_vector_environment_are_counted_as_those_of_plain_ones(mode: AutoresetMode) -> None:
     _, plain = act(make_parts(limited()), 30)
-    _, vector = act(make_parts(SyncVectorEnv([lambda e=e: e for e in limited()], autoreset_mode=mode)), 40)
+    _, vector = act(make_parts(together(limited(), mode)), 40)
     found, expected = (list(zip(*c.take_episodes()[:2], strict=True)) for c in (vector, plain))
     assert set(expected[:-3]) <= set(found)
 
@@ -257,7 +250,7 @@ def test_a_vector_environment_is_seeded_far_from_those_of_other_actors() -> None
 @MODES
 @pytest.mark.usefixtures("_same_seeds")
 def test_agents_are_told_where_episodes_of_a_vector_environment_begin(mode: AutoresetMode) -> None:
-    env = SyncVectorEnv([lambda e=e: e for e in limited()], autoreset_mode=mode)
+    env = together(limited(), mode)
     parts = make_parts(env, lambda s: Acts(s, lambda obs: ((obs[:, 1] + obs[:, 2]) % 3).astype(np.int64)))
     sink, _ = act(parts, 30)
     assert isinstance(parts.agent, Acts)
@@ -334,7 +327,7 @@ def mirrored(obs: Leaves) -> Leaves:
 @pytest.mark.parametrize("mode", [None, *AutoresetMode])
 def test_nested_spaces_are_recorded_leaf_by_leaf_in_their_own_dtypes(n: int, mode: AutoresetMode | None) -> None:
     envs = [Parted() for _ in range(n)]
-    lanes: Any = envs if mode is None else SyncVectorEnv([lambda e=e: e for e in envs], autoreset_mode=mode)
+    lanes = together(envs, mode)
     sink, _ = act(make_parts(lanes, lambda s: Acts(s, mirrored)), 10)
     dtypes = {name.removeprefix("obs/"): c.dtype for name, c in sink.items().items() if name.startswith("obs/")}
     assert dtypes == {"camera": "u1", "arm/joints": "f4", "arm/grip": "i1", "pair/0": "i8", "pair/1": "i8"}
@@ -344,7 +337,7 @@ def test_nested_spaces_are_recorded_leaf_by_leaf_in_their_own_dtypes(n: int, mod
         assert count >= 10
         seen = env.seen[:count]
         np.testing.assert_array_equal(rows["obs/camera"], [obs["camera"] for obs in seen])
-        np.testing.assert_array_equal(rows["obs/arm/joints"], np.float32([obs["arm"]["joints"] for obs in seen]))
+        np.testing.assert_array_equal(rows["obs/arm/joints"], np.array([obs["arm"]["joints"] for obs in seen], "f4"))
         np.testing.assert_array_equal(rows["obs/arm/grip"], [obs["arm"]["grip"] for obs in seen])
         np.testing.assert_array_equal(rows["obs/pair/0"], [obs["pair"][0] for obs in seen])
         np.testing.assert_array_equal(rows["obs/pair/1"], [obs["pair"][1] for obs in seen])
@@ -419,8 +412,8 @@ INFORMED = env_config(info={"is_success": "bool", "force": "float32[3]"}, interv
 @pytest.mark.usefixtures("_same_seeds")
 @pytest.mark.parametrize("mode", [None, *AutoresetMode])
 def test_values_of_info_and_executed_actions_are_recorded(mode: AutoresetMode | None) -> None:
-    envs: Any = [Informing() for _ in range(2)]
-    lanes = envs if mode is None else SyncVectorEnv([lambda e=e: e for e in envs], autoreset_mode=mode)
+    envs = [Informing() for _ in range(2)]
+    lanes = together(envs, mode)
     sink, counters = act(make_parts(lanes, config=INFORMED), 25)
     for j in range(2):
         rows = {name: column[~sink.lane(j)["final"]] for name, column in sink.lane(j).items()}
@@ -559,12 +552,11 @@ class Transitions:
 def test_step_processors_see_the_true_next_observation_as_the_agent_would(
     mode: AutoresetMode | None, frames: int
 ) -> None:
-    envs: Any = limited()
-    lanes = envs if mode is None else SyncVectorEnv([lambda e=e: e for e in envs], autoreset_mode=mode)
+    envs = limited()
+    lanes = together(envs, mode)
     config = env_config(frame_stack=frames)
 
-    def newest(obs: Leaves) -> Array:
-        assert isinstance(obs, np.ndarray)
+    def newest(obs: Array) -> Array:
         last = obs if frames == 1 else obs[:, -1]
         actions: Array = ((last[:, 1] + last[:, 2]) % 3).astype(np.int64)
         return actions

@@ -16,14 +16,14 @@ from common.envs import lanes_of
 from common.errors import PluginError
 from common.lanes import AnyEnv, Busy, Lanes, Round
 from common.plain_lanes import PlainLanes
+from tests.actor.acting import together
 from tests.parts import CountingEnv, Goals
 
 MODES = pytest.mark.parametrize("mode", [None, *AutoresetMode])
 
 
 def counting(n: int, mode: AutoresetMode | None) -> Lanes:
-    envs: Any = [CountingEnv() for _ in range(n)]
-    return lanes_of(envs if mode is None else SyncVectorEnv([lambda e=e: e for e in envs], autoreset_mode=mode))
+    return lanes_of(together([CountingEnv() for _ in range(n)], mode))
 
 
 def answers(obs: Leaves) -> Array:
@@ -139,7 +139,7 @@ class Fixed(VectorEnv[Any, Any, Any]):
         done = np.array([False, self._steps % 3 == 0])
         obs = np.full((2, 1), self._steps, np.float32)
         given = {"obs": obs, "reward": np.ones(2), "terminated": done, "truncated": ~done & False, **self._changes}
-        return (*given.values(), self._infos(bool(done[1])))  # type: ignore[return-value]
+        return (*given.values(), self._infos(bool(done[1])))
 
 
 def third(env: AnyEnv) -> Round:

@@ -57,7 +57,7 @@ def test_an_element_is_the_same_after_a_round_trip_through_its_leaves(space: Spa
 @pytest.mark.parametrize("space", SPACES.values(), ids=SPACES)
 def test_a_batch_of_elements_has_the_same_leaves_as_each_element(space: Space[Any]) -> None:
     elements = [space.sample() for _ in range(3)]
-    batch = concatenate(space, elements, create_empty_array(space, 3))
+    batch = concatenate(space, elements, create_empty_array(space, 3))  # type: ignore[arg-type]
     leaves = flatten(space, batch)
     for j, element in enumerate(elements):
         assert_same(pick_lanes(leaves, j), flatten(space, element))

@@ -20,8 +20,8 @@ def test_episodes_end_where_the_environment_ends_them_and_the_last_may_be_open()
     episodes = play(Corridor(length=2), 7, policy=lambda _: 1)
     assert [len(episode) for episode in episodes] == [2, 2, 2, 1]
     assert [step.terminated for episode in episodes for step in episode] == [False, True] * 3 + [False]
-    assert [step.obs.tolist() for step in episodes[1]] == [[0], [1]]
-    assert [step.next_obs.tolist() for step in episodes[1]] == [[1], [2]]
+    assert [np.asarray(step.obs).tolist() for step in episodes[1]] == [[0], [1]]
+    assert [np.asarray(step.next_obs).tolist() for step in episodes[1]] == [[1], [2]]
 
 
 def test_structured_observations_are_played_as_they_would_be_recorded() -> None:

@@ -51,7 +51,7 @@ class Sums(Transitions):
 
 
 def process_with(**columns: Any) -> Any:
-    return lambda self, step: Transitions.process(self, step) | columns
+    return lambda self, step: {**(Transitions.process(self, step) or {}), **columns}
 
 
 class NeverForgets(Sums):
