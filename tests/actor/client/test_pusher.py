@@ -14,10 +14,11 @@ import pytest
 
 from actor.client.connector import Connector
 from actor.client.fetcher import ModelFetcher
-from actor.client.pusher import Pusher, RunChangedError
+from actor.client.pusher import GRACE_SECONDS, Pusher, RunChangedError
 from actor.stat import ActorCounters
 from common.data import ENVELOPE_BYTES, NO_MODEL, Column, Schema
 from common.errors import RefusedError, SchemaMismatchError
+from common.process.clocks import Backoff
 from common.wire.codec import buffer, decode, encode, schema_to_pb
 from common.wire.compression import compress, decompress
 from common.wire.pb import crossborder_pb2 as pb
@@ -245,6 +246,23 @@ def test_a_batch_that_is_larger_than_a_message_may_be_is_split(serve: Serve) -> 
     assert push(serve, learner, 5, rows=7) == Outcome(0, None, stopped=False)
     assert learner.stored == list(range(35))
     assert max(learner.rows) == 3
+
+
+@pytest.mark.parametrize(("paced", "grace"), [(True, 0.0), (False, GRACE_SECONDS)])
+def test_the_window_is_strict_while_a_replay_ratio_is_in_force(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch, paced: bool, grace: float
+) -> None:
+    seen: list[float] = []
+    hear = Pusher._hear
+
+    def look(pusher: Pusher, response: pb.PushItemsResponse, backoff: Backoff) -> None:
+        response.paced = paced
+        hear(pusher, response, backoff)
+        seen.append(pusher._spool.grace)
+
+    monkeypatch.setattr(Pusher, "_hear", look)
+    assert push(serve, BreakingLearner(), 3) == Outcome(0, None, stopped=False)
+    assert set(seen) == {grace}
 
 
 def test_the_last_report_tells_of_reconnects_waiting_and_an_empty_spool(serve: Serve) -> None:

@@ -44,6 +44,14 @@ def test_an_actor_with_parameters_of_its_own_gets_them_and_the_others_do_not(mak
     assert told[0] == told[1] == told[2]
 
 
+def test_an_actor_gets_what_its_environment_is_overridden_with(make_config: MakeConfig) -> None:
+    env = {"target": "gymnasium:make", "params": {"id": "CartPole-v1", "render_mode": None}}
+    agent = {"target": "common.agents.dqn:DQN", "params": {}}
+    with LearnerServer(make_config(env=env, agent=agent, env_overrides={1: {"sutton_barto_reward": True}})) as server:
+        told = [json.loads(Client(server, incarnation).join().config_json) for incarnation in (1, 2)]
+    assert [config["env"]["params"].get("sutton_barto_reward") for config in told] == [None, True]
+
+
 def test_every_actor_process_has_its_own_seeds_even_when_it_takes_over_an_id(make_config: MakeConfig) -> None:
     with LearnerServer(make_config(seed=50, envs_per_actor=4)) as server:
         gone, other, late = (Client(server, incarnation) for incarnation in (1, 2, 3))

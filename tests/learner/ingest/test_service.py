@@ -111,6 +111,14 @@ def test_acknowledgements_are_held_back_to_keep_the_replay_ratio(make_config: Ma
         assert server.control.actor_hold_seconds > 0
 
 
+@pytest.mark.parametrize("ratio", [None, 2.0])
+def test_acknowledgements_say_whether_a_replay_ratio_is_in_force(make_config: MakeConfig, ratio: float | None) -> None:
+    with LearnerServer(make_config(replay={"samples_per_insert": ratio}, server={"grace_seconds": 0.5})) as server:
+        client = Client(server)
+        client.join()
+        assert Talk(client.stub).say(client.batch(1)).paced == (ratio is not None)
+
+
 def test_one_actors_large_batch_holds_back_that_actor_and_not_the_others(make_config: MakeConfig) -> None:
     with LearnerServer(make_config(replay={"samples_per_insert": 2.0, "error_buffer": 10.0})) as server:
         greedy, honest = Client(server, 1), Client(server, 2)
