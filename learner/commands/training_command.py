@@ -185,13 +185,21 @@ def run_training_command(parser: argparse.ArgumentParser, argv: list[str] | None
 
 
 def _check(config: RunConfig) -> None:
+    """Build the parts that a learner builds, and print the columns of what its actors will send.
+
+    Raises:
+        CrossborderError: a part cannot be built or does not fit the others.
+    """
     from learner.evaluation.evaluator import build_eval_env
     from learner.loop.learner_parts import build_learner_parts
+    from learner.loop.replay_opening import build_view
 
     parts = build_learner_parts(config)
-    build_eval_env(config.env, parts.env).close()
-    parts.close()
-    sys.stdout.write(f"{config.name}: good. Items: {', '.join(map(str, parts.schema.columns))}\n")
+    build_view(parts.schema, config)
+    if config.env.spaces is None:
+        build_eval_env(config.env, parts.frames).close()
+    kind = "Rows" if parts.schema.is_rows else "Items"
+    sys.stdout.write(f"{config.name}: good. {kind}: {', '.join(map(str, parts.schema.columns))}\n")
 
 
 def tell_result(config: RunConfig, result: Result, statistics: str) -> None:

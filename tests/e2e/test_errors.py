@@ -116,7 +116,7 @@ def test_a_good_configuration_passes_the_check_and_starts_nothing(
 ) -> None:
     check = start("learner-server", "--config", str(write_config()), "--check")
     assert check.wait() == 0
-    assert "counting: good. Items: obs <f4 [3]" in check.output()
+    assert "counting: good. Rows: obs <f4 [3]" in check.output()
     assert not (tmp_path / "run").exists()
 
 
@@ -163,9 +163,9 @@ def test_a_budget_that_runs_out_before_the_target(start: Start, write_config: Wr
     assert_fails(server, 10, r"all opt steps were taken, but the target score 1e\+09 was not reached: best evaluation")
 
 
-def test_items_that_never_come(start: Start, write_config: WriteConfig, tmp_path: Path) -> None:
+def test_steps_that_never_come(start: Start, write_config: WriteConfig, tmp_path: Path) -> None:
     config = write_config(trainer={"max_opts": 20, "starvation_seconds": 1.0})
-    assert_fails(start("learner-server", "--config", str(config)), 13, "no item has arrived")
+    assert_fails(start("learner-server", "--config", str(config)), 13, "no step has arrived")
     assert (tmp_path / "run" / "final" / "meta.json").exists()
 
 

@@ -76,7 +76,7 @@ def test_one_bad_action_among_12000_rows_is_refused_kept_to_look_at_and_the_trai
     (shown,) = json.loads(capsys.readouterr().out)["quarantine"]
     assert shown["message"] == "column 'action': expected 0 to 1, found 2 in row 7"
     assert inspect([str(tmp_path / "run")]) == 0
-    assert "1 batches refused or items suspected" in capsys.readouterr().out
+    assert "1 batches refused or rows suspected" in capsys.readouterr().out
 
 
 def test_a_replay_that_an_earlier_release_filled_with_bad_rows_is_resumed_without_them(
@@ -99,7 +99,7 @@ def test_a_replay_that_an_earlier_release_filled_with_bad_rows_is_resumed_withou
     assert {record.reason for record in suspects} == {"drawn before opt raised"}
     assert any(record.values["action"] == 2 for record in suspects)
     with LearnerServer(cartpole(tmp_path / "run", max_opts=60), resume=True) as server:
-        assert "390 items of the replay hold values that are refused" in caplog.text
+        assert "390 rows of the replay hold values that are refused" in caplog.text
         assert f"390 from actor 0 on here ({77:016x})" in caplog.text
         assert server.train().outcome is Outcome.MAX_OPTS
     assert read_records(tmp_path / "run" / "shared", "trainer")[-1].reason == "found bad"
