@@ -115,10 +115,19 @@ def test_actors_fill_a_replay_buffer_of_ones_own_and_the_agent_learns_from_it(ma
     assert train_async(config, 1).opt_steps == 50  # The agent has checked every row.
 
 
-@pytest.mark.parametrize("resident", [False, True])
-def test_a_resumed_run_draws_from_a_buffer_of_ones_own_what_it_would_have_drawn(tmp_path: Path, resident: bool) -> None:
-    def train(name: str, max_opts: int) -> Path:
-        values = cartpole(tmp_path / name, 3, resident=resident, **RECENT).model_dump(mode="json")
+THREE_STEPS: dict[str, Any] = {"view": {"params": {"n": 3}}}
+DRAWN = {
+    "a buffer of ones own": RECENT,
+    "a buffer of ones own on the device": {**RECENT, "resident": True},
+    "three steps": THREE_STEPS,
+    "three steps by priority": {**THREE_STEPS, "prioritized": {"n_opts_final": 1000}},
+}
+
+
+@pytest.mark.parametrize("name", DRAWN)
+def test_a_resumed_run_draws_what_it_would_have_drawn(tmp_path: Path, name: str) -> None:
+    def train(name_of_run: str, max_opts: int) -> Path:
+        values = cartpole(tmp_path / name_of_run, 3, **DRAWN[name]).model_dump(mode="json")
         values["trainer"]["max_opts"] = max_opts
         return train_in_turns(validate(RunConfig, values), resume=True).run_dir
 
