@@ -1,0 +1,120 @@
+"""Scores that come from an actor, as ingest hands them to the trainer."""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from common.envs import spec_of
+from learner.evaluation.actor_scoring import CANDIDATES, SCORE, ActorScoring
+from learner.evaluation.scoring import CANDIDATE
+from learner.models.publisher import ModelPublisher
+from learner.shared.control import ControlBlock
+from learner.storage.checkpoint import Checkpoints, load_params
+from learner.storage.moment import Moment
+from tests.learner.storage.test_checkpoint import CONFIG
+from tests.parts import CheckingAgent, CountingEnv
+
+FIRST, LATER = Moment(10, 100, 1.0), Moment(20, 200, 2.0)
+
+
+@dataclass
+class Host:
+    """A trainer's side, and what ingest would do."""
+
+    directory: Path
+    scoring: ActorScoring
+    agent: CheckingAgent
+    publisher: ModelPublisher
+    control: ControlBlock
+
+    def report(self, opt_steps: int, score: float, *, incarnation: int = 3) -> None:
+        """Note a score as ingest does."""
+        found: dict[str, Any] = {"incarnation": incarnation, "opt_steps": opt_steps, "score": score}
+        (self.directory / SCORE).write_text(json.dumps({**found, "record": {"eval_reward": score}, "seconds": 0.5}))
+        self.control.scores += 1
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Host:
+    control = ControlBlock.open(tmp_path, create=True)
+    agent = CheckingAgent(spec_of(CountingEnv()), seed=0, epsilon=0.0, device="cpu")
+    publisher = ModelPublisher(tmp_path / CANDIDATES, agent.model_info(), 3)
+    checkpoints = Checkpoints(tmp_path, CONFIG, "run")
+    scoring = ActorScoring(tmp_path, control, publisher, incarnation=3, checkpoints=checkpoints, finish_seconds=0.2)
+    return Host(tmp_path, scoring, agent, publisher, control)
+
+
+def test_the_model_of_a_candidate_is_published_and_its_score_comes_later(host: Host) -> None:
+    assert host.scoring.begin(host.agent, FIRST) is None
+    assert host.publisher.slots.newest().opt_steps == 10
+    assert host.scoring.poll() is None
+    host.report(10, 7.5)
+    finished = host.scoring.poll()
+    assert finished is not None
+    assert (finished.moment, finished.evaluation.score, finished.seconds) == (FIRST, 7.5, 0.5)
+    assert host.scoring.poll() is None
+
+
+def test_the_best_policy_is_the_one_that_was_scored_and_not_what_was_learnt_since(host: Host) -> None:
+    host.scoring.begin(host.agent, FIRST)
+    host.agent.load_params({"steps": host.agent.save_params()["steps"] + 5})
+    host.report(10, 7.5)
+    finished = host.scoring.poll()
+    assert finished is not None
+    host.scoring.keep_best(host.agent, finished)
+    params, meta = load_params(host.directory / "best")
+    assert (float(params["steps"][0]), meta["opt_steps"], meta["score"]) == (0.0, 10, 7.5)
+
+
+def test_scores_of_other_models_and_of_earlier_lives_do_not_count(host: Host) -> None:
+    host.scoring.begin(host.agent, FIRST)
+    host.report(9, 1.0)
+    assert host.scoring.poll() is None
+    host.report(10, 1.0, incarnation=2)
+    assert host.scoring.poll() is None
+    host.report(10, 2.0)
+    assert host.scoring.poll() is not None
+
+
+def test_a_candidate_is_skipped_while_another_has_no_score_and_it_is_said_once(
+    host: Host, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING)
+    host.scoring.begin(host.agent, FIRST)
+    for _ in range(2):
+        host.scoring.begin(host.agent, LATER)
+    assert host.scoring.skipped == 2
+    assert host.publisher.slots.newest().opt_steps == 10
+    (said,) = caplog.messages
+    assert said.startswith("opt step 20: evaluation skipped, the one before has no score yet; is an actor-worker")
+
+
+def test_at_the_end_a_score_is_waited_for_and_given_up_in_time(host: Host, caplog: pytest.LogCaptureFixture) -> None:
+    host.scoring.begin(host.agent, FIRST)
+    threading.Timer(0.05, host.report, (10, 4.0)).start()
+    finished = host.scoring.poll(wait=True)
+    assert finished is not None
+    assert finished.evaluation.score == 4.0
+    host.scoring.begin(host.agent, LATER)
+    assert host.scoring.poll(wait=True) is None
+    assert "opt step 20: the evaluation is abandoned: no score came" in caplog.text
+
+
+def test_nothing_is_left_of_a_candidate_at_the_end(host: Host) -> None:
+    host.scoring.begin(host.agent, FIRST)
+    assert (host.directory / CANDIDATE).exists()
+    host.scoring.end()
+    assert not (host.directory / CANDIDATE).exists()
+
+
+def test_after_it_was_abandoned_nothing_begins(host: Host) -> None:
+    host.scoring.abandon()
+    assert host.scoring.begin(host.agent, FIRST) is None
+    assert not (host.directory / CANDIDATE).exists()
