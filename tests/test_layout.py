@@ -14,7 +14,11 @@ TESTED_ELSEWHERE: dict[str, str] = {
     "common/interfaces.py": "test_conformance.py",
     "learner/loop/learner_parts.py": "learner/loop/test_run.py",
     "learner/loop/trainer_metrics.py": "learner/records/test_families.py",
+    "learner/replay/view.py": "common/testing/test_view_checks.py",
     "learner/storage/moment.py": "learner/storage/test_training_state.py",
+    "learner/views/columns.py": "learner/views/test_transitions.py",
+    "learner/views/episodes.py": "learner/views/test_transitions.py",
+    "learner/views/positions.py": "learner/views/test_sequences.py",
 }
 
 # Test files of no single module, and their subject.

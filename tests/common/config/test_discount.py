@@ -8,11 +8,8 @@ import pytest
 
 from common.agents.dqn import DQN
 from common.config.discount import discount_of
-from common.config.replay_config import ReplayConfig
-from common.errors import ConfigError
 from common.interfaces import EnvSpec
 from common.plugins.part_config import PluginConfig
-from common.settings import validate
 
 
 class AgentWithoutConfig:
@@ -46,20 +43,3 @@ OWN, NONE = f"{HERE}:AgentWithoutConfig", f"{HERE}:AgentWithoutDiscount"
 )
 def test_it_is_the_agents_parameter_or_its_default(target: str, params: dict[str, Any], expected: float | None) -> None:
     assert discount_of(PluginConfig(target=target, params=params)) == expected
-
-
-def with_view(**params: Any) -> ReplayConfig:
-    return validate(ReplayConfig, {"view": {"params": params}})
-
-
-def test_a_view_with_a_discount_factor_of_its_own_is_refused_beside_an_agent_that_has_one() -> None:
-    message = r"replay\.view\.params\.discount_factor: remove it, for a view takes 0\.8, the agent's"
-    with pytest.raises(ConfigError, match=message):
-        with_view(n=3, discount_factor=0.99).check(PluginConfig(target=OWN))
-    with_view(n=3, discount_factor=0.99).check(PluginConfig(target=NONE))
-    with_view(n=3).check(PluginConfig(target=OWN))
-
-
-def test_a_view_with_an_unknown_parameter_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"replay\.view\.params\.steps: unknown parameter"):
-        with_view(steps=3).check(PluginConfig(target=OWN))

@@ -1,0 +1,47 @@
+"""The replay's part of the configuration names a buffer, a view and sources that fit one another."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from common.config.replay_config import ReplayConfig
+from common.errors import ConfigError
+from common.plugins.part_config import PluginConfig
+from common.settings import validate
+from tests.common.config.test_discount import NONE, OWN
+
+
+def with_view(**params: Any) -> ReplayConfig:
+    return validate(ReplayConfig, {"view": {"params": params}})
+
+
+def test_a_view_with_a_discount_factor_of_its_own_is_refused_beside_an_agent_that_has_one() -> None:
+    message = r"replay\.view\.params\.discount_factor: remove it, for a view takes 0\.8, the agent's"
+    with pytest.raises(ConfigError, match=message):
+        with_view(n=3, discount_factor=0.99).check(PluginConfig(target=OWN))
+    with_view(n=3, discount_factor=0.99).check(PluginConfig(target=NONE))
+    with_view(n=3).check(PluginConfig(target=OWN))
+
+
+def test_a_view_with_an_unknown_parameter_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"replay\.view\.params\.steps: unknown parameter"):
+        with_view(steps=3).check(PluginConfig(target=OWN))
+
+
+@pytest.mark.parametrize("name", ["two words", "a/b", ""])
+def test_a_source_has_a_name_that_can_be_that_of_a_directory(name: str) -> None:
+    with pytest.raises(ConfigError, match="sources"):
+        validate(ReplayConfig, {"sources": {name: {"dataset": "demos", "share": 0.5}}})
+
+
+@pytest.mark.parametrize("share", [0, 1])
+def test_a_share_lies_between_nothing_and_all(share: float) -> None:
+    with pytest.raises(ConfigError, match="share"):
+        validate(ReplayConfig, {"sources": {"demos": {"dataset": "demos", "share": share}}})
+
+
+def test_a_key_that_is_gone_is_explained() -> None:
+    with pytest.raises(ConfigError, match="frames_per_item.*each frame is stored once now"):
+        validate(ReplayConfig, {"frames_per_item": 1.5})
