@@ -43,5 +43,5 @@ def test_a_share_lies_between_nothing_and_all(share: float) -> None:
 
 
 def test_a_key_that_is_gone_is_explained() -> None:
-    with pytest.raises(ConfigError, match="frames_per_item.*each frame is stored once now"):
+    with pytest.raises(ConfigError, match=r"frames_per_item.*each frame is stored once now"):
         validate(ReplayConfig, {"frames_per_item": 1.5})
