@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import json
+import re
 from collections.abc import Iterator, Sequence
 from typing import Any, get_origin
 
@@ -20,8 +22,13 @@ from common.agents.td3 import TD3Config
 from common.config.run_config import RunConfig
 from common.plugins.part_config import PluginConfig
 from common.settings import Settings, models_in
+from learner.replay.view import View
+from learner.views.hindsight import Hindsight
+from learner.views.sequences import Sequences
+from learner.views.transitions import Transitions
 
 AGENTS: tuple[type[Settings], ...] = (DQNConfig, IQNConfig, SACConfig, TD3Config, BCConfig, AWACConfig, IQLConfig)
+VIEWS: tuple[type[View], ...] = (Transitions, Sequences, Hindsight)
 HEAD = """\
 # Configuration
 
@@ -36,6 +43,11 @@ AGENTS_HEAD = """\
 ## Agents
 
 What stands under `agent.params`, by agent. One of your own has the parameters that you give it.
+"""
+VIEWS_HEAD = """\
+## Views
+
+What stands under `replay.view.params`, by view ([what an agent draws](how-it-works.md#what-an-agent-draws)).
 """
 BOUNDS = {"minimum": "≥ {}", "exclusiveMinimum": "> {}", "maximum": "≤ {}"}
 NAMES = {
@@ -58,15 +70,33 @@ def page() -> str:
             about = field.description if model is PluginConfig else _summary(model)
             default = field.get_default()
             rows = _rows(model, _prefix(name, field), given=default if isinstance(default, model) else None)
+            if default is None:  # The section may be left out.
+                rows = _rows(RunConfig, "", [name])
             parts.append(_section(f"## `{name}`", about or "", rows))
     parts.append(AGENTS_HEAD)
     for model in AGENTS:
         name = model.__name__.removesuffix("Config")
         parts.append(_section(f"### `{name}`", _summary(model), _rows(model, "agent.params.")))
+    parts.append(VIEWS_HEAD)
+    for view in VIEWS:
+        place = f"`{view.__module__}:{view.__name__}`"
+        parts.append(_section(f"### `{view.__name__}`", f"{place}: {_summary(view)}", _parameters(view)))
     return "\n".join(parts)
 
 
-def _summary(model: type[Settings]) -> str:
+def _parameters(view: type[View]) -> Iterator[str]:
+    """A row for each parameter of a view; the sentences are those of its docstring."""
+    text = re.search(r"Args:\n(.*?)(?:\n\n|\Z)", inspect.getdoc(view) or "", re.DOTALL)
+    sentences = dict(re.findall(r"^    (\w+): (.*(?:\n     .*)*)", text[1] if text else "", re.MULTILINE))
+    for name, parameter in inspect.signature(view).parameters.items():
+        if parameter.kind is parameter.KEYWORD_ONLY:
+            default = PydanticUndefined if parameter.default is parameter.empty else parameter.default
+            about = " ".join(sentences[name].split()).replace("``", "`")
+            kind = {"str": "string"}.get(parameter.annotation, parameter.annotation)
+            yield f"| `replay.view.params.{name}` | {kind} | {_default(default)} | {about[0].upper()}{about[1:]} |"
+
+
+def _summary(model: type[Settings | View]) -> str:
     return (model.__doc__ or "").splitlines()[0].replace("``", "`")
 
 
@@ -97,8 +127,9 @@ def _rows(
 
 
 def _prefix(name: str, field: FieldInfo) -> str:
-    """The beginning of the keys in a field that holds a model, or a tuple of models."""
-    return f"{name}[]." if get_origin(field.annotation) is tuple else f"{name}."
+    """The beginning of the keys in a field that holds a model, a tuple of models, or models by name."""
+    origin = get_origin(field.annotation)
+    return f"{name}[]." if origin is tuple else f"{name}.NAME." if origin is dict else f"{name}."
 
 
 def _sentence(field: FieldInfo) -> str:

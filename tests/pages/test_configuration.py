@@ -14,13 +14,15 @@ from pages.configuration import AGENTS, page
 from tests.conftest import ROOT
 
 PAGE = page()
+FREE = ("params", "eval_params", "agent_overrides", "env_overrides")
+"""Mappings in which a user chooses the keys."""
 
 
 def keys_of(values: dict[str, Any], prefix: str = "") -> Iterator[str]:
     """The keys of what is no free mapping, as a user writes them."""
     for name, value in values.items():
         yield prefix + name
-        if isinstance(value, dict) and name not in ("params", "eval_params", "agent_overrides"):
+        if isinstance(value, dict) and name not in FREE:
             yield from keys_of(value, f"{prefix}{name}.")
 
 
@@ -54,7 +56,9 @@ def test_every_parameter_of_an_agent_is_there_with_its_sentence(model: type[Sett
         "| `trainer.max_opts` | int > 0 | required | Training ends after this many opt steps. Also `max_train_steps`.",
         '| `trainer.precision` | `float32` or `bfloat16` | `"float32"` |',
         "| `metrics.trainer_port` | int ≥ 0, ≤ 65535 or null | `9464` |",
-        '| `step_processor.target` | string | `"common.processors:OneStep"` |',
+        "| `step_processor.target` | string | required |",
+        "| `replay.sources.NAME.dataset` | string | required |",
+        "| `replay.view.params.length` | int | required | L, at least 1.",
         "| `server.tls.key` | path | required |",
         "| `recorders[].target` | string | required |",
         "| `agent.params.units` | list of int > 0 | `[256, 256]` |",
