@@ -197,7 +197,7 @@ def _write(columns: Array | dict[str, Array], at: slice, leaves: Leaves) -> None
         columns[at] = leaves
         return
     for path, column in columns.items():
-        column[at] = leaves[path]  # type: ignore[index]
+        column[at] = leaves[path]
 
 
 def _all_fit(leaves: dict[str, Array], columns: dict[str, Array], n: int) -> bool:

@@ -23,7 +23,8 @@ def pick_lanes(leaves: Leaves, lanes: Any) -> Leaves:
     """A copy of the leaves of these lanes."""
     if isinstance(leaves, dict):
         return {path: leaf[lanes] for path, leaf in leaves.items()}
-    return leaves[lanes]
+    picked: Array = leaves[lanes]
+    return picked
 
 
 def put_leaves(leaves: Leaves, lanes: Any, values: Leaves) -> None:
@@ -36,7 +37,7 @@ def put_leaves(leaves: Leaves, lanes: Any, values: Leaves) -> None:
         _set(leaves, lanes, values)
         return
     for path, leaf in leaves.items():
-        _set(leaf, lanes, values[path])  # type: ignore[index]
+        _set(leaf, lanes, values[path])
 
 
 def _set(leaf: Array, lanes: Any, value: Any) -> None:

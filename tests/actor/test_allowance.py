@@ -9,9 +9,9 @@ import gymnasium
 import pytest
 
 from actor.allowance import Allowance, check_names
-from actor.client.join_answer import MAX_COLUMNS, MAX_ITEM_BYTES
+from actor.client.join_answer import MAX_COLUMNS, MAX_ROW_BYTES
 from common.config.run_config import (
-    MAX_BATCH_ITEMS,
+    MAX_BATCH_ROWS,
     MAX_ENVS_PER_ACTOR,
     MAX_SPOOL_BYTES,
     MAX_WINDOW,
@@ -26,10 +26,11 @@ from tests.conftest import ROOT
 SHIPPED_CONFIGS = sorted((ROOT / "configs").glob("*.yaml"))
 CARTPOLE = {"target": "gymnasium:make", "params": {"id": "CartPole-v1"}}
 DQN = {"target": "common.agents.dqn:DQN"}
+LIMIT = "gymnasium.wrappers:TimeLimit"
 OWN_PARTS = """
 from subprocess import Popen, getoutput
 import gymnasium
-from common.interfaces import Agent
+from common.interfaces import Agent, RowMap
 from common.process.child import Child
 class Game(gymnasium.Env): pass
 class Mind(Agent): pass
@@ -38,6 +39,11 @@ class Chop:
     def reset(self): ...
     def process(self, step): ...
 class NoProcessor: pass
+class Judge:
+    def evaluate(self, agent): ...
+class Scale(RowMap):
+    def schema(self, rows): ...
+    def map(self, rows): ...
 def make(**params): raise AssertionError("called")
 gymnasium.register("Own-v0", "mine.parts:Game")
 """
@@ -70,7 +76,7 @@ def test_the_page_lists_what_shipped_configurations_name(path: Path) -> None:
     page, shipped = (ROOT / "docs" / "SECURITY.md").read_text(), load_config(path)
     (row,) = [line for line in page.splitlines() if line.startswith(f"| `configs/{path.name}` ")]
     network = shipped.agent.params.get("network", {})
-    parts = [shipped.env.target, shipped.agent.target, shipped.step_processor.target, network.get("target")]
+    parts = [shipped.env.target, shipped.agent.target, network.get("target")]
     assert re.findall("`([^`]+)`", row) == [
         f"configs/{path.name}",
         shipped.env.params["id"],
@@ -82,11 +88,11 @@ def test_the_page_states_the_bounds_of_what_an_actor_takes() -> None:
     page = " ".join((ROOT / "docs" / "SECURITY.md").read_text().split())
     for bound in (
         f"{MAX_ENVS_PER_ACTOR} environments in one actor",
-        f"{MAX_BATCH_ITEMS:,} items in a batch",
+        f"{MAX_BATCH_ROWS:,} rows in a batch",
         f"{MAX_WINDOW:,} unacknowledged batches",
         f"{MAX_SPOOL_BYTES >> 30} GiB of spool",
         f"{MAX_COLUMNS} columns",
-        f"{MAX_ITEM_BYTES >> 20} MiB an item",
+        f"{MAX_ROW_BYTES >> 20} MiB a row",
     ):
         assert bound in page
 
@@ -153,7 +159,17 @@ def test_within_an_allowed_module_only_parts_of_the_right_kind_may_be_named(
         ),
         ({"env": {**CARTPOLE, "params": {"id": "this:Any-v0"}}}, "env.params.id: 'this:Any-v0'"),
         ({"env": {**CARTPOLE, "params": {"id": "CartPole-v1", "wrapper": "os:x"}}}, "env.params.wrapper: 'os:x'"),
-        ({"env": {"target": "gymnasium:make_vec"}}, "env.target: 'gymnasium:make_vec'"),
+        ({"env": {"target": "gymnasium:register"}}, "env.target: 'gymnasium:register'"),
+        ({"env": {**CARTPOLE, "wrappers": [{"target": "os:system"}]}}, "env.wrappers.0.target: 'os:system'"),
+        (
+            {"env": {**CARTPOLE, "wrappers": [{"target": "gymnasium.wrappers:RecordVideo"}]}},
+            "env.wrappers.0.target: 'gymnasium.wrappers:RecordVideo'",
+        ),
+        (
+            {"env": {**CARTPOLE, "wrappers": [{"target": LIMIT, "params": {"env": "os:x"}}]}},
+            "env.wrappers.0.params.env: 'os:x'",
+        ),
+        ({"env": {"target": "gymnasium:make_vec", "params": {"id": "this:Any-v0"}}}, "env.params.id: 'this:Any-v0'"),
         ({"env": {"target": "gymnasium.:make"}}, r"env.target: 'gymnasium\.:make'"),
         ({"env": {"target": "gymnasiumevil:make"}}, "env.target: 'gymnasiumevil:make'"),
         ({"agent": {"target": "gymnasium:make"}}, "agent.target: 'gymnasium:make'"),
@@ -190,8 +206,33 @@ def test_our_own_machinery_is_out_of_reach_whatever_is_allowed(target: str, entr
 
 
 @pytest.mark.parametrize("env_id", ["CartPole-v1", "CartPole", "HalfCheetah-v5"])
-def test_gymnasiums_own_environments_need_no_option(env_id: str) -> None:
-    Allowance(()).check(config(env={**CARTPOLE, "params": {"id": env_id}}))
+@pytest.mark.parametrize("make", ["gymnasium:make", "gymnasium:make_vec"])
+def test_gymnasiums_own_environments_and_wrappers_need_no_option(env_id: str, make: str) -> None:
+    wrappers = [{"target": LIMIT, "params": {"max_episode_steps": 5}}]
+    Allowance(()).check(config(env={"target": make, "params": {"id": env_id}, "wrappers": wrappers}))
+
+
+def test_the_environments_of_envpool_need_no_option() -> None:
+    Allowance(()).check(config(env={"target": "common.pool:make", "params": {"id": "Pong-v5", "num_envs": 8}}))
+
+
+@pytest.mark.usefixtures("mine")
+def test_an_evaluator_is_checked_only_where_the_actor_evaluates() -> None:
+    evaluator = {"target": "mine.parts:Judge", "params": {"reference": "os:x"}}
+    own = config(evaluator=evaluator, env={**CARTPOLE, "eval_params": {"hook": "os:y"}})
+    Allowance(()).check(own)
+    with pytest.raises(
+        PluginError, match=r"evaluator\.target: 'mine\.parts:Judge'.*eval_params\.hook.*params\.reference"
+    ):
+        Allowance(()).check(own, evaluates=True)
+    Allowance(("mine.parts:Judge", "os:x", "os:y")).check(own, evaluates=True)
+    with pytest.raises(PluginError, match="is no evaluator: it has no evaluate"):
+        Allowance(("mine",)).check(config(evaluator={"target": "mine.parts:Mind"}), evaluates=True)
+
+
+@pytest.mark.usefixtures("mine")
+def test_a_map_of_rows_is_a_step_processor() -> None:
+    Allowance(("mine",)).check(config(step_processor={"target": "mine.parts:Scale"}))
 
 
 @pytest.mark.parametrize(

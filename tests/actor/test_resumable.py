@@ -41,9 +41,9 @@ class Random(CheckingAgent):
 
     def sample(self, obs: Any) -> Any:
         n = len(next(iter(to_columns("", obs).values())))
-        drawn = [flatten(self._space, self._space.sample()) for _ in range(n)]
+        drawn: list[Any] = [flatten(self._space, self._space.sample()) for _ in range(n)]
         if isinstance(drawn[0], dict):
-            return {path: np.stack([action[path] for action in drawn]) for path in drawn[0]}  # type: ignore[index]
+            return {path: np.stack([action[path] for action in drawn]) for path in drawn[0]}
         return np.stack(drawn)
 
 

@@ -4,30 +4,25 @@ from __future__ import annotations
 
 import socket
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from actor.client.join_answer import read_join
-from actor.guard import Busy, EpisodeLostError
 from actor.stat import ActorCounters
-from actor.worker import Actor, build_agreed_parts, guard_envs, make_proxy
+from actor.worker import Actor, build_agreed_parts, guard_envs
 from common.config.run_config import ActorConfig
-from common.data import PRIORITY, Column, ModelVersion, Schema
-from common.envs import spec_of
+from common.data import Column, Schema
 from common.errors import CrossborderError, LearnerUnreachableError, PluginError, SchemaMismatchError
-from common.processors import OneStep
+from common.lanes import Busy
+from common.plain_lanes import PlainLanes
 from common.settings import validate
-from common.wire.frames import BufferedItems
 from common.wire.rpc import StoppingError
 from common.wire.trust import Trust
 from learner.loop.server import LearnerServer
-from tests.actor.client.test_connector import JOINED
 from tests.conftest import PATIENCE, MakeConfig, wait_for
-from tests.parts import CountingEnv, RatingAgent, expected_items
+from tests.parts import counting_schema
 
-SCHEMA = OneStep().schema(spec_of(CountingEnv()))
+SCHEMA = counting_schema()
 PARTS = {"env": {"target": "tests.parts:CountingEnv"}, "agent": {"target": "tests.parts:CheckingAgent"}}
 
 
@@ -72,23 +67,24 @@ def test_an_actor_that_finds_no_learner_says_so(free_port: int) -> None:
 
 def test_parts_are_built_for_each_environment_of_the_actor() -> None:
     parts = build_agreed_parts(config(envs_per_actor=3), SCHEMA, seed=5, epsilon=0.5)
-    assert len({id(lane.env) for lane in parts.lanes}) == len({id(lane.processor) for lane in parts.lanes}) == 3
+    assert isinstance(parts.lanes, PlainLanes)
+    assert len({id(env) for env in parts.lanes.envs}) == 3
     assert (parts.agent.seed, parts.agent.epsilon) == (5, 0.5)  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(
     ("changes", "schema", "kind", "message"),
     [
-        ({}, SCHEMA.plus(Column("more", "<f4")), SchemaMismatchError, "this actor has nothing"),
+        ({}, SCHEMA.plus(Column("more", "<f4")), SchemaMismatchError, "expects more <f4"),
         ({"agent": {"target": "no_such:Agent"}}, SCHEMA, PluginError, "no_such"),
         (
-            {"step_processor": {"target": "common.processors:NStep", "params": {"n": 0}}},
+            {"env": {"target": "gymnasium:make", "params": {"id": "FrozenLake-v1"}, "frame_stack": 2}},
             SCHEMA,
             PluginError,
-            "what the learner names cannot be built here",
+            "what the learner names cannot be built here: env.frame_stack: expected observations of Box leaves",
         ),
     ],
-    ids=["other items", "not installed", "impossible parameters"],
+    ids=["other rows", "not installed", "impossible settings"],
 )
 def test_parts_that_are_not_those_of_the_learner_are_refused(
     changes: dict[str, object], schema: Schema, kind: type[Exception], message: str
@@ -101,36 +97,14 @@ def test_a_guarded_environment_is_built_anew_from_its_configuration(tmp_path_fac
     marker = tmp_path_factory.mktemp("failing") / "failed"
     env = {"target": "tests.parts:FailingEnv", "params": {"marker": str(marker), "at": 1}, "rebuilds_per_minute": 1}
     failing, counters = config(env=env), ActorCounters()
-    parts = guard_envs(build_agreed_parts(failing, SCHEMA, seed=0, epsilon=0.0), failing.env, counters, Busy())
-    parts.env.reset(seed=7)
-    with pytest.raises(EpisodeLostError):
-        parts.env.step(1)
-    obs, _ = parts.env.reset(seed=8)
-    assert obs.tolist() == [8, 1, 0]
+    parts = build_agreed_parts(failing, SCHEMA, seed=0, epsilon=0.0)
+    guard_envs(parts, failing.env, counters, Busy())
+    assert parts.lanes is not None
+    parts.lanes.reset(seed=7)
+    parts.lanes.observe()
+    outcome = parts.lanes.step(np.ones(1, np.int64))
+    assert outcome.taken is not None
+    assert outcome.taken.tolist() == [False]
+    parts.lanes.reset(seed=8)
+    assert np.asarray(parts.lanes.observe()).tolist() == [[8, 1, 0]]
     assert counters.env_rebuilds == 1
-
-
-class Batches:
-    """Keeps what it is sent."""
-
-    def __init__(self) -> None:
-        self.batches: list[BufferedItems] = []
-
-    def send(self, batch: BufferedItems, behaviour: ModelVersion) -> None:
-        self.batches.append(batch)
-
-
-@pytest.mark.parametrize("wants_priorities", [False, True])
-def test_items_get_priorities_where_the_learner_wants_them(wants_priorities: bool) -> None:
-    agreed = config(push={"n_buffer": 4, "initial_priorities": wants_priorities})
-    schema = SCHEMA.plus(PRIORITY) if wants_priorities else SCHEMA
-    joined = replace(read_join(JOINED), config=agreed, schema=schema)
-    agent, sink = RatingAgent(spec_of(CountingEnv()), seed=0, epsilon=0.0, device="cpu"), Batches()
-    items = {name: column.astype(SCHEMA.empty(0)[name].dtype) for name, column in expected_items(7, 4).items()}
-    make_proxy(joined, agent, sink).push(items)
-    (batch,) = sink.batches
-    sent = batch.items(schema)
-    np.testing.assert_array_equal(sent["reward"], items["reward"])
-    assert ("priority" in sent) == wants_priorities
-    if wants_priorities:
-        np.testing.assert_array_equal(sent["priority"], items["reward"])
