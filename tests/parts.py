@@ -312,6 +312,7 @@ class CheckingAgent(Agent):
         assert model.version > self._version, f"adopted {model.version} after {self._version}"
         assert float(model.params["steps"][0]) == model.version.opt_steps, "the model is not the one of its version"
         self._version = model.version
+        self._steps.fill_(model.version.opt_steps)
 
     def save_params(self) -> Mapping[str, torch.Tensor]:
         return {"steps": self._steps}

@@ -44,6 +44,7 @@ class ActorScoring:
     """
 
     restarts = 0
+    needs_actors = True
 
     def __init__(
         self,

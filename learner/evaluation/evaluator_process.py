@@ -50,6 +50,8 @@ class EvaluatorProcess:
         CrossborderError: the child could not build its parts or did not come up.
     """
 
+    needs_actors = False
+
     def __init__(self, config: RunConfig, checkpoints: Checkpoints) -> None:
         self.skipped = 0
         self._checkpoints, self._finish_seconds = checkpoints, config.evaluator.finish_seconds

@@ -47,6 +47,8 @@ class Scoring(Protocol):
 
     skipped: int
     """Evaluations that were due while an earlier one was still running."""
+    needs_actors: bool
+    """Whether scores come from actors, so that none comes after they were told to stop."""
 
     @property
     def restarts(self) -> int:
@@ -185,6 +187,8 @@ class InlineScoring:
         timeout_seconds: a call into the environment that takes longer is logged as an error; None logs nothing.
     """
 
+    needs_actors = False
+
     def __init__(
         self,
         evaluator: Evaluator,
@@ -237,6 +241,7 @@ class NoScoring:
     """A ``Scoring`` for runs that never evaluate: nothing is built for it."""
 
     skipped = restarts = 0
+    needs_actors = False
 
     def begin(self, agent: Agent, moment: Moment) -> FinishedEvaluation | None:  # noqa: ARG002 - nothing is scored
         return None

@@ -256,13 +256,18 @@ class Learner:
         """End training: announce it, publish a last model, flush, save ``final/``, score, take a last checkpoint.
 
         A policy that has diverged is neither published nor saved. Training that was asked to stop scores nothing more.
+        Where actors score, the last policy is scored before they are told to stop.
 
         Raises:
             CheckpointError: ``final/`` could not be saved.
             CrossborderError: the evaluator failed, or its last score is not finite.
         """
         self._ended = self._clock()
-        announce_stop()
+        try:
+            if self.scoring.needs_actors and not self._diverged:
+                self._score_last()
+        finally:
+            announce_stop()
         if self._diverged:
             return
         self.publish(self.opt_steps, wait=True)

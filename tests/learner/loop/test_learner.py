@@ -326,6 +326,7 @@ class LateScoring:
     """A real ``Scoring``'s way to be late: the score comes when the test says so, by ``ready``, or at the end."""
 
     skipped = restarts = 0
+    needs_actors = False
 
     def __init__(self) -> None:
         self.ready = False
