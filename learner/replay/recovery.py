@@ -4,8 +4,8 @@ Pages reach the disk in any order, so after another boot of the host any row may
 header, cursors and records. Bytes that a checkpoint has synced are there, unless a later batch has begun to overwrite
 them. So every batch of which the log has a whole record is compared with its checksum. Batches that follow one another
 and are all whole form a stretch; the replay goes on with the stretch that holds the last batch of the newest
-checkpoint, or with the longest stretch where that batch has been overwritten. All other rows are given up, and the links
-of the rows that stay are computed anew, see ``learner.replay.links``.
+checkpoint, or with the longest later stretch where that batch has been overwritten. All other rows are given up, and
+the links of the rows that stay are computed anew, see ``learner.replay.links``.
 
 The watermark in each checkpoint says which batch was the last: see ``Watermark``.
 """

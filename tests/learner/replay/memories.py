@@ -174,6 +174,7 @@ def killed_after(writes: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]
 
     with monkeypatch.context() as patch:
         for owner, name in ((Word, "__set__"), (BatchLog, "keep"), (Links, "cut"), (Links, "rebuild")):
-            patch.setattr(owner, name, lambda *arguments, write=getattr(owner, name): write_or_kill(write, *arguments))
+            write = getattr(owner, name)
+            patch.setattr(owner, name, lambda *arguments, write=write: write_or_kill(write, *arguments))
         patch.setattr(ReplayMemory, "sync", lambda memory: write_or_kill(lambda: None))
         yield
