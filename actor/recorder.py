@@ -50,8 +50,15 @@ class Recorder:
             self._columns[column.name] = made
         self._columns[VERSION.name][self.rows :] = self._version
         self._last_begin = capacity - 2 * self._n  # A round adds a row for each lane, and may add a final row for each.
+        obs_columns = self._schema.named("obs")
         self._flags = [self._columns[name] for name in _FLAGS if name in self._columns]
-        self._others = [c for name, c in self._columns.items() if name not in _FLAGS and name != "reward"]
+        repeated = (
+            column.name
+            for column in self._schema.columns
+            if column.name != "obs" and not column.name.startswith("obs/")
+        )
+        constant = {*_FLAGS, "reward", VERSION.name, LANE.name if self._n == 1 else ""}
+        self._repeated = [self._columns[name] for name in repeated if name not in constant]
         self._reward = self._columns["reward"]
         # One column, or for a structured space a dict of columns by path.
         self._obs, self._action = (from_columns(name, self._columns) for name in ("obs", "action"))
@@ -166,7 +173,7 @@ class Recorder:
     def _add_final_rows(self, ended: Array, final_obs: Leaves) -> None:
         """Add a final row after each of the rows ``ended``: only its observation counts."""
         at = slice(self.rows, self.rows + len(ended))
-        for column in self._others:
+        for column in self._repeated:
             column[at] = column[ended]
         self._reward[at] = 0
         self._columns[FINAL.name][at] = True
