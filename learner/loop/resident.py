@@ -9,7 +9,7 @@ from common.data import Array, Items
 from common.errors import ConfigError
 from common.interfaces import ReplayBuffer
 from learner.replay.memory import ReplayMemory
-from learner.replay.reader import TRIES, Draws, NothingToDrawError
+from learner.replay.reader import TRIES, NothingToDrawError
 from learner.replay.shared_buffer import SharedReplay
 from learner.replay.sources import SHIFT, SOURCE, MixedReplay
 from learner.replay.view import Plan
@@ -66,27 +66,39 @@ class ResidentReplay(ReplayBuffer):
         Raises:
             NothingToDrawError: there is nothing to draw from.
         """
-        draws = self._make_draws(size)
+        draws = self._replay.make_draws(size)
+        batch, spoilt = self._gather(draws.plan)
+        for _ in range(TRIES):
+            if not len(spoilt):
+                break
+            others = self._replay.make_draws(len(spoilt))
+            fresh, again = self._gather(others.plan)
+            at = torch.from_numpy(spoilt).to(self._device)
+            for name, column in fresh.items():
+                batch[name][at] = column
+            draws.replace(spoilt, others)
+            spoilt = spoilt[again]
+        else:
+            raise NothingToDrawError
         self._replay.note_drawn(draws.index)
-        return {
-            **self._gather(draws.plan),
-            **to_tensors({**draws.plan.made, **self._replay.finish(draws)}, self._device),
-        }
+        stored = {name: self._columns[column].restore(batch[name]) for name, (column, _) in draws.plan.takes.items()}
+        return {**stored, **to_tensors({**draws.plan.made, **self._replay.finish(draws)}, self._device)}
 
-    def _make_draws(self, size: int) -> Draws:
-        """Draws whose rows are on the device.
+    def _gather(self, plan: Plan) -> tuple[dict[str, torch.Tensor], Array]:
+        """Gather the columns that a plan takes; also the positions of draws that may be torn, ``[k]``.
 
         Ingest may overwrite rows before they are copied. It raises ``first()`` above a row before it touches the row.
-        So draws with a row below ``first()`` after the copy may be torn, and others are made in their places.
+        So draws with a row below ``first()`` after the copy may be torn. The copy itself changes only here.
         """
-        draws = self._replay.make_draws(size)
-        for _ in range(TRIES):
-            self._catch_up()
-            spoilt = self._reader.find_spoilt(draws.plan)
-            if not len(spoilt):
-                return draws
-            draws.replace(spoilt, self._replay.make_draws(len(spoilt)))
-        raise NothingToDrawError
+        self._catch_up()
+        spoilt = self._reader.find_spoilt(plan)
+        slots: dict[int, torch.Tensor] = {}
+        batch: dict[str, torch.Tensor] = {}
+        for name, (column, index) in plan.takes.items():
+            if id(index) not in slots:
+                slots[id(index)] = torch.from_numpy(index % self._memory.n_slots).to(self._device)
+            batch[name] = self._columns[column].take(slots[id(index)])
+        return batch, spoilt
 
     def _catch_up(self) -> None:
         """Copy the rows that were stored since the last call."""
@@ -96,15 +108,6 @@ class ResidentReplay(ReplayBuffer):
             column.copy(begin, end)
         self._end = end
         fence()  # The caller looks afterwards which rows were overwritten during the copy.
-
-    def _gather(self, plan: Plan) -> dict[str, torch.Tensor]:
-        slots: dict[int, torch.Tensor] = {}
-        batch: dict[str, torch.Tensor] = {}
-        for name, (column, index) in plan.takes.items():
-            if id(index) not in slots:
-                slots[id(index)] = torch.from_numpy(index % self._memory.n_slots).to(self._device)
-            batch[name] = self._columns[column].take(slots[id(index)])
-        return batch
 
 
 class MixedResidentReplay(ReplayBuffer):
@@ -175,8 +178,10 @@ class _Ring:
             self._resident[part].copy_(self._mapped[part])
 
     def take(self, slots: torch.Tensor) -> torch.Tensor:
-        """The rows in these slots ``[…]``, ``[…, *shape]``."""
+        """The rows in these slots ``[…]``, ``[…, *shape]``; unsigned integers are given as signed ones."""
         rows = self._resident.index_select(0, slots.flatten())
-        if self._is_unsigned:
-            rows = rows.view(self._dtype)
         return rows.reshape(*slots.shape, *rows.shape[1:])
+
+    def restore(self, rows: torch.Tensor) -> torch.Tensor:
+        """Rows that ``take`` gave, with the dtype of the column."""
+        return rows.view(self._dtype) if self._is_unsigned else rows

@@ -51,7 +51,7 @@ class Draws:
 
 MakeDraws = Callable[[int], Draws]
 """Makes this many draws."""
-TRIES: Final = 64
+TRIES: Final = 1000
 """How often spoilt draws are made again at most."""
 
 

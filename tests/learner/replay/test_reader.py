@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import repeat
 from pathlib import Path
 from typing import Any
 
@@ -101,7 +102,7 @@ def test_draws_that_are_always_spoilt_end_with_an_error(tmp_path: Path) -> None:
     memory.exclude(np.array([4]))
     reader = reader_of(memory)
     with pytest.raises(NothingToDrawError, match="nothing to draw from"):
-        reader.gather(making(reader, iter([[4]] * 100)), 1)
+        reader.gather(making(reader, repeat([4])), 1)
 
 
 class Neighbours(View):
