@@ -52,13 +52,9 @@ class Recorder:
         self._last_begin = capacity - 2 * self._n  # A round adds a row for each lane, and may add a final row for each.
         obs_columns = self._schema.named("obs")
         self._flags = [self._columns[name] for name in _FLAGS if name in self._columns]
-        repeated = (
-            column.name
-            for column in self._schema.columns
-            if column.name != "obs" and not column.name.startswith("obs/")
-        )
-        constant = {*_FLAGS, "reward", VERSION.name, LANE.name if self._n == 1 else ""}
-        self._repeated = [self._columns[name] for name in repeated if name not in constant]
+        own = {*_FLAGS, "reward", VERSION.name, *(column.name for column in obs_columns)}
+        own |= {LANE.name} if self._n == 1 else set()
+        self._repeated = [self._columns[column.name] for column in self._schema.columns if column.name not in own]
         self._reward = self._columns["reward"]
         # One column, or for a structured space a dict of columns by path.
         self._obs, self._action = (from_columns(name, self._columns) for name in ("obs", "action"))
