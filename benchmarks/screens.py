@@ -26,23 +26,20 @@ class Screens(gymnasium.Env[Array, Any]):
 
 
 def life(schema: Schema, rows: int, lane: int = 0) -> Items:
-    """Consecutive rows from the midst of an episode of one lane: pictures of Pong, and random values of other kinds."""
+    """Consecutive rows from the midst of an episode of one lane: pictures of Pong, and small random floats."""
     rng = np.random.default_rng(lane)
     items = {column.name: values(column, rows, rng) for column in schema.columns}
     return {**items, "lane": np.full(rows, lane, np.uint16)}
 
 
 def values(column: Column, rows: int, rng: np.random.Generator) -> Array:
-    """Values of a column that its domain allows, ``[rows, *shape]``; flags and the model's version are 0."""
+    """Values of a column, ``[rows, *shape]``, that lie in most spaces; integers and flags are 0."""
     shape, dtype = (rows, *column.shape), np.dtype(column.dtype)
     if column.is_picture:
         return np.resize(pong(rows), shape)
-    if dtype.kind == "b" or (column.domain is None and dtype.kind != "f"):
-        return np.zeros(shape, dtype)
-    low, high = (-1.0, 1.0) if column.domain is None else (column.domain.low.max(), column.domain.high.min())
     if dtype.kind == "f":
-        return rng.uniform(max(low, -1.0), min(high, 1.0), shape).astype(dtype)
-    return rng.integers(int(low), int(high), shape, dtype, endpoint=True)
+        return rng.uniform(-0.1, 0.1, shape).astype(dtype)
+    return np.zeros(shape, dtype)
 
 
 @cache
