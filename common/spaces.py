@@ -96,15 +96,22 @@ def _flatten(space: AnySpace, value: Any, path: str) -> Iterator[tuple[str, Arra
 
 
 def unflatten(space: AnySpace, leaves: Leaves) -> Any:
-    """The element of ``space`` that has these leaves: the reverse of ``flatten``."""
+    """The element of ``space`` that has these leaves: the reverse of ``flatten``.
+
+    A leaf without dimensions becomes a numpy scalar, since environments look up tables by their actions.
+    """
     if not isinstance(leaves, dict):
-        return leaves
+        return _as_element(leaves)
     return _unflatten(space, leaves, "")
+
+
+def _as_element(leaf: Any) -> Any:
+    return leaf[()] if isinstance(leaf, np.ndarray) else leaf
 
 
 def _unflatten(space: AnySpace, leaves: Mapping[str, Array], path: str) -> Any:
     if isinstance(space, LEAF_SPACES):
-        return leaves[path]
+        return _as_element(leaves[path])
     parts = {key: _unflatten(part, leaves, f"{path}/{key}" if path else key) for key, part in _parts(space, path)}
     return parts if isinstance(space, spaces.Dict) else tuple(parts.values())
 

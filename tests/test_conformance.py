@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 
 import gymnasium
+import numpy as np
 import pytest
 from mlflow.tracking import MlflowClient
 
@@ -16,36 +17,46 @@ from common.agents.dqn import DQN
 from common.agents.iql import IQL
 from common.agents.sac import SAC
 from common.agents.td3 import TD3
-from common.config.run_config import EvaluatorConfig, PrioritizedConfig
+from common.config.replay_config import PrioritizedConfig
+from common.config.run_config import EvaluatorConfig
+from common.data import Column, Items, Schema
 from common.envs import Env, spec_of
-from common.interfaces import Agent, StepProcessor
-from common.processors import NStep, OneStep
+from common.evaluation import DefaultEvaluator
+from common.interfaces import Agent, EnvSpec, Step
+from common.parts import row_schema
 from common.settings import validate
+from common.spaces import columns_of
 from common.testing import (
+    RowMemory,
     check_agent,
     check_env,
     check_evaluator,
     check_recorder,
     check_replay_buffer,
+    check_row_map,
     check_step_processor,
-    items_of,
+    check_view,
     play,
+    rows_of,
 )
-from common.testing.agent_checks import MakeAgent
+from common.testing.agent_checks import MakeAgent, MakeView
 from examples.own_agent import MunchausenDQN
 from examples.own_parts import Corridor, TabularQ
 from examples.own_processor import ScaledReward
 from examples.own_replay import RecentReplay
-from learner.evaluation.evaluator import DefaultEvaluator
+from examples.own_view import WithReturn
+from examples.recurrent_agent import LstmDqn, without_velocities
 from learner.records.csv_recorder import CsvRecorder
 from learner.records.mlflow import MlflowRecorder
 from learner.replay.memory import ReplayMemory
 from learner.replay.prioritized import PrioritizedReplay
 from learner.replay.uniform import UniformReplay
 from learner.replay.writer import ReplayWriter
+from learner.views.sequences import Sequences
+from learner.views.transitions import Transitions
 from tests.parts import CountingEnv, Goals, counting_action
 
-PROCESSORS: list[StepProcessor] = [OneStep(), NStep(1), NStep(3), NStep(20), ScaledReward()]
+VIEWS: dict[str, MakeView] = {"one step": Transitions, "three steps": partial(Transitions, n=3, discount_factor=0.99)}
 DUELING = {"target": "examples.own_network:Dueling", "params": {"width": 16}}
 AGENTS: dict[str, MakeAgent] = {
     "plain": partial(DQN, units=(16,), batch_size=16),
@@ -53,6 +64,20 @@ AGENTS: dict[str, MakeAgent] = {
     "own network": partial(DQN, network=DUELING, batch_size=16),
     "dueling, softmax": partial(DQN, units=(16,), batch_size=16, dueling=True, explorer={"kind": "softmax"}),
 }
+
+
+class WholeTransitions:
+    """Self-contained items: border's seam."""
+
+    def schema(self, spec: EnvSpec) -> Schema:
+        obs, next_obs = (columns_of(name, spec.observation_space) for name in ("obs", "next_obs"))
+        return Schema((*obs, *next_obs, Column.of("reward", np.float32)))
+
+    def reset(self) -> None: ...
+
+    def process(self, step: Step) -> Items:
+        obs, next_obs = np.asarray(step.obs)[None], np.asarray(step.next_obs)[None]
+        return {"obs": obs, "next_obs": next_obs, "reward": np.array([step.reward], np.float32)}
 
 
 def cart_pole() -> Env:
@@ -66,36 +91,33 @@ def test_environments_fit() -> None:
 
 
 @pytest.mark.parametrize("name", ["Pendulum-v1", "MountainCar-v0", "FrozenLake-v1"])
-@pytest.mark.parametrize("processor", [OneStep(), NStep()], ids=["OneStep", "NStep"])
-def test_environments_of_gymnasium_with_other_spaces(name: str, processor: StepProcessor) -> None:
+def test_environments_of_gymnasium_with_other_spaces(name: str) -> None:
     env = gymnasium.make(name)
     check_env(env)
-    check_step_processor(processor, env)
+    check_row_map(ScaledReward(), env)
 
 
-@pytest.mark.parametrize("processor", PROCESSORS, ids=lambda processor: type(processor).__name__)
-def test_step_processors_fit(processor: StepProcessor) -> None:
-    check_step_processor(processor, cart_pole())
-    check_step_processor(processor, CountingEnv(), policy=counting_action)
+def test_a_step_processor_of_self_contained_items_fits() -> None:
+    check_step_processor(WholeTransitions(), cart_pole())
+    check_step_processor(WholeTransitions(), CountingEnv(), policy=counting_action)
 
 
 @pytest.mark.parametrize("agent", AGENTS)
-@pytest.mark.parametrize("processor", [OneStep(), NStep()], ids=["OneStep", "NStep"])
-def test_dqn_fits(agent: str, processor: StepProcessor) -> None:
-    check_agent(AGENTS[agent], cart_pole(), processor=processor)
+@pytest.mark.parametrize("view", VIEWS)
+def test_dqn_fits(agent: str, view: str) -> None:
+    check_agent(AGENTS[agent], cart_pole(), view=VIEWS[view])
 
 
 @pytest.mark.parametrize("kind", [SAC, TD3, BC, AWAC, IQL])
-@pytest.mark.parametrize("processor", [OneStep(), NStep()], ids=["OneStep", "NStep"])
-def test_continuous_agents_fit(kind: type[SAC | TD3 | BC | AWAC | IQL], processor: StepProcessor) -> None:
+@pytest.mark.parametrize("view", VIEWS)
+def test_continuous_agents_fit(kind: type[SAC | TD3 | BC | AWAC | IQL], view: str) -> None:
     make = partial(kind, units=(16,), batch_size=16)
-    check_agent(make, gymnasium.make("Pendulum-v1"), processor=processor)
+    check_agent(make, gymnasium.make("Pendulum-v1"), view=VIEWS[view])
 
 
-def test_goal_environments_fit_as_the_system_flattens_them() -> None:
+def test_goal_environments_with_dict_observations_fit() -> None:
     check_env(Goals())
-    check_step_processor(OneStep(), Goals())
-    check_agent(AGENTS["plain"], Goals())
+    check_agent(partial(DQN, units=(16,), batch_size=16), Goals())
 
 
 def test_behaviour_cloning_of_discrete_actions_fits() -> None:
@@ -105,31 +127,46 @@ def test_behaviour_cloning_of_discrete_actions_fits() -> None:
 def test_my_parts_fit() -> None:
     env = Corridor(length=10)
     check_env(env)
-    check_step_processor(ScaledReward(), env)
+    check_row_map(ScaledReward(), env)
     check_agent(TabularQ, env)
+    check_view(WithReturn(row_schema(spec_of(env)), discount_factor=0.9), row_schema(spec_of(env)))
 
 
-@pytest.mark.parametrize("processor", [OneStep(), NStep()], ids=["OneStep", "NStep"])
-def test_a_fast_agent_of_ones_own_fits_and_is_captured(processor: StepProcessor) -> None:
+def test_an_agent_of_ones_own_with_a_memory_fits() -> None:
+    check_agent(LstmDqn, without_velocities(cart_pole()), view=partial(Sequences, length=20, burn_in=5))
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_a_fast_agent_of_ones_own_fits_and_is_captured(view: str) -> None:
     env = cart_pole()
-    check_agent(MunchausenDQN, env, processor=processor)
+    check_agent(MunchausenDQN, env, view=VIEWS[view])
     assert MunchausenDQN(spec_of(env), seed=0, epsilon=0.0, device="cpu").is_captured
+
+
+def every_draw(rows: RowMemory, view: Transitions) -> Items:
+    """One draw at each row at which one can begin."""
+    index = np.arange(rows.end)
+    plan = view.plan(rows, index[view.can_draw(rows, index)])
+    return {name: rows.take(column, at) for name, (column, at) in plan.takes.items()} | plan.made
 
 
 @pytest.mark.parametrize("capacity", [1000, 100])
 def test_replay_buffers_fit(tmp_path: Path, capacity: int) -> None:
-    env, processor = cart_pole(), NStep()
-    items = items_of(processor, play(env, 300))
-    memory = ReplayMemory(tmp_path / "replay", processor.schema(spec_of(env)), capacity, create=True)
-    writer, count = ReplayWriter(memory), len(items["reward"])
+    env = cart_pole()
+    schema = row_schema(spec_of(env))
+    rows = rows_of(schema, play(env, 300))
+    view = Transitions(schema, n=3, discount_factor=0.99)
+    memory = ReplayMemory(tmp_path / "replay", schema, capacity, create=True)
+    writer, count = ReplayWriter(memory), len(rows["reward"])
     for seq, start in enumerate(range(0, count, 10), start=1):
-        batch = {name: column[start : start + 10] for name, column in items.items()}
+        batch = {name: column[start : start + 10] for name, column in rows.items()}
         writer.append(batch, len(batch["reward"]), incarnation=1, seq=seq)
-    check_replay_buffer(UniformReplay(memory, seed=0), items)
+    items = every_draw(RowMemory(schema, rows, view), view)
+    check_replay_buffer(UniformReplay(memory, view, seed=0), items, inserted=300)
     for normalize in ("all", "batch"):
         config = validate(PrioritizedConfig, {"normalize": normalize})
-        check_replay_buffer(PrioritizedReplay(memory, config, seed=0, n_opts=1000), items)
-    check_replay_buffer(RecentReplay(memory, seed=0), items)
+        check_replay_buffer(PrioritizedReplay(memory, view, config, seed=0, n_opts=1000), items, inserted=300)
+    check_replay_buffer(RecentReplay(memory, view, seed=0), items, inserted=300)
 
 
 def test_the_evaluator_fits() -> None:

@@ -41,7 +41,9 @@ def check_replay_buffer(
     assert buffer.inserted == inserted, (
         f"inserted is {buffer.inserted} after {inserted} steps: count every step, forever"
     )
-    assert 0 < len(buffer) <= count, f"len() is {len(buffer)}, expected 1 to {count}: the number that can be drawn now"
+    assert 0 < len(buffer) <= inserted, (
+        f"len() is {len(buffer)}, expected 1 to {inserted}: the number that can be drawn now"
+    )
     known = {_row(items, i, items) for i in range(count)}
     drawn: set[bytes] = set()
     indexed: dict[int, bytes] = {}

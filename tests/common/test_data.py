@@ -7,18 +7,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from common.data import NO_MODEL, Array, Column, ModelVersion, Schema
+from common.data import NO_MODEL, Array, BufferedItems, Column, ModelVersion, Schema
 from common.domain import Domain
 from common.errors import ConfigError, SchemaMismatchError
 from common.wire.codec import schema_to_pb
 
 SCHEMA = Schema((Column("obs", "<f4", (2, 3)), Column("action", "<i8"), Column("done", "|b1")))
-STACKED = Schema(
-    (
-        Column("obs", "|u1", (4, 84, 84), frames=True),
-        Column("reward", "<f4"),
-        Column("next_obs", "|u1", (4, 84, 84), frames=True),
-    )
+ROWS = Schema.of_rows(
+    (Column("obs/camera", "|u1", (3, 64, 64)), Column("obs/state", "<f4", (7,)), Column("reward", "<f4"))
 )
 
 
@@ -45,40 +41,45 @@ def test_a_row_has_the_bytes_of_all_its_columns() -> None:
     assert SCHEMA.row_bytes == 33
 
 
-def test_a_packed_frame_column_holds_positions() -> None:
-    assert [str(column.packed) for column in STACKED.columns] == ["obs <u4 [4]", "reward <f4 []", "next_obs <u4 [4]"]
-    assert (STACKED.row_bytes, STACKED.packed_row_bytes) == (56_452, 36)
-    assert (STACKED.max_frames, STACKED.max_packed_bytes) == (8, 36 + 8 * 7056)
+def test_rows_end_with_version_first_final_and_lane() -> None:
+    assert [column.name for column in ROWS.columns[-4:]] == ["version", "first", "final", "lane"]
+    assert ROWS.row_bytes == 3 * 64 * 64 + 7 * 4 + 4 + 4 + 1 + 1 + 2
+    assert ROWS.is_rows
+    assert not SCHEMA.is_rows
 
 
-def test_without_frame_columns_nothing_is_packed() -> None:
-    assert SCHEMA.frame is None
-    assert (SCHEMA.max_frames, SCHEMA.packed_row_bytes, SCHEMA.max_packed_bytes) == (0, 33, 33)
+@pytest.mark.parametrize("name", ["version", "first", "final", "lane"])
+def test_self_contained_items_may_not_use_the_names_of_rows(name: str) -> None:
+    with pytest.raises(ConfigError, match=rf"expected other names than those of rows, found \['{name}'\]"):
+        Schema((Column("x", "<f4"), Column(name, "<f4")))
 
 
-@pytest.mark.parametrize("shape", [(), (4,), (0, 84, 84), (4, 0)])
-def test_a_column_of_frames_needs_frames_along_its_first_axis(shape: tuple[int, ...]) -> None:
-    with pytest.raises(ConfigError, match=r"column 'x': expected frames along its first axis, found shape"):
-        Column("x", "|u1", shape, frames=True)
+def test_the_leaves_of_a_space_are_found_by_its_name() -> None:
+    assert [column.name for column in ROWS.named("obs")] == ["obs/camera", "obs/state"]
+    assert ROWS.named("reward") == (Column("reward", "<f4"),)
+    assert ROWS.named("rew") == ()
 
 
-@pytest.mark.parametrize("other", [Column("b", "|i1", (4, 8, 8), True), Column("b", "|u1", (4, 8, 9), True)])
-def test_all_frames_of_a_schema_are_of_one_kind(other: Column) -> None:
-    mine = Column("a", "|u1", (2, 8, 8), frames=True)
-    Schema((mine, Column("b", "|u1", (4, 8, 8), frames=True)))
-    with pytest.raises(ConfigError, match=r"one dtype and shape, found a \|u1 \[2, 8, 8\] frames, b .* frames=False"):
-        Schema((mine, other))
+def test_bytes_of_a_kilobyte_or_more_are_taken_for_pictures() -> None:
+    assert ROWS.has_pictures
+    assert not SCHEMA.has_pictures
+    assert not Column("obs", "|u1", (31, 33)).is_picture
+    assert Column("obs", "|u1", (32, 32)).is_picture
+    assert not Column("obs", "<f4", (84, 84)).is_picture
 
 
-def test_the_hash_of_a_frame_column_says_that_it_is_one() -> None:
-    digest = hashlib.sha256(b"obs:|u1:4,84,84:frames;reward:<f4:;next_obs:|u1:4,84,84:frames;").digest()
-    assert STACKED.hash == int.from_bytes(digest[:8], "big")
+def test_a_column_that_is_added_to_rows_stands_before_those_that_all_rows_end_with() -> None:
+    more = Column("priority", "<f4")
+    assert [column.name for column in ROWS.plus(more).columns][-5:] == ["priority", "version", "first", "final", "lane"]
+    assert ROWS.plus(more).without(more) == ROWS
 
 
-def test_whether_a_column_holds_frames_is_a_difference_between_schemas() -> None:
-    plain = Schema((Column("obs", "|u1", (4, 84, 84)), *STACKED.columns[1:]))
-    with pytest.raises(SchemaMismatchError, match=r"B expects obs .*84\], A has obs .*84\] frames"):
-        STACKED.require_equal(plain, "A", "B")
+def test_buffered_items_give_their_columns_as_arrays() -> None:
+    items = ones(3)
+    kept = BufferedItems(3, {name: column.tobytes() for name, column in items.items()})
+    assert kept.n_bytes == 3 * SCHEMA.row_bytes
+    for name, column in kept.items(SCHEMA).items():
+        np.testing.assert_array_equal(column, items[name])
 
 
 def test_the_hash_is_the_one_that_the_proto_file_defines() -> None:
@@ -144,7 +145,7 @@ def test_a_column_too_many_on_either_side_is_named() -> None:
 
 
 def test_a_schema_survives_json() -> None:
-    for schema in (SCHEMA, STACKED):
+    for schema in (SCHEMA, ROWS):
         assert Schema.from_json(schema.to_json()) == schema
 
 

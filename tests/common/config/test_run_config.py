@@ -14,10 +14,10 @@ from common.agents.dqn import DQNConfig
 from common.agents.exploration import EpsilonGreedy, Softmax
 from common.agents.sac import SACConfig
 from common.agents.td3 import TD3Config
+from common.config.replay_config import PrioritizedConfig
 from common.config.run_config import (
     ActorConfig,
     ExplorationConfig,
-    PrioritizedConfig,
     RunConfig,
     dump_config,
     load_config,
@@ -290,7 +290,14 @@ def test_actors_get_their_part_and_nothing_else() -> None:
     assert type(part) is ActorConfig
     assert (part.env, part.agent, part.step_processor) == (config.env, config.agent, config.step_processor)
     assert (part.push.n_buffer, part.envs_per_actor) == (7, 3)
-    assert set(json.loads(part.model_dump_json())) == {"env", "agent", "step_processor", "push", "envs_per_actor"}
+    assert set(json.loads(part.model_dump_json())) == {
+        "env",
+        "agent",
+        "step_processor",
+        "push",
+        "envs_per_actor",
+        "evaluator",
+    }
 
 
 def test_the_actors_part_survives_the_wire() -> None:
@@ -328,12 +335,17 @@ def test_a_wrong_parameter_of_one_actor_is_refused_with_the_actors_id(overrides:
         build(agent_overrides=overrides).check()
 
 
-@pytest.mark.parametrize("part", ["env", "agent", "step_processor", "evaluator"])
+PARTS = ("env", "agent", "step_processor", "evaluator")
+
+
+@pytest.mark.parametrize("part", PARTS)
 def test_the_check_of_a_run_tries_each_part(part: str) -> None:
+    targets = {name: (found or {}).get("target") for name, found in build().model_dump().items() if name in PARTS}
+    targets["step_processor"] = "examples.own_processor:ScaledReward"
     with pytest.raises(PluginError, match="no_such_module"):
         build(**{part: {"target": "no_such_module:Thing"}}).check()
     with pytest.raises(ConfigError, match=rf"{part}\.params\.bogus: unknown"):
-        build(**{part: {"target": build().model_dump()[part]["target"], "params": {"bogus": 1}}}).check()
+        build(**{part: {"target": targets[part], "params": {"bogus": 1}}}).check()
 
 
 def test_parameters_for_evaluation_are_checked_too() -> None:
