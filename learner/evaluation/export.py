@@ -82,6 +82,7 @@ def _muting_torch() -> Iterator[None]:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", FutureWarning)
+            warnings.filterwarnings("ignore", "# The axis name: batch will not be used", UserWarning)
             yield
     finally:
         logger.setLevel(level)

@@ -110,8 +110,8 @@ def test_an_evaluator_that_cannot_be_started_again_ends_the_run(make_config: Mak
 
 
 def test_an_evaluator_that_cannot_be_built_is_told_before_training_begins(make_config: MakeConfig) -> None:
-    evaluator = {**RISING, "target": "tests.parts:NoSuchEvaluator"}
-    with pytest.raises(PluginError, match="no callable 'NoSuchEvaluator'"), Trainer(make_config(evaluator=evaluator)):
+    config = make_config(evaluator={**RISING, "target": "tests.parts:NoSuchEvaluator"}, trainer={"eval_interval": 10})
+    with pytest.raises(PluginError, match="no callable 'NoSuchEvaluator'"), Trainer(config):
         pytest.fail("it has begun")
 
 

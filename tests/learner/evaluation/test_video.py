@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from common.errors import PluginError, RunDirectoryError
-from common.plugins.part_config import PluginConfig
+from common.plugins.part_config import EnvConfig
 from learner.evaluation.video import filming
 from tests.parts import CountingEnv
 
-CART_POLE = PluginConfig(target="gymnasium:make", params={"id": "CartPole-v1"})
+CART_POLE = EnvConfig(target="gymnasium:make", params={"id": "CartPole-v1"})
 SHY = f"{__name__}:Shy"
 
 
@@ -30,14 +30,14 @@ class Shy(CountingEnv):
     ("config", "message"),
     [
         (
-            PluginConfig(target="tests.parts:CountingEnv"),
+            EnvConfig(target="tests.parts:CountingEnv"),
             "takes render_mode 'rgb_array': .* keyword argument 'render_mode'",
         ),
-        (PluginConfig(target=SHY), "of render_mode 'rgb_array', .*:Shy is of None"),
-        (PluginConfig(target=SHY, params={"believes": "rgb_array"}), "pictures as arrays, .*:Shy renders str"),
+        (EnvConfig(target=SHY), "of render_mode 'rgb_array', .*:Shy is of None"),
+        (EnvConfig(target=SHY, params={"believes": "rgb_array"}), "pictures as arrays, .*:Shy renders str"),
     ],
 )
-def test_an_environment_without_pictures_is_refused(tmp_path: Path, config: PluginConfig, message: str) -> None:
+def test_an_environment_without_pictures_is_refused(tmp_path: Path, config: EnvConfig, message: str) -> None:
     with pytest.raises(PluginError, match=message), filming(config, tmp_path / "videos", "best"):
         pytest.fail("there is nothing to film")
 

@@ -62,7 +62,7 @@ def test_a_run_goes_on_along_every_road_between_the_ways_to_train(tmp_path: Path
         assert result.opt_steps == 20 * life
         memory = replay_of(tmp_path / "run")
         assert memory.committed >= stored, "what is stored stays"
-        assert (memory.committed > stored) == (train is not o), "only acting adds items"
+        assert (memory.committed > stored) == (train is not o), "only acting adds rows"
         stored = memory.committed
         check_rows({name: column[:stored] for name, column in memory.columns.items()})
         identity = json.loads((tmp_path / "run" / "run.json").read_text())
@@ -88,11 +88,11 @@ def test_a_run_that_began_from_a_dataset_goes_on_with_actors_and_keeps_its_datas
 def test_a_run_in_turns_that_takes_up_another_ratio_or_another_way_does_not_catch_up(tmp_path: Path) -> None:
     config = configured(tmp_path / "run", 200)
     train_offline(config, str(train_in_turns(configured(tmp_path / "earlier", 300)).run_dir))
-    before = replay_of(tmp_path / "run").committed
+    before = replay_of(tmp_path / "run").steps
     for max_opts, ratio in ((220, 32), (240, 64)):  # Batches of 32.
         train_in_turns(configured(tmp_path / "run", max_opts, replay={"samples_per_insert": ratio}), resume=True)
-        added = replay_of(tmp_path / "run").committed - before
-        assert abs(added * ratio - 20 * 32) <= 2 * ratio, "each item of this life was drawn as often as the ratio says"
+        added = replay_of(tmp_path / "run").steps - before
+        assert abs(added * ratio - 20 * 32) <= 2 * ratio, "each step of this life was drawn as often as the ratio says"
         before += added
 
 
@@ -136,7 +136,7 @@ def back_up(run: Path, to: Path, *, with_identity: bool) -> Path:
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The directory of a run whose best score, 100, is that of its last evaluation; it had a warm-up of 20 items."""
+    """The directory of a run whose best score, 100, is that of its last evaluation; it had a warm-up of 20 steps."""
     run_dir = tmp_path_factory.mktemp("trained") / "run"
     train_in_turns(backed(run_dir, 100))
     return run_dir
@@ -158,21 +158,21 @@ def test_the_documented_backup_goes_on_from_its_newest_checkpoint_and_says_that_
     with_identity: bool,
 ) -> None:
     copy = back_up(trained, tmp_path / "copy", with_identity=with_identity)
-    stored = replay_of(trained).committed
+    stored = replay_of(trained).steps
     with caplog.at_level(logging.INFO):
         result = train(backed(copy, 110))
     assert (
         "the replay is missing (shared/replay): training goes on from opt step 100 with an EMPTY replay" in caplog.text
     )
-    assert f"it held up to 50 items, of {stored} ever stored" in caplog.text
+    assert f"it held up to 50 steps, of {stored} ever stored" in caplog.text
     assert "resumed at opt step 100 with" in caplog.text
     assert "opt step 110: evaluation 110.00 (best so far 100.00)" in caplog.text
     assert (result.opt_steps, result.best_score) == (110, 110.0)
     before, after = (json.loads((path / "run.json").read_text()) for path in (trained, copy))
     assert (after["run_id"], after["incarnation"]) == (before["run_id"], 2)
     memory = replay_of(copy)
-    assert memory.began == stored
-    assert memory.committed - stored >= 20, "a new warm-up comes before the first draw"
+    assert memory.steps_began == stored
+    assert memory.steps - stored >= 20, "a new warm-up comes before the first draw"
 
 
 def test_a_best_that_is_worse_than_the_backups_does_not_take_its_place(trained: Path, tmp_path: Path) -> None:
@@ -190,8 +190,8 @@ def test_a_restored_backup_can_be_killed_and_resumed_like_any_run(trained: Path,
     sync_train(backed(copy, 110))
     sync_train(backed(copy, 130))
     memory = replay_of(copy)
-    stored = replay_of(trained).committed
-    assert abs((memory.committed - stored - 20) * 32 - 30 * 32) <= 2 * 32, "draws are those of the items since then"
+    stored = replay_of(trained).steps
+    assert abs((memory.steps - stored - 20) * 32 - 30 * 32) <= 2 * 32, "draws are those of the steps since then"
 
 
 @pytest.mark.parametrize(
