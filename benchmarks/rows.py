@@ -30,8 +30,8 @@ TURNS: Final = 5
 SECONDS: Final = 3.0
 LANES: Final = 4096
 DEFAULT_WINDOW: Final = 4
-EPISODES: Final = {"camera and state": 200, "HalfCheetah": 1000, "98 floats": 1000}
-"""Steps of an episode of each task whose bytes are counted; a final row is added to each."""
+SIZES: Final = {"camera and state": (200, 20_000), "HalfCheetah": (1000, 1_000_000), "98 floats": (1000, 1_000_000)}
+"""Tasks whose bytes are counted: steps of an episode, to each of which a final row is added, and rows kept."""
 GAMES: Final = tuple(game.lower() for game in recordings.GAMES)
 Row = dict[str, object]
 Turn = Mapping[str, float]
@@ -76,20 +76,20 @@ def ratio(now: Sequence[Turn], old: Sequence[Turn], name: str) -> float:
 # Bytes
 
 
-def stored_bytes(tree: Tree, task: str) -> float:
-    """Bytes in the replay for each item or row, links included: the difference between two capacities."""
+def stored_bytes(tree: Tree, task: str, capacity: int) -> float:
+    """Bytes in the replay for each item or row, links and all that grows with it included: by two capacities."""
     sizes = []
-    for capacity in (20_000, 10_000):
-        part = {"env": {"target": "recorded:Spaces", "params": {"task": task}}, "replay": {"capacity": capacity}}
+    for rows in (capacity, capacity // 2):
+        part = {"env": {"target": "recorded:Spaces", "params": {"task": task}}, "replay": {"capacity": rows}}
         with learner_host(tree, part) as (run_dir, _):
             sizes.append(sum(path.stat().st_size for path in (run_dir / "shared").rglob("*") if path.is_file()))
-    return (sizes[0] - sizes[1]) / 10_000
+    return (sizes[0] - sizes[1]) / (capacity - capacity // 2)
 
 
 def replay_bytes(releases: Releases) -> Iterator[Row]:
     """Bytes in the replay for each step, final rows included."""
-    for task, steps in EPISODES.items():
-        old, row = stored_bytes(releases.old, task), stored_bytes(releases.now, task)
+    for task, (steps, capacity) in SIZES.items():
+        old, row = stored_bytes(releases.old, task, capacity), stored_bytes(releases.now, task, capacity)
         now = row * (steps + 1) / steps
         yield {"task": task, "0.1 B/step": old, "now B/row": row, "now B/step": now, "to 0.1": now / old}
 
