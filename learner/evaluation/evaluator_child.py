@@ -24,10 +24,11 @@ from pathlib import Path
 
 import torch
 
-from actor.guard import Busy, Watchdog
+from actor.guard import Watchdog
 from common.config.run_config import RunConfig
 from common.errors import CrossborderError, EnvHungError
 from common.interfaces import Agent, Evaluator
+from common.lanes import Busy
 from common.parts import build_parts
 from common.process.child import Event, say, say_error
 from common.process.log import setup_logging

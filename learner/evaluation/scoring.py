@@ -17,10 +17,10 @@ from typing import Any, Final, Protocol
 
 import gymnasium
 
-from actor.guard import Busy, Watchdog
+from actor.guard import Watchdog
 from common.envs import EnvExitError
 from common.interfaces import Agent, Evaluation, Evaluator
-from common.lanes import AnyEnv
+from common.lanes import AnyEnv, Busy
 from common.vector_lanes import is_vector
 from learner.storage.checkpoint import Checkpoints
 from learner.storage.moment import Moment

@@ -8,10 +8,10 @@ import threading
 from collections.abc import Callable
 from contextlib import ExitStack
 
-from actor.guard import Busy
 from common.config.run_config import dump_config
 from common.errors import ConfigError
 from common.interfaces import Recorder
+from common.lanes import Busy
 from learner.evaluation.evaluator import open_evaluator
 from learner.evaluation.evaluator_process import EvaluatorProcess
 from learner.evaluation.scoring import InlineScoring, NoScoring, Scoring, Watch

@@ -13,7 +13,7 @@ def test_offline_train_is_a_command_with_a_summary(
     source, config = str(earlier(tmp_path)), str(write_config(agent=IN_TURNS, trainer={"max_opts": 50}))
     command = start("offline-train", "--config", config, "--dataset", source)
     assert command.wait() == 0, command.output()
-    assert f"loaded 500 items from {source}" in command.output()
+    assert f"loaded 572 rows from {source}" in command.output()
     assert "all opt steps were taken" in command.output()
     wrong = start("offline-train", "--config", config, "--dataset", str(tmp_path), "--run-dir", "unused")
     assert wrong.wait() == 14

@@ -49,7 +49,9 @@ class LongestEpisodes:
 def test_a_policy_is_scored_by_the_evaluator_of_its_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     target = "tests.learner.commands.test_policy_eval:LongestEpisodes"
     evaluator = EvaluatorConfig(target=target, params={"bonus": 0.5}, episodes=3, seed=40)
-    Checkpoints(tmp_path, CONFIG, "run", evaluator).save("best", dqn(seed=1), opt_steps=12)
+    Checkpoints(tmp_path, CONFIG.model_copy(update={"evaluator": evaluator}), "run").save(
+        "best", dqn(seed=1), opt_steps=12
+    )
     assert policy_eval.main(["--run", str(tmp_path), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found == {
@@ -80,7 +82,9 @@ def test_where_nothing_was_scored_the_last_policy_is_taken_and_that_is_said(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     evaluator = EvaluatorConfig(episodes=2, seed=40)
-    Checkpoints(tmp_path, CONFIG, "run", evaluator).save("final", dqn(seed=1), opt_steps=12)
+    Checkpoints(tmp_path, CONFIG.model_copy(update={"evaluator": evaluator}), "run").save(
+        "final", dqn(seed=1), opt_steps=12
+    )
     assert policy_eval.main(["--run", str(tmp_path), "--json"]) == 0
     told = capsys.readouterr()
     assert json.loads(told.out)["checkpoint"] == str(tmp_path / "final")

@@ -28,9 +28,9 @@ def test_a_run_that_is_going_on_can_be_looked_at(host: LearnerServer, capsys: py
     client.join()
     talk = Talk(client.stub)
     talk.say(client.batch(1, report=pb.Report(env_steps=5)))
-    found = inspect(host.run.dir.path, capsys, "--items", "2")
+    found = inspect(host.run.dir.path, capsys, "--rows", "2")
     talk.end()
-    assert (found["items"], found["capacity"], found["stored"], found["first"]) == (5, 1_000_000, 5, 0)
+    assert (found["rows"], found["capacity"], found["rows_stored"], found["first"]) == (5, 1_000_000, 5, 0)
     assert [column["name"] for column in found["schema"]] == [column.name for column in client.schema.columns]
     assert [(actor["host"], actor["state"], actor["items"]) for actor in found["actors"]] == [("here", "online", 5)]
     assert [(item["index"], item["reward"]) for item in found["newest"]] == [(4, 4.0), (3, 3.0)]
@@ -41,11 +41,11 @@ def test_a_run_that_is_going_on_can_be_looked_at(host: LearnerServer, capsys: py
 
 def test_an_empty_replay_has_nothing_to_show(host: LearnerServer, capsys: pytest.CaptureFixture[str]) -> None:
     found = inspect(host.run.dir.path, capsys)
-    assert (found["items"], found["oldest_seconds"], found["actors"], found["newest"]) == (0, None, [], [])
+    assert (found["rows"], found["oldest_seconds"], found["actors"], found["newest"]) == (0, None, [], [])
     assert found["histograms"] == {}
 
 
-def test_a_finished_run_shows_how_old_its_items_are_and_its_priorities(
+def test_a_finished_run_shows_how_old_its_rows_are_and_its_priorities(
     make_config: MakeConfig, capsys: pytest.CaptureFixture[str]
 ) -> None:
     changes: dict[str, Any] = {
@@ -56,27 +56,28 @@ def test_a_finished_run_shows_how_old_its_items_are_and_its_priorities(
     }
     run = train_async(make_config(**changes), 1).run_dir
     found = inspect(run, capsys)
-    assert 0 < found["items"] <= 200
+    assert 0 < found["rows"] <= 200
     assert found["oldest_seconds"] > 0
     assert found["actors"][0]["state"] == "left"
     assert set(found["histograms"]) == {"reward", "first priority", "priority"}
     assert main([str(run)]) == 0
     shown = capsys.readouterr().out
-    for what in ("of 200 items", "columns", "actors", "newest items", "reward: mean", "priority: mean", "█"):
+    for what in ("of 200 rows", "columns", "actors", "newest rows", "reward: mean", "priority: mean", "█"):
         assert what in shown
 
 
-def test_a_run_in_turns_with_frames_has_no_actors(make_config: MakeConfig, capsys: pytest.CaptureFixture[str]) -> None:
-    env = {"target": "tests.frame_parts:stacked_counting_env"}
+def test_a_run_in_turns_with_pictures_has_no_actors(
+    make_config: MakeConfig, capsys: pytest.CaptureFixture[str]
+) -> None:
+    env = {"target": "tests.frame_parts:filmed_counting_env", "frame_stack": 4}
     agent = {"target": "tests.frame_parts:FilmCritic", "params": {"in_turns": True}}
     run = train_in_turns(make_config(env=env, agent=agent, trainer={"max_opts": 20})).run_dir
-    found = inspect(run, capsys, "--items", "1")
-    assert found["frames"]["stored"] >= found["stored"] > 0
+    found = inspect(run, capsys, "--rows", "1")
+    assert found["rows_stored"] > found["steps_stored"] > 0
     assert (found["actors"], found["oldest_seconds"]) == ([], None)
-    frames = next(column for column in found["schema"] if column["frames"])
-    assert found["newest"][0][frames["name"]]["shape"] == frames["shape"]
+    assert found["newest"][0]["obs"]["shape"] == [32, 32]
     assert main([str(run)]) == 0
-    assert "frames ever stored" in capsys.readouterr().out
+    assert "steps ever stored" in capsys.readouterr().out.replace("\n", "")
 
 
 @pytest.mark.parametrize("make", [lambda path: None, lambda path: path.mkdir()], ids=["missing", "empty"])

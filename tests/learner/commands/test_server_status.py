@@ -64,7 +64,7 @@ def test_one_look_as_json_has_every_actor(start: Start, watched: LearnerServer) 
     assert status.wait() == 0, status.output()
     found = json.loads(status.output())
     talk.end()
-    assert (found["name"], found["inserted"], found["replay_items"], found["return_mean"]) == ("counting", 5, 5, 1.5)
+    assert (found["name"], found["inserted"], found["replay_items"], found["return_mean"]) == ("counting", 5, 4, 1.5)
     there, left = found["actors"]
     assert there.pop("silent_seconds") < PATIENCE
     assert there == {
@@ -91,7 +91,7 @@ def test_once_prints_the_table(start: Start, watched: LearnerServer) -> None:
     talk.end()
     assert "actors: 1 online" in status.output()
     headings, row = (line.split() for line in status.output().splitlines()[-2:])
-    assert headings == ["id", "name", "host", "state", "lag", "items/s", "items", "seen", "return", "reconnects"]
+    assert headings == ["id", "name", "host", "state", "lag", "steps/s", "steps", "seen", "return", "reconnects"]
     assert row[:7] == ["0", "-", "here:1", "online", "0", "0.0", "5"]
     assert row[-2:] == ["1.5", "2"]
 

@@ -19,14 +19,15 @@ def test_the_trainer_tells_of_steps_scores_replay_models_and_checkpoints(make_co
     expected = {
         "opt_steps_total": 100,
         "samples_drawn_total": 3200,
-        "record[samples_total]": 10,
+        "record[samples_total]": 9,  # Ten rows, one of them final.
         "divergences_total": 0,
         "evaluations_total": 2,
         "evaluations_skipped_total": 0,
         "best_score": newest.best_score,
-        "replay_size_items": 20,
-        "replay_capacity_items": 100,
-        "replay_bytes": 100 * 38,
+        "replay_size_steps": 16,
+        "replay_size_rows": 20,
+        "replay_capacity_rows": 100,
+        "replay_bytes": 100 * (34 + 8),  # A row and its two links.
         "replay_ratio_target": 8,
         "trainer_wait_seconds_total": 0,
         "model_publishes_total": 11,

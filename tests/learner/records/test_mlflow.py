@@ -30,7 +30,7 @@ def test_records_become_metrics_over_opt_steps_and_the_configuration_parameters(
     client = MlflowClient((result.run_dir / "mlflow").as_uri())
     run = only_run(client, "crossborder")
     samples = client.get_metric_history(run.info.run_id, "samples_total")
-    assert [(metric.step, metric.value) for metric in samples] == [(100, 100), (200, 200), (300, 300)]
+    assert [(metric.step, metric.value) for metric in samples] == [(100, 101), (200, 201), (300, 301)]
     assert "loss" in run.data.metrics
     assert run.info.run_name == result.run_dir.name == "run"
     assert run.info.status == "FINISHED"

@@ -14,5 +14,5 @@ def test_every_record_becomes_scalars_over_opt_steps(make_config: MakeConfig) ->
     result = train_in_turns(make_config(agent=IN_TURNS, recorders=recorders, trainer={"max_opts": 300}))
     events = EventAccumulator(str(Path(result.run_dir) / "tensorboard"))
     events.Reload()
-    assert [(e.step, e.value) for e in events.Scalars("samples_total")] == [(100, 100), (200, 200), (300, 300)]
+    assert [(e.step, e.value) for e in events.Scalars("samples_total")] == [(100, 101), (200, 201), (300, 301)]
     assert "loss" in events.Tags()["scalars"]
