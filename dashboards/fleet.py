@@ -77,7 +77,7 @@ _EACH = Row(
             "short",
             {
                 "env steps/s": _of_each("sum", f"rate(crossborder_actor_env_steps_total{_CHOSEN}{_RATE})"),
-                "items/s": _of_each("sum", f"rate(crossborder_actor_items_total{_CHOSEN}{_RATE})"),
+                "steps/s": _of_each("sum", f"rate(crossborder_actor_items_total{_CHOSEN}{_RATE})"),
                 "return": _of_each("max", f"crossborder_actor_episode_return{_CHOSEN}"),
                 "behind": _of_each("max", f"crossborder_actor_policy_lag_opt_steps{_CHOSEN}"),
                 "last seen": _of_each("max", f"crossborder_actor_last_seen_seconds{_CHOSEN}"),

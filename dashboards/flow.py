@@ -167,7 +167,7 @@ _REPLAY = Row(
             "Fill",
             "Items that can be drawn, of the capacity. Once full, the oldest make room.",
             "percentunit",
-            {"fill": "crossborder_replay_size_items / crossborder_replay_capacity_items"},
+            {"fill": "crossborder_replay_size_rows / crossborder_replay_capacity_rows"},
         ),
         Graph(
             "Age of the oldest item",

@@ -95,7 +95,7 @@ _FAULTS = Row(
             "Items never drawn",
             "Items in the replay with values that they may not hold: found when the run was resumed, then left out.",
             "none",
-            {"excluded": "crossborder_replay_excluded_items"},
+            {"excluded": "crossborder_replay_excluded_rows"},
         ),
         Graph(
             "Silence of the trainer",
