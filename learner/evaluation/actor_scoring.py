@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import logging
 import threading
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
@@ -18,7 +19,6 @@ from common.errors import CheckpointError
 from common.interfaces import Agent, Evaluation
 from common.process.clocks import Deadline
 from learner.evaluation.scoring import CANDIDATE, FinishedEvaluation
-from learner.models.publisher import ModelPublisher
 from learner.shared.control import ControlBlock
 from learner.storage.checkpoint import Checkpoints
 from learner.storage.moment import Moment
@@ -37,7 +37,7 @@ class ActorScoring:
     Args:
         shared: the run's shared directory.
         control: shared with ingest, which counts there the scores it has written.
-        publisher: of the candidates' slots.
+        publish: makes the agent's present policy, of this opt step, the newest candidate that actors can fetch.
         incarnation: of the run; scores of earlier lives of the run do not count.
         checkpoints: takes the candidates and ``best/``.
         finish_seconds: at the end of training, the longest wait for the score that is still missing.
@@ -50,14 +50,14 @@ class ActorScoring:
         self,
         shared: Path,
         control: ControlBlock,
-        publisher: ModelPublisher,
+        publish: Callable[[int], None],
         *,
         incarnation: int,
         checkpoints: Checkpoints,
         finish_seconds: float,
     ) -> None:
         self.skipped = 0
-        self._score, self._control, self._publisher = shared / SCORE, control, publisher
+        self._score, self._control, self._publish = shared / SCORE, control, publish
         self._incarnation, self._checkpoints, self._finish_seconds = incarnation, checkpoints, finish_seconds
         self._seen = control.scores
         self._running: Moment | None = None
@@ -76,7 +76,7 @@ class ActorScoring:
             log.error("training goes on without this evaluation: %s", error)
             return None
         self._running = moment
-        self._publisher.publish(moment.opt_steps, wait=True)
+        self._publish(moment.opt_steps)
         return None
 
     def _skip(self, moment: Moment) -> None:

@@ -21,6 +21,7 @@ from __future__ import annotations
 import logging
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from typing import Self
 
 from actor.manager import ActorManager
@@ -131,7 +132,7 @@ class LearnerServer:
         scoring = ActorScoring(
             run.dir.shared,
             self.control,
-            _make_publisher(run, CANDIDATES),
+            partial(_make_publisher(run, CANDIDATES).publish, wait=True),
             incarnation=run.dir.identity.incarnation,
             checkpoints=run.checkpoints,
             finish_seconds=config.evaluator.finish_seconds,

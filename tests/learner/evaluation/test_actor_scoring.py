@@ -6,6 +6,7 @@ import json
 import logging
 import threading
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +48,8 @@ def host(tmp_path: Path) -> Host:
     agent = CheckingAgent(spec_of(CountingEnv()), seed=0, epsilon=0.0, device="cpu")
     publisher = ModelPublisher(tmp_path / CANDIDATES, agent.model_info(), 3)
     checkpoints = Checkpoints(tmp_path, CONFIG, "run")
-    scoring = ActorScoring(tmp_path, control, publisher, incarnation=3, checkpoints=checkpoints, finish_seconds=0.2)
+    publish = partial(publisher.publish, wait=True)
+    scoring = ActorScoring(tmp_path, control, publish, incarnation=3, checkpoints=checkpoints, finish_seconds=0.2)
     return Host(tmp_path, scoring, agent, publisher, control)
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from common.config.run_config import ActorConfig
-from common.data import Array, Leaves
+from common.data import Array
 from common.envs import spec_of, stacked_spec
 from common.parts import build_parts
 from common.plugins.part_config import EnvConfig, PluginConfig
@@ -73,7 +73,7 @@ class Remembering(CheckingAgent):
         assert lanes.tolist() == [True]
         self.steps = 0
 
-    def sample(self, obs: Leaves) -> Leaves:
+    def sample(self, obs: Array) -> Array:
         self.steps += 1
         return np.array([self.steps])
 

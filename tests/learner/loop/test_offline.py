@@ -43,7 +43,8 @@ class Twice:
         """It remembers nothing."""
 
     def process(self, step: Step) -> Items:
-        return {"obs": np.stack([step.obs, step.obs]), "action": np.stack([step.action, step.action])}
+        obs, action = np.asarray(step.obs), np.asarray(step.action)
+        return {"obs": np.stack([obs, obs]), "action": np.stack([action, action])}
 
 
 def balance(obs: Array) -> int:
