@@ -104,7 +104,7 @@ class IngestCore:
         self.batch_limits = BatchLimits(boot.directory, present_limits(config, self.memory))
         self.counts = IngestCounts()
         self.env_error_log = LogThrottle(ENV_ERRORS_LOGGED_EVERY)
-        self.ratio = LiveRatio(self.control, RatioLimiter.of(config, self.memory.began))
+        self.ratio = LiveRatio(self.control, RatioLimiter.of(config, self.memory.steps_began))
         self.turns = Turns()
         self.replay_share = ReplayShare(config.replay.capacity, config.server.replay_share)
         self.model_repeats = ModelRepeats()
@@ -151,9 +151,11 @@ class IngestCore:
     def excess(self, sampled: int) -> float:
         """Stored steps beyond the number that the replay ratio allows for ``sampled`` drawn steps.
 
-        Before the first draw the result is 0, so no actor is held back: an agent may have a warm-up of its own.
+        Before the first draw the result is 0, so no actor is held back: an agent may have a warm-up of its own. It is 0
+        also while the trainer waits for steps. The ratio may allow the trainer's next draw, but a queue or a view may
+        need more rows for it than there are: if actors waited too, neither side could go on.
         """
-        if self.control.stopping or not sampled:
+        if self.control.stopping or self.control.trainer_waits or not sampled:
             return 0.0
         return self.ratio.limiter().excess(self.memory.steps, sampled)
 

@@ -102,12 +102,12 @@ class IngestProcess:
         return everywhere.get(host, self.address)
 
     def release_held(self) -> None:
-        """Wake ingest if the trainer has drawn enough steps for an acknowledgement that ingest holds back."""
+        """Wake ingest if it holds actors back, and the trainer has drawn enough steps or waits for rows."""
         # The caller has counted ``sampled`` up. Ingest sets ``release_at`` and then looks at ``sampled``; the trainer
         # looks at ``release_at`` after ``sampled``. So at least one of the two sees that the number is reached.
         fence()
         release_at = self._control.release_at
-        if release_at and self._control.sampled >= release_at:
+        if release_at and (self._control.sampled >= release_at or self._control.trainer_waits):
             self._ingest_bell.ring()
 
     def announce_stop(self) -> None:

@@ -32,10 +32,10 @@ class Turns:
 
         Args:
             actor: its row of the actor table.
-            steps: of the batch.
+            steps: of the batch; a batch of final rows alone has none, and its actor need not wait.
             excess: steps of all actors beyond those that the replay ratio allows, this batch included.
         """
-        if not excess and not self._finish:
+        if not steps or not (excess or self._finish):
             return
         self.settle(max(0.0, excess - steps))
         self._owe(actor, steps)
@@ -48,7 +48,7 @@ class Turns:
             excess: steps of all actors beyond those that the replay ratio allows now.
 
         Returns:
-            Items that the ratio must allow until the next actor's turn comes; 0 if no actor waits.
+            Steps that the ratio must allow until the next actor's turn comes; 0 if no actor waits.
         """
         self._work_off(self._owed - excess)
         if excess > self._owed + 1:

@@ -24,6 +24,7 @@ class Intake:
         ratio: the replay ratio and the warm-up.
         control: shared with ingest.
         bell: ingest rings it after it has stored rows, if the training process waits.
+        release_held: has ingest let all actors go on that it holds back, since the training process waits.
         starvation_seconds: a wait raises after this time without a new step; None lets it wait forever.
         clock: seconds, monotonic.
     """
@@ -35,11 +36,14 @@ class Intake:
         ratio: LiveRatio,
         control: ControlBlock,
         bell: Bell,
+        release_held: Callable[[], None],
         starvation_seconds: float | None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._buffer, self._ratio, self._control, self._bell = buffer, ratio, control, bell
+        self._release_held = release_held
         self._starvation_seconds, self._clock = starvation_seconds, clock
+        control.trainer_waits = 0  # A killed training process may have left a 1.
         self._seen_steps, self._seen_at = -1, clock()
 
     def may_sample(self) -> bool:
@@ -58,6 +62,7 @@ class Intake:
         # counter is read once more afterwards: either ingest sees the flag, or the new steps are seen here.
         self._control.trainer_waits = 1
         fence()
+        self._release_held()  # The ratio may allow a draw for which there are not enough rows yet.
         if self._buffer.inserted == before:
             self._bell.wait(WAIT_SECONDS)
         self._control.trainer_waits = 0

@@ -159,6 +159,7 @@ class LearnerServer:
             ratio=self.ratio,
             control=self.control,
             bell=self.ingest.trainer_bell,
+            release_held=self.ingest.release_held,
             starvation_seconds=self.config.trainer.starvation_seconds,
         )
 

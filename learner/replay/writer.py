@@ -76,7 +76,10 @@ class ReplayWriter:
             self._store(items, None, start, _Sent(rows, incarnation, seq, follows))
             return
         ends = self._use_ends(incarnation, follows=follows)
+        n_lanes = len(ends)
         links, last = ends.link(items, start, oldest)
+        if len(ends) > n_lanes:
+            self._forget_lanes()
         self._store(items, links, start, _Sent(rows, incarnation, seq, follows))
         ends.note(last)
 
@@ -210,7 +213,7 @@ class ReplayWriter:
         self._ends = self._find_ends() if memory.links is not None else {}
 
     def _find_ends(self) -> dict[int, LaneEnds]:
-        """The last rows of all lanes of each actor process that has a cursor."""
+        """The last rows of all lanes of each actor process that has a cursor, as many as ``_forget_lanes`` keeps."""
         memory = self._memory
         assert memory.links is not None
         rows = memory.links.find_open(memory.first(), memory.committed)
@@ -218,31 +221,40 @@ class ReplayWriter:
         batches = memory.log.copy_newest(int(self._header.batches))
         dropped = batches[batches["follows"] == 0]
         since = dict(zip(dropped["incarnation"].tolist(), dropped["start"].tolist(), strict=True))
-        found = {}
-        for incarnation in np.unique(origins).tolist():
-            if incarnation in self._slots:
-                own = rows[(origins == incarnation) & (rows >= since.get(incarnation, 0))]
-                found[incarnation] = LaneEnds()
-                found[incarnation].find(own, self._read(LANE.name, own), self._read(FINAL.name, own))
-        return found
+        known = [incarnation for incarnation in np.unique(origins).tolist() if incarnation in self._slots]
+        known.sort(key=lambda incarnation: -int(memory.cursors["end"][self._slots[incarnation]]))
+        found, room = dict[int, LaneEnds](), MAX_LANES
+        for incarnation in known:
+            own = rows[(origins == incarnation) & (rows >= since.get(incarnation, 0))]
+            ends = LaneEnds()
+            ends.find(own, self._read(LANE.name, own), self._read(FINAL.name, own))
+            room -= len(ends)
+            if room < 0:
+                break
+            found[incarnation] = ends
+        return dict(reversed(found.items()))
 
     def _read(self, column: str, rows: Array) -> Array:
         values: Array = self._memory.columns[column][rows % self._memory.n_slots]
         return values
 
     def _use_ends(self, incarnation: int, *, follows: bool) -> LaneEnds:
-        """The last rows of the lanes of an actor process; none if its batch follows dropped rows.
-
-        Of all lanes together, ``MAX_LANES`` are kept at most. The lanes of the process that stored a batch longest ago
-        are forgotten first: its next rows are then stored without a link to earlier ones.
-        """
+        """The last rows of the lanes of an actor process; none if its batch follows dropped rows."""
         ends = self._ends.pop(incarnation, None)
         if ends is None or not follows:
             ends = LaneEnds()
-            while self._ends and sum(map(len, self._ends.values())) > MAX_LANES:
-                del self._ends[next(iter(self._ends))]
-        self._ends[incarnation] = ends
+        self._ends[incarnation] = ends  # The process that stored a batch longest ago comes first.
         return ends
+
+    def _forget_lanes(self) -> None:
+        """Keep the last rows of at most ``MAX_LANES`` lanes of all processes, or those of the newest process alone.
+
+        The lanes of the process that stored a batch longest ago are forgotten first: its next rows are then stored
+        without a link to earlier ones.
+        """
+        n_lanes = sum(map(len, self._ends.values()))
+        while n_lanes > MAX_LANES and len(self._ends) > 1:
+            n_lanes -= len(self._ends.pop(next(iter(self._ends))))
 
     def require_cursor(self, incarnation: int) -> None:
         """Check that an actor process of this incarnation can store a batch.

@@ -23,13 +23,14 @@ class LoneCore:
         directory: where the files are made.
         config: of the run.
         schema: of the rows.
+        replay: where the replay begins, see ``ReplayMemory``.
     """
 
-    def __init__(self, directory: Path, config: RunConfig, schema: Schema) -> None:
+    def __init__(self, directory: Path, config: RunConfig, schema: Schema, **replay: int) -> None:
         directory.mkdir()
         ControlBlock.open(directory, create=True).start(1, 0)
         map_actor_table(directory, create=True)
-        ReplayMemory(directory / "replay", schema, config.replay.capacity, create=True)
+        ReplayMemory(directory / "replay", schema, config.replay.capacity, create=True, **replay)
         self.publisher = ModelPublisher(directory / "models", {"steps": torch.zeros(1)}, 1)
         self.publisher.publish(0)
         self.candidates = ModelPublisher(directory / "candidates", {"steps": torch.zeros(1)}, 1)

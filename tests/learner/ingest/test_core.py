@@ -94,6 +94,33 @@ def test_an_actor_is_held_until_the_trainer_has_drawn_the_number_that_settling_a
     assert not core.turns.holds(row)
 
 
+def test_nobody_is_held_back_while_the_trainer_waits_for_rows(lone: LoneCore) -> None:
+    """The ratio allows a draw, but a queue may need more rows for it: if actors waited too, neither could go on."""
+    core = lone.core
+    row = enter(core)
+    core.control.sampled = 1
+    for seq in range(1, 4):
+        push(core, row, batch(seq))
+    assert core.turns.holds(row)
+    core.control.trainer_waits = 1
+    assert core.settle_turns() == 0
+    push(core, row, batch(4))
+    assert not core.turns.holds(row)
+
+
+def test_the_warm_up_of_a_restored_replay_counts_steps_and_not_rows(tmp_path: Path) -> None:
+    """A replay that was restored from a backup begins with fewer steps than rows: final rows are no steps."""
+    replay: dict[str, Any] = {"samples_per_insert": 1.0, "error_buffer": 1.0}
+    config = counting_config(tmp_path / "run", trainer={"warmup_period": 4}, replay=replay)
+    lone = LoneCore(tmp_path / "shared", config, SCHEMA, began=1000, steps_began=100)
+    row = enter(lone.core)
+    lone.core.control.sampled = 1
+    push(lone.core, row, batch(1))
+    push(lone.core, row, batch(2))
+    assert lone.core.turns.holds(row)
+    lone.close()
+
+
 def test_nobody_is_held_back_when_training_is_over(lone: LoneCore) -> None:
     core = lone.core
     row = enter(core)

@@ -38,6 +38,17 @@ def test_nobody_waits_while_the_ratio_allows_it() -> None:
     assert ratio.allow(0) == 0
 
 
+def test_a_batch_without_steps_makes_nobody_wait() -> None:
+    ratio = Ratio()
+    ratio.stored = 0.5  # Less than what counts as a debt of an unknown actor.
+    ratio.store(HONEST, 0)
+    assert ratio.free(HONEST) == [HONEST]
+    ratio.store(GREEDY, 10)
+    ratio.store(HONEST, 0)
+    assert ratio.free(GREEDY, HONEST) == [HONEST]
+    assert ratio.allow(0) > 0, "it is known when the next turn comes"
+
+
 def test_an_actor_alone_waits_for_its_own_items_and_no_more() -> None:
     ratio = Ratio()
     ratio.store(HONEST, 100)

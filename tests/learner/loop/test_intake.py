@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -31,14 +32,18 @@ class Counts(ReplayBuffer):
         raise AssertionError("nothing was drawn")
 
 
-def make(directory: Path, starvation: float | None = None) -> tuple[Intake, Counts, ControlBlock, Bell]:
+def make(
+    directory: Path, starvation: float | None = None, release_held: Callable[[], None] = lambda: None
+) -> tuple[Intake, Counts, ControlBlock, Bell]:
     counts, control, bell = Counts(), ControlBlock.open(directory, create=True), Bell.create()
+    control.trainer_waits = 1  # As a process that was killed has left it.
     now = iter(range(1000))
     intake = Intake(
         buffer=counts,
         ratio=LiveRatio(control, RatioLimiter(None, warmup=10)),
         control=control,
         bell=bell,
+        release_held=release_held,
         starvation_seconds=starvation,
         clock=lambda: float(next(now)),
     )
@@ -64,7 +69,16 @@ def test_waiting_ends_when_ingest_rings_and_says_so_while_it_lasts(tmp_path: Pat
     assert control.trainer_wait_seconds > 0
 
 
-def test_items_that_came_before_the_wait_end_it_without_a_ring(tmp_path: Path) -> None:
+def test_actors_that_are_held_back_are_released_once_ingest_can_see_that_the_trainer_waits(tmp_path: Path) -> None:
+    seen = list[int]()
+    intake, _, control, _ = make(tmp_path, release_held=lambda: seen.append(control.trainer_waits))
+    assert not control.trainer_waits
+    intake.wait()
+    assert seen == [1]
+    assert not control.trainer_waits
+
+
+def test_steps_that_came_before_the_wait_end_it_without_a_ring(tmp_path: Path) -> None:
     intake, counts, _, bell = make(tmp_path)
     counts.inserted = 10
     assert intake.may_sample()

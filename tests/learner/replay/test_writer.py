@@ -341,12 +341,38 @@ def test_rows_that_follow_dropped_rows_continue_no_earlier_row_in_any_lane(tmp_p
 def test_lanes_of_a_process_that_sent_nothing_for_longest_are_forgotten_where_there_are_too_many(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("learner.replay.writer.MAX_LANES", 5)
+    monkeypatch.setattr("learner.replay.writer.MAX_LANES", 6)
     memory = open_linked(tmp_path, create=True)
     writer = ReplayWriter(memory)
     for start, incarnation in ((0, 1), (0, 2), (0, 3), (3, 1), (3, 3)):
         writer.append(linked_rows(start, 3), 3, incarnation, writer.last_seq(incarnation) + 1)
     assert previous_rows(memory)[9:].tolist() == [-1, -1, -1, 6, 7, 8]
+
+
+def test_lanes_are_forgotten_also_where_processes_that_are_known_begin_more_of_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("learner.replay.writer.MAX_LANES", 6)
+    memory = open_linked(tmp_path, create=True)
+    writer = ReplayWriter(memory)
+    for incarnation, lane in ((1, 0), (2, 0), (2, 5), (1, 0), (2, 0)):
+        items = linked_rows(0, 1) | {"first": np.zeros(1, np.bool_), "lane": np.array([lane], np.uint16)}
+        writer.append(items, 1, incarnation, writer.last_seq(incarnation) + 1)
+    assert previous_rows(memory).tolist() == [-1] * 5, "the sixth lane of one process displaced the other process"
+
+
+def test_a_writer_that_opens_a_replay_keeps_no_more_lanes_and_those_of_the_newest_processes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    memory = open_linked(tmp_path, create=True)
+    writer = ReplayWriter(memory)
+    for incarnation in (3, 1, 2):
+        writer.append(linked_rows(0, 3), 3, incarnation, 1)
+    monkeypatch.setattr("learner.replay.writer.MAX_LANES", 6)
+    writer = ReplayWriter(memory)
+    for incarnation in (1, 2, 3):
+        writer.append(linked_rows(3, 3), 3, incarnation, 2)
+    assert previous_rows(memory)[9:].tolist() == [3, 4, 5, 6, 7, 8, -1, -1, -1]
 
 
 # Roll-back.
