@@ -151,7 +151,7 @@ bench: $(READY)
 	$(BIN)/python -m benchmarks.learner
 	$(BIN)/python -m benchmarks.checkpoint
 
-# Rows beside the items of release 0.1, in turns: an hour on two cores.
+# Rows beside the items of release 0.1, in turns: half an hour on two cores.
 RELEASE_0_1 := d33f662
 
 bench-rows: $(READY)

@@ -158,10 +158,7 @@ def actor_ratio(releases: Releases) -> Iterator[Row]:
     """An actor with eight CartPoles that acts with DQN's network, beside the bare loop: ``benchmarks.actor``."""
     arguments = ("--kind", "cartpole", "--envs", "1", "8")
     turns = [
-        {
-            (tree.name, row["envs"]): row
-            for row in json.loads(tree.run_module("benchmarks.actor", *arguments).splitlines()[-1])["rows"]
-        }
+        {(tree.name, row["envs"]): row for row in read_rows(tree, "benchmarks.actor", *arguments)}
         for _ in range(3)
         for tree in (releases.old, releases.now)
     ]
@@ -173,6 +170,12 @@ def actor_ratio(releases: Releases) -> Iterator[Row]:
             "CartPoles": envs,
             **{column: statistics.median(row[column] for row in found) for column in columns},
         }
+
+
+def read_rows(tree: Tree, module: str, *arguments: str) -> list[dict[str, Any]]:
+    """The table that a benchmark of a tree prints."""
+    found: list[dict[str, Any]] = json.loads(tree.run_module(module, *arguments).splitlines()[-1])["rows"]
+    return found
 
 
 # Learning and drawing
@@ -258,9 +261,14 @@ def sequences(releases: Releases) -> Iterator[Row]:
 def small_messages(releases: Releases) -> Iterator[Row]:
     """CartPole steps in batches of 64 and 256, as ``benchmarks.ingest`` pushes them in each release."""
     for tree in (releases.old, releases.now):
-        found = json.loads(tree.run_module("benchmarks.ingest").splitlines()[-1])
-        for row in found["rows"]:
-            yield {"release": tree.name, **row}
+        for row in read_rows(tree, "benchmarks.ingest"):
+            if row["batch"] == row["rows per push"]:
+                yield {
+                    "release": tree.name,
+                    "batch": row["batch"],
+                    "steps/s": row.get("steps/s", row.get("transitions/s")),
+                    **{key: row[key] for key in ("ingest CPU s/million", "client CPU s/million")},
+                }
 
 
 FIGURES: dict[str, Callable[[Releases], Iterator[Row]]] = {
