@@ -96,8 +96,8 @@ class RowMemory(ReplayBuffer):
         """
         if not len(self):
             raise IndexError("nothing to draw from")
-        self.sampled += size * self._view.steps
         plan = self._view.plan(self, self.rng.choice(self._drawable, size))
+        self.sampled += self._view.count_steps(plan.made, size)
         return {name: self.take(column, index) for name, (column, index) in plan.takes.items()} | plan.made
 
     def update_priority(self, index: Array, td_error: Array) -> None:

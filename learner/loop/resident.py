@@ -80,7 +80,7 @@ class ResidentReplay(ReplayBuffer):
             spoilt = spoilt[again]
         else:
             raise NothingToDrawError
-        self._replay.note_drawn(draws.index)
+        self._replay.note_drawn(draws)
         stored = {name: self._columns[column].restore(batch[name]) for name, (column, _) in draws.plan.takes.items()}
         return {**stored, **to_tensors({**draws.plan.made, **self._replay.finish(draws)}, self._device)}
 

@@ -25,7 +25,7 @@ class QueueReplay(SharedReplay):
     drawn once. ``replay.samples_per_insert: 1`` makes actors wait for training; without it, rows that are overwritten
     before they are drawn are lost, which is counted and logged.
 
-    A batch is given when there are enough rows for all of it.
+    A batch is given when there are enough rows for all of it. Until then no row is taken, and actors do not wait.
 
     Args:
         memory: read only here.
@@ -37,6 +37,8 @@ class QueueReplay(SharedReplay):
         super().__init__(memory, view, seed)
         self._ready: Array = np.empty(0, np.int64)
         """Rows at which draws can begin and that have not been drawn, ascending but for late ones, ``[n]``."""
+        self._taken: Array = np.empty(0, np.int64)
+        """Rows that have been taken for the batch that is being made, ``[n]``; some of its draws may prove spoilt."""
         self._end = 0
         self.lost = 0
         """Draws that were never made, because their rows were overwritten or excluded before."""
@@ -51,19 +53,23 @@ class QueueReplay(SharedReplay):
         return len(self._ready) * self._view.steps
 
     def make_draws(self, size: int) -> Draws:
-        index, beside = self._draw_next(size)
+        self._reader.look()
+        index, beside = self.draw(size)
         return Draws(index, self._view.plan(self._reader, index), beside)
 
     def draw(self, size: int) -> tuple[Array, Items]:
-        return self._draw_next(size)
-
-    def _draw_next(self, size: int) -> tuple[Array, Items]:
-        self._reader.look()
         self._catch_up()
         if len(self._ready) < size:
+            self._ready, self._taken = np.concatenate([self._taken, self._ready]), self._taken[:0]
             raise NothingToDrawError
-        index, self._ready = self._ready[:size].copy(), self._ready[size:]
-        return index, {}
+        index, self._ready = self._ready[:size], self._ready[size:]
+        self._taken = np.concatenate([self._taken, index])
+        return index.copy(), {}
+
+    def note_drawn(self, draws: Draws) -> None:
+        super().note_drawn(draws)
+        self._count_lost(len(self._taken) - len(draws.index))
+        self._taken = self._taken[:0]
 
     def state(self) -> Snapshot:
         values = {**super().state().values, "end": self._end, "lost": self.lost}
@@ -92,4 +98,4 @@ class QueueReplay(SharedReplay):
         self.lost += n
         if self.lost > 2 * self._logged:
             self._logged = self.lost
-            log.warning("replay: %d draws were never made: their rows were overwritten before", self.lost)
+            log.warning("replay: %d draws were never made: rows were overwritten or excluded before", self.lost)

@@ -65,7 +65,7 @@ class SharedReplay(ReplayBuffer, abc.ABC):
             NothingToDrawError: there is nothing to draw from.
         """
         draws, batch = self._reader.gather(self.make_draws, size)
-        self.note_drawn(draws.index)
+        self.note_drawn(draws)
         return {**batch, **self.finish(draws)}
 
     @abc.abstractmethod
@@ -128,10 +128,10 @@ class SharedReplay(ReplayBuffer, abc.ABC):
         self._sampled = state.values["sampled"]
         self._rng.bit_generator.state = state.values["rng"]
 
-    def note_drawn(self, index: Array) -> None:
-        """Count draws that begin at these rows ``[n]``, and remember the rows."""
-        self._sampled += len(index) * self._view.steps
-        self.last_drawn = index
+    def note_drawn(self, draws: Draws) -> None:
+        """Count the steps of draws that a batch has, and remember the rows at which the draws begin."""
+        self._sampled += self._view.count_steps(draws.plan.made, len(draws.index))
+        self.last_drawn = draws.index
 
     def skip(self, n: int) -> None:
         """Count ``n`` steps as drawn although they were not."""

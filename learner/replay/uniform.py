@@ -36,7 +36,7 @@ class UniformReplay(SharedReplay):
         if ahead is None or not ahead.serves(size, self._memory.committed, len(self._memory.excluded)):
             ahead = self._ahead = self._gather_ahead(size)
         batch, self.last_drawn = ahead.next()
-        self._sampled += size * self._view.steps
+        self._sampled += self._view.count_steps(batch, size)
         return batch
 
     def _gather_ahead(self, size: int) -> _Ahead:

@@ -106,8 +106,12 @@ class View(abc.ABC):
 
     @property
     def steps(self) -> int:
-        """Steps in one draw, by which ``sampled`` counts."""
+        """Steps in one draw, at most."""
         return 1
+
+    def count_steps(self, made: Items, draws: int) -> int:  # noqa: ARG002 - for views whose draws differ in length
+        """Steps in this many draws, by which ``sampled`` counts; ``made`` has at least the columns of ``Plan.made``."""
+        return draws * self.steps
 
     @property
     def reach(self) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from common.data import FINAL, FIRST, Array, Schema
+from common.data import FINAL, FIRST, Array, Items, Schema
 from common.errors import ConfigError
 from learner.replay.view import Plan, Rows, View
 from learner.views.columns import StepColumns
@@ -67,6 +67,9 @@ class Sequences(View):
     @property
     def steps(self) -> int:
         return self._length
+
+    def count_steps(self, made: Items, draws: int) -> int:  # noqa: ARG002 - the mask says it
+        return int(np.count_nonzero(made["mask"]))
 
     @property
     def reach(self) -> int:

@@ -52,6 +52,7 @@ def test_sequences_with_a_period_take_every_step_once(tmp_path: Path) -> None:
     assert len(replay) == 20
     batch = replay.batch(5)
     assert batch["obs/at"][:, :-1][batch["mask"]].tolist() == [*range(9), *range(10, 14), 15]
+    assert replay.sampled == replay.inserted == 14, "what fills a sequence up after its last step is no step"
 
 
 def test_rows_that_are_overwritten_before_they_are_drawn_are_counted_and_it_is_said(
@@ -75,6 +76,20 @@ def test_excluded_rows_are_passed_over(tmp_path: Path) -> None:
     replay = QueueReplay(lanes.memory, VIEW, seed=0)
     assert drawn(replay, 1) == [0]
     assert drawn(replay, 2) == [4, 3], "row 1 is followed by row 2: another draw takes its place"
+    assert replay.lost == 1
+
+
+def test_rows_stay_where_a_batch_is_not_made_after_all(tmp_path: Path) -> None:
+    lanes = Lanes(tmp_path)
+    lanes.play(4)
+    lanes.memory.exclude(np.array([2]))
+    replay = QueueReplay(lanes.memory, VIEW, seed=0)
+    with pytest.raises(NothingToDrawError):
+        replay.batch(3)  # Rows 0, 1 and 3; row 1 is followed by row 2, and no other row can take its place.
+    assert (len(replay), replay.lost, replay.sampled) == (3, 0, 0)
+    lanes.play(1)
+    assert sorted(drawn(replay, 3)) == [0, 3, 5]
+    assert (len(replay), replay.lost, replay.sampled) == (0, 1, 3)
 
 
 def test_a_resumed_queue_goes_on_where_the_one_before_was(tmp_path: Path) -> None:
