@@ -145,19 +145,23 @@ class Recorder:
         if outcome.action is not None and outcome.intervened is not None:
             _write(self._action, at, outcome.action)
             self._columns[INTERVENED.name][at] = outcome.intervened
-        places = self._lanes.astype(np.int64) + at.start  # Of each lane's row.
         if outcome.ended is not None:
             self._columns["terminated"][at] = outcome.terminated
             self._columns["truncated"][at] = outcome.truncated
-        if outcome.taken is not None:
-            self._close_gaps(at, outcome.taken, places)
+        places = None if outcome.taken is None else self._close_gaps(at, outcome.taken)
         if outcome.ended is not None and outcome.final_obs is not None:
-            self._add_final_rows(places[outcome.ended], outcome.final_obs)
+            ended = outcome.ended + at.start if places is None else places[outcome.ended]
+            self._add_final_rows(ended, outcome.final_obs)
 
-    def _close_gaps(self, at: slice, taken: Array, places: Array) -> None:
-        """Remove the rows of lanes that took no step: the last rows of the round move into their places."""
+    def _close_gaps(self, at: slice, taken: Array) -> Array:
+        """Remove the rows of lanes that took no step: the last rows of the round move into their places.
+
+        Returns:
+            the place of each lane's row, ``[n]``.
+        """
         end = at.start + int(np.count_nonzero(taken))
-        rows = np.arange(at.start, at.stop)
+        places = np.arange(at.start, at.stop)
+        rows = places.copy()
         gaps, movers = rows[~taken & (rows < end)], rows[taken & (rows >= end)]
         for column in self._columns.values():
             column[gaps] = column[movers]
@@ -165,6 +169,7 @@ class Recorder:
             flag[end : at.stop] = False
         places[movers - at.start] = gaps
         self.rows = end
+        return places
 
     def _add_final_rows(self, ended: Array, final_obs: Leaves) -> None:
         """Add a final row after each of the rows ``ended``: only its observation counts."""

@@ -71,6 +71,13 @@ class Sampler:
     def version(self, opt_steps: int) -> None:
         self._records.version = opt_steps
 
+    def act_for(self, seconds: float, agent: Agent, sink: ItemSink) -> None:
+        """Call ``sample_and_push`` for this long, and at least once."""
+        until = perf_counter() + seconds
+        self.sample_and_push(agent, sink)
+        while perf_counter() < until:
+            self.sample_and_push(agent, sink)
+
     def sample_and_push(self, agent: Agent, sink: ItemSink) -> None:
         """Take one step in every lane, and push the rows that were gathered if the sink takes them.
 
@@ -111,8 +118,10 @@ class Sampler:
     def _begin(self, agent: Agent, begins: Array | None) -> None:
         """Tell the agent where episodes begin; at the first round, in all lanes but those of a resumed run."""
         unbegun, self._unbegun = self._unbegun, None
-        masks = [mask for mask in (begins, unbegun) if mask is not None]
-        agent.begin(np.logical_or.reduce(masks))
+        if unbegun is not None:
+            begins = unbegun if begins is None else begins | unbegun
+        if begins is not None:
+            agent.begin(begins)
 
     def flush(self, agent: Agent, sink: ItemSink) -> None:
         """Push the rows that were gathered."""

@@ -105,9 +105,10 @@ class PlainLanes(Lanes):
             self._clear(outcome)
         self._rounds += 1
         busy, rewards, returns, shape, kept = self.busy, outcome.reward, self._returns, self._shape, self._obs
-        is_leaf, ended = type(actions) is _ARRAY, None
+        elements = actions if type(actions) is _ARRAY else self._elements(actions)
+        ended: list[tuple[int, Any]] = []
         for j, env in enumerate(self.envs):
-            action = actions[j] if is_leaf else self._element(actions, j)  # type: ignore[index]
+            action = elements[j]
             busy.since = monotonic()
             try:
                 obs, reward, terminated, truncated, info = env.step(action)
@@ -124,7 +125,7 @@ class PlainLanes(Lanes):
                 self._pick(j, info, actions)
             if terminated or truncated:
                 outcome.terminated[j], outcome.truncated[j] = terminated, truncated
-                ended = [*(ended or ()), (j, info.get(SUCCESS))]
+                ended.append((j, info.get(SUCCESS)))
         busy.since = math.inf
         if ended:
             self._end(ended)
@@ -136,9 +137,9 @@ class PlainLanes(Lanes):
         outcome.returns, outcome.lengths, outcome.success = (), (), ()
         self._is_usual = True
 
-    def _element(self, actions: Leaves, j: int) -> Any:
-        """The action of lane j as an element of the action space."""
-        return spaces.unflatten(self.spec.action_space, pick_lanes(actions, j))
+    def _elements(self, actions: Leaves) -> list[Any]:
+        """The actions of all lanes as elements of the action space."""
+        return [spaces.unflatten(self.spec.action_space, pick_lanes(actions, j)) for j in range(self.n)]
 
     def _lose(self, j: int, error: Exception | SystemExit) -> None:
         """Lane j loses its episode, and begins another one in a new environment."""
@@ -157,7 +158,8 @@ class PlainLanes(Lanes):
     def _end(self, ended: Sequence[tuple[int, Any]]) -> None:
         self._is_usual = False
         outcome, lanes = self._round, [j for j, _ in ended]
-        outcome.ended, outcome.final_obs = np.array(lanes), pick_lanes(self._obs, lanes)
+        outcome.ended = np.array(lanes)
+        outcome.final_obs = pick_lanes(self._obs, outcome.ended)
         outcome.returns = [self._returns[j] for j in lanes]
         outcome.lengths = [self._rounds - self._began[j] for j in lanes]
         outcome.success = [None if success is None else bool(success) for _, success in ended]
@@ -189,6 +191,9 @@ class PlainLanes(Lanes):
         Raises:
             PluginError: it does not fit its space.
         """
+        if type(obs) is _ARRAY and obs.shape == self._shape:
+            self._obs[j] = obs  # type: ignore[index]
+            return
         try:
             put_leaves(self._obs, j, spaces.flatten(self._space, obs))
         except (KeyError, IndexError, TypeError, ValueError) as error:
