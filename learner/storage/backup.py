@@ -60,6 +60,7 @@ def back_up(run: Path, to: Path) -> Backup:
             draft.mkdir(parents=True, mode=0o700)
             opt_steps = _copy_files(run, draft)
             rows = _copy_replay(run / "shared" / "replay", draft / "shared" / "replay")
+            _copy_sources(run / "shared" / "sources", draft / "shared" / "sources")
             (draft / "lock").touch(0o600)
             for path in draft.rglob("*"):
                 sync(path)
@@ -107,6 +108,12 @@ def _copy_newest(candidates: Callable[[], Iterable[Path]], to: Path) -> None:
         finally:
             os.close(fd)
     raise RunDirectoryError(f"{to}: the learner has replaced the original {TRIES} times while it was copied; try again")
+
+
+def _copy_sources(sources: Path, to: Path) -> None:
+    """Copy the read-only sources of the replay: their datasets may be gone when the run is resumed."""
+    if sources.exists():
+        shutil.copytree(sources, to, ignore=shutil.ignore_patterns(".*"))  # A hidden directory is a copy being made.
 
 
 def _copy_replay(source: Path, to: Path) -> int:

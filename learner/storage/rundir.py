@@ -18,7 +18,16 @@ from common.errors import CheckpointError, RunDirectoryError
 from common.interfaces import RunIdentity
 from learner.shared.durable import old_of, replace_text
 
-_SHARED: Final = ("replay", "control", "actors", "models", "quarantine-trainer.json", "quarantine-ingest.json")
+_SHARED: Final = (
+    "replay",
+    "sources",
+    "control",
+    "actors",
+    "models",
+    "candidates",
+    "quarantine-trainer.json",
+    "quarantine-ingest.json",
+)
 """Names in ``shared/``; a draft of one is called ``.NAME.part``."""
 
 

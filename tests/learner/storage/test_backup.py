@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -97,6 +98,15 @@ def test_a_copy_of_a_run_in_turns_goes_on_as_the_run_itself(tmp_path: Path, capl
     assert (copy.first(), copy.committed, copy.steps) == (original.first(), original.committed, original.steps)
     np.testing.assert_equal(contents(copy), contents(original))
     check_links(copy)
+
+
+def test_a_copy_has_the_sources_of_the_replay_whose_datasets_may_be_gone(tmp_path: Path) -> None:
+    demos = train_in_turns(configured(tmp_path / "demos", 100)).run_dir
+    replay = {"sources": {"demos": {"dataset": str(demos), "share": 0.5}}}
+    run = train_in_turns(configured(tmp_path / "run", 200, replay=replay)).run_dir
+    back_up(run, tmp_path / "copy")
+    shutil.rmtree(demos)
+    assert train_in_turns(configured(tmp_path / "copy", 250, replay=replay), resume=True).opt_steps == 250
 
 
 def test_rows_that_are_overwritten_faster_than_they_are_copied_are_left_out(

@@ -120,8 +120,9 @@ def test_nobody_finds_the_addresses_of_an_earlier_life(tmp_path: Path) -> None:
 
 def test_only_what_a_learner_makes_is_swept_up_after_a_start_that_was_killed(tmp_path: Path) -> None:
     shared = tmp_path / "run" / "shared"
-    (shared / "replay").mkdir(parents=True)
-    for name in (".control.part", "quarantine-trainer.json"):
+    for name in ("replay", "sources/.demos.part"):
+        (shared / name).mkdir(parents=True)
+    for name in (".control.part", "candidates", "quarantine-trainer.json"):
         (shared / name).touch()
     RunDir(tmp_path / "run").close()
     shared.mkdir()
