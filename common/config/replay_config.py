@@ -14,6 +14,8 @@ from common.settings import Settings
 
 MIN_RATIO, MAX_RATIO = 1e-6, 1e6
 """The least and the largest replay ratio (steps drawn per step inserted). Beyond them one side would wait forever."""
+MAX_CAPACITY: Final = 1 << 32
+"""Rows; links between them are offsets of 32 bits."""
 MAX_SOURCES: Final = 255
 Unit = Annotated[float, Field(ge=0, le=1)]
 
@@ -68,6 +70,7 @@ class ReplayConfig(Settings):
 
     capacity: PositiveInt = Field(
         100_000,
+        le=MAX_CAPACITY,
         description="The number of rows that are kept; a new row overwrites the oldest. An episode has a row for each "
         "step, and one more for its last observation.",
     )

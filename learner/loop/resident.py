@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import warnings
+
+import numpy as np
 import torch
 
 from common.agents.network_agent import to_tensors
@@ -165,8 +168,10 @@ class _Ring:
         # Torch cannot index unsigned integers but bytes; signed ones have the same bits.
         self._is_unsigned = mapped.dtype.kind == "u" and mapped.dtype.itemsize > 1
         whole = mapped.view(f"<i{mapped.dtype.itemsize}") if self._is_unsigned else mapped
-        self._dtype = torch.from_numpy(mapped[:0]).dtype
-        self._mapped = torch.from_numpy(whole)
+        self._dtype = torch.from_numpy(np.empty(0, mapped.dtype)).dtype
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # Of files that are mapped for reading only.
+            self._mapped = torch.from_numpy(whole)
         self._resident = torch.empty_like(self._mapped, device=device)
         self._length = len(mapped)
 

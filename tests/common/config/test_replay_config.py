@@ -42,6 +42,11 @@ def test_a_share_lies_between_nothing_and_all(share: float) -> None:
         validate(ReplayConfig, {"sources": {"demos": {"dataset": "demos", "share": share}}})
 
 
+def test_more_rows_than_links_can_reach_are_refused() -> None:
+    with pytest.raises(ConfigError, match="capacity.*4294967296"):
+        validate(ReplayConfig, {"capacity": (1 << 32) + 1})
+
+
 def test_a_key_that_is_gone_is_explained() -> None:
     with pytest.raises(ConfigError, match=r"frames_per_item.*each frame is stored once now"):
         validate(ReplayConfig, {"frames_per_item": 1.5})

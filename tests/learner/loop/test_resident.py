@@ -71,9 +71,10 @@ def test_a_mixed_replay_on_a_device_gives_the_shares_of_the_other_one(tmp_path: 
     own, demos = Lanes(tmp_path / "own"), Lanes(tmp_path / "demos")
     own.play(20)
     demos.play(30)
+    memories = own.memory, ReplayMemory.open_saved(demos.memory.directory)
 
     def build() -> MixedReplay:
-        parts = [PrioritizedReplay(m.memory, Transitions(SCHEMA), PrioritizedConfig(), 0, 1000) for m in (own, demos)]
+        parts = [PrioritizedReplay(memory, Transitions(SCHEMA), PrioritizedConfig(), 0, 1000) for memory in memories]
         return MixedReplay(parts[0], [(parts[1], 0.3)], seed=0)
 
     plain, resident = build(), MixedResidentReplay(build(), CPU)
