@@ -1,1 +1,1 @@
-"""The actor's end of the wire: joins, pushes items, fetches models. No other module of the actor knows gRPC."""
+"""The actor's end of the wire: joins, pushes rows, fetches models. No other module of the actor knows gRPC."""

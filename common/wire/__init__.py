@@ -1,1 +1,1 @@
-"""The wire: items and models as bytes and as gRPC messages, the channel, and the credentials of both ends."""
+"""The wire: rows and models as bytes and as gRPC messages, the channel, and the credentials of both ends."""

@@ -25,7 +25,7 @@ from learner.ingest.scores import CandidateScores
 from learner.ingest.trainer_watch import TrainerWatch
 from learner.ingest.turns import Turns
 from learner.models.slots import ModelSlots
-from learner.replay.ages import ItemAges
+from learner.replay.ages import RowAges
 from learner.replay.limiter import RatioLimiter
 from learner.replay.memory import ReplayMemory
 from learner.replay.quarantine import Quarantine
@@ -116,7 +116,7 @@ class IngestCore:
         """For evaluating actors; None where the trainer has its candidates scored otherwise."""
         self.trainer_bell = Bell(-1, boot.bell_fds[0])
         self.trainer_watch = TrainerWatch(self.control, config.server.hung_seconds)
-        self._ages = ItemAges(config.replay.capacity, self.memory.committed, time.monotonic())
+        self._ages = RowAges(config.replay.capacity, self.memory.committed, time.monotonic())
 
     def row_of(self, incarnation: int) -> int:
         """The row of an actor that has joined, in the actor table.

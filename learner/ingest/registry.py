@@ -208,18 +208,18 @@ class Registry:
         return limited
 
     def note_batch(
-        self, row: int, items: int, behaviour_opt_steps: int, returns: Sequence[float], lengths: Sequence[int]
+        self, row: int, steps: int, behaviour_opt_steps: int, returns: Sequence[float], lengths: Sequence[int]
     ) -> None:
         """Note a batch that was stored and the episodes that came with it.
 
         Args:
             row: of the actor.
-            items: steps of the batch.
+            steps: of the batch.
             behaviour_opt_steps: of the models that acted, in the mean.
             returns: of the episodes, oldest first.
             lengths: of the same episodes.
         """
-        self._table["items"][row] += items
+        self._table["items"][row] += steps
         self._table["behaviour_opt_steps"][row] = behaviour_opt_steps
         if returns:
             self._table["episodes"][row] += len(returns)

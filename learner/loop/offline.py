@@ -58,14 +58,14 @@ class OfflineTrainer:
         self._source = str(config.run_dir) if has_rows else _choose_source(dataset, origin)
         # The dataset is opened first, so that a missing dataset leaves no run directory behind.
         opening: AbstractContextManager[Dataset | None] = nullcontext() if has_rows else open_dataset(self._source)
-        with ExitStack() as stack, opening as items:
+        with ExitStack() as stack, opening as found:
             directory, earlier = open_directory(config, stack, resume=resume, origin=origin)
             capacity = earlier.saved_capacity() if earlier is not None else None
-            self.config = _make_room(config, items) if capacity is None else _with_capacity(config, capacity)
+            self.config = _make_room(config, found) if capacity is None else _with_capacity(config, capacity)
             self.run = stack.enter_context(Run(self.config, directory, earlier, origin=origin))
             is_copied = earlier is None and origin is not None and origin.has_replay
-            if items is not None and not is_copied:
-                self.run.load(items, whole=True, console=console)
+            if found is not None and not is_copied:
+                self.run.load(found, whole=True, console=console)
             self.learner = make_learner(self.run, earlier, stack)
             self._stack = stack.pop_all()
 

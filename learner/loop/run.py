@@ -128,7 +128,7 @@ class Run:
                 guard,
             )
             self.memory = open_memory(directory, self.parts.schema, config.replay, slack, earlier)
-            stack.callback(logging_write_errors("after a power cut the newest items may be missing")(self.memory.close))
+            stack.callback(logging_write_errors("after a power cut the newest rows may be missing")(self.memory.close))
             self.value_rules = ValueRules.of(self.parts.schema, config.server)
             self.quarantine = Quarantine(directory.shared, "trainer")
             if earlier is not None:

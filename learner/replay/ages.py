@@ -8,7 +8,7 @@ N_NOTES = 256
 """Moments kept, at most."""
 
 
-class ItemAges:
+class RowAges:
     """Knows when a row came. The time is too early by at most one interval between two notes.
 
     The interval is the time between two calls of ``note``, or the time in which a 256th of the replay came, if that

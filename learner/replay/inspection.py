@@ -80,7 +80,7 @@ class Inspection:
         }
 
     def actors(self) -> list[dict[str, Any]]:
-        """How much each actor process of the run has stored, most items first; none for a run in turns."""
+        """How much each actor process of the run has stored, most steps first; none for a run in turns."""
         table = self._read_actor_table()
         known = table[table["state"] != ActorState.UNUSED]
         return [_describe_actor(row) for row in known[np.argsort(-known["items"], kind="stable")]]
@@ -148,7 +148,7 @@ class Inspection:
         return map_actor_table(self._shared, create=False, writable=False)
 
     def _compute_age(self) -> float | None:
-        """Seconds between the arrival of the oldest item and the last message of an actor; None if there was none."""
+        """Seconds between the arrival of the oldest row and the last message of an actor; None if there was none."""
         table = self._read_actor_table()
         known = table[table["state"] != ActorState.UNUSED]
         if not len(known) or not len(self.memory):

@@ -3,7 +3,7 @@
 The arithmetic is Reverb's ``SampleToInsertRatio`` (arXiv:2102.04736, section 3.4): with
 ``diff = inserted * samples_per_insert - sampled`` the trainer may draw while ``diff`` is above a floor and actors may
 insert while it is below a ceiling. Each side checks before it draws or inserts, and the floor is below the ceiling, so
-one side can always go on. Items count from the warm-up on, or from the moment at which the ratio was changed. Items
+one side can always go on. Steps count from the warm-up on, or from the moment at which the ratio was changed. Steps
 that came or were drawn earlier do not count, so neither side has to catch up after a change.
 """
 
@@ -20,12 +20,12 @@ class RatioLimiter:
     """Decisions from two counters.
 
     Args:
-        samples_per_insert: items drawn per item inserted; None lets both sides run free.
-        warmup: items inserted before the first draw, counted from ``began``.
-        error_buffer: draws by which ``diff`` may deviate; None: a tenth of the draws that the warm-up's items allow.
-        inserted_before: items inserted before the ratio was set; they do not count.
-        sampled_before: items drawn before the ratio was set; they do not count.
-        began: absolute index of the first item of the replay: above 0 where an earlier replay of the run was lost.
+        samples_per_insert: steps drawn per step inserted; None lets both sides run free.
+        warmup: steps inserted before the first draw, counted from ``began``.
+        error_buffer: draws by which ``diff`` may deviate; None: a tenth of the draws that the warm-up's steps allow.
+        inserted_before: steps inserted before the ratio was set; they do not count.
+        sampled_before: steps drawn before the ratio was set; they do not count.
+        began: steps that count as stored before the replay's first row: above 0 where an earlier replay was lost.
     """
 
     samples_per_insert: float | None
@@ -41,7 +41,7 @@ class RatioLimiter:
 
         Args:
             config: of the run.
-            began: absolute index of the first item of its replay.
+            began: see ``RatioLimiter``.
         """
         ratio, error_buffer = config.replay.samples_per_insert, config.replay.error_buffer
         return cls(ratio, config.trainer.warmup_period, error_buffer, began=began)
@@ -51,11 +51,11 @@ class RatioLimiter:
         return replace(self, samples_per_insert=samples_per_insert, inserted_before=inserted, sampled_before=sampled)
 
     def _first(self) -> int:
-        """The number of items that were inserted before items began to count."""
+        """The number of steps that were inserted before steps began to count."""
         return max(self._warm_at(), self.inserted_before)
 
     def _warm_at(self) -> int:
-        """The number of items inserted at which the warm-up is over."""
+        """The number of steps inserted at which the warm-up is over."""
         return self.began + self.warmup
 
     def _error(self) -> float:
@@ -72,21 +72,21 @@ class RatioLimiter:
         return sampled <= self._due(inserted, self.samples_per_insert) + self._error()
 
     def draws_between(self, before: int, after: int) -> int:
-        """Items to draw for the items that were inserted while ``inserted`` went from ``before`` to ``after``."""
+        """Steps to draw for the steps that were inserted while ``inserted`` went from ``before`` to ``after``."""
         counted = max(after, self._warm_at()) - max(before, self._warm_at())
         return round(counted * (self.samples_per_insert or 0.0))
 
     def excess(self, inserted: int, sampled: int) -> float:
-        """How many more items were inserted than the ratio allows; while it is above 0, actors wait."""
+        """How many more steps were inserted than the ratio allows; while it is above 0, actors wait."""
         if self.samples_per_insert is None or inserted <= self._first():
             return 0.0
         draws_behind = self._due(inserted, self.samples_per_insert) - self._error() - sampled
         return max(0.0, draws_behind / self.samples_per_insert)
 
-    def draws_for(self, items: float) -> int:
-        """Items to draw until the ratio allows this many more items to be inserted."""
-        return math.ceil(items * (self.samples_per_insert or 0.0))
+    def draws_for(self, steps: float) -> int:
+        """Steps to draw until the ratio allows this many more steps to be inserted."""
+        return math.ceil(steps * (self.samples_per_insert or 0.0))
 
     def _due(self, inserted: int, samples_per_insert: float) -> float:
-        """The number of items drawn at which the ratio is met exactly."""
+        """The number of steps drawn at which the ratio is met exactly."""
         return self.sampled_before + (inserted - self._first()) * samples_per_insert

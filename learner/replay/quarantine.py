@@ -144,7 +144,7 @@ def summarize(value: Array) -> Any:
 
 
 def summarize_row(items: Items, row: int) -> dict[str, Any]:
-    """One row of items, by column; see ``summarize``."""
+    """The values of one row, by column; see ``summarize``."""
     return {name: summarize(column[row]) for name, column in items.items()}
 
 

@@ -64,7 +64,7 @@ class LiveRatio:
         """Set another ratio from these counters on; ``sampled`` is 0 before the first draw since the start."""
         before = self.limiter()
         self._set(samples_per_insert, inserted, sampled or before.sampled_before)
-        text = "replay ratio %s instead of %s, from item %d on"
+        text = "replay ratio %s instead of %s, from step %d on"
         log.info(text, format_ratio(samples_per_insert), format_ratio(before.samples_per_insert), inserted)
 
     def _set(self, samples_per_insert: float | None, inserted: int, sampled: int) -> None:

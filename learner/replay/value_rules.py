@@ -29,7 +29,7 @@ class ValueRules:
     """The rules of one run, and how many values have broken them so far.
 
     Args:
-        schema: of the items.
+        schema: of the rows.
         clip: by column of floats, the number that replaces infinity; NaN becomes 0.
         out_of_bounds: by column, what happens to values outside its domain. Unless named here, a column refuses them,
             but observations of floats are counted and kept.
@@ -77,10 +77,10 @@ class ValueRules:
             REFUSE_ALL.handle_outside(column, values, rows)
 
     def check(self, items: Items, rows: int) -> Items:
-        """Check items that did not come over the wire.
+        """Check rows that did not come over the wire.
 
         Returns:
-            The same items, or a copy in which columns are clipped.
+            The same rows, or a copy in which columns are clipped.
 
         Raises:
             RefusedError: a column refuses a value.
@@ -97,7 +97,7 @@ class ValueRules:
         return checked
 
     def can_refuse(self, column: Column) -> bool:
-        """Whether there is any value that a column of the items refuses."""
+        """Whether there is any value that the column refuses."""
         return _is_float(column) or np.dtype(column.dtype).kind == "b" or self._refuses(column)
 
     def find_refused(self, column: Column, values: Array) -> Array:
@@ -126,7 +126,7 @@ class ValueRules:
         return first_outside(column, flat, rows)
 
     def _refuses(self, column: Column) -> bool:
-        """Whether a column of the items refuses values outside its domain."""
+        """Whether the column refuses values outside its domain."""
         return column.domain is not None and self._on_outside.get(column.name) == "refuse"
 
 

@@ -123,7 +123,7 @@ def test_an_actor_that_is_back_after_it_was_lost_keeps_its_figures_although_it_o
     clock = Clock()
     registry = make(table, clock)
     enter(registry, 11)
-    registry.note_batch(0, items=10, behaviour_opt_steps=5, returns=[], lengths=[])
+    registry.note_batch(0, steps=10, behaviour_opt_steps=5, returns=[], lengths=[])
     clock.now += 100
     registry.expire()
     registry.join(11, "host", 1)
@@ -158,7 +158,7 @@ def test_an_incarnation_in_the_place_of_another_has_its_id_and_its_figures_and_t
     registry = make(table, Clock())
     for incarnation in (11, 12):
         enter(registry, incarnation)
-    registry.note_batch(1, items=10, behaviour_opt_steps=5, returns=[], lengths=[])
+    registry.note_batch(1, steps=10, behaviour_opt_steps=5, returns=[], lengths=[])
     assert [registry.join(22, "host", 1, former=12) for _ in range(2)] == [1, 1], "also when it asks again"
     assert (registry.row_of(22), registry.row_of(12), registry.total("items")) == (1, None, 10)
     assert make(table, Clock()).row_of(22) == 1, "the next ingest process knows that too"
@@ -190,7 +190,7 @@ def test_a_lost_actor_that_comes_back_keeps_its_statistics(table: Array) -> None
     enter(registry, 11)
     row = registry.row_of(11)
     assert row is not None
-    registry.note_batch(row, items=10, behaviour_opt_steps=5, returns=[1.0, 2.0], lengths=[3, 4])
+    registry.note_batch(row, steps=10, behaviour_opt_steps=5, returns=[1.0, 2.0], lengths=[3, 4])
     clock.now += 100
     registry.expire()
     registry.join(12, "host", 1)

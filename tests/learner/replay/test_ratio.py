@@ -101,7 +101,7 @@ def test_a_change_reaches_trainer_and_ingest_and_frees_whom_the_ratio_before_hel
     assert talk.say(client.batch(2, count=50)).acked_seq == 1, "held back until 190 items are drawn"
     with caplog.at_level(logging.INFO):
         assert admin.set_replay_ratio(0.5) == 2.0
-        wait_for(lambda: "replay ratio 0.5 instead of 2, from item 100 on" in caplog.text, "the log")
+        wait_for(lambda: "replay ratio 0.5 instead of 2, from step 100 on" in caplog.text, "the log")
     while talk.hear().acked_seq < 2:
         pass
     assert admin.fetch_status().samples_per_insert == 0.5
