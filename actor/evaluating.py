@@ -3,60 +3,123 @@
 from __future__ import annotations
 
 import logging
-import threading
+import math
 import time
+import traceback
 from collections.abc import Callable
-from functools import partial
+from contextlib import ExitStack, suppress
+from typing import Protocol
 
-from actor.client.fetcher import ModelFetcher
 from actor.client.requests import CandidateScore
+from actor.stat import ActorCounters
 from common.config.run_config import ActorConfig
-from common.data import NO_MODEL, Model
-from common.envs import build_env
-from common.evaluation import build_evaluator
-from common.interfaces import Agent, Evaluator
+from common.data import NO_MODEL, Model, ModelVersion
+from common.evaluators import open_evaluator
+from common.interfaces import Evaluation
+from common.parts import Parts
+from common.process.child import RestartPolicy
+from common.watched_envs import EvaluationAbandoned, Watch
 
 log = logging.getLogger(__name__)
 WAIT_SECONDS = 1.0
 
 
+class Candidates(Protocol):
+    """Gives the models that are to be scored."""
+
+    def wait_newer(self, version: ModelVersion, seconds: float) -> Model | None:
+        """Wait for a model that is newer than ``version``; None if none comes in time."""
+
+
 class CandidateScorer:
     """Scores candidates with the evaluator that the configuration names.
 
+    When an evaluation raises, the evaluator and its environments are built anew, and the candidate is scored again.
+
     Args:
-        config: names the environment and the evaluator.
-        agent: adopts each candidate and acts greedily.
+        config: names the environment and the evaluator, and says how often environments may be built anew.
+        parts: with the agent, which adopts each candidate and acts greedily.
+        counters: counts rebuilds and keeps the traceback for the learner.
+        watch: over all environments of evaluations. Its event ends this actor, also during an evaluation.
         report: takes each score.
+
+    Raises:
+        CrossborderError: the evaluator or its environment cannot be built, or the environment has other spaces than
+            that of training.
     """
 
-    def __init__(self, config: ActorConfig, agent: Agent, report: Callable[[CandidateScore], None]) -> None:
-        self._agent, self._report = agent, report
-        make_env = partial(build_env, config.env.for_evaluation())
-        self._env = make_env()
-        self._evaluator: Evaluator = build_evaluator(self._env, config.evaluator, config.env.for_evaluation(), make_env)
+    def __init__(
+        self,
+        config: ActorConfig,
+        parts: Parts,
+        counters: ActorCounters,
+        watch: Watch,
+        report: Callable[[CandidateScore], None],
+    ) -> None:
+        self._config, self._parts, self._agent = config, parts, parts.agent
+        self._counters, self._watch, self._report = counters, watch, report
+        self._allowance = RestartPolicy(config.env.rebuilds_per_minute, 60.0)
+        self._open()
 
-    def run(self, models: ModelFetcher, stopped: threading.Event, starts_anew: Callable[[], bool]) -> None:
+    def _open(self) -> None:
+        """Build the evaluator and its first environment."""
+        self._envs = ExitStack()
+        self._evaluator = open_evaluator(self._config, self._parts.frames, self._watch, self._envs)
+
+    def run(self, candidates: Candidates, starts_anew: Callable[[], bool]) -> None:
         """Score each candidate until the actor has to stop or to start anew.
 
         A candidate that comes while another is scored is scored next; if several come, only the newest.
+
+        Raises:
+            Exception: the evaluator or its environment raises more often than it may.
         """
         version = NO_MODEL
-        while not (stopped.is_set() or starts_anew()):
-            model = models.wait_newer(version, WAIT_SECONDS)
-            if model is not None:
-                version = model.version
-                self._score(model)
+        with suppress(EvaluationAbandoned):
+            while not (self._watch.abandoned.is_set() or starts_anew()):
+                model = candidates.wait_newer(version, WAIT_SECONDS)
+                if model is not None:
+                    version = model.version
+                    self._score(model)
 
     def _score(self, model: Model) -> None:
-        began = time.monotonic()
         self._agent.sync_model(model)
         self._agent.eval()
-        found = self._evaluator.evaluate(self._agent)
+        began = time.monotonic()
+        found = self._evaluate()
         seconds = time.monotonic() - began
         record = {key: float(value) for key, value in found.record.items()}
         log.info("the candidate of opt step %d scores %g", model.version.opt_steps, found.score)
         self._report(CandidateScore(model.version, found.score, record, seconds))
 
+    def _evaluate(self) -> Evaluation:
+        while True:
+            try:
+                return self._evaluator.evaluate(self._agent)
+            except Exception as error:  # noqa: BLE001 - it is logged, and raised where it comes too often
+                self._build_anew(error)
+
+    def _build_anew(self, error: Exception) -> None:
+        """Build the evaluator and its environments anew.
+
+        Raises:
+            Exception: ``error``, where evaluations raised more often than they may.
+        """
+        self._counters.note_env_error("".join(traceback.format_exception(error)))
+        if not self._allowance.allows():
+            raise error
+        log.warning("an evaluation raised; its environments are built anew", exc_info=error)
+        self._counters.env_rebuilds += 1
+        self._watch.busy.since = time.monotonic()
+        try:
+            self.close()
+            self._open()
+        finally:
+            self._watch.busy.since = math.inf
+
     def close(self) -> None:
-        """Close the first environment; an evaluator that makes others keeps them until the process ends."""
-        self._env.close()
+        """Close all environments."""
+        try:
+            self._envs.close()
+        except Exception:
+            log.warning("an environment of the evaluation could not be closed", exc_info=True)

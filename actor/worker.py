@@ -8,7 +8,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable
-from contextlib import ExitStack, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from functools import partial
 
 import torch
@@ -35,6 +35,7 @@ from common.plugins.part_config import EnvConfig
 from common.process.child import RestartPolicy, say, say_error
 from common.process.log import setup_logging
 from common.settings import validate
+from common.watched_envs import Watch
 from common.wire.address import split_address
 from common.wire.trust import Trust
 
@@ -148,13 +149,12 @@ class Actor:
         except CrossborderError as error:
             counters.note_env_error(f"the parts of this actor cannot be built: {error}")
             raise
-        busy, seconds = Busy(), config.env.timeout_seconds
+        busy = Busy()
         guard_envs(parts, config.env, counters, busy)
         stack.callback(parts.close)
         fetcher.allow(max_file_bytes(parts.agent.model_info()))
         pusher.ready()
-        watchdog = Watchdog(busy, seconds, partial(self._end_hung, pusher, counters)) if seconds else nullcontext()
-        with watchdog:
+        with self._watchdog(config.env, busy, pusher, counters):
             fetcher.first(FIRST_MODEL_SECONDS)
             sampler = Sampler(parts, counters, joined.seed)
             self._act(sampler, parts.agent, ReplayBufferProxy(joined.schema, config.push, pusher), fetcher, pusher)
@@ -164,18 +164,27 @@ class Actor:
     def _build_and_evaluate(
         self, joined: JoinAnswer, pusher: Pusher, fetcher: ModelFetcher, counters: ActorCounters, stack: ExitStack
     ) -> None:
-        """Build the agent and the evaluator, and score candidates. ``stack`` closes the environment at the end."""
-        config = joined.config
+        """Build the agent and the evaluator, and score candidates. ``stack`` closes the environments at the end."""
+        config, busy = joined.config, Busy()
         try:
             parts = build_agreed_parts(config, joined.schema, seed=joined.seed, epsilon=0.0, n_envs=0)
-            scorer = CandidateScorer(config, parts.agent, pusher.report_score)
+            scorer = CandidateScorer(config, parts, counters, Watch(self._stopped, busy), pusher.report_score)
         except CrossborderError as error:
             counters.note_env_error(f"the parts of this actor cannot be built: {error}")
             raise
         stack.callback(scorer.close)
         fetcher.allow(max_file_bytes(parts.agent.model_info()))
         pusher.ready()
-        scorer.run(fetcher, self._stopped, lambda: bool(pusher.changes))
+        with self._watchdog(config.env, busy, pusher, counters):
+            scorer.run(fetcher, lambda: bool(pusher.changes))
+
+    def _watchdog(
+        self, config: EnvConfig, busy: Busy, pusher: Pusher, counters: ActorCounters
+    ) -> AbstractContextManager[None]:
+        """A context in which an environment that does not return ends the process."""
+        if config.timeout_seconds is None:
+            return nullcontext()
+        return Watchdog(busy, config.timeout_seconds, partial(self._end_hung, pusher, counters))
 
     def _end_hung(self, pusher: Pusher, counters: ActorCounters, where: str) -> None:
         """Hand over the full batches and end the process, since Python cannot end a thread that hangs.

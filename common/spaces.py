@@ -41,7 +41,8 @@ def _parts(space: AnySpace, path: str) -> Iterator[tuple[str, AnySpace]]:
         pairs = [(str(i), part) for i, part in enumerate(space.spaces)]
     else:
         where = f" at '{path}'" if path else ""
-        raise ConfigError(f"space{where}: expected Box, Discrete, MultiDiscrete, MultiBinary, Dict or Tuple, found {space}")
+        expected = "Box, Discrete, MultiDiscrete, MultiBinary, Dict or Tuple"
+        raise ConfigError(f"space{where}: expected {expected}, found {space}")
     for key, part in pairs:
         if not isinstance(key, str) or not key or "/" in key or not key.isprintable():
             raise ConfigError(f"space: expected keys of text without '/', found {key!r}")

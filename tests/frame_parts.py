@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -55,7 +56,7 @@ def check_filmed(items: Mapping[str, Array]) -> Items:
 class FilmCritic(CheckingAgent):
     """A ``CheckingAgent`` for ``filmed_counting_env`` with ``env.frame_stack: 4``."""
 
-    def sample(self, obs: Array) -> Array:
+    def sample(self, obs: Any) -> Array:
         return super().sample(developed(obs)[:, -1])
 
     def check(self, items: Mapping[str, Array]) -> None:

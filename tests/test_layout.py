@@ -12,6 +12,8 @@ GENERATED = Path("common/wire/pb")
 # Modules without a test file of their name, and where their behaviour is tested instead.
 TESTED_ELSEWHERE: dict[str, str] = {
     "common/interfaces.py": "test_conformance.py",
+    "common/testing/acting_checks.py": "common/testing/test_agent_checks.py",
+    "common/wire/large_field.py": "common/wire/test_chunk.py",
     "learner/loop/learner_parts.py": "learner/loop/test_run.py",
     "learner/loop/trainer_metrics.py": "learner/records/test_families.py",
     "learner/replay/view.py": "common/testing/test_view_checks.py",
@@ -24,6 +26,8 @@ TESTED_ELSEWHERE: dict[str, str] = {
 # Test files of no single module, and their subject.
 ACROSS_MODULES: dict[str, str] = {
     "actor/client/test_hostile_learner.py": "what a learner may send that an actor must survive",
+    "common/agents/test_recurrent_example.py": "the agent with a memory among the examples",
+    "common/agents/test_structured.py": "what holds for all agents whose observations are structured",
     "learner/test_poison.py": "items at which training diverges",
     "learner/test_resume.py": "a run in turns that goes on",
 }

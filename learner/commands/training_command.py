@@ -190,7 +190,7 @@ def _check(config: RunConfig) -> None:
     Raises:
         CrossborderError: a part cannot be built or does not fit the others.
     """
-    from learner.evaluation.evaluator import build_eval_env
+    from common.evaluators import build_eval_env
     from learner.loop.learner_parts import build_learner_parts
     from learner.loop.replay_opening import build_view
 

@@ -10,11 +10,12 @@ from contextlib import ExitStack
 
 from common.config.run_config import dump_config
 from common.errors import ConfigError
+from common.evaluators import open_evaluator
 from common.interfaces import Recorder
 from common.lanes import Busy
-from learner.evaluation.evaluator import open_evaluator
+from common.watched_envs import Watch
 from learner.evaluation.evaluator_process import EvaluatorProcess
-from learner.evaluation.scoring import InlineScoring, NoScoring, Scoring, Watch
+from learner.evaluation.scoring import InlineScoring, NoScoring, Scoring
 from learner.loop.learner import Learner, Publish, do_nothing, publish_to_nobody
 from learner.loop.precision import computing_in
 from learner.loop.replay_opening import place_on_device

@@ -8,15 +8,16 @@ from typing import Any
 
 import numpy as np
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from gymnasium.wrappers import TimeLimit
 
 from actor.sampler import Sampler
 from actor.stat import ActorCounters
 from common.data import PRIORITY, Array, Items, Schema
-from common.envs import lanes_of, stacked_spec
+from common.envs import Env, lanes_of, stacked_spec
 from common.interfaces import Agent, EnvSpec, RowMap, StepProcessor
 from common.parts import Parts, row_schema
 from common.plugins.part_config import EnvConfig
-from tests.parts import CheckingAgent
+from tests.parts import CheckingAgent, CountingEnv
 
 
 class Kept:
@@ -123,3 +124,18 @@ def act(
     for items in sink.pushed:
         parts.schema.count(items)
     return sink, counters
+
+
+def counting(n: int) -> list[Env]:
+    return [CountingEnv() for _ in range(n)]
+
+
+def limited() -> list[Env]:
+    """Environments whose episodes end in different rounds."""
+    return [TimeLimit(CountingEnv(), limit) for limit in (3, 5, 100)]
+
+
+def assert_same(found: Items, expected: Items) -> None:
+    assert list(found) == list(expected)
+    for name, column in expected.items():
+        np.testing.assert_array_equal(found[name], column, err_msg=name, strict=True)

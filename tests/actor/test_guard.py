@@ -22,7 +22,7 @@ from common.interfaces import StepProcessor
 from common.lanes import Busy
 from common.process.child import RestartPolicy
 from tests.actor.acting import Kept, act, make_parts
-from tests.actor.test_sampler import Pairs
+from tests.actor.test_item_maker import Pairs
 from tests.conftest import PATIENCE, ROOT, wait_for
 from tests.parts import CountingEnv, check_rows, expected_rows
 

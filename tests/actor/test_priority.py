@@ -11,7 +11,8 @@ from common.data import Array, Items
 from common.envs import Env
 from common.errors import PluginError
 from tests.actor.acting import KeptBatches, act, env_config, make_parts, together
-from tests.actor.test_sampler import Doubled, Transitions
+from tests.actor.test_item_maker import Transitions
+from tests.actor.test_sampler import Doubled
 from tests.frame_parts import FilmCritic, check_filmed, filmed_counting_env
 from tests.parts import CheckingAgent, CountingEnv, check_transitions
 

@@ -21,7 +21,7 @@ from common.interfaces import EnvSpec
 from common.parts import Parts
 from common.spaces import flatten, to_columns
 from tests.actor.acting import Kept, env_config, make_parts
-from tests.actor.test_sampler import Pairs
+from tests.actor.test_item_maker import Pairs
 from tests.parts import CheckingAgent, CountingEnv, Goals
 
 NEW_SEED = 99

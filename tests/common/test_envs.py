@@ -193,12 +193,6 @@ def test_a_package_that_an_environment_lacks_is_named_with_its_extra(
         build_env(named(params={"id": id}))
 
 
-def test_a_missing_envpool_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "envpool", None)
-    with pytest.raises(PluginError, match=r"pip install 'crossborder\[envpool\]'"):
-        build_env(named("common.pool:make", {"id": "CartPole-v1", "num_envs": 2}))
-
-
 SMOKE = """
 import sys
 from common.plugins.part_config import EnvConfig

@@ -43,7 +43,7 @@ def test_a_share_lies_between_nothing_and_all(share: float) -> None:
 
 
 def test_more_rows_than_links_can_reach_are_refused() -> None:
-    with pytest.raises(ConfigError, match="capacity.*4294967296"):
+    with pytest.raises(ConfigError, match=r"capacity.*4294967296"):
         validate(ReplayConfig, {"capacity": (1 << 32) + 1})
 
 

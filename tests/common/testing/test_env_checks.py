@@ -7,7 +7,6 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
-from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from common.processors import SameColumns
 from common.testing import check_env
@@ -100,35 +99,6 @@ class Narrowed(Goals):
 def test_a_structured_observation_is_checked_part_by_part(env: Goals, message: str) -> None:
     with fails_saying(message):
         check_env(env)
-
-
-@pytest.mark.parametrize("mode", list(AutoresetMode))
-def test_a_good_vector_environment_passes(mode: AutoresetMode) -> None:
-    check_env(SyncVectorEnv([Walk, Walk], autoreset_mode=mode))
-
-
-class Hiding(SyncVectorEnv):
-    def step(self, actions: Any) -> Any:
-        obs, reward, terminated, truncated, infos = super().step(actions)
-        infos.pop("final_obs", None)
-        return obs, reward, terminated, truncated, infos
-
-
-class Endless(SyncVectorEnv):
-    def step(self, actions: Any) -> Any:
-        return (*super().step(actions)[:2], np.zeros(2, bool), np.zeros(2, bool), {})
-
-
-@pytest.mark.parametrize(
-    ("make", "mode", "message"),
-    [
-        (Hiding, "SameStep", "infos['final_obs'] is expected"),
-        (Endless, "NextStep", "no lane began another episode in 300 steps: play more steps="),
-    ],
-)
-def test_a_vector_environment_that_breaks_its_word_is_refused(make: Any, mode: str, message: str) -> None:
-    with fails_saying(message):
-        check_env(make([Walk, Walk], autoreset_mode=mode))
 
 
 @pytest.mark.parametrize("what", BROKEN_ENVS)

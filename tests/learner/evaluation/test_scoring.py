@@ -1,21 +1,16 @@
 from __future__ import annotations
 
-import copy
 import json
 import signal
 import threading
 from collections.abc import Callable
 from pathlib import Path
 
-import gymnasium
-import numpy as np
-import pytest
-
 from common.config.run_config import EvaluatorConfig
 from common.data import Array
 from common.evaluation import DefaultEvaluator
-from common.vector_lanes import is_vector
-from learner.evaluation.scoring import EvaluationAbandoned, InlineScoring, Watch
+from common.watched_envs import Watch
+from learner.evaluation.scoring import InlineScoring
 from learner.storage.checkpoint import Checkpoints, load_params
 from learner.storage.moment import Moment
 from tests.common.test_evaluation import Idle, SeedEnv
@@ -61,41 +56,6 @@ def test_an_abandoned_inline_evaluation_ends_at_the_next_step_without_a_score(tm
     assert inline(tmp_path, env, abandoned).begin(agent, MOMENT) is None
     assert (env.seeds, env.steps) == ([1], 0)
     assert agent.is_train
-
-
-def test_an_abandoned_environment_can_neither_step_nor_be_reset() -> None:
-    abandoned = threading.Event()
-    env = Watch(abandoned).over(SeedEnv())
-    np.testing.assert_array_equal(env.reset(seed=3)[0], [0.0])
-    assert env.step(0)[1] == 3.0
-    abandoned.set()
-    with pytest.raises(EvaluationAbandoned):
-        env.step(0)
-    with pytest.raises(EvaluationAbandoned):
-        env.reset()
-
-
-def test_an_abandoned_vector_environment_can_neither_step_nor_be_reset() -> None:
-    abandoned = threading.Event()
-    env = Watch(abandoned).over(gymnasium.vector.SyncVectorEnv([SeedEnv, SeedEnv]))
-    assert is_vector(env)
-    env.reset(seed=3)
-    np.testing.assert_array_equal(env.step(np.zeros(2, np.int64))[1], [3.0, 4.0])
-    abandoned.set()
-    with pytest.raises(EvaluationAbandoned):
-        env.step(np.zeros(2, np.int64))
-    with pytest.raises(EvaluationAbandoned):
-        env.reset()
-
-
-def test_an_evaluator_finds_what_is_special_about_its_environment() -> None:
-    env = Watch(threading.Event()).over(SeedEnv())
-    env.reset(seed=3)
-    assert env.seeds == [3]
-    with pytest.raises(AttributeError, match="sedes"):
-        _ = env.sedes
-    with pytest.raises(TypeError, match="cannot pickle"):
-        copy.deepcopy(env)  # An event cannot be copied; nothing worse happens.
 
 
 def test_ctrl_c_ends_a_long_inline_evaluation_in_order(

@@ -11,9 +11,9 @@ import pytest
 
 from common.envs import build_env, spec_of
 from common.errors import ConfigError
+from common.evaluators import build_eval_env, open_evaluator
 from common.plugins.part_config import EnvConfig
-from learner.evaluation.evaluator import build_eval_env, open_evaluator
-from learner.evaluation.scoring import EvaluationAbandoned, Watch
+from common.watched_envs import EvaluationAbandoned, Watch
 from tests.conftest import counting_config
 from tests.parts import CheckingAgent, CountingEnv
 

@@ -1,24 +1,24 @@
-"""The evaluator on the learner's host, and its environments."""
+"""Opens the evaluator of a run, and the environments that only the evaluator steps."""
 
 from __future__ import annotations
 
 from contextlib import ExitStack
 
-from common.config.run_config import RunConfig
+from common.config.run_config import ActorConfig
 from common.envs import build_env, spec_of
 from common.errors import ConfigError
 from common.evaluation import build_evaluator
 from common.interfaces import EnvSpec, Evaluator
 from common.lanes import AnyEnv
 from common.plugins.part_config import EnvConfig
-from learner.evaluation.scoring import Watch
+from common.watched_envs import Watch
 
 
-def open_evaluator(config: RunConfig, training: EnvSpec, watch: Watch, stack: ExitStack) -> Evaluator:
+def open_evaluator(config: ActorConfig, training: EnvSpec, watch: Watch, stack: ExitStack) -> Evaluator:
     """Build the evaluator of a run and its first environment.
 
     Args:
-        config: of the run.
+        config: names the evaluator and the environment.
         training: the spaces of one lane as they are recorded.
         watch: over every environment that the evaluator steps.
         stack: closes the environments.

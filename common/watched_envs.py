@@ -1,0 +1,102 @@
+"""Environments of evaluations, which are watched: an evaluation can be ended from within them."""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import gymnasium
+
+from common.envs import EnvExitError
+from common.lanes import AnyEnv, Busy
+from common.vector_lanes import is_vector
+
+
+class EvaluationAbandoned(BaseException):
+    """Ends an evaluation from within its environment.
+
+    It is no ``Exception``, so a user's evaluator that catches every ``Exception`` lets it through.
+    """
+
+
+class Watch:
+    """Ends evaluations from within their environments, and says when one of these is busy.
+
+    Every evaluator steps its environment, so ``EvaluationAbandoned`` ends any evaluator early, without code of its own
+    for this.
+
+    Args:
+        abandoned: the event after which each call into an environment raises; another thread sets it.
+        busy: is told when a call into an environment begins and ends, for a ``Watchdog``.
+        show_life: called at each step and reset.
+    """
+
+    def __init__(
+        self,
+        abandoned: threading.Event,
+        busy: Busy | None = None,
+        show_life: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.abandoned, self.busy, self._show_life = abandoned, busy or Busy(), show_life
+
+    def over(self, env: AnyEnv) -> AnyEnv:
+        """An environment, plain or vector, whose steps and resets are watched."""
+        return _WatchedVectorEnv(env, self) if is_vector(env) else _WatchedEnv(env, self)
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """A context for each call into an environment."""
+        if self.abandoned.is_set():
+            raise EvaluationAbandoned
+        self._show_life()
+        self.busy.since = time.monotonic()
+        try:
+            yield
+        except SystemExit as exit_:
+            raise EnvExitError(exit_) from exit_
+        finally:
+            self.busy.since = math.inf
+
+
+class _WatchedEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
+    def __init__(self, env: AnyEnv, watch: Watch) -> None:
+        super().__init__(env)
+        self._watch = watch
+
+    def __getattr__(self, name: str) -> Any:
+        """Give an evaluator the attributes that its environment has beyond gymnasium's interface."""
+        if name.startswith("_"):  # copy and pickle ask for such names before there is an environment.
+            raise AttributeError(name)
+        return getattr(self.env, name)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        with self._watch.watching():
+            return self.env.reset(seed=seed, options=options)
+
+    def step(self, action: Any) -> Any:
+        with self._watch.watching():
+            return self.env.step(action)
+
+
+class _WatchedVectorEnv:
+    """Passes on all that a vector environment has; it need not be one of gymnasium's."""
+
+    def __init__(self, env: AnyEnv, watch: Watch) -> None:
+        self._env, self._watch = env, watch
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return getattr(self._env, name)
+
+    def reset(self, **given: Any) -> Any:
+        with self._watch.watching():
+            return self._env.reset(**given)
+
+    def step(self, actions: Any) -> Any:
+        with self._watch.watching():
+            return self._env.step(actions)

@@ -1,0 +1,9 @@
+from __future__ import annotations
+
+import pytest
+
+
+@pytest.fixture
+def _same_seeds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Vector environments are seeded as plain ones are."""
+    monkeypatch.setattr("actor.sampler.spread", lambda seed: seed)

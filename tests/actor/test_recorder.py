@@ -1,0 +1,200 @@
+"""What happens in the lanes, as it stands in the columns of rows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium.vector import AutoresetMode
+
+from actor.sampler import Sampler
+from actor.stat import ActorCounters
+from common.data import Array, Column, Items, Leaves
+from common.errors import PluginError
+from tests.actor.acting import (
+    Acts,
+    KeptBatches,
+    act,
+    assert_same,
+    counting,
+    env_config,
+    make_parts,
+    together,
+)
+from tests.parts import CheckingAgent, CountingEnv, expected_rows
+
+
+def test_many_rows_are_kept_until_the_sink_takes_them() -> None:
+    sink, _ = act(make_parts(counting(3)), 2000, sink=KeptBatches(5000))
+    assert len(sink.pushed[0]["lane"]) >= 5000
+    for j in range(3):
+        assert_same(sink.lane(j), expected_rows(7 + j, 2000, lane=j))
+
+
+def test_a_final_row_repeats_the_last_action_and_has_no_reward() -> None:
+    rows = act(make_parts([CountingEnv()]), 7)[0].items()
+    assert rows["final"].tolist() == [False] * 6 + [True, False]
+    assert rows["action"][6] == rows["action"][5]
+    assert (rows["reward"][6], rows["terminated"][5], rows["terminated"][6]) == (0.0, True, False)
+    assert rows["first"].tolist() == [True] + [False] * 6 + [True]
+
+
+def test_each_row_has_the_version_of_the_model_that_acted() -> None:
+    parts, sink = make_parts(counting(2)), KeptBatches(8)
+    sampler = Sampler(parts, ActorCounters(), seed=7)
+    for version in (0, 5, 6, 9, 9, 12):
+        sampler.version = version
+        sampler.sample_and_push(parts.agent, sink)
+    sampler.flush(parts.agent, sink)
+    assert [items["version"].tolist() for items in sink.pushed] == [[0, 0, 5, 5, 6, 6, 9, 9], [9, 9, 12, 12, 12, 12]]
+
+
+BOX = gymnasium.spaces.Box(-9, 9, (2,), np.float64)
+
+
+PARTED = gymnasium.spaces.Dict(
+    {
+        "camera": gymnasium.spaces.Box(0, 255, (2, 4), np.uint8),
+        "arm": gymnasium.spaces.Dict({"joints": BOX, "grip": gymnasium.spaces.MultiBinary(3)}),
+        "pair": gymnasium.spaces.Tuple((gymnasium.spaces.Discrete(5), gymnasium.spaces.MultiDiscrete([3, 4]))),
+    }
+)
+
+
+class Parted(gymnasium.Env[Any, Any]):
+    """Observes and takes random elements of a nested space, and remembers them; episodes have four steps."""
+
+    observation_space = action_space = PARTED
+
+    def __init__(self) -> None:
+        self.seen: list[Any] = []
+        self.taken: list[Any] = []
+
+    def _observe(self) -> Any:
+        self.seen.append(self.observation_space.sample())
+        return self.seen[-1]
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        return self._observe(), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        assert self.action_space.contains(
+            {**action, "arm": {**action["arm"], "joints": action["arm"]["joints"].astype(np.float64)}}
+        )
+        self.taken.append(action)
+        return self._observe(), 1.0, len(self.taken) % 4 == 0, False, {}
+
+
+def mirrored(obs: Leaves) -> Leaves:
+    """Takes what it sees."""
+    assert isinstance(obs, dict)
+    return {path: leaf.copy() for path, leaf in obs.items()}
+
+
+@pytest.mark.parametrize("n", [1, 3])
+@pytest.mark.parametrize("mode", [None, *AutoresetMode])
+def test_nested_spaces_are_recorded_leaf_by_leaf_in_their_own_dtypes(n: int, mode: AutoresetMode | None) -> None:
+    envs = [Parted() for _ in range(n)]
+    lanes = together(envs, mode)
+    sink, _ = act(make_parts(lanes, lambda s: Acts(s, mirrored)), 10)
+    dtypes = {name.removeprefix("obs/"): c.dtype for name, c in sink.items().items() if name.startswith("obs/")}
+    assert dtypes == {"camera": "u1", "arm/joints": "f4", "arm/grip": "i1", "pair/0": "i8", "pair/1": "i8"}
+    for j, env in enumerate(envs):
+        rows = sink.lane(j)
+        count = len(rows["lane"])
+        assert count >= 10
+        seen = env.seen[:count]
+        np.testing.assert_array_equal(rows["obs/camera"], [obs["camera"] for obs in seen])
+        np.testing.assert_array_equal(rows["obs/arm/joints"], np.array([obs["arm"]["joints"] for obs in seen], "f4"))
+        np.testing.assert_array_equal(rows["obs/arm/grip"], [obs["arm"]["grip"] for obs in seen])
+        np.testing.assert_array_equal(rows["obs/pair/0"], [obs["pair"][0] for obs in seen])
+        np.testing.assert_array_equal(rows["obs/pair/1"], [obs["pair"][1] for obs in seen])
+        steps = ~rows["final"]
+        np.testing.assert_array_equal(rows["action/arm/grip"][steps], rows["obs/arm/grip"][steps])
+        np.testing.assert_array_equal(
+            rows["action/pair/1"][steps], [action["pair"][1] for action in env.taken[: np.count_nonzero(steps)]]
+        )
+
+
+def test_an_action_that_lacks_a_leaf_is_refused() -> None:
+    def without(obs: Leaves) -> Leaves:
+        actions = mirrored(obs)
+        assert isinstance(actions, dict)
+        del actions["camera"]
+        return actions
+
+    with pytest.raises(PluginError, match=r"agent\.sample: expected .*camera: uint8 \['n', 2, 4\].*found arm/grip"):
+        act(make_parts([Parted()], lambda s: Acts(s, without)), 1)
+
+
+class Remembering(CheckingAgent):
+    """Records the sum of each episode's steps before the action."""
+
+    _memory = np.zeros(0, np.float32)
+
+    def begin(self, lanes: Array) -> None:
+        self._memory = np.where(lanes, 0, self._memory if len(self._memory) else np.zeros(len(lanes))).astype("f4")
+
+    def sample(self, obs: Array) -> Array:
+        self._before, self._memory = self._memory, self._memory + obs[:, 1]
+        return super().sample(obs)
+
+    def extra_columns(self) -> tuple[Column, ...]:
+        return (Column.of("state", np.float32, (2,)), Column.of("logp", np.float32))
+
+    def extras(self) -> Items:
+        return {"state": np.stack([self._before, self._before], axis=1), "logp": -self._before}
+
+
+@pytest.mark.parametrize("n", [1, 2])
+def test_what_the_agent_says_of_its_actions_stands_beside_them(n: int) -> None:
+    sink, _ = act(make_parts(counting(n), lambda s: Remembering(s, seed=0, epsilon=0.0, device="cpu")), 20)
+    for j in range(n):
+        rows = {name: column[~sink.lane(j)["final"]] for name, column in sink.lane(j).items()}
+        begins = np.flatnonzero(rows["first"])
+        sums = np.cumsum(rows["obs"][:, 1]) - rows["obs"][:, 1]
+        expected = sums - sums[begins[np.cumsum(rows["first"]) - 1]]
+        np.testing.assert_array_equal(rows["state"][:, 1], expected)
+        np.testing.assert_array_equal(rows["logp"], -expected)
+
+
+class Informing(CountingEnv):
+    """Says things in info: a success in every step, a force from the second step on, now and then another action."""
+
+    def step(self, action: int) -> tuple[Array, float, bool, bool, dict[str, Any]]:
+        obs, reward, terminated, truncated, _ = super().step(action)
+        info: dict[str, Any] = {"is_success": self._episode % 2 == 0}
+        if self._step > 2:
+            info["force"] = np.full(3, self._step, np.float64)
+        if self._step % 3 == 0:
+            info["intervene_action"] = 2 - action
+        return obs, reward, terminated, truncated, info
+
+
+INFORMED = env_config(info={"is_success": "bool", "force": "float32[3]"}, intervention="intervene_action")
+
+
+@pytest.mark.usefixtures("_same_seeds")
+@pytest.mark.parametrize("mode", [None, *AutoresetMode])
+def test_values_of_info_and_executed_actions_are_recorded(mode: AutoresetMode | None) -> None:
+    envs = [Informing() for _ in range(2)]
+    lanes = together(envs, mode)
+    sink, counters = act(make_parts(lanes, config=INFORMED), 25)
+    for j in range(2):
+        rows = {name: column[~sink.lane(j)["final"]] for name, column in sink.lane(j).items()}
+        step, episode = rows["obs"][:, 1] + 1, rows["obs"][:, 2]
+        acted = (rows["obs"][:, 1] + episode) % 3
+        np.testing.assert_array_equal(rows["info/is_success"], episode % 2 == 0)
+        np.testing.assert_array_equal(rows["info/force"][:, 1], np.where(step > 2, step, 0))
+        np.testing.assert_array_equal(rows["intervened"], step % 3 == 0)
+        np.testing.assert_array_equal(rows["action"], np.where(step % 3 == 0, 2 - acted, acted))
+    successes = counters.take_episodes()[2]
+    assert successes[:4] == [True, True, False, False]
+
+
+def test_a_value_of_info_of_another_shape_is_refused() -> None:
+    config = env_config(info={"force": "float32[2]"})
+    with pytest.raises(PluginError, match=r"info\['force'\]: expected the shape \[2\], found \[3\]"):
+        act(make_parts([Informing()], config=config), 5)

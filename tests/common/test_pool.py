@@ -1,0 +1,15 @@
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from common.envs import build_env
+from common.errors import PluginError
+from tests.common.test_envs import named
+
+
+def test_a_missing_envpool_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "envpool", None)
+    with pytest.raises(PluginError, match=r"pip install 'crossborder\[envpool\]'"):
+        build_env(named("common.pool:make", {"id": "CartPole-v1", "num_envs": 2}))

@@ -1,0 +1,115 @@
+"""Vector environments of any make."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium.vector import AutoresetMode, VectorEnv
+
+from common.envs import lanes_of
+from common.errors import PluginError
+from common.lanes import AnyEnv, Round
+from tests.common.test_lanes import array
+
+
+class Fixed(VectorEnv[Any, Any, Any]):
+    """Two lanes that end at each third step; what they return is given."""
+
+    num_envs = 2
+    single_observation_space = gymnasium.spaces.Box(-9, 9, (1,), np.float32)
+    single_action_space = gymnasium.spaces.Discrete(2)
+
+    def __init__(self, mode: AutoresetMode | None, infos: Callable[[bool], dict[str, Any]], **changes: Any) -> None:
+        self.metadata = {} if mode is None else {"autoreset_mode": mode}
+        self._infos, self._changes, self._steps = infos, changes, 0
+
+    def reset(self, *, seed: Any = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        return np.zeros((2, 1), np.float32), {}
+
+    def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+        self._steps += 1
+        done = np.array([False, self._steps % 3 == 0])
+        obs = np.full((2, 1), self._steps, np.float32)
+        given = {"obs": obs, "reward": np.ones(2), "terminated": done, "truncated": ~done & False, **self._changes}
+        return (*given.values(), self._infos(bool(done[1])))
+
+
+def third(env: AnyEnv) -> Round:
+    """The third round."""
+    lanes = lanes_of(env)
+    for _ in range(3):
+        obs = lanes.observe()
+        outcome = lanes.step(np.zeros(2, np.int64))
+        del obs
+    return outcome
+
+
+FINAL: dict[str, Any] = {
+    "gymnasium": lambda done: {"final_obs": np.array([None, np.full(1, 7.0)], dtype=object)} if done else {},
+    "batched": lambda done: {"final_obs": np.full((2, 1), 7.0)},
+    "an older name": lambda done: {"final_observation": np.array([None, np.full(1, 7.0)], dtype=object)},
+}
+
+
+@pytest.mark.parametrize("infos", FINAL.values(), ids=FINAL)
+def test_last_observations_are_found_in_any_form(infos: Callable[[bool], dict[str, Any]]) -> None:
+    outcome = third(Fixed(AutoresetMode.SAME_STEP, infos))
+    assert array(outcome.final_obs).tolist() == [[7.0]]
+
+
+def test_an_environment_that_hides_the_last_observation_is_refused() -> None:
+    with pytest.raises(PluginError, match=r"infos\['final_obs'\] is expected; it is missing"):
+        third(Fixed(AutoresetMode.SAME_STEP, lambda done: {}))
+
+
+@pytest.mark.parametrize(
+    "final",
+    [
+        {"is_success": np.array([False, True]), "_is_success": np.array([False, True])},
+        np.array([None, {"is_success": True}], dtype=object),
+    ],
+    ids=["columns", "one dict for each lane"],
+)
+def test_successes_are_found_in_any_form(final: Any) -> None:
+    def infos(done: bool) -> dict[str, Any]:
+        now = {"is_success": np.array([False, False])}
+        return {**now, "final_obs": np.zeros((2, 1)), "final_info": final} if done else now
+
+    assert third(Fixed(AutoresetMode.SAME_STEP, infos)).success == [True]
+
+
+def test_without_a_mode_lanes_are_reset_at_the_next_step() -> None:
+    outcome = third(Fixed(None, lambda done: {}))
+    assert array(outcome.final_obs).tolist() == [[3.0]]
+
+
+def test_tensors_are_taken_as_arrays() -> None:
+    import torch
+
+    changes = {"obs": torch.ones(2, 1), "reward": torch.ones(2), "terminated": torch.zeros(2, dtype=torch.bool)}
+    outcome = third(Fixed(AutoresetMode.NEXT_STEP, lambda done: {}, **changes))
+    assert array(outcome.obs).tolist() == [[1.0], [1.0]]
+    assert isinstance(outcome.reward, np.ndarray)
+
+
+def test_observations_of_another_shape_are_refused() -> None:
+    with pytest.raises(PluginError, match=r"expected observations of shape \[2, 1\], found \[2\]"):
+        third(Fixed(None, lambda done: {}, obs=np.zeros(2, np.float32)))
+
+
+def test_an_envpool_that_steps_some_of_its_lanes_is_refused() -> None:
+    pool = Fixed(None, lambda done: {})
+    pool.all_env_ids, pool.config = [0, 1], {"batch_size": 1}  # type: ignore[attr-defined]
+    with pytest.raises(PluginError, match="batch_size: expected 2, so that all lanes step, found 1"):
+        lanes_of(pool)
+
+
+def test_more_lanes_than_a_row_can_name_are_refused() -> None:
+    env = Fixed(None, lambda done: {})
+    env.num_envs = 65_537
+    with pytest.raises(PluginError, match="expected 1 to 65536 lanes, found 65537"):
+        lanes_of(env)
