@@ -23,7 +23,8 @@ class QueueReplay(SharedReplay):
     It is for on-policy learning, where an importance weight such as V-trace (arXiv:1802.01561) corrects what little the
     policy has changed since a row was recorded. With sequences of L steps, name ``period: L`` too: then each step is
     drawn once. ``replay.samples_per_insert: 1`` makes actors wait for training; without it, rows that are overwritten
-    before they are drawn are lost, which is counted and logged.
+    before they are drawn are lost, which is counted and logged. With a ratio, rows that wait when it begins to count
+    stay ahead of all later rows, so each row is drawn that much later: name a small ``trainer.warmup_period``.
 
     A batch is given when there are enough rows for all of it. Until then no row is taken, and actors do not wait.
 
