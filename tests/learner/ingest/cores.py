@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -26,7 +27,7 @@ class LoneCore:
         replay: where the replay begins, see ``ReplayMemory``.
     """
 
-    def __init__(self, directory: Path, config: RunConfig, schema: Schema, **replay: int) -> None:
+    def __init__(self, directory: Path, config: RunConfig, schema: Schema, **replay: Any) -> None:
         directory.mkdir()
         ControlBlock.open(directory, create=True).start(1, 0)
         map_actor_table(directory, create=True)
