@@ -165,9 +165,12 @@ _REPLAY = Row(
         ),
         Graph(
             "Fill",
-            "Items that can be drawn, of the capacity. Once full, the oldest make room.",
+            "Rows kept and steps that can be drawn, of the capacity in rows. Once full, the oldest rows make room.",
             "percentunit",
-            {"fill": "crossborder_replay_size_rows / crossborder_replay_capacity_rows"},
+            {
+                "rows": "crossborder_replay_size_rows / crossborder_replay_capacity_rows",
+                "steps": "crossborder_replay_size_steps / crossborder_replay_capacity_rows",
+            },
         ),
         Graph(
             "Age of the oldest item",

@@ -52,8 +52,8 @@ def record(
     return SOURCE
 
 
-def _buffer(episode: Sequence[Step], recorded: Callable[[Array], Any]) -> Any:
-    seen = [recorded(np.asarray(obs)) for obs in [*(step.obs for step in episode), episode[-1].next_obs]]
+def _buffer(episode: Sequence[Step], recorded: Callable[[Any], Any]) -> Any:
+    seen = [recorded(obs) for obs in [*(step.obs for step in episode), episode[-1].next_obs]]
     observations = {key: [obs[key] for obs in seen] for key in seen[0]} if isinstance(seen[0], dict) else seen
     return EpisodeBuffer(
         id=None,

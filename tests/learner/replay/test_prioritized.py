@@ -312,8 +312,8 @@ def test_prioritised_sequences_across_episodes_are_found_once_they_are_whole(tmp
     view = Sequences(LINKED, length=3, across=True)
     lanes, replay = linked(tmp_path, view)
     lanes.play(2, 1, 4, ends=False)
-    assert begun(replay) == lanes.drawable(view)
-    assert replay.sampled == 600
+    assert begun(replay, 200) == lanes.drawable(view)
+    assert 400 <= replay.sampled < 600, "of the three rows of a sequence, a final row is no step"
 
 
 def test_rows_that_can_no_longer_be_drawn_are_passed_over(tmp_path: Path) -> None:
