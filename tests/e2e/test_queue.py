@@ -12,6 +12,7 @@ def test_a_batch_of_more_steps_than_the_ratio_lets_wait_is_made_nevertheless(mak
         replay={"target": "learner.replay.queue:QueueReplay", "samples_per_insert": 1.0, "error_buffer": 5.0},
         trainer={"max_opts": 10, "warmup_period": 1, "starvation_seconds": 30.0},
         agent={"params": {"batch_size": 200}},
+        push={"window": 1},
     )
     result = train_async(config, local_actors=2)
     assert result.opt_steps == 10
