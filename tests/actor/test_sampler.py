@@ -338,3 +338,21 @@ def test_time_in_environments_and_in_inference_is_told_apart_and_pushing_is_neit
         sampler.sample_and_push(parts.agent, Held())
         spend(5000)  # A trainer may learn in between.
     assert (counters.env_seconds, counters.inference_seconds) == (2 * 10 + 6 * 1, 3 * 100)
+
+
+@pytest.mark.parametrize(("seconds", "rounds"), [(0.0, 1), (2.5, 3)])
+def test_acting_for_a_time_takes_whole_rounds_and_at_least_one(
+    monkeypatch: pytest.MonkeyPatch, seconds: float, rounds: int
+) -> None:
+    now = 0.0
+
+    class Slow(CountingEnv):
+        def step(self, action: Any) -> tuple[Array, float, bool, bool, dict[str, Any]]:
+            nonlocal now
+            now += 1
+            return super().step(action)
+
+    monkeypatch.setattr("actor.sampler.perf_counter", lambda: now)
+    parts, counters = make_parts([Slow()]), ActorCounters()
+    Sampler(parts, counters, seed=7).act_for(seconds, parts.agent, Kept())
+    assert counters.env_steps == rounds
