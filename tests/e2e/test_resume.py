@@ -55,7 +55,7 @@ def test_killed_twice_and_resumed_nothing_acknowledged_is_lost_or_doubled_and_th
         server.wait()
         server = start("learner-server", "--resume", str(run_dir))
         grows(run_dir, pids)
-        assert not any(map(is_alive, children)), "the new ingest waited for the one before"
+        wait_for(lambda: not any(map(is_alive, children)), "the end of the ingest before")
         steps.append(resumed_at(server))
     wait_for(lambda: kept(run_dir) > steps[-1], "it goes on keeping states")
     server.signal(signal.SIGTERM)
