@@ -8,7 +8,8 @@ import os
 import re
 import shutil
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -35,6 +36,10 @@ def kept(run_dir: Path) -> int:
     return max((int(path.name) for path in (run_dir / "checkpoints").glob("[0-9]*")), default=0)
 
 
+def none_is_alive(pids: Collection[int]) -> bool:
+    return not any(map(is_alive, pids))
+
+
 def test_killed_twice_and_resumed_nothing_acknowledged_is_lost_or_doubled_and_the_actors_never_restart(
     start: Callable[..., Command], write_config: Callable[..., Path], tmp_path: Path
 ) -> None:
@@ -55,7 +60,7 @@ def test_killed_twice_and_resumed_nothing_acknowledged_is_lost_or_doubled_and_th
         server.wait()
         server = start("learner-server", "--resume", str(run_dir))
         grows(run_dir, pids)
-        wait_for(lambda: not any(map(is_alive, children)), "the end of the ingest before")
+        wait_for(partial(none_is_alive, children), "the end of the ingest before")
         steps.append(resumed_at(server))
     wait_for(lambda: kept(run_dir) > steps[-1], "it goes on keeping states")
     server.signal(signal.SIGTERM)
