@@ -82,10 +82,10 @@ def test_a_part_that_does_not_take_the_systems_arguments_is_refused() -> None:
 
 def test_parameters_for_evaluation_replace_those_of_training() -> None:
     env = EnvConfig(target="a:b", params={"x": 1, "y": 2}, eval_params={"y": 3, "z": 4})
-    assert env.for_evaluation() == PluginConfig(target="a:b", params={"x": 1, "y": 3, "z": 4})
+    assert env.for_evaluation() == EnvConfig(target="a:b", params={"x": 1, "y": 3, "z": 4})
     assert env.params == {"x": 1, "y": 2}
 
 
 def test_without_parameters_for_evaluation_its_environment_is_that_of_training() -> None:
     env = EnvConfig(target="a:b", params={"x": 1})
-    assert env.for_evaluation() == PluginConfig(target="a:b", params={"x": 1})
+    assert env.for_evaluation() == EnvConfig(target="a:b", params={"x": 1})
