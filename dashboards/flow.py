@@ -26,7 +26,7 @@ _AT_A_GLANCE = Row(
     (
         Stat(
             "Trainer waits",
-            "Share of its time the trainer waits for items. High: the actors are the bottleneck, add some.",
+            "Share of its time the trainer waits for steps. High: the actors are the bottleneck, add some.",
             "percentunit",
             {"waits": f"rate(crossborder_trainer_wait_seconds_total{_RATE})"},
             base="green",
@@ -43,7 +43,7 @@ _AT_A_GLANCE = Row(
         ),
         Stat(
             "Replay ratio, of target",
-            "Items drawn per item stored, over replay.samples_per_insert. Empty: no ratio is asked for.",
+            "Steps drawn per step stored, over replay.samples_per_insert. Empty: no ratio is asked for.",
             "percentunit",
             {
                 "of target": f"rate(crossborder_samples_drawn_total{_RATE}) "
@@ -118,7 +118,7 @@ _WIRE = Row(
         ),
         Graph(
             "Payload",
-            "Bytes of items stored per second.",
+            "Bytes of rows stored per second.",
             "Bps",
             {"payload": f"rate(crossborder_payload_bytes_total{_RATE})"},
         ),
@@ -145,7 +145,7 @@ _REPLAY = Row(
     "3 · Replay",
     (
         Graph(
-            "Items in and out",
+            "Steps in and out",
             "Stored by actors and drawn by the trainer, per second.",
             "ops",
             {
@@ -155,7 +155,7 @@ _REPLAY = Row(
         ),
         Graph(
             "Replay ratio",
-            "Items drawn per item stored, and the ratio asked for in replay.samples_per_insert.",
+            "Steps drawn per step stored, and the ratio asked for in replay.samples_per_insert.",
             "none",
             {
                 "ratio": f"rate(crossborder_samples_drawn_total{_RATE}) "
@@ -173,7 +173,7 @@ _REPLAY = Row(
             },
         ),
         Graph(
-            "Age of the oldest item",
+            "Age of the oldest row",
             "How far back the trainer learns from. Short: the replay is small for this many actors.",
             "s",
             {"oldest": "crossborder_replay_oldest_age_seconds"},
@@ -197,7 +197,7 @@ _TRAINER = Row(
             "short",
             {
                 "opt": f"rate(crossborder_opt_seconds_total{_RATE})",
-                "waits for items": f"rate(crossborder_trainer_wait_seconds_total{_RATE})",
+                "waits for steps": f"rate(crossborder_trainer_wait_seconds_total{_RATE})",
                 "evaluates": f"rate(crossborder_evaluation_seconds_total{_RATE})",
                 "publishes": f"rate(crossborder_model_publish_seconds_total{_RATE})",
                 "saves": f"rate(crossborder_checkpoint_seconds_total{_RATE})",

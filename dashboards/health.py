@@ -92,8 +92,8 @@ _FAULTS = Row(
             },
         ),
         Graph(
-            "Items never drawn",
-            "Items in the replay with values that they may not hold: found when the run was resumed, then left out.",
+            "Rows never drawn",
+            "Rows in the replay with values that they may not hold: found when the run was resumed, then left out.",
             "none",
             {"excluded": "crossborder_replay_excluded_rows"},
         ),
@@ -104,10 +104,10 @@ _FAULTS = Row(
             {"silent": "crossborder_trainer_silent_seconds"},
         ),
         Graph(
-            "Items dropped",
+            "Rows dropped",
             "In the last five minutes, by actors that could not send them in time.",
             "short",
-            {"items": "increase(crossborder_dropped_items_total[5m])"},
+            {"rows": "increase(crossborder_dropped_items_total[5m])"},
         ),
         Graph(
             "Divergences",

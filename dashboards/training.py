@@ -111,7 +111,7 @@ _UPDATES = Row(
         ),
         Graph(
             "Policy entropy and likelihood",
-            "SAC: entropy (nats) and its coefficient; AWAC, IQL: log-likelihood of the items' actions. "
+            "SAC: entropy (nats) and its coefficient; AWAC, IQL: log-likelihood of the data's actions. "
             "Entropy near its floor early: too little exploration. Empty for other agents.",
             "short",
             {"{{key}}": 'crossborder_record{key=~"entropy|ent_coef|log_prob"}'},
@@ -124,15 +124,15 @@ _PACE = Row(
     (
         Graph(
             "Steps and samples",
-            "Opt steps and accepted items per second in the newest record; evaluations are not counted.",
+            "Opt steps and accepted steps per second in the newest record; evaluations are not counted.",
             "ops",
             {"{{key}}": 'crossborder_record{key=~"opt_steps_per_sec|samples_per_sec"}'},
         ),
         Graph(
             "Samples per opt step",
-            "Accepted items for each opt step in the newest record.",
+            "Accepted steps for each opt step in the newest record.",
             "short",
-            {"items": 'crossborder_record{key="samples_per_opt_steps"}'},
+            {"steps": 'crossborder_record{key="samples_per_opt_steps"}'},
         ),
     ),
 )
