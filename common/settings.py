@@ -19,7 +19,13 @@ class Settings(BaseModel):
     GONE: ClassVar[Mapping[str, str]] = {}
     """Keys that an earlier release knew, and what a user does instead."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True, allow_inf_nan=False)
+    model_config = ConfigDict(
+        extra="forbid",
+        frozen=True,
+        validate_default=True,
+        allow_inf_nan=False,
+        ser_json_inf_nan="constants",  # In parameters of parts and bounds of spaces: pydantic would write null.
+    )
 
 
 def models_in(annotation: Any) -> list[type[Settings]]:
@@ -69,6 +75,9 @@ def validate(model: type[SettingsT], values: object, where: str = "") -> Setting
                 problems.append(f"{place}: {_explain_unknown(keys[-1], owner)}")
             elif item["type"] == "missing":
                 problems.append(f"{place}: expected a value, found none")
+            elif item["type"] == "value_error":  # Of a validator of ours, which says what it found.
+                problem = str(item["ctx"]["error"])
+                problems.append(f"{place}: {problem}" if place and not problem.startswith(place) else problem)
             else:
                 problems.append(f"{place or 'config'}: {item['msg']}, found {item['input']!r}")
         raise ConfigError("\n".join(problems)) from None

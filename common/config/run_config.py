@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypedDict, TypeVar
@@ -35,6 +36,8 @@ if TYPE_CHECKING:  # Ingest reads configurations, and never imports gymnasium.
 
 Interval = Annotated[int | None, Field(ge=0)]
 Precision = Literal["float32", "bfloat16"]
+
+_TEXT_OR_INFINITY: Final = re.compile(r'"(?:[^"\\]|\\.)*"|Infinity')
 
 MAX_ENVS_PER_ACTOR: Final = 1024
 MAX_BATCH_ROWS: Final = 1 << 20
@@ -138,9 +141,16 @@ class ActorConfig(Settings):
     )
     push: PushConfig = Field(PushConfig(), description="How actors hand over their rows.")
     envs_per_actor: Annotated[int, Field(ge=1, le=MAX_ENVS_PER_ACTOR)] = Field(
-        1, description="Environments (lanes) that one actor steps; its agent acts in all of them at once."
+        1,
+        description="Environments (lanes) that one actor steps; its agent acts in all of them at once. A vector "
+        "environment has a number of its own.",
     )
     evaluator: EvaluatorConfig = Field(EvaluatorConfig(), description="How the agent is scored.")
+
+    def to_json(self) -> str:
+        """The settings for the wire. Infinity is written as 1e999, which parsers in other languages read too."""
+        text = self.model_dump_json()
+        return _TEXT_OR_INFINITY.sub(lambda found: "1e999" if found[0] == "Infinity" else found[0], text)
 
     @field_validator("step_processor")
     @classmethod

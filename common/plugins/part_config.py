@@ -144,7 +144,7 @@ class EnvConfig(PluginConfig):
     @classmethod
     def _is_typed(cls, info: dict[str, str]) -> dict[str, str]:
         for key, text in info.items():
-            parse_type(text, f"info.{key}")
+            parse_type(text, f"env.info.{key}")
         return info
 
     @property

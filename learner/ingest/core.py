@@ -79,9 +79,9 @@ class IngestCore:
     def __init__(self, boot: IngestBoot) -> None:
         config = boot.config
         self.config, self.run_id = config, boot.run_id
-        self.actor_config_json = config.actor_part().model_dump_json()
+        self.actor_config_json = config.actor_part().to_json()
         overridden = config.agent_overrides.keys() | config.env_overrides.keys()
-        self.own_config_json = {i: config.part_of(i).model_dump_json() for i in overridden}
+        self.own_config_json = {i: config.part_of(i).to_json() for i in overridden}
         """By actor id, of actors with parameters of their own."""
         self.schema = Schema.from_json(boot.columns)
         self.control = ControlBlock.open(boot.directory)

@@ -4,7 +4,7 @@ import re
 from typing import Literal
 
 import pytest
-from pydantic import Field, PositiveInt, ValidationError
+from pydantic import Field, PositiveInt, ValidationError, model_validator
 
 from common.errors import ConfigError
 from common.settings import Settings, validate
@@ -90,6 +90,23 @@ def test_problems_have_the_place_of_their_values() -> None:
     assert problems({"name": "x", "iner": 1}, where="agent.params") == [
         "agent.params.iner: unknown key (did you mean 'inner'?)"
     ]
+
+
+def test_a_rule_of_ours_says_itself_what_it_found() -> None:
+    class Pair(Settings):
+        low: int = Field(0, description="Less.")
+        high: int = Field(1, description="More.")
+
+        @model_validator(mode="after")
+        def _is_ordered(self) -> Pair:
+            if self.low > self.high:
+                raise ValueError(f"low ({self.low}) is above high ({self.high})")
+            return self
+
+    for where, problem in (("", "low (3) is above high (1)"), ("pair", "pair: low (3) is above high (1)")):
+        with pytest.raises(ConfigError) as caught:
+            validate(Pair, {"low": 3}, where)
+        assert str(caught.value) == problem
 
 
 def test_something_else_than_a_mapping_is_refused() -> None:

@@ -244,7 +244,10 @@ def test_a_dumped_configuration_is_read_back_the_same(tmp_path: Path) -> None:
         name="a.b-c",
         seed=7,
         run_dir="runs/x",
-        env={"target": "gymnasium:make", "params": {"id": "CartPole-v1", "nested": [1, {"a": None}]}},
+        env={
+            "target": "gymnasium:make",
+            "params": {"id": "CartPole-v1", "nested": [1, {"a": None}], "limits": [-math.inf, math.inf]},
+        },
         trainer={"max_opts": 5, "max_seconds": 1.5, "target_score": -3.25, "save_interval": 2, "sync_interval": None},
         exploration={"base": 0.4, "alpha": 7.0, "rungs": 8},
         metrics={"trainer_port": None},
@@ -301,8 +304,11 @@ def test_actors_get_their_part_and_nothing_else() -> None:
 
 
 def test_the_actors_part_survives_the_wire() -> None:
-    part = build(agent={"target": "a:b", "params": {"units": [1, 2], "deep": {"x": None}}}).actor_part()
-    assert validate(ActorConfig, json.loads(part.model_dump_json())) == part
+    params = {"units": [1, 2], "deep": {"x": None}, "limits": [-math.inf, math.inf], "text": 'an "Infinity" of \\"'}
+    text = build(agent={"target": "a:b", "params": params}).actor_part().to_json()
+    assert '"limits":[-1e999,1e999]' in text, "any parser reads it"
+    part = validate(ActorConfig, json.loads(text))
+    assert part.agent.params == params
 
 
 def test_an_actors_own_parameters_replace_those_of_all_actors() -> None:
