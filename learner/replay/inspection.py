@@ -9,7 +9,7 @@ from typing import Any, Final
 import numpy as np
 from safetensors import SafetensorError, safe_open
 
-from common.data import PRIORITY, Array
+from common.data import FINAL, PRIORITY, Array
 from common.errors import CheckpointError
 from learner.replay.memory import ReplayMemory
 from learner.replay.quarantine import WRITERS, read_records, summarize_row
@@ -115,7 +115,7 @@ class Inspection:
         return {name: histogram for name, histogram in found.items() if histogram is not None}
 
     def _read_column(self, name: str) -> Array | None:
-        """Values of a column; None if there is no such column, or its values are not single numbers.
+        """Values of a column, without final rows; None if there is no such column, or its values are no single numbers.
 
         A writer may overwrite rows while they are copied: rows below ``oldest`` afterwards are left out.
         """
@@ -126,8 +126,10 @@ class Inspection:
         first, end = memory.first(), memory.committed
         index = np.unique(np.linspace(first, end - 1, min(HISTOGRAM_ROWS, max(0, end - first))).astype(np.int64))
         values = column[index % memory.n_slots]
+        final = memory.columns.get(FINAL.name)
+        counts = np.ones(len(index), np.bool_) if final is None else ~final[index % memory.n_slots]
         fence()
-        return values[index >= memory.first()]
+        return values[counts & (index >= memory.first())]
 
     def _read_priorities(self) -> Array | None:
         """The priorities in the newest checkpoint; None if there is no checkpoint, or its replay has no priorities."""

@@ -50,6 +50,23 @@ def test_steps_are_counted_beside_rows(tmp_path: Path) -> None:
     assert (found["rows"], found["rows_stored"], found["steps_stored"], found["drawable"]) == (30, 30, 24, 24)
 
 
+def test_a_histogram_has_no_final_rows(tmp_path: Path) -> None:
+    schema = Schema.of_rows((Column("reward", "<f4"),))
+    memory = ReplayMemory(tmp_path / "shared" / "replay", schema, 10, create=True)
+    final = np.array([False, False, True, False])
+    unused = np.zeros(4, np.uint16)
+    items = {
+        "reward": np.where(final, 0, 1),
+        "version": unused,
+        "first": np.array([True, False, False, True]),
+        "final": final,
+        "lane": unused,
+    }
+    ReplayWriter(memory).append(items, 4, incarnation=7, seq=1)
+    found = Inspection(tmp_path).histograms()["reward"]
+    assert (found.n, found.low, found.high) == (3, 1.0, 1.0)
+
+
 def test_the_newest_rows_come_first(tmp_path: Path) -> None:
     filled(tmp_path, 14)
     found = Inspection(tmp_path).newest(2)
