@@ -156,8 +156,17 @@ def to_columns(prefix: str, leaves: Leaves) -> dict[str, Array]:
 
 
 def from_columns(prefix: str, columns: Mapping[str, Any]) -> Any:
-    """The leaves in the columns ``prefix`` or ``prefix/…``: the reverse of ``to_columns``, for arrays and tensors."""
+    """The leaves in the columns ``prefix`` or ``prefix/…``: the reverse of ``to_columns``, for arrays and tensors.
+
+    Raises:
+        ConfigError: there are no such columns, as in a batch of sequences for an agent that draws transitions.
+    """
     if prefix in columns:
         return columns[prefix]
     begin = f"{prefix}/"
-    return {name.removeprefix(begin): value for name, value in columns.items() if name.startswith(begin)}
+    found = {name.removeprefix(begin): value for name, value in columns.items() if name.startswith(begin)}
+    if not found:
+        raise ConfigError(
+            f"the agent needs a column {prefix}, but a batch has {', '.join(columns)}: replay.view decides what it has"
+        )
+    return found

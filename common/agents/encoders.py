@@ -46,9 +46,11 @@ def select_leaves(space: gymnasium.Space[Any], keys: Sequence[str] | None = None
         where: the place of the keys in the configuration, for the message.
 
     Raises:
-        ConfigError: a path is not one of the space, or a leaf cannot be stored.
+        ConfigError: there are no paths, one is not a leaf's in the space, or a leaf cannot be stored.
     """
     leaves = leaves_of(space)
+    if keys is not None and not keys:
+        raise ConfigError(f"{where}: expected paths of leaves in {space}, or null for all of them; found none")
     for key in keys or ():
         if key not in leaves or not key:
             raise ConfigError(f"{where}: expected paths of leaves in {space}, found {key!r}{nearest(key, leaves)}")

@@ -191,11 +191,15 @@ def _check(config: RunConfig) -> None:
         CrossborderError: a part cannot be built or does not fit the others.
     """
     from common.evaluators import build_eval_env
+    from learner.datasets.opening import open_dataset
     from learner.loop.learner_parts import build_learner_parts
     from learner.loop.replay_opening import build_view
 
     parts = build_learner_parts(config)
     build_view(parts.schema, config)
+    for source in config.replay.sources.values():
+        with open_dataset(source.dataset):
+            pass
     if config.env.spaces is None:
         build_eval_env(config.env, parts.frames).close()
     kind = "Rows" if parts.schema.is_rows else "Items"
@@ -213,7 +217,7 @@ def tell_result(config: RunConfig, result: Result, statistics: str) -> None:
     best = f"best evaluation {result.best_score:.1f}" if math.isfinite(result.best_score) else "no evaluation"
     policies = "best/, final/" if (result.run_dir / "best").exists() else "final/"
     sys.stdout.write(
-        f"\n{config.name}: {result.outcome.value}; {best} after {result.opt_steps} opt steps and "
+        f"\n{config.name}: {result.outcome.value}; {best}; {result.opt_steps} opt steps and "
         f"{result.samples_total} steps\n\n{statistics}\n"
         f"run directory: {result.run_dir} ({policies}, config.yaml, metrics.csv, learning_curve.png)\n"
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 
@@ -33,11 +34,12 @@ class Status:
 
     def line(self) -> str:
         """The status as one line for a log."""
+        best = self.best_score if math.isfinite(self.best_score) else None
         rates = (self.record.get("opt_steps_per_sec", 0.0), self.record.get("samples_per_sec", 0.0))
         return (
             f"{self.seconds:.0f} s, opt step {self.opt_steps}/{self.max_opts}, {rates[0]:.0f} opt/s, "
             f"{rates[1]:.0f} steps/s, {self.actors_online} actors, return {format_return(self.return_mean)}, "
-            f"best evaluation {format_return(self.best_score)}, replay {self.replay_size} steps, "
+            f"best evaluation {format_return(best)}, replay {self.replay_size} steps, "
             f"ratio {self.replay_ratio:.1f}, policy lag {self.policy_lag:.0f} opt steps"
         )
 

@@ -41,8 +41,8 @@ class Transitions(View):
             raise ConfigError(f"replay.view.params.n: expected 1 or more, found {n}")
         if n > 1 and (discount_factor is None or not 0 <= discount_factor <= 1):
             raise ConfigError(
-                f"replay.view.params.n: {n} steps need an agent with a discount_factor from 0 to 1, "
-                f"found {discount_factor}"
+                f"replay.view.params.n: {n} steps need an agent with a discount_factor from 0 to 1, a parameter of its "
+                f"constructor; found {discount_factor}"
             )
         self._columns, self._stack, self._n = StepColumns.of(schema), stack, n
         self._powers = (discount_factor or 0.0) ** np.arange(n + 1)

@@ -83,6 +83,11 @@ def test_leaves_are_set_lane_by_lane_and_become_columns(space: Space[Any]) -> No
     assert_same(pick_lanes(leaves, 0), flatten(space, elements[2]))
 
 
+def test_columns_that_a_batch_lacks_are_refused_by_name() -> None:
+    with pytest.raises(ConfigError, match=r"needs a column next_obs, but a batch has obs/a, reward: replay\.view"):
+        from_columns("next_obs", {"obs/a": 1, "reward": 2})
+
+
 def test_leaves_of_another_shape_are_refused() -> None:
     leaves = empty_leaves(BOX, 2)
     with pytest.raises(ValueError, match=r"expected the shape \[2, 3\], found \[3\]"):

@@ -87,6 +87,11 @@ WRONG: dict[str, tuple[dict[str, Any], int, str]] = {
         2,
         r"DQN: expected a Discrete or MultiDiscrete action space",
     ),
+    "a source that does not exist": (
+        {"replay": {"sources": {"demonstrations": {"dataset": "runs/nowhere", "share": 0.25}}}},
+        14,
+        r"dataset: expected minari:ID, .*found 'runs/nowhere'",
+    ),
 }
 
 

@@ -141,6 +141,8 @@ def test_the_path_of_no_leaf_is_refused_with_the_nearest_one() -> None:
         select_leaves(ROBOT, ["joints"], "agent.params.actor_keys")
     with pytest.raises(ConfigError, match=r"actor_keys: expected paths"):
         select_leaves(Discrete(3), [""], "agent.params.actor_keys")
+    with pytest.raises(ConfigError, match=r"actor_keys: expected paths of leaves in Dict.*; found none"):
+        select_leaves(ROBOT, [], "agent.params.actor_keys")
 
 
 # A user's own network.

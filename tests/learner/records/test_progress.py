@@ -63,6 +63,7 @@ def test_a_target_below_zero_is_shown_without_a_bar() -> None:
 def test_a_run_that_has_only_begun_can_be_shown() -> None:
     begun = Status(**{**vars(STATUS), "best_score": -math.inf, "inserted": 0, "sampled": 0, "record": {}})
     assert "0 opt/s" in text_of(begun)
+    assert "best evaluation -, " in begun.line()
     assert "ratio 0.0" in begun.line()
 
 

@@ -91,7 +91,7 @@ def test_a_replay_draws_the_same_transitions_at_any_place_of_the_ring(tmp_path: 
 def test_wrong_parameters_and_schemas_are_refused() -> None:
     with pytest.raises(ConfigError, match=r"params\.n: expected 1 or more, found 0"):
         Transitions(SCHEMA, n=0)
-    with pytest.raises(ConfigError, match=r"3 steps need an agent with a discount_factor from 0 to 1, found None"):
+    with pytest.raises(ConfigError, match=r"3 steps need an agent with a discount_factor from 0 to 1, a parameter of"):
         Transitions(SCHEMA, n=3)
     with pytest.raises(ConfigError, match=r"expected rows with obs, .*found the columns \['n', 'pair'\]"):
         Transitions(ITEMS)
