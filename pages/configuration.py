@@ -49,7 +49,7 @@ VIEWS_HEAD = """\
 
 What stands under `replay.view.params`, by view ([what an agent draws](how-it-works.md#what-an-agent-draws)).
 """
-BOUNDS = {"minimum": "≥ {}", "exclusiveMinimum": "> {}", "maximum": "≤ {}"}
+BOUNDS = {"minimum": "≥ {}", "exclusiveMinimum": "> {}", "maximum": "≤ {}", "exclusiveMaximum": "< {}"}
 NAMES = {
     "integer": "int",
     "number": "float",
