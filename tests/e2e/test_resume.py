@@ -25,7 +25,8 @@ from tests.stored import assert_stored, stored_rows
 
 
 def resumed_at(server: Command) -> int:
-    """The opt step at which a server that has come up went on."""
+    """The opt step at which a server goes on, once it says so."""
+    wait_for(lambda: "resumed at opt step" in server.output(), "the run goes on")
     found = re.search(r"resumed at opt step (\d+) ", server.output())
     assert found, server.output()
     return int(found[1])
@@ -59,9 +60,9 @@ def test_killed_twice_and_resumed_nothing_acknowledged_is_lost_or_doubled_and_th
             kill(pid)
         server.wait()
         server = start("learner-server", "--resume", str(run_dir))
-        grows(run_dir, pids)
-        wait_for(partial(none_is_alive, children), "the end of the ingest before")
         steps.append(resumed_at(server))
+        wait_for(partial(none_is_alive, children), "the end of the ingest before")
+        grows(run_dir, pids)
     wait_for(lambda: kept(run_dir) > steps[-1], "it goes on keeping states")
     server.signal(signal.SIGTERM)
     assert server.wait() == 128 + signal.SIGTERM, server.output()
