@@ -226,7 +226,6 @@ def test_agents_are_told_where_episodes_of_a_vector_environment_begin(mode: Auto
 
 @pytest.mark.filterwarnings("ignore:.*precision lowered")
 def test_envpool_gives_whole_episodes() -> None:
-    pytest.importorskip("envpool")
     from common.pool import make
 
     parts = make_parts(
