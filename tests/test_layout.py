@@ -20,6 +20,7 @@ TESTED_ELSEWHERE: dict[str, str] = {
     "learner/storage/moment.py": "learner/storage/test_training_state.py",
     "learner/views/columns.py": "learner/views/test_transitions.py",
     "learner/views/episodes.py": "learner/views/test_transitions.py",
+    "learner/views/path_view.py": "learner/views/test_transitions.py",
     "learner/views/positions.py": "learner/views/test_sequences.py",
 }
 

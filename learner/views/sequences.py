@@ -6,14 +6,15 @@ import numpy as np
 
 from common.data import FINAL, FIRST, Array, Items, Schema
 from common.errors import ConfigError
-from learner.replay.view import Plan, Rows, View
+from learner.replay.view import Plan, Rows
 from learner.views.columns import StepColumns
 from learner.views.episodes import follow
+from learner.views.path_view import PathView
 from learner.views.positions import Positions
 from learner.views.stacks import has_stack, stack
 
 
-class Sequences(View):
+class Sequences(PathView):
     """``length`` consecutive steps of one lane, L for short.
 
     A batch has ``obs…`` ``[B, L + 1, …]``, of which the last is the observation after the last step; the other columns
@@ -78,18 +79,6 @@ class Sequences(View):
     @property
     def crosses_episodes(self) -> bool:
         return self._across
-
-    def can_draw(self, rows: Rows, index: Array) -> Array:
-        return self._is_able(rows, index, self._find_path(rows, index))
-
-    def plan(self, rows: Rows, index: Array) -> Plan:
-        return self._plan_path(rows, index, self._find_path(rows, index))
-
-    def choose(self, rows: Rows, tries: Array, size: int) -> tuple[Array, Plan]:
-        path = self._find_path(rows, tries)
-        able = self._is_able(rows, tries, path)
-        index = tries[able][:size]
-        return index, self._plan_path(rows, index, path[able][:size])
 
     def _find_path(self, rows: Rows, index: Array) -> Array:
         """The rows of each sequence ``[B, L + 1]``, -1 from the unknown on."""

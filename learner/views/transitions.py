@@ -8,15 +8,16 @@ import numpy as np
 
 from common.data import FINAL, Array, Schema
 from common.errors import ConfigError
-from learner.replay.view import Plan, Rows, View
+from learner.replay.view import Plan, Rows
 from learner.views.columns import StepColumns, next_name
 from learner.views.episodes import follow
+from learner.views.path_view import PathView
 from learner.views.stacks import has_stack, stack
 
 ENDS: Final = ("terminated", "truncated")
 
 
-class Transitions(View):
+class Transitions(PathView):
     """Transitions over k steps: ``obs``, ``action``, ``reward``, ``next_obs``, ``terminated``, ``truncated``, extras.
 
     Observations and actions of structured spaces come as ``obs/…``, ``action/…`` and ``next_obs/…``. With n > 1,
@@ -50,18 +51,6 @@ class Transitions(View):
     @property
     def reach(self) -> int:
         return self._n
-
-    def can_draw(self, rows: Rows, index: Array) -> Array:
-        return self._is_able(rows, index, self._find_path(rows, index))
-
-    def plan(self, rows: Rows, index: Array) -> Plan:
-        return self._plan_path(rows, index, self._find_path(rows, index))
-
-    def choose(self, rows: Rows, tries: Array, size: int) -> tuple[Array, Plan]:
-        path = self._find_path(rows, tries)
-        able = self._is_able(rows, tries, path)
-        index = tries[able][:size]
-        return index, self._plan_path(rows, index, path[able][:size])
 
     def _find_path(self, rows: Rows, index: Array) -> Array:
         """The next rows ``[B]``; with n > 1, the rows ``[B, n + 1]`` as ``follow`` gives them."""
