@@ -18,13 +18,14 @@ def make(
     train: bool = True,
     terminal_on_life_loss: bool = False,
     repeat_action_probability: float = 0.0,
+    side: int = 84,
     **params: Any,
 ) -> Env:
     """Make a game; ``env: {target: common.atari:make, params: {id: ALE/Pong-v5}, frame_stack: 4}`` names it.
 
-    The environment gives single frames, uint8 ``[84, 84]``, of which ``env.frame_stack`` puts the last four into one
-    observation of the agent. A step takes 4 frames of the emulator; the frame of the step is the pixel-wise maximum of
-    the last two, in grey. An episode begins with 1 to 30 frames without action, and is truncated after 108,000 frames,
+    The environment gives single frames, uint8 ``[side, side]``, of which ``env.frame_stack`` puts the last four into
+    one observation of the agent. A step takes 4 frames of the emulator; the frame of the step is the pixel-wise maximum
+    of the last two, in grey. An episode begins with 1 to 30 frames without action, and is truncated after 108,000 frames,
     half an hour of play.
 
     For evaluation, write ``eval_params: {train: false}``: scores are then the game's own, and episodes are whole games.
@@ -34,6 +35,7 @@ def make(
         train: replace each reward by its sign; the returns that actors report are then sums of signs.
         terminal_on_life_loss: in training, end the episode when a life is lost; the next one begins a new game.
         repeat_action_probability: the probability at each frame that the action before is repeated (sticky actions).
+        side: pixels of a frame's height and width; with 42 a network of convolutions takes a fifth of the time.
         params: further arguments of ``gymnasium.make``, for example ``difficulty`` or ``full_action_space``.
 
     Raises:
@@ -42,7 +44,7 @@ def make(
     """
     _register_games()
     game = gymnasium.make(id, frameskip=1, repeat_action_probability=repeat_action_probability, **params)
-    env: Env = AtariPreprocessing(game, terminal_on_life_loss=train and terminal_on_life_loss)
+    env: Env = AtariPreprocessing(game, screen_size=side, terminal_on_life_loss=train and terminal_on_life_loss)
     if train:
         env = TransformReward(env, lambda reward: float(np.sign(float(reward))))
     return env

@@ -18,7 +18,7 @@ from common.agents.network_agent import (
     draw,
     track,
 )
-from common.agents.networks import Mlp
+from common.agents.networks.layers import Mlp
 from common.data import Array, Record
 from common.interfaces import EnvSpec, ReplayBuffer
 

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from common.agents.exploration import EpsilonGreedy
+from common.agents.exploring.over_values import EpsilonGreedy
 from common.agents.network_agent import Batch, LaneMemory, NetworkAgent, Results, Update, adam, descend, draw, track
 from common.data import Array, Column, Items, Model, Record
 from common.interfaces import EnvSpec, ReplayBuffer

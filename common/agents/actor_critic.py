@@ -15,8 +15,7 @@ from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
 from torch import nn
 
 from common.agents.actions import ActionScale
-from common.agents.encoders import LeafSpaces, build_encoder, is_own_network, select_leaves
-from common.agents.losses import CriticLoss, critic_loss, td_target
+from common.agents.losses.values import CriticLoss, critic_loss, td_target
 from common.agents.network_agent import (
     Batch,
     Inference,
@@ -31,9 +30,11 @@ from common.agents.network_agent import (
     measure_td_error,
     report_td_error,
 )
-from common.agents.networks import Critics, Mlp, Observed
-from common.agents.pictures import RandomShift
-from common.agents.policies import GreedyActor
+from common.agents.networks.critics import Critics
+from common.agents.networks.encoders import LeafSpaces, build_encoder, is_own_network, select_leaves
+from common.agents.networks.layers import Mlp, Observed
+from common.agents.networks.pictures import RandomShift
+from common.agents.networks.policies import GreedyActor
 from common.config.replay_config import Unit
 from common.data import Array, Leaves, Record
 from common.interfaces import EnvSpec, ReplayBuffer
@@ -85,8 +86,8 @@ class ActorCritic(NetworkAgent):
     The actor's actions are in ``[-1, 1]``; they are rescaled to the bounds of the action space for the environment.
 
     Args:
-        spec: observations of any space, see ``common.agents.encoders``; ``gymnasium.spaces.Box`` actions of any shape
-            with finite bounds.
+        spec: observations of any space, see ``common.agents.networks.encoders``; ``gymnasium.spaces.Box`` actions of
+            any shape with finite bounds.
         seed: of the initial weights and of all noise.
         epsilon: not used; the policy explores by itself, each actor with a seed of its own.
         device: where the networks live.

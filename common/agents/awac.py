@@ -11,10 +11,11 @@ import torch
 from pydantic import Field, PositiveFloat
 
 from common.agents.actor_critic import ActorCritic, ActorCriticConfig
-from common.agents.losses import exp_weight, least_value, softmax_weight, weighted_imitation_loss
+from common.agents.losses.imitation import exp_weight, softmax_weight, weighted_imitation_loss
+from common.agents.losses.values import least_value
 from common.agents.network_agent import Batch, Results, descend, track
-from common.agents.networks import Observed
-from common.agents.policies import GaussianConfig, GaussianPolicy
+from common.agents.networks.layers import Observed
+from common.agents.networks.policies import GaussianConfig, GaussianPolicy
 from common.spaces import from_columns
 
 

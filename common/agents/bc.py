@@ -11,7 +11,6 @@ from pydantic import Field, PositiveFloat, PositiveInt
 from torch import nn
 
 from common.agents.actions import ActionIndex, ActionScale
-from common.agents.encoders import build_mlp, select_leaves
 from common.agents.network_agent import (
     Batch,
     Inference,
@@ -23,8 +22,9 @@ from common.agents.network_agent import (
     descend,
     draw,
 )
-from common.agents.networks import Observed
-from common.agents.policies import CategoricalPolicy, GaussianConfig, GaussianPolicy, GreedyActor, GreedyQ
+from common.agents.networks.encoders import build_mlp, select_leaves
+from common.agents.networks.layers import Observed
+from common.agents.networks.policies import CategoricalPolicy, GaussianConfig, GaussianPolicy, GreedyActor, GreedyQ
 from common.data import Array, Leaves, Record
 from common.interfaces import EnvSpec, ReplayBuffer
 from common.spaces import from_columns
@@ -46,8 +46,8 @@ class BC(NetworkAgent):
     """Maximum likelihood of the actions: cross entropy where they are discrete, a Gaussian around tanh where not.
 
     Args:
-        spec: observations of any space, see ``common.agents.encoders``; ``Discrete`` or ``MultiDiscrete`` actions, or
-            ``Box`` ones of any shape with finite bounds.
+        spec: observations of any space, see ``common.agents.networks.encoders``; ``Discrete`` or ``MultiDiscrete``
+            actions, or ``Box`` ones of any shape with finite bounds.
         seed: of the initial weights and of random actions.
         epsilon: not used; in train mode actions are random ones of the policy.
         device: where the network lives.

@@ -18,9 +18,8 @@ from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, field_va
 from torch import nn
 
 from common.agents.actions import ActionIndex
-from common.agents.encoders import LeafSpaces, build_mlp, build_network, is_own_network, select_leaves
-from common.agents.exploration import EpsilonGreedy, Explorer
-from common.agents.losses import CriticLoss, critic_loss, double_q_value, greedy_value, td_target
+from common.agents.exploring.over_values import EpsilonGreedy, Explorer
+from common.agents.losses.values import CriticLoss, critic_loss, double_q_value, greedy_value, td_target
 from common.agents.network_agent import (
     Batch,
     Inference,
@@ -37,9 +36,10 @@ from common.agents.network_agent import (
     to_tensors,
     track,
 )
-from common.agents.networks import DuelingNetwork
-from common.agents.pictures import RandomShift
-from common.agents.policies import GreedyQ
+from common.agents.networks.encoders import LeafSpaces, build_mlp, build_network, is_own_network, select_leaves
+from common.agents.networks.heads import DuelingNetwork
+from common.agents.networks.pictures import RandomShift
+from common.agents.networks.policies import GreedyQ
 from common.config.replay_config import Unit
 from common.data import Array, Items, Leaves, Model, Record
 from common.interfaces import EnvSpec, ReplayBuffer
@@ -103,7 +103,8 @@ class QAgent(NetworkAgent):
     ``discount_factor``.
 
     Args:
-        spec: observations of any space, see ``common.agents.encoders``; ``Discrete`` or ``MultiDiscrete`` actions.
+        spec: observations of any space, see ``common.agents.networks.encoders``; ``Discrete`` or ``MultiDiscrete``
+            actions.
         seed: of the initial weights and of exploration.
         epsilon: this actor's rung of the exploration ladder.
         device: where the networks live.

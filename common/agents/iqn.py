@@ -10,10 +10,11 @@ from pydantic import Field, PositiveFloat, PositiveInt
 from torch import nn
 
 from common.agents.dqn import QAgent, QAgentConfig, QLoss
-from common.agents.encoders import LeafSpaces
-from common.agents.losses import quantile_huber_loss, td_target, weighted_mean
+from common.agents.losses.distributions import quantile_huber_loss
+from common.agents.losses.values import td_target, weighted_mean
 from common.agents.network_agent import Batch, discount_of
-from common.agents.networks import Head, Observed
+from common.agents.networks.encoders import LeafSpaces
+from common.agents.networks.layers import Head, Observed
 from common.interfaces import EnvSpec
 from common.spaces import from_columns
 

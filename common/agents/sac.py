@@ -8,10 +8,11 @@ import torch
 from pydantic import Field, PositiveFloat, model_validator
 from torch import nn
 
-from common.agents.losses import ent_coef_loss, soft_policy_loss, soft_value, squashed_gaussian
+from common.agents.exploring.random_start import RandomStart, RandomStartConfig
+from common.agents.losses.entropy import ent_coef_loss, soft_policy_loss, soft_value, squashed_gaussian
 from common.agents.network_agent import Batch, Results, adam, descend, track
-from common.agents.networks import EntropyCoef, Observed
-from common.agents.random_start import RandomStart, RandomStartConfig
+from common.agents.networks.critics import EntropyCoef
+from common.agents.networks.layers import Observed
 from common.interfaces import EnvSpec
 from common.spaces import from_columns
 

@@ -9,10 +9,10 @@ import torch
 from pydantic import Field, PositiveInt
 from torch import nn
 
-from common.agents.losses import least_value, policy_loss, smooth_action
+from common.agents.exploring.random_start import RandomStart, RandomStartConfig
+from common.agents.losses.values import least_value, policy_loss, smooth_action
 from common.agents.network_agent import Batch, Results, descend, track
-from common.agents.networks import Observed
-from common.agents.random_start import RandomStart, RandomStartConfig
+from common.agents.networks.layers import Observed
 from common.interfaces import EnvSpec
 from common.spaces import from_columns
 

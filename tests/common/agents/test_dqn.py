@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from common.agents.dqn import DQN, DQNConfig
-from common.agents.networks import DuelingNetwork, Mlp
+from common.agents.networks.heads import DuelingNetwork
+from common.agents.networks.layers import Mlp
 from common.data import Array, Model, ModelVersion
 from common.errors import CheckpointError, ConfigError, PluginError
 from common.interfaces import EnvSpec
@@ -414,7 +415,7 @@ def test_units_and_a_network_of_ones_own_do_not_go_together() -> None:
 # Dueling.
 
 
-@pytest.mark.parametrize("network", [None, "tests.common.agents.test_encoders:tower"])
+@pytest.mark.parametrize("network", [None, "tests.common.agents.networks.test_encoders:tower"])
 def test_dueling_asks_either_network_for_one_output_more_and_learns(network: str | None) -> None:
     # Dropout of half the action values, the tower's own rate, would keep it from learning them exactly.
     own = {"units": (16,)} if network is None else {"network": {"target": network, "params": {"rate": 0.0}}}

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from common.agents.dqn import DQNConfig
-from common.agents.exploration import EpsilonGreedy, Softmax
+from common.agents.exploring.over_values import EpsilonGreedy, Softmax
 from common.agents.sac import SACConfig
 from common.agents.td3 import TD3Config
 from common.config.replay_config import PrioritizedConfig

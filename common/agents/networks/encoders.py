@@ -3,7 +3,7 @@
 A single Box is taken as it is: flattened, or given to the network of ``network``. Every other space is structured. Each
 of its leaves has an encoder of its own, and ``JointEncoder`` joins their features:
 
-    pictures                  convolutions (``common.agents.pictures`` says which leaves are pictures)
+    pictures                  convolutions (``common.agents.networks.pictures`` says which leaves are pictures)
     other Boxes, MultiBinary  their elements as floats
     Discrete, MultiDiscrete   an embedding of each component
 """
@@ -20,9 +20,9 @@ import torch
 from gymnasium import spaces
 from torch import nn
 
-from common.agents import networks
-from common.agents.networks import ImpalaCnn, Mlp, NatureCnn, Observed
-from common.agents.pictures import is_picture, size_of
+from common.agents.networks.convolutions import ImpalaCnn, NatureCnn
+from common.agents.networks.layers import Mlp, Observed
+from common.agents.networks.pictures import is_picture, size_of
 from common.data import Array
 from common.errors import ConfigError, PluginError
 from common.hints import nearest
@@ -174,7 +174,7 @@ def _is_box(leaves: LeafSpaces) -> bool:
 
 def is_own_network(network: PluginConfig) -> bool:
     """Whether a network is a user's own and does not come with the system."""
-    return network.target.partition(":")[0] != networks.__name__
+    return not network.target.startswith("common.agents.networks")
 
 
 def build_network(network: PluginConfig, leaves: LeafSpaces, out_dim: int) -> nn.Module:

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from common.agents.exploration import EpsilonGreedy, Softmax
+from common.agents.exploring.over_values import EpsilonGreedy, Softmax
 from common.data import Array
 
 UNIT = st.floats(0, 1)

@@ -10,8 +10,8 @@ from torch import nn
 from torch.distributions import Categorical, Normal
 
 from common.agents.actions import ActionScale
-from common.agents.networks import Mlp
-from common.agents.policies import CategoricalPolicy, GaussianConfig, GaussianPolicy, GreedyActor, GreedyQ
+from common.agents.networks.layers import Mlp
+from common.agents.networks.policies import CategoricalPolicy, GaussianConfig, GaussianPolicy, GreedyActor, GreedyQ
 from common.errors import ConfigError
 from common.settings import validate
 from tests.common.agents.parts import fix_outputs

@@ -1,8 +1,7 @@
-"""Networks; a user's own is any callable ``module:attr`` that returns a ``torch.nn.Module``."""
+"""Networks of convolutions, for pictures."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import pairwise
@@ -10,43 +9,9 @@ from itertools import pairwise
 import torch
 from torch import nn
 
-from common.agents.pictures import to_images
+from common.agents.networks.layers import Head
+from common.agents.networks.pictures import to_images
 from common.errors import ConfigError
-
-Observed = torch.Tensor | dict[str, torch.Tensor]
-"""Observations of B rows: one tensor ``[B, *shape]``, or one for each leaf by path."""
-
-
-class Head(nn.Linear):
-    """A network's last layer: its outputs are float32 even under autocast, where bfloat16 rounds 100.3 to 100.5."""
-
-    def forward(self, features: torch.Tensor) -> torch.Tensor:
-        """``[..., in_features]`` to ``[..., out_features]``."""
-        device = features.device.type
-        if not torch.is_autocast_enabled(device):
-            return super().forward(features)
-        with torch.autocast(device, enabled=False):
-            return super().forward(features.float())
-
-
-class Mlp(nn.Module):
-    """ReLU multi-layer perceptron; observations of any shape are flattened.
-
-    Args:
-        in_shape: shape of one observation.
-        out_dim: number of outputs.
-        units: width of each hidden layer.
-    """
-
-    def __init__(self, in_shape: Sequence[int], out_dim: int, units: Sequence[int]) -> None:
-        super().__init__()
-        widths = [int(torch.Size(in_shape).numel()), *units]
-        hidden = [layer for i, o in pairwise(widths) for layer in (nn.Linear(i, o), nn.ReLU(inplace=True))]
-        self.layers = nn.Sequential(nn.Flatten(), *hidden, Head(widths[-1], out_dim))
-
-    def forward(self, obs: torch.Tensor) -> torch.Tensor:
-        """``[B, *in_shape]`` to ``[B, out_dim]``."""
-        return self.layers(obs.float())  # type: ignore[no-any-return]
 
 
 class Cnn(nn.Module):
@@ -54,7 +19,7 @@ class Cnn(nn.Module):
 
     Args:
         convs: makes, of C, the layers that turn images ``[B, C, H, W]`` into maps.
-        in_shape: of pictures as ``common.agents.pictures`` takes them, such as ``[C, H, W]``.
+        in_shape: of pictures as ``common.agents.networks.pictures`` takes them, such as ``[C, H, W]``.
         out_dim: number of outputs.
         hidden: width of the hidden layer.
 
@@ -87,7 +52,7 @@ class NatureCnn(Cnn):
     """The network of DQN on Atari (Mnih et al. 2015), for images of at least 36 x 36 bytes.
 
     Args:
-        in_shape: ``[C, H, W]``, or of another picture (``common.agents.pictures``).
+        in_shape: ``[C, H, W]``, or of another picture (``common.agents.networks.pictures``).
         out_dim: number of outputs.
         hidden: width of the hidden layer.
 
@@ -110,7 +75,7 @@ class ImpalaCnn(Cnn):
     """The deep network of IMPALA (arXiv:1802.01561, figure 3) without its LSTM, for images of bytes of any size.
 
     Args:
-        in_shape: ``[C, H, W]``, or of another picture (``common.agents.pictures``).
+        in_shape: ``[C, H, W]``, or of another picture (``common.agents.networks.pictures``).
         out_dim: number of outputs.
         sections: channels of each section, which halves height and width.
         hidden: width of the hidden layer.
@@ -148,62 +113,3 @@ class Residual(nn.Module):
     def forward(self, maps: torch.Tensor) -> torch.Tensor:
         """``[B, C, H, W]`` to the same shape."""
         return maps + self.layers(maps)  # type: ignore[no-any-return]
-
-
-class DuelingNetwork(nn.Module):
-    """Action values of a state value and advantages: ``Q = V + A - mean A`` (arXiv:1511.06581, 9).
-
-    The two streams part in the last layer of ``net`` only, whatever network it is: its first output is V, the others
-    are A. The paper gives each stream a hidden layer of its own; a user's own network can do so.
-
-    Args:
-        net: gives ``[B, 1 + A]``.
-    """
-
-    def __init__(self, net: nn.Module) -> None:
-        super().__init__()
-        self.net = net
-
-    def forward(self, obs: Observed) -> torch.Tensor:
-        """Observations of B rows to ``[B, A]``."""
-        value, advantage = self.net(obs).tensor_split((1,), dim=1)  # [B, 1], [B, A]
-        return value + advantage - advantage.mean(dim=1, keepdim=True)  # type: ignore[no-any-return]
-
-
-class Critics(nn.Module):
-    """Independent action values ``Q_i(s, a)``, each an ``Mlp`` over features of the observation and the action.
-
-    Args:
-        n: number of critics.
-        encoder: turns observations into features ``[B, F]``, for all critics.
-        n_features: F.
-        action_dim: size of one action.
-        units: width of each hidden layer.
-    """
-
-    def __init__(self, n: int, encoder: nn.Module, n_features: int, action_dim: int, units: Sequence[int]) -> None:
-        super().__init__()
-        self.encoder = encoder
-        self.nets = nn.ModuleList(Mlp((n_features + action_dim,), 1, units) for _ in range(n))
-
-    def forward(self, obs: Observed, action: torch.Tensor) -> torch.Tensor:
-        """Observations of B rows and actions ``[B, A]`` to ``[N, B]``."""
-        inputs = torch.cat((self.encoder(obs).float(), action), dim=1)
-        return torch.stack([net(inputs).squeeze(1) for net in self.nets])
-
-
-class EntropyCoef(nn.Module):
-    """SAC's entropy coefficient, kept as its logarithm so that it stays positive.
-
-    Args:
-        initial: its first value.
-        learned: whether it may change.
-    """
-
-    def __init__(self, initial: float, *, learned: bool) -> None:
-        super().__init__()
-        self.log = nn.Parameter(torch.tensor(math.log(initial)), requires_grad=learned)
-
-    def forward(self) -> torch.Tensor:
-        """The coefficient, a scalar."""
-        return self.log.exp()

@@ -10,7 +10,8 @@ import torch
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Text, Tuple
 from torch import nn
 
-from common.agents.encoders import (
+from common.agents.networks.convolutions import ImpalaCnn, NatureCnn
+from common.agents.networks.encoders import (
     EMBEDDING_DIM,
     Embedding,
     JointEncoder,
@@ -20,7 +21,7 @@ from common.agents.encoders import (
     is_own_network,
     select_leaves,
 )
-from common.agents.networks import ImpalaCnn, Mlp, NatureCnn
+from common.agents.networks.layers import Mlp
 from common.errors import ConfigError, PluginError
 from common.plugins.part_config import PluginConfig
 from common.spaces import leaves_of

@@ -7,7 +7,7 @@ import gymnasium
 import numpy as np
 import pytest
 
-from common.agents.random_start import RandomStart
+from common.agents.exploring.random_start import RandomStart
 from common.agents.sac import SAC
 from common.agents.td3 import TD3
 from common.config.run_config import RunConfig
@@ -92,7 +92,7 @@ def test_a_resumed_agent_does_not_begin_again() -> None:
 def test_td3_finds_a_reward_that_its_first_policy_never_comes_near(tmp_path: Path) -> None:
     config = {
         "run_dir": str(tmp_path / "run"),
-        "env": {"target": "tests.common.agents.test_random_start:Peak"},
+        "env": {"target": "tests.common.agents.exploring.test_random_start:Peak"},
         "agent": {"target": "common.agents.td3:TD3", "params": {"units": [32], "lr": 0.001, "batch_size": 64}},
         "trainer": {"max_opts": 700, "warmup_period": 100, "eval_interval": 700},
         "evaluator": {"episodes": 1},

@@ -13,7 +13,7 @@ from pydantic import Field, model_validator
 from torch import nn
 
 from common.agents.actions import ActionScale
-from common.agents.networks import Observed
+from common.agents.networks.layers import Observed
 from common.settings import Settings
 
 

@@ -1,0 +1,1 @@
+"""How actors explore while they train."""

@@ -1,0 +1,1 @@
+"""Losses and targets as pure functions, each with its equation or its source."""

@@ -1,0 +1,52 @@
+"""Policies whose entropy is rewarded. Shapes: B batch, A dimensions of an action, N critics."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch.nn import functional
+
+from common.agents.losses.values import least_value
+
+
+def squashed_gaussian(
+    mean: torch.Tensor,  # [B, A]
+    log_std: torch.Tensor,  # [B, A]
+    noise: torch.Tensor,  # [B, A] standard normal
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Actions ``tanh(mean + std * noise)`` ``[B, A]`` and their log-probabilities ``[B]`` (arXiv:1801.01290, C).
+
+    ``log(1 - tanh(x)^2)`` is written as ``2 (log 2 - x - softplus(-2x))``, which stays finite where tanh is 1.
+    """
+    raw = mean + log_std.exp() * noise
+    gaussian = -0.5 * noise.square() - log_std - 0.5 * math.log(2 * math.pi)
+    squash = 2 * (math.log(2) - raw - functional.softplus(-2 * raw))
+    return raw.tanh(), (gaussian - squash).sum(dim=1)
+
+
+def soft_value(
+    q_target: torch.Tensor,  # [N, B]
+    log_prob: torch.Tensor,  # [B]
+    ent_coef: torch.Tensor,  # []
+) -> torch.Tensor:
+    """``min_i Q_i(s', a') - ent_coef * log pi(a'|s')``, ``[B]`` (arXiv:1812.05905, 3)."""
+    return least_value(q_target) - ent_coef * log_prob
+
+
+def soft_policy_loss(
+    q: torch.Tensor,  # [N, B]
+    log_prob: torch.Tensor,  # [B]
+    ent_coef: torch.Tensor,  # []
+) -> torch.Tensor:
+    """Mean of ``ent_coef * log pi(a|s) - min_i Q_i(s, a)`` (arXiv:1812.05905, 7): minus the soft value."""
+    return -soft_value(q, log_prob, ent_coef).mean()
+
+
+def ent_coef_loss(log_ent_coef: torch.Tensor, log_prob: torch.Tensor, target_entropy: float) -> torch.Tensor:
+    """The loss whose descent raises the coefficient while the entropy is below its target (arXiv:1812.05905, 18).
+
+    The entropy is the mean of ``-log_prob`` ``[B]``. The loss is linear in the logarithm of the coefficient, as in the
+    authors' code, so its gradient does not fade as the coefficient gets small.
+    """
+    return -log_ent_coef * (log_prob + target_entropy).mean()

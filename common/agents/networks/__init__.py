@@ -1,0 +1,9 @@
+"""Networks; a user's own is any callable ``module:attr`` that returns a ``torch.nn.Module``.
+
+A configuration names the networks of this list as ``common.agents.networks:NatureCnn``.
+"""
+
+from common.agents.networks.convolutions import ImpalaCnn, NatureCnn
+from common.agents.networks.layers import Head, Mlp, Observed
+
+__all__ = ["Head", "ImpalaCnn", "Mlp", "NatureCnn", "Observed"]

@@ -1,0 +1,73 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from common.agents.networks.convolutions import ImpalaCnn, NatureCnn
+from common.errors import ConfigError
+
+
+def images(*shape: int) -> torch.Tensor:
+    return torch.from_numpy(np.random.default_rng(0).integers(256, size=shape, dtype=np.uint8))
+
+
+def test_nature_cnn_computes_what_the_paper_says() -> None:
+    net, obs = NatureCnn((4, 84, 84), 6), images(3, 4, 84, 84)
+    *convs, w4, b4, w5, b5 = net.parameters()
+    maps = obs.float() / 255
+    for weight, bias, stride in zip(convs[::2], convs[1::2], (4, 2, 1), strict=True):
+        maps = functional.conv2d(maps, weight, bias, stride).relu()
+    assert maps.shape == (3, 64, 7, 7)
+    slow = functional.linear(functional.linear(maps.flatten(1), w4, b4).relu(), w5, b5)
+    torch.testing.assert_close(net(obs), slow)
+    assert sum(parameter.numel() for parameter in net.parameters()) == 1_687_206
+
+
+def test_impala_cnn_computes_what_the_paper_says() -> None:
+    net, obs = ImpalaCnn((4, 84, 84), 6), images(2, 4, 84, 84)
+    *convs, w4, b4, w5, b5 = net.parameters()
+    pairs = iter(list(zip(convs[::2], convs[1::2], strict=True)))
+
+    def conv(maps: torch.Tensor) -> torch.Tensor:
+        return functional.conv2d(maps, *next(pairs), padding=1)
+
+    maps = obs.float() / 255
+    for _ in range(3):
+        maps = functional.max_pool2d(conv(maps), 3, 2, 1)
+        for _ in range(2):
+            maps = maps + conv(conv(maps.relu()).relu())
+    assert maps.shape == (2, 32, 11, 11)
+    slow = functional.linear(functional.linear(maps.relu().flatten(1), w4, b4).relu(), w5, b5)
+    torch.testing.assert_close(net(obs), slow)
+
+
+@pytest.mark.parametrize(
+    ("kind", "in_shape", "params"),
+    [
+        (NatureCnn, (1, 36, 36), {"hidden": 8}),
+        (NatureCnn, (3, 40, 64), {}),
+        (ImpalaCnn, (3, 9, 5), {"sections": (4, 8), "hidden": 8}),
+        (NatureCnn, (40, 64), {}),
+        (NatureCnn, (40, 64, 3), {}),
+        (ImpalaCnn, (4, 20, 12, 3), {}),
+    ],
+)
+def test_images_of_other_sizes_and_widths_are_taken(
+    kind: type[nn.Module], in_shape: tuple[int, ...], params: dict[str, object]
+) -> None:
+    assert kind(in_shape, 5, **params)(images(2, *in_shape)).shape == (2, 5)
+
+
+@pytest.mark.parametrize(
+    ("in_shape", "message"),
+    [
+        ((84,), r"^NatureCnn: expected images \[C, H, W\], found observations \[84\]$"),
+        ((4, 20, 20), r"^NatureCnn: expected larger images \[C, H, W\], found \[4, 20, 20\]"),
+    ],
+)
+def test_observations_that_are_no_images_are_refused(in_shape: tuple[int, ...], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        NatureCnn(in_shape, 6)
