@@ -25,8 +25,8 @@ def make(
 
     The environment gives single frames, uint8 ``[side, side]``, of which ``env.frame_stack`` puts the last four into
     one observation of the agent. A step takes 4 frames of the emulator; the frame of the step is the pixel-wise maximum
-    of the last two, in grey. An episode begins with 1 to 30 frames without action, and is truncated after 108,000 frames,
-    half an hour of play.
+    of the last two, in grey. An episode begins with 1 to 30 frames without action, and is truncated after 108,000
+    frames, half an hour of play.
 
     For evaluation, write ``eval_params: {train: false}``: scores are then the game's own, and episodes are whole games.
 
