@@ -2,6 +2,7 @@
 
     python -m benchmarks.returns cartpole --way async             one task, one way, five seeds
     python -m benchmarks.returns cartpole --way sb3 --python …    the same budget, with a Python that has the package
+    python -m benchmarks.returns hopper --way sbx --python …      the same of stable-baselines3 in JAX
 
 Every way is scored by the same greedy episodes at the same ten points of its budget; its seconds are the wall-clock
 of training and these evaluations. Results are added to ``benchmarks/results/TASK.json``; ``python -m
@@ -27,7 +28,8 @@ from learner.loop.server import train_async
 
 RESULTS = Path(__file__).parent / "results"
 EVALUATIONS = 10
-Way = Literal["async", "in turns", "sb3"]
+Way = Literal["async", "in turns", "sb3", "sbx"]
+PACKAGES = {"sb3": "stable_baselines3", "sbx": "sbx"}
 
 
 @dataclass(frozen=True)
@@ -40,6 +42,7 @@ class Task:
     """The algorithm of the same name there, with the settings of RL Baselines3 Zoo."""
 
 
+_ZOO_SAC = {"algorithm": "SAC", "learning_rate": 3e-4, "learning_starts": 10_000, "buffer_size": 1_000_000}
 _ZOO_DQN = {
     "algorithm": "DQN",
     "learning_rate": 6.3e-4,
@@ -77,6 +80,8 @@ TASKS = {
         20,
         {"algorithm": "SAC", "learning_rate": 1e-3, "learning_starts": 1000, "buffer_size": 100_000},
     ),
+    "halfcheetah": Task(100_000, 10, _ZOO_SAC),
+    "hopper": Task(100_000, 10, _ZOO_SAC),
 }
 
 
@@ -112,10 +117,11 @@ def train_ours(name: str, way: Way, seed: int) -> dict[str, Any]:
     return {"opt_steps": result.opt_steps, "seconds": round(result.seconds, 1), "curve": curve}
 
 
-def train_sb3(name: str, seed: int, python: str) -> dict[str, Any]:
-    """One run of stable-baselines3, in an interpreter of its own."""
+def train_peer(name: str, package: str, seed: int, python: str) -> dict[str, Any]:
+    """One run of stable-baselines3 or of its form in JAX, in an interpreter of its own."""
     config, task = load_config(Path(f"configs/{name}.yaml")), TASKS[name]
     job = {
+        "package": package,
         "env": config.env.params,
         "seed": seed,
         "env_steps": task.env_steps,
@@ -145,11 +151,12 @@ def main() -> None:
     parser.add_argument("task", choices=TASKS)
     parser.add_argument("--way", choices=get_args(Way), required=True)
     parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--python", default=sys.executable, help="an interpreter with stable-baselines3, for --way sb3")
+    parser.add_argument("--first-seed", type=int, default=0, help="the seeds before it have been run (default: 0)")
+    parser.add_argument("--python", default=sys.executable, help="an interpreter with the peer's package")
     arguments = parser.parse_args()
-    for seed in range(arguments.seeds):
-        if arguments.way == "sb3":
-            found = train_sb3(arguments.task, seed, arguments.python)
+    for seed in range(arguments.first_seed, arguments.seeds):
+        if arguments.way in PACKAGES:
+            found = train_peer(arguments.task, PACKAGES[arguments.way], seed, arguments.python)
         else:
             found = train_ours(arguments.task, arguments.way, seed)
         run = {"way": arguments.way, "seed": seed, **found}

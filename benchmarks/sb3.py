@@ -1,10 +1,11 @@
-"""Train with stable-baselines3, for comparison; runs where that package is installed and imports nothing of ours.
+"""Train with stable-baselines3 or sbx, for comparison; runs where they are installed and imports nothing of ours.
 
 The job, JSON as the only argument, ends with its environment steps, or as soon as a score is at least its ``target``.
 """
 
 from __future__ import annotations
 
+import importlib
 import json
 import sys
 import time
@@ -12,7 +13,6 @@ from typing import Any
 
 import gymnasium
 import numpy as np
-import stable_baselines3
 import torch
 from stable_baselines3.common.callbacks import BaseCallback
 
@@ -55,7 +55,7 @@ def main() -> None:
     job = json.loads(sys.argv[1])
     torch.set_num_threads(1)
     settings = dict(job["settings"])
-    algorithm = getattr(stable_baselines3, settings.pop("algorithm"))
+    algorithm = getattr(importlib.import_module(job.get("package", "stable_baselines3")), settings.pop("algorithm"))
     model = algorithm("MlpPolicy", gymnasium.make(**job["env"]), seed=job["seed"], device="cpu", **settings)
     score, started = Score(gymnasium.make(**job["env"]), job), time.perf_counter()
     model.learn(job["env_steps"], callback=score)
