@@ -19,7 +19,6 @@ from tests.conftest import ROOT, MakeConfig
 from tests.dashboards.test_alerts import RULES
 from tests.learner.scrapes import full_run, scrape_ingest, scrape_trainer
 
-README = (ROOT / "README.md").read_text()
 METRICS_PAGE = (ROOT / "docs" / "metrics.md").read_text()
 PAGES = {path.name: path.read_text() for path in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))}
 SCRIPTS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
@@ -63,18 +62,18 @@ def test_every_exit_code_is_on_its_page_and_in_the_tree() -> None:
 
 
 @pytest.mark.parametrize("name", ["own_parts.py", "own_parts.yaml"])
-def test_the_readme_shows_the_example_as_it_is(name: str) -> None:
-    assert (ROOT / "examples" / name).read_text() in README
+def test_the_page_of_own_parts_shows_the_example_as_it_is(name: str) -> None:
+    assert (ROOT / "examples" / name).read_text() in PAGES["own-parts.md"]
 
 
-def test_the_readme_shows_a_test_of_own_parts_that_is_one_of_ours() -> None:
-    (shown,) = re.findall(r"^def test_my_parts_fit.*?(?=```)", README, re.MULTILINE | re.DOTALL)
+def test_the_page_of_own_parts_shows_a_test_that_is_one_of_ours() -> None:
+    (shown,) = re.findall(r"^def test_my_parts_fit.*?(?=```)", PAGES["own-parts.md"], re.MULTILINE | re.DOTALL)
     assert shown in (ROOT / "tests" / "test_conformance.py").read_text()
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("*.py")), ids=lambda path: path.stem)
-def test_the_readme_names_every_example(path: Path) -> None:
-    assert f"(examples/{path.name})" in README
+def test_the_page_of_own_parts_names_every_example(path: Path) -> None:
+    assert f"`examples/{path.name}`" in PAGES["own-parts.md"]
 
 
 def on_pages(pattern: str, *names: str) -> list[str]:
