@@ -155,6 +155,7 @@ def _type(schema: dict[str, Any]) -> str:
     if "format" in schema:
         return str(schema["format"])
     if schema["type"] == "array":
-        return f"list of {_type(schema['items'])}"
+        entries = schema["prefixItems"] if "prefixItems" in schema else [schema["items"]]
+        return f"list of {', '.join(dict.fromkeys(_type(entry) for entry in entries))}"
     bounds = [text.format(schema[key]) for key, text in BOUNDS.items() if key in schema]
     return " ".join([NAMES.get(schema["type"], schema["type"]), ", ".join(bounds)]).strip()
