@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from common.errors import ConfigError
 from common.process.command import Parser, run_command
 from learner.shared.durable import old_of
 
@@ -18,7 +19,9 @@ log = logging.getLogger(__name__)
 def make_policy_parser(name: str, description: str, examples: str) -> Parser:
     """A parser with the options that name a checkpoint."""
     parser = Parser(name, description, examples, level="WARNING")
-    parser.add_argument("--run", required=True, type=Path, metavar="DIR", help="the run's directory")
+    parser.add_argument(
+        "--run", required=True, type=Path, metavar="DIR", help="the run's directory, or a checkpoint in it: RUN/best"
+    )
     which = parser.add_mutually_exclusive_group()
     which.add_argument(
         "--checkpoint",
@@ -35,16 +38,33 @@ def run_policy_command(
 ) -> int:
     """Run a command on a saved policy and print the values that ``work`` returns; return the exit code.
 
-    ``work`` finds the name of a checkpoint in ``arguments.checkpoint`` also where the user named none.
+    ``work`` finds the run's directory in ``arguments.run`` and the name of a checkpoint in ``arguments.checkpoint``,
+    also where the user named none, or wrote both as ``--run RUN/best``.
     """
 
     def act(arguments: argparse.Namespace) -> None:
+        if (arguments.run / "meta.json").exists():
+            arguments.run, arguments.checkpoint = _split(arguments.run, arguments.checkpoint)
         arguments.checkpoint = arguments.checkpoint or _default_checkpoint(arguments.run)
         values = work(arguments)
         lines = json.dumps(values) + "\n" if arguments.json else "".join(f"{k}: {v}\n" for k, v in values.items())
         sys.stdout.write(lines)
 
     return run_command(parser, argv, act)
+
+
+def _split(place: Path, asked: str | None) -> tuple[Path, str]:
+    """The run and the name of the checkpoint in the directory ``place``.
+
+    Raises:
+        ConfigError: the user asks for another checkpoint as well.
+    """
+    found = place.resolve()
+    if asked not in (None, found.name):
+        raise ConfigError(
+            f"--run {place} names the checkpoint {found.name}, --checkpoint {asked} another: leave out one"
+        )
+    return found.parent, found.name
 
 
 def _default_checkpoint(run: Path) -> str:

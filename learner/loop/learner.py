@@ -311,9 +311,11 @@ class Learner:
         score = scored.evaluation.score
         self.evaluations.add(scored.seconds)
         self._is_scored = scored.moment.opt_steps == self.opt_steps
-        log.info("opt step %d: evaluation %.2f (best so far %.2f)", scored.moment.opt_steps, score, self.best_score)
-        if score > self.best_score:  # Only a strictly higher score; NaN never is higher.
+        is_best = score > self.best_score  # Only a strictly higher score; NaN never is higher.
+        if is_best:
             self.best_score = score
+        log.info("opt step %d: evaluation %.2f (best so far %.2f)", scored.moment.opt_steps, score, self.best_score)
+        if is_best:
             with logging_write_errors(WITHOUT_CHECKPOINT):
                 self.scoring.keep_best(self.agent, scored)
         if self._reaches_target(score) and self.outcome is not Outcome.STOPPED:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from common.errors import CheckpointError
+from common.errors import CheckpointError, ConfigError
 from learner.commands.policy_command import make_policy_parser, run_policy_command
 
 
@@ -55,3 +55,23 @@ def test_the_values_are_printed_as_one_json_object_when_asked_for(
     (tmp_path / "best").mkdir()
     assert run("--run", str(tmp_path), "--json") == 0
     assert json.loads(capsys.readouterr().out) == {"checkpoint": "best", "score": 1.5}
+
+
+@pytest.mark.parametrize("name", ["best", "final", "4000"])
+def test_the_directory_of_a_checkpoint_names_both_the_run_and_the_checkpoint(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    (tmp_path / name).mkdir()
+    (tmp_path / name / "meta.json").touch()
+    monkeypatch.chdir(tmp_path / name)
+    for place in (str(tmp_path / name), "."):
+        assert run("--run", place) == 0
+        assert run("--run", place, "--checkpoint", name) == 0
+    assert capsys.readouterr().out == f"checkpoint: {name}\nscore: 1.5\n" * 4
+
+
+def test_two_different_checkpoints_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "final").mkdir()
+    (tmp_path / "final" / "meta.json").touch()
+    assert run("--run", str(tmp_path / "final"), "--best") == ConfigError.exit_code
+    assert "names the checkpoint final, --checkpoint best another" in capsys.readouterr().err

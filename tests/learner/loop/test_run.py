@@ -166,7 +166,7 @@ def test_the_documented_backup_goes_on_from_its_newest_checkpoint_and_says_that_
     )
     assert f"it held up to 50 steps, of {stored} ever stored" in caplog.text
     assert "resumed at opt step 100 with" in caplog.text
-    assert "opt step 110: evaluation 110.00 (best so far 100.00)" in caplog.text
+    assert "opt step 110: evaluation 110.00 (best so far 110.00)" in caplog.text
     assert (result.opt_steps, result.best_score) == (110, 110.0)
     before, after = (json.loads((path / "run.json").read_text()) for path in (trained, copy))
     assert (after["run_id"], after["incarnation"]) == (before["run_id"], 2)
