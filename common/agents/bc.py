@@ -18,7 +18,7 @@ from common.agents.network_agent import (
     Results,
     Update,
     UpdateConfig,
-    adam,
+    build_optimizer,
     descend,
     draw,
 )
@@ -37,7 +37,7 @@ class BCConfig(UpdateConfig, GaussianConfig):
 
     units: tuple[PositiveInt, ...] = Field((256, 256), description="Width of each hidden layer.")
     feature_dim: PositiveInt = Field(50, description="Features of each picture in a Dict or Tuple observation.")
-    lr: PositiveFloat = Field(3e-4, description="Learning rate of Adam.")
+    lr: PositiveFloat = Field(3e-4, description="Learning rate.")
     batch_size: PositiveInt = Field(256, description="Items in one update.")
     max_grad_norm: PositiveFloat | None = Field(None, description="Gradients are clipped to this norm; null does not.")
 
@@ -89,7 +89,7 @@ class BC(NetworkAgent):
             self._greedy = GreedyQ(self.imitator, table)
             self._from_env, self._to_env = index.from_env, table.__getitem__
         self.nets = {"policy": self.imitator}
-        self._optimizer = adam(self.imitator.parameters(), config.lr)
+        self._optimizer = build_optimizer(self.imitator.parameters(), config.lr, config.optimizer)
         self._generator = torch.Generator(self.device).manual_seed(seed)
         captured = self.captures(config)
         self._learn = Update(self._learn_from, self.nets, captured=captured)

@@ -10,7 +10,7 @@ from pydantic import Field
 from common.agents.awac import AdvantageWeighted, AdvantageWeightedConfig
 from common.agents.losses.imitation import expectile_loss
 from common.agents.losses.values import least_value
-from common.agents.network_agent import Batch, Results, adam, descend
+from common.agents.network_agent import Batch, Results, build_optimizer, descend
 from common.agents.networks.layers import Observed
 from common.interfaces import EnvSpec
 from common.spaces import from_columns
@@ -37,7 +37,7 @@ class IQL(AdvantageWeighted):
         super().__init__(spec, **given)
         self.value = self._make_network(self._critic_leaves, 1).to(self.device)
         self.nets["value"] = self.value
-        self._value_optimizer = adam(self.value.parameters(), self.config.lr)
+        self._value_optimizer = build_optimizer(self.value.parameters(), self.config.lr, self.config.optimizer)
 
     def _improve_critics(self, batch: Batch) -> Results:
         return self._improve_value(from_columns("obs", batch), batch["action"]) | super()._improve_critics(batch)

@@ -41,7 +41,7 @@ from common.agents.machinery.named_tensors import (
     load_networks,
     load_optimizer,
 )
-from common.agents.machinery.optimization import adam, descend, track
+from common.agents.machinery.optimization import OptimizerConfig, adam, build_optimizer, descend, track
 from common.agents.machinery.update import Results, Update, UpdateConfig
 from common.data import Model
 from common.errors import CheckpointError, ConfigError
@@ -52,10 +52,12 @@ __all__ = [
     "Inference",
     "LaneMemory",
     "NetworkAgent",
+    "OptimizerConfig",
     "Results",
     "Update",
     "UpdateConfig",
     "adam",
+    "build_optimizer",
     "descend",
     "discount_of",
     "draw",

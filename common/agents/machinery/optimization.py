@@ -1,16 +1,148 @@
-"""Steps of optimisers and of target networks."""
+"""Optimisers and their settings, and the steps of optimisers and of target networks."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
+from typing import Annotated, Any, Literal
 
 import torch
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 from torch import nn
+
+from common.agents.machinery.rmsprop import RMSprop
+from common.settings import Settings
+
+Decay = Annotated[float, Field(ge=0, lt=1)]
+
+
+class ScheduleConfig(Settings):
+    """A learning rate that changes. It counts the optimiser's own gradient steps, which checkpoints keep.
+
+    With TD3's ``policy_delay`` of 2, for example, the policy's optimiser counts half as many steps as the critics'.
+    """
+
+    kind: Literal["constant", "linear", "cosine"] = Field(
+        "linear", description="How the rate falls after the warm-up: constant: not; linear; cosine: half a wave."
+    )
+    steps: PositiveInt | None = Field(
+        None, description="Gradient steps until the rate has fallen to its last value, with those of the warm-up."
+    )
+    final: Annotated[float, Field(ge=0, le=1)] = Field(0.0, description="The last rate, as a share of lr.")
+    warmup: NonNegativeInt = Field(0, description="Gradient steps in which the rate rises linearly to lr; 0: none.")
+
+    @model_validator(mode="after")
+    def _has_an_end(self) -> ScheduleConfig:
+        if self.kind != "constant" and (self.steps is None or self.steps <= self.warmup):
+            raise ValueError(f"steps: expected more than those of the warm-up ({self.warmup}), found {self.steps}")
+        return self
+
+    def factor(self, taken: torch.Tensor) -> torch.Tensor:
+        """The share of ``lr`` at the step after ``taken`` steps; both are float32 scalars."""
+        factor = torch.ones_like(taken)
+        if self.steps is not None and self.kind != "constant":
+            progress = ((taken - self.warmup) / (self.steps - self.warmup)).clamp(0, 1)
+            left = 1 - progress if self.kind == "linear" else (1 + (math.pi * progress).cos()) / 2
+            factor = self.final + (1 - self.final) * left
+        return factor * ((taken + 1) / self.warmup).clamp(max=1) if self.warmup else factor
+
+
+class AnyOptimizerConfig(Settings):
+    """The settings of every optimiser."""
+
+    eps: PositiveFloat = Field(1e-8, description="Added to the denominator.")
+    schedule: ScheduleConfig | None = Field(None, description="How the learning rate changes; null: it is constant.")
+
+
+class AdamConfig(AnyOptimizerConfig):
+    """Adam (arXiv:1412.6980)."""
+
+    kind: Literal["adam"] = Field("adam", description="Adam.")
+    betas: tuple[Decay, Decay] = Field((0.9, 0.999), description="Decay of the means of gradients and their squares.")
+
+
+class AdamWConfig(AnyOptimizerConfig):
+    """Adam whose weights decay apart from the gradients (arXiv:1711.05101).
+
+    Only parameters of two and more dimensions decay, the weights of layers. Biases, the gains of normalisation and
+    single numbers, such as SAC's entropy coefficient, do not.
+    """
+
+    kind: Literal["adamw"] = Field("adamw", description="Adam with weight decay.")
+    betas: tuple[Decay, Decay] = Field((0.9, 0.999), description="Decay of the means of gradients and their squares.")
+    weight_decay: NonNegativeFloat = Field(
+        0.01, description="Each step takes this share, times the learning rate, off the weights; biases keep theirs."
+    )
+
+
+class RMSpropConfig(AnyOptimizerConfig):
+    """RMSprop (Tieleman and Hinton 2012), centred as in the first DQN for Atari."""
+
+    kind: Literal["rmsprop"] = Field("rmsprop", description="RMSprop.")
+    alpha: Decay = Field(0.99, description="Decay of the mean of the squared gradients.")
+    centered: bool = Field(False, description="Divide by the deviation of the gradients instead of their size.")
+
+
+OptimizerConfig = Annotated[AdamConfig | AdamWConfig | RMSpropConfig, Field(discriminator="kind")]
 
 
 def adam(parameters: Iterable[nn.Parameter], lr: float) -> torch.optim.Adam:
     """Adam (arXiv:1412.6980) in one kernel: for a small network on a CPU, a third of the time of torch's default."""
     return torch.optim.Adam(parameters, lr=lr, fused=True)
+
+
+def build_optimizer(
+    parameters: Iterable[nn.Parameter], lr: float, config: AdamConfig | AdamWConfig | RMSpropConfig
+) -> torch.optim.Optimizer:
+    """Make the optimiser that a configuration asks for, of parameters that are on their device already.
+
+    A scheduled learning rate is a tensor that each step computes anew from the count of the steps before it. So it
+    changes in captured updates too, and nobody has to advance it.
+
+    Args:
+        parameters: at least one.
+        lr: learning rate; with a schedule the greatest.
+        config: everything else.
+    """
+    learnt = list(parameters)
+    rate = lr if config.schedule is None else torch.tensor(lr, device=learnt[0].device)
+    optimizer: torch.optim.Optimizer
+    if isinstance(config, RMSpropConfig):
+        optimizer = RMSprop(learnt, rate, alpha=config.alpha, eps=config.eps, centered=config.centered)
+    else:
+        optimizer = torch.optim.Adam(learnt, lr=rate, betas=config.betas, eps=config.eps, fused=True)
+    if config.schedule is not None:
+        _follow_schedule(optimizer, lr, config.schedule)
+    if isinstance(config, AdamWConfig) and config.weight_decay:
+        _decay_weights(optimizer, config.weight_decay)
+    return optimizer
+
+
+def _follow_schedule(optimizer: torch.optim.Optimizer, lr: float, schedule: ScheduleConfig) -> None:
+    """Let every step of the optimiser begin by computing its learning rate."""
+
+    @torch.no_grad()
+    def set_rate(stepping: torch.optim.Optimizer, *_: Any) -> None:
+        group = stepping.param_groups[0]
+        counts = (stepping.state[parameter]["step"] for parameter in group["params"] if stepping.state.get(parameter))
+        taken = next(counts, None)  # A parameter without gradients has no count.
+        rate = group["lr"]
+        rate.copy_(lr * schedule.factor(torch.zeros_like(rate) if taken is None else taken))
+
+    optimizer.register_step_pre_hook(set_rate)
+
+
+def _decay_weights(optimizer: torch.optim.Optimizer, weight_decay: float) -> None:
+    """Let every step of the optimiser begin by shrinking the weights, after a schedule has set the learning rate."""
+
+    @torch.no_grad()
+    def shrink(stepping: torch.optim.Optimizer, *_: Any) -> None:
+        group = stepping.param_groups[0]
+        weights = [parameter for parameter in group["params"] if parameter.dim() >= 2 and parameter.grad is not None]
+        if weights:
+            torch._foreach_mul_(weights, 1 - weight_decay * group["lr"])
+
+    optimizer.register_step_pre_hook(shrink)
 
 
 def descend(

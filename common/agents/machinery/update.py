@@ -10,10 +10,11 @@ from collections.abc import Callable, Mapping
 from typing import Literal
 
 import torch
-from pydantic import Field
+from pydantic import Field, field_validator
 from torch import nn
 
 from common.agents.machinery.batches import Batch
+from common.agents.machinery.optimization import AdamConfig, OptimizerConfig
 from common.agents.machinery.tracing import Traced, trace
 from common.settings import Settings
 
@@ -31,6 +32,14 @@ class UpdateConfig(Settings):
         "and faster, on a CPU those of acting too; null: captured, but eager with a network of your own. One whose "
         "Python does the same in each call may be captured.",
     )
+    optimizer: OptimizerConfig = Field(
+        AdamConfig(), description="The optimiser of all networks, by kind: adam, adamw or rmsprop."
+    )
+
+    @field_validator("optimizer", mode="before")
+    @classmethod
+    def _adam_without_a_kind(cls, optimizer: object) -> object:
+        return {"kind": "adam", **optimizer} if isinstance(optimizer, dict) else optimizer
 
     def has_own_network(self) -> bool:
         """Whether a network is a user's own, whose Python may do something else in each call."""

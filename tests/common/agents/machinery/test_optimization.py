@@ -1,10 +1,27 @@
 from __future__ import annotations
 
+import math
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
 
-from common.agents.machinery.optimization import adam, descend, track
+from common.agents.machinery.named_tensors import collect_optimizer, load_optimizer
+from common.agents.machinery.optimization import (
+    AdamConfig,
+    AdamWConfig,
+    OptimizerConfig,
+    RMSpropConfig,
+    ScheduleConfig,
+    adam,
+    build_optimizer,
+    descend,
+    track,
+)
+from common.agents.machinery.update import Update, UpdateConfig
+from common.errors import ConfigError
+from common.settings import validate
 from tests.common.agents.parts import copies, same
 
 
@@ -60,3 +77,153 @@ def test_the_first_step_of_adam_has_the_length_of_the_learning_rate() -> None:
     value = nn.Parameter(torch.tensor([1.0, 1.0]))
     descend((value * torch.tensor([3.0, -0.1])).sum(), adam([value], lr=0.25))
     torch.testing.assert_close(value.detach(), torch.tensor([0.75, 1.25]))
+
+
+KINDS: dict[str, dict[str, Any]] = {
+    "adam": {"kind": "adam", "betas": (0.5, 0.9), "eps": 1e-5},
+    "adam, linear": {"kind": "adam", "schedule": {"steps": 4, "final": 0.25}},
+    "adamw, cosine with a warm-up": {"kind": "adamw", "schedule": {"kind": "cosine", "steps": 5, "warmup": 2}},
+    "rmsprop": {"kind": "rmsprop"},
+    "rmsprop, centred, warm-up": {
+        "kind": "rmsprop",
+        "centered": True,
+        "schedule": {"kind": "constant", "warmup": 4},
+    },
+}
+
+
+def config_of(kind: str) -> OptimizerConfig:
+    return validate(UpdateConfig, {"optimizer": KINDS[kind]}).optimizer
+
+
+def make_net() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 1))
+
+
+def make_update(net: nn.Module, optimizer: torch.optim.Optimizer, *, captured: bool = False) -> Update:
+    def learn(batch: Any) -> dict[str, torch.Tensor]:
+        loss = net(batch["x"]).square().mean()
+        descend(loss, optimizer)
+        return {"loss": loss.detach()}
+
+    return Update(learn, {"net": net}, captured=captured)
+
+
+def batches(n: int) -> list[dict[str, torch.Tensor]]:
+    generator = torch.Generator().manual_seed(1)
+    return [{"x": torch.randn(5, 3, generator=generator)} for _ in range(n)]
+
+
+def test_the_default_is_adam_as_it_was_before_there_was_a_choice() -> None:
+    mine, plain = make_net(), make_net()
+    updates = [
+        make_update(mine, build_optimizer(mine.parameters(), 1e-2, UpdateConfig().optimizer)),
+        make_update(plain, adam(plain.parameters(), 1e-2)),
+    ]
+    for batch in batches(5):
+        assert updates[0](batch) == updates[1](batch)
+    assert same(copies(mine), copies(plain))
+
+
+def test_settings_without_a_kind_are_those_of_adam() -> None:
+    assert validate(UpdateConfig, {"optimizer": {"eps": 1e-5}}).optimizer == AdamConfig(eps=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "problem"),
+    [
+        ({"schedule": {"kind": "cosine"}}, "steps: expected more than those of the warm-up"),
+        ({"schedule": {"steps": 10, "warmup": 10}}, "steps: expected more than those of the warm-up"),
+        ({"weight_decay": 0.1}, "optimizer.weight_decay: unknown key"),
+        ({"kind": "sgd"}, "adam"),
+    ],
+)
+def test_settings_that_make_no_sense_are_refused_by_name(optimizer: dict[str, Any], problem: str) -> None:
+    with pytest.raises(ConfigError, match=problem):
+        validate(UpdateConfig, {"optimizer": optimizer})
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_captured_optimizer_learns_as_an_eager_one_bit_for_bit(kind: str) -> None:
+    nets = make_net(), make_net()
+    updates = [
+        make_update(net, build_optimizer(net.parameters(), 1e-2, config_of(kind)), captured=captured)
+        for net, captured in zip(nets, (True, False), strict=True)
+    ]
+    for batch in batches(8):
+        assert updates[0](batch) == updates[1](batch)
+    assert same(copies(nets[0]), copies(nets[1]))
+
+
+@pytest.mark.parametrize("captured", [False, True])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_resumed_optimizer_goes_on_as_if_it_had_never_stopped(kind: str, captured: bool) -> None:
+    net, config, columns = make_net(), config_of(kind), batches(8)
+    optimizer = build_optimizer(net.parameters(), 1e-2, config)
+    update = make_update(net, optimizer, captured=captured)
+    for batch in columns[:4]:
+        update(batch)
+    again = make_net()
+    again.load_state_dict(net.state_dict())
+    resumed = build_optimizer(again.parameters(), 1e-2, config)
+    load_optimizer(resumed, {f"o.{name}": value for name, value in collect_optimizer(optimizer).items()}, "o.")
+    goes_on = make_update(again, resumed, captured=captured)
+    for batch in columns[4:]:
+        assert goes_on(batch) == update(batch)
+    assert same(copies(again), copies(net))
+
+
+@pytest.mark.parametrize(
+    ("schedule", "rates"),
+    [
+        ({"kind": "constant", "warmup": 4}, [0.25, 0.5, 0.75, 1.0, 1.0, 1.0]),
+        ({"steps": 4}, [1.0, 0.75, 0.5, 0.25, 0.0, 0.0]),
+        ({"steps": 4, "final": 0.5}, [1.0, 0.875, 0.75, 0.625, 0.5, 0.5]),
+        ({"steps": 4, "warmup": 2}, [0.5, 1.0, 1.0, 0.5, 0.0, 0.0]),
+        ({"kind": "cosine", "steps": 4}, [(1 + math.cos(math.pi * t / 4)) / 2 for t in (0, 1, 2, 3, 4, 4)]),
+    ],
+)
+def test_the_learning_rate_follows_its_schedule(schedule: dict[str, Any], rates: list[float]) -> None:
+    value = nn.Parameter(torch.zeros(1))
+    optimizer = build_optimizer([value], 0.5, AdamConfig(schedule=ScheduleConfig(**schedule)))
+    found = []
+    for _ in rates:
+        descend(value.sum(), optimizer)
+        found.append(float(optimizer.param_groups[0]["lr"]))
+    assert found == pytest.approx([0.5 * rate for rate in rates], abs=1e-7)
+
+
+def test_a_parameter_without_gradients_does_not_hold_the_schedule_back() -> None:
+    idle, value = nn.Parameter(torch.zeros(1)), nn.Parameter(torch.zeros(1))
+    optimizer = build_optimizer([idle, value], 1.0, AdamConfig(schedule=ScheduleConfig(steps=2)))
+    for _ in range(3):
+        optimizer.zero_grad()
+        value.sum().backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+    assert float(optimizer.param_groups[0]["lr"]) == 0.0
+
+
+def test_adamw_is_torchs_for_weights_and_leaves_biases_alone() -> None:
+    mine, theirs = make_net(), make_net()
+    optimizer = build_optimizer(mine.parameters(), 0.1, AdamWConfig(weight_decay=0.5))
+    decaying = [parameter for parameter in theirs.parameters() if parameter.dim() > 1]
+    others = [parameter for parameter in theirs.parameters() if parameter.dim() == 1]
+    reference = torch.optim.AdamW(
+        [{"params": decaying, "weight_decay": 0.5}, {"params": others, "weight_decay": 0.0}], lr=0.1
+    )
+    for batch in batches(5):
+        descend(mine(batch["x"]).square().mean(), optimizer)
+        descend(theirs(batch["x"]).square().mean(), reference)
+    torch.testing.assert_close(copies(mine), copies(theirs))
+
+
+@pytest.mark.parametrize("centered", [False, True])
+def test_rmsprop_is_torchs(centered: bool) -> None:
+    mine, theirs = make_net(), make_net()
+    optimizer = build_optimizer(mine.parameters(), 1e-2, RMSpropConfig(alpha=0.9, eps=0.01, centered=centered))
+    reference = torch.optim.RMSprop(theirs.parameters(), lr=1e-2, alpha=0.9, eps=0.01, centered=centered)
+    for batch in batches(5):
+        descend(mine(batch["x"]).square().mean(), optimizer)
+        descend(theirs(batch["x"]).square().mean(), reference)
+    torch.testing.assert_close(copies(mine), copies(theirs))

@@ -21,7 +21,7 @@ from common.agents.iqn import IQN
 from common.agents.machinery.update import Update
 from common.agents.sac import SAC
 from common.agents.td3 import TD3
-from common.config.run_config import Precision
+from common.config.trainer_config import Precision
 from common.data import Items
 from common.interfaces import EnvSpec
 from common.testing import ItemMemory
