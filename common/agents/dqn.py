@@ -155,12 +155,14 @@ class QAgent(NetworkAgent):
         return build_network(config.network, observations, out_dim)
 
     def sample(self, obs: Leaves) -> Array:
-        values = self._action_values(obs)
-        if self.is_train:
-            index = self.config.explorer.choose(values, self._opt_steps, self._epsilon, self._rng)
-        else:
-            index = values.argmax(axis=1)
-        return self.actions.to_env(index)
+        return self.actions.to_env(self._choose(self._action_values(obs)))
+
+    def _choose(self, values: Array) -> Array:
+        """The numbers ``[n]`` of the actions to take, for action values ``[n, A]``."""
+        if not self.is_train:
+            best: Array = values.argmax(axis=1)
+            return best
+        return self.config.explorer.choose(values, self._opt_steps, self._epsilon, self._rng)
 
     def opt(self, buffer: ReplayBuffer) -> Record | None:
         if len(buffer) == 0:
