@@ -1,4 +1,4 @@
-"""Targets and losses of distributions of returns. Shapes: B batch, N quantiles."""
+"""Targets and losses of distributions of returns. Shapes: B batch, N quantiles, K atoms."""
 
 from __future__ import annotations
 
@@ -6,10 +6,38 @@ import torch
 from torch.nn import functional
 
 
+def project(
+    probability: torch.Tensor,  # [..., B, K]
+    target_atoms: torch.Tensor,  # [..., B, K], or what broadcasts to it
+    atoms: torch.Tensor,  # [K], evenly spaced and increasing
+) -> torch.Tensor:
+    """The distribution over ``atoms`` that is nearest to one over other values, ``[..., B, K]`` (arXiv:1707.06887, 7).
+
+    ``P_i = sum_j p_j * (1 - |clip(t_j) - z_i| / dz)``, where no summand is below 0: each probability ``p_j`` is shared
+    by the two atoms ``z_i`` beside its value ``t_j``, the nearer one taking more. Values beyond the first and the last
+    atom are clipped to these.
+    """
+    n_atoms = len(atoms)
+    position = ((target_atoms - atoms[0]) / (atoms[1] - atoms[0])).clamp(0, n_atoms - 1)  # In atoms, from the first.
+    below = position.floor()
+    to_above = probability * (position - below)
+    index = below.long().expand_as(probability)
+    projected = torch.zeros_like(probability).scatter_add(-1, index, probability - to_above)
+    return projected.scatter_add(-1, (index + 1).clamp(max=n_atoms - 1), to_above)
+
+
+def categorical_loss(
+    log_probability: torch.Tensor,  # [..., B, K], of the predicted distribution
+    target: torch.Tensor,  # [..., B, K], probabilities
+) -> torch.Tensor:
+    """Cross-entropy of each item, ``[..., B]``: ``-sum_i P_i log p_i`` (arXiv:1707.06887, algorithm 1)."""
+    return -(target * log_probability).sum(dim=-1)
+
+
 def quantile_huber_loss(
     prediction: torch.Tensor,  # [N, B]
     target: torch.Tensor,  # [N', B]
-    levels: torch.Tensor,  # [N, B], of the predicted quantiles, in [0, 1]
+    levels: torch.Tensor,  # [N, B] or [N, 1], of the predicted quantiles, in [0, 1]
     kappa: float,
 ) -> torch.Tensor:
     """Loss of each item, ``[B]``: sum over predictions of the mean over targets (arXiv:1806.06923, 3).

@@ -1,14 +1,14 @@
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from common.agents.losses.distributions import quantile_huber_loss
-from common.agents.losses.values import (
-    td_target,
-)
+from common.agents.losses.distributions import categorical_loss, project, quantile_huber_loss
+from common.agents.losses.values import td_target
 
 VALUES = st.floats(-100, 100, width=32)
 
@@ -52,3 +52,59 @@ def test_a_target_may_hold_several_returns_of_each_item() -> None:
     returns = torch.tensor([[10.0, 20.0], [30.0, 40.0]])  # [N, B]
     found = td_target(tensor(1.0, 2.0), torch.tensor([False, True]), returns, tensor(0.5, 0.5))
     assert found.tolist() == [[6.0, 2.0], [16.0, 2.0]]
+
+
+def slow_projection(probability: list[float], values: list[float], atoms: list[float]) -> list[float]:
+    """One item's distribution as equation 7 of the paper writes it, atom by atom."""
+    width = atoms[1] - atoms[0]
+    projected = [0.0] * len(atoms)
+    for i, atom in enumerate(atoms):
+        for share, value in zip(probability, values, strict=True):
+            clipped = min(max(value, atoms[0]), atoms[-1])
+            projected[i] += min(max(1 - abs(clipped - atom) / width, 0), 1) * share
+    return projected
+
+
+SHARES = st.lists(st.floats(0.0625, 1, width=32), min_size=5, max_size=5)
+RETURNS = st.lists(st.floats(-8, 8, width=32) | st.sampled_from([-4.0, -2.0, 0.0, 2.0, 4.0]), min_size=5, max_size=5)
+
+
+@given(SHARES, RETURNS, RETURNS)
+def test_the_projection_is_that_of_the_slow_formula(
+    shares: list[float], some: list[float], others: list[float]
+) -> None:
+    atoms = [-4.0, -2.0, 0.0, 2.0, 4.0]
+    probability = [share / sum(shares) for share in shares]
+    found = project(torch.tensor([probability] * 2), torch.tensor([some, others]), torch.tensor(atoms))
+    slow = [slow_projection(probability, values, atoms) for values in (some, others)]
+    torch.testing.assert_close(found, torch.tensor(slow), rtol=1e-4, atol=1e-5)
+    assert found.sum(dim=1).tolist() == pytest.approx([1.0, 1.0], abs=1e-5)
+
+
+def test_a_distribution_on_the_atoms_is_projected_to_itself() -> None:
+    atoms = torch.linspace(-1, 1, 5)
+    probability = torch.tensor([[0.1, 0.2, 0.3, 0.0, 0.4]])
+    torch.testing.assert_close(project(probability, atoms[None], atoms), probability)
+
+
+def test_values_beyond_the_atoms_count_for_the_outermost_ones() -> None:
+    atoms = torch.tensor([0.0, 1.0, 2.0])
+    found = project(torch.tensor([[0.25, 0.25, 0.5]]), torch.tensor([[-7.0, 0.5, 9.0]]), atoms)
+    assert found.tolist() == [[0.375, 0.125, 0.5]]
+
+
+def test_several_critics_share_the_values_of_a_batch() -> None:
+    atoms = torch.tensor([0.0, 1.0, 2.0])
+    probability = torch.rand(4, 6, 3)
+    values = torch.rand(6, 3) * 2
+    found = project(probability, values, atoms)
+    assert found.shape == (4, 6, 3)
+    for critic in range(4):
+        torch.testing.assert_close(found[critic], project(probability[critic], values, atoms))
+
+
+def test_the_categorical_loss_is_the_cross_entropy_of_each_item() -> None:
+    predicted = torch.tensor([[0.2, 0.8], [0.5, 0.5]])
+    target = torch.tensor([[0.0, 1.0], [0.25, 0.75]])
+    found = categorical_loss(predicted.log(), target)
+    assert found.tolist() == pytest.approx([-math.log(0.8), -math.log(0.5)])
