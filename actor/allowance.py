@@ -22,7 +22,7 @@ import gymnasium
 import torch
 from gymnasium.vector import VectorEnv, VectorWrapper
 
-from common.config.run_config import ActorConfig
+from common.config.actor_config import ActorConfig
 from common.errors import PluginError
 from common.interfaces import Agent, RowMap
 from common.plugins import part_loading

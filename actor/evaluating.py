@@ -12,7 +12,7 @@ from typing import Protocol
 
 from actor.client.requests import CandidateScore
 from actor.stat import ActorCounters
-from common.config.run_config import ActorConfig
+from common.config.actor_config import ActorConfig
 from common.data import NO_MODEL, Model, ModelVersion
 from common.evaluators import open_evaluator
 from common.interfaces import Evaluation

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
-from common.config.run_config import PushConfig
+from common.config.actor_config import PushConfig
 from common.data import NO_MODEL, BufferedItems, Items, ModelVersion, Schema
 
 

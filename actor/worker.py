@@ -24,7 +24,7 @@ from actor.guard import Guard, Watchdog
 from actor.proxy import ReplayBufferProxy
 from actor.sampler import Sampler
 from actor.stat import ActorCounters, ActorStat
-from common.config.run_config import ActorConfig
+from common.config.actor_config import ActorConfig
 from common.data import Schema
 from common.envs import build_env
 from common.errors import ConfigError, CrossborderError, EnvHungError, PluginError

@@ -8,7 +8,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from common.config.run_config import EvaluatorArguments, EvaluatorConfig
+from common.config.evaluator_config import EvaluatorArguments, EvaluatorConfig
 from common.data import Array
 from common.envs import lanes_of
 from common.interfaces import Agent, Evaluation, Evaluator

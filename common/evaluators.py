@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 
-from common.config.run_config import ActorConfig
+from common.config.actor_config import ActorConfig
 from common.envs import build_env, spec_of
 from common.errors import ConfigError
 from common.evaluation import build_evaluator

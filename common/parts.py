@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from common.config.run_config import ActorConfig
+from common.config.actor_config import ActorConfig
 from common.data import INTERVENED, PRIORITY, Column, Schema
 from common.envs import build_lanes, picks_of, read_spec, stacked_spec
 from common.errors import PluginError

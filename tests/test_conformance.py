@@ -17,8 +17,8 @@ from common.agents.dqn import DQN
 from common.agents.iql import IQL
 from common.agents.sac import SAC
 from common.agents.td3 import TD3
+from common.config.evaluator_config import EvaluatorConfig
 from common.config.replay_config import PrioritizedConfig
-from common.config.run_config import EvaluatorConfig
 from common.data import Column, Items, Schema
 from common.envs import Env, spec_of
 from common.evaluation import DefaultEvaluator

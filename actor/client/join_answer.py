@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from common.config.actor_config import ActorConfig
 from common.config.nested import flatten
-from common.config.run_config import ActorConfig
 from common.config.server_config import LEAST_MESSAGE_BYTES, MOST_MESSAGE_BYTES
 from common.data import ENVELOPE_BYTES, ModelVersion, Schema
 from common.errors import ConfigError, ProtocolMismatchError

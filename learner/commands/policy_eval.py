@@ -13,7 +13,7 @@ from common.process.command import Parser
 from learner.commands.policy_command import make_policy_parser, run_policy_command
 
 if TYPE_CHECKING:
-    from common.config.run_config import EvaluatorConfig
+    from common.config.evaluator_config import EvaluatorConfig
     from common.lanes import AnyEnv
     from common.plugins.part_config import EnvConfig
 

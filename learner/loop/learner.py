@@ -17,7 +17,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict, dataclass
 from typing import Protocol
 
-from common.config.run_config import TrainerConfig
+from common.config.trainer_config import TrainerConfig
 from common.errors import CrossborderError, DivergedError
 from common.interfaces import Agent, Recorder, ReplayBuffer
 from common.process.clocks import Every

@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager, nullcontext
 
 import torch
 
-from common.config.run_config import Precision
+from common.config.trainer_config import Precision
 from common.errors import ConfigError
 
 

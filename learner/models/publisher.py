@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 from safetensors.torch import save
 
-from common.config.run_config import Precision
+from common.config.trainer_config import Precision
 from common.errors import ConfigError
 from learner.models.slots import N_SLOTS, ModelSlots
 from learner.models.staging import make_source

@@ -22,7 +22,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
-from common.config.run_config import ActorConfig
+from common.config.actor_config import ActorConfig
 from common.errors import CheckpointError
 from common.hints import nearest_path
 from common.interfaces import Agent

@@ -6,7 +6,7 @@ import pytest
 from actor.proxy import ReplayBufferProxy
 from actor.sampler import Sampler
 from actor.stat import ActorCounters
-from common.config.run_config import PushConfig
+from common.config.actor_config import PushConfig
 from common.data import NO_MODEL, BufferedItems, Column, Items, ModelVersion, Schema
 from common.envs import Env
 from common.errors import SchemaMismatchError

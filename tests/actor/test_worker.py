@@ -10,7 +10,7 @@ import pytest
 
 from actor.stat import ActorCounters
 from actor.worker import Actor, build_agreed_parts, guard_envs
-from common.config.run_config import ActorConfig
+from common.config.actor_config import ActorConfig
 from common.data import Column, Schema
 from common.errors import CrossborderError, LearnerUnreachableError, PluginError, SchemaMismatchError
 from common.lanes import Busy

@@ -7,7 +7,7 @@ import gymnasium
 import numpy as np
 import torch
 
-from common.config.run_config import EvaluatorConfig
+from common.config.evaluator_config import EvaluatorConfig
 from common.data import Array, Model, Record
 from common.evaluation import DefaultEvaluator, RestingEnv, build_evaluator
 from common.interfaces import Agent, Evaluation, ReplayBuffer

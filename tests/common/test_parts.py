@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from common.config.run_config import ActorConfig
+from common.config.actor_config import ActorConfig
 from common.data import ROW_COLUMNS, Column, Items, Schema
 from common.errors import ConfigError, PluginError
 from common.interfaces import EnvSpec, RowMap, Step

@@ -469,7 +469,7 @@ class JoinResponse(_message.Message):
     epsilon: _builtins.float
     """This actor's rung of the exploration ladder, in [0, 1] (Ape-X, arXiv:1803.00933, section 4.1)."""
     config_json: _builtins.str
-    """The actor's part of the learner's configuration, a JSON object: ActorConfig in common/config/run_config.py, every field of which
+    """The actor's part of the learner's configuration, a JSON object: ActorConfig in common/config/actor_config.py, every field of which
     is there, with its default where the user gave none. Only the parameters of the parts themselves (`env.params`,
     `agent.params`, `step_processor.params`) are as the user wrote them: the defaults of a part, listed in
     docs/configuration.md for the agents that come with the learner, are not filled in. What the configuration

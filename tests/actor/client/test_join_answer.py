@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from actor.client.join_answer import MAX_SEED, read_config, read_join, read_schema
-from common.config.run_config import MAX_ENVS_PER_ACTOR, MAX_SPOOL_BYTES
+from common.config.actor_config import MAX_ENVS_PER_ACTOR, MAX_SPOOL_BYTES
 from common.data import Column, Schema
 from common.errors import ConfigError, ProtocolMismatchError
 from common.wire.codec import schema_to_pb

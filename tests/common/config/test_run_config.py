@@ -14,14 +14,9 @@ from common.agents.dqn import DQNConfig
 from common.agents.exploring.over_values import EpsilonGreedy, Softmax
 from common.agents.sac import SACConfig
 from common.agents.td3 import TD3Config
+from common.config.actor_config import ActorConfig
 from common.config.replay_config import PrioritizedConfig
-from common.config.run_config import (
-    ActorConfig,
-    ExplorationConfig,
-    RunConfig,
-    dump_config,
-    load_config,
-)
+from common.config.run_config import ExplorationConfig, RunConfig, dump_config, load_config
 from common.errors import ConfigError, PluginError
 from common.plugins.part_config import PluginConfig
 from common.settings import Settings, validate
@@ -105,10 +100,6 @@ def test_a_missing_value_is_asked_for_by_name() -> None:
     assert set(str(caught.value).splitlines()) == {
         f"{place}: expected a value, found none" for place in ("env", "agent", "trainer.max_opts")
     }
-
-
-def test_max_train_steps_is_another_name_for_max_opts() -> None:
-    assert build(trainer={"max_train_steps": 77}).trainer.max_opts == 77
 
 
 @pytest.mark.parametrize(
@@ -301,14 +292,6 @@ def test_actors_get_their_part_and_nothing_else() -> None:
         "envs_per_actor",
         "evaluator",
     }
-
-
-def test_the_actors_part_survives_the_wire() -> None:
-    params = {"units": [1, 2], "deep": {"x": None}, "limits": [-math.inf, math.inf], "text": 'an "Infinity" of \\"'}
-    text = build(agent={"target": "a:b", "params": params}).actor_part().to_json()
-    assert '"limits":[-1e999,1e999]' in text, "any parser reads it"
-    part = validate(ActorConfig, json.loads(text))
-    assert part.agent.params == params
 
 
 def test_an_actors_own_parameters_replace_those_of_all_actors() -> None:

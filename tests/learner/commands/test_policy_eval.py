@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from common.config.run_config import EvaluatorConfig
+from common.config.evaluator_config import EvaluatorConfig
 from common.envs import Env
 from common.interfaces import Agent, Evaluation
 from learner.commands import policy_eval

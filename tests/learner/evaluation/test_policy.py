@@ -7,7 +7,7 @@ import gymnasium
 import numpy as np
 import pytest
 
-from common.config.run_config import ActorConfig
+from common.config.actor_config import ActorConfig
 from common.data import Array
 from common.envs import spec_of, stacked_spec
 from common.parts import build_parts

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
-from common.config.run_config import EvaluatorConfig
+from common.config.evaluator_config import EvaluatorConfig
 from common.data import Array
 from common.evaluation import DefaultEvaluator
 from common.watched_envs import Watch

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 import torch
 
-from common.config.run_config import ActorConfig, TrainerConfig
+from common.config.actor_config import ActorConfig
+from common.config.trainer_config import TrainerConfig
 from common.data import Array, Items, Model, Record
 from common.errors import DivergedError
 from common.interfaces import Agent, Evaluation, ReplayBuffer

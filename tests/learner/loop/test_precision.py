@@ -18,7 +18,7 @@ from common.agents.iql import IQL
 from common.agents.iqn import IQN
 from common.agents.sac import SAC
 from common.agents.td3 import TD3
-from common.config.run_config import Precision
+from common.config.trainer_config import Precision
 from common.data import Record
 from common.errors import ConfigError
 from common.interfaces import Agent, EnvSpec, ReplayBuffer

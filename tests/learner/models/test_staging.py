@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from common.config.run_config import Precision
+from common.config.trainer_config import Precision
 from common.data import ModelVersion
 from learner.loop.server import LearnerServer
 from learner.models.publisher import ModelPublisher

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from common.config.run_config import ActorConfig
+from common.config.actor_config import ActorConfig
 from common.envs import build_env, spec_of
 from common.errors import CheckpointError
 from common.interfaces import Agent

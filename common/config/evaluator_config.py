@@ -1,0 +1,51 @@
+"""The evaluator's part of the configuration."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, Literal, TypedDict
+
+from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
+
+from common.plugins.part_config import PluginConfig
+
+if TYPE_CHECKING:  # Ingest reads configurations, and never imports gymnasium.
+    from common.envs import Env
+
+
+class EvaluatorConfig(PluginConfig):
+    """Greedy episodes in environments that only evaluations step."""
+
+    target: str = Field(
+        "common.evaluation:DefaultEvaluator",
+        description="The evaluator, which scores the agent, as module:attr. It is built with env, config (this "
+        "section) and params.",
+    )
+    params: dict[str, Any] = Field(default_factory=dict, description="Further keyword arguments for the target.")
+    process: Literal["inline", "child", "actor"] = Field(
+        "inline",
+        description="inline: training waits for an evaluation, as in border; child: a process of its own scores a "
+        "candidate on the CPU while training goes on; actor: an actor-worker --evaluate scores it on another host.",
+    )
+    finish_seconds: PositiveFloat = Field(
+        60.0,
+        description="When training ends, the learner waits up to this time for the evaluation that still runs in the "
+        "child or the actor.",
+    )
+    episodes: PositiveInt = Field(5, description="Episodes per evaluation; the score is their mean return.")
+    max_steps: PositiveInt = Field(100_000, description="An episode is cut off after this many steps.")
+    max_envs: PositiveInt = Field(
+        32, description="The most environments in which an evaluation plays episodes at the same time."
+    )
+    seed: NonNegativeInt = Field(0, description="Episode i starts from reset(seed=seed + i).")
+
+
+class EvaluatorArguments(TypedDict):
+    """The arguments that the system provides to every evaluator, besides its ``params``."""
+
+    env: Env
+    config: EvaluatorConfig
+
+
+EVALUATOR_OPTIONAL: Final = frozenset({"env_config", "make_env"})
+"""Arguments for evaluators that have parameters of these names: the ``EnvConfig`` of evaluations, and a function that
+makes one more environment."""

@@ -1,0 +1,34 @@
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import pytest
+
+from common.config.actor_config import ActorConfig
+from common.errors import ConfigError
+from common.settings import validate
+
+MINIMAL: dict[str, Any] = {"env": {"target": "a:b"}, "agent": {"target": "c:d"}}
+
+
+def test_infinities_and_texts_survive_the_wire() -> None:
+    params = {"units": [1, 2], "deep": {"x": None}, "limits": [-math.inf, math.inf], "text": 'an "Infinity" of \\"'}
+    text = validate(ActorConfig, MINIMAL | {"agent": {"target": "c:d", "params": params}}).to_json()
+    assert '"limits":[-1e999,1e999]' in text, "any parser reads it"
+    assert validate(ActorConfig, json.loads(text)).agent.params == params
+
+
+@pytest.mark.parametrize(("name", "instead"), [("OneStep", "Remove step_processor"), ("NStep", "replay.view.params.n")])
+def test_a_step_processor_of_release_0_1_is_refused_with_what_stands_in_its_place(name: str, instead: str) -> None:
+    with pytest.raises(ConfigError, match=rf"common\.processors:{name} is gone.*{instead}"):
+        validate(ActorConfig, MINIMAL | {"step_processor": {"target": f"common.processors:{name}"}})
+
+
+@pytest.mark.parametrize(
+    ("section", "key", "value"), [("push", "n_buffer", 0), ("push", "window", 1 << 17), ("push", "spool_bytes", 0)]
+)
+def test_a_value_beyond_the_limits_for_actors_is_refused(section: str, key: str, value: int) -> None:
+    with pytest.raises(ConfigError, match=rf"^{section}\.{key}: .*, found {value}$"):
+        validate(ActorConfig, MINIMAL | {section: {key: value}})
