@@ -10,8 +10,8 @@ import pytest
 
 from actor.allowance import Allowance, check_names
 from actor.client.join_answer import MAX_COLUMNS, MAX_ROW_BYTES
-from common.config.actor_config import MAX_ENVS_PER_ACTOR, MAX_SPOOL_BYTES, ActorConfig
-from common.config.run_config import MAX_BATCH_ROWS, MAX_WINDOW, load_config
+from common.config.actor_config import MAX_BATCH_ROWS, MAX_ENVS_PER_ACTOR, MAX_SPOOL_BYTES, MAX_WINDOW, ActorConfig
+from common.config.run_config import load_config
 from common.errors import PluginError
 from common.settings import validate
 from common.wire.trust import Trust
