@@ -47,7 +47,7 @@ What stands under `agent.params`, by agent. One of your own has the parameters t
 VIEWS_HEAD = """\
 ## Views
 
-What stands under `replay.view.params`, by view ([what an agent draws](how-it-works.md#what-an-agent-draws)).
+What stands under `replay.view.params`, by view ([what an agent draws](rows-and-views.md#what-an-agent-draws)).
 """
 BOUNDS = {"minimum": "≥ {}", "exclusiveMinimum": "> {}", "maximum": "≤ {}", "exclusiveMaximum": "< {}"}
 NAMES = {
