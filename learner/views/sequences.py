@@ -18,16 +18,18 @@ class Sequences(PathView):
     """``length`` consecutive steps of one lane, L for short.
 
     A batch has ``obs…`` ``[B, L + 1, …]``, of which the last is the observation after the last step; the other columns
-    of the steps ``[B, L, …]``; ``mask`` ``[B, L]`` bool: a step is there; ``first`` ``[B, L + 1]`` bool: the row begins
-    an episode; and ``state…`` ``[B, …]``, the recurrent state before the first step.
+    of the steps ``[B, L, …]``; ``mask`` ``[B, L]`` bool: a step is there; ``warm`` ``[B, L]`` bool: an agent learns
+    from the step; ``first`` ``[B, L + 1]`` bool: the row begins an episode; and ``state…`` ``[B, …]``, the recurrent
+    state before the first step.
 
     A sequence begins at any step, or with ``period`` at every ``period``-th step of an episode. Where the episode ends
     before L steps, its last observation is repeated, and ``mask`` is False from there on. With ``across`` the sequence
     goes on in the next episode of the lane instead: a final row takes one place among the L, where ``mask`` is False
     and ``obs`` the true last observation, and ``first`` is True at the row that follows.
 
-    The first ``burn_in`` steps are among the L, and ``mask`` is True for them: an agent that warms up its state takes
-    their losses out itself (R2D2, Kapturowski et al. 2019). No sequence consists of such steps alone.
+    The first ``burn_in`` steps are among the L. Over them an agent warms up the state, which an older network computed
+    (R2D2, Kapturowski et al. 2019): ``mask`` is True for them and ``warm`` False. From the beginning of an episode on,
+    all steps are warm, since the state there is known. Each sequence has a warm step.
 
     Args:
         schema: of the rows.
@@ -87,11 +89,11 @@ class Sequences(PathView):
         return np.ascontiguousarray(rows.chain(index, self._length))
 
     def _is_able(self, rows: Rows, index: Array, path: Array) -> Array:
-        """Where the whole sequence is known, begins with a step, and has a step beyond ``burn_in``."""
+        """Where the whole sequence is known, begins with a step, and has a warm step."""
         able: Array = (path[:, -1] >= 0) & ~rows.take(FINAL.name, index)
         if self._burn_in:
             beyond = np.where(able[:, None], path[:, self._burn_in : -1], index[:, None])
-            able &= ~rows.take(FINAL.name, beyond).all(axis=1)
+            able &= rows.take(FIRST.name, index) | ~rows.take(FINAL.name, beyond).all(axis=1)
         if self._period > 1:
             begins, distance = self._positions.find(rows, index)
             able &= (begins >= rows.first) & (distance % self._period == 0)
@@ -105,5 +107,11 @@ class Sequences(PathView):
         takes = {name: (name, frames) for name in self._obs}
         takes |= {name: (name, steps) for name in self._step}
         takes |= {name: (name, index) for name in self._state}
-        made = {"mask": ~rows.take(FINAL.name, steps), "first": rows.take(FIRST.name, path)}
-        return Plan(takes, lowest, made)
+        mask, first = ~rows.take(FINAL.name, steps), rows.take(FIRST.name, path)
+        return Plan(takes, lowest, {"mask": mask, "warm": mask & self._is_warm(first), "first": first})
+
+    def _is_warm(self, first: Array) -> Array:
+        """Where ``burn_in`` rows or the beginning of an episode are behind, ``[B, L]``; ``first`` is ``[B, L + 1]``."""
+        warm = np.logical_or.accumulate(first[:, :-1], axis=1)
+        warm[:, self._burn_in :] = True
+        return warm

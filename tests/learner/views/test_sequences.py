@@ -58,12 +58,33 @@ def test_across_episodes_a_final_row_takes_a_place_under_the_mask(tmp_path: Path
     assert batch["first"].tolist() == [[True, False, False, True, False], [False, False, True, False, False]]
 
 
-def test_no_sequence_consists_of_burn_in_alone(tmp_path: Path) -> None:
+def test_each_sequence_has_a_warm_step_beyond_its_burn_in_or_after_the_beginning_of_its_episode(tmp_path: Path) -> None:
     lanes = Lanes(tmp_path)
     lanes.play(2, 4)  # Rows 0 1 and 3 to 6.
     view = Sequences(SCHEMA, length=5, burn_in=2)
-    assert lanes.drawable(view) == [3, 4]
-    assert lanes.draw(view, [3])["mask"].tolist() == [[True, True, True, True, False]]
+    assert lanes.drawable(view) == [0, 3, 4]
+    batch = lanes.draw(view, [0, 3, 4])
+    assert batch["mask"].tolist() == [[True] * 2 + [False] * 3, [True] * 4 + [False], [True] * 3 + [False] * 2]
+    assert batch["warm"].tolist() == [
+        [True] * 2 + [False] * 3,
+        [True] * 4 + [False],
+        [False, False, True, False, False],
+    ]
+
+
+def test_without_burn_in_all_steps_that_are_there_are_warm(tmp_path: Path) -> None:
+    lanes = Lanes(tmp_path)
+    lanes.play(4)
+    batch = lanes.draw(Sequences(SCHEMA, length=3), [1, 2])
+    assert batch["warm"].tolist() == batch["mask"].tolist() == [[True] * 3, [True, True, False]]
+
+
+def test_across_episodes_the_steps_of_the_next_one_are_warm(tmp_path: Path) -> None:
+    lanes = Lanes(tmp_path)
+    lanes.play(2, 5, ends=False)  # Rows 0 1 and final 2, then 3 to 7.
+    batch = lanes.draw(Sequences(SCHEMA, length=5, burn_in=4, across=True), [1])
+    assert batch["mask"].tolist() == [[True, False, True, True, True]]
+    assert batch["warm"].tolist() == [[False, False, True, True, True]]
 
 
 def test_with_a_period_sequences_begin_at_regular_steps_of_their_episode(tmp_path: Path) -> None:
