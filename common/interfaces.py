@@ -274,7 +274,8 @@ class Recorder(Protocol):
     """Where records go. Built as ``YourRecorder(run_dir=…, **params)``.
 
     If the constructor has a parameter ``identity``, it is given the ``RunIdentity`` too: a recorder of a resumed run
-    can then go on where the recorder of the life before ended.
+    can then go on where the recorder of the life before ended. If it has a parameter ``config``, it is given the run's
+    configuration as plain values (``dict[str, Any]``), with ``***`` in the place of passwords, tokens and keys.
     """
 
     def write(self, opt_steps: int, record: Mapping[str, float]) -> None:

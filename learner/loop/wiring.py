@@ -23,6 +23,7 @@ from learner.loop.run import Run
 from learner.loop.window import RecordWindow
 from learner.records.csv_recorder import CsvRecorder
 from learner.records.curve import plot_learning_curve
+from learner.records.masking import mask_secrets
 from learner.replay.limiter import RatioLimiter
 from learner.replay.screening import report_suspects
 from learner.shared.durable import logging_write_errors
@@ -122,8 +123,9 @@ def _make_recorders(run: Run, stack: ExitStack, opt_steps: int) -> list[Recorder
     with run.dir.writing():
         recorders.append(CsvRecorder(run.dir.path / "metrics.csv", opt_steps))
     stack.callback(closing(recorders[0].close))
+    told = {"identity": run.dir.identity, "config": mask_secrets(run.config.model_dump(mode="json"))}
     for config in run.config.recorders:
-        recorders.append(config.build(run_dir=run.dir.path, optional={"identity": run.dir.identity}))
+        recorders.append(config.build(run_dir=run.dir.path, optional=told))
         stack.callback(closing(recorders[-1].close))
     return recorders
 

@@ -9,8 +9,6 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 try:
     from mlflow.entities import Metric, Param
     from mlflow.exceptions import MlflowException
@@ -28,17 +26,19 @@ PARAMS_PER_BATCH = 100
 
 
 class MlflowRecorder:
-    """A ``Recorder`` that writes every key as a metric over ``opt_steps``; the configuration becomes the parameters.
+    """A ``Recorder`` that writes every key as a metric over ``opt_steps``.
 
-    The MLflow run is named after the run's directory and ends when training ends, also by an error. When the
-    run is resumed, the same MLflow run goes on. Each record is one request, and training waits for its answer.
+    The configuration, without its secrets, becomes the parameters. The MLflow run is named after the run's directory
+    and ends when training ends, also by an error. When the run is resumed, the same MLflow run goes on. Each record is
+    one request, and training waits for its answer.
 
     Args:
-        run_dir: the run's directory, with its ``config.yaml``.
+        run_dir: the run's directory.
         tracking_uri: of an MLflow server, for example ``http://mlflow:5000``. None writes files to ``mlflow/`` in
             ``run_dir``; no other store of mlflow-skinny works without a server.
         experiment: name of the MLflow experiment, which is created if it does not exist.
         identity: of the run; None begins a new MLflow run each time.
+        config: of the run, without secrets.
 
     Raises:
         MlflowException: the MLflow run cannot be created. Later failures are logged, and training goes on.
@@ -51,6 +51,7 @@ class MlflowRecorder:
         experiment: str = "crossborder",
         *,
         identity: RunIdentity | None = None,
+        config: Mapping[str, Any] | None = None,
     ) -> None:
         if tracking_uri is None:
             tracking_uri = (run_dir / "mlflow").resolve().as_uri()
@@ -65,8 +66,7 @@ class MlflowRecorder:
             return  # Its parameters stay those of its first life, since MLflow takes no others.
         tags = {_TAG: identity.run_id} if identity is not None else {}
         self._run_id = self._client.create_run(experiment_id, tags=tags, run_name=run_dir.resolve().name).info.run_id
-        config = yaml.safe_load((run_dir / "config.yaml").read_text())
-        params = [Param(key, str(value)) for key, value in _flat(config)]
+        params = [Param(key, str(value)) for key, value in _flat(config or {})]
         for start in range(0, len(params), PARAMS_PER_BATCH):
             self._client.log_batch(self._run_id, params=params[start : start + PARAMS_PER_BATCH])
 

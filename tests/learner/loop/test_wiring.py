@@ -49,6 +49,15 @@ class NamedRecorder(PlainRecorder):
             self._note(f"run {identity}")
 
 
+class ToldRecorder(PlainRecorder):
+    """Writes down the configuration that it is told."""
+
+    def __init__(self, run_dir: Path, config: Mapping[str, Any], credentials: str) -> None:
+        super().__init__(run_dir)
+        assert credentials == "hunter2"
+        self._note(f"config {json.dumps(config)}")
+
+
 def recorder(kind: type, **params: Any) -> dict[str, Any]:
     return {"target": f"tests.learner.loop.test_wiring:{kind.__name__}", "params": params}
 
@@ -67,6 +76,16 @@ def test_a_recorder_with_such_a_parameter_is_told_which_run_it_is_and_whether_it
     found = notes(make_config, recorder(NamedRecorder), lives=2)
     run_id = json.loads((tmp_path / "run" / "run.json").read_text())["run_id"]
     assert [line for line in found if line.startswith("run")] == [f"run {run_id} 1 False", f"run {run_id} 2 True"]
+
+
+def test_a_recorder_with_such_a_parameter_is_told_the_configuration_without_its_secrets(
+    make_config: MakeConfig,
+) -> None:
+    told = recorder(ToldRecorder, credentials="hunter2")
+    (line,) = (line for line in notes(make_config, told) if line.startswith("config"))
+    config = json.loads(line.removeprefix("config "))
+    assert (config["name"], config["trainer"]["max_opts"]) == ("counting", 10)
+    assert config["recorders"] == [{**told, "params": {"credentials": "***"}}]
 
 
 def test_a_recorder_without_the_parameter_is_built_as_before(make_config: MakeConfig) -> None:

@@ -8,7 +8,6 @@ import pytest
 from mlflow.entities import Run
 from mlflow.tracking import MlflowClient
 
-from common.config.run_config import dump_config
 from common.errors import PluginError
 from common.plugins import part_loading
 from learner.loop.in_turns import train_in_turns
@@ -50,14 +49,11 @@ def test_a_resumed_run_goes_on_in_the_same_mlflow_run(make_config: MakeConfig) -
     assert run.info.status == "FINISHED"
 
 
-def test_two_runs_share_a_tracking_store_and_an_experiment(
-    make_config: MakeConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_two_runs_share_a_tracking_store_and_an_experiment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")  # In place of a server.
     uri = (tmp_path / "store").as_uri()
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
-        (tmp_path / name / "config.yaml").write_text(dump_config(make_config()))
         MlflowRecorder(tmp_path / name, tracking_uri=uri, experiment="shared").close()
     client = MlflowClient(uri)
     found = client.get_experiment_by_name("shared")
@@ -65,10 +61,7 @@ def test_two_runs_share_a_tracking_store_and_an_experiment(
     assert sorted(run.info.run_name or "" for run in client.search_runs([found.experiment_id])) == ["a", "b"]
 
 
-def test_training_goes_on_when_the_tracking_store_fails(
-    make_config: MakeConfig, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    (tmp_path / "config.yaml").write_text(dump_config(make_config()))
+def test_training_goes_on_when_the_tracking_store_fails(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     recorder = MlflowRecorder(tmp_path)
     (run,) = (tmp_path / "mlflow").glob("*/*/meta.yaml")
     shutil.rmtree(run.parent)
@@ -83,6 +76,7 @@ def test_training_goes_on_when_the_tracking_store_fails(
     [
         ("mlflow", "learner.records.mlflow:MlflowRecorder"),
         ("tensorboard", "learner.records.tensorboard:TensorBoardRecorder"),
+        ("wandb", "learner.records.wandb:WandbRecorder"),
     ],
 )
 def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch, package: str, target: str) -> None:
