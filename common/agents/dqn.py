@@ -1,217 +1,60 @@
-"""DQN (Mnih et al. 2015), by choice double (arXiv:1509.06461) and dueling (arXiv:1511.06581).
+"""DQN (Mnih et al. 2015), by choice double (arXiv:1509.06461), dueling (arXiv:1511.06581), noisy or Munchausen.
 
 A network learns the expected return of each action: ``Q(s, a) = reward + discount * V(s')``. The value of the next
 observation comes from a target network, an older copy that makes the goal stand still for a while.
-
-``QAgent`` is the part that all agents of action values share: how they act, learn and move the target. ``DQN`` adds its
-network, its loss and its target; ``common.agents.iqn`` adds others.
 """
 
 from __future__ import annotations
 
-import abc
-from typing import Annotated, Any, ClassVar, NamedTuple
+from typing import Annotated
 
-import numpy as np
 import torch
-from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, field_validator, model_validator
+from pydantic import Field, PositiveFloat, model_validator
 from torch import nn
 
-from common.agents.actions import ActionIndex
-from common.agents.exploring.over_values import EpsilonGreedy, Explorer
+from common.agents.losses.munchausen import munchausen_bonus, soft_value
 from common.agents.losses.values import CriticLoss, critic_loss, double_q_value, greedy_value, td_target
-from common.agents.network_agent import (
-    Batch,
-    Inference,
-    NetworkAgent,
-    Results,
-    Update,
-    UpdateConfig,
-    adam,
-    descend,
-    discount_of,
-    draw,
-    measure_td_error,
-    report_td_error,
-    to_tensors,
-    track,
-)
-from common.agents.networks.encoders import LeafSpaces, build_mlp, build_network, is_own_network, select_leaves
+from common.agents.network_agent import Batch, discount_of
+from common.agents.networks.encoders import LeafSpaces
 from common.agents.networks.heads import DuelingNetwork
-from common.agents.networks.pictures import RandomShift
-from common.agents.networks.policies import GreedyQ
+from common.agents.q_agent import QAgent, QAgentConfig, QLoss
 from common.config.replay_config import Unit
-from common.data import Array, Items, Leaves, Model, Record
-from common.interfaces import EnvSpec, ReplayBuffer
-from common.plugins.part_config import PluginConfig
+from common.settings import Settings
 from common.spaces import from_columns
 
 
-class QAgentConfig(UpdateConfig):
+class Munchausen(Settings):
+    """Rewards with the log-probability of the action, and targets with the policy's entropy (arXiv:2007.14430)."""
+
+    alpha: Unit = Field(0.9, description="Share of the log-probability that is added to the reward; 0: soft DQN.")
+    temperature: PositiveFloat = Field(0.03, description="Of the policy, the softmax of action values.")
+    least: Annotated[float, Field(lt=0)] = Field(
+        -1.0, description="The log-probability times the temperature is clipped to at least this."
+    )
+
+    def bonus(self, q: torch.Tensor, action: torch.Tensor) -> torch.Tensor:
+        """What is added to rewards, for the target network's values ``[B, A]`` and actions ``[B]``: ``[B]``."""
+        return munchausen_bonus(q, action, alpha=self.alpha, temperature=self.temperature, least=self.least)
+
+
+class MunchausenConfig(QAgentConfig):
     """The settings that DQN and IQN share."""
 
-    units: tuple[PositiveInt, ...] = Field((256, 256), description="Width of each hidden layer of the network.")
-    network: PluginConfig | None = Field(
-        None, description="The user's own network, called with in_shape, out_dim and params; null makes one of units."
+    munchausen: Munchausen | None = Field(
+        None, description="Munchausen's targets, in which double_dqn has no part; {} takes the paper's values."
     )
-    feature_dim: PositiveInt = Field(256, description="Features of each picture in a Dict or Tuple observation.")
-    random_shift: NonNegativeInt = Field(
-        0, description="Pixels by which pictures are shifted at random in updates, at most (DrQ takes 4); 0 does not."
-    )
-    lr: PositiveFloat = Field(1e-3, description="Learning rate of Adam.")
-    batch_size: PositiveInt = Field(64, description="Items in one update.")
-    n_updates_per_opt: PositiveInt = Field(1, description="Updates in one opt step.")
-    discount_factor: Unit = Field(0.99, description="Gamma, the discount of later rewards.")
-    double_dqn: bool = Field(True, description="Choose the next action with the online network.")
-    tau: Annotated[float, Field(gt=0, le=1)] = Field(
-        1.0, description="Share of the online network moved into the target at an update of it; 1 copies."
-    )
-    soft_update_interval: PositiveInt = Field(250, description="Opt steps between updates of the target network.")
-    max_grad_norm: PositiveFloat | None = Field(10.0, description="Gradients are clipped to this norm; null does not.")
-    explorer: Explorer = Field(EpsilonGreedy(), description="How actors explore, by kind: epsilon_greedy or softmax.")
-
-    def has_own_network(self) -> bool:
-        return self.network is not None and is_own_network(self.network)
-
-    @field_validator("explorer", mode="before")
-    @classmethod
-    def _epsilon_greedy_without_a_kind(cls, explorer: object) -> object:
-        return {"kind": "epsilon_greedy", **explorer} if isinstance(explorer, dict) else explorer
 
     @model_validator(mode="after")
-    def _one_network(self) -> QAgentConfig:
-        if self.network is not None and "units" in self.model_fields_set:
-            raise ValueError("give units or network, not both: a network takes its widths as network.params")
+    def _one_target(self) -> MunchausenConfig:
+        if self.munchausen is not None and self.double_dqn and "double_dqn" in self.model_fields_set:
+            raise ValueError("give munchausen or double_dqn, not both: Munchausen's target chooses no next action")
         return self
 
 
-class QLoss(NamedTuple):
-    """The loss of a batch, and the values that it compares."""
-
-    loss: torch.Tensor
-    """A scalar; weighted if the batch has weights."""
-    prediction: torch.Tensor
-    """The values of the batch's actions by the online network, ``[B]``."""
-    target: torch.Tensor
-    """The values that they should have, ``[B]``."""
-
-
-class QAgent(NetworkAgent):
-    """An agent with a network of action values and a target; the subclass makes the network and computes the loss.
-
-    It learns from transitions. A column ``discount``, which those of n steps have, takes the place of
-    ``discount_factor``.
-
-    Args:
-        spec: observations of any space, see ``common.agents.networks.encoders``; ``Discrete`` or ``MultiDiscrete``
-            actions.
-        seed: of the initial weights and of exploration.
-        epsilon: this actor's rung of the exploration ladder.
-        device: where the networks live.
-        params: see the subclass's ``Config``.
-
-    Raises:
-        ConfigError: the action space is neither Discrete nor MultiDiscrete, or it has too many joint actions; or a leaf
-            of the observation space cannot be stored.
-        PluginError: the user's own network cannot be built or gives other outputs than it is asked for.
-    """
-
-    Config: ClassVar[type[QAgentConfig]]
-    config: QAgentConfig
-    counters: ClassVar = ("_opt_steps",)
-
-    def __init__(self, spec: EnvSpec, *, seed: int, epsilon: float = 0.0, device: str = "cpu", **params: Any) -> None:
-        self.config = config = self.Config(**params)
-        self.device = torch.device(device)
-        self.actions = ActionIndex(type(self).__name__, spec.action_space, self.device)
-        self._shift = RandomShift(spec.observation_space, config.random_shift, seed, self.device)
-        self._shift_generator = self._shift.generator
-        observations = select_leaves(spec.observation_space)
-        torch.manual_seed(seed)
-        self.qnet, self.qnet_tgt = (self._make_qnet(observations).to(self.device) for _ in range(2))
-        self.qnet_tgt.load_state_dict(self.qnet.state_dict())
-        self.nets = {"qnet": self.qnet, "qnet_tgt": self.qnet_tgt}
-        self._optimizer = adam(self.qnet.parameters(), config.lr)
-        captured = self.captures(config)
-        self.learn = Update(self._learn_from, self.nets, captured=captured)
-        self._action_values = Inference(self.qnet, self.device, captured=captured)  # [n, A]
-        self._opt_steps = 0
-        self._rng = np.random.default_rng(seed)
-        self._epsilon = epsilon
-
-    @abc.abstractmethod
-    def _make_qnet(self, observations: LeafSpaces) -> nn.Module:
-        """Make a network that turns observations of B rows into action values ``[B, A]``."""
-
-    @abc.abstractmethod
-    def _loss(self, batch: Batch, target_net: nn.Module) -> QLoss:
-        """The loss of ``qnet`` on a batch; ``target_net``, made as ``qnet`` was, values the next observations."""
-
-    def _make_network(self, observations: LeafSpaces, out_dim: int) -> nn.Module:
-        """The user's own network, or one of ``units``: observations of B rows to ``[B, out_dim]``."""
-        config = self.config
-        if config.network is None:
-            return build_mlp(observations, out_dim, config.units, config.feature_dim)
-        return build_network(config.network, observations, out_dim)
-
-    def sample(self, obs: Leaves) -> Array:
-        return self.actions.to_env(self._choose(self._action_values(obs)))
-
-    def _choose(self, values: Array) -> Array:
-        """The numbers ``[n]`` of the actions to take, for action values ``[n, A]``."""
-        if not self.is_train:
-            best: Array = values.argmax(axis=1)
-            return best
-        return self.config.explorer.choose(values, self._opt_steps, self._epsilon, self._rng)
-
-    def opt(self, buffer: ReplayBuffer) -> Record | None:
-        if len(buffer) == 0:
-            return None
-        results: Results = {}
-        for _ in range(self.config.n_updates_per_opt):
-            batch = self._shift(draw(buffer, self.config.batch_size, self.device))
-            results = self.learn(batch)
-            report_td_error(buffer, batch, results)
-        self._opt_steps += 1
-        if self._opt_steps % self.config.soft_update_interval == 0:
-            track(self.qnet_tgt, self.qnet, self.config.tau)
-        return {**results}
-
-    def _learn_from(self, batch: Batch) -> Results:
-        """One gradient step on a batch."""
-        loss, prediction, target = self._loss(batch, self.qnet_tgt)
-        results = {"loss": loss.detach(), "pred_mean": prediction.detach().mean(), "tgt_mean": target.mean()}
-        grad_norm = descend(loss, self._optimizer, self.config.max_grad_norm)
-        if grad_norm is not None:
-            results["grad_norm"] = grad_norm
-        return results | measure_td_error(batch, prediction, target)
-
-    def _choose_next(self, batch: Batch, target_net: nn.Module) -> torch.Tensor:
-        """The best next actions ``[B]``, in double DQN by the online network, else by the target network."""
-        chooser = self.qnet if self.config.double_dqn else target_net
-        action: torch.Tensor = chooser(from_columns("next_obs", batch)).argmax(dim=1)
-        return action
-
-    def td_error(self, items: Items) -> Array:
-        """Actors call this method and have no target network, so the model itself takes the target's place."""
-        with torch.inference_mode():
-            _, prediction, target = self._loss(to_tensors(items, self.device), self.qnet)
-        error: Array = (target - prediction).cpu().numpy()
-        return error
-
-    def sync_model(self, model: Model) -> None:
-        super().sync_model(model)
-        self._opt_steps = model.version.opt_steps
-
-    def policy(self) -> nn.Module:
-        return GreedyQ(self.qnet, torch.from_numpy(self.actions.table)).to(self.device)
-
-
-class DQNConfig(QAgentConfig):
+class DQNConfig(MunchausenConfig):
     """``agent.params`` of ``common.agents.dqn:DQN``."""
 
     critic_loss: CriticLoss = Field("smooth_l1", description="smooth_l1 (Huber) or mse.")
-    dueling: bool = Field(False, description="Value and advantages apart, in the last layer of the network.")
 
 
 class DQN(QAgent):
@@ -229,17 +72,22 @@ class DQN(QAgent):
         return self._make_network(observations, self.actions.size)
 
     def _loss(self, batch: Batch, target_net: nn.Module) -> QLoss:
-        target = self._target(batch, target_net)
         action = self.actions.from_env(batch["action"])
+        target = self._target(batch, action, target_net)
         prediction = self.qnet(from_columns("obs", batch)).gather(1, action[:, None]).squeeze(1)  # [B]
         loss = critic_loss(self.config.critic_loss, prediction, target, batch.get("weight"))
         return QLoss(loss, prediction, target)
 
     @torch.no_grad()
-    def _target(self, batch: Batch, target_net: nn.Module) -> torch.Tensor:
+    def _target(self, batch: Batch, action: torch.Tensor, target_net: nn.Module) -> torch.Tensor:
         """``reward + discount * V(next_obs)``, ``[B]``."""
-        next_obs = from_columns("next_obs", batch)
+        next_obs, reward = from_columns("next_obs", batch), batch["reward"]
         q_next = target_net(next_obs)  # [B, A]
-        value = double_q_value(self.qnet(next_obs), q_next) if self.config.double_dqn else greedy_value(q_next)
-        discount = discount_of(batch, self.config.discount_factor)
-        return td_target(batch["reward"], batch["terminated"], value, discount)
+        if self.config.munchausen is not None:
+            reward = reward + self.config.munchausen.bonus(target_net(from_columns("obs", batch)), action)
+            value = soft_value(q_next, q_next, self.config.munchausen.temperature)
+        elif self.config.double_dqn:
+            value = double_q_value(self.qnet(next_obs), q_next)
+        else:
+            value = greedy_value(q_next)
+        return td_target(reward, batch["terminated"], value, discount_of(batch, self.config.discount_factor))

@@ -9,17 +9,20 @@ import torch
 from pydantic import Field, PositiveFloat, PositiveInt
 from torch import nn
 
-from common.agents.dqn import QAgent, QAgentConfig, QLoss
+from common.agents.dqn import MunchausenConfig
 from common.agents.losses.distributions import quantile_huber_loss
+from common.agents.losses.munchausen import soft_value
 from common.agents.losses.values import td_target, weighted_mean
 from common.agents.network_agent import Batch, discount_of
 from common.agents.networks.encoders import LeafSpaces
+from common.agents.networks.heads import join_dueling
 from common.agents.networks.layers import Head, Observed
+from common.agents.q_agent import QAgent, QLoss
 from common.interfaces import EnvSpec
 from common.spaces import from_columns
 
 
-class IQNConfig(QAgentConfig):
+class IQNConfig(MunchausenConfig):
     """``agent.params`` of ``common.agents.iqn:IQN``; ``units`` or ``network`` make the features of an observation."""
 
     feature_dim: PositiveInt = Field(
@@ -44,17 +47,28 @@ class QuantileNet(nn.Module):
         n_actions: A.
         embed_dim: number of cosines.
         n_levels: K, evenly spaced levels whose mean quantile is an action's value.
+        dueling: whether ``f`` gives quantiles of a state value and of advantages, which are joined at each level.
     """
 
     levels: torch.Tensor  # [K, 1]
     frequencies: torch.Tensor  # [E]
 
-    def __init__(self, network: nn.Module, feature_dim: int, n_actions: int, embed_dim: int, n_levels: int) -> None:
+    def __init__(
+        self,
+        network: nn.Module,
+        feature_dim: int,
+        n_actions: int,
+        embed_dim: int,
+        n_levels: int,
+        *,
+        dueling: bool = False,
+    ) -> None:
         super().__init__()
+        self._dueling = dueling
         self.psi = nn.Sequential(network, nn.ReLU())
         self.phi = nn.Sequential(nn.Linear(embed_dim, feature_dim), nn.ReLU(inplace=True))
         hidden = nn.Linear(feature_dim, feature_dim)
-        self.f = nn.Sequential(hidden, nn.ReLU(inplace=True), Head(feature_dim, n_actions))
+        self.f = nn.Sequential(hidden, nn.ReLU(inplace=True), Head(feature_dim, n_actions + dueling))
         levels = (torch.arange(n_levels)[:, None] + 0.5) / n_levels
         self.register_buffer("levels", levels, persistent=False)
         self.register_buffer("frequencies", math.pi * torch.arange(embed_dim), persistent=False)
@@ -66,7 +80,8 @@ class QuantileNet(nn.Module):
     def quantiles(self, obs: Observed, levels: torch.Tensor) -> torch.Tensor:
         """Quantiles ``[N, B, A]`` at ``levels`` in [0, 1], ``[N, B]``, or ``[N, 1]`` for all observations alike."""
         embedding = self.phi((levels[..., None] * self.frequencies).cos())  # [N, B or 1, F]
-        return self.f(self.psi(obs) * embedding)  # type: ignore[no-any-return]
+        quantiles: torch.Tensor = self.f(self.psi(obs) * embedding)
+        return join_dueling(quantiles) if self._dueling else quantiles
 
 
 class IQN(QAgent):
@@ -87,24 +102,33 @@ class IQN(QAgent):
     def _make_qnet(self, observations: LeafSpaces) -> QuantileNet:
         config = self.config
         network = self._make_network(observations, config.feature_dim)
-        return QuantileNet(network, config.feature_dim, self.actions.size, config.embed_dim, config.n_quantiles_act)
+        sizes = config.feature_dim, self.actions.size, config.embed_dim, config.n_quantiles_act
+        net = QuantileNet(network, *sizes, dueling=config.dueling)
+        self._add_noise(net.f)
+        return net
 
     def _loss(self, batch: Batch, target_net: nn.Module) -> QLoss:
         assert isinstance(target_net, QuantileNet)
-        target, action = self._target(batch, target_net), self.actions.from_env(batch["action"])  # [N', B], [B]
+        action = self.actions.from_env(batch["action"])  # [B]
+        target = self._target(batch, action, target_net)  # [N', B]
         levels = self._sample_levels(self.config.n_quantiles, len(action))  # [N, B]
         prediction = _select(self.qnet.quantiles(from_columns("obs", batch), levels), action)  # [N, B]
         losses = quantile_huber_loss(prediction, target, levels, self.config.kappa)  # [B]
         return QLoss(weighted_mean(losses, batch.get("weight")), prediction.mean(dim=0), target.mean(dim=0))
 
     @torch.no_grad()
-    def _target(self, batch: Batch, target_net: QuantileNet) -> torch.Tensor:
+    def _target(self, batch: Batch, action: torch.Tensor, target_net: QuantileNet) -> torch.Tensor:
         """Quantiles of the return from the next observation on, ``[N', B]``."""
-        action = self._choose_next(batch, target_net)  # [B]
+        reward, munchausen = batch["reward"], self.config.munchausen
         levels = self._sample_levels(self.config.n_quantiles_tgt, len(action))  # [N', B]
-        returns = _select(target_net.quantiles(from_columns("next_obs", batch), levels), action)  # [N', B]
+        quantiles = target_net.quantiles(from_columns("next_obs", batch), levels)  # [N', B, A]
+        if munchausen is not None:
+            reward = reward + munchausen.bonus(target_net(from_columns("obs", batch)), action)
+            returns = soft_value(quantiles, quantiles.mean(dim=0), munchausen.temperature)
+        else:
+            returns = _select(quantiles, self._choose_next(batch, target_net))  # [N', B]
         discount = discount_of(batch, self.config.discount_factor)
-        return td_target(batch["reward"], batch["terminated"], returns, discount)
+        return td_target(reward, batch["terminated"], returns, discount)
 
     def _sample_levels(self, n: int, batch_size: int) -> torch.Tensor:
         """Uniform levels in [0, 1], ``[n, B]``."""

@@ -31,12 +31,7 @@ class EpsilonGreedy(Settings):
 
     def choose(self, values: Array, opt_steps: int, rung: float, rng: np.random.Generator) -> Array:
         """Actions ``[n]`` for values ``[n, A]``."""
-        n, n_actions = values.shape
-        actions: Array = values.argmax(axis=1)
-        explorers = (rng.random(n) < self.at(opt_steps, rung)).nonzero()[0]
-        if len(explorers):  # Rarely true, and a draw by numpy takes longer than a small network takes to act.
-            actions[explorers] = rng.integers(n_actions, size=len(explorers))
-        return actions
+        return choose_mostly_best(values, self.at(opt_steps, rung), rng)
 
 
 class Softmax(Settings):
@@ -57,4 +52,54 @@ class Softmax(Settings):
         return actions
 
 
-Explorer = Annotated[EpsilonGreedy | Softmax, Field(discriminator="kind")]
+class Greedy(Settings):
+    """The best action: the network itself explores, by its noise."""
+
+    kind: Literal["greedy"] = Field("greedy", description="The best action, for noisy networks.")
+
+    def choose(
+        self,
+        values: Array,
+        opt_steps: int,  # noqa: ARG002 - there is no schedule
+        rung: float,  # noqa: ARG002 - and no ladder
+        rng: np.random.Generator,  # noqa: ARG002 - and no chance
+    ) -> Array:
+        """Actions ``[n]`` for values ``[n, A]``."""
+        actions: Array = values.argmax(axis=1)
+        return actions
+
+
+class EvaluationEpsilon:
+    """Epsilon-greedy actions in evaluations (Mnih et al. 2015), with the same chances in each evaluation.
+
+    Args:
+        epsilon: share of random actions; 0 acts greedily.
+    """
+
+    def __init__(self, epsilon: float) -> None:
+        self._epsilon = epsilon
+        self.begin()
+
+    def begin(self) -> None:
+        """An evaluation begins: draw what was drawn in the one before, so that the same model has the same score."""
+        self._rng = np.random.default_rng(0)
+
+    def choose(self, values: Array) -> Array:
+        """Actions ``[n]`` for values ``[n, A]``."""
+        if self._epsilon:
+            return choose_mostly_best(values, self._epsilon, self._rng)
+        actions: Array = values.argmax(axis=1)
+        return actions
+
+
+def choose_mostly_best(values: Array, epsilon: float, rng: np.random.Generator) -> Array:
+    """Choose the best action in each row of ``[n, A]``, or with probability ``epsilon`` any; ``[n]``."""
+    n, n_actions = values.shape
+    actions: Array = values.argmax(axis=1)
+    explorers = (rng.random(n) < epsilon).nonzero()[0]
+    if len(explorers):  # Rarely true, and a draw by numpy takes longer than a small network takes to act.
+        actions[explorers] = rng.integers(n_actions, size=len(explorers))
+    return actions
+
+
+Explorer = Annotated[EpsilonGreedy | Softmax | Greedy, Field(discriminator="kind")]

@@ -1,4 +1,4 @@
-"""From the outputs of a network to the values of actions."""
+"""From the outputs of a network to the values of actions. Shapes: A actions, K atoms or quantiles of each."""
 
 from __future__ import annotations
 
@@ -8,8 +8,19 @@ from torch import nn
 from common.agents.networks.layers import Observed
 
 
-class DuelingNetwork(nn.Module):
+def join_dueling(outputs: torch.Tensor, dim: int = -1) -> torch.Tensor:
     """Action values of a state value and advantages: ``Q = V + A - mean A`` (arXiv:1511.06581, 9).
+
+    Args:
+        outputs: ``1 + A`` of them along ``dim``: V, then A.
+        dim: keeps the A action values.
+    """
+    value, advantage = outputs.tensor_split((1,), dim=dim)
+    return value + advantage - advantage.mean(dim=dim, keepdim=True)
+
+
+class DuelingNetwork(nn.Module):
+    """Action values of a network that gives a state value and advantages.
 
     The two streams part in the last layer of ``net`` only, whatever network it is: its first output is V, the others
     are A. The paper gives each stream a hidden layer of its own; a user's own network can do so.
@@ -24,5 +35,54 @@ class DuelingNetwork(nn.Module):
 
     def forward(self, obs: Observed) -> torch.Tensor:
         """Observations of B rows to ``[B, A]``."""
-        value, advantage = self.net(obs).tensor_split((1,), dim=1)  # [B, 1], [B, A]
-        return value + advantage - advantage.mean(dim=1, keepdim=True)  # type: ignore[no-any-return]
+        return join_dueling(self.net(obs))
+
+
+class ReturnNetwork(nn.Module):
+    """A network with K outputs for each action, which describe the distribution of its return.
+
+    Args:
+        net: gives ``[B, A * K]``, or dueling ``[B, (1 + A) * K]``, of which the first K are those of the state value.
+        n_outputs: K.
+        dueling: whether each of the K outputs is joined of a state value and advantages.
+    """
+
+    def __init__(self, net: nn.Module, n_outputs: int, *, dueling: bool) -> None:
+        super().__init__()
+        self.net = net
+        self._n_outputs, self._dueling = n_outputs, dueling
+
+    def outputs(self, obs: Observed) -> torch.Tensor:
+        """Observations of B rows to ``[B, A, K]``."""
+        outputs = self.net(obs).unflatten(1, (-1, self._n_outputs))
+        return join_dueling(outputs, dim=1) if self._dueling else outputs
+
+
+class QuantileReturns(ReturnNetwork):
+    """The outputs are quantiles of the return at the levels ``(i + 0.5) / K`` (arXiv:1710.10044)."""
+
+    def forward(self, obs: Observed) -> torch.Tensor:
+        """Action values, the means of the quantiles: observations of B rows to ``[B, A]``."""
+        return self.outputs(obs).mean(dim=2)
+
+
+class CategoricalReturns(ReturnNetwork):
+    """The outputs are logits of the probabilities of K returns, the atoms (arXiv:1707.06887).
+
+    Args:
+        net: see ``ReturnNetwork``.
+        least: the first atom.
+        greatest: the last one; the others lie evenly between them.
+        n_atoms: K.
+        dueling: see ``ReturnNetwork``.
+    """
+
+    atoms: torch.Tensor  # [K]
+
+    def __init__(self, net: nn.Module, least: float, greatest: float, n_atoms: int, *, dueling: bool) -> None:
+        super().__init__(net, n_atoms, dueling=dueling)
+        self.register_buffer("atoms", torch.linspace(least, greatest, n_atoms), persistent=False)
+
+    def forward(self, obs: Observed) -> torch.Tensor:
+        """Action values, the means of the distributions: observations of B rows to ``[B, A]``."""
+        return (self.outputs(obs).softmax(dim=2) * self.atoms).sum(dim=2)
