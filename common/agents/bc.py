@@ -15,6 +15,7 @@ from common.agents.network_agent import (
     Batch,
     Inference,
     NetworkAgent,
+    NormalizeBatch,
     Results,
     Update,
     UpdateConfig,
@@ -24,6 +25,7 @@ from common.agents.network_agent import (
 )
 from common.agents.networks.encoders import build_mlp, select_leaves
 from common.agents.networks.layers import Observed
+from common.agents.networks.normalization import build_normalizer
 from common.agents.networks.policies import CategoricalPolicy, GaussianConfig, GaussianPolicy, GreedyActor, GreedyQ
 from common.data import Array, Leaves, Record
 from common.interfaces import EnvSpec, ReplayBuffer
@@ -40,6 +42,9 @@ class BCConfig(UpdateConfig, GaussianConfig):
     lr: PositiveFloat = Field(3e-4, description="Learning rate.")
     batch_size: PositiveInt = Field(256, description="Items in one update.")
     max_grad_norm: PositiveFloat | None = Field(None, description="Gradients are clipped to this norm; null does not.")
+    normalize_observations: bool = Field(
+        False, description="Floats in observations are given the mean 0 and the variance 1 of those that are drawn."
+    )
 
 
 class BC(NetworkAgent):
@@ -88,12 +93,15 @@ class BC(NetworkAgent):
             self.imitator = CategoricalPolicy(logits).to(self.device)
             self._greedy = GreedyQ(self.imitator, table)
             self._from_env, self._to_env = index.from_env, table.__getitem__
-        self.nets = {"policy": self.imitator}
+        self.normalizer = build_normalizer(observations, enabled=config.normalize_observations).to(self.device)
+        self.nets = {"policy": self.imitator, "normalizer": self.normalizer}
         self._optimizer = build_optimizer(self.imitator.parameters(), config.lr, config.optimizer)
         self._generator = torch.Generator(self.device).manual_seed(seed)
         captured = self.captures(config)
         self._learn = Update(self._learn_from, self.nets, captured=captured)
-        self._act_greedily = Inference(self._greedy, self.device, captured=captured)
+        self._normalize = NormalizeBatch(self.normalizer, captured=captured)
+        self._policy = nn.Sequential(self.normalizer, self._greedy)
+        self._act_greedily = Inference(self._policy, self.device, captured=captured)
         self._act_exploring = Inference(self._explore, self.device, captured=captured)
 
     def sample(self, obs: Leaves) -> Array:
@@ -101,12 +109,12 @@ class BC(NetworkAgent):
 
     def _explore(self, obs: Observed) -> torch.Tensor:
         """Random actions of the policy, as the environment takes them, for n observations."""
-        return self._to_env(self.imitator.sample(obs, self._generator))
+        return self._to_env(self.imitator.sample(self.normalizer(obs), self._generator))
 
     def opt(self, buffer: ReplayBuffer) -> Record | None:
         if len(buffer) == 0:
             return None
-        return {**self._learn(draw(buffer, self.config.batch_size, self.device))}
+        return {**self._learn(self._normalize(draw(buffer, self.config.batch_size, self.device)))}
 
     def _learn_from(self, batch: Batch) -> Results:
         loss = -self.imitator.log_prob(from_columns("obs", batch), self._from_env(batch["action"])).mean()
@@ -114,4 +122,4 @@ class BC(NetworkAgent):
         return {"loss": loss.detach()}
 
     def policy(self) -> nn.Module:
-        return self._greedy
+        return self._policy

@@ -41,8 +41,10 @@ from common.agents.machinery.named_tensors import (
     load_networks,
     load_optimizer,
 )
+from common.agents.machinery.normalizing import NormalizeBatch
 from common.agents.machinery.optimization import OptimizerConfig, adam, build_optimizer, descend, track
 from common.agents.machinery.update import Results, Update, UpdateConfig
+from common.agents.networks.normalization import Normalizer
 from common.data import Model
 from common.errors import CheckpointError, ConfigError
 from common.interfaces import Agent, EnvSpec, TrainingState
@@ -52,6 +54,7 @@ __all__ = [
     "Inference",
     "LaneMemory",
     "NetworkAgent",
+    "NormalizeBatch",
     "OptimizerConfig",
     "Results",
     "Update",
@@ -82,8 +85,8 @@ class NetworkAgent(Agent):
     """
 
     nets: dict[str, nn.Module]
-    """The networks by their names in checkpoints. The first one acts: its parameters are the model that actors fetch.
-    A name that ends in ``_tgt`` is that of a target network."""
+    """The networks by their names in checkpoints. The first one acts: its parameters are the model that actors fetch,
+    with the statistics of a ``Normalizer``. A name that ends in ``_tgt`` is that of a target network."""
     counters: ClassVar[tuple[str, ...]] = ()
     """Names of the attributes that count, such as opt steps; JSON must hold their values."""
 
@@ -111,14 +114,22 @@ class NetworkAgent(Agent):
             inference.captured = False
 
     def model_info(self) -> Mapping[str, torch.Tensor]:
-        return {name: value.detach() for name, value in self._acting_net.state_dict().items()}
+        info = {name: value.detach() for name, value in self._acting_net.state_dict().items()}
+        return info | collect_networks(self._normalizers)
 
     def sync_model(self, model: Model) -> None:
-        self._acting_net.load_state_dict({name: torch.from_numpy(value) for name, value in model.params.items()})
+        params = {name: torch.from_numpy(value) for name, value in model.params.items()}
+        for name, net in self._normalizers.items():
+            net.load_state_dict({key: params.pop(f"{name}.{key}") for key in net.state_dict()})
+        self._acting_net.load_state_dict(params)
 
     @property
     def _acting_net(self) -> nn.Module:
         return next(iter(self.nets.values()))
+
+    @property
+    def _normalizers(self) -> dict[str, nn.Module]:
+        return {name: net for name, net in self.nets.items() if isinstance(net, Normalizer)}
 
     def save_params(self) -> Mapping[str, torch.Tensor]:
         return collect_networks(self.nets)

@@ -9,7 +9,7 @@ import torch
 from gymnasium.spaces import Box, Discrete, MultiBinary, Text
 
 from common.agents.bc import BC
-from common.data import Array
+from common.data import Array, Model, ModelVersion
 from common.errors import CheckpointError, ConfigError
 from common.interfaces import EnvSpec
 from common.testing import ItemMemory
@@ -99,3 +99,56 @@ def test_spaces_it_cannot_act_in_are_refused(spec: EnvSpec, message: str) -> Non
 def test_the_parameters_of_another_kind_of_policy_are_refused() -> None:
     with pytest.raises(CheckpointError, match=r"^BC: the saved network does not fit"):
         make(CHOICES).load_params(make(LEVERS).save_params())
+
+
+# Normalised observations.
+
+
+def far_away(obs: Array) -> Array:
+    """The same observations in units of another size, around another place."""
+    return obs * np.float32(1e-3) + np.array([50, -7], np.float32)
+
+
+def test_observations_in_odd_units_are_learnt_from_as_well_once_they_are_normalised() -> None:
+    zero = np.zeros(2, np.float32)
+    rows = [
+        (obs, action, math.nan, zero, True, False)
+        for obs, action in zip(far_away(observations()), quadrant(observations()), strict=True)
+    ]
+    shares = {}
+    for normalize in (False, True):
+        agent, memory = make(CHOICES, normalize_observations=normalize), holding(rows)
+        for _ in range(300):
+            agent.opt(memory)
+        shares[normalize] = (agent.sample(far_away(observations())) == quadrant(observations())).mean()
+    assert shares[True] > 0.9 > shares[False]
+
+
+@pytest.mark.parametrize("spec", [CHOICES, LEVERS])
+def test_the_statistics_travel_with_the_model_and_only_the_learner_changes_them(spec: EnvSpec) -> None:
+    memory = shown(np.zeros(256, np.int64) + 5 if spec is CHOICES else np.zeros((256, 2), np.float32))
+    learner, actor = (make(spec, seed=seed, normalize_observations=True) for seed in range(2))
+    for _ in range(3):
+        learner.opt(memory)
+    params = {name: tensor.numpy().copy() for name, tensor in learner.model_info().items()}
+    actor.sync_model(Model(ModelVersion(1, 3), params))
+    obs = 100 * observations()
+    for is_train in (True, False):
+        (actor.train if is_train else actor.eval)()
+        actor.sample(obs)
+    np.testing.assert_array_equal(actor.sample(obs), learner.sample(obs))
+    np.testing.assert_array_equal(actor.policy()(torch.from_numpy(obs)).detach(), learner.sample(obs))
+    kept = {name: tensor.numpy() for name, tensor in actor.model_info().items()}
+    assert kept["normalizer.count"] == 3 * 64
+    for name, value in params.items():
+        np.testing.assert_array_equal(kept[name], value)
+
+
+def test_without_normalisation_the_model_and_the_checkpoint_have_the_names_of_release_0_1() -> None:
+    agent = make(CHOICES)
+    assert not any("normalizer" in name for name in (*agent.model_info(), *agent.training_state().tensors))
+
+
+def test_a_checkpoint_without_statistics_does_not_fit_an_agent_that_normalises() -> None:
+    with pytest.raises(CheckpointError, match="the saved network does not fit this one"):
+        make(CHOICES, normalize_observations=True).load_training_state(make(CHOICES).training_state())

@@ -1,0 +1,36 @@
+"""How a learner normalises the batches that it draws, and learns the statistics from them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from common.agents.machinery.batches import Batch
+from common.agents.machinery.update import Results, Update
+
+if TYPE_CHECKING:
+    from common.agents.networks.normalization import Normalizer
+
+
+class NormalizeBatch(Update):
+    """Merges the observations of each batch into the statistics of a normaliser, and returns the batch normalised.
+
+    A normaliser without columns returns the batch as it is.
+
+    Args:
+        normalizer: one of the agent's networks.
+        captured: whether the operations are captured, as those of any update.
+    """
+
+    def __init__(self, normalizer: Normalizer, *, captured: bool = False) -> None:
+        def learn(columns: Batch) -> Results:
+            normalizer.merge(columns)
+            return normalizer.normalize(columns)
+
+        super().__init__(learn, {}, captured=captured)
+        self._normalizer = normalizer
+
+    def __call__(self, batch: Batch) -> dict[str, torch.Tensor]:
+        columns = {name: column for name, column in batch.items() if name in self._normalizer.columns}
+        return {**batch, **super().__call__(columns)} if self._normalizer.columns else dict(batch)

@@ -1,0 +1,113 @@
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+
+from common.agents.networks.normalization import Normalizer, build_normalizer
+from common.errors import ConfigError
+
+BOX = spaces.Box(-np.inf, np.inf, (2,), np.float32)
+LEAVES: dict[str, spaces.Space[Any]] = {
+    "arm/joints": spaces.Box(-1, 1, (3,), np.float32),
+    "camera": spaces.Box(0, 255, (8, 8), np.uint8),
+    "gear": spaces.Discrete(3),
+    "speed": spaces.Box(-1, 1, (), np.float64),
+}
+
+
+def rows(n: int, seed: int = 0) -> torch.Tensor:
+    return 100 + 3 * torch.randn(n, 2, generator=torch.Generator().manual_seed(seed))
+
+
+def test_before_the_first_batch_observations_stay_as_they_are() -> None:
+    torch.testing.assert_close(Normalizer({"": BOX})(torch.tensor([[3.0, -4.0]])), torch.tensor([[3.0, -4.0]]))
+
+
+def test_batches_of_any_sizes_leave_the_mean_and_the_variance_of_all_rows() -> None:
+    normalizer, seen = Normalizer({"": BOX}), [rows(n, seed=n) * n for n in (1, 7, 2, 50)]
+    for batch in seen:
+        normalizer.merge({"obs": batch})
+    every = torch.cat(seen).double().numpy()
+    np.testing.assert_allclose(normalizer.get_buffer("mean"), every.mean(axis=0), rtol=1e-5)
+    np.testing.assert_allclose(normalizer.get_buffer("var"), every.var(axis=0), rtol=1e-4)
+    assert normalizer.count.item() == 60
+
+
+def test_the_variance_of_large_numbers_is_exact_after_thousands_of_batches() -> None:
+    normalizer = Normalizer({"": BOX})
+    for seed in range(3000):
+        normalizer.merge({"obs": 1e4 + torch.randn(16, 2, generator=torch.Generator().manual_seed(seed))})
+    np.testing.assert_allclose(normalizer.get_buffer("var"), 1.0, rtol=0.05)
+
+
+def test_normalised_rows_have_mean_0_and_variance_1() -> None:
+    normalizer, batch = Normalizer({"": BOX}), rows(1000)
+    normalizer.merge({"obs": batch})
+    found = normalizer(batch)
+    torch.testing.assert_close(found.mean(dim=0), torch.zeros(2), atol=1e-4, rtol=0)
+    torch.testing.assert_close(found.var(dim=0, correction=0), torch.ones(2), atol=1e-3, rtol=0)
+
+
+def test_only_merging_changes_the_statistics_and_only_by_observations_not_by_the_next_ones() -> None:
+    normalizer = Normalizer({"": BOX}).train()
+    normalizer(rows(5))
+    normalizer.normalize({"obs": rows(5), "next_obs": rows(5)})
+    assert normalizer.count.item() == 0
+    normalizer.merge({"obs": torch.zeros(4, 2), "next_obs": torch.full((4, 2), 9.0)})
+    assert normalizer.get_buffer("mean").tolist() == [0.0, 0.0]
+
+
+def test_an_element_that_never_changes_becomes_0_and_a_rare_one_is_clipped() -> None:
+    normalizer = Normalizer({"": BOX})
+    normalizer.merge({"obs": torch.tensor([[7.0, 1.0], [7.0, -1.0]])})
+    assert normalizer(torch.tensor([[7.0, 1e6], [7.0, -1e6]])).tolist() == [[0.0, 10.0], [0.0, -10.0]]
+
+
+def test_floats_of_structured_observations_are_normalised_and_other_leaves_stay() -> None:
+    normalizer = Normalizer(LEAVES)
+    batch = {
+        "obs/arm/joints": torch.tensor([[1.0, 2.0, 3.0], [3.0, 2.0, 1.0]]),
+        "obs/camera": torch.zeros(2, 8, 8, dtype=torch.uint8),
+        "obs/gear": torch.tensor([0, 2]),
+        "obs/speed": torch.tensor([1.0, 5.0], dtype=torch.float64),
+        "next_obs/speed": torch.tensor([3.0, 7.0], dtype=torch.float64),
+        "reward": torch.ones(2),
+    }
+    normalizer.merge(batch)
+    found = normalizer.normalize(batch)
+    assert set(normalizer.columns) == {"obs/arm/joints", "next_obs/arm/joints", "obs/speed", "next_obs/speed"}
+    assert found["obs/speed"].tolist() == pytest.approx([-1.0, 1.0])
+    assert found["next_obs/speed"].tolist() == pytest.approx([0.0, 2.0])
+    assert found["obs/arm/joints"].tolist() == [pytest.approx([-1.0, 0.0, 1.0]), pytest.approx([1.0, 0.0, -1.0])]
+    assert all(found[name] is batch[name] for name in ("obs/camera", "obs/gear", "reward"))
+    acting = normalizer({"speed": batch["obs/speed"], "gear": batch["obs/gear"]})
+    assert acting["speed"].tolist() == pytest.approx([-1.0, 1.0])
+    assert acting["gear"] is batch["obs/gear"]
+
+
+def test_sequences_are_merged_step_by_step() -> None:
+    flat, timed = Normalizer({"": BOX}), Normalizer({"": BOX})
+    flat.merge({"obs": rows(12)})
+    timed.merge({"obs": rows(12).view(3, 4, 2)})
+    for name, value in flat.state_dict().items():
+        torch.testing.assert_close(timed.state_dict()[name], value)
+    torch.testing.assert_close(timed(rows(12).view(3, 4, 2)), flat(rows(12)).view(3, 4, 2))
+
+
+def test_one_that_is_not_enabled_has_no_tensors_and_changes_nothing() -> None:
+    normalizer, batch = build_normalizer({"": BOX}, enabled=False), {"obs": rows(3)}
+    assert not normalizer.state_dict()
+    normalizer.merge(batch)
+    assert normalizer.normalize(batch)["obs"] is batch["obs"]
+    assert normalizer(batch["obs"]) is batch["obs"]
+
+
+def test_observations_without_floats_cannot_be_normalised() -> None:
+    expected = "agent.params.normalize_observations: expected observations of floats, found Discrete(3)"
+    with pytest.raises(ConfigError, match=re.escape(expected)):
+        build_normalizer({"": spaces.Discrete(3)}, enabled=True)
