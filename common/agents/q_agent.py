@@ -203,13 +203,17 @@ class QAgent(NetworkAgent):
             return None
         results: Results = {}
         for _ in range(self.config.n_updates_per_opt):
-            batch = self._shift(draw(buffer, self.config.batch_size, self.device))
+            batch = self._draw(buffer)
             results = self.learn(batch)
             report_td_error(buffer, batch, results)
         self._opt_steps += 1
         if self._opt_steps % self.config.soft_update_interval == 0:
             track(self.qnet_tgt, self.qnet, self.config.tau)
         return {**results}
+
+    def _draw(self, buffer: ReplayBuffer) -> Batch:
+        """A batch to learn from."""
+        return self._shift(draw(buffer, self.config.batch_size, self.device))
 
     def _learn_from(self, batch: Batch) -> Results:
         """One gradient step on a batch."""
