@@ -24,7 +24,7 @@ from __future__ import annotations
 import abc
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from common.data import Array, Column, Items, Leaves, Model, Record, Schema
 from common.errors import PluginError
@@ -147,6 +147,9 @@ class Agent(abc.ABC):
     """
 
     is_train = False
+    draws_once: ClassVar[bool] = False
+    """Whether it learns from each step once, by a nearly present policy. Then training begins only with a queue, and not
+    with a replay that draws a step again and again."""
 
     def train(self) -> None:
         """Explore from now on."""
