@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 
 import numpy as np
 
@@ -28,6 +29,9 @@ class QueueReplay(SharedReplay):
 
     A batch is given when there are enough rows for all of it. Until then no row is taken, and actors do not wait.
 
+    ``len`` looks for new rows, and the thread that reports progress asks for it too. So one thread at a time looks at
+    the rows or draws.
+
     Args:
         memory: read only here.
         view: says at which rows a draw can begin, and assembles batches.
@@ -36,6 +40,7 @@ class QueueReplay(SharedReplay):
 
     def __init__(self, memory: ReplayMemory, view: View, seed: int) -> None:
         super().__init__(memory, view, seed)
+        self._alone = threading.RLock()
         self._ready: Array = np.empty(0, np.int64)
         """Rows at which draws can begin and that have not been drawn, ascending but for late ones, ``[n]``."""
         self._taken: Array = np.empty(0, np.int64)
@@ -46,17 +51,23 @@ class QueueReplay(SharedReplay):
         self._logged = 0
 
     def __len__(self) -> int:
-        try:
-            self._reader.look()
-        except NothingToDrawError:
-            return 0
-        self._catch_up()
-        return len(self._ready) * self._view.steps
+        with self._alone:
+            try:
+                self._reader.look()
+            except NothingToDrawError:
+                return 0
+            self._catch_up()
+            return len(self._ready) * self._view.steps
+
+    def batch(self, size: int) -> Items:
+        with self._alone:
+            return super().batch(size)
 
     def make_draws(self, size: int) -> Draws:
-        self._reader.look()
-        index, beside = self.draw(size)
-        return Draws(index, self._view.plan(self._reader, index), beside)
+        with self._alone:
+            self._reader.look()
+            index, beside = self.draw(size)
+            return Draws(index, self._view.plan(self._reader, index), beside)
 
     def draw(self, size: int) -> tuple[Array, Items]:
         self._catch_up()
@@ -68,9 +79,10 @@ class QueueReplay(SharedReplay):
         return index.copy(), {}
 
     def note_drawn(self, draws: Draws) -> None:
-        super().note_drawn(draws)
-        self._count_lost(len(self._taken) - len(draws.index))
-        self._taken = self._taken[:0]
+        with self._alone:
+            super().note_drawn(draws)
+            self._count_lost(len(self._taken) - len(draws.index))
+            self._taken = self._taken[:0]
 
     def state(self) -> Snapshot:
         values = {**super().state().values, "end": self._end, "lost": self.lost}

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -107,3 +109,25 @@ def test_the_state_of_another_buffer_is_refused(tmp_path: Path) -> None:
     memory = Lanes(tmp_path).memory
     with pytest.raises(CheckpointError, match="expected the state of a queue, found no 'end'"):
         QueueReplay(memory, VIEW, seed=0).restore(UniformReplay(memory, VIEW, seed=0).state())
+
+
+def test_another_thread_may_ask_for_the_length_while_batches_are_drawn(tmp_path: Path) -> None:
+    lanes = Lanes(tmp_path, capacity=5000)
+    replay = QueueReplay(lanes.memory, VIEW, seed=0)
+    stop = threading.Event()
+
+    def ask() -> None:
+        while not stop.is_set():
+            len(replay)
+
+    with ThreadPoolExecutor() as pool:
+        asking = pool.submit(ask)
+        try:
+            found: list[int] = []
+            for _ in range(200):
+                lanes.play(10)
+                found += drawn(replay, 10)
+        finally:
+            stop.set()
+        asking.result()
+    assert len(set(found)) == len(found) == 2000
