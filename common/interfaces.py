@@ -148,8 +148,8 @@ class Agent(abc.ABC):
 
     is_train = False
     draws_once: ClassVar[bool] = False
-    """Whether it learns from each step once, by a nearly present policy. Then training begins only with a queue, and not
-    with a replay that draws a step again and again."""
+    """Whether it learns from each step once, as on-policy agents do. Training then begins only with a queue, not with a
+    replay that draws steps again and again."""
 
     def train(self) -> None:
         """Explore from now on."""
