@@ -82,3 +82,4 @@ policy_export = _command("policy-export", "learner.commands.policy_export", LEAR
 replay_inspect = _command("replay-inspect", "learner.commands.replay_inspect", LEARNER_NEEDS)
 crossborder_certs = _command("crossborder-certs", "learner.commands.crossborder_certs")
 crossborder_health = _command("crossborder-health", "actor.commands.crossborder_health")
+crossborder_plot = _command("crossborder-plot", "learner.commands.crossborder_plot", LEARNER_NEEDS)

@@ -1,0 +1,181 @@
+"""``crossborder-plot``: draws the curves of several runs as one for each group, with their uncertainty.
+
+Each curve is the interquartile mean of its runs, the shade around it a bootstrap interval of 95 %.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import sys
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from common.errors import ConfigError
+from common.process.command import Parser, at_least, run_command
+from learner.curves.reading import SCORE, Curve, read_curve
+
+if TYPE_CHECKING:
+    from learner.curves.together import Band
+
+EXAMPLES = """\
+  crossborder-plot runs/cartpole-*                                        one curve for each name of a configuration
+  crossborder-plot --group 'DQN=runs/dqn-*' --group 'IQN=runs/iqn-*' --output figure.svg
+  crossborder-plot sweeps/cartpole/*/seed-* --by agent.params.lr          one curve for each value of a setting
+  crossborder-plot runs/cartpole-* --over seconds --record train_return --csv curves.csv
+"""
+LABELS = {"env-steps": "environment steps", "opt-steps": "opt steps", "seconds": "seconds of training"}
+
+
+def parser() -> Parser:
+    """The command's options."""
+    made = Parser("crossborder-plot", __doc__ or "", EXAMPLES)
+    made.add_argument(
+        "runs", nargs="*", type=Path, metavar="RUN", help="directories of runs, or others with metrics.csv"
+    )
+    made.add_argument(
+        "--group",
+        action="append",
+        default=[],
+        type=_group,
+        metavar="NAME=GLOB",
+        help="the directories that GLOB matches are one group; other runs are grouped by the name in their config.yaml",
+    )
+    made.add_argument("--by", metavar="KEY.KEY", help="group runs by this value of their configurations")
+    made.add_argument("--over", choices=LABELS, default="env-steps", help="the horizontal axis (default: env-steps)")
+    made.add_argument(
+        "--record",
+        default="score",
+        metavar="KEY",
+        help="a column of metrics.csv (default: score, which is eval_reward)",
+    )
+    made.add_argument(
+        "--hold",
+        action="store_true",
+        help="a run that ends before others of its group keeps its last value, as runs that end at their target should "
+        "(default: a group ends with its shortest run)",
+    )
+    made.add_argument(
+        "--range",
+        action="append",
+        default=[],
+        dest="ranges",
+        type=_range,
+        metavar="TASK=LOW:HIGH",
+        help="scores of a task that count as 0 and 1; needed in a group of several tasks (environment ids)",
+    )
+    made.add_argument("--points", type=at_least(2), default=100, metavar="N", help="points of a curve (default: 100)")
+    made.add_argument("--title", default="", metavar="TEXT", help="above the picture")
+    made.add_argument(
+        "--output",
+        type=Path,
+        default=Path("curves.png"),
+        metavar="FILE",
+        help=".png, .svg or .pdf (default: curves.png)",
+    )
+    made.add_argument("--csv", type=Path, metavar="FILE", help="write the points of the curves, too")
+    return made
+
+
+def _group(text: str) -> tuple[str, str]:
+    name, equals, glob = text.partition("=")
+    if not (name and equals and glob):
+        raise argparse.ArgumentTypeError(f"expected NAME=GLOB, found '{text}'")
+    return name, glob
+
+
+def _range(text: str) -> tuple[str, tuple[float, float]]:
+    task, _, ends = text.rpartition("=")
+    low, _, high = ends.partition(":")
+    try:
+        found = float(low), float(high)
+    except ValueError:
+        found = 0.0, 0.0
+    if not task or found[0] == found[1]:
+        raise argparse.ArgumentTypeError(f"expected TASK=LOW:HIGH with two different numbers, found '{text}'")
+    return task, found
+
+
+def _plot(arguments: argparse.Namespace) -> None:
+    from learner.curves.picture import draw_picture
+    from learner.curves.together import bring_together
+
+    record = SCORE if arguments.record == "score" else arguments.record
+    groups = _groups(arguments, record)
+    options = {"ranges": dict(arguments.ranges), "hold": arguments.hold, "points": arguments.points}
+    bands = {name: bring_together(curves, **options) for name, curves in groups.items()}
+    y_label = "return of evaluations" if record == SCORE else record
+    if arguments.ranges:
+        y_label = f"{y_label}, as a share of its range"
+    draw_picture(bands, arguments.output, title=arguments.title, x_label=LABELS[arguments.over], y_label=y_label)
+    if arguments.csv is not None:
+        _write_csv(arguments.csv, arguments.over, bands)
+    for name, band in bands.items():
+        sys.stdout.write(_summary(name, band, groups[name], arguments.over))
+    sys.stdout.write(f"{arguments.output}\n")
+
+
+def _groups(arguments: argparse.Namespace, record: str) -> dict[str, list[Curve]]:
+    """The curves of each group, in the order in which the groups are named.
+
+    Raises:
+        ConfigError: there is no run, or a run cannot be read.
+    """
+    places = [(None, run) for run in arguments.runs]
+    for name, glob in arguments.group:
+        matched = sorted(path for path in _matches(glob) if path.is_dir())
+        if not matched:
+            raise ConfigError(f"--group {name}={glob}: expected directories of runs, found none")
+        places += [(name, run) for run in matched]
+    if not places:
+        raise ConfigError("expected directories of runs, found none: name them, or groups of them by --group NAME=GLOB")
+    groups: dict[str, list[Curve]] = {}
+    for group, run in places:
+        curve = read_curve(run, arguments.over, record)
+        own = curve.name if arguments.by is None else f"{arguments.by} {_value(curve, arguments.by)}"
+        groups.setdefault(own if group is None else group, []).append(curve)
+    return groups
+
+
+def _matches(glob: str) -> Iterable[Path]:
+    path = Path(glob)
+    return Path(path.anchor or ".").glob(str(path.relative_to(path.anchor) if path.anchor else path))
+
+
+def _value(curve: Curve, key: str) -> object:
+    if key not in curve.settings:
+        raise ConfigError(f"--by {key}: {curve.run / 'config.yaml'} has no such value")
+    return curve.settings[key]
+
+
+def _summary(name: str, band: Band, curves: list[Curve], axis: str) -> str:
+    """A group in one line: where its curve ends, and whether that is before its longest run does."""
+    end, longest = band.x[-1], max(curve.x[-1] for curve in curves)
+    interval = f" [{band.low[-1]:.4g}, {band.high[-1]:.4g}]" if band.runs > 1 else ""
+    line = f"{name}: {band.middle[-1]:.4g}{interval} at {end:,.0f} {LABELS[axis]}, {band.runs} runs"
+    if longest > end:
+        shortest = min(curves, key=lambda curve: curve.x[-1]).run
+        line += f"; it ends with {shortest}, the longest run has {longest:,.0f} (--hold keeps last values)"
+    return line + "\n"
+
+
+def _write_csv(path: Path, axis: str, bands: Mapping[str, Band]) -> None:
+    try:
+        with path.open("w", newline="") as file:
+            writer = csv.writer(file)
+            writer.writerow(["group", axis, "iqm", "low", "high", "runs"])
+            for name, band in bands.items():
+                rows = zip(band.x, band.middle, band.low, band.high, strict=True)
+                writer.writerows([name, *map(float, row), band.runs] for row in rows)
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be written: {error.strerror}") from error
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the command; return its exit code."""
+    return run_command(parser(), argv, _plot)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""Learning curves of several runs: read, brought together with their uncertainty, drawn."""

@@ -1,0 +1,56 @@
+"""Curves of groups of runs as a picture."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import matplotlib as mpl
+from matplotlib.figure import Figure
+
+from common.errors import ConfigError
+from learner.curves.together import Band
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+FORMATS: Final = (".png", ".svg", ".pdf")
+
+
+def draw_band(axes: Axes, band: Band, label: str, colour: str | None = None) -> None:
+    """Draw a group: its interquartile mean as a line, the interval as a shade around it."""
+    (line,) = axes.plot(
+        band.x, band.middle, label=f"{label} ({band.runs})", color=colour, marker="." if len(band.x) <= 25 else ""
+    )
+    if band.runs > 1:
+        axes.fill_between(band.x, band.low, band.high, alpha=0.18, color=line.get_color(), linewidth=0)
+
+
+def draw_picture(bands: Mapping[str, Band], path: Path, *, title: str, x_label: str, y_label: str) -> None:
+    """Draw all groups into one picture.
+
+    Args:
+        bands: by the name of the group.
+        path: of the picture, with the suffix of its format: one of ``FORMATS``.
+        title: above the picture.
+        x_label: below it.
+        y_label: beside it.
+
+    Raises:
+        ConfigError: the format is unknown, or the file cannot be written.
+    """
+    if path.suffix not in FORMATS:
+        raise ConfigError(f"{path}: expected a picture's suffix, one of {', '.join(FORMATS)}, found '{path.suffix}'")
+    figure = Figure(figsize=(7, 4.5), layout="constrained")
+    axes = figure.subplots()
+    for name, band in bands.items():
+        draw_band(axes, band, name)
+    axes.set(title=title, xlabel=x_label, ylabel=y_label)
+    axes.grid(alpha=0.3)
+    figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=min(3, len(bands)))
+    try:
+        with mpl.rc_context({"svg.hashsalt": "crossborder"}):  # The same curves give the same file.
+            figure.savefig(path, dpi=120, metadata={"Date": None} if path.suffix == ".svg" else None)
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be written: {error.strerror}") from error

@@ -1,0 +1,86 @@
+"""The learning curve of one run, from its ``metrics.csv``."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import yaml
+
+from common.config.nested import flatten
+from common.data import Array
+from common.errors import ConfigError
+from common.hints import nearest, nearest_path
+
+SCORE: Final = "eval_reward"
+AXES: Final[Mapping[str, str]] = {"opt-steps": "opt_steps", "env-steps": "samples_total", "seconds": "seconds"}
+"""What a curve may run over, and the column that has it. Seconds are those of training, in all lives of the run."""
+
+
+@dataclass(frozen=True)
+class Curve:
+    """One record of one run, as it changed."""
+
+    run: Path
+    x: Array
+    """``[n]``, float64, growing strictly."""
+    y: Array
+    """``[n]``, float64."""
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """The values of the run's configuration by path, such as ``agent.params.lr``; empty if it has none."""
+
+    @property
+    def name(self) -> str:
+        """The name in the configuration, or else that of the directory."""
+        return str(self.settings.get("name", self.run.name))
+
+    @property
+    def task(self) -> str:
+        """The id of the environment, or else its place in Python code."""
+        return str(self.settings.get("env.params.id", self.settings.get("env.target", "unknown")))
+
+
+def read_curve(run: Path, axis: str = "env-steps", record: str = SCORE) -> Curve:
+    """Read the curve of a run, which may still train.
+
+    Rows without the record are left out; so is a last row that is not complete yet. A score that came late stands after
+    later rows and is put in its place. Of several rows at one place the last counts. A resumed run has removed the rows
+    whose steps it took again.
+
+    Args:
+        run: a directory with ``metrics.csv`` and, if there is one, ``config.yaml``.
+        axis: a key of ``AXES``.
+        record: the column to read.
+
+    Raises:
+        ConfigError: there is no such run, no such record, or no row that has it.
+    """
+    path, column = run / "metrics.csv", AXES[axis]
+    try:
+        with path.open(newline="") as file:
+            reader = csv.DictReader(file)
+            columns, rows = list(reader.fieldnames or ()), [row for row in reader if None not in row.values()]
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror}{nearest_path(run)}") from error
+    for key in (column, record):
+        if key not in columns:
+            raise ConfigError(f"{path}: expected a column {key}, found none{nearest(key, columns)}")
+    points = {float(row[column]): float(row[record]) for row in rows if row[column] and row[record]}
+    if not points:
+        raise ConfigError(f"{path}: expected rows with {record}, found none: the run has not recorded it yet")
+    x = np.array(sorted(points))
+    return Curve(run, x, np.array([points[place] for place in x]), _settings(run / "config.yaml"))
+
+
+def _settings(path: Path) -> dict[str, Any]:
+    if not path.exists():
+        return {}
+    try:
+        values = yaml.safe_load(path.read_text())
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise ConfigError(f"{path}: cannot be read: {error}") from error
+    return flatten(values) if isinstance(values, dict) else {}

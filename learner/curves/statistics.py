@@ -1,0 +1,61 @@
+"""Scores of a few runs as one number with its uncertainty, by the method of Agarwal et al. 2021 (arXiv:2108.13264).
+
+The interquartile mean is the mean of the middle half of all scores. One lucky or failed run moves it little, and it
+uses more of the runs than the median does. The interval comes from a stratified bootstrap: runs are drawn again, with
+replacement and task by task, many times over; the quantiles of the interquartile means of these draws are its ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from common.data import Array
+
+CONFIDENCE = 0.95
+RESAMPLES = 2000
+
+
+def interquartile_mean(scores: Array) -> Array:
+    """The mean over the last axis without its lowest and its highest quarter.
+
+    Of n scores ``n // 4`` are left out at each end, as by ``scipy.stats.trim_mean(scores, 0.25)``. Up to three scores
+    have no quarter: theirs is the plain mean.
+
+    Args:
+        scores: ``[..., n]``.
+
+    Returns:
+        ``[...]``, float64.
+    """
+    cut = scores.shape[-1] // 4
+    ordered = np.sort(np.asarray(scores, np.float64), axis=-1)
+    middle: Array = ordered[..., cut : scores.shape[-1] - cut].mean(axis=-1)
+    return middle
+
+
+def bootstrap_interval(
+    tasks: Sequence[Array], *, confidence: float = CONFIDENCE, resamples: int = RESAMPLES, seed: int = 0
+) -> tuple[Array, Array]:
+    """The interval of the interquartile mean over all runs of all tasks, at each point of their curves.
+
+    A draw takes whole runs, so that it has the same runs at all points.
+
+    Args:
+        tasks: of each task the scores of its runs, ``[runs, points]``; tasks may have different numbers of runs.
+        confidence: the share of draws within the interval.
+        resamples: the number of draws.
+        seed: of the draws.
+
+    Returns:
+        The lower and the upper end, ``[points]`` each.
+    """
+    generator = np.random.default_rng(seed)
+    drawn = [generator.integers(len(scores), size=(resamples, len(scores))) for scores in tasks]
+    ends = [(1 - confidence) / 2, (1 + confidence) / 2]
+    found = np.empty((2, tasks[0].shape[1]))
+    for point in range(tasks[0].shape[1]):  # One point at a time: all draws of all points together may not fit.
+        again = [scores[:, point][rows] for scores, rows in zip(tasks, drawn, strict=True)]
+        found[:, point] = np.quantile(interquartile_mean(np.concatenate(again, axis=1)), ends)
+    return found[0], found[1]

@@ -1,0 +1,35 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from common.errors import ConfigError
+from learner.curves.picture import FORMATS, draw_picture
+from learner.curves.together import Band
+
+X = np.array([1.0, 2.0])
+BANDS = {"one": Band(X, X, X, X, 1), "many": Band(X, X + 1, X, X + 2, 5)}
+BEGINNINGS = {".png": b"\x89PNG", ".svg": b"<?xml", ".pdf": b"%PDF"}
+
+
+def draw(path: Path) -> bytes:
+    draw_picture(BANDS, path, title="Title", x_label="steps", y_label="return")
+    return path.read_bytes()
+
+
+@pytest.mark.parametrize("suffix", FORMATS)
+def test_the_suffix_is_the_format(tmp_path: Path, suffix: str) -> None:
+    assert draw(tmp_path / f"curves{suffix}").startswith(BEGINNINGS[suffix])
+
+
+def test_the_same_curves_give_the_same_picture(tmp_path: Path) -> None:
+    assert draw(tmp_path / "a.svg") == draw(tmp_path / "b.svg")
+
+
+def test_another_suffix_and_a_missing_directory_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"one of \.png, \.svg, \.pdf, found '\.bmp'"):
+        draw(tmp_path / "curves.bmp")
+    with pytest.raises(ConfigError, match="cannot be written: No such file or directory"):
+        draw(tmp_path / "missing" / "curves.png")
