@@ -30,7 +30,8 @@ import numpy as np
 
 from common.data import FINAL, Array, Items, Schema
 from common.errors import RunDirectoryError
-from learner.replay.batch_log import RECORD, Batch, BatchLog, choose_length, compute_checksum
+from learner.replay.batch_log import RECORD, Batch, BatchLog, choose_length
+from learner.replay.checksum import compute_checksum
 from learner.replay.layout import Layout
 from learner.replay.links import Links
 from learner.replay.ring import fault_in, read_ring, view_as_ring

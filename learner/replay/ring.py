@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import mmap
-import zlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
@@ -12,6 +11,7 @@ from typing import Final
 import numpy as np
 
 from common.data import Array, Column
+from learner.replay.checksum import add_to_checksum
 
 MapFile = Callable[[Path, int], mmap.mmap]
 """``learner.shared.mapped.map_file`` with its options bound: takes the path of a file and its size in bytes."""
@@ -60,7 +60,7 @@ def write_rings(rings: Sequence[Array], columns: Sequence[Array], start: int) ->
     """Write the rows ``[n, *shape]`` of each column into its ring, all of one length, as ``write_ring`` does.
 
     Returns:
-        The CRC-32 of the bytes that were written, one column after another.
+        The checksum of the bytes that were written, one column after another.
     """
     slot, checksum = start % len(rings[0]), 0
     end = slot + len(columns[0])
@@ -68,11 +68,11 @@ def write_rings(rings: Sequence[Array], columns: Sequence[Array], start: int) ->
         for ring, rows in zip(rings, columns, strict=True):
             part = ring[slot:end]
             part[...] = rows
-            checksum = zlib.crc32(part.data, checksum)
+            checksum = add_to_checksum(checksum, part)
         return checksum
     for ring, rows in zip(rings, columns, strict=True):
         write_ring(ring, rows, start)
-        checksum = zlib.crc32(np.ascontiguousarray(rows, ring.dtype).data, checksum)
+        checksum = add_to_checksum(checksum, np.ascontiguousarray(rows, ring.dtype))
     return checksum
 
 

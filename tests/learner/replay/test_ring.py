@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from learner.replay.batch_log import compute_checksum
+from learner.replay.checksum import compute_checksum
 from learner.replay.ring import fault_in, read_ring, write_ring, write_rings
 from learner.shared.mapped import map_file
 

@@ -1,0 +1,39 @@
+"""The checksum by which the rows of a batch are compared after a power cut.
+
+CRC-32 at 5 GB/s would take two fifths of all that ingest does with pictures. So each block of 4 KiB is first made a sum
+of its 64-bit words, each word times an odd number of its own, modulo 2^64, at 19 GB/s; the CRC-32 is that of the sums.
+A changed word always changes its block's sum. Pages that a power cut has torn have many changed words; the chance that
+their checksum stays the same is about one in 2^32.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import zlib
+from collections.abc import Iterable
+from typing import Final
+
+import numpy as np
+
+from common.data import Array
+
+BLOCK_BYTES: Final = 4096
+_FACTORS: Final[Array] = np.frombuffer(hashlib.shake_128(b"crossborder").digest(BLOCK_BYTES), "<u8") | np.uint64(1)
+
+
+def compute_checksum(parts: Iterable[Array]) -> int:
+    """The checksum of the bytes of C-contiguous arrays, one after another, of 32 bits."""
+    checksum = 0
+    for part in parts:
+        checksum = add_to_checksum(checksum, part)
+    return checksum
+
+
+def add_to_checksum(checksum: int, part: Array) -> int:
+    """The checksum of what ``checksum`` is of, and of the bytes of a C-contiguous array after it."""
+    if part.nbytes < BLOCK_BYTES:
+        return zlib.crc32(part.data, checksum)
+    data = part.reshape(-1).view(np.uint8)
+    in_blocks = len(data) - len(data) % BLOCK_BYTES
+    sums = data[:in_blocks].view("<u8").reshape(-1, len(_FACTORS)).dot(_FACTORS)
+    return zlib.crc32(data[in_blocks:].data, zlib.crc32(sums.data, checksum))
