@@ -24,6 +24,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from common.agents.exploring.noise import LaneNoise
 from common.agents.machinery.batches import (
     Batch,
     discount_of,
@@ -79,9 +80,9 @@ class NetworkAgent(Agent):
     """An agent that learns by networks. This class handles its model, its checkpoints and its state of training.
 
     A subclass sets ``nets`` in its ``__init__`` and, if it counts anything that a resumed run must know, ``counters``.
-    Optimisers, ``LaneMemory``, ``torch.Generator`` and ``numpy.random.Generator`` are found among its attributes, also
-    in lists, tuples and dicts, as ``nn.Module`` finds parameters. They are saved under the names of their attributes: a
-    renamed attribute no longer finds its part of an older checkpoint.
+    Optimisers, ``LaneMemory``, ``LaneNoise``, ``torch.Generator`` and ``numpy.random.Generator`` are found among its
+    attributes, also in lists, tuples and dicts, as ``nn.Module`` finds parameters. They are saved under the names of
+    their attributes: a renamed attribute no longer finds its part of an older checkpoint.
     """
 
     nets: dict[str, nn.Module]
@@ -141,7 +142,7 @@ class NetworkAgent(Agent):
         tensors = dict(self.save_params())
         for name, optimizer in self._find(torch.optim.Optimizer):
             tensors |= {f"{name}.{key}": value for key, value in collect_optimizer(optimizer).items()}
-        for name, memory in self._find(LaneMemory):
+        for name, memory in self._find_lane_states():
             tensors |= {f"{name}.{key}": value for key, value in memory.collect().items()}
         tensors |= {name: generator.get_state() for name, generator in self._find(torch.Generator)}
         values: dict[str, Any] = {name: getattr(self, name) for name in self.counters}
@@ -153,7 +154,7 @@ class NetworkAgent(Agent):
         try:
             for name, optimizer in self._find(torch.optim.Optimizer):
                 load_optimizer(optimizer, state.tensors, f"{name}.")
-            for name, memory in self._find(LaneMemory):
+            for name, memory in self._find_lane_states():
                 memory.load(state.tensors, f"{name}.")
             for name, generator in self._find(torch.Generator):
                 generator.set_state(state.tensors[name].cpu())
@@ -176,6 +177,10 @@ class NetworkAgent(Agent):
         if not isinstance(space, gymnasium.spaces.Box):
             raise ConfigError(f"{type(self).__name__}: expected Box observations, found {space}")
         return space
+
+    def _find_lane_states(self) -> Iterator[tuple[str, LaneMemory | LaneNoise]]:
+        yield from self._find(LaneMemory)
+        yield from self._find(LaneNoise)
 
     def _find(self, kind: type[KindT]) -> Iterator[tuple[str, KindT]]:
         return find_objects(kind, vars(self).items())

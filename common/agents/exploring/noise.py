@@ -1,0 +1,183 @@
+"""Noise on continuous actions: white, Ornstein-Uhlenbeck or pink, of one size or of another size in each lane.
+
+Noise that is correlated in time moves an inert system further than white noise, whose pushes cancel each other out:
+TD3 solves MountainCarContinuous with it. Pink noise, which is between white noise and a random walk, suits most tasks
+(Eberhard et al., Pink Noise Is All You Need, ICLR 2023).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Annotated, Final, Literal, NamedTuple
+
+import torch
+from pydantic import BeforeValidator, Field, NonNegativeFloat, PositiveInt, model_validator
+
+from common.data import Array
+from common.errors import ConfigError
+from common.settings import Settings
+
+RATIO: Final = 4.0
+"""Pink noise is a sum of processes; each one is this many times slower than the one before it."""
+
+
+class _Noise(Settings):
+    """The sizes of noise."""
+
+    std: NonNegativeFloat = Field(description="Standard deviation of the noise; actions are in [-1, 1].")
+    max_std: NonNegativeFloat | None = Field(
+        None, description="Each lane draws a size between std and this, anew in every episode; null: all have std."
+    )
+
+    @model_validator(mode="after")
+    def _sizes_in_order(self) -> _Noise:
+        if self.max_std is not None and self.max_std < self.std:
+            raise ValueError(f"max_std ({self.max_std}) is below std ({self.std})")
+        return self
+
+    def decays(self) -> list[float]:
+        """How much of each process is left after a step; empty for noise without a memory."""
+        return []
+
+
+class WhiteNoise(_Noise):
+    """Gaussian noise, each step anew."""
+
+    kind: Literal["gaussian"] = Field("gaussian", description="White Gaussian noise.")
+
+
+class OrnsteinUhlenbeckNoise(_Noise):
+    """An Ornstein-Uhlenbeck process in steady state, as in DDPG (arXiv:1509.02971).
+
+    DDPG's sigma of 0.2 and theta of 0.15 leave the process a standard deviation of 0.38.
+    """
+
+    kind: Literal["ou"] = Field("ou", description="An Ornstein-Uhlenbeck process.")
+    theta: Annotated[float, Field(gt=0, le=1)] = Field(0.15, description="Share of the noise that is lost in a step.")
+
+    def decays(self) -> list[float]:
+        return [1 - self.theta]
+
+
+class PinkNoise(_Noise):
+    """Noise whose power is in inverse proportion to the frequency.
+
+    A sum of Ornstein-Uhlenbeck processes of equal variance whose time constants are spread evenly on a logarithmic
+    scale has this spectrum (van der Ziel, Physica 16:359, 1950). It needs no episode of a length known beforehand, as a
+    signal made by a Fourier transform does.
+    """
+
+    kind: Literal["pink"] = Field("pink", description="Pink noise.")
+    horizon: PositiveInt = Field(1000, description="Steps that the slowest swing takes: about those of an episode.")
+
+    def decays(self) -> list[float]:
+        n = 1 + round(math.log(self.horizon, RATIO))
+        return [math.exp(-1 / RATIO**k) for k in range(n)]
+
+
+def _white_without_a_kind(noise: object) -> object:
+    return {"kind": "gaussian", "std": noise} if isinstance(noise, int | float) else noise
+
+
+ActionNoise = Annotated[
+    Annotated[WhiteNoise | OrnsteinUhlenbeckNoise | PinkNoise, Field(discriminator="kind")],
+    BeforeValidator(_white_without_a_kind),
+]
+
+
+class LaneState(NamedTuple):
+    """The state of the noise in n lanes, for actions of A dimensions."""
+
+    processes: torch.Tensor
+    """The K processes that the noise is the sum of, each of variance 1: ``[n, A, K]``."""
+    sizes: torch.Tensor
+    """Standard deviations ``[n, 1]``."""
+
+
+class LaneNoise:
+    """The noise of n lanes: a process for each lane and each dimension of its actions.
+
+    The state is in tensors that are changed in place, so that captured actions go on with it. A process begins in its
+    steady state, where all steps have the same distribution. ``NetworkAgent`` saves and restores the state.
+
+    Args:
+        config: what noise it is.
+        size: dimensions of an action, A.
+        generator: the source of all randomness, on ``device``.
+        device: where the noise is drawn.
+    """
+
+    def __init__(
+        self,
+        config: WhiteNoise | OrnsteinUhlenbeckNoise | PinkNoise,
+        size: int,
+        generator: torch.Generator,
+        device: torch.device,
+    ) -> None:
+        self._config, self._size, self._generator, self._device = config, size, generator, device
+        decays = torch.tensor(config.decays(), device=device)
+        self._decays, self._fresh = decays, (1 - decays.square()).sqrt()  # [K] both; the variances stay 1.
+        self._is_lasting = bool(len(decays)) or config.max_std is not None
+        self._states: dict[int, LaneState] = {}  # By the number of lanes, since captured actions hold on to them.
+        self._n = 0
+
+    def begin(self, lanes: Array) -> None:
+        """Begin anew in the lanes ``[n]`` bool; with another n than before in all lanes."""
+        n = len(lanes)
+        if not self._is_lasting:
+            return
+        fresh = LaneState(self._randn(n, self._size, len(self._decays)), self._draw_sizes(n))
+        state = self._states.setdefault(n, fresh)
+        begins = torch.from_numpy(lanes | (n != self._n)).to(self._device)
+        self._n = n
+        for old, new in zip(state, fresh, strict=True):
+            old.copy_(torch.where(begins.view(n, *(1 for _ in old.shape[1:])), new, old))
+
+    def draw(self, n: int) -> torch.Tensor:
+        """The noise of the next step, ``[n, A]`` float32.
+
+        Raises:
+            ConfigError: ``begin`` has not been called for n lanes.
+        """
+        if not self._is_lasting:
+            return self._randn(n, self._size) * self._config.std
+        if n not in self._states:
+            raise ConfigError("this noise begins with an episode, but a resumed one goes on that had another noise")
+        processes, sizes = self._states[n]
+        n_processes = processes.shape[2]
+        if not n_processes:
+            return self._randn(n, self._size) * sizes
+        processes.mul_(self._decays).add_(self._randn(*processes.shape) * self._fresh)
+        return processes.sum(dim=2) * (sizes / math.sqrt(n_processes))
+
+    def collect(self) -> dict[str, torch.Tensor]:
+        """What a resumed run needs: the state of the lanes, if there is any."""
+        return self._states[self._n]._asdict() if self._n in self._states else {}
+
+    def load(self, tensors: Mapping[str, torch.Tensor], prefix: str) -> None:
+        """Take the state that ``collect`` gave, found under ``prefix``.
+
+        Raises:
+            ValueError: it is the state of another noise.
+        """
+        names = [f"{prefix}{name}" for name in LaneState._fields]
+        if not all(name in tensors for name in names):
+            return
+        saved = LaneState(*(tensors[name].to(self._device).clone() for name in names))
+        shape = (len(saved.sizes), self._size, len(self._decays))
+        if saved.processes.shape != shape:
+            raise ValueError(f"{prefix}processes: expected {list(shape)}, found {list(saved.processes.shape)}")
+        self._n = shape[0]
+        for old, new in zip(self._states.setdefault(self._n, saved), saved, strict=True):
+            old.copy_(new)
+
+    def _draw_sizes(self, n: int) -> torch.Tensor:
+        """The standard deviation in each of n lanes, ``[n, 1]``."""
+        least, greatest = self._config.std, self._config.max_std
+        if greatest is None:
+            return torch.full((n, 1), least, device=self._device)
+        return least + (greatest - least) * torch.rand((n, 1), generator=self._generator, device=self._device)
+
+    def _randn(self, *shape: int) -> torch.Tensor:
+        return torch.randn(shape, generator=self._generator, device=self._device)

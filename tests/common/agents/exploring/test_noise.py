@@ -1,0 +1,163 @@
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from common.agents.exploring.noise import ActionNoise, LaneNoise
+from common.agents.network_agent import Inference
+from common.data import Array
+from common.errors import ConfigError
+from common.settings import Settings, validate
+
+CPU = torch.device("cpu")
+KINDS: dict[str, Any] = {
+    "white, laddered": {"kind": "gaussian", "std": 0.1, "max_std": 0.9},
+    "ou": {"kind": "ou", "std": 0.3},
+    "pink": {"kind": "pink", "std": 0.3},
+    "pink, laddered": {"kind": "pink", "std": 0.1, "max_std": 0.9, "horizon": 50},
+}
+
+
+class Holder(Settings):
+    noise: ActionNoise
+
+
+def make(noise: Any, size: int = 2, seed: int = 0) -> LaneNoise:
+    return LaneNoise(validate(Holder, {"noise": noise}).noise, size, torch.Generator().manual_seed(seed), CPU)
+
+
+def all_begin(n: int) -> Array:
+    return np.ones(n, np.bool_)
+
+
+def add(noise: LaneNoise, obs: torch.Tensor) -> torch.Tensor:
+    return obs + noise.draw(len(obs))
+
+
+def draw_many(noise: LaneNoise, n: int, steps: int) -> Array:
+    """``[steps, n, A]``."""
+    return torch.stack([noise.draw(n) for _ in range(steps)]).numpy()
+
+
+def test_a_number_stands_for_white_noise_of_this_deviation_and_draws_as_ever() -> None:
+    expected = torch.randn((3, 2), generator=torch.Generator().manual_seed(0)) * 0.25
+    assert torch.equal(make(0.25).draw(3), expected)
+    assert torch.equal(make({"kind": "gaussian", "std": 0.25}).draw(3), expected)
+
+
+@pytest.mark.parametrize(
+    ("noise", "problem"),
+    [
+        ({"kind": "ou", "std": 0.3, "max_std": 0.2}, r"max_std \(0.2\) is below std \(0.3\)"),
+        ({"kind": "pink"}, "noise.std: expected a value, found none"),
+        ({"kind": "brown", "std": 1.0}, "gaussian"),
+        (-0.1, "greater than or equal to 0"),
+    ],
+)
+def test_noise_that_makes_no_sense_is_refused(noise: Any, problem: str) -> None:
+    with pytest.raises(ConfigError, match=problem):
+        make(noise)
+
+
+@pytest.mark.parametrize("noise", [0.3, {"kind": "ou", "std": 0.3}, {"kind": "pink", "std": 0.3}])
+def test_every_step_has_the_mean_0_and_the_deviation_of_the_settings_from_the_first_on(noise: Any) -> None:
+    source = make(noise)
+    source.begin(all_begin(5000))
+    for step in draw_many(source, 5000, 3):
+        assert step.mean() == pytest.approx(0.0, abs=0.01)
+        assert step.std() == pytest.approx(0.3, rel=0.03)
+
+
+def test_ornstein_uhlenbeck_noise_keeps_its_share_of_the_step_before() -> None:
+    source = make({"kind": "ou", "std": 1.0, "theta": 0.2})
+    source.begin(all_begin(20_000))
+    first, second, third = draw_many(source, 20_000, 3)
+    assert np.corrcoef(first.ravel(), second.ravel())[0, 1] == pytest.approx(0.8, abs=0.01)
+    assert np.corrcoef(first.ravel(), third.ravel())[0, 1] == pytest.approx(0.64, abs=0.02)
+
+
+def test_lanes_and_dimensions_are_independent() -> None:
+    source = make({"kind": "pink", "std": 1.0}, size=2)
+    source.begin(all_begin(20_000))
+    noise = source.draw(20_000).numpy()
+    assert np.corrcoef(noise[:, 0], noise[:, 1])[0, 1] == pytest.approx(0.0, abs=0.03)
+
+
+@pytest.mark.parametrize(("noise", "slope"), [(1.0, 0.0), ({"kind": "pink", "std": 1.0, "horizon": 512}, -1.0)])
+def test_the_power_of_pink_noise_falls_in_proportion_to_the_frequency_and_that_of_white_noise_does_not(
+    noise: Any, slope: float
+) -> None:
+    source, steps = make(noise, size=4), 2048
+    source.begin(all_begin(64))
+    signal = draw_many(source, 64, steps)
+    power = (np.abs(np.fft.rfft(signal, axis=0)) ** 2).mean(axis=(1, 2))
+    frequency = np.fft.rfftfreq(steps)
+    within = (frequency > 1 / 512) & (frequency < 0.3)
+    found = np.polyfit(np.log(frequency[within]), np.log(power[within]), 1, w=1 / np.sqrt(frequency[within]))[0]
+    assert found == pytest.approx(slope, abs=0.12)
+
+
+@pytest.mark.parametrize("noise", KINDS.values(), ids=KINDS)
+def test_an_episode_begins_anew_in_its_own_lane_only(noise: Any) -> None:
+    one, other = make(noise), make(noise)
+    for source in (one, other):
+        source.begin(all_begin(3))
+        source.draw(3)
+    begins = np.array([False, True, False])
+    one.begin(begins)
+    other.begin(np.zeros(3, np.bool_))  # Draws as many numbers.
+    before, after = other.draw(3).numpy(), one.draw(3).numpy()
+    np.testing.assert_array_equal(before[~begins], after[~begins])
+    assert (before[begins] != after[begins]).all()
+
+
+def test_each_lane_has_a_size_of_its_own_between_the_bounds_for_a_whole_episode() -> None:
+    source = make({"kind": "gaussian", "std": 0.2, "max_std": 0.6}, size=3000)
+    source.begin(all_begin(200))
+    sizes = [source.draw(200).numpy().std(axis=1) for _ in range(2)]
+    np.testing.assert_allclose(sizes[0], sizes[1], rtol=0.1)
+    assert sizes[0].min() == pytest.approx(0.2, abs=0.03)
+    assert sizes[0].max() == pytest.approx(0.6, abs=0.03)
+    assert sizes[0].mean() == pytest.approx(0.4, abs=0.03)
+
+
+@pytest.mark.parametrize("noise", KINDS.values(), ids=KINDS)
+def test_captured_actions_have_the_noise_of_eager_ones_also_when_episodes_begin(noise: Any) -> None:
+    found = []
+    for captured in (True, False):
+        source = make(noise)
+        act = Inference(partial(add, source), CPU, captured=captured)
+        rows = []
+        for n, begins in ((2, [1, 1]), (2, []), (2, [0, 1]), (3, [1, 1, 1]), (2, [0, 0]), (2, [])):
+            if begins:
+                source.begin(np.array(begins, np.bool_))
+            rows.append(act(np.zeros((n, 2), np.float32)).tolist())
+        found.append(rows)
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("noise", KINDS.values(), ids=KINDS)
+def test_restored_noise_goes_on_as_if_it_had_never_stopped(noise: Any) -> None:
+    source, generator = make(noise), torch.Generator().manual_seed(7)
+    source.begin(all_begin(3))
+    source.draw(3)
+    tensors = {f"noise.{name}": tensor.clone() for name, tensor in source.collect().items()}
+    again = make(noise, seed=1)
+    again.load(tensors, "noise.")
+    for each in (source, again):
+        each._generator.set_state(generator.get_state())
+    assert np.array_equal(draw_many(again, 3, 4), draw_many(source, 3, 4))
+
+
+def test_a_run_in_the_midst_of_an_episode_does_not_go_on_with_another_noise() -> None:
+    white, pink, ou = make(0.1), make({"kind": "pink", "std": 0.1}), make({"kind": "ou", "std": 0.1})
+    pink.begin(all_begin(1))
+    with pytest.raises(ValueError, match=r"noise.processes: expected \[1, 2, 1\], found \[1, 2, 6\]"):
+        ou.load({f"noise.{name}": tensor for name, tensor in pink.collect().items()}, "noise.")
+    ou.load({f"noise.{name}": tensor for name, tensor in white.collect().items()}, "noise.")
+    with pytest.raises(ConfigError, match="this noise begins with an episode"):
+        ou.draw(1)
