@@ -21,6 +21,7 @@ from common.agents.network_agent import (
     Batch,
     Inference,
     NetworkAgent,
+    NormalizeBatch,
     Results,
     Update,
     UpdateConfig,
@@ -34,6 +35,7 @@ from common.agents.network_agent import (
 )
 from common.agents.networks.encoders import LeafSpaces, build_mlp, build_network, is_own_network, select_leaves
 from common.agents.networks.noisy import add_noise, drawn_noise
+from common.agents.networks.normalization import build_normalizer
 from common.agents.networks.pictures import RandomShift
 from common.agents.networks.policies import GreedyQ
 from common.config.replay_config import Unit
@@ -55,6 +57,9 @@ class QAgentConfig(UpdateConfig):
     feature_dim: PositiveInt = Field(256, description="Features of each picture in a Dict or Tuple observation.")
     random_shift: NonNegativeInt = Field(
         0, description="Pixels by which pictures are shifted at random in updates, at most (DrQ takes 4); 0 does not."
+    )
+    normalize_observations: bool = Field(
+        False, description="Floats in observations are given the mean 0 and the variance 1 of those that are drawn."
     )
     lr: PositiveFloat = Field(1e-3, description="Learning rate.")
     batch_size: PositiveInt = Field(64, description="Items in one update.")
@@ -141,13 +146,17 @@ class QAgent(NetworkAgent):
         torch.manual_seed(seed)
         self.qnet, self.qnet_tgt = (self._make_qnet(observations).to(self.device) for _ in range(2))
         self.qnet_tgt.load_state_dict(self.qnet.state_dict())
-        self.nets = {"qnet": self.qnet, "qnet_tgt": self.qnet_tgt}
+        self.normalizer = build_normalizer(observations, enabled=config.normalize_observations).to(self.device)
+        self.nets = {"qnet": self.qnet, "qnet_tgt": self.qnet_tgt, "normalizer": self.normalizer}
         self._optimizer = build_optimizer(self.qnet.parameters(), config.lr, config.optimizer)
         self._noise_generator = torch.Generator(self.device).manual_seed(seed) if config.noisy else None
         captured = self.captures(config)
-        self.learn = Update(self._noisily(self._learn_from, *self.nets.values()), self.nets, captured=captured)
-        self._action_values = Inference(self.qnet, self.device, captured=captured)  # [n, A]
-        self._noisy_values = Inference(self._noisily(self.qnet, self.qnet), self.device, captured=captured)
+        self._normalize = NormalizeBatch(self.normalizer, captured=captured)
+        learn = self._noisily(self._learn_from, self.qnet, self.qnet_tgt)
+        self.learn = Update(learn, self.nets, captured=captured)
+        act = nn.Sequential(self.normalizer, self.qnet)
+        self._action_values = Inference(act, self.device, captured=captured)  # [n, A]
+        self._noisy_values = Inference(self._noisily(act, self.qnet), self.device, captured=captured)
         self._opt_steps = 0
         self._rng = np.random.default_rng(seed)
         self._epsilon = epsilon
@@ -215,6 +224,10 @@ class QAgent(NetworkAgent):
         """A batch to learn from."""
         return self._shift(draw(buffer, self.config.batch_size, self.device))
 
+    def _draw(self, buffer: ReplayBuffer) -> Batch:
+        """A batch as the networks see it."""
+        return self._normalize(self._shift(draw(buffer, self.config.batch_size, self.device)))
+
     def _learn_from(self, batch: Batch) -> Results:
         """One gradient step on a batch."""
         loss, prediction, target = self._loss(batch, self.qnet_tgt)
@@ -233,7 +246,8 @@ class QAgent(NetworkAgent):
     def td_error(self, items: Items) -> Array:
         """Actors call this method and have no target network, so the model itself takes the target's place."""
         with torch.inference_mode():
-            _, prediction, target = self._loss(to_tensors(items, self.device), self.qnet)
+            batch = self.normalizer.normalize(to_tensors(items, self.device))
+            _, prediction, target = self._loss(batch, self.qnet)
         error: Array = (target - prediction).cpu().numpy()
         return error
 
@@ -242,4 +256,5 @@ class QAgent(NetworkAgent):
         self._opt_steps = model.version.opt_steps
 
     def policy(self) -> nn.Module:
-        return GreedyQ(self.qnet, torch.from_numpy(self.actions.table)).to(self.device)
+        greedy = GreedyQ(self.qnet, torch.from_numpy(self.actions.table)).to(self.device)
+        return nn.Sequential(self.normalizer, greedy)

@@ -10,7 +10,9 @@ from typing import Final, Literal
 Role = Literal["environment", "wrapper", "agent", "step processor", "network", "evaluator"]
 
 SHIPPED: Final[dict[Role, frozenset[str]]] = {
-    "environment": frozenset({"gymnasium:make", "gymnasium:make_vec", "common.atari:make", "common.pool:make"}),
+    "environment": frozenset(
+        {"gymnasium:make", "gymnasium:make_vec", "common.atari:make", "common.minatar:make", "common.pool:make"}
+    ),
     "wrapper": frozenset(
         f"gymnasium.wrappers:{name}"
         for name in (
@@ -35,16 +37,18 @@ SHIPPED: Final[dict[Role, frozenset[str]]] = {
         {
             "common.agents.awac:AWAC",
             "common.agents.bc:BC",
+            "common.agents.c51:C51",
             "common.agents.dqn:DQN",
             "common.agents.iql:IQL",
             "common.agents.iqn:IQN",
+            "common.agents.qr_dqn:QRDQN",
             "common.agents.sac:SAC",
             "common.agents.td3:TD3",
         }
     ),
     "step processor": frozenset(),
     "evaluator": frozenset({"common.evaluation:DefaultEvaluator"}),
-    "network": frozenset({"common.agents.networks:ImpalaCnn", "common.agents.networks:NatureCnn"}),
+    "network": frozenset(f"common.agents.networks:{name}" for name in ("ConvNet", "ImpalaCnn", "NatureCnn")),
 }
 """By role, as ``module:attr``."""
 

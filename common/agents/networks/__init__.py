@@ -3,7 +3,7 @@
 A configuration names the networks of this list as ``common.agents.networks:NatureCnn``.
 """
 
-from common.agents.networks.convolutions import ImpalaCnn, NatureCnn
+from common.agents.networks.convolutions import ConvNet, ImpalaCnn, NatureCnn
 from common.agents.networks.layers import Head, Mlp, Observed
 
-__all__ = ["Head", "ImpalaCnn", "Mlp", "NatureCnn", "Observed"]
+__all__ = ["ConvNet", "Head", "ImpalaCnn", "Mlp", "NatureCnn", "Observed"]
