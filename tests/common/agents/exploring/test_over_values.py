@@ -5,14 +5,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from common.agents.exploring.over_values import EpsilonGreedy, Softmax
+from common.agents.exploring.over_values import EpsilonGreedy, EvaluationEpsilon, Greedy, Softmax
 from common.data import Array
 
 UNIT = st.floats(0, 1)
 VALUES = np.array([[1.0, 3.0, 2.0, -50.0]], np.float32)
 
 
-def shares(explorer: EpsilonGreedy | Softmax, values: Array = VALUES, rung: float = 0.0, opt_steps: int = 0) -> Array:
+def shares(
+    explorer: EpsilonGreedy | Softmax | Greedy, values: Array = VALUES, rung: float = 0.0, opt_steps: int = 0
+) -> Array:
     """How often each of the actions is chosen."""
     n = 20_000
     actions = explorer.choose(values.repeat(n, axis=0), opt_steps, rung, np.random.default_rng(0))
@@ -74,3 +76,25 @@ def test_softmax_of_values_however_large_or_small_stays_a_choice() -> None:
 def test_each_row_is_chosen_by_its_own_values() -> None:
     values = np.diag([100.0, 100.0, 100.0])
     assert Softmax().choose(values, 0, 0.0, np.random.default_rng(0)).tolist() == [0, 1, 2]
+
+
+# Greedy, and evaluations.
+
+
+def test_the_greedy_explorer_takes_the_best_action_on_every_rung() -> None:
+    assert shares(Greedy(), rung=1.0).tolist() == [0, 1, 0, 0]
+
+
+def test_an_evaluation_takes_random_actions_with_probability_epsilon() -> None:
+    actions = EvaluationEpsilon(0.4).choose(VALUES.repeat(20_000, axis=0))
+    np.testing.assert_allclose(np.bincount(actions, minlength=4) / 20_000, [0.1, 0.7, 0.1, 0.1], atol=0.015)
+
+
+def test_evaluations_have_the_same_chances_and_their_episodes_others() -> None:
+    values, found = VALUES.repeat(100, axis=0), []
+    evaluation = EvaluationEpsilon(0.5)
+    for _ in range(2):
+        evaluation.begin()
+        found.append([evaluation.choose(values).tolist() for _ in range(2)])
+    assert found[0] == found[1]
+    assert found[0][0] != found[0][1]

@@ -6,7 +6,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from common.agents.networks.convolutions import ImpalaCnn, NatureCnn
+from common.agents.networks.convolutions import ConvNet, ImpalaCnn, NatureCnn
+from common.agents.networks.spectral import SpectralConv2d
 from common.errors import ConfigError
 
 
@@ -53,6 +54,10 @@ def test_impala_cnn_computes_what_the_paper_says() -> None:
         (NatureCnn, (40, 64), {}),
         (NatureCnn, (40, 64, 3), {}),
         (ImpalaCnn, (4, 20, 12, 3), {}),
+        (ImpalaCnn, (4, 42, 42), {"width": 2, "max_pool": 6, "spectral_norm": True, "hidden": None}),
+        (ConvNet, (4, 10, 10), {}),
+        (ConvNet, (4, 42, 42), {"layers": [[16, 4, 2], [32, 4, 2]], "hidden": 256}),
+        (ConvNet, (10, 12), {"layers": [], "hidden": None}),
     ],
 )
 def test_images_of_other_sizes_and_widths_are_taken(
@@ -71,3 +76,36 @@ def test_images_of_other_sizes_and_widths_are_taken(
 def test_observations_that_are_no_images_are_refused(in_shape: tuple[int, ...], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         NatureCnn(in_shape, 6)
+
+
+def test_a_conv_net_of_bools_computes_what_the_authors_of_minatar_do() -> None:
+    net, obs = ConvNet((10, 10, 4), 6), torch.rand(3, 10, 10, 4) > 0.5
+    weight, bias, w1, b1, w2, b2 = net.parameters()
+    maps = functional.conv2d(obs.permute(0, 3, 1, 2).float(), weight, bias).relu()
+    assert maps.shape == (3, 16, 8, 8)
+    slow = functional.linear(functional.linear(maps.flatten(1), w1, b1).relu(), w2, b2)
+    torch.testing.assert_close(net(obs), slow)
+
+
+def test_bytes_are_divided_by_255_and_bools_are_not() -> None:
+    net, obs = ConvNet((4, 10, 10), 6), torch.rand(3, 4, 10, 10) > 0.5
+    torch.testing.assert_close(net(obs), net(255 * obs.to(torch.uint8)))
+
+
+def test_beyond_the_rainbows_network_has_the_sizes_of_the_paper() -> None:
+    net = ImpalaCnn((4, 84, 84), 6, width=2, max_pool=6, spectral_norm=True, hidden=512)
+    assert [module.out_channels for module in net.modules() if type(module) is nn.Conv2d] == [32, 64, 64]
+    normalised = [module.out_channels for module in net.modules() if isinstance(module, SpectralConv2d)]
+    assert normalised == [32] * 4 + [64] * 8
+    assert [module.in_features for module in net.modules() if isinstance(module, nn.Linear)] == [64 * 6 * 6, 512]
+
+
+def test_images_that_are_too_small_for_the_listed_layers_are_refused() -> None:
+    with pytest.raises(ConfigError, match=r"^ConvNet: expected larger images \[C, H, W\], found \[4, 10, 10\]"):
+        ConvNet((4, 10, 10), 6, layers=[[16, 8, 4], [32, 4, 2]])
+
+
+@pytest.mark.parametrize("layer", [[16, 3], [16, 3, 0], [16, 3.5, 1]])
+def test_layers_that_are_no_triples_of_positive_numbers_are_refused(layer: list[int]) -> None:
+    with pytest.raises(ConfigError, match=r"^ConvNet: expected layers of \[channels, kernel size, stride\], found"):
+        ConvNet((4, 10, 10), 6, layers=[layer])
