@@ -12,7 +12,7 @@ from actor.stat import ActorCounters, Episodes
 from common.data import MAX_EPISODES, BufferedItems, ModelVersion
 from common.wire.batch import Request
 from common.wire.codec import encode_together
-from common.wire.compression import compress
+from common.wire.compression import compress_together
 from common.wire.pb import crossborder_pb2 as pb
 from common.wire.rpc import version_to_pb
 
@@ -108,7 +108,7 @@ class Requests:
     def _encode(self, buffered: Sequence[BufferedItems]) -> Sequence[bytes]:
         """The payload in pieces."""
         pieces = encode_together(self._schema, buffered)
-        return (compress(b"".join(pieces)),) if self._compresses else pieces
+        return (compress_together(pieces),) if self._compresses else pieces
 
     def make_message(self, incarnation: int, seq: int, group: Group[WaitingBatch]) -> Request:
         """Make the message of a group, whose number is ``seq``.

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from common.errors import RefusedError
-from common.wire.compression import NUMBERS, PICTURES, compress, decompress
+from common.wire.compression import NUMBERS, PICTURES, compress, compress_together, decompress
 
 SCREEN = bytes(7056)
 
@@ -19,6 +19,13 @@ SCREEN = bytes(7056)
 @given(st.binary(), st.sampled_from([PICTURES, NUMBERS]))
 def test_compressed_data_is_decompressed_to_the_same(data: bytes, level: int) -> None:
     assert decompress(compress(data, level), len(data)) == data
+
+
+@given(st.lists(st.binary()), st.sampled_from([PICTURES, NUMBERS]))
+def test_pieces_that_are_compressed_together_are_decompressed_to_one(pieces: list[bytes], level: int) -> None:
+    whole = b"".join(pieces)
+    assert decompress(compress_together(pieces, level), len(whole)) == whole
+    assert compress_together(pieces, level) == compress_together([whole], level)
 
 
 def test_incompressible_data_grows_by_a_few_bytes_only() -> None:
