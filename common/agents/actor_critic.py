@@ -11,41 +11,43 @@ from copy import deepcopy
 from typing import Annotated, Any, ClassVar
 
 import torch
-from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
+from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 from torch import nn
 
 from common.agents.actions import ActionScale
-from common.agents.losses.values import CriticLoss, critic_loss, td_target
+from common.agents.losses.values import CriticLoss
 from common.agents.network_agent import (
     Batch,
     Inference,
     NetworkAgent,
+    NormalizeBatch,
     Results,
     Update,
     UpdateConfig,
-    adam,
-    descend,
-    discount_of,
+    build_optimizer,
     draw,
-    measure_td_error,
     report_td_error,
 )
+from common.agents.networks.blocks import LayersConfig
 from common.agents.networks.critics import Critics
 from common.agents.networks.encoders import LeafSpaces, build_encoder, is_own_network, select_leaves
-from common.agents.networks.layers import Mlp, Observed
+from common.agents.networks.layers import Observed
+from common.agents.networks.normalization import build_normalizer
 from common.agents.networks.pictures import RandomShift
 from common.agents.networks.policies import GreedyActor
 from common.config.replay_config import Unit
 from common.data import Array, Leaves, Record
 from common.interfaces import EnvSpec, ReplayBuffer
 from common.plugins.part_config import PluginConfig
-from common.spaces import from_columns
 
 
-class ActorCriticConfig(UpdateConfig):
+class ActorCriticConfig(LayersConfig, UpdateConfig):
     """The settings that these agents share."""
 
     units: tuple[PositiveInt, ...] = Field((256, 256), description="Width of each hidden layer, actor and critics.")
+    critic_units: tuple[PositiveInt, ...] | None = Field(
+        None, description="Width of each hidden layer of the critics; null: that of units."
+    )
     network: PluginConfig | None = Field(
         None,
         description="A network below those layers, called with in_shape, out_dim=feature_dim and params, one for the "
@@ -64,7 +66,10 @@ class ActorCriticConfig(UpdateConfig):
     random_shift: NonNegativeInt = Field(
         0, description="Pixels by which pictures are shifted at random in updates, at most (DrQ takes 4); 0 does not."
     )
-    lr: PositiveFloat = Field(3e-4, description="Learning rate of Adam, actor and critics.")
+    normalize_observations: bool = Field(
+        False, description="Floats in observations are given the mean 0 and the variance 1 of those that are drawn."
+    )
+    lr: PositiveFloat = Field(3e-4, description="Learning rate, actor and critics.")
     batch_size: PositiveInt = Field(256, description="Items in one update.")
     n_updates_per_opt: PositiveInt = Field(1, description="Updates in one opt step, each with a batch of its own.")
     discount_factor: Unit = Field(0.99, description="Gamma, the discount of later rewards.")
@@ -79,9 +84,23 @@ class ActorCriticConfig(UpdateConfig):
     def has_own_network(self) -> bool:
         return self.network is not None and is_own_network(self.network)
 
+    @property
+    def units_of_critics(self) -> tuple[int, ...]:
+        """Width of each hidden layer of the critics."""
+        return self.units if self.critic_units is None else self.critic_units
+
+    @model_validator(mode="after")
+    def _layers_fit(self) -> ActorCriticConfig:
+        for key, units in (("units", self.units), ("critic_units", self.units_of_critics)):
+            if self.architecture == "simba" and len(set(units)) != 1:
+                raise ValueError(f"{key}: the blocks of simba are all of one width, such as [256, 256]; found {units}")
+        if self.normalization == "batch" and self.batch_size == 1:
+            raise ValueError("normalization: batch needs a batch_size of at least 2: one item has no spread")
+        return self
+
 
 class ActorCritic(NetworkAgent):
-    """An actor, n critics and their targets; the subclass explores, values the next observation, improves the actor.
+    """An actor, n critics and their targets; the subclass explores and says how critics and actor learn.
 
     The actor's actions are in ``[-1, 1]``; they are rescaled to the bounds of the action space for the environment.
 
@@ -121,21 +140,24 @@ class ActorCritic(NetworkAgent):
         self._shift = RandomShift(observations, config.random_shift, seed, self.device)
         self._shift_generator = self._shift.generator
         torch.manual_seed(seed)
-        self.actor = self._make_actor(n_dims).to(self.device)
-        encoder, n_features = build_encoder(config.network, self._critic_leaves, config.feature_dim)
-        self.critics = Critics(config.n_critics, encoder, n_features, n_dims, config.units).to(self.device)
+        self.actor = self._make_actor(n_dims).to(self.device).eval()  # Updates switch to train mode.
+        self.critics = self._make_critics(n_dims).to(self.device).eval()
         self.critics_tgt = deepcopy(self.critics)
-        self._greedy = GreedyActor(self.actor, self.action_scale)
+        self.normalizer = build_normalizer(select_leaves(observations), enabled=config.normalize_observations)
+        self.normalizer.to(self.device)
+        self._policy = nn.Sequential(self.normalizer, GreedyActor(self.actor, self.action_scale))
         self.nets = {"actor": self.actor, "critics": self.critics, "critics_tgt": self.critics_tgt}
-        self._actor_optimizer = adam(self.actor.parameters(), config.lr)
-        self._critics_optimizer = adam(self.critics.parameters(), config.lr)
+        self.nets["normalizer"] = self.normalizer
+        self._actor_optimizer = build_optimizer(self.actor.parameters(), config.lr, config.optimizer)
+        self._critics_optimizer = build_optimizer(self.critics.parameters(), config.lr, config.optimizer)
         self._generator = torch.Generator(self.device).manual_seed(seed)
         captured = self.captures(config)
         self._update_critics = Update(self._improve_critics, self.nets, captured=captured)
         self._update_actor = Update(self._improve_actor, self.nets, captured=captured)
-        self._act_greedily = Inference(self._greedy, self.device, captured=captured)
+        self._normalize = NormalizeBatch(self.normalizer, captured=captured)
+        self._act_greedily = Inference(self._policy, self.device, captured=captured)
         self._act_exploring = Inference(
-            lambda obs: self.action_scale.to_env(self._explore(obs)), self.device, captured=captured
+            lambda obs: self.action_scale.to_env(self._explore(self.normalizer(obs))), self.device, captured=captured
         )
 
     @abc.abstractmethod
@@ -146,19 +168,25 @@ class ActorCritic(NetworkAgent):
         """Make a network from the leaves of B observations to ``[B, outputs]``, as the settings ask for it."""
         config = self.config
         encoder, n_features = build_encoder(config.network, leaves, config.feature_dim)
-        return nn.Sequential(encoder, Mlp((n_features,), outputs, config.units))
+        return nn.Sequential(encoder, config.build(n_features, outputs, config.units))
+
+    def _make_critics(self, n_dims: int) -> Critics:
+        """Make the critics, for actions of ``n_dims`` dimensions."""
+        config = self.config
+        encoder, n_features = build_encoder(config.network, self._critic_leaves, config.feature_dim)
+        return Critics(config.n_critics, encoder, n_features, n_dims, config.units_of_critics, layers=config)
 
     @abc.abstractmethod
     def _explore(self, obs: Observed) -> torch.Tensor:
-        """Actions ``[n, A]`` in ``[-1, 1]`` that explore, for n observations."""
+        """Actions ``[n, A]`` in ``[-1, 1]`` that explore, for n observations, normalised if the agent does so."""
 
     @abc.abstractmethod
-    def _next_value(self, next_obs: Observed) -> torch.Tensor:
-        """The value ``[B]`` of the next observations by the target networks."""
+    def _improve_critics(self, batch: Batch) -> Results:
+        """Take a gradient step of the critics."""
 
     @abc.abstractmethod
     def _improve_actor(self, batch: Batch) -> Results:
-        """Take a gradient step of the actor, and move the targets."""
+        """Take a gradient step of the actor."""
 
     def _is_actors_turn(self) -> bool:
         """Whether the actor learns after this update of the critics; asked once after each."""
@@ -172,7 +200,7 @@ class ActorCritic(NetworkAgent):
             return None
         record: Record = {}
         for _ in range(self.config.n_updates_per_opt):
-            batch = self._shift(draw(buffer, self.config.batch_size, self.device))
+            batch = self._normalize(self._shift(draw(buffer, self.config.batch_size, self.device)))
             batch["action"] = self.action_scale.from_env(batch["action"])  # [B, A], in [-1, 1] from here on.
             results = self._update_critics(batch)
             report_td_error(buffer, batch, results)
@@ -181,21 +209,9 @@ class ActorCritic(NetworkAgent):
                 record |= self._update_actor(batch)
         return record
 
-    def _improve_critics(self, batch: Batch) -> Results:
-        """Take a gradient step of the critics."""
-        config = self.config
-        with torch.no_grad():
-            reward, value = batch["reward"] * config.reward_scale, self._next_value(from_columns("next_obs", batch))
-            discount = discount_of(batch, config.discount_factor)
-            target = td_target(reward, batch["terminated"], value, discount)  # [B]
-        q = self.critics(from_columns("obs", batch), batch["action"])  # [N, B]
-        loss = critic_loss(config.critic_loss, q, target.expand_as(q), batch.get("weight"))
-        descend(loss, self._critics_optimizer, config.max_grad_norm)
-        return {"loss_critic": loss.detach(), "q_mean": q.detach().mean()} | measure_td_error(batch, q, target)
-
     def _noise(self, like: torch.Tensor) -> torch.Tensor:
         """Standard normal noise of the shape of ``like``, from this agent's own generator."""
         return torch.randn(like.shape, generator=self._generator, device=self.device)
 
     def policy(self) -> nn.Module:
-        return self._greedy
+        return self._policy

@@ -1,6 +1,6 @@
 """AWAC: advantage-weighted actor-critic (arXiv:2006.09359), offline, online, and from one into the other.
 
-``AdvantageWeighted`` is the part that it shares with IQL (``common.agents.iql``): how the actor learns.
+``AdvantageWeighted`` is the part that it shares with IQL (``common.agents.iql``): how the actor and the critics learn.
 """
 
 from __future__ import annotations
@@ -12,8 +12,9 @@ from pydantic import Field, PositiveFloat
 
 from common.agents.actor_critic import ActorCritic, ActorCriticConfig
 from common.agents.losses.imitation import exp_weight, softmax_weight, weighted_imitation_loss
-from common.agents.losses.values import least_value
-from common.agents.network_agent import Batch, Results, descend, track
+from common.agents.losses.values import critic_loss, least_value, td_target
+from common.agents.network_agent import Batch, Results, descend, discount_of, measure_td_error, track
+from common.agents.networks.batch_norm import frozen_statistics
 from common.agents.networks.layers import Observed
 from common.agents.networks.policies import GaussianConfig, GaussianPolicy
 from common.spaces import from_columns
@@ -30,7 +31,7 @@ class AdvantageWeightedConfig(ActorCriticConfig, GaussianConfig):
 class AdvantageWeighted(ActorCritic):
     """A Gaussian policy imitates the batch's actions, each weighted by the exponential of its advantage.
 
-    The subclass defines the advantage of an action.
+    The subclass defines the advantage of an action, and the value from which critics bootstrap.
 
     Arguments and errors are those of ``ActorCritic``; params: see the subclass's ``Config``.
     """
@@ -42,15 +43,30 @@ class AdvantageWeighted(ActorCritic):
     def _advantage(self, obs: Observed, action: torch.Tensor) -> torch.Tensor:
         """How much better actions ``[B, A]`` are than the policy, ``[B]``."""
 
+    @abc.abstractmethod
+    def _next_value(self, next_obs: Observed) -> torch.Tensor:
+        """The value ``[B]`` of the next observations."""
+
     def _make_actor(self, n_dims: int) -> GaussianPolicy:
         return GaussianPolicy(self._make_network(self._actor_leaves, n_dims), n_dims, self.config)
 
     def _explore(self, obs: Observed) -> torch.Tensor:
         return self.actor.sample(obs, self._generator)
 
+    def _improve_critics(self, batch: Batch) -> Results:
+        config = self.config
+        with torch.no_grad(), frozen_statistics(*self.nets.values()):
+            reward, value = batch["reward"] * config.reward_scale, self._next_value(from_columns("next_obs", batch))
+            discount = discount_of(batch, config.discount_factor)
+            target = td_target(reward, batch["terminated"], value, discount)  # [B]
+        q = self.critics(from_columns("obs", batch), batch["action"])  # [N, B]
+        loss = critic_loss(config.critic_loss, q, target.expand_as(q), batch.get("weight"))
+        descend(loss, self._critics_optimizer, config.max_grad_norm)
+        return {"loss_critic": loss.detach(), "q_mean": q.detach().mean()} | measure_td_error(batch, q, target)
+
     def _improve_actor(self, batch: Batch) -> Results:
         config, obs, action = self.config, from_columns("obs", batch), batch["action"]
-        with torch.no_grad():
+        with torch.no_grad(), frozen_statistics(*self.nets.values()):
             advantage = self._advantage(obs, action)  # [B]
         if config.adv_softmax:
             weight = softmax_weight(advantage, config.inv_lambda)  # [B]

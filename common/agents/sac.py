@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from pydantic import Field, PositiveFloat, model_validator
 from torch import nn
 
-from common.agents.exploring.random_start import RandomStart, RandomStartConfig
-from common.agents.losses.entropy import ent_coef_loss, soft_policy_loss, soft_value, squashed_gaussian
-from common.agents.network_agent import Batch, Results, adam, descend, track
+from common.agents.bootstrapping import Bootstrapping, BootstrappingConfig
+from common.agents.losses.entropy import ent_coef_loss, soft_policy_loss, squash_lstd, squashed_gaussian
+from common.agents.network_agent import Batch, Results, build_optimizer, descend, track
 from common.agents.networks.critics import EntropyCoef
 from common.agents.networks.layers import Observed
 from common.interfaces import EnvSpec
 from common.spaces import from_columns
 
 
-class SACConfig(RandomStartConfig):
+class SACConfig(BootstrappingConfig):
     """``agent.params`` of ``common.agents.sac:SAC``."""
 
     ent_coef: PositiveFloat = Field(1.0, description="Entropy coefficient; where it is automatic its first value.")
@@ -30,6 +30,9 @@ class SACConfig(RandomStartConfig):
     )
     min_lstd: float = Field(-20.0, description="Least logarithm of the policy's standard deviation.")
     max_lstd: float = Field(2.0, description="Greatest logarithm of the policy's standard deviation.")
+    lstd_limits: Literal["clamp", "tanh"] = Field(
+        "clamp", description="How the logarithm is kept between these: clamp cuts it off; tanh bends it (FastSAC)."
+    )
 
     @model_validator(mode="after")
     def _limits_in_order(self) -> SACConfig:
@@ -38,7 +41,7 @@ class SACConfig(RandomStartConfig):
         return self
 
 
-class SAC(RandomStart):
+class SAC(Bootstrapping):
     """A Gaussian policy, squashed by tanh, whose entropy is rewarded.
 
     Arguments and errors are those of ``ActorCritic``; params: see ``SACConfig``.
@@ -54,7 +57,9 @@ class SAC(RandomStart):
         self.target_entropy = -float(self.action_scale.size) if target is None else target
         self.ent_coef = EntropyCoef(config.ent_coef, learned=config.auto_ent_coef).to(self.device)
         self.nets["ent_coef"] = self.ent_coef
-        self._ent_coef_optimizer = adam(self.ent_coef.parameters(), config.ent_coef_lr or config.lr)
+        self._ent_coef_optimizer = build_optimizer(
+            self.ent_coef.parameters(), config.ent_coef_lr or config.lr, config.optimizer
+        )
 
     def _make_actor(self, n_dims: int) -> nn.Module:
         return self._make_network(self._actor_leaves, 2 * n_dims)
@@ -62,24 +67,30 @@ class SAC(RandomStart):
     def _sample_policy(self, obs: Observed) -> tuple[torch.Tensor, torch.Tensor]:
         """Random actions ``[n, A]`` of the policy and their log-probabilities ``[n]``."""
         mean, log_std = self.actor(obs).chunk(2, dim=1)  # [n, A] both, before tanh.
-        log_std = log_std.clamp(self.config.min_lstd, self.config.max_lstd)
+        limits = self.config.min_lstd, self.config.max_lstd
+        log_std = squash_lstd(log_std, *limits) if self.config.lstd_limits == "tanh" else log_std.clamp(*limits)
         return squashed_gaussian(mean, log_std, self._noise(mean))
 
     def _explore(self, obs: Observed) -> torch.Tensor:
         return self._sample_policy(obs)[0]
 
-    def _next_value(self, next_obs: Observed) -> torch.Tensor:
+    def _next_action(self, next_obs: Observed) -> tuple[torch.Tensor, torch.Tensor | None]:
         action, log_prob = self._sample_policy(next_obs)
-        return soft_value(self.critics_tgt(next_obs, action), log_prob, self.ent_coef())
+        return action, self.ent_coef() * log_prob
+
+    def _improve_critics(self, batch: Batch) -> Results:
+        results = super()._improve_critics(batch)
+        if self.config.targets:
+            track(self.critics_tgt, self.critics, self.config.tau)
+        return results
 
     def _improve_actor(self, batch: Batch) -> Results:
         obs = from_columns("obs", batch)
         ent_coef = self.ent_coef().detach()
         action, log_prob = self._sample_policy(obs)
-        loss = soft_policy_loss(self.critics(obs, action), log_prob, ent_coef)
+        loss = soft_policy_loss(self._values_to_follow(obs, action), log_prob, ent_coef)
         descend(loss, self._actor_optimizer, self.config.max_grad_norm)
         log_prob = log_prob.detach()
         if self.config.auto_ent_coef:
             descend(ent_coef_loss(self.ent_coef.log, log_prob, self.target_entropy), self._ent_coef_optimizer)
-        track(self.critics_tgt, self.critics, self.config.tau)
         return {"loss_actor": loss.detach(), "ent_coef": ent_coef, "entropy": -log_prob.mean()}

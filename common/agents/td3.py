@@ -9,8 +9,8 @@ import torch
 from pydantic import Field, PositiveInt
 from torch import nn
 
-from common.agents.exploring.random_start import RandomStart, RandomStartConfig
-from common.agents.losses.values import least_value, policy_loss, smooth_action
+from common.agents.bootstrapping import Bootstrapping, BootstrappingConfig
+from common.agents.losses.values import policy_loss, smooth_action
 from common.agents.network_agent import Batch, Results, descend, track
 from common.agents.networks.layers import Observed
 from common.interfaces import EnvSpec
@@ -19,7 +19,7 @@ from common.spaces import from_columns
 Noise = Annotated[float, Field(ge=0)]
 
 
-class TD3Config(RandomStartConfig):
+class TD3Config(BootstrappingConfig):
     """``agent.params`` of ``common.agents.td3:TD3``; actions, and so noise, are in [-1, 1]."""
 
     exploration_noise: Noise = Field(0.1, description="Standard deviation of the noise on actions that explore.")
@@ -28,7 +28,7 @@ class TD3Config(RandomStartConfig):
     policy_delay: PositiveInt = Field(2, description="Updates of the critics for one of the actor and the targets.")
 
 
-class TD3(RandomStart):
+class TD3(Bootstrapping):
     """A deterministic policy, tanh of the actor's outputs; actors differ by the seed of their noise, not by its size.
 
     Arguments and errors are those of ``ActorCritic``; params: see ``TD3Config``.
@@ -36,13 +36,12 @@ class TD3(RandomStart):
 
     Config = TD3Config
     config: TD3Config
-    counters = (*RandomStart.counters, "_n_updates")
 
     def __init__(self, spec: EnvSpec, **given: Any) -> None:
         super().__init__(spec, **given)
-        self.actor_tgt = deepcopy(self.actor)
-        self.nets["actor_tgt"] = self.actor_tgt
-        self._n_updates = 0
+        self.actor_tgt = self.actor
+        if self.config.targets:
+            self.actor_tgt = self.nets["actor_tgt"] = deepcopy(self.actor)
 
     def _make_actor(self, n_dims: int) -> nn.Module:
         return self._make_network(self._actor_leaves, n_dims)
@@ -51,19 +50,16 @@ class TD3(RandomStart):
         action: torch.Tensor = self.actor(obs).tanh()
         return (action + self._noise(action) * self.config.exploration_noise).clamp(-1, 1)
 
-    def _next_value(self, next_obs: Observed) -> torch.Tensor:
+    def _next_action(self, next_obs: Observed) -> tuple[torch.Tensor, torch.Tensor | None]:
         action = self.actor_tgt(next_obs).tanh()
         noise = self._noise(action) * self.config.target_noise
-        return least_value(self.critics_tgt(next_obs, smooth_action(action, noise, self.config.target_noise_clip)))
-
-    def _is_actors_turn(self) -> bool:
-        self._n_updates += 1
-        return self._n_updates % self.config.policy_delay == 0
+        return smooth_action(action, noise, self.config.target_noise_clip), None
 
     def _improve_actor(self, batch: Batch) -> Results:
         obs = from_columns("obs", batch)
-        loss = policy_loss(self.critics(obs, self.actor(obs).tanh()))
+        loss = policy_loss(self._values_to_follow(obs, self.actor(obs).tanh()))
         descend(loss, self._actor_optimizer, self.config.max_grad_norm)
-        for target, online in ((self.critics_tgt, self.critics), (self.actor_tgt, self.actor)):
-            track(target, online, self.config.tau)
+        if self.config.targets:
+            for target, online in ((self.critics_tgt, self.critics), (self.actor_tgt, self.actor)):
+                track(target, online, self.config.tau)
         return {"loss_actor": loss.detach()}

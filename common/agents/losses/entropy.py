@@ -25,6 +25,14 @@ def squashed_gaussian(
     return raw.tanh(), (gaussian - squash).sum(dim=1)
 
 
+def squash_lstd(raw: torch.Tensor, low: float, high: float) -> torch.Tensor:
+    """``low + (high - low) (tanh(raw) + 1) / 2``: a logarithm of a standard deviation between two limits.
+
+    Unlike a clamped one it always has a gradient, as in the code of FastSAC's authors (arXiv:2512.01996).
+    """
+    return low + (high - low) / 2 * (raw.tanh() + 1)
+
+
 def soft_value(
     q_target: torch.Tensor,  # [N, B]
     log_prob: torch.Tensor,  # [B]

@@ -8,11 +8,13 @@ from collections.abc import Sequence
 import torch
 from torch import nn
 
-from common.agents.networks.layers import Mlp, Observed
+from common.agents.networks.blocks import LayersConfig
+from common.agents.networks.layers import Observed
+from common.agents.networks.returns import CategoricalReturn, QuantileReturn, ScalarReturn
 
 
 class Critics(nn.Module):
-    """Independent action values ``Q_i(s, a)``, each an ``Mlp`` over features of the observation and the action.
+    """Independent action values ``Q_i(s, a)``, each a network over features of the observation and the action.
 
     Args:
         n: number of critics.
@@ -20,17 +22,35 @@ class Critics(nn.Module):
         n_features: F.
         action_dim: size of one action.
         units: width of each hidden layer.
+        layers: the settings of hidden layers.
+        learnt: what a critic learns of the return, which decides on its K outputs.
     """
 
-    def __init__(self, n: int, encoder: nn.Module, n_features: int, action_dim: int, units: Sequence[int]) -> None:
+    def __init__(
+        self,
+        n: int,
+        encoder: nn.Module,
+        n_features: int,
+        action_dim: int,
+        units: Sequence[int],
+        *,
+        layers: LayersConfig | None = None,
+        learnt: ScalarReturn | CategoricalReturn | QuantileReturn | None = None,
+    ) -> None:
         super().__init__()
         self.encoder = encoder
-        self.nets = nn.ModuleList(Mlp((n_features + action_dim,), 1, units) for _ in range(n))
+        self.learnt = learnt or ScalarReturn()
+        make, size = (layers or LayersConfig()).build, n_features + action_dim
+        self.nets = nn.ModuleList(make(size, self.learnt.n_outputs, units) for _ in range(n))
+
+    def outputs(self, obs: Observed, action: torch.Tensor) -> torch.Tensor:
+        """Observations of B rows and actions ``[B, A]`` to what critics give out, ``[N, B, K]``."""
+        inputs = torch.cat((self.encoder(obs).float(), action), dim=1)
+        return torch.stack([net(inputs) for net in self.nets])
 
     def forward(self, obs: Observed, action: torch.Tensor) -> torch.Tensor:
-        """Observations of B rows and actions ``[B, A]`` to ``[N, B]``."""
-        inputs = torch.cat((self.encoder(obs).float(), action), dim=1)
-        return torch.stack([net(inputs).squeeze(1) for net in self.nets])
+        """Observations of B rows and actions ``[B, A]`` to values ``[N, B]``."""
+        return self.learnt.value(self.outputs(obs, action))
 
 
 class EntropyCoef(nn.Module):

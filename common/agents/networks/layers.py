@@ -2,14 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
+from typing import Final, Literal
 
 import torch
 from torch import nn
 
+from common.agents.networks.batch_norm import BatchRenorm
+
 Observed = torch.Tensor | dict[str, torch.Tensor]
 """Observations of B rows: one tensor ``[B, *shape]``, or one for each leaf by path."""
+Activation = Literal["relu", "elu", "gelu", "leaky_relu", "silu", "tanh"]
+Normalization = Literal["none", "layer", "batch"]
+ACTIVATIONS: Final[Mapping[Activation, Callable[[], nn.Module]]] = {
+    "relu": lambda: nn.ReLU(inplace=True),
+    "elu": nn.ELU,
+    "gelu": nn.GELU,
+    "leaky_relu": nn.LeakyReLU,
+    "silu": nn.SiLU,
+    "tanh": nn.Tanh,
+}
 
 
 class Head(nn.Linear):
@@ -25,20 +38,45 @@ class Head(nn.Linear):
 
 
 class Mlp(nn.Module):
-    """ReLU multi-layer perceptron; observations of any shape are flattened.
+    """Multi-layer perceptron; observations of any shape are flattened.
+
+    With ``normalization="layer"`` each hidden layer is normalised before its activation (arXiv:1607.06450), as in
+    FastSAC. With ``"batch"`` the inputs and the outputs of each activation are normalised, as in CrossQ.
 
     Args:
         in_shape: shape of one observation.
         out_dim: number of outputs.
         units: width of each hidden layer.
+        activation: after each hidden layer.
+        normalization: of hidden layers.
     """
 
-    def __init__(self, in_shape: Sequence[int], out_dim: int, units: Sequence[int]) -> None:
+    def __init__(
+        self,
+        in_shape: Sequence[int],
+        out_dim: int,
+        units: Sequence[int],
+        *,
+        activation: Activation = "relu",
+        normalization: Normalization = "none",
+    ) -> None:
         super().__init__()
         widths = [int(torch.Size(in_shape).numel()), *units]
-        hidden = [layer for i, o in pairwise(widths) for layer in (nn.Linear(i, o), nn.ReLU(inplace=True))]
-        self.layers = nn.Sequential(nn.Flatten(), *hidden, Head(widths[-1], out_dim))
+        inputs = [BatchRenorm(widths[0])] if normalization == "batch" else []
+        hidden = [layer for i, o in pairwise(widths) for layer in _hidden_layer(i, o, activation, normalization)]
+        self.layers = nn.Sequential(nn.Flatten(), *inputs, *hidden, Head(widths[-1], out_dim))
 
     def forward(self, obs: torch.Tensor) -> torch.Tensor:
         """``[B, *in_shape]`` to ``[B, out_dim]``."""
         return self.layers(obs.float())  # type: ignore[no-any-return]
+
+
+def _hidden_layer(
+    n_inputs: int, n_outputs: int, activation: Activation, normalization: Normalization
+) -> Iterator[nn.Module]:
+    yield nn.Linear(n_inputs, n_outputs)
+    if normalization == "layer":
+        yield nn.LayerNorm(n_outputs)
+    yield ACTIVATIONS[activation]()
+    if normalization == "batch":
+        yield BatchRenorm(n_outputs)

@@ -337,7 +337,7 @@ def test_the_parameters_of_another_network_are_refused(kind: Kind, other: dict[s
 @EACH
 def test_parameters_that_lack_any_one_network_are_refused(kind: Kind) -> None:
     agent = make(kind)
-    for missing in agent.nets:
+    for missing in (name for name, net in agent.nets.items() if net.state_dict()):
         params = {name: v for name, v in agent.save_params().items() if not name.startswith(f"{missing}.")}
         with pytest.raises(CheckpointError, match="does not fit"):
             agent.load_params(params)

@@ -62,8 +62,10 @@ def test_the_next_value_is_paid_for_the_entropy_of_the_policy() -> None:
     torch.manual_seed(0)
     samples = policy.sample(torch.Size((50_000,)))  # type: ignore[no-untyped-call]
     entropy = -policy.log_prob(samples).mean()  # type: ignore[no-untyped-call]
-    found = agent._next_value(torch.zeros(50_000, 2)).mean()
-    assert found.item() == pytest.approx(3.0 + 2.0 * float(entropy), abs=0.04)
+    obs = torch.zeros(50_000, 2)
+    action, cost = agent._next_action(obs)
+    found = agent._following(agent.critics_tgt.outputs(obs, action), cost).values
+    assert found.mean().item() == pytest.approx(3.0 + 2.0 * float(entropy), abs=0.04)
 
 
 def test_a_rewarded_entropy_widens_the_policy_and_an_unrewarded_does_not() -> None:

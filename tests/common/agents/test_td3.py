@@ -32,7 +32,9 @@ def next_actions(agent: TD3, n: int = 5000) -> Array:
         fix_outputs(net, 0.0)
         with torch.no_grad():
             next(net.parameters())[0, -1] = 1.0
-    found: Array = agent._next_value(torch.zeros(n, 2)).detach().numpy()
+    obs = torch.zeros(n, 2)
+    action, cost = agent._next_action(obs)
+    found: Array = agent._following(agent.critics_tgt.outputs(obs, action), cost).values.detach().numpy()
     return found
 
 

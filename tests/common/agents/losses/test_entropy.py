@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from common.agents.losses.entropy import ent_coef_loss, soft_policy_loss, soft_value, squashed_gaussian
+from common.agents.losses.entropy import ent_coef_loss, soft_policy_loss, soft_value, squash_lstd, squashed_gaussian
 
 VALUES = st.floats(-100, 100, width=32)
 
@@ -62,3 +62,13 @@ def test_the_coefficient_is_pushed_up_below_the_target_entropy_and_down_above(en
     loss = ent_coef_loss(log_ent_coef, tensor(-entropy, -entropy), target_entropy=-1.0)
     (gradient,) = torch.autograd.grad(loss, log_ent_coef)
     assert float(gradient) == pytest.approx(slope)
+
+
+def test_a_bent_logarithm_stays_between_its_limits_and_always_has_a_gradient() -> None:
+    raw = torch.tensor([-5.0, 0.0, 1.0, 5.0], requires_grad=True)
+    found = squash_lstd(raw, -4.0, 0.0)
+    slow = [-4 + 4 * (math.tanh(x) + 1) / 2 for x in raw.tolist()]
+    assert found.tolist() == pytest.approx(slow, abs=1e-6)
+    found.sum().backward()
+    assert raw.grad is not None
+    assert (raw.grad > 0).all()

@@ -6,7 +6,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from common.agents.networks.layers import Head, Mlp
+from common.agents.networks.batch_norm import BatchRenorm
+from common.agents.networks.layers import ACTIVATIONS, Activation, Head, Mlp
 
 
 @pytest.mark.parametrize("in_shape", [(3,), (2, 4), (1, 2, 3)])
@@ -58,3 +59,25 @@ def test_the_last_layer_is_an_ordinary_one_outside_of_autocast() -> None:
     head, features = Head(3, 2), torch.rand(5, 3)
     assert torch.equal(head(features), functional.linear(features, head.weight, head.bias))
     assert set(head.state_dict()) == {"weight", "bias"}
+
+
+def test_batch_normalisation_comes_before_the_first_layer_and_after_each_activation() -> None:
+    net = Mlp((3,), 2, (4, 5), activation="tanh", normalization="batch")
+    kinds = [nn.Flatten, BatchRenorm, nn.Linear, nn.Tanh, BatchRenorm, nn.Linear, nn.Tanh, BatchRenorm, Head]
+    assert [type(layer) for layer in net.layers] == kinds
+
+
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_each_activation_can_be_learnt_through(activation: Activation) -> None:
+    net = Mlp((3,), 2, (4,), activation=activation)
+    net(torch.rand(5, 3)).sum().backward()
+    assert all(parameter.grad is not None for parameter in net.parameters())
+
+
+def test_a_plain_network_has_the_names_that_it_always_had() -> None:
+    assert list(Mlp((3,), 2, (4,)).state_dict()) == [
+        "layers.1.weight",
+        "layers.1.bias",
+        "layers.3.weight",
+        "layers.3.bias",
+    ]

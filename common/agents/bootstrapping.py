@@ -1,0 +1,152 @@
+"""The part that SAC and TD3 share: critics that learn from the policy's next action, and the settings of how.
+
+By their settings the critics are those of FastTD3 and FastSAC (distributions), of CrossQ (no targets), of TQC
+(truncated quantiles) and of REDQ (many critics, few of which make a target).
+"""
+
+from __future__ import annotations
+
+import abc
+from typing import Any, ClassVar, Literal
+
+import torch
+from pydantic import Field, PositiveInt, model_validator
+
+from common.agents.exploring.random_start import RandomStart, RandomStartConfig
+from common.agents.losses.values import td_target
+from common.agents.network_agent import Batch, Results, descend, discount_of, measure_td_error
+from common.agents.networks.batch_norm import frozen_statistics
+from common.agents.networks.critics import Critics
+from common.agents.networks.encoders import build_encoder
+from common.agents.networks.layers import Observed
+from common.agents.networks.returns import CriticReturn, Returns, ScalarReturn
+from common.interfaces import EnvSpec, TrainingState
+from common.spaces import from_columns
+
+
+class BootstrappingConfig(RandomStartConfig):
+    """The settings that SAC and TD3 share."""
+
+    critic: CriticReturn = Field(
+        ScalarReturn(), description="What critics learn of the return, by kind: scalar, categorical or quantile."
+    )
+    target_critics: Literal["least", "own"] = Field(
+        "least",
+        description="Whose target a critic learns: that of the least critic (arXiv:1802.09477), or its own; then the "
+        "policy follows the mean of all critics (FastSAC).",
+    )
+    n_target_critics: PositiveInt | None = Field(
+        None,
+        description="Critics that are drawn anew for each update, and of which the least one makes the target; null: "
+        "all of them. With a number, the policy follows the mean of all critics (REDQ: 2 of 10).",
+    )
+    targets: bool = Field(
+        True, description="Whether there are target networks; without them critics need a normalization (CrossQ)."
+    )
+    policy_delay: PositiveInt = Field(1, description="Updates of the critics for one of the actor.")
+
+    @model_validator(mode="after")
+    def _critics_fit(self) -> BootstrappingConfig:
+        if not self.targets and not self.has_norms:
+            raise ValueError(
+                "targets: false needs critics that are normalised, or their values run away: set normalization: batch "
+                "(CrossQ) or layer"
+            )
+        if not self.targets and "tau" in self.model_fields_set:
+            raise ValueError("tau is the speed of target networks, and with targets: false there are none")
+        if self.n_target_critics is not None and not self.n_target_critics <= self.n_critics:
+            raise ValueError(f"n_target_critics ({self.n_target_critics}) is above n_critics ({self.n_critics})")
+        if self.target_critics == "own" and (self.n_target_critics or self.critic.kind == "quantile"):
+            raise ValueError(
+                "target_critics: own goes neither with n_target_critics nor with quantile critics, whose targets are "
+                "made of several critics"
+            )
+        if self.critic.kind != "scalar" and "critic_loss" in self.model_fields_set:
+            raise ValueError(f"critic_loss is that of scalar critics; {self.critic.kind} ones have a loss of their own")
+        return self
+
+    @property
+    def follows_mean(self) -> bool:
+        """Whether the policy follows the mean of all critics instead of the least one."""
+        return self.target_critics == "own" or self.n_target_critics is not None or self.critic.kind == "quantile"
+
+
+class Bootstrapping(RandomStart):
+    """An actor-critic whose critics learn from the value of the action that the policy takes next.
+
+    The subclass says which action that is, and improves the actor. Arguments and errors are those of ``ActorCritic``.
+    """
+
+    config: BootstrappingConfig
+    counters: ClassVar[tuple[str, ...]] = (*RandomStart.counters, "_n_updates")
+
+    def __init__(self, spec: EnvSpec, **given: Any) -> None:
+        super().__init__(spec, **given)
+        self._n_updates = 0
+        if not self.config.targets:
+            self.critics_tgt = self.critics
+            del self.nets["critics_tgt"]
+
+    @abc.abstractmethod
+    def _next_action(self, next_obs: Observed) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """The policy's actions ``[B, A]`` after the next observations, and what each costs ``[B]``; None: nothing."""
+
+    def _make_critics(self, n_dims: int) -> Critics:
+        config = self.config
+        encoder, n_features = build_encoder(config.network, self._critic_leaves, config.feature_dim)
+        units = config.units_of_critics
+        return Critics(config.n_critics, encoder, n_features, n_dims, units, layers=config, learnt=config.critic)
+
+    def _improve_critics(self, batch: Batch) -> Results:
+        config, obs, next_obs = self.config, from_columns("obs", batch), from_columns("next_obs", batch)
+        with torch.no_grad(), frozen_statistics(*self.nets.values()):
+            next_action, cost = self._next_action(next_obs)
+        if config.targets:
+            with torch.no_grad():
+                next_outputs = self.critics_tgt.outputs(next_obs, next_action)
+            outputs = self.critics.outputs(obs, batch["action"])  # [N, B, K]
+        else:  # In one pass, so that batch normalisation sees the actions of the replay and of the policy alike.
+            both = self.critics.outputs(_join(obs, next_obs), torch.cat((batch["action"], next_action)))
+            outputs, next_outputs = both.chunk(2, dim=1)
+        with torch.no_grad():
+            following = self._following(next_outputs, cost)
+            reward, discount = batch["reward"] * config.reward_scale, discount_of(batch, config.discount_factor)
+            values = td_target(reward, batch["terminated"], following.values, discount)
+            target = Returns(values, following.probability)
+        loss = config.critic.loss(outputs, target, config.critic_loss, batch.get("weight"))
+        descend(loss, self._critics_optimizer, config.max_grad_norm)
+        q = config.critic.value(outputs.detach())  # [N, B]
+        results = {"loss_critic": loss.detach(), "q_mean": q.mean()}
+        return results | measure_td_error(batch, q, config.critic.expected(target))
+
+    def _following(self, outputs: torch.Tensor, cost: torch.Tensor | None) -> Returns:
+        """The returns after the next observations, by the critics' outputs ``[N, B, K]``, less what actions cost."""
+        config = self.config
+        if config.n_target_critics is not None:
+            order = torch.rand(config.n_critics, generator=self._generator, device=self.device).argsort()
+            outputs = outputs[order[: config.n_target_critics]]
+        following = config.critic.following(outputs, least=config.target_critics == "least")
+        return following if cost is None else Returns(following.values - cost, following.probability)
+
+    def _values_to_follow(self, obs: Observed, action: torch.Tensor) -> torch.Tensor:
+        """The values of the policy's actions ``[N, B]`` that it learns from; ``[1, B]`` where that is their mean."""
+        with frozen_statistics(self.critics):
+            q: torch.Tensor = self.critics(obs, action)
+        return q.mean(dim=0, keepdim=True) if self.config.follows_mean else q
+
+    def _is_actors_turn(self) -> bool:
+        self._n_updates += 1
+        return self._n_updates % self.config.policy_delay == 0
+
+    def load_training_state(self, state: TrainingState) -> None:
+        # A checkpoint of release 0.1 has no count of SAC's updates, as its actor learnt in each.
+        super().load_training_state(TrainingState(state.tensors, {"_n_updates": 0, **state.values}))
+
+
+def _join(obs: Observed, next_obs: Observed) -> Observed:
+    """Observations of B rows and the next ones as observations of 2 B rows."""
+    if isinstance(obs, dict):
+        assert isinstance(next_obs, dict)
+        return {path: torch.cat((leaf, next_obs[path])) for path, leaf in obs.items()}
+    assert isinstance(next_obs, torch.Tensor)
+    return torch.cat((obs, next_obs))

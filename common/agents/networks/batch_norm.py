@@ -1,0 +1,81 @@
+"""Batch renormalisation, which lets critics learn without target networks (CrossQ, arXiv:1902.05605)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+import torch
+from torch import nn
+
+MOMENTUM: Final = 0.01
+"""The share of a batch's statistics in the running ones; this and the numbers below are those of CrossQ's authors."""
+EPS: Final = 1e-3
+R_MAX: Final = 3.0
+D_MAX: Final = 5.0
+WARM_UP: Final = 100_000
+"""Batches that are normalised by their own statistics alone, while the running ones settle."""
+
+
+class BatchRenorm(nn.Module):
+    """Batch normalisation that comes close to the running statistics while it learns (arXiv:1702.03275).
+
+    In train mode features are normalised by the statistics of the batch; after a warm-up they are corrected towards the
+    running statistics, so that the network computes nearly the same in train and in eval mode:
+
+        y = (x - mean) / std * r + d,   r = clip(std / running_std, 1/3, 3),   d = clip((mean - running_mean) /
+        running_std, -5, 5),   without gradients through r and d
+
+    In eval mode features are normalised by the running statistics, which stay as they are.
+
+    Args:
+        n_features: F.
+    """
+
+    running_mean: torch.Tensor
+    running_var: torch.Tensor
+    batches: torch.Tensor
+
+    def __init__(self, n_features: int) -> None:
+        super().__init__()
+        self.weight, self.bias = nn.Parameter(torch.ones(n_features)), nn.Parameter(torch.zeros(n_features))
+        self.register_buffer("running_mean", torch.zeros(n_features))
+        self.register_buffer("running_var", torch.ones(n_features))
+        self.register_buffer("batches", torch.zeros(()))
+
+    def forward(self, features: torch.Tensor) -> torch.Tensor:
+        """``[B, F]`` to ``[B, F]`` float32; in train mode B is at least 2."""
+        x = features.float()  # Under autocast features may be bfloat16, too coarse for statistics.
+        if not self.training:
+            normalised = (x - self.running_mean) / (self.running_var + EPS).sqrt()
+        else:
+            var, mean = torch.var_mean(x, dim=0, correction=0)
+            std = (var + EPS).sqrt()
+            with torch.no_grad():
+                running_std = (self.running_var + EPS).sqrt()
+                is_warm = self.batches >= WARM_UP
+                r = torch.where(is_warm, (std / running_std).clamp(1 / R_MAX, R_MAX), 1.0)
+                d = torch.where(is_warm, ((mean - self.running_mean) / running_std).clamp(-D_MAX, D_MAX), 0.0)
+                self.running_mean.lerp_(mean, MOMENTUM)
+                self.running_var.lerp_(var, MOMENTUM)
+                self.batches.add_(1)
+            normalised = (x - mean) / std * r + d
+        return normalised * self.weight + self.bias
+
+
+@contextmanager
+def frozen_statistics(*nets: nn.Module) -> Iterator[None]:
+    """Within it, ``BatchRenorm`` in the networks normalises by its running statistics and leaves them as they are.
+
+    So a network that only values or acts in the update of another one is the function that it is in eval mode, and
+    learns its statistics from its own updates alone.
+    """
+    learning = [part for net in nets for part in net.modules() if isinstance(part, BatchRenorm) and part.training]
+    for part in learning:
+        part.training = False
+    try:
+        yield
+    finally:
+        for part in learning:
+            part.training = True

@@ -1,0 +1,154 @@
+"""What critics learn of the return: its mean, or its distribution. Shapes: N critics, B batch, K outputs of a critic.
+
+Each class below says how many outputs a critic has, which value they mean, which returns may follow an observation, and
+how far the outputs are from such returns.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, NamedTuple
+
+import torch
+from pydantic import Field, NonNegativeInt, model_validator
+
+from common.agents.losses.distributions import categorical_loss, project, quantile_huber_loss
+from common.agents.losses.returns import least_distribution, least_quantiles
+from common.agents.losses.values import CriticLoss, critic_loss, least_value, weighted_mean
+from common.settings import Settings
+
+AtLeastTwo = Annotated[int, Field(ge=2)]
+
+
+class Returns(NamedTuple):
+    """Returns that may follow, and how likely each is."""
+
+    values: torch.Tensor
+    """``[B]``; ``[N, B]`` where each critic has returns of its own; ``[K, B]`` or ``[K, 1]`` in a distribution."""
+    probability: torch.Tensor | None = None
+    """``[B, K]`` or ``[N, B, K]``; None: each return is a target of its own."""
+
+
+class ScalarReturn(Settings):
+    """Critics learn the mean of the return."""
+
+    kind: Literal["scalar"] = Field("scalar", description="The mean.")
+
+    @property
+    def n_outputs(self) -> int:
+        return 1
+
+    def value(self, outputs: torch.Tensor) -> torch.Tensor:
+        """The values ``[N, B]`` that outputs ``[N, B, 1]`` mean."""
+        return outputs.squeeze(2)
+
+    def following(self, outputs: torch.Tensor, *, least: bool) -> Returns:
+        """The returns that outputs ``[N, B, 1]`` say of the next observation: the least critic's, or each its own."""
+        return Returns(least_value(self.value(outputs)) if least else self.value(outputs))
+
+    def expected(self, target: Returns) -> torch.Tensor:
+        """The means of targets, ``[B]`` or ``[N, B]``."""
+        return target.values
+
+    def loss(
+        self, outputs: torch.Tensor, target: Returns, kind: CriticLoss, weight: torch.Tensor | None
+    ) -> torch.Tensor:
+        """The mean loss of outputs ``[N, B, 1]``, weighted if there are weights ``[B]``."""
+        q = self.value(outputs)
+        return critic_loss(kind, q, target.values.expand_as(q), weight)
+
+
+class CategoricalReturn(Settings):
+    """Critics learn the probabilities of evenly spaced returns (C51, arXiv:1707.06887; FastTD3, arXiv:2505.22642)."""
+
+    kind: Literal["categorical"] = Field("categorical", description="Probabilities of evenly spaced returns.")
+    v_min: float = Field(description="The least return; lower ones count as this one. In units of scaled rewards.")
+    v_max: float = Field(description="The greatest return; higher ones count as this one.")
+    n_atoms: AtLeastTwo = Field(101, description="How many returns have a probability, both ends counted.")
+
+    @model_validator(mode="after")
+    def _limits_in_order(self) -> CategoricalReturn:
+        if self.v_min >= self.v_max:
+            raise ValueError(f"v_min ({self.v_min}) must be below v_max ({self.v_max})")
+        return self
+
+    @property
+    def n_outputs(self) -> int:
+        return self.n_atoms
+
+    def value(self, outputs: torch.Tensor) -> torch.Tensor:
+        """The values ``[N, B]`` that logits ``[N, B, K]`` mean."""
+        return (outputs.softmax(dim=2) * self._atoms(outputs)).sum(dim=2)
+
+    def following(self, outputs: torch.Tensor, *, least: bool) -> Returns:
+        """The returns of the next observation: the distribution of the critic whose mean is least, or each its own."""
+        atoms, probability = self._atoms(outputs), outputs.softmax(dim=2)
+        return Returns(atoms[:, None], least_distribution(probability, atoms) if least else probability)
+
+    def expected(self, target: Returns) -> torch.Tensor:
+        """The means of targets, ``[B]`` or ``[N, B]``."""
+        assert target.probability is not None
+        atoms = target.values.T  # [B, K]
+        return (target.probability * atoms.clamp(self.v_min, self.v_max)).sum(dim=-1)
+
+    def loss(
+        self,
+        outputs: torch.Tensor,
+        target: Returns,
+        kind: CriticLoss,  # noqa: ARG002 - distributions have one loss
+        weight: torch.Tensor | None,
+    ) -> torch.Tensor:
+        """The mean cross-entropy of logits ``[N, B, K]``, weighted if there are weights ``[B]``."""
+        assert target.probability is not None
+        projected = project(target.probability, target.values.T, self._atoms(outputs))  # [B, K] or [N, B, K]
+        return weighted_mean(categorical_loss(outputs.log_softmax(dim=2), projected), weight)
+
+    def _atoms(self, like: torch.Tensor) -> torch.Tensor:
+        return torch.linspace(self.v_min, self.v_max, self.n_atoms, device=like.device)
+
+
+class QuantileReturn(Settings):
+    """Critics learn quantiles, and targets leave out the greatest ones of all critics (TQC, arXiv:2005.04269)."""
+
+    kind: Literal["quantile"] = Field("quantile", description="Quantiles.")
+    n_quantiles: AtLeastTwo = Field(25, description="Quantiles of one critic.")
+    n_dropped: NonNegativeInt = Field(2, description="Greatest quantiles that targets leave out, for each critic.")
+
+    @model_validator(mode="after")
+    def _some_are_left(self) -> QuantileReturn:
+        if self.n_dropped >= self.n_quantiles:
+            raise ValueError(f"n_dropped ({self.n_dropped}) must be below n_quantiles ({self.n_quantiles})")
+        return self
+
+    @property
+    def n_outputs(self) -> int:
+        return self.n_quantiles
+
+    def value(self, outputs: torch.Tensor) -> torch.Tensor:
+        """The values ``[N, B]`` that quantiles ``[N, B, K]`` mean."""
+        return outputs.mean(dim=2)
+
+    def following(self, outputs: torch.Tensor, *, least: bool) -> Returns:  # noqa: ARG002 - the least quantiles count
+        """The returns of the next observation: all critics' quantiles without the greatest ones, ``[K', B]``."""
+        return Returns(least_quantiles(outputs, self.n_dropped))
+
+    def expected(self, target: Returns) -> torch.Tensor:
+        """The means of targets, ``[B]``."""
+        return target.values.mean(dim=0)
+
+    def loss(
+        self,
+        outputs: torch.Tensor,
+        target: Returns,
+        kind: CriticLoss,  # noqa: ARG002 - quantiles have one loss
+        weight: torch.Tensor | None,
+    ) -> torch.Tensor:
+        """The mean quantile Huber loss of quantiles ``[N, B, K]``, weighted if there are weights ``[B]``."""
+        n_critics, n, n_quantiles = outputs.shape
+        middles = (torch.arange(n_quantiles, device=outputs.device) + 0.5) / n_quantiles
+        prediction = outputs.permute(2, 0, 1).flatten(1)  # [K, N * B]
+        repeated = target.values.repeat(1, n_critics)  # [K', N * B]
+        loss = quantile_huber_loss(prediction, repeated, middles[:, None], 1.0).view(n_critics, n)
+        return weighted_mean(loss, weight)
+
+
+CriticReturn = Annotated[ScalarReturn | CategoricalReturn | QuantileReturn, Field(discriminator="kind")]
