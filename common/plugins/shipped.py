@@ -11,9 +11,17 @@ Role = Literal["environment", "wrapper", "agent", "step processor", "network", "
 
 SHIPPED: Final[dict[Role, frozenset[str]]] = {
     "environment": frozenset(
-        {"gymnasium:make", "gymnasium:make_vec", "common.atari:make", "common.minatar:make", "common.pool:make"}
+        {
+            "gymnasium:make",
+            "gymnasium:make_vec",
+            "common.atari:make",
+            "common.minatar:make",
+            "common.pool:make",
+            "common.tasks:make_cue",
+        }
     ),
-    "wrapper": frozenset(
+    "wrapper": frozenset({"common.tasks:KeepElements"})
+    | frozenset(
         f"gymnasium.wrappers:{name}"
         for name in (
             "ClipAction",
@@ -42,6 +50,7 @@ SHIPPED: Final[dict[Role, frozenset[str]]] = {
             "common.agents.iql:IQL",
             "common.agents.iqn:IQN",
             "common.agents.qr_dqn:QRDQN",
+            "common.agents.r2d2:R2D2",
             "common.agents.sac:SAC",
             "common.agents.td3:TD3",
         }

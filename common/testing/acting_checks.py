@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from copy import deepcopy
 from typing import Any
 
 import gymnasium
@@ -10,7 +11,7 @@ import numpy as np
 
 from common.agents.network_agent import n_rows
 from common.data import Array, Items, Leaves
-from common.interfaces import Agent
+from common.interfaces import Agent, TrainingState
 from common.leaves import copy_leaves, pick_lanes
 from common.spaces import leaves_of, to_columns
 from common.testing.play import explaining
@@ -148,7 +149,17 @@ def _check_extras(agent: Agent, obs: Leaves) -> None:
 
 def _check_evaluation_between(agent: Agent, obs: Leaves) -> None:
     """An evaluation between two steps changes no recurrent state; ends in train mode."""
-    states = [_states_after(agent, obs, evaluation=evaluation) for evaluation in (False, True)]
+    switch(agent, train=True)
+    if not any(is_state(column.name) for column in agent.extra_columns()):
+        return
+    state, states = agent.training_state(), []
+    start = TrainingState(
+        {name: value.detach().clone() for name, value in state.tensors.items()}, deepcopy(state.values)
+    )
+    for evaluation in (False, True):
+        with explaining("load_training_state() failed on what training_state() gave"):
+            agent.load_training_state(start)  # A state may depend on the last action, which is random: draw it again.
+        states.append(_states_after(agent, obs, evaluation=evaluation))
     assert equal_leaves(*states), (
         "extras() gave another recurrent state after an evaluation between two steps: keep a memory for train() and "
         "one for eval(), as LaneMemory of common.agents.network_agent does"

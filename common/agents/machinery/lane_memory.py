@@ -22,16 +22,16 @@ class LaneMemory:
     """
 
     def __init__(self, *shape: int, device: torch.device | str = "cpu") -> None:
-        self._shape, self._device = shape, device
+        self.shape, self._device = shape, device
         self._states: dict[bool, torch.Tensor] = {}
 
     def begin(self, lanes: Array, *, is_train: bool) -> None:
         """Clear the states of the lanes ``[n]`` bool; with another n than before, of all lanes."""
         state = self._states.get(is_train)
         if state is None or len(state) != len(lanes):
-            self._states[is_train] = torch.zeros(len(lanes), *self._shape, device=self._device)
+            self._states[is_train] = torch.zeros(len(lanes), *self.shape, device=self._device)
         else:
-            begins = torch.from_numpy(lanes).to(self._device).view(-1, *(1 for _ in self._shape))
+            begins = torch.from_numpy(lanes).to(self._device).view(-1, *(1 for _ in self.shape))
             self._states[is_train] = state.masked_fill(begins, 0.0)
 
     def read(self, *, is_train: bool) -> torch.Tensor:

@@ -1,0 +1,106 @@
+"""Networks with a memory, whose outputs depend on earlier observations too. Shapes: B sequences, T time steps of each.
+
+The memory is an LSTM or a GRU. Its state is one vector for each sequence, so that agents can record it as a column.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from pydantic import Field, PositiveInt
+from torch import nn
+
+from common.agents.networks.layers import Observed
+from common.settings import Settings
+
+MemoryKind = Literal["lstm", "gru"]
+
+
+class MemoryConfig(Settings):
+    """``memory`` of agents with a memory."""
+
+    kind: MemoryKind = Field(
+        "lstm", description="lstm or gru; a gru has half the state and three quarters of the work."
+    )
+    width: PositiveInt = Field(128, description="Outputs of the memory.")
+
+    @property
+    def state_dim(self) -> int:
+        """Numbers in the state."""
+        return 2 * self.width if self.kind == "lstm" else self.width
+
+
+class Memory(nn.Module):
+    """An LSTM or a GRU whose state is one vector: of an LSTM its output and its cell, one after the other.
+
+    It computes in float32 under autocast too, since rounding errors of a state would add up from step to step.
+
+    Args:
+        in_dim: size of one input, I.
+        config: says W, the number of outputs, and S, the size of a state.
+    """
+
+    def __init__(self, in_dim: int, config: MemoryConfig) -> None:
+        super().__init__()
+        kind = nn.LSTM if config.kind == "lstm" else nn.GRU
+        self.net = kind(in_dim, config.width, batch_first=True)
+        self.width, self.state_dim = config.width, config.state_dim
+
+    def forward(self, inputs: torch.Tensor, state: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Inputs ``[B, T, I]`` and the states before them ``[B, S]`` to ``[B, T, W]`` and the states after them."""
+        parts = [part[None].contiguous() for part in state.split(self.width, dim=1)]
+        with torch.autocast(inputs.device.type, enabled=False):
+            outputs, after = self.net(inputs.float(), tuple(parts) if len(parts) == 2 else parts[0])
+        return outputs, torch.cat(after, dim=2)[0] if len(parts) == 2 else after[0]
+
+
+class RecurrentEncoder(nn.Module):
+    """Features of the observations so far: an encoder of each observation, and a memory over them.
+
+    The memory sees the action before each observation too, as in R2D2 (Kapturowski et al. 2019); it sees no rewards,
+    since an agent is not told them while it acts.
+
+    Args:
+        encoder: turns observations of N rows into features ``[N, F]``.
+        n_features: F.
+        action_dim: size of one action, A.
+        config: of the memory.
+    """
+
+    def __init__(self, encoder: nn.Module, n_features: int, action_dim: int, config: MemoryConfig) -> None:
+        super().__init__()
+        self.encoder = encoder
+        self.memory = Memory(n_features + action_dim, config)
+
+    def forward(
+        self, obs: Observed, action_before: torch.Tensor, state: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Observations of ``[B, T]`` rows, actions ``[B, T, A]`` and states ``[B, S]`` to ``[B, T, W]`` and states.
+
+        An action of zeros says that there was none.
+        """
+        rows = {path: leaf.flatten(0, 1) for path, leaf in obs.items()} if isinstance(obs, dict) else obs.flatten(0, 1)
+        features = self.encoder(rows).unflatten(0, action_before.shape[:2])  # [B, T, F]
+        outputs, after = self.memory(torch.cat((features.float(), action_before), dim=2), state)
+        return outputs, after
+
+
+class RecurrentNetwork(nn.Module):
+    """A ``RecurrentEncoder`` and a head over its features.
+
+    Args:
+        encoder: gives features ``[B, T, W]``.
+        head: turns N rows of them, ``[N, W]``, into outputs ``[N, O]``.
+    """
+
+    def __init__(self, encoder: RecurrentEncoder, head: nn.Module) -> None:
+        super().__init__()
+        self.encoder, self.head = encoder, head
+
+    def forward(
+        self, obs: Observed, action_before: torch.Tensor, state: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """As ``RecurrentEncoder``, with outputs ``[B, T, O]`` in the place of features."""
+        features, after = self.encoder(obs, action_before, state)
+        return self.head(features.flatten(0, 1)).unflatten(0, features.shape[:2]), after

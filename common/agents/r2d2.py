@@ -1,0 +1,166 @@
+"""R2D2 (Kapturowski et al., Recurrent Experience Replay in Distributed Reinforcement Learning, 2019).
+
+DQN with a memory, https://openreview.net/forum?id=r1lyTjAqYX. It learns from sequences that begin in the state which
+the actor had there. That state was computed by an older network, so the first steps of a sequence only warm it up:
+``burn_in`` of the view ``learner.views.sequences:Sequences`` says how many. Targets are returns over several steps,
+values are rescaled, and a sequence has one priority.
+
+Two things differ from the paper. The network is not told the reward before an observation, because an agent does not
+know it while it acts. And gradients pass through the burn-in, so that warming up is learnt too.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from pydantic import Field, PositiveInt, model_validator
+from torch import nn
+from torch.nn import functional
+
+from common.agents.losses.sequences import masked_mean, n_step_target, rescale, sequence_priority, undo_rescaling
+from common.agents.losses.values import CriticLoss
+from common.agents.network_agent import Batch, Inference, LaneMemory, Results, descend, measure_td_error
+from common.agents.networks.encoders import LeafSpaces, build_encoder
+from common.agents.networks.heads import DuelingNetwork
+from common.agents.networks.layers import Mlp
+from common.agents.networks.recurrent import MemoryConfig, RecurrentEncoder, RecurrentNetwork
+from common.agents.q_agent import QAgent, QAgentConfig, QLoss
+from common.agents.recurrent import RecurrentAgent, add_time, require_sequences
+from common.config.replay_config import Unit
+from common.data import Array, Leaves
+from common.interfaces import EnvSpec, ReplayBuffer
+from common.spaces import from_columns, to_columns
+
+
+class R2D2Config(QAgentConfig):
+    """``agent.params`` of ``common.agents.r2d2:R2D2``."""
+
+    memory: MemoryConfig = Field(
+        MemoryConfig(), description="The LSTM or GRU between the network and the layers of units."
+    )
+    units: tuple[PositiveInt, ...] = Field((128,), description="Width of each hidden layer above the memory.")
+    dueling: bool = Field(True, description="Value and advantages apart, in the last layer of the network.")
+    batch_size: PositiveInt = Field(32, description="Sequences in one update.")
+    n_steps: PositiveInt = Field(5, description="Steps over which a target sums rewards; fewer where a sequence ends.")
+    value_rescaling: bool = Field(True, description="Learn values in the scale of their square roots.")
+    max_share: Unit = Field(
+        0.9, description="Share of the greatest TD error in the priority of a sequence; the rest is that of their mean."
+    )
+    critic_loss: CriticLoss = Field("smooth_l1", description="smooth_l1 (Huber) or mse.")
+
+    @model_validator(mode="after")
+    def _one_network(self) -> R2D2Config:
+        """Take a network and units together: here the network is below the memory, and the units are above it."""
+        return self
+
+    @model_validator(mode="after")
+    def _no_shifts(self) -> R2D2Config:
+        if self.random_shift:
+            raise ValueError("random_shift: R2D2 does not shift the pictures of sequences; remove it")
+        return self
+
+
+class R2D2(RecurrentAgent, QAgent):
+    """Double Q-learning by a network with an LSTM or GRU, from sequences.
+
+    Arguments and errors are those of ``QAgent``; params: see ``R2D2Config``.
+
+    Raises:
+        ConfigError: from ``opt``, batches are not of sequences within one episode.
+    """
+
+    Config = R2D2Config
+    config: R2D2Config
+
+    def __init__(self, spec: EnvSpec, **given: Any) -> None:
+        super().__init__(spec, **given)
+        captured = self.captures(self.config)
+        self._action_values = Inference(self._step, self.device, captured=captured)  # [n, A + M]
+        self._noisy_values = Inference(self._noisily(self._step, self.qnet), self.device, captured=captured)
+        self._numbers = torch.arange(1, self.actions.size + 1, device=self.device)
+        # The action before is kept as its number from 1 on; 0 says that there was none.
+        self.lane_memory = LaneMemory(self.config.memory.state_dim + 1)
+
+    def _make_qnet(self, observations: LeafSpaces) -> nn.Module:
+        """Make a network from observations, actions before and states to action values ``[B, T, A]`` and states."""
+        config, n_actions = self.config, self.actions.size
+        below, n_features = build_encoder(config.network, observations, config.feature_dim)
+        encoder = RecurrentEncoder(below, n_features, n_actions, config.memory)
+        head = self._add_noise(Mlp((config.memory.width,), n_actions + config.dueling, config.units))
+        return RecurrentNetwork(encoder, DuelingNetwork(head) if config.dueling else head)
+
+    def _step(self, given: Batch) -> torch.Tensor:
+        """The action values and the next states of n lanes in one tensor ``[n, A + M]``."""
+        obs, (state, before) = add_time(from_columns("obs", given)), self._split(given["state"])
+        values, after = self.qnet(obs, self._one_hot(before), state)
+        return torch.cat((values[:, 0], after), dim=1)
+
+    def sample(self, obs: Leaves) -> Array:
+        compute = self._noisy_values if self.is_train and self.config.noisy else self._action_values
+        found = compute({**to_columns("obs", obs), "state": self._recall()})
+        values, memory = found[:, : self.actions.size], found[:, self.actions.size :]
+        index = self._choose(values)
+        self._remember(memory, index[:, None] + 1)
+        return self.actions.to_env(index)
+
+    def _draw(self, buffer: ReplayBuffer) -> Batch:
+        batch = super()._draw(buffer)
+        require_sequences(type(self).__name__, batch)
+        return batch
+
+    def _loss(self, batch: Batch, target_net: nn.Module) -> QLoss:
+        """The loss of a batch; predictions and targets are ``[B, L]``, rescaled if the settings say so."""
+        obs, (state, before) = from_columns("obs", batch), self._split(batch["state"])
+        chosen = self.actions.from_env(batch["action"].flatten(0, 1)).view(batch["reward"].shape)  # [B, L]
+        action_before = self._one_hot(torch.cat((before, chosen + 1), dim=1))  # [B, L + 1, A]
+        values = self.qnet(obs, action_before, state)[0]  # [B, L + 1, A]
+        prediction = values[:, :-1].gather(2, chosen[..., None]).squeeze(2)
+        with torch.no_grad():
+            values_tgt = target_net(obs, action_before, state)[0]
+            chooser = values if self.config.double_dqn else values_tgt
+            best = chooser[:, 1:].argmax(dim=2, keepdim=True)
+            target = self._target(batch, values_tgt[:, 1:].gather(2, best).squeeze(2))
+        kind = functional.smooth_l1_loss if self.config.critic_loss == "smooth_l1" else functional.mse_loss
+        losses = kind(prediction, target, reduction="none")
+        return QLoss(masked_mean(losses, batch["warm"], batch.get("weight")), prediction, target)
+
+    def _target(self, batch: Batch, next_value: torch.Tensor) -> torch.Tensor:
+        """``h(r + … + g^k h^-1(V))`` for the values V of the next observations, both ``[B, L]``."""
+        config = self.config
+        target = n_step_target(
+            batch["reward"],
+            batch["terminated"],
+            batch["mask"],
+            self._in_rewards(next_value),
+            discount=config.discount_factor,
+            n=config.n_steps,
+        )
+        return rescale(target) if config.value_rescaling else target
+
+    def _in_rewards(self, value: torch.Tensor) -> torch.Tensor:
+        """Outputs of the network as sums of rewards."""
+        return undo_rescaling(value) if self.config.value_rescaling else value
+
+    def _learn_from(self, batch: Batch) -> Results:
+        loss, prediction, target = self._loss(batch, self.qnet_tgt)
+        prediction, counts = prediction.detach(), batch["warm"]
+        results = {
+            "loss": loss.detach(),
+            "pred_mean": masked_mean(self._in_rewards(prediction), counts),
+            "tgt_mean": masked_mean(self._in_rewards(target), counts),
+        }
+        grad_norm = descend(loss, self._optimizer, self.config.max_grad_norm)
+        if grad_norm is not None:
+            results["grad_norm"] = grad_norm
+        priority = sequence_priority(target - prediction, counts, self.config.max_share)
+        return results | measure_td_error(batch, torch.zeros_like(priority), priority)
+
+    def _split(self, state: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Recorded states ``[B, M + 1]`` as those of the memory ``[B, M]`` and the actions before ``[B, 1]``."""
+        memory, before = state.tensor_split((-1,), dim=1)
+        return memory, before
+
+    def _one_hot(self, number: torch.Tensor) -> torch.Tensor:
+        """Numbers of actions from 1 on ``[B, T]`` as ``[B, T, A]``; all zeros for 0."""
+        return (number[..., None] == self._numbers).float()
