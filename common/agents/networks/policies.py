@@ -1,7 +1,8 @@
 """Policies as modules. Shapes: n or B observations, A actions or their dimensions.
 
-``GreedyQ`` and ``GreedyActor`` give actions as the environment takes them, to act by and to export. ``GaussianPolicy``
-and ``CategoricalPolicy`` are random and say how likely an action is, to learn by.
+``GreedyQ``, ``GreedyActor`` and ``LikeliestAction`` give actions as the environment takes them, to act by and export.
+``GaussianPolicy`` and ``CategoricalPolicy`` are random and say how likely an action is, to learn by.
+``PolicyAndBaseline`` is a network that values observations too.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from pydantic import Field, model_validator
 from torch import nn
 
 from common.agents.actions import ActionScale
+from common.agents.networks.action_distributions import ActionDistribution
 from common.agents.networks.layers import Observed
 from common.settings import Settings
 
@@ -131,3 +133,38 @@ class CategoricalPolicy(nn.Module):
     def log_prob(self, obs: Observed, action: torch.Tensor) -> torch.Tensor:
         """Logarithm of the probability of actions ``[B]``, ``[B]``."""
         return self.forward(obs).log_softmax(dim=1).gather(1, action[:, None]).squeeze(1)
+
+
+class PolicyAndBaseline(nn.Module):
+    """The outputs that a distribution of actions takes, and a value, by one network; they part in its last layer only.
+
+    Args:
+        net: turns B observations into ``[B, K + 1]``, the value last.
+        actions: takes K outputs.
+    """
+
+    def __init__(self, net: nn.Module, actions: ActionDistribution) -> None:
+        super().__init__()
+        self.net, self.actions = net, actions
+
+    def forward(self, obs: Observed) -> tuple[torch.Tensor, torch.Tensor]:
+        """Observations of B rows to the distribution's outputs ``[B, K]`` and values ``[B]``."""
+        outputs = self.net(obs)
+        return outputs[:, :-1], outputs[:, -1]
+
+
+class LikeliestAction(nn.Module):
+    """Takes the likeliest action of a policy.
+
+    Args:
+        policy: of which the values are not used.
+    """
+
+    def __init__(self, policy: PolicyAndBaseline) -> None:
+        super().__init__()
+        self.policy = policy
+
+    def forward(self, obs: Observed) -> torch.Tensor:
+        """Observations of n rows to actions ``[n, *action_shape]``."""
+        actions = self.policy.actions
+        return actions.to_env(actions.likeliest(self.policy(obs)[0]))

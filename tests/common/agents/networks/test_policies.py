@@ -5,13 +5,22 @@ import math
 import numpy as np
 import pytest
 import torch
-from gymnasium.spaces import Box
+from gymnasium.spaces import Box, Discrete
 from torch import nn
 from torch.distributions import Categorical, Normal
 
 from common.agents.actions import ActionScale
+from common.agents.networks.action_distributions import Categoricals
 from common.agents.networks.layers import Mlp
-from common.agents.networks.policies import CategoricalPolicy, GaussianConfig, GaussianPolicy, GreedyActor, GreedyQ
+from common.agents.networks.policies import (
+    CategoricalPolicy,
+    GaussianConfig,
+    GaussianPolicy,
+    GreedyActor,
+    GreedyQ,
+    LikeliestAction,
+    PolicyAndBaseline,
+)
 from common.errors import ConfigError
 from common.settings import validate
 from tests.common.agents.parts import fix_outputs
@@ -94,3 +103,14 @@ def test_a_categorical_policy_draws_and_scores_by_its_logits() -> None:
     drawn = policy.sample(obs, generator())
     torch.testing.assert_close(drawn.bincount() / len(obs), shares, rtol=0.0, atol=0.01)
     torch.testing.assert_close(policy.log_prob(obs[:3], torch.arange(3)), shares.log())
+
+
+@torch.no_grad()
+def test_policy_and_baseline_part_in_the_last_layer_and_the_likeliest_action_is_one_of_the_space() -> None:
+    actions = Categoricals(Discrete(3, start=5))
+    policy = PolicyAndBaseline(Mlp((2,), 4, ()), actions)
+    fix_outputs(policy.net, 0.0, 2.0, 1.0, -7.0)
+    outputs, value = policy(torch.zeros(6, 2))
+    assert outputs.tolist() == [[0.0, 2.0, 1.0]] * 6
+    assert value.tolist() == [-7.0] * 6
+    assert LikeliestAction(policy)(torch.zeros(6, 2)).tolist() == [6] * 6

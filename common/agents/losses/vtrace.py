@@ -1,0 +1,74 @@
+"""Actor-critic learning from steps of an older policy: V-trace (arXiv:1802.01561). Shapes: B batch, L steps."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+
+
+class VTrace(NamedTuple):
+    """The targets of a batch of sequences."""
+
+    values: torch.Tensor
+    """What the values of the first L observations should be, ``[B, L]``: v_s in the paper."""
+    advantages: torch.Tensor
+    """By how much the actions turned out better than the policy, ``[B, L]``, each times its clipped ratio."""
+
+
+def vtrace(
+    log_ratio: torch.Tensor,  # [B, L], log pi(a|x) - log mu(a|x): learner's policy over the policy that acted
+    reward: torch.Tensor,  # [B, L]
+    discount: torch.Tensor,  # [B, L], gamma; 0 where the episode terminated
+    value: torch.Tensor,  # [B, L + 1], V(x), of the observation after the last step too
+    mask: torch.Tensor,  # [B, L] bool, False where no step was taken
+    *,
+    rho_bar: float,
+    c_bar: float,
+) -> VTrace:
+    """Targets of values and policy by V-trace (arXiv:1802.01561, equation 1 and section 4.2).
+
+    ``v_s = V(x_s) + sum over t >= s of gamma^(t-s) (c_s … c_(t-1)) delta_t`` with
+    ``delta_t = rho_t (r_t + gamma V(x_(t+1)) - V(x_t))``, ``rho_t = min(rho_bar, pi/mu)``, ``c_t = min(c_bar, pi/mu)``.
+    The advantage of step s is ``rho_s (r_s + gamma v_(s+1) - V(x_s))``.
+
+    Where an episode ends, ``mask`` is False at the observation after its last step, and no sum goes beyond it: v there
+    is V. So a truncated episode bootstraps from its true last observation, and what follows in the same sequence
+    belongs to the next episode. A ``log_ratio`` of 0 everywhere gives n-step returns without correction. No gradient
+    goes through the targets.
+    """
+    with torch.no_grad():
+        ratio = log_ratio.exp()
+        rho, c = ratio.clamp(max=rho_bar), ratio.clamp(max=c_bar)
+        delta = rho * (reward + discount * value[:, 1:] - value[:, :-1])
+        beyond = torch.zeros_like(value[:, 0])  # v - V of the step that follows.
+        excess = [beyond]
+        for t in range(reward.shape[1] - 1, -1, -1):
+            beyond = torch.where(mask[:, t], delta[:, t] + discount[:, t] * c[:, t] * beyond, 0.0)
+            excess.append(beyond)
+        target = value + torch.stack(excess[::-1], dim=1)  # [B, L + 1]
+        advantage = rho * (reward + discount * target[:, 1:] - value[:, :-1])
+        return VTrace(target[:, :-1], torch.where(mask, advantage, 0.0))
+
+
+def masked_mean(values: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    """The mean of the values ``[B, L]`` where ``mask`` ``[B, L]`` is True; 0 where it is True nowhere."""
+    return torch.where(mask, values, 0.0).sum() / mask.sum().clamp(min=1)
+
+
+def policy_gradient_loss(
+    log_prob: torch.Tensor,  # [B, L], of the actions by the learner's policy
+    advantage: torch.Tensor,  # [B, L]
+    mask: torch.Tensor,  # [B, L] bool
+) -> torch.Tensor:
+    """Minus the mean of ``advantage * log pi(a|x)`` (arXiv:1802.01561, 4.2)."""
+    return -masked_mean(advantage * log_prob, mask)
+
+
+def baseline_loss(
+    value: torch.Tensor,  # [B, L]
+    target: torch.Tensor,  # [B, L]
+    mask: torch.Tensor,  # [B, L] bool
+) -> torch.Tensor:
+    """The mean of ``(v - V(x))^2 / 2`` (arXiv:1802.01561, 4.2)."""
+    return 0.5 * masked_mean((target - value).square(), mask)

@@ -1,0 +1,234 @@
+from __future__ import annotations
+
+import copy
+import json
+import math
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete
+
+from common.agents.impala import IMPALA
+from common.data import Array, Items, Model, ModelVersion
+from common.errors import ConfigError
+from common.interfaces import EnvSpec
+from common.parts import row_schema
+from common.plugins.part_config import EnvConfig
+from common.settings import validate
+from common.testing import ItemMemory, check_agent
+from learner.views.sequences import Sequences
+from tests.common.agents.parts import Structured, copies, same
+from tests.common.agents.test_network_agent import through_a_file
+
+OBS = Box(-1, 1, (2,), np.float32)
+CHOICES = EnvSpec(OBS, Discrete(3, start=5))
+LEVERS = EnvSpec(OBS, Box(np.array([-2, 0], np.float32), np.array([2, 10], np.float32)))
+SWITCHES = EnvSpec(OBS, MultiDiscrete([2, 3], start=[0, 5]))
+SMALL: dict[str, Any] = {"units": (8,), "batch_size": 4}
+VIEW = partial(Sequences, length=5, period=5)
+
+
+def make(spec: EnvSpec = CHOICES, *, seed: int = 0, **params: Any) -> IMPALA:
+    return IMPALA(spec, seed=seed, **(SMALL | params))
+
+
+def played(agent: IMPALA, rounds: int = 12, length: int = 5, reward: Any = None) -> Items:
+    """Sequences that the agent plays in train mode, without an end: one for each of as many lanes as ``rounds``."""
+    rng = np.random.default_rng(0)
+    obs = rng.uniform(-1, 1, (rounds, length + 1, 2)).astype(np.float32)
+    agent.train()
+    steps: list[Items] = []
+    for t in range(length):
+        actions = agent.sample(obs[:, t])
+        steps.append({"action": actions, **{name: column.copy() for name, column in agent.extras().items()}})
+    columns = {name: np.stack([step[name] for step in steps], axis=1) for name in steps[0]}
+    rewards = rng.normal(size=(rounds, length)) if reward is None else reward(columns["action"])
+    nowhere = np.zeros((rounds, length), np.bool_)
+    return {
+        "obs": obs,
+        **columns,
+        "reward": rewards.astype(np.float32),
+        "terminated": nowhere,
+        "truncated": nowhere,
+        "mask": ~nowhere,
+        "version": np.zeros((rounds, length), np.int64),
+    }
+
+
+class InOrder(ItemMemory):
+    """A memory that gives all of its items in each batch."""
+
+    def batch(self, size: int) -> Items:
+        self.sampled += size
+        return self._items
+
+
+@pytest.mark.parametrize("spec", [CHOICES, LEVERS, SWITCHES], ids=["Discrete", "Box", "MultiDiscrete"])
+def test_it_fits_and_its_captured_updates_are_the_eager_ones(spec: EnvSpec) -> None:
+    check_agent(partial(IMPALA, **SMALL), Structured(spec.observation_space, spec.action_space), view=VIEW)
+    assert make(spec).is_captured
+
+
+def test_it_learns_from_structured_observations_and_normalises_them() -> None:
+    space = gymnasium.spaces.Dict({"state": OBS, "gear": Discrete(4, start=2)})
+    make_agent = partial(IMPALA, **SMALL, normalize_observations=True)
+    check_agent(make_agent, Structured(space, Discrete(2)), view=VIEW)
+
+
+def test_it_learns_across_episodes_and_from_rows_after_the_end_of_one() -> None:
+    env = Structured(OBS, Discrete(3, start=5))
+    check_agent(partial(IMPALA, **SMALL), env, view=partial(Sequences, length=9, period=9))
+    check_agent(partial(IMPALA, **SMALL), env, view=partial(Sequences, length=9, across=True))
+
+
+@pytest.mark.parametrize("spec", [CHOICES, LEVERS, SWITCHES], ids=["Discrete", "Box", "MultiDiscrete"])
+def test_the_learner_finds_the_log_probability_that_the_actor_recorded(spec: EnvSpec) -> None:
+    """So without a change of the policy every ratio is 1."""
+    agent = make(spec)
+    record = agent.opt(InOrder(played(agent)))
+    assert record is not None
+    assert float(record["ratio_mean"]) == pytest.approx(1.0, abs=1e-5)
+
+
+def test_a_recorded_log_probability_is_that_of_the_action(tmp_path: Path) -> None:
+    agent = make()
+    items = played(agent)
+    outputs, _ = agent.policy_net(torch.from_numpy(items["obs"][:, 0]))
+    slow = outputs.softmax(dim=1).gather(1, torch.from_numpy(items["action"][:, :1] - 5)).log()
+    np.testing.assert_allclose(items["log_prob"][:, 0], slow.detach().numpy()[:, 0], rtol=1e-5)
+
+
+@pytest.mark.parametrize("correction", ["vtrace", "none"])
+def test_it_learns_which_action_is_rewarded(correction: str) -> None:
+    agent = make(units=(32,), lr=0.01, correction=correction, discount_factor=0.0)
+    for _ in range(150):
+        agent.opt(InOrder(played(agent, reward=lambda action: action == 6)))
+    agent.eval()
+    assert (agent.sample(np.random.default_rng(1).uniform(-1, 1, (50, 2)).astype(np.float32)) == 6).all()
+
+
+def test_it_learns_which_continuous_action_is_rewarded() -> None:
+    agent = make(LEVERS, units=(32,), lr=0.01, discount_factor=0.0)
+    target = np.array([1.0, 3.0], np.float32)
+    for _ in range(400):
+        agent.opt(InOrder(played(agent, reward=lambda action: -np.square((action - target) / [2, 5]).sum(axis=2))))
+    agent.eval()
+    found = agent.sample(np.random.default_rng(1).uniform(-1, 1, (50, 2)).astype(np.float32))
+    np.testing.assert_allclose(found.mean(axis=0), target, atol=0.4)
+
+
+def test_actions_of_an_older_policy_are_corrected_for() -> None:
+    """Rewards favour action 5. Only by its recorded probability can one see that 5 was all but never to be taken."""
+    agent = make(lr=1e-9, entropy_cost=0.0)
+    items = played(agent)
+    unlikely = items | {"log_prob": np.full_like(items["log_prob"], 50.0)}
+    results = [agent.opt(InOrder(each)) for each in (items, unlikely)]
+    assert results[0] is not None
+    assert results[1] is not None
+    assert float(results[1]["ratio_mean"]) == pytest.approx(0.0, abs=1e-6)
+    assert float(results[1]["loss_policy"]) == pytest.approx(0.0, abs=1e-6)
+    assert float(results[0]["loss_policy"]) != pytest.approx(0.0, abs=1e-3)
+    uncorrected = make(lr=1e-9, entropy_cost=0.0, correction="none")
+    one, other = (uncorrected.opt(InOrder(each)) for each in (items, unlikely))
+    assert one is not None
+    assert other is not None
+    assert float(one["loss_policy"]) == pytest.approx(float(other["loss_policy"]))
+
+
+def test_entropy_is_rewarded() -> None:
+    entropies = []
+    for cost in (0.0, 1.0):
+        agent = make(lr=0.01, entropy_cost=cost)
+        for _ in range(60):
+            record = agent.opt(InOrder(played(agent, reward=lambda action: action == 6)))
+        assert record is not None
+        entropies.append(float(record["entropy"]))
+    assert entropies[0] < 0.5
+    assert 0.8 < entropies[1] < math.log(3)
+
+
+def test_a_resumed_agent_learns_and_acts_as_one_that_was_never_interrupted(tmp_path: Path) -> None:
+    for spec in (CHOICES, LEVERS):
+        agent = make(spec, normalize_observations=True)
+        memory = InOrder(played(agent))
+        for _ in range(3):
+            agent.opt(memory)
+        state = through_a_file(agent.training_state(), tmp_path / "state")
+        resumed = make(spec, seed=9, normalize_observations=True)
+        resumed.load_training_state(state)
+        resumed.train()
+        for each in (agent, resumed):
+            for _ in range(3):
+                each.opt(memory)
+        expected, found = agent.training_state(), resumed.training_state()
+        assert expected.tensors.keys() == found.tensors.keys()
+        for name, tensor in expected.tensors.items():
+            assert torch.equal(tensor, found.tensors[name]), name
+        assert json.dumps(expected.values) == json.dumps(found.values)
+        obs = played(copy.deepcopy(agent))["obs"][:, 0]
+        np.testing.assert_array_equal(agent.sample(obs), resumed.sample(obs))
+
+
+def test_the_age_of_the_versions_that_acted_is_recorded() -> None:
+    agent = make()
+    items = played(agent)
+    items["version"][:] = 3
+    params = {name: tensor.numpy().copy() for name, tensor in agent.model_info().items()}
+    agent.sync_model(Model(ModelVersion(1, 10), params))
+    record = agent.opt(InOrder(items))
+    assert record is not None
+    assert float(record["version_age"]) == 7.0
+
+
+def test_transitions_are_refused_by_name() -> None:
+    agent = make()
+    items = {name: column[:, 0] for name, column in played(agent).items() if name != "mask"}
+    with pytest.raises(ConfigError, match=r"replay\.view: IMPALA learns from sequences"):
+        agent.opt(ItemMemory(items))
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        (EnvSpec(OBS, Box(-np.inf, np.inf, (2,))), r"IMPALA: .*finite bounds"),
+        (EnvSpec(OBS, MultiBinary(4)), r"IMPALA: expected a Discrete, MultiDiscrete or Box action space"),
+    ],
+)
+def test_spaces_it_cannot_act_in_are_refused(spec: EnvSpec, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        make(spec)
+
+
+def test_units_beside_a_network_are_refused() -> None:
+    network = {"target": "common.agents.networks:NatureCnn"}
+    with pytest.raises(ConfigError, match="give units or network, not both"):
+        validate(IMPALA.Config, {"network": network, "units": (8,)}, "agent.params")
+
+
+def test_an_empty_memory_changes_nothing() -> None:
+    agent = make()
+    before = copies(agent.policy_net)
+    empty: Array = np.empty(0, np.float32)
+    assert agent.opt(ItemMemory({"obs": empty})) is None
+    assert same(copies(agent.policy_net), before)
+
+
+def test_the_exported_policy_takes_the_likeliest_action() -> None:
+    agent = make(SWITCHES, normalize_observations=True)
+    agent.opt(InOrder(played(agent)))
+    obs = np.random.default_rng(1).uniform(-1, 1, (20, 2)).astype(np.float32)
+    agent.eval()
+    np.testing.assert_array_equal(agent.policy()(torch.from_numpy(obs)).numpy(), agent.sample(obs))
+
+
+def test_its_rows_have_a_log_probability_and_for_continuous_actions_the_choice_before_it_was_clipped() -> None:
+    names = {c.name for c in row_schema(CHOICES, make(), EnvConfig(target="x:y")).columns}
+    assert "log_prob" in names
+    assert "choice" not in names
+    columns = row_schema(LEVERS, make(LEVERS), EnvConfig(target="x:y")).by_name
+    assert columns["choice"].shape == (2,)
