@@ -47,6 +47,7 @@ SHIPPED: Final[dict[Role, frozenset[str]]] = {
             "common.agents.bc:BC",
             "common.agents.c51:C51",
             "common.agents.dqn:DQN",
+            "common.agents.impala:IMPALA",
             "common.agents.iql:IQL",
             "common.agents.iqn:IQN",
             "common.agents.qr_dqn:QRDQN",
