@@ -1,0 +1,51 @@
+"""The tutorial does what it says: its files are written and its commands run as they stand, in their order."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import ROOT
+
+PAGE = (ROOT / "docs" / "tutorial.md").read_text()
+STEP = re.compile(
+    r"Save\s+(?:it|this)\s+as\s+`(?P<file>[\w.]+)`.*?```\w+\n(?P<content>.*?)```|^ {4}(?P<command>(?!pip )\S[^\n]*)$",
+    re.MULTILINE | re.DOTALL,
+)
+"""A file to save, or a command to run; packages are installed already."""
+FREE_PORTS = """
+server: {listen: "127.0.0.1:0"}
+metrics: {trainer_port: 0, ingest_port: 0}
+"""
+"""Added to the configuration, since other tests use the usual ports at the same time."""
+
+
+@pytest.mark.timeout(400)
+def test_its_files_and_commands_lead_to_a_policy_that_docks(tmp_path: Path) -> None:
+    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "OMP_NUM_THREADS": "1"}
+    files, output = [], ""
+    for step in STEP.finditer(PAGE):
+        if step["file"]:
+            files.append(step["file"])
+            content = step["content"] + (FREE_PORTS if step["file"].endswith(".yaml") else "")
+            (tmp_path / step["file"]).write_text(content)
+            continue
+        done = subprocess.run(
+            ["/bin/bash", "-c", step["command"]],
+            cwd=tmp_path,
+            env=environment,
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            timeout=180,
+            check=False,
+        )
+        output = done.stdout
+        assert done.returncode == 0, f"{step['command']}:\n{output}"
+    assert files == ["docking.py", "test_docking.py", "docking.yaml", "steer.py"]
+    assert output == "docked\n"
