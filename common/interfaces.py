@@ -15,6 +15,7 @@ To bring a part of your own, implement its interface and name it in the configur
     replay.target           ReplayBuffer; derive it from ``learner.replay.shared_buffer:SharedReplay``
     evaluator.target        Evaluator
     recorders[].target      Recorder
+    callbacks[].target      Callback
 
 ``common.testing`` has a check for each. Names and meanings follow border (taku-y/border).
 """
@@ -289,3 +290,29 @@ class Recorder(Protocol):
 
     def close(self) -> None:
         """Make everything durable and release it; nothing is written afterwards."""
+
+
+class Callback:
+    """Watches a run at the learner, and may end it. Built as ``YourCallback(**params)``.
+
+    If the constructor has parameters ``run_dir``, ``identity`` or ``config``, they are given as to a ``Recorder``. The
+    methods are called between two opt steps, and what they raise ends the run with that error.
+    """
+
+    def on_record(self, opt_steps: int, record: Mapping[str, float]) -> str | None:  # noqa: ARG002 - for overrides
+        """Look at a record, after the recorders have it. Return why the run is to end; None: it goes on."""
+        return None
+
+    def on_evaluation(self, opt_steps: int, evaluation: Evaluation) -> str | None:  # noqa: ARG002 - for overrides
+        """Look at the outcome of an evaluation, before its record is written. Return why the run is to end, or None.
+
+        ``opt_steps`` are those of the policy that was scored; a score that comes late has its own, lower step.
+        """
+        return None
+
+    def state(self) -> Mapping[str, Any]:
+        """What a resumed run needs, as values that JSON can hold."""
+        return {}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on from what ``state`` returned."""

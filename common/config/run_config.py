@@ -69,6 +69,11 @@ class RunConfig(ActorConfig):
         description="Where records are written besides metrics.csv and Prometheus; each recorder is built with "
         "run_dir, its params and, if it has such parameters, the run's identity and config.",
     )
+    callbacks: tuple[PluginConfig, ...] = Field(
+        (),
+        description="What watches the run and may end it, such as learner.callbacks.early_stopping:EarlyStopping; each "
+        "is built with its params and, if it has such parameters, run_dir and the run's identity and config.",
+    )
     replay: ReplayConfig = Field(ReplayConfig(), description="The replay memory.")
     exploration: ExplorationConfig = Field(
         ExplorationConfig(), description="How exploration differs from actor to actor."
@@ -139,7 +144,9 @@ class RunConfig(ActorConfig):
             self.step_processor.check("step_processor", frozenset())
         self.evaluator.check("evaluator", EvaluatorArguments.__required_keys__, optional=EVALUATOR_OPTIONAL)
         for index, recorder in enumerate(self.recorders):
-            recorder.check(f"recorders.{index}", frozenset({"run_dir"}), optional=frozenset({"identity", "config"}))
+            recorder.check(f"recorders.{index}", frozenset({"run_dir"}), optional=RECORDER_OPTIONAL)
+        for index, callback in enumerate(self.callbacks):
+            callback.check(f"callbacks.{index}", frozenset(), optional=RECORDER_OPTIONAL | {"run_dir"})
         self.replay.check(self.agent)
         self.server.check()
 

@@ -9,6 +9,7 @@ Each check raises AssertionError; other exceptions of the part itself come throu
 """
 
 from common.testing.agent_checks import check_agent
+from common.testing.callback_checks import check_callback
 from common.testing.env_checks import check_env
 from common.testing.learning_checks import check_evaluator, check_recorder, check_replay_buffer
 from common.testing.memory import RowMemory, rows_of, transitions, transitions_of
@@ -21,6 +22,7 @@ __all__ = [
     "Policy",
     "RowMemory",
     "check_agent",
+    "check_callback",
     "check_env",
     "check_evaluator",
     "check_recorder",

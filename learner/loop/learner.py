@@ -1,6 +1,6 @@
 """The body of the learner loop: border's order of events, the same for all three ways to train.
 
-    opt → evaluate, best → record → flush → save → finish → sync
+    opt → evaluate, best → record → flush → callbacks → save → finish → sync
 
 An ``opt`` that returns None (warm-up) counts as no step. The first model is published before the first step is drawn.
 A score that comes later than its opt step (see ``Scoring``) is recorded between two steps, under its own opt step.
@@ -21,6 +21,7 @@ from common.config.trainer_config import TrainerConfig
 from common.errors import CrossborderError, DivergedError
 from common.interfaces import Agent, Recorder, ReplayBuffer
 from common.process.clocks import Every
+from learner.callbacks.calling import Callbacks
 from learner.evaluation.scoring import FinishedEvaluation, Scoring
 from learner.loop.window import RecordWindow
 from learner.replay.reader import NothingToDrawError
@@ -36,6 +37,7 @@ class Outcome(enum.Enum):
     """Why training ended."""
 
     TARGET = "the target score was reached"
+    CALLBACK = "a callback ended it"
     MAX_OPTS = "all opt steps were taken"
     MAX_SECONDS = "the time was over"
     STOPPED = "it was asked to stop"
@@ -97,6 +99,7 @@ class Learner:
         computing: a context in which each ``opt`` runs, such as a precision.
         explain: when ``opt`` has raised, says which rows it had drawn; None says nothing.
         episodes: means of the newest training episodes by key, for each record; None records none.
+        callbacks: see evaluations and records, and may end training; None: there are none.
         clock: seconds, monotonic.
     """
 
@@ -117,6 +120,7 @@ class Learner:
         computing: AbstractContextManager[object] | None = None,
         explain: Callable[[], str] | None = None,
         episodes: Callable[[], dict[str, float]] | None = None,
+        callbacks: Callbacks | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.agent = agent
@@ -136,6 +140,7 @@ class Learner:
         self._computing = computing or nullcontext()
         self._explain = explain
         self._episodes = episodes or dict
+        self._callbacks = callbacks or Callbacks()
         self._clock = clock
         self._eval, self._record = Every(config.eval_interval), Every(config.record_interval)
         self._save, self._sync = Every(config.save_interval), Every(config.sync_interval)
@@ -226,6 +231,7 @@ class Learner:
             record |= self._window.rates() | self._episodes()
         if record:
             self._write(moment, record | self._window.means())
+        self._heed_callbacks()
         if self._save.due(self.opt_steps):
             with logging_write_errors(WITHOUT_CHECKPOINT):
                 self._save_as(str(self.opt_steps))
@@ -241,9 +247,15 @@ class Learner:
             CrossborderError: the evaluator failed, or its score is not finite.
         """
         self._collect(wait=False)
+        self._heed_callbacks()
         if self._checkpointer is not None:
             self._checkpointer.tick(self._moment(), self.best_score)
         self._check_budget()
+
+    def _heed_callbacks(self) -> None:
+        """End training if a callback asks for it."""
+        if self._callbacks.ended_because is not None:
+            self.outcome = self.outcome or Outcome.CALLBACK
 
     def _check_budget(self) -> None:
         """End training if its steps are taken or its time is over."""
@@ -309,6 +321,7 @@ class Learner:
     def _credit(self, scored: FinishedEvaluation) -> dict[str, float]:
         """Keep the policy if its score is the best, see whether the score reaches the target; return its record."""
         score = scored.evaluation.score
+        self._callbacks.on_evaluation(scored.moment.opt_steps, scored.evaluation)
         self.evaluations.add(scored.seconds)
         self._is_scored = scored.moment.opt_steps == self.opt_steps
         is_best = score > self.best_score  # Only a strictly higher score; NaN never is higher.
@@ -339,6 +352,7 @@ class Learner:
                 f"opt step {moment.opt_steps}: expected finite values, found {', '.join(bad)}; "
                 "--resume goes on from the checkpoint before"
             )
+        self._callbacks.on_record(moment.opt_steps, record)
 
     def _save_as(self, name: str) -> None:
         self._checkpoints.save(name, self.agent, **asdict(self._moment()))

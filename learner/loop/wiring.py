@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 import math
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
+from typing import Any
 
 from common.config.run_config import dump_config
 from common.errors import ConfigError
@@ -14,6 +15,7 @@ from common.evaluators import open_evaluator
 from common.interfaces import Recorder
 from common.lanes import Busy
 from common.watched_envs import Watch
+from learner.callbacks.calling import Callbacks
 from learner.evaluation.evaluator_process import EvaluatorProcess
 from learner.evaluation.scoring import InlineScoring, NoScoring, Scoring
 from learner.loop.learner import Learner, Publish, do_nothing, publish_to_nobody
@@ -61,7 +63,9 @@ def make_learner(
         CrossborderError: a part cannot be built, or the checkpoint does not fit.
     """
     config, trainer, window = run.config, run.config.trainer, RecordWindow(run.buffer)
-    parts: dict[str, Resumable] = {"buffer": run.buffer, WINDOW: window}
+    told = {"identity": run.dir.identity, "config": mask_secrets(config.model_dump(mode="json"))}
+    callbacks = Callbacks.build(config.callbacks, told | {"run_dir": run.dir.path})
+    parts: dict[str, Resumable] = {"buffer": run.buffer, WINDOW: window, "callbacks": callbacks}
     if actor_in_turns is not None:
         parts["acting"] = actor_in_turns
     began = _restore(run, earlier, parts) if earlier is not None else Moment(0, run.memory.steps, 0.0)
@@ -83,7 +87,7 @@ def make_learner(
         agent=run.parts.agent,
         buffer=place_on_device(run.buffer, config),
         scoring=scoring or _make_scoring(run, stack, show_life),
-        recorders=_make_recorders(run, stack, began.opt_steps),
+        recorders=_make_recorders(run, stack, began.opt_steps, told),
         checkpoints=run.checkpoints,
         config=trainer,
         publish=publish,
@@ -94,6 +98,7 @@ def make_learner(
         computing=computing_in(trainer.precision, trainer.device),
         explain=lambda: report_suspects(run.memory, run.buffer.last_drawn, run.find_actor, run.quarantine),
         episodes=episodes,
+        callbacks=callbacks,
     )
     if earlier is None:
         checkpointer.write_first()
@@ -116,14 +121,13 @@ def _restore(run: Run, earlier: ResumePoint, parts: dict[str, Resumable]) -> Mom
     return moment
 
 
-def _make_recorders(run: Run, stack: ExitStack, opt_steps: int) -> list[Recorder]:
+def _make_recorders(run: Run, stack: ExitStack, opt_steps: int, told: Mapping[str, Any]) -> list[Recorder]:
     """Open ``metrics.csv``, whose records after ``opt_steps`` are removed, and the recorders of the configuration."""
     recorders: list[Recorder] = []
     closing = logging_write_errors("the last records are missing")
     with run.dir.writing():
         recorders.append(CsvRecorder(run.dir.path / "metrics.csv", opt_steps))
     stack.callback(closing(recorders[0].close))
-    told = {"identity": run.dir.identity, "config": mask_secrets(run.config.model_dump(mode="json"))}
     for config in run.config.recorders:
         recorders.append(config.build(run_dir=run.dir.path, optional=told))
         stack.callback(closing(recorders[-1].close))

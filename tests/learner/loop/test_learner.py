@@ -16,8 +16,9 @@ from common.config.actor_config import ActorConfig
 from common.config.trainer_config import TrainerConfig
 from common.data import Array, Items, Model, Record
 from common.errors import DivergedError
-from common.interfaces import Agent, Evaluation, ReplayBuffer
+from common.interfaces import Agent, Callback, Evaluation, ReplayBuffer
 from common.plugins.part_config import EnvConfig, PluginConfig
+from learner.callbacks.calling import Callbacks
 from learner.evaluation.scoring import FinishedEvaluation, InlineScoring, Scoring
 from learner.loop.learner import Learner, Outcome, publish_to_nobody
 from learner.storage.checkpoint import Checkpoints
@@ -122,8 +123,10 @@ def make(
     diary: Diary,
     directory: Path,
     scoring: Scoring | None = None,
+    *,
     began: Moment | None = None,
     best_score: float = -math.inf,
+    callbacks: Callbacks | None = None,
     **settings: Any,
 ) -> Learner:
     parts = ActorConfig(env=EnvConfig(target="none:none"), agent=PluginConfig(target="none:none"))
@@ -139,6 +142,7 @@ def make(
         publish=diary.publish,
         began=began,
         best_score=best_score,
+        callbacks=callbacks,
         config=TrainerConfig(**{"max_opts": 1000, **intervals}),
         clock=diary.clock,
     )
@@ -472,3 +476,66 @@ def test_without_actors_nothing_is_published_and_nobody_is_told_to_stop(tmp_path
         learner.step()
         learner.request_stop()
     assert learner.outcome is Outcome.STOPPED
+
+
+# Callbacks.
+
+
+class DiaryCallback(Callback):
+    """Writes what it sees into the diary, and ends the run at a score or an opt step."""
+
+    def __init__(self, diary: Diary, *, at_score: float = math.inf, at_opt: float = math.inf) -> None:
+        self._diary, self._at_score, self._at_opt = diary, at_score, at_opt
+
+    def on_record(self, opt_steps: int, record: Mapping[str, float]) -> str | None:
+        self._diary.events.append(f"see record {opt_steps} {sorted(record)}")
+        return "late enough" if opt_steps >= self._at_opt else None
+
+    def on_evaluation(self, opt_steps: int, evaluation: Evaluation) -> str | None:
+        self._diary.events.append(f"see score {opt_steps} {evaluation.score}")
+        return "good enough" if evaluation.score >= self._at_score else None
+
+
+def test_callbacks_see_each_evaluation_and_each_record_after_the_recorders(tmp_path: Path) -> None:
+    diary = Diary(scores=[1.0])
+    callbacks = Callbacks({"diary": DiaryCallback(diary)})
+    learner = make(diary, tmp_path, max_opts=4, eval_interval=4, record_interval=2, callbacks=callbacks)
+    diary.events.clear()
+    run(learner, diary)
+    keys = ["loss", "opt_steps_per_sec", "samples_per_opt_steps", "samples_per_sec", "samples_total", "seconds"]
+    assert diary.events[:12] == [
+        *("opt", "opt", "record", "flush", f"see record 2 {keys}"),
+        *("opt", "opt", "evaluate", "see score 4 1.0", "save best", "record", "flush"),
+    ]
+    assert diary.events[12] == f"see record 4 {sorted([*keys, 'eval_reward'])}"
+    assert learner.outcome is Outcome.MAX_OPTS
+
+
+@pytest.mark.parametrize("limit", [{"at_score": 5.0}, {"at_opt": 6}])
+def test_a_callback_ends_the_run_and_the_run_is_finished_then(tmp_path: Path, limit: dict[str, float]) -> None:
+    diary = Diary(scores=[1.0, 2.0, 5.0, 9.0])
+    callbacks = Callbacks({"diary": DiaryCallback(diary, **limit)})
+    learner = make(diary, tmp_path, eval_interval=2, record_interval=2, save_interval=2, callbacks=callbacks)
+    run(learner, diary)
+    assert (learner.opt_steps, learner.outcome) == (6, Outcome.CALLBACK)
+    assert Outcome.CALLBACK.is_finish
+    assert diary.events[-5:] == ["save 6", "stop", "publish 6 and wait", "flush", "save final"]
+
+
+def test_the_target_score_is_a_better_reason_to_end_than_a_callback(tmp_path: Path) -> None:
+    diary = Diary(scores=[5.0])
+    callbacks = Callbacks({"diary": DiaryCallback(diary, at_score=5.0)})
+    learner = make(diary, tmp_path, eval_interval=1, target_score=5.0, callbacks=callbacks)
+    run(learner, diary)
+    assert learner.outcome is Outcome.TARGET
+
+
+def test_what_a_callback_raises_ends_the_run(tmp_path: Path) -> None:
+    class Failing(Callback):
+        def on_record(self, opt_steps: int, record: Mapping[str, float]) -> str | None:
+            raise RuntimeError("my own bug")
+
+    diary = Diary()
+    learner = make(diary, tmp_path, record_interval=1, callbacks=Callbacks({"failing": Failing()}))
+    with pytest.raises(RuntimeError, match="my own bug"):
+        learner.step()

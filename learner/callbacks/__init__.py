@@ -1,0 +1,1 @@
+"""Callbacks watch a run at the learner, and may end it; ``common.interfaces:Callback`` is their interface."""

@@ -1,0 +1,134 @@
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from common.config.run_config import RunConfig
+from common.data import Snapshot
+from common.errors import ConfigError
+from common.interfaces import Callback, Evaluation
+from common.plugins.part_config import PluginConfig
+from learner.callbacks.calling import Callbacks
+from learner.loop.in_turns import train_in_turns
+from learner.loop.learner import Outcome
+from learner.loop.offline import train_offline
+from learner.loop.server import train_async
+from tests.conftest import MakeConfig
+
+HERE = "tests.learner.callbacks.test_calling"
+
+
+class Counting(Callback):
+    """Counts records, and wants to end the run at the n-th one."""
+
+    def __init__(self, n: int, identity: str = "nobody") -> None:
+        self.n, self.count, self.identity = n, 0, identity
+
+    def on_record(self, opt_steps: int, record: Mapping[str, float]) -> str | None:
+        self.count += 1
+        return f"{self.count} records" if self.count >= self.n else None
+
+    def state(self) -> Mapping[str, Any]:
+        return {"count": self.count}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        self.count = state["count"]
+
+
+class Spoiling(Callback):
+    """Changes the record that it is given."""
+
+    def on_record(self, opt_steps: int, record: Mapping[str, float]) -> str | None:
+        assert isinstance(record, dict)
+        record.clear()
+        return None
+
+
+def test_the_first_reason_counts_and_the_log_says_whose_it_was(caplog: pytest.LogCaptureFixture) -> None:
+    config = [PluginConfig(target=f"{HERE}:Counting", params={"n": n}) for n in (3, 2)]
+    callbacks = Callbacks.build(config, {})
+    callbacks.on_evaluation(1, Evaluation(1.0, {}))
+    with caplog.at_level(logging.INFO):
+        for opt_steps in range(10, 60, 10):
+            callbacks.on_record(opt_steps, {})
+    assert callbacks.ended_because == "2 records"
+    assert [record.getMessage() for record in caplog.records] == [
+        f"opt step 20: {HERE}:Counting ends the run: 2 records"
+    ]
+
+
+def test_a_callback_is_told_of_the_run_if_it_asks() -> None:
+    callbacks = Callbacks.build([PluginConfig(target=f"{HERE}:Counting", params={"n": 1})], {"identity": "me", "x": 1})
+    (counting,) = callbacks._callbacks.values()
+    assert isinstance(counting, Counting)
+    assert counting.identity == "me"
+
+
+def test_each_callback_gets_its_own_state_back_and_a_new_one_begins_anew() -> None:
+    config = [PluginConfig(target=f"{HERE}:Counting", params={"n": n}) for n in (5, 4)]
+    first = Callbacks.build(config, {})
+    for _ in range(3):
+        first.on_record(1, {})
+    saved = Snapshot(json.loads(json.dumps(first.state().values)))
+    resumed = Callbacks.build([*config, PluginConfig(target=f"{HERE}:Spoiling")], {})
+    resumed.restore(saved)
+    resumed.on_record(2, {})
+    assert resumed.ended_because == "4 records"
+
+
+def test_a_callback_changes_the_record_of_no_other() -> None:
+    record = {"loss": 1.0}
+    Callbacks({"a": Spoiling()}).on_record(1, record)
+    assert record == {"loss": 1.0}
+
+
+# Real runs. Each evaluation of this environment has the same score, so the second one is no better than the first.
+
+
+def stopping_early(make_config: MakeConfig, max_opts: int, patience: int = 3) -> RunConfig:
+    return make_config(
+        env={"target": "tests.learner.loop.test_in_turns:Paying", "params": {"pay": 3.0}},
+        agent={"target": "common.agents.dqn:DQN", "params": {"units": [4], "batch_size": 4}},
+        trainer={"max_opts": max_opts, "warmup_period": 8, "eval_interval": 10},
+        evaluator={"episodes": 1},
+        callbacks=[{"target": "learner.callbacks.early_stopping:EarlyStopping", "params": {"patience": patience}}],
+    )
+
+
+def test_a_run_in_turns_ends_early(make_config: MakeConfig) -> None:
+    result = train_in_turns(stopping_early(make_config, 1000))
+    assert (result.outcome, result.opt_steps) == (Outcome.CALLBACK, 40)
+    assert (result.run_dir / "final" / "meta.json").exists()
+
+
+def test_a_resumed_run_remembers_the_evaluations_of_the_life_before(make_config: MakeConfig) -> None:
+    assert train_in_turns(stopping_early(make_config, 30)).outcome is Outcome.MAX_OPTS
+    result = train_in_turns(stopping_early(make_config, 1000), resume=True)
+    assert (result.outcome, result.opt_steps) == (Outcome.CALLBACK, 40)
+
+
+def test_a_run_that_was_ended_early_goes_on_with_more_patience(make_config: MakeConfig) -> None:
+    train_in_turns(stopping_early(make_config, 1000))
+    result = train_in_turns(stopping_early(make_config, 1000, patience=5), resume=True)
+    assert (result.outcome, result.opt_steps) == (Outcome.CALLBACK, 60)
+
+
+def test_a_run_with_actors_and_one_from_a_dataset_end_early(make_config: MakeConfig, tmp_path: Path) -> None:
+    config = stopping_early(make_config, 100_000)
+    result = train_async(config, 1)
+    assert (result.outcome, result.opt_steps) == (Outcome.CALLBACK, 40)
+    offline = train_offline(config.model_copy(update={"run_dir": tmp_path / "offline"}), str(result.run_dir))
+    assert (offline.outcome, offline.opt_steps) == (Outcome.CALLBACK, 40)
+
+
+def test_parameters_of_callbacks_are_checked_before_the_run(make_config: MakeConfig) -> None:
+    config = make_config(
+        callbacks=[{"target": "learner.callbacks.early_stopping:EarlyStopping", "params": {"patients": 1}}]
+    )
+    with pytest.raises(ConfigError, match=r"callbacks\.0\.params\.patients: unknown parameter \(did you mean"):
+        config.check()
