@@ -9,10 +9,12 @@ from pydantic import Field, PositiveFloat, model_validator
 from torch import nn
 
 from common.agents.bootstrapping import Bootstrapping, BootstrappingConfig
+from common.agents.exploring.noise import ActionNoise, LaneNoise
 from common.agents.losses.entropy import ent_coef_loss, soft_policy_loss, squash_lstd, squashed_gaussian
 from common.agents.network_agent import Batch, Results, build_optimizer, descend, track
 from common.agents.networks.critics import EntropyCoef
 from common.agents.networks.layers import Observed
+from common.data import Array
 from common.interfaces import EnvSpec
 from common.spaces import from_columns
 
@@ -32,6 +34,12 @@ class SACConfig(BootstrappingConfig):
     max_lstd: float = Field(2.0, description="Greatest logarithm of the policy's standard deviation.")
     lstd_limits: Literal["clamp", "tanh"] = Field(
         "clamp", description="How the logarithm is kept between these: clamp cuts it off; tanh bends it (FastSAC)."
+    )
+
+    exploration_noise: ActionNoise | None = Field(
+        None,
+        description="Noise that actors draw in place of the policy's own, by kind: gaussian, ou or pink; std: 1 leaves "
+        "the policy its size. null: its own.",
     )
 
     @model_validator(mode="after")
@@ -61,18 +69,32 @@ class SAC(Bootstrapping):
             self.ent_coef.parameters(), config.ent_coef_lr or config.lr, config.optimizer
         )
 
+        noise = config.exploration_noise
+        size = self.action_scale.size
+        self._action_noise = None if noise is None else LaneNoise(noise, size, self._generator, self.device)
+
+    def begin(self, lanes: Array) -> None:
+        if self.is_train and self._action_noise is not None:
+            self._action_noise.begin(lanes)
+
     def _make_actor(self, n_dims: int) -> nn.Module:
         return self._make_network(self._actor_leaves, 2 * n_dims)
 
+    def _policy_at(self, obs: Observed) -> tuple[torch.Tensor, torch.Tensor]:
+        """The Gaussian before tanh: means and logarithms of standard deviations, ``[n, A]`` both."""
+        mean, log_std = self.actor(obs).chunk(2, dim=1)
+        limits = self.config.min_lstd, self.config.max_lstd
+        return mean, squash_lstd(log_std, *limits) if self.config.lstd_limits == "tanh" else log_std.clamp(*limits)
+
     def _sample_policy(self, obs: Observed) -> tuple[torch.Tensor, torch.Tensor]:
         """Random actions ``[n, A]`` of the policy and their log-probabilities ``[n]``."""
-        mean, log_std = self.actor(obs).chunk(2, dim=1)  # [n, A] both, before tanh.
-        limits = self.config.min_lstd, self.config.max_lstd
-        log_std = squash_lstd(log_std, *limits) if self.config.lstd_limits == "tanh" else log_std.clamp(*limits)
+        mean, log_std = self._policy_at(obs)
         return squashed_gaussian(mean, log_std, self._noise(mean))
 
     def _explore(self, obs: Observed) -> torch.Tensor:
-        return self._sample_policy(obs)[0]
+        mean, log_std = self._policy_at(obs)
+        noise = self._noise(mean) if self._action_noise is None else self._action_noise.draw(len(mean))
+        return squashed_gaussian(mean, log_std, noise)[0]
 
     def _next_action(self, next_obs: Observed) -> tuple[torch.Tensor, torch.Tensor | None]:
         action, log_prob = self._sample_policy(next_obs)

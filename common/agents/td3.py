@@ -10,9 +10,11 @@ from pydantic import Field, PositiveInt
 from torch import nn
 
 from common.agents.bootstrapping import Bootstrapping, BootstrappingConfig
+from common.agents.exploring.noise import ActionNoise, LaneNoise, WhiteNoise
 from common.agents.losses.values import policy_loss, smooth_action
 from common.agents.network_agent import Batch, Results, descend, track
 from common.agents.networks.layers import Observed
+from common.data import Array
 from common.interfaces import EnvSpec
 from common.spaces import from_columns
 
@@ -22,14 +24,17 @@ Noise = Annotated[float, Field(ge=0)]
 class TD3Config(BootstrappingConfig):
     """``agent.params`` of ``common.agents.td3:TD3``; actions, and so noise, are in [-1, 1]."""
 
-    exploration_noise: Noise = Field(0.1, description="Standard deviation of the noise on actions that explore.")
+    exploration_noise: ActionNoise = Field(
+        WhiteNoise(std=0.1),
+        description="Noise on actions that explore, by kind: gaussian, ou or pink; a number is that of gaussian noise.",
+    )
     target_noise: Noise = Field(0.2, description="Standard deviation of the noise on the target policy's actions.")
     target_noise_clip: Noise = Field(0.5, description="The target policy's noise is clipped to this.")
     policy_delay: PositiveInt = Field(2, description="Updates of the critics for one of the actor and the targets.")
 
 
 class TD3(Bootstrapping):
-    """A deterministic policy, tanh of the actor's outputs; actors differ by the seed of their noise, not by its size.
+    """A deterministic policy, tanh of the actor's outputs; actions that explore have noise.
 
     Arguments and errors are those of ``ActorCritic``; params: see ``TD3Config``.
     """
@@ -42,13 +47,19 @@ class TD3(Bootstrapping):
         self.actor_tgt = self.actor
         if self.config.targets:
             self.actor_tgt = self.nets["actor_tgt"] = deepcopy(self.actor)
+        size = self.action_scale.size
+        self._action_noise = LaneNoise(self.config.exploration_noise, size, self._generator, self.device)
+
+    def begin(self, lanes: Array) -> None:
+        if self.is_train:
+            self._action_noise.begin(lanes)
 
     def _make_actor(self, n_dims: int) -> nn.Module:
         return self._make_network(self._actor_leaves, n_dims)
 
     def _explore(self, obs: Observed) -> torch.Tensor:
         action: torch.Tensor = self.actor(obs).tanh()
-        return (action + self._noise(action) * self.config.exploration_noise).clamp(-1, 1)
+        return (action + self._action_noise.draw(len(action))).clamp(-1, 1)
 
     def _next_action(self, next_obs: Observed) -> tuple[torch.Tensor, torch.Tensor | None]:
         action = self.actor_tgt(next_obs).tanh()

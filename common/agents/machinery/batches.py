@@ -50,11 +50,11 @@ def measure_td_error(batch: Batch, prediction: torch.Tensor, target: torch.Tenso
     Args:
         batch: only a prioritised buffer's batch has a column ``index``; any other batch has no results.
         prediction: of one critic ``[B]`` or of several ``[N, B]``, whose mean error counts.
-        target: ``[B]``.
+        target: ``[B]``, or where each critic has a target of its own ``[N, B]``.
     """
     if "index" not in batch:
         return {}
-    return {TD_ERROR: (target - prediction).detach().abs().reshape(-1, len(target)).mean(dim=0).float()}
+    return {TD_ERROR: (target - prediction).detach().abs().reshape(-1, prediction.shape[-1]).mean(dim=0).float()}
 
 
 def report_td_error(buffer: ReplayBuffer, batch: Batch, results: dict[str, torch.Tensor]) -> None:

@@ -35,14 +35,14 @@ class BatchRenorm(nn.Module):
 
     running_mean: torch.Tensor
     running_var: torch.Tensor
-    batches: torch.Tensor
+    num_batches_tracked: torch.Tensor
 
     def __init__(self, n_features: int) -> None:
         super().__init__()
         self.weight, self.bias = nn.Parameter(torch.ones(n_features)), nn.Parameter(torch.zeros(n_features))
         self.register_buffer("running_mean", torch.zeros(n_features))
         self.register_buffer("running_var", torch.ones(n_features))
-        self.register_buffer("batches", torch.zeros(()))
+        self.register_buffer("num_batches_tracked", torch.zeros(()))
 
     def forward(self, features: torch.Tensor) -> torch.Tensor:
         """``[B, F]`` to ``[B, F]`` float32; in train mode B is at least 2."""
@@ -54,12 +54,12 @@ class BatchRenorm(nn.Module):
             std = (var + EPS).sqrt()
             with torch.no_grad():
                 running_std = (self.running_var + EPS).sqrt()
-                is_warm = self.batches >= WARM_UP
+                is_warm = self.num_batches_tracked >= WARM_UP
                 r = torch.where(is_warm, (std / running_std).clamp(1 / R_MAX, R_MAX), 1.0)
                 d = torch.where(is_warm, ((mean - self.running_mean) / running_std).clamp(-D_MAX, D_MAX), 0.0)
                 self.running_mean.lerp_(mean, MOMENTUM)
                 self.running_var.lerp_(var, MOMENTUM)
-                self.batches.add_(1)
+                self.num_batches_tracked.add_(1)
             normalised = (x - mean) / std * r + d
         return normalised * self.weight + self.bias
 

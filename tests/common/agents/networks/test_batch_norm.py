@@ -18,7 +18,7 @@ def settled(mean: float, var: float) -> BatchRenorm:
     norm = BatchRenorm(4)
     norm.running_mean.fill_(mean)
     norm.running_var.fill_(var)
-    norm.batches.fill_(WARM_UP)
+    norm.num_batches_tracked.fill_(WARM_UP)
     return norm
 
 
@@ -73,7 +73,7 @@ def test_frozen_statistics_normalise_as_in_eval_mode_and_leave_other_layers_as_t
         assert torch.equal(norm(x), settled(2.5, 3.0).eval()(x))
         assert dropout.training
     assert norm.training
-    assert norm.batches == WARM_UP
+    assert norm.num_batches_tracked == WARM_UP
     with frozen_statistics(net.eval()):
         pass
     assert not norm.training

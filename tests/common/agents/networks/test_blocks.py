@@ -17,7 +17,7 @@ from common.settings import validate
 def test_a_residual_block_adds_what_its_layers_make_of_the_normalised_features() -> None:
     block = ResidualBlock(6)
     x = np.random.default_rng(0).normal(2, 3, (5, 6)).astype(np.float32)
-    wide, narrow = block.layers[1], block.layers[3]
+    wide, narrow = block.get_submodule("layers.1"), block.get_submodule("layers.3")
     assert isinstance(wide, nn.Linear)
     assert isinstance(narrow, nn.Linear)
     assert (wide.out_features, narrow.out_features) == (24, 6)
@@ -43,10 +43,10 @@ def test_its_output_is_linear_in_normalised_features() -> None:
 def test_settings_make_the_network_that_they_name() -> None:
     plain = LayersConfig().build(3, 2, (8,))
     assert isinstance(plain, Mlp)
-    assert [type(layer) for layer in plain.layers[1:-1]] == [nn.Linear, nn.ReLU]
+    assert [type(layer) for layer in list(plain.layers)[1:-1]] == [nn.Linear, nn.ReLU]
     fast = validate(LayersConfig, {"activation": "silu", "normalization": "layer"}).build(3, 2, (8,))
     assert isinstance(fast, Mlp)
-    assert [type(layer) for layer in fast.layers[1:-1]] == [nn.Linear, nn.LayerNorm, nn.SiLU]
+    assert [type(layer) for layer in list(fast.layers)[1:-1]] == [nn.Linear, nn.LayerNorm, nn.SiLU]
     assert isinstance(validate(LayersConfig, {"architecture": "simba"}).build(3, 2, (8,)), Simba)
 
 
