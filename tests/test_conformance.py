@@ -13,8 +13,10 @@ from mlflow.tracking import MlflowClient
 
 from common.agents.awac import AWAC
 from common.agents.bc import BC
+from common.agents.c51 import C51
 from common.agents.dqn import DQN
 from common.agents.iql import IQL
+from common.agents.qr_dqn import QRDQN
 from common.agents.sac import SAC
 from common.agents.td3 import TD3
 from common.config.evaluator_config import EvaluatorConfig
@@ -63,6 +65,9 @@ AGENTS: dict[str, MakeAgent] = {
     "single": partial(DQN, units=(16,), batch_size=16, double_dqn=False, tau=0.1, soft_update_interval=1),
     "own network": partial(DQN, network=DUELING, batch_size=16),
     "dueling, softmax": partial(DQN, units=(16,), batch_size=16, dueling=True, explorer={"kind": "softmax"}),
+    "Munchausen": partial(DQN, units=(16,), batch_size=16, munchausen={}),
+    "noisy C51": partial(C51, units=(16,), batch_size=16, noisy=0.5, explorer={"kind": "greedy"}),
+    "QR-DQN": partial(QRDQN, units=(16,), batch_size=16),
 }
 
 

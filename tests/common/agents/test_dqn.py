@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import gymnasium
@@ -441,3 +442,62 @@ def test_without_dueling_parameters_have_the_names_they_always_had() -> None:
 def test_parameters_with_and_without_dueling_do_not_fit_each_other() -> None:
     with pytest.raises(CheckpointError, match="the saved network does not fit this one"):
         make(dueling=True).load_params(make().save_params())
+
+
+# Munchausen.
+
+
+def slow_munchausen(q: list[float], q_next: list[float], action: int, reward: float) -> float:
+    """The target of the paper's equation 2, with alpha 0.9, temperature 0.5 and a log-policy of at least -1."""
+
+    def policy(values: list[float]) -> list[float]:
+        shares = [math.exp(value / 0.5) for value in values]
+        return [share / sum(shares) for share in shares]
+
+    bonus = 0.9 * max(0.5 * math.log(policy(q)[action]), -1.0)
+    soft = sum(p * (value - 0.5 * math.log(p)) for p, value in zip(policy(q_next), q_next, strict=True))
+    return reward + bonus + 0.5 * soft
+
+
+@pytest.mark.parametrize("action", [0, 1])
+def test_the_target_of_munchausen_is_that_of_the_slow_formula_and_of_the_target_network(action: int) -> None:
+    agent = tabular(
+        online=[[3.0, 4.0], [1.0, 2.0]],
+        target=[[0.5, 3.0], [1.0, 1.5]],
+        discount_factor=0.5,
+        munchausen={"temperature": 0.5},
+    )
+    record = agent.opt(holding([(FIRST, action, 1.0, SECOND, False, False)]))
+    assert record is not None
+    assert float(record["tgt_mean"]) == pytest.approx(slow_munchausen([0.5, 3.0], [1.0, 1.5], action, 1.0), rel=1e-4)
+
+
+def test_a_munchausen_agent_learns_which_actions_are_best() -> None:
+    agent = make(
+        units=(16,), lr=0.01, batch_size=16, discount_factor=0.9, soft_update_interval=10, munchausen={"alpha": 0.5}
+    )
+    memory = holding(TOY)
+    for _ in range(400):
+        agent.opt(memory)
+    assert agent.sample(np.stack([FIRST, SECOND])).tolist() == [0, 0]
+
+
+def test_without_alpha_and_temperature_it_is_dqn() -> None:
+    agent = make(
+        units=(16,),
+        lr=0.01,
+        batch_size=16,
+        discount_factor=0.9,
+        soft_update_interval=10,
+        munchausen={"alpha": 0.0, "temperature": 1e-3},
+    )
+    memory = holding(TOY)
+    for _ in range(400):
+        agent.opt(memory)
+    np.testing.assert_allclose(values(agent.qnet, np.stack([FIRST, SECOND])), [[0.9, 0.3], [1.0, 0.0]], atol=0.05)
+
+
+def test_munchausen_and_double_dqn_do_not_go_together() -> None:
+    with pytest.raises(ConfigError, match="give munchausen or double_dqn, not both"):
+        validate(DQNConfig, {"munchausen": {}, "double_dqn": True})
+    assert validate(DQNConfig, {"munchausen": {}, "double_dqn": False}).munchausen is not None

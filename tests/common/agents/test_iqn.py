@@ -119,6 +119,27 @@ def test_the_target_bootstraps_from_the_chosen_actions_quantiles_unless_terminat
     assert set(record) == {"loss", "pred_mean", "tgt_mean", "grad_norm"}
 
 
+def test_the_target_of_munchausen_is_that_of_the_slow_formula_and_of_the_target_network() -> None:
+    agent = make(discount_factor=0.5, munchausen={"temperature": 0.5})
+    fix_values(agent.qnet, 9.0, 9.0)
+    fix_values(agent.qnet_tgt, 1.0, 2.0)  # Of either observation.
+    record = agent.opt(holding([(FIRST, 0, 1.0, SECOND, False, False)]))
+    shares = [1 / (1 + math.exp(2.0)), 1 / (1 + math.exp(-2.0))]
+    bonus = 0.9 * max(0.5 * math.log(shares[0]), -1.0)
+    soft = sum(share * (value - 0.5 * math.log(share)) for share, value in zip(shares, (1.0, 2.0), strict=True))
+    assert record is not None
+    assert float(record["tgt_mean"]) == pytest.approx(1.0 + bonus + 0.5 * soft, rel=1e-4)
+
+
+def test_a_munchausen_agent_learns_which_actions_are_best() -> None:
+    agent = make(lr=5e-3, batch_size=16, discount_factor=0.9, soft_update_interval=10, munchausen={"alpha": 0.5})
+    memory = holding(CHAIN)
+    for _ in range(400):
+        agent.opt(memory)
+    agent.eval()
+    assert agent.sample(np.stack([FIRST, SECOND])).tolist() == [0, 0]
+
+
 def test_a_discount_column_takes_the_place_of_the_discount_factor() -> None:
     agent = make(discount_factor=0.5)
     fix_values(agent.qnet_tgt, 8.0, 8.0)
@@ -150,6 +171,16 @@ def test_quantiles_are_those_of_the_papers_formula() -> None:
             cosines = torch.tensor([math.cos(math.pi * i * float(levels[n, b])) for i in range(5)])
             slow = net.f(net.psi(obs[b : b + 1])[0] * net.phi(cosines))
             torch.testing.assert_close(found[n, b], slow)
+
+
+def test_quantiles_of_the_value_and_of_advantages_are_joined_at_each_level() -> None:
+    net = QuantileNet(Mlp((3,), 4, ()), 4, 2, embed_dim=5, n_levels=3, dueling=True)
+    obs, levels = torch.rand(2, 3), torch.rand(6, 2)
+    embedding = net.phi((levels[..., None] * net.frequencies).cos())
+    value, *advantages = net.f(net.psi(obs) * embedding).unbind(dim=2)
+    mean = (advantages[0] + advantages[1]) / 2
+    slow = torch.stack([value + advantage - mean for advantage in advantages], dim=2)
+    torch.testing.assert_close(net.quantiles(obs, levels), slow)
 
 
 def test_an_actions_value_is_the_mean_of_its_quantiles_at_even_levels() -> None:

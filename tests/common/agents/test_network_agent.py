@@ -18,10 +18,12 @@ from torch import nn
 
 from common.agents.awac import AWAC
 from common.agents.bc import BC
+from common.agents.c51 import C51
 from common.agents.dqn import DQN
 from common.agents.iql import IQL
 from common.agents.iqn import IQN
 from common.agents.network_agent import NetworkAgent, Update, adam, find_objects
+from common.agents.qr_dqn import QRDQN
 from common.agents.sac import SAC
 from common.agents.td3 import TD3
 from common.envs import spec_of
@@ -36,6 +38,8 @@ SMALL: dict[str, Any] = {"units": (8,), "batch_size": 8}
 AGENTS: dict[str, tuple[MakeAgent, str]] = {
     "DQN": (partial(DQN, **SMALL, soft_update_interval=7, explorer={"final_step": 100}), "CartPole-v1"),
     "IQN": (partial(IQN, **SMALL, feature_dim=8), "CartPole-v1"),
+    "noisy C51": (partial(C51, **SMALL, noisy=0.5, dueling=True, explorer={"kind": "greedy"}), "CartPole-v1"),
+    "QR-DQN": (partial(QRDQN, **SMALL, normalize_observations=True), "CartPole-v1"),
     "SAC": (partial(SAC, **SMALL), "Pendulum-v1"),
     "TD3": (partial(TD3, **SMALL, policy_delay=2), "Pendulum-v1"),
     "IQL": (partial(IQL, **SMALL), "Pendulum-v1"),

@@ -15,10 +15,12 @@ from torch import nn
 
 from common.agents.awac import AWAC
 from common.agents.bc import BC
+from common.agents.c51 import C51
 from common.agents.dqn import DQN
 from common.agents.iql import IQL
 from common.agents.iqn import IQN
 from common.agents.machinery.update import Update
+from common.agents.qr_dqn import QRDQN
 from common.agents.sac import SAC
 from common.agents.td3 import TD3
 from common.config.trainer_config import Precision
@@ -32,6 +34,9 @@ OBS = gymnasium.spaces.Box(-1, 1, (4,), np.float32)
 PICTURES = gymnasium.spaces.Box(0, 255, (4, 36, 36), np.uint8)
 DISCRETE, BOX = gymnasium.spaces.Discrete(3), gymnasium.spaces.Box(-1, 1, (2,), np.float32)
 CNN: dict[str, Any] = {"network": {"target": "common.agents.networks:NatureCnn"}}
+SPECTRAL: dict[str, Any] = {
+    "network": {"target": "common.agents.networks:ImpalaCnn", "params": {"sections": (2,), "spectral_norm": True}}
+}
 SMALL: dict[str, Any] = {"units": (8,), "batch_size": 8}
 Kind = tuple[MakeAgent, gymnasium.Space[Any], gymnasium.spaces.Box]
 KINDS: dict[str, Kind] = {
@@ -43,6 +48,14 @@ KINDS: dict[str, Kind] = {
     ),
     "DQN of pictures": (partial(DQN, **CNN, batch_size=4), DISCRETE, PICTURES),
     "IQN": (partial(IQN, **SMALL, feature_dim=8), DISCRETE, OBS),
+    "noisy, dueling Munchausen IQN": (
+        partial(IQN, **SMALL, feature_dim=8, noisy=0.5, dueling=True, munchausen={}),
+        DISCRETE,
+        OBS,
+    ),
+    "noisy, dueling C51": (partial(C51, **SMALL, noisy=0.5, dueling=True), DISCRETE, OBS),
+    "QR-DQN": (partial(QRDQN, **SMALL), DISCRETE, OBS),
+    "Munchausen DQN with spectral norms": (partial(DQN, **SPECTRAL, batch_size=4, munchausen={}), DISCRETE, PICTURES),
     "SAC": (partial(SAC, **SMALL, n_updates_per_opt=2), BOX, OBS),
     "TD3": (partial(TD3, **SMALL, policy_delay=2, max_grad_norm=1.0), BOX, OBS),
     "AWAC": (partial(AWAC, **SMALL), BOX, OBS),
@@ -103,7 +116,7 @@ def test_a_captured_update_is_the_eager_one_bit_for_bit(name: str, caplog: pytes
     assert not caplog.records, "it was captured"
 
 
-@pytest.mark.parametrize("name", ["DQN", "IQN", "SAC"])
+@pytest.mark.parametrize("name", ["DQN", "IQN", "noisy, dueling C51", "QR-DQN", "SAC"])
 def test_a_captured_update_is_the_eager_one_also_with_weights_and_reports_the_same_errors(name: str) -> None:
     kind = KINDS[name]
     captured, eager = (WeightedMemory(items(*kind[1:])) for _ in range(2))
@@ -111,7 +124,7 @@ def test_a_captured_update_is_the_eager_one_also_with_weights_and_reports_the_sa
     np.testing.assert_array_equal(captured.told, eager.told)
 
 
-@pytest.mark.parametrize("name", ["DQN", "TD3"])
+@pytest.mark.parametrize("name", ["DQN", "noisy, dueling C51", "TD3"])
 def test_a_captured_update_is_the_eager_one_also_in_bfloat16(name: str) -> None:
     kind = KINDS[name]
     memory = items(*kind[1:])
