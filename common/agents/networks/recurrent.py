@@ -5,12 +5,14 @@ The memory is an LSTM or a GRU. Its state is one vector for each sequence, so th
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
 import torch
 from pydantic import Field, PositiveInt
 from torch import nn
 
+from common.agents.networks.critics import Critics
 from common.agents.networks.layers import Observed
 from common.settings import Settings
 
@@ -104,3 +106,31 @@ class RecurrentNetwork(nn.Module):
         """As ``RecurrentEncoder``, with outputs ``[B, T, O]`` in the place of features."""
         features, after = self.encoder(obs, action_before, state)
         return self.head(features.flatten(0, 1)).unflatten(0, features.shape[:2]), after
+
+
+class RecurrentCritics(nn.Module):
+    """Critics over the features of a ``RecurrentEncoder`` of their own, which they share.
+
+    Their memory begins each sequence with zeros, because no actor has critics and could record its state.
+
+    Args:
+        encoder: gives features ``[B, T, W]``.
+        n: number of critics.
+        action_dim: size of one action, A.
+        units: width of each hidden layer above the memory.
+    """
+
+    def __init__(self, encoder: RecurrentEncoder, n: int, action_dim: int, units: Sequence[int]) -> None:
+        super().__init__()
+        self.encoder = encoder
+        self.critics = Critics(n, nn.Identity(), encoder.memory.width, action_dim, units)
+
+    def features(self, obs: Observed, action_before: torch.Tensor) -> torch.Tensor:
+        """Observations of ``[B, T]`` rows and the actions before them ``[B, T, A]`` to features ``[B, T, W]``."""
+        state = action_before.new_zeros(len(action_before), self.encoder.memory.state_dim)
+        return self.encoder(obs, action_before, state)[0]  # type: ignore[no-any-return]
+
+    def forward(self, features: torch.Tensor, action: torch.Tensor) -> torch.Tensor:
+        """Features ``[B, T, W]`` and actions ``[B, T, A]`` to values ``[N, B, T]``."""
+        values = self.critics(features.flatten(0, 1), action.flatten(0, 1))
+        return values.unflatten(1, features.shape[:2])  # type: ignore[no-any-return]

@@ -1,0 +1,253 @@
+"""SAC with a memory, which learns from sequences (soft actor-critic: arXiv:1801.01290 and arXiv:1812.05905).
+
+Actor and critics have a memory each, as arXiv:2110.05038 recommends. An actor records the state of the actor's memory,
+and a sequence begins in it. The memory of the critics begins with zeros. The first steps of a sequence only warm both
+up; ``burn_in`` of the view ``learner.views.sequences:Sequences`` says how many. No reward is an input, since an agent
+does not know it while it acts.
+"""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from typing import Annotated, Any, ClassVar, Final
+
+import torch
+from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
+
+from common.agents.actions import ActionScale
+from common.agents.losses.entropy import ent_coef_loss, soft_value, squashed_gaussian
+from common.agents.losses.sequences import masked_mean, n_step_target, sequence_priority
+from common.agents.network_agent import (
+    Batch,
+    Inference,
+    LaneMemory,
+    NormalizeBatch,
+    Results,
+    Update,
+    UpdateConfig,
+    build_optimizer,
+    descend,
+    draw,
+    measure_td_error,
+    report_td_error,
+    track,
+)
+from common.agents.networks.critics import EntropyCoef
+from common.agents.networks.encoders import LeafSpaces, build_encoder, is_own_network, select_leaves
+from common.agents.networks.layers import Mlp
+from common.agents.networks.normalization import build_normalizer
+from common.agents.networks.recurrent import MemoryConfig, RecurrentCritics, RecurrentEncoder, RecurrentNetwork
+from common.agents.recurrent import RecurrentAgent, add_time, require_sequences
+from common.config.replay_config import Unit
+from common.data import Array, Leaves, Model, Record
+from common.interfaces import EnvSpec, ReplayBuffer
+from common.plugins.part_config import PluginConfig
+from common.spaces import from_columns, to_columns
+
+LSTD_LIMITS: Final = (-20.0, 2.0)
+"""Limits of the logarithm of the policy's standard deviation, those of SAC's authors."""
+
+
+class RecurrentSACConfig(UpdateConfig):
+    """``agent.params`` of ``common.agents.recurrent_sac:RecurrentSAC``."""
+
+    memory: MemoryConfig = Field(MemoryConfig(), description="The LSTM or GRU of the actor, and that of the critics.")
+    units: tuple[PositiveInt, ...] = Field((256, 256), description="Width of each hidden layer above the memories.")
+    network: PluginConfig | None = Field(
+        None,
+        description="A network below the memories, called with in_shape, out_dim=feature_dim and params; null flattens "
+        "observations, and encodes each part of Dict and Tuple ones.",
+    )
+    feature_dim: PositiveInt = Field(
+        50, description="Outputs of the network, where there is one; features of each picture in Dict and Tuple ones."
+    )
+    normalize_observations: bool = Field(
+        False, description="Floats in observations are given the mean 0 and the variance 1 of those that are drawn."
+    )
+    lr: PositiveFloat = Field(3e-4, description="Learning rate, actor, critics and entropy coefficient.")
+    batch_size: PositiveInt = Field(32, description="Sequences in one update.")
+    n_updates_per_opt: PositiveInt = Field(1, description="Updates in one opt step, each with a batch of its own.")
+    discount_factor: Unit = Field(0.99, description="Gamma, the discount of later rewards.")
+    n_steps: PositiveInt = Field(1, description="Steps over which a target sums rewards; fewer where a sequence ends.")
+    n_critics: PositiveInt = Field(2, description="Critics; the least of their targets counts.")
+    tau: Annotated[float, Field(gt=0, le=1)] = Field(
+        0.005, description="Share of the critics moved into their targets at an update; 1 copies."
+    )
+    reward_scale: PositiveFloat = Field(1.0, description="Rewards are multiplied by this before they are learned from.")
+    max_grad_norm: PositiveFloat | None = Field(None, description="Gradients are clipped to this norm; null does not.")
+    ent_coef: PositiveFloat = Field(1.0, description="Entropy coefficient; where it is automatic its first value.")
+    auto_ent_coef: bool = Field(True, description="Adjust the entropy coefficient so that target_entropy is held.")
+    target_entropy: float | None = Field(
+        None, description="Entropy to hold, in nats of actions in [-1, 1]; null takes minus their dimensions."
+    )
+    random_opts: NonNegativeInt = Field(
+        1,
+        description="While the learner has taken fewer opt steps than this, actions that explore are uniformly random.",
+    )
+    max_share: Unit = Field(
+        0.9, description="Share of the greatest TD error in the priority of a sequence; the rest is that of their mean."
+    )
+
+    def has_own_network(self) -> bool:
+        return self.network is not None and is_own_network(self.network)
+
+
+class RecurrentSAC(RecurrentAgent):
+    """A squashed Gaussian policy whose entropy is rewarded, and n critics; all of them have a memory.
+
+    Args:
+        spec: observations of any space, see ``common.agents.networks.encoders``; ``gymnasium.spaces.Box`` actions of
+            any shape with finite bounds.
+        seed: of the initial weights and of all noise.
+        epsilon: not used; the policy explores by itself.
+        device: where the networks live.
+        params: see ``RecurrentSACConfig``.
+
+    Raises:
+        ConfigError: the action space is no Box of floats with finite bounds, or a leaf of the observation space cannot
+            be stored; from ``opt``, batches are not of sequences within one episode.
+        PluginError: the user's own network cannot be built or gives something else than its features.
+    """
+
+    Config: ClassVar = RecurrentSACConfig
+    config: RecurrentSACConfig
+    counters: ClassVar = ("_opt_steps",)
+
+    def __init__(
+        self,
+        spec: EnvSpec,
+        *,
+        seed: int,
+        epsilon: float = 0.0,  # noqa: ARG002 - every agent is given one
+        device: str = "cpu",
+        **params: Any,
+    ) -> None:
+        self.config = config = self.Config(**params)
+        self.device = torch.device(device)
+        self.action_scale = ActionScale(type(self).__name__, spec.action_space, self.device)
+        self._size = n_dims = self.action_scale.size
+        observations = select_leaves(spec.observation_space)
+        torch.manual_seed(seed)
+        head = Mlp((config.memory.width,), 2 * n_dims, config.units)
+        self.actor = RecurrentNetwork(self._make_encoder(observations), head).to(self.device)
+        encoder = self._make_encoder(observations)
+        self.critics = RecurrentCritics(encoder, config.n_critics, n_dims, config.units).to(self.device)
+        self.critics_tgt = deepcopy(self.critics)
+        self.ent_coef = EntropyCoef(config.ent_coef, learned=config.auto_ent_coef).to(self.device)
+        self.target_entropy = -float(n_dims) if config.target_entropy is None else config.target_entropy
+        self.normalizer = build_normalizer(observations, enabled=config.normalize_observations).to(self.device)
+        self.nets = {"actor": self.actor, "critics": self.critics, "critics_tgt": self.critics_tgt}
+        self.nets |= {"ent_coef": self.ent_coef, "normalizer": self.normalizer}
+        self._actor_optimizer, self._critics_optimizer, self._ent_coef_optimizer = (
+            build_optimizer(net.parameters(), config.lr, config.optimizer)
+            for net in (self.actor, self.critics, self.ent_coef)
+        )
+        self._generator = torch.Generator(self.device).manual_seed(seed)
+        captured = self.captures(config)
+        self.learn = Update(self._learn_from, self.nets, captured=captured)
+        self._normalize = NormalizeBatch(self.normalizer, captured=captured)
+        self._act_greedily = Inference(self._step_greedily, self.device, captured=captured)  # [n, A + M]
+        self._act_exploring = Inference(self._step_exploring, self.device, captured=captured)
+        self.lane_memory = LaneMemory(config.memory.state_dim + n_dims)
+        self._opt_steps = 0
+
+    def _make_encoder(self, observations: LeafSpaces) -> RecurrentEncoder:
+        """Make a memory over an encoder of observations."""
+        config = self.config
+        below, n_features = build_encoder(config.network, observations, config.feature_dim)
+        return RecurrentEncoder(below, n_features, self._size, config.memory)
+
+    def sample(self, obs: Leaves) -> Array:
+        act = self._act_exploring if self.is_train else self._act_greedily
+        found = act({**to_columns("obs", obs), "state": self._recall()})
+        unit, memory = torch.from_numpy(found[:, : self._size]), found[:, self._size :]
+        if self.is_train and self._opt_steps < self.config.random_opts:
+            unit = 2 * torch.rand(unit.shape, generator=self._generator, device=self.device).cpu() - 1
+        self._remember(memory, unit.numpy())
+        actions: Array = self.action_scale.to_env(unit.to(self.device)).numpy(force=True)
+        return actions
+
+    def _step_greedily(self, given: Batch) -> torch.Tensor:
+        """The likeliest actions in ``[-1, 1]`` and the next states of n lanes in one tensor ``[n, A + M]``."""
+        outputs, after = self._run_actor(given)
+        return torch.cat((outputs[:, : self._size].tanh(), after), dim=1)
+
+    def _step_exploring(self, given: Batch) -> torch.Tensor:
+        """Random actions in the place of the likeliest."""
+        outputs, after = self._run_actor(given)
+        return torch.cat((self._sample_policy(outputs)[0], after), dim=1)
+
+    def _run_actor(self, given: Batch) -> tuple[torch.Tensor, torch.Tensor]:
+        """The outputs of the actor ``[n, 2 A]`` and its next states ``[n, M]``, for one step of n lanes."""
+        obs = self.normalizer(add_time(from_columns("obs", given)))
+        memory, before = self._split(given["state"])
+        outputs, after = self.actor(obs, before[:, None], memory)
+        return outputs[:, 0], after
+
+    def _sample_policy(self, outputs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Random actions ``[N, A]`` of the policy and their log-probabilities ``[N]``."""
+        mean, log_std = outputs.chunk(2, dim=1)
+        noise = torch.randn(mean.shape, generator=self._generator, device=self.device)
+        return squashed_gaussian(mean, log_std.clamp(*LSTD_LIMITS), noise)
+
+    def opt(self, buffer: ReplayBuffer) -> Record | None:
+        if len(buffer) == 0:
+            return None
+        results: Results = {}
+        for _ in range(self.config.n_updates_per_opt):
+            batch = draw(buffer, self.config.batch_size, self.device)
+            require_sequences(type(self).__name__, batch)
+            results = self.learn(self._normalize(batch))
+            report_td_error(buffer, batch, results)
+        self._opt_steps += 1
+        return {**results}
+
+    def _learn_from(self, batch: Batch) -> Results:
+        """One gradient step of the critics, of the actor and of the entropy coefficient, and one of the targets."""
+        config, counts, weight = self.config, batch["warm"], batch.get("weight")
+        obs, (memory, before) = from_columns("obs", batch), self._split(batch["state"])
+        taken = self.action_scale.from_env(batch["action"].flatten(0, 1)).view(*counts.shape, -1)  # [B, L, A]
+        action_before = torch.cat((before[:, None], taken), dim=1)  # [B, L + 1, A]
+        outputs = self.actor(obs, action_before, memory)[0]  # [B, L + 1, 2 A]
+        action, log_prob = self._sample_policy(outputs.flatten(0, 1))
+        action, log_prob = action.view(action_before.shape), log_prob.view(action_before.shape[:2])  # [B, L + 1, …]
+        ent_coef = self.ent_coef().detach()
+
+        with torch.no_grad():
+            q_next = self.critics_tgt(self.critics_tgt.features(obs, action_before), action)[:, :, 1:]  # [N, B, L]
+            target = self._target(batch, soft_value(q_next, log_prob[:, 1:], ent_coef))  # [B, L]
+        q = self.critics(self.critics.features(obs, action_before)[:, :-1], taken)  # [N, B, L]
+        error = q - target
+        loss_critic = masked_mean(error.square().mean(dim=0), counts, weight)
+        descend(loss_critic, self._critics_optimizer, config.max_grad_norm)
+
+        with torch.no_grad():
+            features = self.critics.features(obs, action_before)[:, :-1]
+        log_prob = log_prob[:, :-1]
+        soft = soft_value(self.critics(features, action[:, :-1]), log_prob, ent_coef)  # [B, L]
+        loss_actor = -masked_mean(soft, counts)
+        descend(loss_actor, self._actor_optimizer, config.max_grad_norm)
+        entropy = -masked_mean(log_prob.detach(), counts)
+        if config.auto_ent_coef:
+            descend(ent_coef_loss(self.ent_coef.log, -entropy, self.target_entropy), self._ent_coef_optimizer)
+        track(self.critics_tgt, self.critics, config.tau)
+
+        priority = sequence_priority(error.detach().abs().mean(dim=0), counts, config.max_share)
+        results = {"loss_critic": loss_critic.detach(), "q_mean": masked_mean(q.detach().mean(dim=0), counts)}
+        results |= {"loss_actor": loss_actor.detach(), "ent_coef": ent_coef, "entropy": entropy}
+        return results | measure_td_error(batch, torch.zeros_like(priority), priority)
+
+    def _target(self, batch: Batch, next_value: torch.Tensor) -> torch.Tensor:
+        """Sums of rewards and the value after them, ``[B, L]``."""
+        config = self.config
+        reward, terminated, mask = batch["reward"] * config.reward_scale, batch["terminated"], batch["mask"]
+        return n_step_target(reward, terminated, mask, next_value, discount=config.discount_factor, n=config.n_steps)
+
+    def _split(self, state: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Recorded states ``[B, M + A]`` as those of the memory ``[B, M]`` and the actions before ``[B, A]``."""
+        memory, before = state.tensor_split((self.config.memory.state_dim,), dim=1)
+        return memory, before
+
+    def sync_model(self, model: Model) -> None:
+        super().sync_model(model)
+        self._opt_steps = model.version.opt_steps
