@@ -37,6 +37,15 @@ class PrioritizedConfig(Settings):
     )
 
 
+class StalenessConfig(Settings):
+    """Weights of draws by the age of the policy that took their steps."""
+
+    half_age: PositiveFloat = Field(
+        description="The age at which a draw weighs half, in opt steps between the model that acted and the newest one "
+        "that has acted: the loss of a draw is multiplied by 1 / (1 + age / half_age)."
+    )
+
+
 VIEW_ARGUMENTS: Final = frozenset({"schema", "stack", "discount_factor"})
 """The arguments that the system provides to a view that takes them."""
 
@@ -86,6 +95,11 @@ class ReplayConfig(Settings):
     )
     prioritized: PrioritizedConfig | None = Field(
         None, description="Draws by TD errors; {} takes the defaults, null draws uniformly."
+    )
+    staleness: StalenessConfig | None = Field(
+        None,
+        description="Weighs draws by the age of the policy that took their steps; with prioritized, both weights are "
+        "multiplied. Null: by nothing.",
     )
     target: str | None = Field(
         None,

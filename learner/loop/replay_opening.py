@@ -25,6 +25,7 @@ from learner.replay.view import View
 from learner.storage.resume import ResumePoint
 from learner.storage.rundir import RunDir
 from learner.views.items import SelfContained
+from learner.views.staleness import WeighedByAge
 
 
 def open_memory(
@@ -116,7 +117,8 @@ def build_view(schema: Schema, config: RunConfig) -> View:
     view = named.build(optional=given)
     if not isinstance(view, View):
         raise PluginError(f"replay.view.target: expected a learner.replay.view.View, found {type(view).__name__}")
-    return view
+    staleness = config.replay.staleness
+    return view if staleness is None else WeighedByAge(view, schema, staleness.half_age)
 
 
 def place_on_device(buffer: SharedReplay | MixedReplay, config: RunConfig) -> ReplayBuffer:

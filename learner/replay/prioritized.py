@@ -76,8 +76,10 @@ class PrioritizedReplay(SharedReplay):
         return Draws(index, plan, beside) if len(chosen) == size else super().make_draws(size)
 
     def finish(self, draws: Draws) -> Items:
-        """The columns ``index`` and ``weight``, see ``ReplayBuffer``."""
-        return {"index": draws.index, "weight": self._compute_weights(draws.beside["priority"])}
+        """The columns ``index`` and ``weight``, see ``ReplayBuffer``; a weight of the view is a factor of it."""
+        weight = self._compute_weights(draws.beside["priority"])
+        by_view = draws.plan.made.get("weight")
+        return {"index": draws.index, "weight": weight if by_view is None else weight * by_view}
 
     def update_priority(self, index: Array, td_error: Array) -> None:
         """Give draws the priorities of their errors, both ``[n]``; beta takes one step.

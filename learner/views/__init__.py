@@ -4,7 +4,7 @@
     hindsight     transitions towards goals reached later     items        self-contained items, as they are
     episodes      the rows ahead within an episode            stacks       the rows behind, for stacks of frames
     positions     how far a row is in its episode          columns      which columns of rows a batch has
-    path_view     views that follow the rows ahead
+    path_view     views that follow the rows ahead        staleness    weights of draws by the age of their policy
 
 A view of your own derives from ``learner.replay.view:View`` and is named by ``replay.view.target``.
 """

@@ -183,3 +183,22 @@ def test_a_replay_that_is_missing_begins_empty_and_it_is_said(tmp_path: Path, ca
     with caplog.at_level(logging.WARNING), Trainer(config, resume=True) as trainer:
         assert (trainer.run.memory.drawable, trainer.run.memory.steps_began) == (0, stored)
     assert "the replay is missing (shared/replay)" in caplog.text
+
+
+@pytest.mark.parametrize("resident", [False, True])
+@pytest.mark.parametrize("prioritized", [None, {}])
+def test_draws_are_weighed_by_their_age(
+    tmp_path: Path, make_config: MakeConfig, resident: bool, prioritized: dict[str, float] | None
+) -> None:
+    lanes = Lanes(tmp_path)
+    lanes.play(40)
+    replay = {"staleness": {"half_age": 2}, "resident": resident, "prioritized": prioritized}
+    config = make_config(replay=replay)
+    buffer = place_on_device(build_buffer(lanes.memory, config), config)
+    batch = buffer.tensors(64) if resident else buffer.batch(64)
+    assert batch is not None
+    found = {
+        (int(at) // 2, round(float(weight), 4)) for at, weight in zip(batch["obs/at"], batch["weight"], strict=True)
+    }
+    assert found == {(version, round(1 / (1 + (20 - version) / 2), 4)) for version, _ in found}
+    assert len(found) > 5

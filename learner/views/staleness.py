@@ -1,0 +1,71 @@
+"""Weights of draws by the age of the policy that took their steps."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final
+
+import numpy as np
+
+from common.data import VERSION, Array, Items, Schema
+from common.errors import ConfigError
+from learner.replay.view import Plan, Rows, View
+
+WEIGHT: Final = "weight"
+NEWEST: Final = 64
+"""The newest version is looked for among this many of the newest rows, as some of the actors may be behind."""
+
+
+class WeighedByAge(View):
+    """The draws of another view with a column ``weight``: ``1 / (1 + age / half_age)``, ``[B]`` float32.
+
+    The age of a draw is the opt steps from the model that chose the action of its first row to the newest model that
+    has acted. With ``half_age`` 1 the weights are those by which TorchRL's ``StalenessAwareSampler`` draws,
+    ``1 / (age + 1)``. Here all rows are drawn as often as before, and the weights multiply their losses, which has the
+    same expectation up to a factor. So the agent needs no change, and the weights go with priorities.
+
+    Args:
+        view: assembles the batches.
+        schema: of the rows.
+        half_age: opt steps, at which a draw weighs half; above 0.
+
+    Raises:
+        ConfigError: the rows have no version, or a column of the weight's name.
+    """
+
+    def __init__(self, view: View, schema: Schema, half_age: float) -> None:
+        if VERSION.name not in schema.by_name or WEIGHT in schema.by_name:
+            names = [column.name for column in schema.columns]
+            raise ConfigError(f"replay.staleness: expected rows with a version and without '{WEIGHT}', found {names}")
+        self._view, self._half_age = view, half_age
+
+    @property
+    def steps(self) -> int:
+        return self._view.steps
+
+    def count_steps(self, made: Items, draws: int) -> int:
+        return self._view.count_steps(made, draws)
+
+    @property
+    def reach(self) -> int:
+        return self._view.reach
+
+    @property
+    def crosses_episodes(self) -> bool:
+        return self._view.crosses_episodes
+
+    def can_draw(self, rows: Rows, index: Array) -> Array:
+        return self._view.can_draw(rows, index)
+
+    def plan(self, rows: Rows, index: Array) -> Plan:
+        return self._weigh(rows, index, self._view.plan(rows, index))
+
+    def choose(self, rows: Rows, tries: Array, size: int) -> tuple[Array, Plan]:
+        index, plan = self._view.choose(rows, tries, size)
+        return index, self._weigh(rows, index, plan)
+
+    def _weigh(self, rows: Rows, index: Array, plan: Plan) -> Plan:
+        newest = rows.take(VERSION.name, np.arange(max(rows.first, rows.end - NEWEST), rows.end)).max(initial=0)
+        age = np.maximum(int(newest) - rows.take(VERSION.name, index).astype(np.int64), 0)
+        weight = (1 / (1 + age / self._half_age)).astype(np.float32)
+        return replace(plan, made={**plan.made, WEIGHT: weight})
