@@ -36,7 +36,9 @@ def make_training_parser(name: str, description: str, examples: str) -> Parser:
     )
     add_override(parser, "--run-dir", "run_dir", "DIR", "where everything is written")
     parser.add_argument("--show-config", action="store_true", help="print the resolved configuration and exit")
-    parser.add_argument("--check", action="store_true", help="build everything once, then exit")
+    parser.add_argument(
+        "--check", action="store_true", help="build everything once, try an opt step with made-up rows, then exit"
+    )
     return parser
 
 
@@ -185,18 +187,18 @@ def run_training_command(parser: argparse.ArgumentParser, argv: list[str] | None
 
 
 def _check(config: RunConfig) -> None:
-    """Build the parts that a learner builds, and print the columns of what its actors will send.
+    """Build the parts that a learner builds, try an opt step, and print the columns of what its actors will send.
 
     Raises:
-        CrossborderError: a part cannot be built or does not fit the others.
+        CrossborderError: a part cannot be built, or does not fit the others.
     """
     from common.evaluators import build_eval_env
     from learner.datasets.opening import open_dataset
     from learner.loop.learner_parts import build_learner_parts
-    from learner.loop.replay_opening import build_view
+    from learner.loop.trial import try_opt
 
     parts = build_learner_parts(config)
-    build_view(parts.schema, config)
+    try_opt(config, parts)
     for source in config.replay.sources.values():
         with open_dataset(source.dataset):
             pass

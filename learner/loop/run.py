@@ -20,6 +20,7 @@ from learner.loop.learner import Learner, Outcome
 from learner.loop.learner_parts import build_learner_parts
 from learner.loop.replay_opening import build_buffer, open_memory
 from learner.loop.summaries import AsyncTrainStat
+from learner.loop.trial import try_opt
 from learner.records.status import Status
 from learner.replay.memory import ReplayMemory
 from learner.replay.quarantine import Quarantine
@@ -115,6 +116,7 @@ class Run:
             torch.set_num_threads(config.trainer.torch_threads)
             self.parts = build_learner_parts(config, epsilon=epsilon, n_envs=n_envs)
             stack.callback(self.parts.close)
+            try_opt(config, self.parts, quick=True)
             guard, run_id = directory.require_in_place, directory.identity.run_id
             self.checkpoints = Checkpoints(directory.path, config.actor_part(), run_id, guard=guard)
             self.states = StateFiles(

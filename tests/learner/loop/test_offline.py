@@ -187,7 +187,8 @@ def test_a_run_without_a_row_is_empty(tmp_path: Path, make_config: MakeConfig) -
 
 
 def test_another_step_processor_of_the_run_is_named_by_its_column(tmp_path: Path, make_config: MakeConfig) -> None:
-    config = make_config(step_processor={"target": "tests.learner.loop.test_offline:Twice"})
+    twice = {"target": "tests.learner.loop.test_offline:Twice"}
+    config = make_config(step_processor=twice, agent={"target": "common.agents.bc:BC"})
     message = r"column 2: this run expects nothing, dataset .*earlier has reward <f4 \[\]"
     with pytest.raises(SchemaMismatchError, match=message):
         train_offline(config, str(earlier(tmp_path)))

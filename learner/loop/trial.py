@@ -1,0 +1,251 @@
+"""One opt step with made-up rows, before training: whether the agent can learn from the batches that it would be given.
+
+Otherwise a view that does not suit the agent would be found when the warm-up is over, by an error deep in a network.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Final, TypeVar
+
+import numpy as np
+import torch
+
+from common.agents.network_agent import NetworkAgent
+from common.config.run_config import RunConfig
+from common.data import Array, Items
+from common.errors import ConfigError, CrossborderError, PluginError
+from common.interfaces import Agent, ReplayBuffer
+from common.parts import Parts
+from common.plugins.part_config import AgentArguments
+from learner.datasets.loading import FIRST_INCARNATION
+from learner.datasets.made_up import make_up_episodes
+from learner.loop.precision import computing_in
+from learner.loop.replay_opening import build_buffer, build_view, place_on_device
+from learner.replay.memory import ReplayMemory
+from learner.replay.queue import QueueReplay
+from learner.replay.reader import NothingToDrawError
+from learner.replay.writer import ReplayWriter
+
+log = logging.getLogger(__name__)
+BatchT = TypeVar("BatchT", Items, dict[str, torch.Tensor])
+QUICK_BYTES: Final = 4 << 20
+"""The largest batch that a quick trial learns from."""
+ROWS: Final = (256, 4096, 65536)
+"""Rows that are made up at first, and where the agent wants more."""
+MAX_BYTES: Final = 64 << 20
+"""No more rows are made up than this."""
+GIVEN_BY: Final = {
+    "mask": "replay.view.target: learner.views.sequences:Sequences gives it",
+    "first": "replay.view.target: learner.views.sequences:Sequences gives it",
+    "warm": "replay.view.target: learner.views.sequences:Sequences gives it",
+    "discount": "replay.view.params.n above 1 gives it",
+    "index": "replay.prioritized gives it",
+    "weight": "replay.prioritized gives it",
+    "source": "replay.sources gives it",
+}
+"""Where columns come from that only some batches have."""
+STATISTICS: Final = ".running_mean"
+"""The end of the names of tensors in which batch norm layers gather statistics."""
+
+
+def try_opt(config: RunConfig, parts: Parts, *, quick: bool = False) -> None:
+    """Build another agent, and let it take one opt step from made-up rows through the configured replay and view.
+
+    Nothing of it remains: neither the agent, nor the rows, nor a change in global random generators.
+
+    Args:
+        config: of the run, checked already.
+        parts: of the run.
+        quick: before training, not for a check. Batches above ``QUICK_BYTES`` are not learned from, and an agent that
+            fails for another reason than its batch's columns is only logged: its values may matter to it.
+
+    Raises:
+        ConfigError: the batches lack a column that the agent asks for, or the agent refuses them.
+        PluginError: ``opt`` failed for another reason.
+        CrossborderError: the buffer or the agent cannot be built.
+    """
+    with _keeping_chance(config.trainer.device), TemporaryDirectory(prefix="crossborder-") as directory:
+        arguments = AgentArguments(spec=parts.spec, seed=config.seed, epsilon=0.0, device=config.trainer.device)
+        agent: Agent = config.agent.build(**arguments)
+        agent.train()
+        if isinstance(agent, NetworkAgent):
+            agent.compute_eagerly()
+        trial = _Trial(config, parts, agent, is_quick=quick)
+        for i, rows in enumerate(ROWS[:2] if quick else ROWS):
+            is_too_much = i > 0 and rows * parts.schema.row_bytes > MAX_BYTES
+            if is_too_much or trial.settles(Path(directory) / str(i), rows):
+                break
+
+
+class _TooLargeError(Exception):
+    """The agent draws a larger batch than a quick trial learns from."""
+
+
+class _Trial:
+    """The trial of an agent that nobody else has."""
+
+    def __init__(self, config: RunConfig, parts: Parts, agent: Agent, *, is_quick: bool) -> None:
+        self._config, self._parts, self._agent, self._is_quick = config, parts, agent, is_quick
+
+    def settles(self, directory: Path, rows: int) -> bool:
+        """Let the agent learn from this many rows; False if it wants more of them.
+
+        Raises:
+            CrossborderError: see ``try_opt``.
+        """
+        trainer = self._config.trainer
+        buffer = _Watched(self._fill(directory, rows), QUICK_BYTES if self._is_quick else None)
+        before = _copy_tensors(self._agent)
+        try:
+            with computing_in(trainer.precision, trainer.device):
+                record = self._agent.opt(buffer)
+        except CrossborderError:
+            raise
+        except NothingToDrawError:
+            return False
+        except _TooLargeError:
+            return True
+        except Exception as error:  # noqa: BLE001 - an agent may raise any; its error is raised or logged
+            self._explain(error, buffer.columns)
+            return True
+        if record is not None:
+            _require_statistics(before, _copy_tensors(self._agent))
+        return record is not None
+
+    def _fill(self, directory: Path, rows: int) -> ReplayBuffer:
+        """The configured buffer over made-up rows."""
+        config, parts = self._config, self._parts
+        reach = build_view(parts.schema, config).reach
+        memory = _PassingMemory(directory, parts.schema, 8 * (rows + reach), create=True)
+        writer = ReplayWriter(memory)
+        for episode in make_up_episodes(parts, self._agent, reach, rows):
+            if n := parts.schema.count(episode):
+                writer.append(episode, n, FIRST_INCARNATION, writer.last_seq(FIRST_INCARNATION) + 1)
+        buffer = build_buffer(memory, config, dict.fromkeys(config.replay.sources, memory))
+        if self._agent.draws_once and not isinstance(buffer, QueueReplay):
+            raise ConfigError(
+                f"replay.target: {config.agent.target} learns from each step once, so it needs "
+                "learner.replay.queue:QueueReplay, without replay.sources; found a replay that draws steps again"
+            )
+        return place_on_device(buffer, config)
+
+    def _explain(self, error: Exception, columns: dict[str, str]) -> None:
+        """Raise an error that says what the agent lacks, or what it was given.
+
+        Raises:
+            ConfigError: the batch lacks a column.
+            PluginError: anything else, unless the trial is quick.
+        """
+        agent, view = self._config.agent.target, self._config.replay.view.target
+        given = ", ".join(f"{name} {text}" for name, text in columns.items())
+        missing = error.args[0] if isinstance(error, KeyError) and error.args else None
+        if columns and isinstance(missing, str) and missing not in columns:
+            hint = f"; {GIVEN_BY[missing]}" if missing in GIVEN_BY else ""
+            raise ConfigError(
+                f"replay.view: {agent} asks for the column '{missing}', which {view} does not give{hint}; "
+                f"the batch has {given}"
+            ) from error
+        message = f"agent: {agent} could not learn from made-up rows ({type(error).__name__}: {error}); "
+        message += f"the batch had {given}" if columns else "it drew no batch"
+        if not self._is_quick:
+            raise PluginError(message) from error
+        log.warning("%s; training goes on, but may fail at the first opt step", message)
+
+
+class _PassingMemory(ReplayMemory):
+    """A replay that nobody opens again, so nothing of it needs to reach the disk."""
+
+    def sync(self) -> None:
+        """Do nothing."""
+
+
+class _Watched(ReplayBuffer):
+    """A buffer that notes the columns of the batches which it gives.
+
+    Args:
+        buffer: gives the batches.
+        most_bytes: the largest batch that it gives; None sets no limit.
+    """
+
+    def __init__(self, buffer: ReplayBuffer, most_bytes: int | None) -> None:
+        self._buffer, self._most_bytes = buffer, most_bytes
+        self.columns: dict[str, str] = {}
+        """Dtype and shape of each column of the last batch."""
+
+    @property
+    def inserted(self) -> int:
+        return self._buffer.inserted
+
+    @property
+    def sampled(self) -> int:
+        return self._buffer.sampled
+
+    def __len__(self) -> int:
+        return len(self._buffer)
+
+    def batch(self, size: int) -> Items:
+        self._require_small(size)
+        return self._note(self._buffer.batch(size))
+
+    def tensors(self, size: int) -> dict[str, torch.Tensor] | None:
+        self._require_small(size)
+        batch = self._buffer.tensors(size)
+        return None if batch is None else self._note(batch)
+
+    def _require_small(self, size: int) -> None:
+        """Raise an error rather than gather a batch that would take long to learn from."""
+        if self._most_bytes is None or size == 1:
+            return
+        one = self._buffer.batch(1)
+        if sum(column.nbytes for column in one.values()) * size > self._most_bytes:
+            raise _TooLargeError
+
+    def _note(self, batch: BatchT) -> BatchT:
+        self.columns = {name: f"{column.dtype} {list(column.shape)}" for name, column in batch.items()}
+        return batch
+
+    def update_priority(self, index: Array, td_error: Array) -> None:
+        self._buffer.update_priority(index, td_error)
+
+
+def _copy_tensors(agent: Agent) -> dict[str, dict[str, torch.Tensor]]:
+    """The parameters and statistics of each network that learns; none of an agent without ``nets``."""
+    nets = agent.nets if isinstance(agent, NetworkAgent) else {}
+    learning = {name: net.state_dict() for name, net in nets.items() if not name.endswith("_tgt")}
+    return {name: {key: value.clone() for key, value in tensors.items()} for name, tensors in learning.items()}
+
+
+def _require_statistics(before: dict[str, dict[str, torch.Tensor]], after: dict[str, dict[str, torch.Tensor]]) -> None:
+    """Check that batch norm layers have gathered statistics in each network that has learned.
+
+    Raises:
+        PluginError: they were in eval mode, so they normalise by statistics that nobody gathers.
+    """
+    for net, tensors in before.items():
+        changed = {key for key, value in tensors.items() if not torch.equal(value, after[net][key])}
+        still = next((key for key in tensors.keys() - changed if key.endswith(STATISTICS)), None)
+        if changed and still is not None:
+            raise PluginError(
+                f"agent: '{net}' has learned while its batch norm layer '{still.removesuffix(STATISTICS)}' was in eval "
+                "mode, where it normalises by statistics that nobody gathers: call train() on the network before the "
+                "update, or give the network to Update, which does"
+            )
+
+
+@contextmanager
+def _keeping_chance(device: str) -> Iterator[None]:
+    """Leave the global random generators as they were."""
+    chance, legacy = random.getstate(), np.random.get_state()
+    cuda = [torch.device(device)] if torch.device(device).type == "cuda" else []
+    try:
+        with torch.random.fork_rng(devices=cuda):
+            yield
+    finally:
+        random.setstate(chance)
+        np.random.set_state(legacy)

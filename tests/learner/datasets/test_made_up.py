@@ -1,0 +1,79 @@
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from common.config.actor_config import ActorConfig
+from common.data import Items
+from common.parts import Parts, build_parts
+from common.settings import validate
+from learner.datasets.made_up import LENGTHS, make_up_episodes
+
+CARTPOLE: dict[str, Any] = {"target": "gymnasium:make", "params": {"id": "CartPole-v1"}}
+
+
+def build(env: dict[str, Any] | None = None, agent: str = "common.agents.dqn:DQN", **changes: Any) -> Parts:
+    return build_parts(validate(ActorConfig, {"env": env or CARTPOLE, "agent": {"target": agent}, **changes}), seed=0)
+
+
+def make_up(parts: Parts, reach: int = 1, rows: int = 200) -> list[Items]:
+    return list(make_up_episodes(parts, parts.agent, reach, rows))
+
+
+def test_episodes_are_whole_and_have_all_columns() -> None:
+    parts = build()
+    for episode in make_up(parts):
+        n = parts.schema.count(episode)
+        assert np.flatnonzero(episode["first"]).tolist() == [0]
+        assert np.flatnonzero(episode["final"]).tolist() == [n - 1]
+        assert np.flatnonzero(episode["terminated"] | episode["truncated"]).tolist() == [n - 2]
+
+
+def test_there_are_as_many_rows_as_are_asked_for_and_draws_that_end_early() -> None:
+    lengths = [len(episode["reward"]) - 1 for episode in make_up(build(), reach=80, rows=400)]
+    assert sum(lengths) + len(lengths) >= 400
+    assert min(lengths) == min(LENGTHS)
+    assert max(lengths) > 80
+
+
+def test_values_are_in_their_spaces_and_always_the_same() -> None:
+    parts = build({"target": "tests.parts:Goals"})
+    for one, other in zip(make_up(parts), make_up(parts), strict=True):
+        for column in parts.schema.columns:
+            assert np.array_equal(one[column.name], other[column.name])
+            assert column.domain is None or (np.abs(one[column.name]) <= 2).all()
+
+
+def test_bounds_as_far_as_floats_reach_give_small_values() -> None:
+    obs = np.concatenate([episode["obs"] for episode in make_up(build())])
+    assert np.abs(obs).max() <= 10, "CartPole's velocities have no bounds"
+
+
+def test_the_environments_own_spaces_draw_as_before() -> None:
+    parts = build()
+    space = parts.frames.action_space
+    space.seed(3)
+    expected = [space.sample() for _ in range(20)]
+    space.seed(3)
+    make_up(parts)
+    assert [space.sample() for _ in range(20)] == expected
+
+
+def test_what_the_agent_records_beside_its_actions_comes_from_the_agent() -> None:
+    env = {
+        "target": "gymnasium:make",
+        "params": {"id": "CartPole-v1"},
+        "wrappers": [{"target": "examples.recurrent_agent:without_velocities"}],
+    }
+    parts = build(env, "examples.recurrent_agent:LstmDqn")
+    assert make_up(parts)[0]["state"].shape[1:] == (2, 64)
+
+
+@pytest.mark.parametrize("stack", [1, 3])
+def test_a_step_processor_is_given_the_observations_that_the_agent_sees(stack: int) -> None:
+    processor = {"target": "tests.learner.loop.test_offline:Twice"}
+    parts = build({**CARTPOLE, "frame_stack": stack}, step_processor=processor)
+    shape = (4,) if stack == 1 else (stack, 4)
+    assert make_up(parts)[0]["obs"].shape[1:] == shape

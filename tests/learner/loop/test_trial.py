@@ -1,0 +1,163 @@
+"""What does not suit an agent is found by name before training, and nothing remains of the trial."""
+
+from __future__ import annotations
+
+import logging
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from common.agents.network_agent import NetworkAgent, adam, descend, draw
+from common.config.run_config import RunConfig, load_config
+from common.data import Array, Record
+from common.errors import ConfigError, PluginError
+from common.interfaces import EnvSpec, ReplayBuffer
+from learner.loop.in_turns import train_in_turns
+from learner.loop.learner_parts import build_learner_parts
+from learner.loop.trial import try_opt
+from tests.conftest import ROOT, MakeConfig
+
+SEQUENCES = {"target": "learner.views.sequences:Sequences", "params": {"length": 4}}
+QUEUE = {"target": "learner.replay.queue:QueueReplay"}
+
+
+class Batched(NetworkAgent):
+    """Learns by a network with batch norm, which it puts into train mode or forgets to."""
+
+    def __init__(self, spec: EnvSpec, *, seed: int, epsilon: float, device: str, forgets: bool, size: int = 8) -> None:
+        torch.manual_seed(seed)
+        self.net = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 1))
+        self.nets, self.optimizer = {"value": self.net}, adam(self.net.parameters(), 1e-3)
+        self.forgets, self.size = forgets, size
+
+    def sample(self, obs: Array) -> Array:
+        return np.zeros(len(obs), np.int64)
+
+    def opt(self, buffer: ReplayBuffer) -> Record | None:
+        if len(buffer) < self.size:
+            return None
+        self.net.train(not self.forgets)
+        batch = draw(buffer, self.size, torch.device("cpu"))
+        loss = self.net(batch["obs"]).mean()
+        descend(loss, self.optimizer)
+        return {"loss": loss.detach()}
+
+
+class OnPolicy(Batched):
+    """Learns from each step once."""
+
+    draws_once = True
+
+
+class Careless(Batched):
+    """Raises an error that has nothing to do with its batch, after it has drawn from every generator there is."""
+
+    def opt(self, buffer: ReplayBuffer) -> Record | None:
+        draw(buffer, self.size, torch.device("cpu"))
+        random.random(), np.random.random(), torch.rand(1)
+        raise AssertionError("these are not my values")
+
+
+def agent(name: str = "Batched", **params: Any) -> dict[str, Any]:
+    return {"target": f"tests.learner.loop.test_trial:{name}", "params": {"forgets": False, **params}}
+
+
+def attempt(config: RunConfig, *, quick: bool = False) -> None:
+    try_opt(config, build_learner_parts(config), quick=quick)
+
+
+@pytest.mark.parametrize("quick", [False, True])
+@pytest.mark.parametrize("file", ["configs/cartpole.yaml", "configs/pendulum.yaml", "examples/recurrent_cartpole.yaml"])
+def test_what_is_shipped_suits(file: str, quick: bool) -> None:
+    attempt(load_config(ROOT / file), quick=quick)
+
+
+@pytest.mark.parametrize("quick", [False, True])
+def test_a_recurrent_agent_with_transitions_is_told_the_column_and_the_view_that_has_it(quick: bool) -> None:
+    config = load_config(ROOT / "examples/recurrent_cartpole.yaml", ["replay.view={}"])
+    message = r"LstmDqn asks for the column 'mask', which learner\.views\.transitions:Transitions does not give; .*"
+    with pytest.raises(ConfigError, match=message + r"Sequences gives it; the batch has obs float32 \[32, 2\]"):
+        attempt(config, quick=quick)
+
+
+def test_an_agent_of_transitions_with_sequences_is_told_the_columns() -> None:
+    config = load_config(ROOT / "configs/cartpole.yaml", [f"replay.view={SEQUENCES}"])
+    with pytest.raises(ConfigError, match=r"needs a column next_obs, but a batch has obs, action, .*mask"):
+        attempt(config)
+
+
+def test_hindsight_without_goals_is_refused() -> None:
+    view = {"target": "learner.views.hindsight:Hindsight", "params": {"compute_reward": "math:cos"}}
+    config = load_config(ROOT / "configs/pendulum.yaml", [f"replay.view={view}"])
+    with pytest.raises(ConfigError, match=r"expected obs/desired_goal and obs/achieved_goal .* found None and None"):
+        attempt(config)
+
+
+@pytest.mark.parametrize("quick", [False, True])
+def test_an_agent_that_learns_from_each_step_once_needs_a_queue(make_config: MakeConfig, quick: bool) -> None:
+    attempt(make_config(agent=agent("OnPolicy"), replay=QUEUE), quick=quick)
+    with pytest.raises(ConfigError, match=r"OnPolicy learns from each step once, so it needs .*QueueReplay"):
+        attempt(make_config(agent=agent("OnPolicy")), quick=quick)
+    sources = {"demonstrations": {"dataset": "nowhere", "share": 0.5}}
+    with pytest.raises(ConfigError, match=r"without replay\.sources"):
+        attempt(make_config(agent=agent("OnPolicy"), replay={**QUEUE, "sources": sources}), quick=quick)
+
+
+@pytest.mark.parametrize("quick", [False, True])
+def test_batch_norm_in_eval_mode_is_named(make_config: MakeConfig, quick: bool) -> None:
+    attempt(make_config(agent=agent()), quick=quick)
+    with pytest.raises(PluginError, match=r"'value' has learned while its batch norm layer '1' was in eval mode"):
+        attempt(make_config(agent=agent(forgets=True)), quick=quick)
+
+
+def test_another_error_fails_a_check_and_is_logged_before_training(
+    make_config: MakeConfig, caplog: pytest.LogCaptureFixture
+) -> None:
+    config = make_config(agent=agent("Careless"))
+    with pytest.raises(
+        PluginError, match=r"AssertionError: these are not my values.*the batch had obs float32 \[8, 3\]"
+    ):
+        attempt(config)
+    with caplog.at_level(logging.WARNING):
+        attempt(config, quick=True)
+    assert "these are not my values" in caplog.text
+
+
+def test_an_agent_that_wants_more_rows_is_given_more(make_config: MakeConfig) -> None:
+    with pytest.raises(PluginError, match="in eval mode"):
+        attempt(make_config(agent=agent(forgets=True, size=3000)))
+    with pytest.raises(PluginError, match="in eval mode"):
+        attempt(make_config(agent=agent(forgets=True, size=900), replay=QUEUE))
+
+
+def test_a_large_batch_is_learned_from_in_a_check_alone(make_config: MakeConfig) -> None:
+    config = make_config(agent=agent(forgets=True, size=1 << 18))
+    attempt(config, quick=True)
+
+
+def test_global_random_generators_are_left_as_they_were(make_config: MakeConfig) -> None:
+    config = make_config(agent=agent("Careless"))
+    parts = build_learner_parts(config)
+
+    def draws() -> tuple[float, float, float]:
+        return random.random(), np.random.random(), torch.rand(1).item()
+
+    states = random.getstate(), np.random.get_state(), torch.get_rng_state()
+    expected = draws()
+    random.setstate(states[0])
+    np.random.set_state(states[1])
+    torch.set_rng_state(states[2])
+    try_opt(config, parts, quick=True)
+    assert draws() == expected
+
+
+def test_a_run_is_refused_before_anything_is_written(tmp_path: Path, make_config: MakeConfig) -> None:
+    config = make_config(agent=agent(forgets=True))
+    with pytest.raises(PluginError, match="in eval mode"):
+        train_in_turns(config)
+    assert not list(tmp_path.rglob("config.yaml"))
