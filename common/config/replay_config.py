@@ -46,7 +46,7 @@ class StalenessConfig(Settings):
     )
 
 
-VIEW_ARGUMENTS: Final = frozenset({"schema", "stack", "discount_factor"})
+VIEW_ARGUMENTS: Final = frozenset({"schema", "stack", "discount_factor", "make_env"})
 """The arguments that the system provides to a view that takes them."""
 
 
@@ -55,8 +55,8 @@ class ViewConfig(PluginConfig):
 
     target: str = Field(
         "learner.views.transitions:Transitions",
-        description="The view, as module:attr. It is built with those of schema, stack and discount_factor that it "
-        "takes, and with params. Self-contained items of a step processor need none.",
+        description="The view, as module:attr. It is built with those of schema, stack, discount_factor and make_env "
+        "that it takes, and with params. Self-contained items of a step processor need none.",
     )
     params: dict[str, Any] = Field(
         default_factory=dict, description="Further keyword arguments for the target, such as n for n-step transitions."

@@ -12,6 +12,7 @@ from common.config.discount import discount_of
 from common.config.replay_config import ReplayConfig, ViewConfig
 from common.config.run_config import RunConfig
 from common.data import Schema
+from common.envs import build_env
 from common.errors import PluginError
 from common.interfaces import ReplayBuffer
 from learner.loop.resident import MixedResidentReplay, ResidentReplay
@@ -113,7 +114,13 @@ def build_view(schema: Schema, config: RunConfig) -> View:
     named = config.replay.view
     if not schema.is_rows and named == ViewConfig():
         return SelfContained(schema)
-    given = {"schema": schema, "stack": config.env.frame_stack, "discount_factor": discount_of(config.agent)}
+    make_env = partial(build_env, config.env) if config.env.spaces is None else None
+    given = {
+        "schema": schema,
+        "stack": config.env.frame_stack,
+        "discount_factor": discount_of(config.agent),
+        "make_env": make_env,
+    }
     view = named.build(optional=given)
     if not isinstance(view, View):
         raise PluginError(f"replay.view.target: expected a learner.replay.view.View, found {type(view).__name__}")

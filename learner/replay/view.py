@@ -74,14 +74,15 @@ class Plan:
 
 
 class View(abc.ABC):
-    """Assembles batches. Built as ``YourView(schema=…, stack=…, discount_factor=…, **params)``.
+    """Assembles batches. Built as ``YourView(schema=…, stack=…, discount_factor=…, make_env=…, **params)``.
 
-    A view takes those of the three arguments that it names.
+    A view takes those of the four arguments that it names.
 
     Args of the constructor that the system provides:
         schema: of the stored rows.
         stack: frames in one observation of the agent (``env.frame_stack``); 1 for none.
         discount_factor: the agent's; None if it has none.
+        make_env: makes the run's environment; None where the learner builds none (``env.spaces``).
     """
 
     @abc.abstractmethod

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
+import gymnasium
 import numpy as np
 
 from common.data import Array, Schema
@@ -22,6 +23,9 @@ ComputeReward = Callable[[Array, Array, dict[str, Any]], Array]
 """Rewards ``[n]`` for goals that were achieved ``[n, …]`` and desired ``[n, …]``; the third argument is ``{}``."""
 
 
+MakeEnv = Callable[[], gymnasium.Env[Any, Any] | gymnasium.vector.VectorEnv[Any, Any, Any]]
+
+
 class Hindsight(Transitions):
     """One-step transitions, most of them with the goal of another outcome: HER, arXiv:1707.01495, strategy *future*.
 
@@ -32,28 +36,41 @@ class Hindsight(Transitions):
     Args:
         schema: of the rows, with ``obs/achieved_goal`` and ``obs/desired_goal`` of the same dtype and shape.
         stack: frames in one observation; more than 1 is refused.
-        compute_reward: a function ``(achieved_goal, desired_goal, info)`` for many goals at once, as module:attr.
+        make_env: makes the run's environment, whose ``compute_reward`` is asked if no function is named; None where
+            the learner builds no environment.
+        compute_reward: a function ``(achieved_goal, desired_goal, info)`` for many goals at once, as module:attr; null
+            takes the environment's own.
         k: replaced goals for each goal that stays, at least 0.
         horizon: how many rows ahead a goal is looked for at most. The paper's strategy is any number that is at least
             the length of an episode.
 
     Raises:
-        ConfigError: the schema has no goals, or a value is out of range.
-        PluginError: the function cannot be loaded.
+        ConfigError: the schema has no goals, the environment computes no rewards, or a value is out of range.
+        PluginError: the function cannot be loaded, or the environment cannot be built.
     """
 
     def __init__(
-        self, schema: Schema, stack: int = 1, *, compute_reward: str, k: float = 4.0, horizon: int = 50
+        self,
+        schema: Schema,
+        stack: int = 1,
+        make_env: MakeEnv | None = None,
+        *,
+        compute_reward: str | None = None,
+        k: float = 4.0,
+        horizon: int = 50,
     ) -> None:
         super().__init__(schema, stack)
         goal, achieved = schema.by_name.get(GOAL), schema.by_name.get(ACHIEVED)
         if goal is None or achieved is None or (goal.dtype, goal.shape) != (achieved.dtype, achieved.shape):
-            raise ConfigError(f"replay.view: expected {GOAL} and {ACHIEVED} of one shape, found {goal} and {achieved}")
+            raise ConfigError(
+                f"replay.view: Hindsight needs observations with goals, {GOAL} and {ACHIEVED} of one shape, found "
+                f"{goal or 'no'} and {achieved or 'no'} such columns"
+            )
         if k < 0 or horizon < 1 or stack != 1:
             raise ConfigError(
                 f"replay.view.params: expected k >= 0, horizon >= 1 and no frame stack, found {k}, {horizon}, {stack}"
             )
-        self._compute: ComputeReward = load_part(compute_reward)
+        self._compute: ComputeReward = load_part(compute_reward) if compute_reward else _reward_of(make_env)
         self._share, self._horizon = k / (k + 1), horizon
 
     def _plan_path(self, rows: Rows, index: Array, path: Array) -> Plan:
@@ -75,3 +92,21 @@ class Hindsight(Transitions):
         ahead = different.sum(axis=1)
         chosen: Array = path[np.arange(len(path)), 1 + (rows.rng.random(len(path)) * ahead).astype(np.int64)]
         return chosen
+
+
+def _reward_of(make_env: MakeEnv | None) -> ComputeReward:
+    """The ``compute_reward`` of an environment or of one of its wrappers.
+
+    Raises:
+        ConfigError: there is none.
+        PluginError: the environment cannot be built.
+    """
+    advice = "name a function as replay.view.params.compute_reward: module:attr"
+    if make_env is None:
+        raise ConfigError(f"replay.view: this learner builds no environment that could compute rewards: {advice}")
+    env = make_env()
+    if isinstance(env, gymnasium.Env) and env.has_wrapper_attr("compute_reward"):
+        compute: ComputeReward = env.get_wrapper_attr("compute_reward")
+        return compute
+    env.close()
+    raise ConfigError(f"replay.view: {env} has no compute_reward(achieved_goal, desired_goal, info): {advice}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Final
 
+import gymnasium
 import numpy as np
 import pytest
 
@@ -93,9 +94,44 @@ def test_the_same_seed_chooses_the_same_goals(tmp_path: Path) -> None:
 
 def test_rows_without_goals_and_unknown_functions_are_refused() -> None:
     plain = Schema.of_rows(c for c in GOALS.columns[1:-4])
-    with pytest.raises(ConfigError, match=r"expected obs/desired_goal and obs/achieved_goal of one shape, found"):
+    with pytest.raises(
+        ConfigError, match=r"Hindsight needs observations with goals, obs/desired_goal"
+    ):
         Hindsight(plain, compute_reward=REWARD)
     with pytest.raises(PluginError, match="compute_score"):
         Hindsight(GOALS, compute_reward="tests.learner.views.test_hindsight:compute_score")
     with pytest.raises(ConfigError, match="expected k >= 0, horizon >= 1 and no frame stack, found -1, 50, 1"):
         Hindsight(GOALS, compute_reward=REWARD, k=-1)
+
+
+class Paying(gymnasium.Env[Any, Any]):
+    """An environment that computes rewards for any goals."""
+
+    def compute_reward(self, achieved_goal: Array, desired_goal: Array, info: dict[str, Any]) -> Array:
+        return 2 * minus_the_distance(achieved_goal, desired_goal, info)
+
+
+def test_without_a_named_function_the_environment_computes_the_rewards_also_within_wrappers(tmp_path: Path) -> None:
+    memory = filled(tmp_path, [20])
+
+    def make_env() -> gymnasium.Env[Any, Any]:
+        return gymnasium.wrappers.TimeLimit(Paying(), 10)
+
+    named, asked = (
+        UniformReplay(memory, view, seed=3).batch(50)
+        for view in (Hindsight(GOALS, compute_reward=REWARD), Hindsight(GOALS, make_env=make_env))
+    )
+    replaced = named["obs/desired_goal"][:, 0] != 1000
+    np.testing.assert_array_equal(asked["reward"][replaced], 2 * named["reward"][replaced])
+
+
+@pytest.mark.parametrize(
+    ("make_env", "message"),
+    [
+        (None, "this learner builds no environment that could compute rewards: name a function as"),
+        (gymnasium.Env, r"has no compute_reward\(achieved_goal, desired_goal, info\): name a function as"),
+    ],
+)
+def test_without_anything_that_computes_rewards_it_is_refused(make_env: Any, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        Hindsight(GOALS, make_env=make_env)
