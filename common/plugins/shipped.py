@@ -15,6 +15,7 @@ SHIPPED: Final[dict[Role, frozenset[str]]] = {
             "gymnasium:make",
             "gymnasium:make_vec",
             "common.atari:make",
+            "common.goals:Reach",
             "common.minatar:make",
             "common.pool:make",
             "common.tasks:make_cue",
