@@ -94,9 +94,7 @@ def test_the_same_seed_chooses_the_same_goals(tmp_path: Path) -> None:
 
 def test_rows_without_goals_and_unknown_functions_are_refused() -> None:
     plain = Schema.of_rows(c for c in GOALS.columns[1:-4])
-    with pytest.raises(
-        ConfigError, match=r"Hindsight needs observations with goals, obs/desired_goal"
-    ):
+    with pytest.raises(ConfigError, match=r"Hindsight needs observations with goals, obs/desired_goal"):
         Hindsight(plain, compute_reward=REWARD)
     with pytest.raises(PluginError, match="compute_score"):
         Hindsight(GOALS, compute_reward="tests.learner.views.test_hindsight:compute_score")
