@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-import logging
+import json
 import shutil
 from pathlib import Path
+from typing import Final
 
+from common.errors import ConfigError
 from common.parts import Parts
 from learner.datasets.loading import load_dataset
 from learner.datasets.opening import open_dataset
 from learner.replay.memory import ReplayMemory
 from learner.replay.value_rules import ValueRules
 
-log = logging.getLogger(__name__)
+NOTE: Final = "dataset.json"
+"""The file that says of which dataset a source is a copy."""
 
 
 def open_source(name: str, dataset: str, shared: Path, parts: Parts, rules: ValueRules) -> ReplayMemory:
@@ -26,6 +29,7 @@ def open_source(name: str, dataset: str, shared: Path, parts: Parts, rules: Valu
         rules: which values a column may hold.
 
     Raises:
+        ConfigError: the run has a copy of another dataset under this name.
         DatasetError: the dataset cannot be read, is empty, or has a value that a column refuses.
         SchemaMismatchError: the rows have other columns.
         RunDirectoryError: the files cannot be made or opened.
@@ -33,6 +37,11 @@ def open_source(name: str, dataset: str, shared: Path, parts: Parts, rules: Valu
     path = shared / "sources" / name
     if not path.exists():
         _copy(dataset, path, parts, rules)
+    elif (path / NOTE).exists() and (copied := json.loads((path / NOTE).read_text())["dataset"]) != dataset:
+        raise ConfigError(
+            f"replay.sources.{name}.dataset: expected '{copied}', of which this run has a copy, found '{dataset}'; to "
+            "learn from another dataset, begin a new run"
+        )
     memory = ReplayMemory.open_saved(path)
     memory.schema.require_equal(parts.schema, mine=f"source {name}", theirs="this run")
     return memory
@@ -47,4 +56,5 @@ def _copy(dataset: str, path: Path, parts: Parts, rules: ValueRules) -> None:
         memory = ReplayMemory(draft, parts.schema, max(1, len(found)), create=True)
         load_dataset(found, parts, memory, rules, whole=True)
     memory.close()
+    (draft / NOTE).write_text(json.dumps({"dataset": dataset}))
     draft.rename(path)

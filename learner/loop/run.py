@@ -135,7 +135,7 @@ class Run:
             self.quarantine = Quarantine(directory.shared, "trainer")
             if earlier is not None:
                 screen(self.memory, self.value_rules, self.find_actor, self.quarantine)
-            self.buffer = build_buffer(self.memory, config, self._open_sources())
+            self.buffer = build_buffer(self.memory, config, self._open_sources(is_resumed=earlier is not None))
             if origin is not None and earlier is None:
                 log.info("a new run from %s", origin)
                 origin.restore(self.parts.agent, config)
@@ -154,11 +154,14 @@ class Run:
         """Copy recorded rows into the replay, before the learner is made; see ``learner.datasets.loading``."""
         load_dataset(dataset, self.parts, self.memory, self.value_rules, whole=whole, console=console)
 
-    def _open_sources(self) -> dict[str, ReplayMemory]:
-        """The read-only sources of the replay, by name."""
-        sources = self.config.replay.sources.items()
-        shared, rules = self.dir.shared, self.value_rules
-        return {name: open_source(name, source.dataset, shared, self.parts, rules) for name, source in sources}
+    def _open_sources(self, *, is_resumed: bool) -> dict[str, ReplayMemory]:
+        """The read-only sources of the replay, by name; those of a resumed run are screened as its own rows are."""
+        found: dict[str, ReplayMemory] = {}
+        for name, source in self.config.replay.sources.items():
+            found[name] = open_source(name, source.dataset, self.dir.shared, self.parts, self.value_rules)
+            if is_resumed:
+                screen(found[name], self.value_rules, self.find_actor, self.quarantine, f"the source {name}")
+        return found
 
     def find_actor(self, incarnation: int) -> tuple[int, str] | None:
         """The id and host of the actor with this incarnation; None if the table of actors does not know it.

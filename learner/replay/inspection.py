@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -9,7 +10,7 @@ from typing import Any, Final
 import numpy as np
 from safetensors import SafetensorError, safe_open
 
-from common.data import FINAL, PRIORITY, Array
+from common.data import FINAL, PRIORITY, Array, Items
 from common.errors import CheckpointError
 from learner.replay.memory import ReplayMemory
 from learner.replay.quarantine import WRITERS, read_records, summarize_row
@@ -21,6 +22,8 @@ from learner.shared.mapped import fence
 HISTOGRAM_ROWS: Final = 100_000
 """The most rows that a histogram counts; in a larger replay it counts evenly spaced rows."""
 N_BINS: Final = 20
+PRIORITIES: Final = re.compile(r"buffer\.(\d+:)?priorities")
+"""The names of priorities in a checkpoint; with sources there are several."""
 
 
 @dataclass(frozen=True)
@@ -109,7 +112,7 @@ class Inspection:
         values = {
             "reward": self._read_column("reward"),
             "first priority": self._read_column(PRIORITY.name),
-            "priority": self._read_priorities(),
+            **self._read_priorities(),
         }
         found = {name: ValueHistogram.of(column) for name, column in values.items() if column is not None}
         return {name: histogram for name, histogram in found.items() if histogram is not None}
@@ -131,16 +134,16 @@ class Inspection:
         fence()
         return values[counts & (index >= memory.first())]
 
-    def _read_priorities(self) -> Array | None:
-        """The priorities in the newest checkpoint; None if there is no checkpoint, or its replay has no priorities."""
+    def _read_priorities(self) -> Items:
+        """The priorities in the newest checkpoint, by name: of the actors' rows, and of those of each source."""
         kept = sorted((self._run / "checkpoints").glob("[0-9]*"), key=lambda path: int(path.name))
         if not kept:
-            return None
+            return {}
         path = kept[-1] / "state.safetensors"
         try:
             with safe_open(path, "numpy") as state:
-                name = "buffer.priorities"
-                return state.get_tensor(name) if name in state.keys() else None  # noqa: SIM118 - it is no mapping
+                names = sorted(name for name in state.keys() if PRIORITIES.fullmatch(name))  # noqa: SIM118 - no mapping
+                return {_name_priorities(name): state.get_tensor(name) for name in names}
         except (OSError, SafetensorError) as error:
             raise CheckpointError(f"{path}: cannot be read: {error}") from error
 
@@ -157,6 +160,12 @@ class Inspection:
             return None
         control = ControlBlock.open(self._shared, writable=False)
         return max(0.0, float(known["last_seen"].max()) - float(control.oldest_item_at))
+
+
+def _name_priorities(tensor: str) -> str:
+    """How people are told of a tensor of priorities; ``MixedReplay`` numbers the replays of which it has some."""
+    number = tensor.removeprefix("buffer.").partition(":")[0]
+    return f"priority of source {number}" if number.isdigit() and int(number) else "priority"
 
 
 def _describe_actor(row: np.void) -> dict[str, Any]:

@@ -42,7 +42,9 @@ class BadRow:
     bad: BadValue
 
 
-def screen(memory: ReplayMemory, rules: ValueRules, actor_of: ActorOf, quarantine: Quarantine) -> int:
+def screen(
+    memory: ReplayMemory, rules: ValueRules, actor_of: ActorOf, quarantine: Quarantine, name: str = "the replay"
+) -> int:
     """Exclude all rows that hold a value which the rules refuse, and log which actors sent them.
 
     Args:
@@ -50,6 +52,7 @@ def screen(memory: ReplayMemory, rules: ValueRules, actor_of: ActorOf, quarantin
         rules: of this run.
         actor_of: who sent a row.
         quarantine: takes a record of the first ``N_NAMED`` rows.
+        name: of the replay in the log and the records.
 
     Returns:
         How many were excluded.
@@ -62,13 +65,14 @@ def screen(memory: ReplayMemory, rules: ValueRules, actor_of: ActorOf, quarantin
     memory.exclude(indices)
     for row, incarnation in zip(found[:N_NAMED], incarnations.tolist(), strict=False):
         bad = row.bad
-        why = {"reason": "found bad", "message": bad.at(f"row {row.index}")}
+        why = {"reason": "found bad", "message": bad.at(f"row {row.index} of {name}")}
         why |= {"column": bad.column, "expected": bad.expected, "found": bad.found}
         quarantine.add(_make_record(memory, row.index, incarnation, actor_of(incarnation), **why))
     quarantine.write()
     log.warning(
-        "%d rows of the replay hold values that are refused, and will never be drawn; the first: %s; %s",
+        "%d rows of %s hold values that are refused, and will never be drawn; the first: %s; %s",
         len(found),
+        name,
         found[0].bad.at(f"row {found[0].index}"),
         _count_by_actor(incarnations, actor_of, N_NAMED),
     )

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from common.errors import DatasetError, SchemaMismatchError
+from common.errors import ConfigError, DatasetError, SchemaMismatchError
 from learner.datasets.sources import open_source
 from learner.replay.value_rules import ValueRules
 from tests.learner.datasets.saved import NUMBERED, parts_of, save_batches, save_replay
@@ -22,10 +22,18 @@ def run(tmp_path: Path) -> Path:
 
 
 def test_a_source_is_copied_once_and_has_the_rows_and_links_of_its_dataset(run: Path, tmp_path: Path) -> None:
-    for dataset in (str(run), "no/such"):  # When the run is resumed, the dataset may be gone.
-        memory = open_source("demos", dataset, tmp_path, parts_of(COUNTING), RULES)
+    for _ in range(2):
+        memory = open_source("demos", str(run), tmp_path, parts_of(COUNTING), RULES)
         assert (memory.steps, memory.drawable) == (40, 39)
         assert memory.directory == tmp_path / "sources" / "demos"
+        if run.exists():
+            run.rename(tmp_path / "elsewhere")  # When the run is resumed, the dataset may be gone.
+
+
+def test_a_resumed_run_does_not_take_its_copy_for_another_dataset(run: Path, tmp_path: Path) -> None:
+    open_source("demos", str(run), tmp_path, parts_of(COUNTING), RULES)
+    with pytest.raises(ConfigError, match=r"replay\.sources\.demos\.dataset: expected '.*run', .* found 'other'"):
+        open_source("demos", "other", tmp_path, parts_of(COUNTING), RULES)
 
 
 def test_a_copy_that_was_killed_is_made_anew(run: Path, tmp_path: Path) -> None:

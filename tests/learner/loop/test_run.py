@@ -237,3 +237,34 @@ def test_a_directory_that_is_renamed_meanwhile_is_told_of_and_its_place_is_left_
     wait_for(lambda: "training goes on without this checkpoint" in caplog.text, "the thread that writes says so")
     assert [state.name for state in list_states(away)] == ["0"]
     np.testing.assert_array_less(0, replay_of(away).committed)
+
+
+# Read-only sources.
+
+
+def with_source(run_dir: Path, dataset: Path, max_opts: int) -> RunConfig:
+    """A run of which a quarter of each batch comes from the replay of another."""
+    sources = {"demos": {"dataset": str(dataset), "share": 0.25}}
+    return configured(run_dir, max_opts, replay={"samples_per_insert": 4, "sources": sources})
+
+
+def test_rows_of_a_source_that_a_disk_has_damaged_are_excluded_when_the_run_is_resumed(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    train_in_turns(configured(tmp_path / "earlier", 20))
+    train_in_turns(with_source(tmp_path / "run", tmp_path / "earlier", 20))
+    copied = ReplayMemory.open_saved(tmp_path / "run" / "shared" / "sources" / "demos")
+    path = copied.directory / "column-reward"
+    rewards = np.fromfile(path, "<f4")
+    rewards[3] = np.nan
+    rewards.tofile(path)
+    with caplog.at_level(logging.WARNING):
+        train_in_turns(with_source(tmp_path / "run", tmp_path / "earlier", 40), resume=True)
+    assert "1 rows of the source demos hold values that are refused" in caplog.text
+
+
+def test_a_resumed_run_does_not_learn_from_the_copy_of_another_dataset(tmp_path: Path) -> None:
+    train_in_turns(configured(tmp_path / "earlier", 20))
+    train_in_turns(with_source(tmp_path / "run", tmp_path / "earlier", 20))
+    with pytest.raises(ConfigError, match=r"replay\.sources\.demos\.dataset: expected '.*earlier'.* found '.*other'"):
+        train_in_turns(with_source(tmp_path / "run", tmp_path / "other", 40), resume=True)

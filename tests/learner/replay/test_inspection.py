@@ -16,6 +16,7 @@ from learner.replay.quarantine import Quarantine, Record
 from learner.replay.writer import ReplayWriter
 from learner.shared.actor_table import ActorState, map_actor_table
 from learner.shared.control import ControlBlock
+from tests.learner.datasets.saved import save_replay
 from tests.learner.replay.memories import linked_rows, make, open_linked, rows
 
 RATED = Schema((Column("reward", "<f4"), Column("obs", "<f4", (2,)), PRIORITY))
@@ -109,6 +110,19 @@ def test_rewards_first_priorities_and_the_priorities_of_the_newest_checkpoint_ar
     (tmp_path / "checkpoints" / "10" / "state.safetensors").write_bytes(b"damaged")
     with pytest.raises(CheckpointError, match=r"state\.safetensors: cannot be read"):
         Inspection(tmp_path).histograms()
+
+
+def test_the_priorities_of_each_source_are_counted_by_themselves(tmp_path: Path) -> None:
+    save_replay(tmp_path, 4)
+    state = tmp_path / "checkpoints" / "7"
+    state.mkdir(parents=True)
+    kept = {"buffer.0:priorities": np.ones(4), "buffer.1:priorities": np.full(9, 2.0), "buffer.1:ready": np.ones(2)}
+    save_file(kept, state / "state.safetensors")
+    found = Inspection(tmp_path).histograms()
+    assert {name: (histogram.n, histogram.mean) for name, histogram in found.items()} == {
+        "priority": (4, 1.0),
+        "priority of source 1": (9, 2.0),
+    }
 
 
 def test_the_quarantine_of_both_processes_is_shown_newest_first(tmp_path: Path) -> None:
