@@ -14,15 +14,15 @@ from common.errors import PluginError
 GAMES = ("asterix", "breakout", "freeway", "seaquest", "space_invaders")
 
 
-def make(game: str, *, render_mode: str | None = None, **params: Any) -> Env:
-    """Make a game; ``env: {target: common.minatar:make, params: {game: breakout}}`` names it.
+def make(id: str, *, render_mode: str | None = None, **params: Any) -> Env:
+    """Make a game; ``env: {target: common.minatar:make, params: {id: breakout}}`` names it.
 
     Observations are bool ``[C, 10, 10]``, a channel for each kind of object. Actions are those that do something in the
     game. With a probability of 0.1 the action before is repeated, and most games become harder with time. An episode
     has no limit of steps.
 
     Args:
-        game: one of ``GAMES``.
+        id: the game, one of ``GAMES``.
         render_mode: of ``gymnasium.Env``, for videos.
         params: further arguments of ``minatar.Environment``: ``sticky_action_prob``, ``difficulty_ramping``.
 
@@ -33,9 +33,9 @@ def make(game: str, *, render_mode: str | None = None, **params: Any) -> Env:
         from minatar.gym import BaseEnv  # noqa: PLC0415 - installed by an extra
     except ImportError as error:
         raise PluginError(f"MinAtar is not installed: pip install 'crossborder[minatar]' ({error})") from error
-    if game not in GAMES:
-        raise PluginError(f"MinAtar has no game '{game}': expected one of {', '.join(GAMES)}")
-    return ChannelsFirst(BaseEnv(game, render_mode=render_mode, use_minimal_action_set=True, **params))
+    if id not in GAMES:
+        raise PluginError(f"MinAtar has no game '{id}': expected one of {', '.join(GAMES)}")
+    return ChannelsFirst(BaseEnv(id, render_mode=render_mode, use_minimal_action_set=True, **params))
 
 
 class ChannelsFirst(gymnasium.Wrapper[Array, Any, Array, Any]):

@@ -14,9 +14,11 @@ from pydantic_core import PydanticUndefined, to_jsonable_python
 
 from common.agents.awac import AWACConfig
 from common.agents.bc import BCConfig
+from common.agents.c51 import C51Config
 from common.agents.dqn import DQNConfig
 from common.agents.iql import IQLConfig
 from common.agents.iqn import IQNConfig
+from common.agents.qr_dqn import QRDQNConfig
 from common.agents.sac import SACConfig
 from common.agents.td3 import TD3Config
 from common.config.run_config import RunConfig
@@ -27,7 +29,17 @@ from learner.views.hindsight import Hindsight
 from learner.views.sequences import Sequences
 from learner.views.transitions import Transitions
 
-AGENTS: tuple[type[Settings], ...] = (DQNConfig, IQNConfig, SACConfig, TD3Config, BCConfig, AWACConfig, IQLConfig)
+AGENTS: tuple[type[Settings], ...] = (
+    DQNConfig,
+    IQNConfig,
+    C51Config,
+    QRDQNConfig,
+    SACConfig,
+    TD3Config,
+    BCConfig,
+    AWACConfig,
+    IQLConfig,
+)
 VIEWS: tuple[type[View], ...] = (Transitions, Sequences, Hindsight)
 HEAD = """\
 # Configuration
