@@ -69,6 +69,11 @@ class ActorCriticConfig(LayersConfig, UpdateConfig):
     normalize_observations: bool = Field(
         False, description="Floats in observations are given the mean 0 and the variance 1 of those that are drawn."
     )
+    normalize_rewards: bool = Field(
+        False,
+        description="Rewards are divided by the deviation of the discounted return; needs a column "
+        "info/discounted_return, see common.wrappers:discounted_return.",
+    )
     lr: PositiveFloat = Field(3e-4, description="Learning rate, actor and critics.")
     batch_size: PositiveInt = Field(256, description="Items in one update.")
     n_updates_per_opt: PositiveInt = Field(1, description="Updates in one opt step, each with a batch of its own.")
@@ -143,8 +148,9 @@ class ActorCritic(NetworkAgent):
         self.actor = self._make_actor(n_dims).to(self.device).eval()  # Updates switch to train mode.
         self.critics = self._make_critics(n_dims).to(self.device).eval()
         self.critics_tgt = deepcopy(self.critics)
-        self.normalizer = build_normalizer(select_leaves(observations), enabled=config.normalize_observations)
-        self.normalizer.to(self.device)
+        self.normalizer = build_normalizer(
+            select_leaves(observations), enabled=config.normalize_observations, rewards=config.normalize_rewards
+        ).to(self.device)
         self._policy = nn.Sequential(self.normalizer, GreedyActor(self.actor, self.action_scale))
         self.nets = {"actor": self.actor, "critics": self.critics, "critics_tgt": self.critics_tgt}
         self.nets["normalizer"] = self.normalizer

@@ -61,6 +61,11 @@ class QAgentConfig(UpdateConfig):
     normalize_observations: bool = Field(
         False, description="Floats in observations are given the mean 0 and the variance 1 of those that are drawn."
     )
+    normalize_rewards: bool = Field(
+        False,
+        description="Rewards are divided by the deviation of the discounted return; needs a column "
+        "info/discounted_return, see common.wrappers:discounted_return.",
+    )
     lr: PositiveFloat = Field(1e-3, description="Learning rate.")
     batch_size: PositiveInt = Field(64, description="Items in one update.")
     n_updates_per_opt: PositiveInt = Field(1, description="Updates in one opt step.")
@@ -146,7 +151,9 @@ class QAgent(NetworkAgent):
         torch.manual_seed(seed)
         self.qnet, self.qnet_tgt = (self._make_qnet(observations).to(self.device) for _ in range(2))
         self.qnet_tgt.load_state_dict(self.qnet.state_dict())
-        self.normalizer = build_normalizer(observations, enabled=config.normalize_observations).to(self.device)
+        self.normalizer = build_normalizer(
+            observations, enabled=config.normalize_observations, rewards=config.normalize_rewards
+        ).to(self.device)
         self.nets = {"qnet": self.qnet, "qnet_tgt": self.qnet_tgt, "normalizer": self.normalizer}
         self._optimizer = build_optimizer(self.qnet.parameters(), config.lr, config.optimizer)
         self._noise_generator = torch.Generator(self.device).manual_seed(seed) if config.noisy else None

@@ -21,7 +21,7 @@ SHIPPED: Final[dict[Role, frozenset[str]]] = {
             "common.tasks:make_cue",
         }
     ),
-    "wrapper": frozenset({"common.tasks:KeepElements"})
+    "wrapper": frozenset({"common.tasks:KeepElements", "common.wrappers:discounted_return"})
     | frozenset(
         f"gymnasium.wrappers:{name}"
         for name in (

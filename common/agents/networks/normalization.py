@@ -1,4 +1,4 @@
-"""Observations with the mean 0 and the variance 1, by statistics that are gathered while the agent learns.
+"""Observations of mean 0 and variance 1, and rewards of one size, by statistics gathered while an agent learns.
 
 An agent normalises in one place, before all of its networks, so that target networks and critics see the same numbers
 as the network that acts. The statistics are buffers of a module among the agent's networks: they are saved with them
@@ -7,8 +7,8 @@ and travel with the model. They change only where the learner draws a batch; act
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from typing import Final
+from collections.abc import Mapping, Set
+from typing import Any, Final
 
 import numpy as np
 import torch
@@ -21,13 +21,20 @@ from common.errors import ConfigError
 from common.spaces import from_columns, name_of
 
 CLIP: Final = 10.0
-"""Normalised elements are clipped to this, as in SB3's ``VecNormalize``."""
+"""Normalised elements and rewards are clipped to this, as in SB3's ``VecNormalize``."""
 EPSILON: Final = 1e-8
 """Added to variances, so that an element that never changes becomes 0."""
+RETURN: Final = "info/discounted_return"
+"""The column of the return so far of each row's episode, which ``common.wrappers:discounted_return`` reports."""
 
 
 class Normalizer(nn.Module):
     """Running mean and variance of each element of the observations, and the observations normalised by them.
+
+    Rewards are divided by the standard deviation of the discounted return so far, ``G_t = r_t + gamma * G_{t-1}``
+    within an episode, as in SB3's ``VecNormalize`` (Engstrom et al., arXiv:2005.12729, section 3). Values then have
+    about the size 1, whatever the unit and the density of the rewards. No mean is subtracted: where episodes end, that
+    would change which policy is best.
 
     Batches are merged by the formula of Chan, Golub and LeVeque (Updating Formulae and a Pairwise Algorithm for
     Computing Sample Variances, 1979), so that n batches leave the mean and the variance of all of their rows. Rows
@@ -35,12 +42,16 @@ class Normalizer(nn.Module):
 
     Args:
         leaves: of the observations, by path. Those of floats are normalised; pictures, counts and choices stay.
+        rewards: whether rewards are normalised.
     """
 
     count: torch.Tensor
+    return_mean: torch.Tensor
+    return_var: torch.Tensor
 
-    def __init__(self, leaves: LeafSpaces) -> None:
+    def __init__(self, leaves: LeafSpaces, *, rewards: bool = False) -> None:
         super().__init__()
+        self._has_rewards = rewards
         self._dims: dict[str, int] = {}
         self._columns: dict[str, str] = {}  # The path of each column that is normalised.
         for path, leaf in leaves.items():
@@ -49,13 +60,16 @@ class Normalizer(nn.Module):
                 self._columns |= {name_of(prefix, path): path for prefix in ("obs", "next_obs")}
                 self.register_buffer(name_of("mean", path), torch.zeros(leaf.shape))
                 self.register_buffer(name_of("var", path), torch.ones(leaf.shape))
-        if self._dims:
+        if rewards:
+            self.register_buffer("return_mean", torch.zeros(()))
+            self.register_buffer("return_var", torch.ones(()))
+        if self._dims or rewards:
             self.register_buffer("count", torch.zeros(()))
 
     @property
-    def columns(self) -> Collection[str]:
-        """The columns of a batch that it normalises; without any it changes nothing and has no tensors."""
-        return self._columns.keys()
+    def columns(self) -> Set[str]:
+        """The columns of a batch that it needs or changes; without any it changes nothing and has no tensors."""
+        return {*self._columns, *(("reward", RETURN) if self._has_rewards else ())}
 
     def forward(self, obs: Observed) -> Observed:
         """Observations of B rows, ``[B, *shape]`` or ``[B, T, *shape]``, normalised as float32; nothing is learnt."""
@@ -64,28 +78,42 @@ class Normalizer(nn.Module):
         return self._normalized("", obs)
 
     def normalize(self, columns: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """The columns of a batch, those of observations and next observations normalised."""
-        return {
+        """The columns of a batch; observations, next observations and rewards are normalised."""
+        changed = {
             name: self._normalized(self._columns[name], column) if name in self._columns else column
             for name, column in columns.items()
         }
+        if self._has_rewards:
+            scale = (self.return_var + EPSILON).rsqrt()
+            changed["reward"] = (columns["reward"] * scale).clamp(-CLIP, CLIP)
+        return changed
 
     @torch.no_grad()
     def merge(self, columns: Mapping[str, torch.Tensor]) -> None:
-        """Merge the observations of a batch, columns ``obs`` or ``obs/…`` ``[B, *shape]``, into the statistics."""
-        if not self._dims:
+        """Merge the observations and returns of a batch, columns ``[B, *shape]`` or ``[B, T, *shape]``.
+
+        Raises:
+            ConfigError: the batch has no such columns.
+        """
+        if not self._dims and not self._has_rewards:
             return
-        obs = from_columns("obs", columns)
+        obs: Any = from_columns("obs", columns) if self._dims else {}
+        n = 0
         for path, dims in self._dims.items():
             leaf = (obs[path] if path else obs).float()
-            rows = leaf.flatten(0, leaf.dim() - dims - 1)  # [R, *shape]
-            share = len(rows) / (self.count + len(rows))
-            mean, var = self._statistics(path)
-            var_of_rows, mean_of_rows = torch.var_mean(rows, dim=0, correction=0)
-            gap = mean_of_rows - mean
-            var.lerp_(var_of_rows, share).add_(gap.square() * (share * (1 - share)))
-            mean.add_(gap * share)
-        self.count.add_(len(rows))
+            n = self._merge(leaf.flatten(0, leaf.dim() - dims - 1), *self._statistics(path))
+        if self._has_rewards:
+            n = self._merge(_returns_in(columns), self.return_mean, self.return_var)
+        self.count.add_(n)
+
+    def _merge(self, rows: torch.Tensor, mean: torch.Tensor, var: torch.Tensor) -> int:
+        """Merge rows ``[n, *shape]`` into their mean and variance; return n."""
+        share = len(rows) / (self.count + len(rows))
+        var_of_rows, mean_of_rows = torch.var_mean(rows, dim=0, correction=0)
+        gap = mean_of_rows - mean
+        var.lerp_(var_of_rows, share).add_(gap.square() * (share * (1 - share)))
+        mean.add_(gap * share)
+        return len(rows)
 
     def _normalized(self, path: str, leaf: torch.Tensor) -> torch.Tensor:
         if path not in self._dims:
@@ -97,14 +125,33 @@ class Normalizer(nn.Module):
         return self.get_buffer(name_of("mean", path)), self.get_buffer(name_of("var", path))
 
 
-def build_normalizer(leaves: LeafSpaces, *, enabled: bool) -> Normalizer:
-    """Make the normaliser of observations; one that is not enabled changes nothing and has no tensors.
+def _returns_in(columns: Mapping[str, torch.Tensor]) -> torch.Tensor:
+    """The returns so far of all rows of a batch, ``[n]``.
 
     Raises:
-        ConfigError: it is enabled, but no leaf has floats.
+        ConfigError: the batch has no column of them.
     """
-    normalizer = Normalizer(leaves if enabled else {})
-    if enabled and not normalizer.columns:
+    if RETURN not in columns:
+        raise ConfigError(
+            f"agent.params.normalize_rewards: needs a column {RETURN}: add common.wrappers:discounted_return to "
+            "env.wrappers, with the agent's discount_factor, and discounted_return: float32 to env.info"
+        )
+    return columns[RETURN].float().flatten()
+
+
+def build_normalizer(leaves: LeafSpaces, *, enabled: bool, rewards: bool = False) -> Normalizer:
+    """Make the normaliser of an agent; one for which nothing is enabled changes nothing and has no tensors.
+
+    Args:
+        leaves: of the observations.
+        enabled: whether observations are normalised.
+        rewards: whether rewards are normalised.
+
+    Raises:
+        ConfigError: observations are to be normalised, but no leaf has floats.
+    """
+    normalizer = Normalizer(leaves if enabled else {}, rewards=rewards)
+    if enabled and not normalizer.columns - {"reward", RETURN}:
         found = ", ".join(str(leaf) for leaf in leaves.values())
         raise ConfigError(f"agent.params.normalize_observations: expected observations of floats, found {found}")
     return normalizer

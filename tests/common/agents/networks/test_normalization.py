@@ -8,7 +8,7 @@ import pytest
 import torch
 from gymnasium import spaces
 
-from common.agents.networks.normalization import Normalizer, build_normalizer
+from common.agents.networks.normalization import RETURN, Normalizer, build_normalizer
 from common.errors import ConfigError
 
 BOX = spaces.Box(-np.inf, np.inf, (2,), np.float32)
@@ -111,3 +111,36 @@ def test_observations_without_floats_cannot_be_normalised() -> None:
     expected = "agent.params.normalize_observations: expected observations of floats, found Discrete(3)"
     with pytest.raises(ConfigError, match=re.escape(expected)):
         build_normalizer({"": spaces.Discrete(3)}, enabled=True)
+
+
+# Rewards.
+
+
+def test_rewards_are_divided_by_the_deviation_of_the_return_so_far() -> None:
+    normalizer, generator = build_normalizer({"": BOX}, enabled=False, rewards=True), torch.Generator().manual_seed(0)
+    seen = []
+    for n in (3, 40, 7):
+        returns = 50 + 20 * torch.randn(n, generator=generator)
+        normalizer.merge({"obs": rows(n), "reward": torch.ones(n), RETURN: returns})
+        seen += returns.tolist()
+    reward = torch.tensor([0.0, 2.0, -5.0, 1e6])
+    batch = {"obs": rows(4), "reward": reward, RETURN: torch.zeros(4)}
+    found = normalizer.normalize(batch)
+    np.testing.assert_allclose(found["reward"], np.clip(reward.numpy() / np.std(seen), -10, 10), rtol=1e-5)
+    assert found["obs"] is batch["obs"]
+    assert set(normalizer.state_dict()) == {"return_mean", "return_var", "count"}
+
+
+def test_observations_and_rewards_are_normalised_together() -> None:
+    normalizer = build_normalizer({"": BOX}, enabled=True, rewards=True)
+    batch = {"obs": rows(8), "next_obs": rows(8), "reward": torch.ones(8), RETURN: torch.arange(8.0)}
+    normalizer.merge(batch)
+    assert normalizer.columns == {"obs", "next_obs", "reward", RETURN}
+    assert normalizer.normalize(batch)["reward"].tolist() == pytest.approx([1 / np.std(np.arange(8))] * 8)
+    assert normalizer.count.item() == 8
+
+
+def test_a_batch_without_returns_is_refused_and_the_message_says_what_to_configure() -> None:
+    normalizer = build_normalizer({"": BOX}, enabled=False, rewards=True)
+    with pytest.raises(ConfigError, match=r"add common\.wrappers:discounted_return to env\.wrappers"):
+        normalizer.merge({"obs": rows(4), "reward": torch.ones(4)})
