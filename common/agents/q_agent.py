@@ -228,10 +228,6 @@ class QAgent(NetworkAgent):
         return {**results}
 
     def _draw(self, buffer: ReplayBuffer) -> Batch:
-        """A batch to learn from."""
-        return self._shift(draw(buffer, self.config.batch_size, self.device))
-
-    def _draw(self, buffer: ReplayBuffer) -> Batch:
         """A batch as the networks see it."""
         return self._normalize(self._shift(draw(buffer, self.config.batch_size, self.device)))
 

@@ -28,7 +28,7 @@ def test_an_episode_depends_on_nothing_but_its_seed() -> None:
     for _ in range(2):
         env.reset(seed=3)
         found.append([env.step(2)[0].copy() for _ in range(5)])  # The second one begins after another action.
-    np.testing.assert_array_equal(*found)
+    np.testing.assert_array_equal(found[0], found[1])
 
 
 def test_a_game_may_be_drawn() -> None:

@@ -35,7 +35,7 @@ class SpectralConv2d(nn.Conv2d):
             self._iterate()
         # A copy: the next call changes u before the gradients of this one are computed.
         norm = torch.mv(self.weight.flatten(1).t(), self.u.clone()).norm()
-        return self._conv_forward(maps, self.weight / norm, self.bias)
+        return self._conv_forward(maps, self.weight / norm, self.bias)  # type: ignore[no-any-return]
 
     @torch.no_grad()
     def _iterate(self) -> None:

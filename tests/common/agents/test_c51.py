@@ -25,10 +25,11 @@ CHAIN: list[Row] = [
     (SECOND, 1, 0.0, FIRST, True, False),
 ]
 SPEC = EnvSpec(gymnasium.spaces.Box(-1, 1, (2,), np.float32), gymnasium.spaces.Discrete(2))
+SMALL: dict[str, Any] = {"units": (16,), "v_min": -1.0, "v_max": 2.0, "n_atoms": 31}
 
 
 def make(**params: Any) -> C51:
-    return C51(SPEC, seed=0, **({"units": (16,), "v_min": -1.0, "v_max": 2.0, "n_atoms": 31} | params))
+    return C51(SPEC, seed=0, **(SMALL | params))
 
 
 @torch.no_grad()

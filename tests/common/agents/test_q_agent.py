@@ -152,7 +152,7 @@ def test_observations_of_any_size_are_learnt_from_when_they_are_normalised() -> 
     agent = make("DQN", normalize_observations=True, soft_update_interval=10)
     large = np.float32(1e4)
     rows = [(obs * large, action, reward, after * large, *ends) for obs, action, reward, after, *ends in CHAIN]
-    memory: ItemMemory = holding(rows)  # type: ignore[arg-type]
+    memory: ItemMemory = holding(rows)
     for _ in range(500):
         agent.opt(memory)
     agent.eval()

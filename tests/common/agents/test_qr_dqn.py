@@ -22,10 +22,11 @@ CHAIN: list[Row] = [
     (SECOND, 1, 0.0, FIRST, True, False),
 ]
 SPEC = EnvSpec(gymnasium.spaces.Box(-1, 1, (2,), np.float32), gymnasium.spaces.Discrete(2))
+SMALL: dict[str, Any] = {"units": (16,), "n_quantiles": 8}
 
 
 def make(**params: Any) -> QRDQN:
-    return QRDQN(SPEC, seed=0, **({"units": (16,), "n_quantiles": 8} | params))
+    return QRDQN(SPEC, seed=0, **(SMALL | params))
 
 
 @torch.no_grad()

@@ -35,7 +35,7 @@ def test_sigma_begins_at_its_share_of_the_inputs() -> None:
     layer = NoisyLinear(nn.Linear(16, 2), sigma=0.5)
     assert layer.bias_sigma is not None
     for sigma in (layer.sigma, layer.bias_sigma):
-        assert sigma.unique().tolist() == [0.125]
+        assert set(sigma.flatten().tolist()) == {0.125}
 
 
 def test_noise_is_drawn_anew_in_each_block_and_gone_after_it() -> None:
