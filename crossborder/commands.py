@@ -83,3 +83,4 @@ replay_inspect = _command("replay-inspect", "learner.commands.replay_inspect", L
 crossborder_certs = _command("crossborder-certs", "learner.commands.crossborder_certs")
 crossborder_health = _command("crossborder-health", "actor.commands.crossborder_health")
 crossborder_plot = _command("crossborder-plot", "learner.commands.crossborder_plot", LEARNER_NEEDS)
+crossborder_sweep = _command("crossborder-sweep", "learner.commands.crossborder_sweep", LEARNER_NEEDS)

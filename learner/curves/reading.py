@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -61,19 +61,34 @@ def read_curve(run: Path, axis: str = "env-steps", record: str = SCORE) -> Curve
     """
     path, column = run / "metrics.csv", AXES[axis]
     try:
-        with path.open(newline="") as file:
-            reader = csv.DictReader(file)
-            columns, rows = list(reader.fieldnames or ()), [row for row in reader if None not in row.values()]
+        columns, rows = _read_rows(path)
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}{nearest_path(run)}") from error
     for key in (column, record):
         if key not in columns:
             raise ConfigError(f"{path}: expected a column {key}, found none{nearest(key, columns)}")
-    points = {float(row[column]): float(row[record]) for row in rows if row[column] and row[record]}
+    points = _points(rows, column, record)
     if not points:
         raise ConfigError(f"{path}: expected rows with {record}, found none: the run has not recorded it yet")
-    x = np.array(sorted(points))
-    return Curve(run, x, np.array([points[place] for place in x]), _settings(run / "config.yaml"))
+    return Curve(run, np.array([*points]), np.array([*points.values()]), _settings(run / "config.yaml"))
+
+
+def read_points(run: Path, axis: str = "opt-steps", record: str = SCORE) -> dict[float, float]:
+    """The points of a curve, as ``read_curve`` reads it, of a run that may have none yet."""
+    path = run / "metrics.csv"
+    return _points(_read_rows(path)[1], AXES[axis], record) if path.exists() else {}
+
+
+def _read_rows(path: Path) -> tuple[list[str], list[dict[str, str]]]:
+    """The columns of a file and its complete rows."""
+    with path.open(newline="") as file:
+        reader = csv.DictReader(file)
+        return list(reader.fieldnames or ()), [row for row in reader if None not in row.values()]
+
+
+def _points(rows: Iterable[Mapping[str, str]], column: str, record: str) -> dict[float, float]:
+    found = {float(row[column]): float(row[record]) for row in rows if row[column] and row.get(record)}
+    return dict(sorted(found.items()))
 
 
 def _settings(path: Path) -> dict[str, Any]:

@@ -1,0 +1,95 @@
+"""``crossborder-sweep``: trains with many seeds and settings, as one YAML file says, and finds the best settings."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import threading
+from pathlib import Path
+
+from rich.console import Console
+
+from common.errors import CrossborderError, PluginError
+from common.process.command import Parser, at_least, tell_error
+from common.process.log import setup_logging
+from common.process.signals import StopSignals
+
+EXAMPLES = """\
+  crossborder-sweep examples/sweep.yaml --jobs 2      two trials at a time; the same command again goes on
+  crossborder-sweep examples/sweep.yaml --trials 1    one trial and no more: a job of an array, on a shared file system
+  crossborder-sweep examples/sweep.yaml --trials 1 --study postgresql://optuna@db/sweeps
+  crossborder-sweep examples/sweep.yaml --check       is every setting right?
+"""
+
+
+def parser() -> Parser:
+    """The command's options."""
+    made = Parser("crossborder-sweep", __doc__ or "", EXAMPLES)
+    made.add_argument("sweep", type=Path, metavar="FILE", help="the sweep's YAML file: docs/sweeps-and-plots.md")
+    made.add_argument(
+        "--dir", type=Path, metavar="DIR", help="where everything is written (default: sweeps/ and the file's name)"
+    )
+    made.add_argument("--jobs", type=at_least(1), default=1, metavar="N", help="trials at one time (default: 1)")
+    made.add_argument("--trials", type=at_least(1), metavar="N", help="run at most N trials here (default: all)")
+    made.add_argument(
+        "--study", metavar="URL", help="a database for Optuna, such as sqlite:///study.db (default: a file in DIR)"
+    )
+    made.add_argument("--check", action="store_true", help="check the sweep and its first settings, then exit")
+    return made
+
+
+def _sweep(arguments: argparse.Namespace, console: Console | None, signals: StopSignals) -> None:
+    from learner.sweeps.sweep_config import first_config, load_sweep
+
+    sweep = load_sweep(arguments.sweep)
+    first_config(sweep).check()
+    if arguments.check:
+        sys.stdout.write(f"{arguments.sweep}: good. {sweep.n_trials} trials, {len(sweep.dimensions())} settings\n")
+        return
+    try:
+        from learner.sweeps.study import SweepStudy
+    except ImportError as error:
+        raise PluginError(str(error)) from error
+    from learner.sweeps.directory import SweepDirectory
+    from learner.sweeps.progress import Board
+    from learner.sweeps.results import over_seeds, table, write_results
+    from learner.sweeps.sweeping import Sweeper
+    from learner.sweeps.trial import TrialRunner
+
+    stopping = threading.Event()
+    directory = SweepDirectory(arguments.dir or Path("sweeps") / arguments.sweep.stem, sweep)
+    study = SweepStudy(directory, arguments.study)
+    signals.on_stop = stopping.set
+    with Board(sweep.n_trials, len(study.finished()), console) as board:
+        runner = TrialRunner(directory, study, board, stopping)
+        Sweeper(directory, study, runner, stopping, jobs=arguments.jobs, trials=arguments.trials).run()
+    rows = write_results(directory, study)
+    Console().print(table(rows, sweep))
+    if not sweep.space:
+        sys.stdout.write(f"{over_seeds(rows)}\n")
+    best = ", best.yaml" if (directory.path / "best.yaml").exists() else ""
+    sys.stdout.write(
+        f"{len(rows)} of {sweep.n_trials} trials have ended: {directory.path} (results.csv{best}, trials/)\n"
+    )
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the command; return its exit code."""
+    made = parser()
+    arguments = made.parse_args(argv)
+    console = Console(stderr=True) if sys.stderr.isatty() and arguments.log_format == "text" else None
+    setup_logging(arguments.log_level, arguments.log_format, console)
+    signals = StopSignals()
+    try:
+        _sweep(arguments, console, signals)
+    except CrossborderError as error:
+        return tell_error(made.prog, error, arguments.log_format)
+    except KeyboardInterrupt:
+        sys.stderr.write(f"{made.prog}: interrupted\n")
+    finally:
+        signals.ignore()
+    return signals.exit_code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

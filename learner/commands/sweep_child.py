@@ -1,0 +1,43 @@
+"""The process of one run of a sweep: a command that trains, whose output goes to a file.
+
+It gets its words as a line of JSON on stdin. When the sweep closes stdin or dies, the run stops in order, as by a
+signal.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import select
+import signal
+import sys
+import threading
+from typing import Final
+
+MODULES: Final = {
+    name: f"learner.commands.{name.replace('-', '_')}" for name in ("sync-train", "learner-server", "offline-train")
+}
+
+
+def _end_with_the_sweep() -> None:
+    """Wait until the other end of stdin is closed, then stop this process."""
+    hang_up = select.poll()
+    hang_up.register(sys.stdin.fileno(), 0)  # With no event asked for, poll reports the hang-up alone.
+    hang_up.poll()
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def main() -> int:
+    """Run the process; return the exit code of the command."""
+    boot = json.loads(sys.stdin.readline())
+    log = os.open(boot["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    for stream in (sys.stdout, sys.stderr):
+        os.dup2(log, stream.fileno())
+    threading.Thread(target=_end_with_the_sweep, name="lifeline", daemon=True).start()
+    code: int = importlib.import_module(MODULES[boot["command"]]).main(boot["words"])
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

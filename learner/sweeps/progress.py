@@ -1,0 +1,72 @@
+"""What the terminal shows of a sweep: bars in a terminal, a line for each event elsewhere."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
+
+log = logging.getLogger(__name__)
+
+
+class Board:
+    """Shows the trials of a sweep while the context is open; its methods may be called from any thread.
+
+    Args:
+        n_trials: of the whole sweep.
+        finished: trials that have ended before.
+        console: a terminal for bars; None logs lines.
+    """
+
+    def __init__(self, n_trials: int, finished: int, console: Console | None) -> None:
+        self._has_bars = console is not None
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[note]}"),
+        )
+        self._bars = Progress(*columns, console=console, disable=console is None)
+        self._all = self._bars.add_task("trials", total=n_trials, completed=finished, note="")
+        self._runs: dict[tuple[int, int], TaskID] = {}
+        self._shown: dict[tuple[int, int], float] = {}
+
+    def __enter__(self) -> Board:
+        self._bars.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._bars.stop()
+
+    def began(self, number: int, values: Mapping[str, Any]) -> None:
+        """Show that a trial with these settings begins or goes on."""
+        log.info("trial %d: %s", number, ", ".join(f"{key} {_short(value)}" for key, value in values.items()))
+
+    def progressed(self, number: int, seed: int, opt_steps: int, max_opts: int, values: Mapping[float, float]) -> None:
+        """Show where a run stands, by the values of its score at opt steps."""
+        key = number, seed
+        if key not in self._runs:
+            self._runs[key] = self._bars.add_task(f"trial {number}, seed {seed}", total=max_opts, note="")
+        newest = max(values, default=0.0)
+        note = f"{values[newest]:.5g}" if values else ""
+        self._bars.update(self._runs[key], completed=opt_steps, note=note)
+        if values and not self._has_bars and self._shown.get(key) != newest:
+            log.info("trial %d, seed %d: opt step %.0f of %d, %s", number, seed, newest, max_opts, note)
+            self._shown[key] = newest
+
+    def ended(self, number: int, outcome: str) -> None:
+        """Show how a trial ended."""
+        for key in [key for key in self._runs if key[0] == number]:
+            self._bars.remove_task(self._runs.pop(key))
+        self._bars.advance(self._all)
+        log.info("trial %d: %s", number, outcome)
+
+
+def _short(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,158 @@
+"""A sweep, which one YAML file describes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+from pydantic import Field, NonNegativeInt, PositiveInt, field_validator, model_validator
+
+from common.config.run_config import RunConfig, load_config
+from common.errors import ConfigError
+from common.hints import nearest_path
+from common.settings import Settings, validate
+from learner.curves.reading import SCORE
+from learner.sweeps.dimensions import Choices, Dimension, parse_dimension
+
+
+class ScoreConfig(Settings):
+    """The number by which trials are compared; that of a trial is the interquartile mean over its seeds."""
+
+    record: str = Field(SCORE, description="A column of metrics.csv.")
+    take: Literal["last", "mean", "best"] = Field(
+        "last",
+        description="Which value of a run counts: its last, the mean of all (learning fast counts), or its best.",
+    )
+    direction: Literal["maximize", "minimize"] = Field("maximize", description="Whether more or less is better.")
+
+    def of(self, values: list[float]) -> float:
+        """The score of a run with these values, at least one."""
+        if self.take == "mean":
+            return math.fsum(values) / len(values)
+        return values[-1] if self.take == "last" else (max if self.direction == "maximize" else min)(values)
+
+
+class PruneConfig(Settings):
+    """When a trial is ended early: its best value so far is below the median of the earlier trials at the same step."""
+
+    startup_trials: PositiveInt = Field(5, description="The first trials, which are never ended early.")
+    warmup_opts: NonNegativeInt = Field(0, description="Opt steps of its first run after which a trial may be ended.")
+
+
+class SweepConfig(Settings):
+    """A sweep: a trial is a choice of settings, with one run for each seed."""
+
+    config: Path = Field(description="The YAML file of a run.")
+    fixed: dict[str, Any] = Field(
+        default_factory=dict,
+        description="By path, such as trainer.max_opts, values that all runs have in place of those in the file.",
+    )
+    space: dict[str, Any] = Field(
+        default_factory=dict,
+        description="By path, such as agent.params.lr, the values to choose from: a list, or one of uniform, log, int "
+        "and log_int with [LOW, HIGH]. Without it, each seed is a trial.",
+    )
+    seeds: tuple[NonNegativeInt, ...] = Field((0,), min_length=1, description="The seeds of the runs of each trial.")
+    sampler: Literal["tpe", "random", "grid"] = Field(
+        "tpe",
+        description="How settings are chosen: tpe learns from earlier trials, random does not, grid takes every "
+        "combination of lists.",
+    )
+    sampler_seed: NonNegativeInt = Field(0, description="Seed of the choices.")
+    trials: PositiveInt = Field(20, description="Trials in all; a grid has as many as it has combinations.")
+    score: ScoreConfig = Field(ScoreConfig(), description="The number by which trials are compared.")
+    prune: PruneConfig | None = Field(None, description="When a trial is ended early; null ends none.")
+    command: Literal["sync-train", "learner-server", "offline-train"] = Field(
+        "sync-train", description="The command of each run."
+    )
+    arguments: tuple[str, ...] = Field((), description="Further words of the command, such as --local-actors and 2.")
+
+    @field_validator("space")
+    @classmethod
+    def _has_dimensions(cls, space: dict[str, Any]) -> dict[str, Any]:
+        for key, value in space.items():
+            try:
+                parse_dimension(value)
+            except ValueError as error:
+                raise ValueError(f"{key}: {error}") from error
+        return space
+
+    @model_validator(mode="after")
+    def _has_lists_in_a_grid(self) -> SweepConfig:
+        if self.is_grid:
+            ranges = [key for key, dimension in self.dimensions().items() if not isinstance(dimension, Choices)]
+            if ranges:
+                raise ValueError(f"sampler: grid takes lists, found a range for {', '.join(ranges)}")
+        return self
+
+    @property
+    def is_grid(self) -> bool:
+        """Whether every combination is one trial."""
+        return self.sampler == "grid" or not self.space
+
+    def dimensions(self) -> dict[str, Dimension]:
+        """By path, the values to choose from."""
+        return {key: parse_dimension(value) for key, value in (self.space or {"seed": self.seeds}).items()}
+
+    @property
+    def n_trials(self) -> int:
+        """The number of trials in all."""
+        if not self.is_grid:
+            return self.trials
+        return math.prod(len(each.values) for each in self.dimensions().values() if isinstance(each, Choices))
+
+    def seeds_of(self, values: Mapping[str, Any]) -> tuple[int, ...]:
+        """The seeds of the runs of a trial with these values."""
+        return (int(values["seed"]),) if "seed" in values else self.seeds
+
+
+def load_sweep(path: Path) -> SweepConfig:
+    """Read a sweep's YAML file.
+
+    Raises:
+        ConfigError: the file cannot be read, or values are wrong.
+    """
+    try:
+        values = yaml.safe_load(path.read_text())
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: cannot be read: {error}{nearest_path(path)}") from error
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{path}: not valid YAML: {error}") from error
+    if not isinstance(values, dict):
+        raise ConfigError(f"{path}: expected a mapping, found {type(values).__name__}")
+    return validate(SweepConfig, values)
+
+
+def configure(path: Path, values: Mapping[str, Any]) -> RunConfig:
+    """The configuration in a file with other values by path.
+
+    Raises:
+        ConfigError: a value is wrong, or there is no such setting.
+    """
+    return load_config(
+        path, [f"{key}={yaml.safe_dump(value, default_flow_style=True)}" for key, value in values.items()]
+    )
+
+
+def base_config(sweep: SweepConfig, chosen: Mapping[str, Any] | None = None) -> RunConfig:
+    """The configuration of a sweep before anything is chosen, or with chosen values by path.
+
+    Raises:
+        ConfigError: a value is wrong, or there is no such setting.
+    """
+    # Runs beside each other cannot listen on one port.
+    ports = {"server.listen": "127.0.0.1:0", "metrics.trainer_port": 0, "metrics.ingest_port": 0}
+    own = ports if sweep.command == "learner-server" else {}
+    return configure(sweep.config, {**own, **sweep.fixed, **(chosen or {}), "run_dir": None})
+
+
+def first_config(sweep: SweepConfig) -> RunConfig:
+    """A configuration of the sweep, with the first value of each setting that is chosen.
+
+    Raises:
+        ConfigError: a value is wrong, or there is no such setting.
+    """
+    return base_config(sweep, {key: dimension.first() for key, dimension in sweep.dimensions().items()})
