@@ -10,10 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from benchmarks.returns import RESULTS, TASKS, Way
+from learner.curves.picture import draw_band
+from learner.curves.reading import Curve
+from learner.curves.together import bring_together
 
 PAGE = Path("docs/results.md")
 PICTURE = Path("docs/images/results.png")
@@ -59,12 +61,14 @@ def _spread(values: Sequence[float]) -> str:
 
 
 def plot(tasks: Sequence[str]) -> None:
-    """Plot one panel for each task: of each way the median curve and the range of all curves."""
+    """Plot one panel for each task: of each way the interquartile mean of its curves and a bootstrap interval."""
     figure = Figure(figsize=(5 * len(tasks), 4.2), layout="constrained")
     panels = figure.subplots(1, len(tasks), squeeze=False)[0]
     for panel, task in zip(panels, tasks, strict=True):
         for way, (name, colour) in WAYS.items():
-            _plot_curve(panel, runs_of(task, way), name, colour)
+            curves = [_curve(run) for run in runs_of(task, way)]
+            if curves:
+                draw_band(panel, bring_together(curves), name, colour)
         panel.set_title(task)
         panel.set_xlabel("environment steps")
         panel.grid(alpha=0.3)
@@ -73,13 +77,9 @@ def plot(tasks: Sequence[str]) -> None:
     figure.savefig(PICTURE, dpi=110)
 
 
-def _plot_curve(panel: Axes, runs: Sequence[Run], name: str, colour: str) -> None:
-    if not runs:
-        return
-    curves = np.array([run["curve"] for run in runs])  # [seeds, evaluations, 2]
-    steps = np.median(curves[:, :, 0], axis=0)
-    panel.fill_between(steps, curves[:, :, 1].min(axis=0), curves[:, :, 1].max(axis=0), alpha=0.15, color=colour)
-    panel.plot(steps, np.median(curves[:, :, 1], axis=0), marker=".", color=colour, label=name)
+def _curve(run: Run) -> Curve:
+    steps, scores = np.array(run["curve"], float).T
+    return Curve(Path(f"{run['way']}-{run['seed']}"), steps, scores)
 
 
 def main() -> None:
