@@ -30,6 +30,7 @@ from learner.loop.replay_opening import build_buffer, build_view, place_on_devic
 from learner.replay.memory import ReplayMemory
 from learner.replay.queue import QueueReplay
 from learner.replay.reader import NothingToDrawError
+from learner.replay.view import View
 from learner.replay.writer import ReplayWriter
 
 log = logging.getLogger(__name__)
@@ -121,19 +122,34 @@ class _Trial:
     def _fill(self, directory: Path, rows: int) -> ReplayBuffer:
         """The configured buffer over made-up rows."""
         config, parts = self._config, self._parts
-        reach = build_view(parts.schema, config).reach
-        memory = _PassingMemory(directory, parts.schema, 8 * (rows + reach), create=True)
+        view = build_view(parts.schema, config)
+        memory = _PassingMemory(directory, parts.schema, 8 * (rows + view.reach), create=True)
         writer = ReplayWriter(memory)
-        for episode in make_up_episodes(parts, self._agent, reach, rows):
+        for episode in make_up_episodes(parts, self._agent, view.reach, rows):
             if n := parts.schema.count(episode):
                 writer.append(episode, n, FIRST_INCARNATION, writer.last_seq(FIRST_INCARNATION) + 1)
         buffer = build_buffer(memory, config, dict.fromkeys(config.replay.sources, memory))
-        if self._agent.draws_once and not isinstance(buffer, QueueReplay):
-            raise ConfigError(
-                f"replay.target: {config.agent.target} learns from each step once, so it needs "
-                "learner.replay.queue:QueueReplay, without replay.sources; found a replay that draws steps again"
-            )
+        if self._agent.draws_once:
+            self._require_once(buffer, view)
         return place_on_device(buffer, config)
+
+    def _require_once(self, buffer: ReplayBuffer, view: View) -> None:
+        """Check that no step is drawn twice.
+
+        Raises:
+            ConfigError: the replay draws steps again, or draws of the view overlap.
+        """
+        target, named = self._config.agent.target, self._config.replay.view
+        if not isinstance(buffer, QueueReplay):
+            raise ConfigError(
+                f"replay.target: {target} learns from each step once, so it needs learner.replay.queue:QueueReplay, "
+                "without replay.sources; found a replay that draws steps again"
+            )
+        if view.overlaps:
+            raise ConfigError(
+                f"replay.view.params: {target} learns from each step once, so period must be the length of sequences, "
+                f"without across; found {named.params} of {named.target}, whose draws have steps in common"
+            )
 
     def _explain(self, error: Exception, columns: dict[str, str]) -> None:
         """Raise an error that says what the agent lacks, or what it was given.

@@ -110,6 +110,11 @@ class View(abc.ABC):
         """Steps in one draw, at most."""
         return 1
 
+    @property
+    def overlaps(self) -> bool:
+        """Whether two draws that begin at different rows may have a step in common."""
+        return self.steps > 1
+
     def count_steps(self, made: Items, draws: int) -> int:  # noqa: ARG002 - for views whose draws differ in length
         """Steps in this many draws, by which ``sampled`` counts; ``made`` has at least the columns of ``Plan.made``."""
         return draws * self.steps

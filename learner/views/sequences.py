@@ -71,6 +71,10 @@ class Sequences(PathView):
     def steps(self) -> int:
         return self._length
 
+    @property
+    def overlaps(self) -> bool:
+        return self._across or self._period < self._length
+
     def count_steps(self, made: Items, draws: int) -> int:  # noqa: ARG002 - the mask says it
         return int(np.count_nonzero(made["mask"]))
 

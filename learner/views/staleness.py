@@ -43,6 +43,10 @@ class WeighedByAge(View):
     def steps(self) -> int:
         return self._view.steps
 
+    @property
+    def overlaps(self) -> bool:
+        return self._view.overlaps
+
     def count_steps(self, made: Items, draws: int) -> int:
         return self._view.count_steps(made, draws)
 

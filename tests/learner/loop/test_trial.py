@@ -77,6 +77,10 @@ def test_what_is_shipped_suits(file: str, quick: bool) -> None:
     attempt(load_config(ROOT / file), quick=quick)
 
 
+def test_an_agent_of_ones_own_has_a_discount_factor_for_more_steps() -> None:
+    attempt(load_config(ROOT / "examples/own_agent.yaml", ["replay.view.params.n=3"]))
+
+
 @pytest.mark.parametrize("quick", [False, True])
 def test_a_recurrent_agent_with_transitions_is_told_the_column_and_the_view_that_has_it(quick: bool) -> None:
     config = load_config(ROOT / "examples/recurrent_cartpole.yaml", ["replay.view={}"])
@@ -94,7 +98,7 @@ def test_an_agent_of_transitions_with_sequences_is_told_the_columns() -> None:
 def test_hindsight_without_goals_is_refused() -> None:
     view = {"target": "learner.views.hindsight:Hindsight", "params": {"compute_reward": "math:cos"}}
     config = load_config(ROOT / "configs/pendulum.yaml", [f"replay.view={view}"])
-    with pytest.raises(ConfigError, match=r"expected obs/desired_goal and obs/achieved_goal .* found None and None"):
+    with pytest.raises(ConfigError, match=r"Hindsight needs observations with goals, obs/desired_goal and"):
         attempt(config)
 
 
@@ -106,6 +110,9 @@ def test_an_agent_that_learns_from_each_step_once_needs_a_queue(make_config: Mak
     sources = {"demonstrations": {"dataset": "nowhere", "share": 0.5}}
     with pytest.raises(ConfigError, match=r"without replay\.sources"):
         attempt(make_config(agent=agent("OnPolicy"), replay={**QUEUE, "sources": sources}), quick=quick)
+    view = {"target": "learner.views.sequences:Sequences", "params": {"length": 4, "period": 2}}
+    with pytest.raises(ConfigError, match=r"OnPolicy learns from each step once, so period must be the length"):
+        attempt(make_config(agent=agent("OnPolicy"), replay={**QUEUE, "view": view}), quick=quick)
 
 
 @pytest.mark.parametrize("quick", [False, True])

@@ -125,3 +125,19 @@ def test_sampled_counts_the_steps_of_sequences_and_not_what_is_under_the_mask(tm
 def test_wrong_parameters_are_refused(params: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match="expected length >= 1, 0 <= burn_in < length and period >= 1, found"):
         Sequences(SCHEMA, **params)
+
+
+@pytest.mark.parametrize(
+    ("params", "overlaps"),
+    [
+        ({"period": 4}, False),
+        ({"period": 9}, False),
+        ({"period": 3}, True),
+        ({}, True),
+        ({"period": 4, "across": True}, True),
+    ],
+)
+def test_two_sequences_have_a_step_in_common_unless_the_period_is_their_length(
+    params: dict[str, Any], overlaps: bool
+) -> None:
+    assert Sequences(SCHEMA, length=4, **params).overlaps is overlaps

@@ -68,7 +68,7 @@ def test_a_sequence_weighs_as_its_first_step(tmp_path: Path) -> None:
     batch = lanes.draw(view, [6, 20])
     assert batch["weight"].tolist() == pytest.approx([weight_of(6, 30, 5.0), weight_of(20, 30, 5.0)])
     assert batch["obs/at"].shape == (2, 5)
-    assert (view.steps, view.reach, view.crosses_episodes) == (4, 4, False)
+    assert (view.steps, view.reach, view.crosses_episodes, view.overlaps) == (4, 4, False, True)
 
 
 def test_prioritised_weights_are_multiplied(tmp_path: Path) -> None:
