@@ -10,6 +10,7 @@ from torch import nn
 
 from common.agents.bootstrapping import Bootstrapping, BootstrappingConfig
 from common.agents.exploring.noise import ActionNoise, LaneNoise
+from common.agents.exploring.state_dependent import StateDependentActor, StateDependentNoise
 from common.agents.losses.entropy import ent_coef_loss, soft_policy_loss, squash_lstd, squashed_gaussian
 from common.agents.network_agent import Batch, Results, build_optimizer, descend, track
 from common.agents.networks.critics import EntropyCoef
@@ -35,17 +36,25 @@ class SACConfig(BootstrappingConfig):
     lstd_limits: Literal["clamp", "tanh"] = Field(
         "clamp", description="How the logarithm is kept between these: clamp cuts it off; tanh bends it (FastSAC)."
     )
-
     exploration_noise: ActionNoise | None = Field(
         None,
         description="Noise that actors draw in place of the policy's own, by kind: gaussian, ou or pink; std: 1 leaves "
         "the policy its size. null: its own.",
+    )
+    state_dependent_noise: StateDependentNoise | None = Field(
+        None, description="The policy's noise as a function of the observation (gSDE); null: independent of it."
     )
 
     @model_validator(mode="after")
     def _limits_in_order(self) -> SACConfig:
         if self.min_lstd > self.max_lstd:
             raise ValueError(f"min_lstd ({self.min_lstd}) is above max_lstd ({self.max_lstd})")
+        return self
+
+    @model_validator(mode="after")
+    def _one_noise(self) -> SACConfig:
+        if self.exploration_noise is not None and self.state_dependent_noise is not None:
+            raise ValueError("give exploration_noise or state_dependent_noise, not both")
         return self
 
 
@@ -68,9 +77,9 @@ class SAC(Bootstrapping):
         self._ent_coef_optimizer = build_optimizer(
             self.ent_coef.parameters(), config.ent_coef_lr or config.lr, config.optimizer
         )
-
-        noise = config.exploration_noise
-        size = self.action_scale.size
+        noise, size = config.exploration_noise, self.action_scale.size
+        if isinstance(self.actor, StateDependentActor) and config.state_dependent_noise is not None:
+            noise, size = config.state_dependent_noise.process(), self.actor.lstd.numel()
         self._action_noise = None if noise is None else LaneNoise(noise, size, self._generator, self.device)
 
     def begin(self, lanes: Array) -> None:
@@ -78,7 +87,10 @@ class SAC(Bootstrapping):
             self._action_noise.begin(lanes)
 
     def _make_actor(self, n_dims: int) -> nn.Module:
-        return self._make_network(self._actor_leaves, 2 * n_dims)
+        gsde = self.config.state_dependent_noise
+        if gsde is None:
+            return self._make_network(self._actor_leaves, 2 * n_dims)
+        return StateDependentActor(self._make_network(self._actor_leaves, gsde.features), n_dims, gsde)
 
     def _policy_at(self, obs: Observed) -> tuple[torch.Tensor, torch.Tensor]:
         """The Gaussian before tanh: means and logarithms of standard deviations, ``[n, A]`` both."""
@@ -94,6 +106,8 @@ class SAC(Bootstrapping):
     def _explore(self, obs: Observed) -> torch.Tensor:
         mean, log_std = self._policy_at(obs)
         noise = self._noise(mean) if self._action_noise is None else self._action_noise.draw(len(mean))
+        if isinstance(self.actor, StateDependentActor):
+            noise = self.actor.noise(obs, noise)
         return squashed_gaussian(mean, log_std, noise)[0]
 
     def _next_action(self, next_obs: Observed) -> tuple[torch.Tensor, torch.Tensor | None]:

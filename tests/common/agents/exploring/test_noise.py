@@ -1,17 +1,25 @@
 from __future__ import annotations
 
+import copy
 from functools import partial
 from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
 import torch
 
 from common.agents.exploring.noise import ActionNoise, LaneNoise
 from common.agents.network_agent import Inference
+from common.agents.sac import SAC, SACConfig
+from common.agents.td3 import TD3
 from common.data import Array
+from common.envs import spec_of
 from common.errors import ConfigError
+from common.interfaces import Agent
 from common.settings import Settings, validate
+from common.testing import check_agent
+from common.testing.agent_checks import MakeAgent
 
 CPU = torch.device("cpu")
 KINDS: dict[str, Any] = {
@@ -161,3 +169,74 @@ def test_a_run_in_the_midst_of_an_episode_does_not_go_on_with_another_noise() ->
     ou.load({f"noise.{name}": tensor for name, tensor in white.collect().items()}, "noise.")
     with pytest.raises(ConfigError, match="this noise begins with an episode"):
         ou.draw(1)
+
+
+# Agents that explore by it.
+
+SMALL: dict[str, Any] = {"units": (8,), "batch_size": 8, "random_opts": 0}
+AGENTS: dict[str, MakeAgent] = {
+    "TD3, ou": partial(TD3, **SMALL, exploration_noise={"kind": "ou", "std": 0.3}),
+    "TD3, laddered": partial(TD3, **SMALL, exploration_noise={"kind": "gaussian", "std": 0.1, "max_std": 0.9}),
+    "SAC, pink": partial(SAC, **SMALL, exploration_noise={"kind": "pink", "std": 1.0}),
+    "SAC, state-dependent": partial(SAC, **SMALL, state_dependent_noise={"features": 4}),
+}
+PENDULUM = spec_of(gymnasium.make("Pendulum-v1"))
+OBS = np.random.default_rng(0).normal(size=(6, 2, 3)).astype(np.float32)
+
+
+def act(agent: Agent, rounds: Array) -> Array:
+    return np.stack([agent.sample(obs) for obs in rounds])
+
+
+@pytest.mark.parametrize("name", AGENTS)
+def test_captured_agents_explore_as_eager_ones_do(name: str) -> None:
+    found = []
+    for update in ("captured", "eager"):
+        agent = AGENTS[name](spec=PENDULUM, seed=0, update=update)
+        agent.train()
+        agent.begin(all_begin(2))
+        first = act(agent, OBS[:3])
+        agent.begin(np.array([True, False]))
+        found.append(np.concatenate([first, act(agent, OBS[3:])]))
+    np.testing.assert_array_equal(found[0], found[1])
+    assert len(np.unique(found[0])) > 6, "there is noise"
+
+
+@pytest.mark.parametrize("name", AGENTS)
+def test_an_evaluation_between_two_steps_leaves_the_noise_of_the_episode_alone(name: str) -> None:
+    found = []
+    for evaluates in (True, False):
+        agent = AGENTS[name](spec=PENDULUM, seed=0)
+        agent.train()
+        agent.begin(all_begin(2))
+        act(agent, OBS[:2])
+        if evaluates:
+            agent.eval()
+            agent.begin(all_begin(5))
+            greedy = agent.sample(np.zeros((5, 3), np.float32))
+            assert (greedy == greedy[0]).all(), "no noise in an evaluation"
+            agent.train()
+        found.append(act(agent, OBS[2:]))
+    np.testing.assert_array_equal(found[0], found[1])
+
+
+@pytest.mark.parametrize("name", AGENTS)
+def test_a_resumed_agent_goes_on_with_the_noise_of_its_episodes(name: str) -> None:
+    agent, resumed = (AGENTS[name](spec=PENDULUM, seed=seed) for seed in range(2))
+    agent.train()
+    agent.begin(all_begin(2))
+    act(agent, OBS[:3])
+    resumed.load_training_state(copy.deepcopy(agent.training_state()))
+    resumed.train()
+    np.testing.assert_array_equal(act(resumed, OBS[3:]), act(agent, OBS[3:]))
+
+
+@pytest.mark.parametrize("name", AGENTS)
+def test_these_agents_fit_the_system(name: str) -> None:
+    check_agent(AGENTS[name], gymnasium.make("Pendulum-v1"))
+
+
+def test_sac_takes_one_kind_of_noise_only() -> None:
+    both = {"exploration_noise": {"kind": "pink", "std": 1.0}, "state_dependent_noise": {}}
+    with pytest.raises(ConfigError, match="give exploration_noise or state_dependent_noise, not both"):
+        validate(SACConfig, both)
