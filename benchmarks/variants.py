@@ -1,0 +1,123 @@
+"""Runs of one configuration in several variants over several seeds: what ``benchmarks.goals`` and others share.
+
+Each run is added to ``benchmarks/results/NAME.json`` as soon as it ends; a run that is there already is not repeated.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.returns import RESULTS, keep
+from common.config.run_config import load_config
+from learner.curves.picture import draw_picture
+from learner.curves.reading import Curve, read_points
+from learner.curves.together import bring_together
+from learner.loop.in_turns import train_in_turns
+from learner.loop.server import train_async
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A way to run a configuration."""
+
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """By path, in the place of those of the file."""
+    actors: int = 0
+    """Local actors over the network; 0 trains in turns."""
+
+
+def train(config: Path, variant: Variant, seed: int) -> dict[str, Any]:
+    """One run: its curve over environment steps, opt steps, seconds, and the load of the machine at its end."""
+    with tempfile.TemporaryDirectory() as directory:
+        settings = {
+            "server.listen": "127.0.0.1:0",
+            "metrics.trainer_port": "null",
+            "metrics.ingest_port": "null",
+            "seed": seed,
+            "run_dir": Path(directory) / "run",
+            **variant.settings,
+        }
+        loaded = load_config(config, [f"{key}={value}" for key, value in settings.items()])
+        result = train_async(loaded, local_actors=variant.actors) if variant.actors else train_in_turns(loaded)
+        points = read_points(result.run_dir, "env-steps")
+    return {
+        "opt_steps": result.opt_steps,
+        "seconds": round(result.seconds, 1),
+        "load": round(os.getloadavg()[0], 1),
+        "curve": [[int(x), round(y, 2)] for x, y in points.items()],
+    }
+
+
+def runs_of(name: str) -> list[dict[str, Any]]:
+    """All runs that have been kept, in the order of variants and seeds."""
+    path = RESULTS / f"{name}.json"
+    runs: list[dict[str, Any]] = json.loads(path.read_text()) if path.exists() else []
+    return runs
+
+
+def table(name: str) -> str:
+    """For each variant the median over seeds of the last and of the best score, the range in brackets."""
+    lines = [
+        "| variant | last score | best score | environment steps | opt steps | seconds | seeds |",
+        "|---|--:|--:|--:|--:|--:|--:|",
+    ]
+    for way, runs in _by_variant(name).items():
+        cells = [
+            _spread([run["curve"][-1][1] for run in runs]),
+            _spread([max(score for _, score in run["curve"]) for run in runs]),
+            f"{statistics.median(run['curve'][-1][0] for run in runs):,.0f}",
+            f"{statistics.median(run['opt_steps'] for run in runs):,.0f}",
+            _spread([run["seconds"] for run in runs]),
+            str(len(runs)),
+        ]
+        lines.append(f"| {way} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def draw(name: str, title: str) -> Path:
+    """Draw the curves of all variants, as ``crossborder-plot`` does; returns the picture's path."""
+    bands = {
+        way: bring_together([Curve(Path(way), *np.array(run["curve"], np.float64).T) for run in runs])
+        for way, runs in _by_variant(name).items()
+    }
+    path = Path(f"docs/images/{name}.png")
+    draw_picture(bands, path, title=title, x_label="environment steps", y_label="score of an evaluation")
+    return path
+
+
+def main(name: str, title: str, config: Path, variants: Mapping[str, Variant], description: str) -> None:
+    """Run the variants that are asked for, then write the table and draw the picture."""
+    parser = argparse.ArgumentParser(f"benchmarks.{name}", description=description)
+    parser.add_argument("--variants", nargs="*", default=list(variants), choices=list(variants), metavar="VARIANT")
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--config", type=Path, default=config)
+    arguments = parser.parse_args()
+    for seed in range(arguments.seeds):
+        for way in arguments.variants:
+            if any((run["way"], run["seed"]) == (way, seed) for run in runs_of(name)):
+                continue
+            run = {"way": way, "seed": seed, **train(arguments.config, variants[way], seed)}
+            keep(name, run)
+            sys.stdout.write(json.dumps(run) + "\n")
+            sys.stdout.flush()
+    sys.stdout.write(f"{table(name)}\n{draw(name, title)}\n")
+
+
+def _by_variant(name: str) -> dict[str, Sequence[dict[str, Any]]]:
+    runs = runs_of(name)
+    return {way: [run for run in runs if run["way"] == way] for way in dict.fromkeys(run["way"] for run in runs)}
+
+
+def _spread(values: Sequence[float]) -> str:
+    return f"{statistics.median(values):,.1f} ({min(values):,.1f} to {max(values):,.1f})"
