@@ -15,6 +15,7 @@ TESTED_ELSEWHERE: dict[str, str] = {
     "common/interfaces.py": "test_conformance.py",
     "common/testing/acting_checks.py": "common/testing/test_agent_checks.py",
     "common/wire/large_field.py": "common/wire/test_chunk.py",
+    "learner/evaluation/candidate.py": "learner/evaluation/test_actor_scoring.py",
     "learner/loop/learner_parts.py": "learner/loop/test_run.py",
     "learner/loop/trainer_metrics.py": "learner/records/test_families.py",
     "learner/replay/view.py": "common/testing/test_view_checks.py",

@@ -11,14 +11,13 @@ from __future__ import annotations
 import contextlib
 import logging
 import queue
-import threading
-from dataclasses import asdict
 
 from common.config.run_config import RunConfig
-from common.errors import CheckpointError, CrossborderError, by_exit_code
-from common.interfaces import Agent, Evaluation
+from common.errors import CrossborderError, by_exit_code
+from common.interfaces import Evaluation
 from common.process.child import Child, Event, Supervisor
 from common.process.clocks import Deadline, Stillness
+from learner.evaluation.candidate import CandidateScoring
 from learner.evaluation.scoring import CANDIDATE, FinishedEvaluation
 from learner.shared.bell import Bell
 from learner.storage.checkpoint import Checkpoints
@@ -34,7 +33,7 @@ LISTEN_SECONDS = 0.1
 """One wait for an answer. Between two waits the trainer looks whether the child was restarted or is to be abandoned."""
 
 
-class EvaluatorProcess:
+class EvaluatorProcess(CandidateScoring):
     """A ``Scoring`` in a child process.
 
     Three threads meet here. The trainer's thread calls every method but ``abandon``, which a signal's thread may call.
@@ -51,10 +50,10 @@ class EvaluatorProcess:
     """
 
     needs_actors = False
+    still_runs = logging.INFO, "the one before still runs"
 
     def __init__(self, config: RunConfig, checkpoints: Checkpoints) -> None:
-        self.skipped = 0
-        self._checkpoints, self._finish_seconds = checkpoints, config.evaluator.finish_seconds
+        super().__init__(checkpoints, config.evaluator.finish_seconds)
         self._boot = {
             "config": config.model_dump(mode="json"),
             "candidate": str(checkpoints.directory / CANDIDATE),
@@ -62,13 +61,10 @@ class EvaluatorProcess:
         self._bell = Bell.create()
         self._beats, self._hung_seconds = 0, _hung_seconds(config)
         self._stillness = Stillness(self._count_beats)
-        self._running: Moment | None = None
-        """The moment of the candidate whose score is awaited; None if no score is awaited."""
         self._asked: Child | None = None
         """The child that was asked last for this score."""
         self._asks = 0
         self._failure: CrossborderError | None = None
-        self._abandoned = threading.Event()
         try:
             self._supervisor = Supervisor(self._start, self._fail, finished=frozenset(), is_hung=self._is_hung)
         except BaseException:
@@ -102,22 +98,9 @@ class EvaluatorProcess:
     def restarts(self) -> int:
         return self._supervisor.restarts
 
-    def begin(self, agent: Agent, moment: Moment) -> FinishedEvaluation | None:
-        if self._abandoned.is_set():
-            return None
-        if self._running is not None:
-            level = logging.DEBUG if self.skipped else logging.INFO  # Most readers need to hear this only once.
-            log.log(level, "opt step %d: evaluation skipped, the one before still runs", moment.opt_steps)
-            self.skipped += 1
-            return None
-        try:
-            self._checkpoints.draft(CANDIDATE, agent, **asdict(moment))
-        except CheckpointError as error:
-            log.error("training goes on without this evaluation: %s", error)
-            return None
-        self._running, self._asked, self._asks = moment, None, 0
+    def _hand_over(self, moment: Moment) -> None:
+        self._asked, self._asks = None, 0
         self._ask(moment)
-        return None
 
     def _ask(self, moment: Moment) -> Child | None:
         """Ask the present child for the score unless it was asked before; None if ``MAX_ASKS`` children ended at it."""
@@ -131,14 +114,6 @@ class EvaluatorProcess:
         child.tell({"evaluate": CANDIDATE})
         self._asked, self._asks = child, self._asks + 1
         return child
-
-    def poll(self, *, wait: bool = False) -> FinishedEvaluation | None:
-        finished = self._listen(Deadline(self._finish_seconds if wait else 0.0))
-        if wait and self._running is not None:
-            log.warning("opt step %d: the evaluation is abandoned", self._running.opt_steps)
-            self.abandon()
-            self._running = None
-        return finished
 
     def _listen(self, deadline: Deadline) -> FinishedEvaluation | None:
         """Wait for the answer until the deadline.
@@ -165,19 +140,12 @@ class EvaluatorProcess:
         assert answer["opt_steps"] == moment.opt_steps, "there is one candidate at a time"
         return FinishedEvaluation(moment, Evaluation(answer["score"], answer["record"]), answer["seconds"])
 
-    def keep_best(self, agent: Agent, finished: FinishedEvaluation) -> None:  # noqa: ARG002 - it has learnt further
-        draft = self._checkpoints.directory / CANDIDATE
-        self._checkpoints.keep(draft, "best", score=finished.evaluation.score)
-
-    def abandon(self) -> None:
-        self._abandoned.set()
-
     def end(self) -> None:
         """End the child, in the midst of an evaluation too, and remove the candidate."""
         self._supervisor.stop_watching()
         self._supervisor.child.end(END_SECONDS)
         self._bell.close()
-        self._checkpoints.discard(CANDIDATE)
+        super().end()
 
 
 def _hung_seconds(config: RunConfig) -> float | None:

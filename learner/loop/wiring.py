@@ -7,6 +7,7 @@ import math
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
+from typing import Final
 from typing import Any
 
 from common.config.run_config import dump_config
@@ -34,6 +35,8 @@ from learner.storage.moment import Moment
 from learner.storage.resume import Resumable, ResumePoint
 
 log = logging.getLogger(__name__)
+ACTING: Final = "acting"
+"""The name in checkpoints of the part that acts in turns."""
 
 
 def make_learner(
@@ -67,20 +70,9 @@ def make_learner(
     callbacks = Callbacks.build(config.callbacks, told | {"run_dir": run.dir.path})
     parts: dict[str, Resumable] = {"buffer": run.buffer, WINDOW: window, "callbacks": callbacks}
     if actor_in_turns is not None:
-        parts["acting"] = actor_in_turns
+        parts[ACTING] = actor_in_turns
     began = _restore(run, earlier, parts) if earlier is not None else Moment(0, run.memory.steps, 0.0)
-    checkpointer = Checkpointer(
-        run.states,
-        run.parts.agent,
-        parts,
-        trainer.device,
-        newest=began,
-        seconds=trainer.checkpoint_seconds,
-        # In turns the replay must be able to go back to a checkpoint. Its slack holds three times the rows between two
-        # checkpoints, so there is room while one is still being written.
-        rows=None if actor_in_turns is None else run.memory.slack // 3 or None,
-        replay=run.memory,
-    )
+    checkpointer = _make_checkpointer(run, parts, began)
     run.dir.write_text("config.yaml", dump_config(config))
     stack.callback(logging_write_errors("the run ends without its learning curve")(_draw_curve), run)
     learner = Learner(
@@ -104,6 +96,16 @@ def make_learner(
         checkpointer.write_first()
     run.dir.begin()
     return learner
+
+
+def _make_checkpointer(run: Run, parts: dict[str, Resumable], began: Moment) -> Checkpointer:
+    """The checkpointer of the agent and these parts; in turns, the part that acts is among them."""
+    # In turns the replay must be able to go back to a checkpoint. Its slack holds three times the rows between two
+    # checkpoints, so there is room while one is still being written.
+    rows = run.memory.slack // 3 or None if ACTING in parts else None
+    device, seconds = run.config.trainer.device, run.config.trainer.checkpoint_seconds
+    agent, replay = run.parts.agent, run.memory
+    return Checkpointer(run.states, agent, parts, device, newest=began, seconds=seconds, rows=rows, replay=replay)
 
 
 def _restore(run: Run, earlier: ResumePoint, parts: dict[str, Resumable]) -> Moment:

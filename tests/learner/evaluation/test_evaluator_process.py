@@ -156,7 +156,7 @@ def test_an_evaluation_that_outlasts_the_wait_is_abandoned(
     assert told == [
         ("INFO", "opt step 20: evaluation skipped, the one before still runs"),
         ("DEBUG", "opt step 30: evaluation skipped, the one before still runs"),
-        ("WARNING", "opt step 10: the evaluation is abandoned"),
+        ("WARNING", "opt step 10: the evaluation is abandoned: no score came"),
     ]
     assert not (result.run_dir / "best").exists()
     assert children_of(os.getpid()) == []
