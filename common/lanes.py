@@ -15,14 +15,17 @@ Lanes whose episodes have ended begin the next ones by themselves.
 from __future__ import annotations
 
 import abc
+import logging
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
 from common.data import Array, Column, Items, Leaves
+from common.hints import nearest
 from common.interfaces import EnvSpec
 
+log = logging.getLogger(__name__)
 AnyEnv = Any
 """A ``gymnasium.Env``, a ``gymnasium.vector.VectorEnv``, or an object with the interface of one of them."""
 MAX_LANES: Final = 1 << 16
@@ -65,6 +68,45 @@ class Picks:
 
     info: Mapping[str, Column] = field(default_factory=dict)
     intervention: str | None = None
+
+
+class KeyWatch:
+    """Warns of keys that a configuration picks from ``info`` and an environment never gives, maybe misspelt ones.
+
+    It warns after the first episode, and again whenever there were twice as many. The key of interventions may be
+    absent as long as nobody intervenes: of that key it warns only where ``info`` has a similar one.
+
+    Args:
+        picks: the keys.
+    """
+
+    def __init__(self, picks: Picks) -> None:
+        self.unseen = {*picks.info, *([picks.intervention] if picks.intervention else [])}
+        """The keys that no ``info`` has had so far."""
+        self._intervention, self._known = picks.intervention, set[str]()
+        self._episodes, self._warn_at = 0, 1
+
+    def see(self, keys: Iterable[str]) -> None:
+        """Note the keys of one ``info``; nothing needs to be noted once no key is unseen."""
+        self._known.update(key for key in keys if not key.startswith(("_", "final_")))
+        self.unseen -= self._known
+
+    def end(self, episodes: int) -> None:
+        """Some more episodes have ended."""
+        self._episodes += episodes
+        if self.unseen and self._episodes >= self._warn_at:
+            self._warn_at = 2 * self._episodes
+            for key in sorted(self.unseen):
+                self._warn(key)
+
+    def _warn(self, key: str) -> None:
+        hint = nearest(key, self._known)
+        if key != self._intervention:
+            log.warning(
+                "env.info.%s: no info had this key in %d episodes, so 0 is recorded%s", key, self._episodes, hint
+            )
+        elif "did you mean" in hint:
+            log.warning("env.intervention: no info had the key '%s' in %d episodes%s", key, self._episodes, hint)
 
 
 @dataclass(eq=False)

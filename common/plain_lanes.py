@@ -13,7 +13,7 @@ from common import spaces
 from common.data import Leaves
 from common.errors import PluginError
 from common.interfaces import EnvSpec
-from common.lanes import SUCCESS, AnyEnv, Lanes, Picks, Round
+from common.lanes import SUCCESS, AnyEnv, KeyWatch, Lanes, Picks, Round
 from common.leaves import as_shape, copy_leaves, empty_leaves, pick_lanes, put_leaves
 
 _ARRAY = np.ndarray  # A global name is found faster than an attribute.
@@ -36,6 +36,7 @@ class PlainLanes(Lanes):
         self.envs, self._picks, self._picks_any = list(envs), picks, bool(picks.info or picks.intervention)
         self._space, self._obs = spec.observation_space, empty_leaves(spec.observation_space, self.n)
         self._shape = None if isinstance(self._obs, dict) else self._space.shape
+        self._watch = KeyWatch(picks)
         info = {key: np.zeros((self.n, *column.shape), column.dtype) for key, column in picks.info.items()}
         self._round = Round(np.zeros(self.n), np.zeros(self.n, bool), np.zeros(self.n, bool), self._obs, info=info)
         self._is_usual = True  # Whether the last round left all flags False.
@@ -163,10 +164,13 @@ class PlainLanes(Lanes):
         outcome.returns = [self._returns[j] for j in lanes]
         outcome.lengths = [self._rounds - self._began[j] for j in lanes]
         outcome.success = [None if success is None else bool(success) for _, success in ended]
+        self._watch.end(len(ended))
         self._waiting.extend(lanes)
 
     def _pick(self, j: int, info: Mapping[str, Any], actions: Leaves) -> None:
         """Take the wanted values of lane j from its ``info``."""
+        if self._watch.unseen:
+            self._watch.see(info)
         for key, column in self._picks.info.items():
             self._round.info[key][j] = as_shape(info.get(key, 0), column.shape, f"info['{key}']")
         instead = info.get(self._picks.intervention) if self._picks.intervention else None

@@ -14,7 +14,7 @@ from common import spaces
 from common.data import Array, Leaves
 from common.errors import PluginError
 from common.interfaces import EnvSpec
-from common.lanes import MAX_LANES, SUCCESS, AnyEnv, Lanes, Picks, Round
+from common.lanes import MAX_LANES, SUCCESS, AnyEnv, KeyWatch, Lanes, Picks, Round
 from common.leaves import as_shape, copy_leaves, empty_leaves, on_host, pick_lanes, put_leaves
 
 
@@ -41,7 +41,7 @@ class VectorLanes(Lanes):
         at_once = env.config["batch_size"] if self._is_pool else self.n
         if at_once != self.n:
             raise PluginError(f"env.params.batch_size: expected {self.n}, so that all lanes step, found {at_once}")
-        self._env, self._picks = env, picks
+        self._env, self._picks, self._watch = env, picks, KeyWatch(picks)
         self._mode = autoreset_mode(env)
         self._obs = empty_leaves(spec.observation_space, self.n)
         self._seed: int | None = None
@@ -166,6 +166,8 @@ class VectorLanes(Lanes):
             return
         done = None if outcome.ended is None else self._done
         for found, lanes in self._infos(infos, done):
+            if self._watch.unseen:
+                self._watch.see(found)
             for key, column in self._picks.info.items():
                 values = outcome.info.setdefault(key, np.zeros((self.n, *column.shape), column.dtype))
                 said = _find(found, key, self.n)
@@ -176,6 +178,8 @@ class VectorLanes(Lanes):
             instead = _find(found, self._picks.intervention, self.n) if self._picks.intervention else None
             if instead is not None and (lanes & instead[1]).any():
                 self._intervene(outcome, actions, instead[0], lanes & instead[1])
+        if outcome.ended is not None:
+            self._watch.end(len(outcome.ended))
 
     def _intervene(self, outcome: Round, actions: Leaves, instead: Any, lanes: Array) -> None:
         if outcome.action is None or outcome.intervened is None:

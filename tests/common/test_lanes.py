@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from typing import Any
 
@@ -12,6 +13,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from common.data import Array, Leaves
 from common.envs import lanes_of
 from common.lanes import AnyEnv, Busy, Lanes, Round
+from common.plugins.part_config import EnvConfig
 from tests.actor.acting import together
 from tests.parts import CountingEnv
 
@@ -110,3 +112,39 @@ def test_a_keeper_sees_when_an_environment_is_busy(mode: AutoresetMode | None) -
         assert keeper.busy.since == math.inf
     assert len(seen) >= 8
     assert all(math.isfinite(since) for since in seen)
+
+
+class Informing(CountingEnv):
+    """Its info has two keys."""
+
+    def step(self, action: int) -> tuple[Array, float, bool, bool, dict[str, Any]]:
+        *outcome, _ = super().step(action)
+        return (*outcome, {"force": 2.0, "executed": action})  # type: ignore[return-value]
+
+
+def warnings_of(caplog: pytest.LogCaptureFixture, mode: AutoresetMode | None, steps: int, **env: Any) -> list[str]:
+    config = EnvConfig(target="unused", **env)
+    lanes = lanes_of(together([Informing() for _ in range(2)], mode), config)
+    with caplog.at_level(logging.WARNING):
+        for _ in range(steps):
+            lanes.step(answers(lanes.observe()))
+    return [record.getMessage() for record in caplog.records]
+
+
+@MODES
+def test_a_key_that_no_info_has_is_told_after_the_first_episode_with_the_nearest_and_again(
+    mode: AutoresetMode | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    found = warnings_of(caplog, mode, 40, info={"forse": "float32"})
+    assert found[0] == ("env.info.forse: no info had this key in 2 episodes, so 0 is recorded (did you mean 'force'?)")
+    assert 2 <= len(found) <= 4, "not after each episode"
+
+
+@MODES
+def test_an_intervention_that_never_came_is_told_of_only_where_a_similar_key_came(
+    mode: AutoresetMode | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert not warnings_of(caplog, mode, 20, info={"force": "float32"}, intervention="teleoperated")
+    found = warnings_of(caplog, mode, 10, intervention="executd")
+    assert "env.intervention: no info had the key 'executd'" in found[0]
+    assert "(did you mean 'executed'?)" in found[0]
