@@ -28,13 +28,13 @@ TEMPERATURE, ALPHA, TAU = 0.03, 0.9, 0.01
 class MunchausenDQN(NetworkAgent):
     """Soft Q-learning whose reward is raised by ``ALPHA`` times the log-probability of the action taken."""
 
-    def __init__(self, spec: EnvSpec, *, seed: int, epsilon: float, device: str, lr: float = 1e-3) -> None:
+    def __init__(self, spec: EnvSpec, *, seed: int, epsilon: float, device: str, discount_factor: float = 0.99) -> None:
         torch.manual_seed(seed)
         shape, n_actions = self.require_box(spec).shape, int(spec.action_space.n)  # type: ignore[attr-defined]
         self.device, self.epsilon, self.rng = torch.device(device), epsilon, np.random.default_rng(seed)
         self.qnet, self.qnet_tgt = (Mlp(shape, n_actions, (128, 128)).to(device) for _ in range(2))
         self.nets = {"qnet": self.qnet, "qnet_tgt": self.qnet_tgt}  # The first one acts; `_tgt` is a target.
-        self.optimizer = adam(self.qnet.parameters(), lr)
+        self.gamma, self.optimizer = discount_factor, adam(self.qnet.parameters(), lr=1e-3)
         self.learn = Update(self._learn_from, self.nets, captured=True)
         self.values = Inference(self.qnet, self.device, captured=True)
 
@@ -51,7 +51,7 @@ class MunchausenDQN(NetworkAgent):
         with torch.no_grad():
             log_policy = (self.qnet_tgt(batch["obs"]) / TEMPERATURE).log_softmax(dim=1).gather(1, action).squeeze(1)
             value = TEMPERATURE * (self.qnet_tgt(batch["next_obs"]) / TEMPERATURE).logsumexp(dim=1)  # [B]
-            future = discount_of(batch, 0.99) * value * ~batch["terminated"]
+            future = discount_of(batch, self.gamma) * value * ~batch["terminated"]
             target = batch["reward"] + ALPHA * (TEMPERATURE * log_policy).clamp(min=-1) + future
         loss = torch.nn.functional.smooth_l1_loss(self.qnet(batch["obs"]).gather(1, action).squeeze(1), target)
         descend(loss, self.optimizer, max_grad_norm=10)

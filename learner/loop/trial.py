@@ -167,11 +167,14 @@ class _Trial:
                 f"replay.view: {agent} asks for the column '{missing}', which {view} does not give{hint}; "
                 f"the batch has {given}"
             ) from error
-        message = f"agent: {agent} could not learn from made-up rows ({type(error).__name__}: {error}); "
+        first_line = next(iter(str(error).strip().splitlines()), "")
+        message = f"agent: {agent} could not learn from made-up rows ({type(error).__name__}: {first_line}); "
         message += f"the batch had {given}" if columns else "it drew no batch"
         if not self._is_quick:
             raise PluginError(message) from error
-        log.warning("%s; training goes on, but may fail at the first opt step", message)
+        # An agent that asserts something of its values may be right: these are made up.
+        level = logging.INFO if isinstance(error, AssertionError) else logging.WARNING
+        log.log(level, "%s; training goes on, but may fail at the first opt step", message)
 
 
 class _PassingMemory(ReplayMemory):

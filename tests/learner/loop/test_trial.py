@@ -60,7 +60,7 @@ class Careless(Batched):
     def opt(self, buffer: ReplayBuffer) -> Record | None:
         draw(buffer, self.size, torch.device("cpu"))
         random.random(), np.random.random(), torch.rand(1)
-        raise AssertionError("these are not my values")
+        raise ValueError("these are not my values")
 
 
 def agent(name: str = "Batched", **params: Any) -> dict[str, Any]:
@@ -126,9 +126,7 @@ def test_another_error_fails_a_check_and_is_logged_before_training(
     make_config: MakeConfig, caplog: pytest.LogCaptureFixture
 ) -> None:
     config = make_config(agent=agent("Careless"))
-    with pytest.raises(
-        PluginError, match=r"AssertionError: these are not my values.*the batch had obs float32 \[8, 3\]"
-    ):
+    with pytest.raises(PluginError, match=r"ValueError: these are not my values.*the batch had obs float32 \[8, 3\]"):
         attempt(config)
     with caplog.at_level(logging.WARNING):
         attempt(config, quick=True)
