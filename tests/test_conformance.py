@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -17,6 +18,8 @@ from common.agents.c51 import C51
 from common.agents.dqn import DQN
 from common.agents.iql import IQL
 from common.agents.qr_dqn import QRDQN
+from common.agents.r2d2 import R2D2
+from common.agents.recurrent_sac import RecurrentSAC
 from common.agents.sac import SAC
 from common.agents.td3 import TD3
 from common.config.evaluator_config import EvaluatorConfig
@@ -28,6 +31,7 @@ from common.interfaces import Agent, EnvSpec, Step
 from common.parts import row_schema
 from common.settings import validate
 from common.spaces import columns_of
+from common.tasks import KeepElements
 from common.testing import (
     RowMemory,
     check_agent,
@@ -47,7 +51,7 @@ from examples.own_parts import Corridor, TabularQ
 from examples.own_processor import ScaledReward
 from examples.own_replay import RecentReplay
 from examples.own_view import WithReturn
-from examples.recurrent_agent import LstmDqn, without_velocities
+from examples.recurrent_agent import LstmDqn
 from learner.records.csv_recorder import CsvRecorder
 from learner.records.mlflow import MlflowRecorder
 from learner.replay.memory import ReplayMemory
@@ -56,6 +60,7 @@ from learner.replay.uniform import UniformReplay
 from learner.replay.writer import ReplayWriter
 from learner.views.sequences import Sequences
 from learner.views.transitions import Transitions
+from tests.common.agents.parts import CRITICS, CROSSQ
 from tests.parts import CountingEnv, Goals, counting_action
 
 VIEWS: dict[str, MakeView] = {"one step": Transitions, "three steps": partial(Transitions, n=3, discount_factor=0.99)}
@@ -120,6 +125,16 @@ def test_continuous_agents_fit(kind: type[SAC | TD3 | BC | AWAC | IQL], view: st
     check_agent(make, gymnasium.make("Pendulum-v1"), view=VIEWS[view])
 
 
+@pytest.mark.parametrize("critics", CRITICS)
+def test_sac_fits_with_each_kind_of_critics(critics: str) -> None:
+    settings: dict[str, Any] = {"units": (16,), "batch_size": 16} | CRITICS[critics]
+    check_agent(partial(SAC, **settings), gymnasium.make("Pendulum-v1"))
+
+
+def test_td3_fits_without_targets() -> None:
+    check_agent(partial(TD3, units=(16,), batch_size=16, **CROSSQ), gymnasium.make("Pendulum-v1"))
+
+
 def test_goal_environments_with_dict_observations_fit() -> None:
     check_env(Goals())
     check_agent(partial(DQN, units=(16,), batch_size=16), Goals())
@@ -138,7 +153,15 @@ def test_my_parts_fit() -> None:
 
 
 def test_an_agent_of_ones_own_with_a_memory_fits() -> None:
-    check_agent(LstmDqn, without_velocities(cart_pole()), view=partial(Sequences, length=20, burn_in=5))
+    check_agent(LstmDqn, KeepElements(cart_pole(), [0, 2]), view=partial(Sequences, length=20, burn_in=5))
+
+
+@pytest.mark.parametrize("kind", ["lstm", "gru"])
+def test_agents_with_a_memory_fit(kind: str) -> None:
+    view = partial(Sequences, length=6, burn_in=2)
+    settings = {"units": (16,), "batch_size": 8, "memory": {"kind": kind, "width": 8}}
+    check_agent(partial(R2D2, **settings), cart_pole(), view=view)
+    check_agent(partial(RecurrentSAC, **settings), gymnasium.make("Pendulum-v1"), view=view)
 
 
 @pytest.mark.parametrize("view", VIEWS)

@@ -15,6 +15,18 @@ from common.testing import ItemMemory
 
 Row = tuple[Array, Any, float, Array, bool, bool]
 """obs, action, reward, next_obs, terminated, truncated."""
+CATEGORICAL: dict[str, Any] = {"critic": {"kind": "categorical", "v_min": -8, "v_max": 2, "n_atoms": 41}}
+CROSSQ: dict[str, Any] = {"normalization": "batch", "targets": False, "optimizer": {"betas": (0.5, 0.999)}}
+CRITICS: dict[str, dict[str, Any]] = {
+    "categorical": CATEGORICAL,
+    "categorical, each its own target": CATEGORICAL | {"target_critics": "own"},
+    "quantiles (TQC)": {"critic": {"kind": "quantile", "n_quantiles": 9, "n_dropped": 1}},
+    "two of five critics (REDQ)": {"n_critics": 5, "n_target_critics": 2},
+    "no targets (CrossQ)": CROSSQ | {"critic_units": (96,)},
+    "residual blocks (SimBa)": {"architecture": "simba", "units": (16,), "critic_units": (16, 16)},
+    "LayerNorm, SiLU, AdamW": {"normalization": "layer", "activation": "silu", "optimizer": {"kind": "adamw"}},
+}
+"""Settings of SAC and TD3 by what they make of the critics."""
 
 
 def items_of(rows: Sequence[Row], action_dtype: type = np.int64, **more: Array) -> Items:

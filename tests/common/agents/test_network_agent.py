@@ -42,6 +42,11 @@ AGENTS: dict[str, tuple[MakeAgent, str]] = {
     "QR-DQN": (partial(QRDQN, **SMALL, normalize_observations=True), "CartPole-v1"),
     "SAC": (partial(SAC, **SMALL), "Pendulum-v1"),
     "TD3": (partial(TD3, **SMALL, policy_delay=2), "Pendulum-v1"),
+    **{f"SAC: {name}": (partial(SAC, **(SMALL | params)), "Pendulum-v1") for name, params in parts.CRITICS.items()},
+    "SAC of a delayed policy and normalised observations": (
+        partial(SAC, **SMALL, policy_delay=3, normalize_observations=True),
+        "Pendulum-v1",
+    ),
     "IQL": (partial(IQL, **SMALL), "Pendulum-v1"),
     "BC": (partial(BC, **SMALL), "Pendulum-v1"),
 }

@@ -29,6 +29,7 @@ from common.interfaces import EnvSpec
 from common.testing import ItemMemory
 from common.testing.agent_checks import MakeAgent
 from learner.loop.precision import computing_in
+from tests.common.agents.parts import CRITICS, CROSSQ
 
 OBS = gymnasium.spaces.Box(-1, 1, (4,), np.float32)
 PICTURES = gymnasium.spaces.Box(0, 255, (4, 36, 36), np.uint8)
@@ -61,6 +62,9 @@ KINDS: dict[str, Kind] = {
     "AWAC": (partial(AWAC, **SMALL), BOX, OBS),
     "IQL": (partial(IQL, **SMALL), BOX, OBS),
     "BC": (partial(BC, **SMALL), BOX, OBS),
+    **{f"SAC: {name}": (partial(SAC, **(SMALL | params)), BOX, OBS) for name, params in CRITICS.items()},
+    "TD3 without targets": (partial(TD3, **SMALL, **CROSSQ), BOX, OBS),
+    "SAC of normalised observations": (partial(SAC, **SMALL, normalize_observations=True), BOX, OBS),
 }
 
 
