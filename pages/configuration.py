@@ -16,6 +16,7 @@ from common.agents.awac import AWACConfig
 from common.agents.bc import BCConfig
 from common.agents.c51 import C51Config
 from common.agents.dqn import DQNConfig
+from common.agents.impala import IMPALAConfig
 from common.agents.iql import IQLConfig
 from common.agents.iqn import IQNConfig
 from common.agents.qr_dqn import QRDQNConfig
@@ -39,6 +40,7 @@ AGENTS: tuple[type[Settings], ...] = (
     BCConfig,
     AWACConfig,
     IQLConfig,
+    IMPALAConfig,
 )
 VIEWS: tuple[type[View], ...] = (Transitions, Sequences, Hindsight)
 HEAD = """\
@@ -104,7 +106,7 @@ def _parameters(view: type[View]) -> Iterator[str]:
         if parameter.kind is parameter.KEYWORD_ONLY:
             default = PydanticUndefined if parameter.default is parameter.empty else parameter.default
             about = " ".join(sentences[name].split()).replace("``", "`")
-            kind = {"str": "string"}.get(parameter.annotation, parameter.annotation)
+            kind = parameter.annotation.replace("str", "string").replace(" | None", " or null")
             yield f"| `replay.view.params.{name}` | {kind} | {_default(default)} | {about[0].upper()}{about[1:]} |"
 
 
