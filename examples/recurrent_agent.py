@@ -5,25 +5,17 @@ Run: learner-server --config examples/recurrent_cartpole.yaml --local-actors 1
 
 from collections.abc import Sequence
 
-import gymnasium
 import numpy as np
 import torch
 from torch import nn
 
 from common.agents.exploring.over_values import EpsilonGreedy
+from common.agents.losses.sequences import masked_mean, n_step_target
 from common.agents.network_agent import Batch, LaneMemory, NetworkAgent, Results, Update, adam, descend, draw, track
 from common.data import Array, Column, Items, Model, Record
 from common.interfaces import EnvSpec, ReplayBuffer
 
 WIDTH, BATCH_SIZE, N_STEPS, TAU = 64, 32, 5, 0.01
-
-
-def without_velocities(env: gymnasium.Env[Array, int]) -> gymnasium.Env[Array, int]:
-    """CartPole whose agent sees the positions of cart and pole alone, and must remember earlier ones."""
-    seen = [0, 2]
-    low, high = (bound[seen] for bound in (env.observation_space.low, env.observation_space.high))  # type: ignore[attr-defined]
-    space = gymnasium.spaces.Box(low, high, dtype=np.float32)
-    return gymnasium.wrappers.TransformObservation(env, lambda obs: obs[seen], space)
 
 
 class QLstm(nn.Module):
@@ -46,13 +38,11 @@ class LstmDqn(NetworkAgent):
 
     counters = ("opt_steps",)
 
-    def __init__(
-        self, spec: EnvSpec, *, seed: int, epsilon: float, device: str, discount_factor: float = 0.99, burn_in: int = 5
-    ) -> None:
+    def __init__(self, spec: EnvSpec, *, seed: int, epsilon: float, device: str, discount_factor: float = 0.99) -> None:
         torch.manual_seed(seed)
         (n_inputs,), n_actions = self.require_box(spec).shape, int(spec.action_space.n)  # type: ignore[attr-defined]
         self.device, self.rung, self.rng = torch.device(device), epsilon, np.random.default_rng(seed)
-        self.gamma, self.burn_in = discount_factor, burn_in
+        self.gamma = discount_factor
         self.qnet, self.qnet_tgt = (QLstm(n_inputs, n_actions).to(device) for _ in range(2))
         self.qnet_tgt.load_state_dict(self.qnet.state_dict())
         self.nets = {"qnet": self.qnet, "qnet_tgt": self.qnet_tgt}
@@ -94,21 +84,11 @@ class LstmDqn(NetworkAgent):
         chosen = values[:, :-1].gather(2, batch["action"][..., None]).squeeze(2)  # [B, L]
         with torch.no_grad():
             best = values[:, 1:].argmax(dim=2, keepdim=True)
-            target = self._target(batch, self.qnet_tgt(obs, state)[0][:, 1:].gather(2, best).squeeze(2))
-        # Until it is warmed up the state is an old network's, unless an episode begins.
-        is_warm = (torch.arange(mask.shape[1], device=self.device) >= self.burn_in) | batch["first"][:, :1]
-        counts = mask & is_warm  # [B, L]
+            next_value = self.qnet_tgt(obs, state)[0][:, 1:].gather(2, best).squeeze(2)
+            reward, terminated = batch["reward"], batch["terminated"]
+            target = n_step_target(reward, terminated, mask, next_value, discount=self.gamma, n=N_STEPS)
         losses = nn.functional.smooth_l1_loss(chosen, target, reduction="none")
-        loss = (losses * counts).sum() / counts.sum().clamp(min=1)
+        loss = masked_mean(losses, batch["warm"])  # Until it is warmed up, the state is that of an older network.
         descend(loss, self.optimizer, max_grad_norm=10)
         track(self.qnet_tgt, self.qnet, TAU)
         return {"loss": loss.detach()}
-
-    def _target(self, batch: Batch, next_value: torch.Tensor) -> torch.Tensor:
-        """Returns of up to ``N_STEPS`` steps, ``[B, L]``; fewer where the sequence or the episode ends."""
-        reward, discount = batch["reward"], self.gamma * ~batch["terminated"]
-        goes_on = nn.functional.pad(batch["mask"][:, 1:], (0, 1))  # False at the end.
-        target = one_step = reward + discount * next_value
-        for _ in range(N_STEPS - 1):
-            target = torch.where(goes_on, reward + discount * target.roll(-1, dims=1), one_step)
-        return target

@@ -45,16 +45,26 @@ class Memory(nn.Module):
 
     def __init__(self, in_dim: int, config: MemoryConfig) -> None:
         super().__init__()
-        kind = nn.LSTM if config.kind == "lstm" else nn.GRU
-        self.net = kind(in_dim, config.width, batch_first=True)
+        self.is_lstm = config.kind == "lstm"
+        self.net = (nn.LSTM if self.is_lstm else nn.GRU)(in_dim, config.width, batch_first=True)
         self.width, self.state_dim = config.width, config.state_dim
 
     def forward(self, inputs: torch.Tensor, state: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Inputs ``[B, T, I]`` and the states before them ``[B, S]`` to ``[B, T, W]`` and the states after them."""
-        parts = [part[None].contiguous() for part in state.split(self.width, dim=1)]
-        with torch.autocast(inputs.device.type, enabled=False):
-            outputs, after = self.net(inputs.float(), tuple(parts) if len(parts) == 2 else parts[0])
-        return outputs, torch.cat(after, dim=2)[0] if len(parts) == 2 else after[0]
+        """Inputs ``[B, T, I]`` and the states before them ``[B, S]`` to outputs ``[B, T, W]`` and the states after."""
+        weights: list[torch.Tensor] = list(self.net.all_weights[0])
+        if not torch.is_grad_enabled():
+            inputs, state, weights = inputs.detach(), state.detach(), [weight.detach() for weight in weights]
+        # On a CPU torch has two kernels of an LSTM with other roundings, and takes the one that can have gradients
+        # wherever they are enabled. It is taken everywhere here, so that a captured function, which is replayed with
+        # gradients enabled, gives the same bits as an eager one.
+        with torch.autocast(inputs.device.type, enabled=False), torch.enable_grad():
+            parts = [part[None].contiguous() for part in state.split(self.width, dim=1)]
+            settings = (True, 1, 0.0, self.training, False, True)  # Biases, layers, dropout, …, one way, B before T.
+            if self.is_lstm:
+                outputs, hidden, cell = torch.lstm(inputs.float(), parts, weights, *settings)
+                return outputs, torch.cat((hidden[0], cell[0]), dim=1)
+            outputs, hidden = torch.gru(inputs.float(), parts[0], weights, *settings)
+            return outputs, hidden[0]
 
 
 class RecurrentEncoder(nn.Module):

@@ -1,0 +1,208 @@
+"""Agents with a memory record it, and refuse batches that are not of sequences before anything is learnt."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+import safetensors.torch
+import torch
+
+from common.agents.r2d2 import R2D2
+from common.agents.recurrent import require_sequences
+from common.agents.recurrent_sac import RecurrentSAC
+from common.config.trainer_config import Precision
+from common.envs import spec_of
+from common.errors import ConfigError, PluginError
+from common.interfaces import Agent, TrainingState
+from common.parts import row_schema
+from common.tasks import make_cue
+from common.testing import ItemMemory, RowMemory, play, rows_of
+from common.testing.memory import transitions
+from learner.loop.precision import computing_in
+from learner.views.sequences import Sequences
+from tests.common.agents.sequences import Prioritized, played_by
+
+SMALL: dict[str, Any] = {"units": (8,), "batch_size": 4, "memory": {"width": 3}}
+KINDS: list[tuple[type[R2D2 | RecurrentSAC], str]] = [(R2D2, "CartPole-v1"), (RecurrentSAC, "Pendulum-v1")]
+
+
+def batch_of(**changed: torch.Tensor) -> dict[str, torch.Tensor]:
+    columns = {"mask": torch.ones(2, 3).bool(), "warm": torch.ones(2, 3).bool(), "first": torch.zeros(2, 4).bool()}
+    return {**columns, "state": torch.zeros(2, 4), **changed}
+
+
+@pytest.mark.parametrize(("kind", "env_id"), KINDS)
+def test_transitions_are_refused_before_anything_is_learnt(kind: type[R2D2 | RecurrentSAC], env_id: str) -> None:
+    env = gymnasium.make(env_id)
+    agent = kind(spec=spec_of(env), seed=0, **SMALL)
+    before = {name: value.clone() for name, value in agent.save_params().items()}
+    expected = rf"replay.view: {kind.__name__} .* learns from sequences, but a batch has action.*Sequences"
+    with pytest.raises(ConfigError, match=expected):
+        agent.opt(ItemMemory(transitions(env, 20)))
+    assert all(torch.equal(value, before[name]) for name, value in agent.save_params().items())
+
+
+@pytest.mark.parametrize(("kind", "env_id"), KINDS)
+def test_sequences_without_a_recorded_state_are_refused(kind: type[R2D2 | RecurrentSAC], env_id: str) -> None:
+    env = gymnasium.make(env_id)
+    schema = row_schema(spec_of(env))
+    memory = RowMemory(schema, rows_of(schema, play(env, 50)), Sequences(schema, length=5))
+    with pytest.raises(ConfigError, match=rf"{kind.__name__} begins sequences in the state .* rows have no 'state'"):
+        kind(spec=spec_of(env), seed=0, **SMALL).opt(memory)
+
+
+def test_sequences_across_episodes_are_refused() -> None:
+    first = torch.zeros(2, 4).bool()
+    first[:, 0] = True
+    require_sequences("R2D2", batch_of(first=first))
+    first[1, 2] = True
+    with pytest.raises(ConfigError, match=r"replay.view.params.across: R2D2 learns from sequences of one episode"):
+        require_sequences("R2D2", batch_of(first=first))
+
+
+@pytest.mark.parametrize(("kind", "env_id"), KINDS)
+def test_the_recorded_state_is_the_one_before_the_action_and_ends_with_the_action_before(
+    kind: type[R2D2 | RecurrentSAC], env_id: str
+) -> None:
+    env = gymnasium.make(env_id)
+    agent = kind(spec=spec_of(env), seed=0, epsilon=1.0, **SMALL)
+    agent.train()
+    env.observation_space.seed(0)
+    obs = np.stack([env.observation_space.sample() for _ in range(4)])
+    agent.begin(np.ones(4, np.bool_))
+    action = agent.sample(obs)
+    assert not agent.extras()["state"].any()
+    agent.sample(obs)
+    state = agent.extras()["state"]
+    assert state[:, :6].any()
+    expected = action[:, None] + 1 if kind is R2D2 else action / 2  # Pendulum's actions are in [-2, 2].
+    np.testing.assert_allclose(state[:, 6:], expected, rtol=1e-6)
+    agent.begin(np.array([True, False, False, False]))
+    agent.sample(obs)
+    assert agent.extras()["state"].any(axis=1).tolist() == [False, True, True, True]
+
+
+@pytest.mark.parametrize(("kind", "env_id"), KINDS)
+def test_a_policy_that_remembers_is_not_offered_for_export(kind: type[R2D2 | RecurrentSAC], env_id: str) -> None:
+    with pytest.raises(PluginError, match=rf"{kind.__name__} offers no policy"):
+        kind(spec=spec_of(gymnasium.make(env_id)), seed=0, **SMALL).policy()
+
+
+# Captured updates, and resumed agents.
+
+
+def learn(make: Callable[..., R2D2 | RecurrentSAC], env_id: str, update: str, precision: Precision) -> dict[str, Any]:
+    """What six opt steps from sequences with weights leave behind."""
+    env = gymnasium.make(env_id)
+    agent = make(spec=spec_of(env), seed=0, epsilon=1.0, update=update)
+    drawn = played_by(agent, spec_of(env), env, 80, length=4, burn_in=1).batch(6)
+    memory = Prioritized(drawn, np.linspace(0.1, 1, 6, dtype=np.float32))
+    computing, records = computing_in(precision, "cpu"), []
+    for _ in range(6):
+        with computing:
+            record = agent.opt(memory)
+        assert record is not None
+        records.append({name: float(value) for name, value in record.items()})
+    tensors = {name: tensor.tolist() for name, tensor in agent.training_state().tensors.items()}
+    return {"captured": agent.is_captured, "records": records, "told": np.stack(memory.told).tolist(), **tensors}
+
+
+@pytest.mark.parametrize(("memory", "precision"), [("lstm", "float32"), ("lstm", "bfloat16"), ("gru", "float32")])
+@pytest.mark.parametrize(("kind", "env_id"), KINDS)
+def test_a_captured_update_is_the_eager_one_bit_for_bit(
+    kind: type[R2D2 | RecurrentSAC], env_id: str, memory: str, precision: Precision, caplog: pytest.LogCaptureFixture
+) -> None:
+    make = partial(kind, memory={"kind": memory, "width": 3}, units=(8,), batch_size=4)
+    found = [learn(make, env_id, update, precision) for update in ("captured", "eager")]
+    assert [each.pop("captured") for each in found] == [True, False]
+    assert found[0] == found[1]
+    assert not caplog.records, "it was captured"
+
+
+@pytest.mark.parametrize(("kind", "env_id"), KINDS)
+def test_a_resumed_agent_goes_on_in_the_middle_of_an_episode_as_if_it_had_never_been_interrupted(
+    kind: type[R2D2 | RecurrentSAC], env_id: str, tmp_path: Path
+) -> None:
+    env = gymnasium.make(env_id)
+    uninterrupted, resumed = (kind(spec=spec_of(env), seed=seed, epsilon=0.5, **SMALL) for seed in (1, 2))
+    for agent in (uninterrupted, resumed):
+        agent.train()
+    memory = played_by(uninterrupted, spec_of(env), env, 60, length=6, burn_in=2)
+    items = memory.batch(16)
+    obs = items["obs"][:3, 0]
+    uninterrupted.begin(np.ones(3, np.bool_))
+    uninterrupted.sample(obs)
+    for _ in range(5):
+        uninterrupted.opt(ItemMemory(items))
+    state, path = uninterrupted.training_state(), tmp_path / "state"
+    safetensors.torch.save_file({k: v.detach().clone().contiguous() for k, v in state.tensors.items()}, path)
+    values = json.loads(json.dumps(state.values))
+    resumed.load_training_state(TrainingState(safetensors.torch.load_file(path), values))
+    for _ in range(3):
+        for agent in (uninterrupted, resumed):
+            agent.opt(ItemMemory(items))
+            agent.begin(np.array([False, True, False]))
+        np.testing.assert_array_equal(uninterrupted.sample(obs), resumed.sample(obs))
+        np.testing.assert_array_equal(uninterrupted.extras()["state"], resumed.extras()["state"])
+    expected, found = uninterrupted.training_state(), resumed.training_state()
+    assert expected.tensors.keys() == found.tensors.keys()
+    assert all(torch.equal(tensor, found.tensors[key]) for key, tensor in expected.tensors.items())
+    assert expected.values == found.values
+
+
+# What they learn.
+
+
+@pytest.mark.parametrize("kind", ["lstm", "gru"])
+def test_r2d2_remembers_a_cue(kind: str) -> None:
+    env = make_cue(4)
+    agent = R2D2(
+        spec_of(env), seed=0, memory={"kind": kind, "width": 16}, units=(16,), lr=5e-3, soft_update_interval=20
+    )
+    memory = played_by(agent, spec_of(env), env, 500, length=5, period=5)
+    for _ in range(150):
+        agent.opt(memory)
+    agent.eval()
+    assert score(agent, env) == 1
+
+
+def score(agent: Agent, env: Any) -> float:
+    """The least reward of ten episodes."""
+    rewards = []
+    for seed in range(10):
+        obs, _ = env.reset(seed=seed)
+        agent.begin(np.ones(1, np.bool_))
+        ended = False
+        while not ended:
+            obs, reward, ended, *_ = env.step(agent.sample(obs[None])[0])
+            agent.begin(np.zeros(1, np.bool_))
+        rewards.append(reward)
+    return float(min(rewards))
+
+
+def test_recurrent_sac_remembers_a_cue() -> None:
+    env = ContinuousCue(make_cue(2))
+    agent = RecurrentSAC(spec_of(env), seed=0, memory={"width": 16}, units=(16,), lr=1e-2, tau=0.05, ent_coef=0.05)
+    memory = played_by(agent, spec_of(env), env, 500, length=3, period=3)
+    for _ in range(200):
+        agent.opt(memory)
+    agent.eval()
+    assert score(agent, env) == 1
+
+
+class ContinuousCue(gymnasium.ActionWrapper[Any, Any, Any]):
+    """The answer is the sign of the action."""
+
+    def __init__(self, env: gymnasium.Env[Any, Any]) -> None:
+        super().__init__(env)
+        self.action_space = gymnasium.spaces.Box(-1, 1, (1,), np.float32)
+
+    def action(self, action: Any) -> Any:
+        return np.int64(action[0] > 0)
