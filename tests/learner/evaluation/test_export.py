@@ -12,6 +12,7 @@ import pytest
 import torch
 from gymnasium.spaces import Box, Dict, Discrete
 
+from common.agents.c51 import C51
 from common.agents.dqn import DQN
 from common.agents.iqn import IQN
 from common.agents.sac import SAC
@@ -26,11 +27,23 @@ FLOATS, BYTES, DOUBLES = Box(-3, 3, (4,), np.float32), Box(0, 255, (2, 3), np.ui
 UNEVEN = Box(np.array([-2, 0], np.float32), np.array([2, 10], np.float32))
 DUELING = {"target": "examples.own_network:Dueling", "params": {"width": 16}}
 NATURE = {"target": "common.agents.networks:NatureCnn", "params": {"hidden": 8}}
+BTR = {
+    "target": "common.agents.networks:ImpalaCnn",
+    "params": {"sections": (4,), "max_pool": 6, "spectral_norm": True, "hidden": None},
+}
 AGENTS: dict[str, tuple[MakeAgent, EnvSpec]] = {
     "DQN": (DQN, EnvSpec(FLOATS, Discrete(5))),
     "DQN that counts from 3, on bytes": (DQN, EnvSpec(BYTES, Discrete(5, start=3, dtype=np.int32))),
     "DQN with an own network": (partial(DQN, network=DUELING), EnvSpec(FLOATS, Discrete(5))),
     "IQN": (partial(IQN, units=(32,), feature_dim=16), EnvSpec(FLOATS, Discrete(5))),
+    "noisy C51": (
+        partial(C51, units=(32,), noisy=0.5, dueling=True, normalize_observations=True),
+        EnvSpec(FLOATS, Discrete(5)),
+    ),
+    "noisy IQN with Beyond The Rainbow's network": (
+        partial(IQN, network=BTR, feature_dim=16, noisy=0.5, dueling=True, munchausen={}),
+        EnvSpec(Box(0, 255, (4, 24, 24), np.uint8), Discrete(5)),
+    ),
     "SAC": (SAC, EnvSpec(FLOATS, UNEVEN)),
     "SAC with doubles": (SAC, EnvSpec(DOUBLES, Box(-1, 5, (2, 2), np.float64))),
     "SAC on images": (partial(SAC, units=(16,), network=NATURE), EnvSpec(Box(0, 255, (4, 84, 84), np.uint8), UNEVEN)),
