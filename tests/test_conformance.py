@@ -16,6 +16,7 @@ from common.agents.awac import AWAC
 from common.agents.bc import BC
 from common.agents.c51 import C51
 from common.agents.dqn import DQN
+from common.agents.impala import IMPALA
 from common.agents.iql import IQL
 from common.agents.qr_dqn import QRDQN
 from common.agents.r2d2 import R2D2
@@ -138,6 +139,12 @@ def test_td3_fits_without_targets() -> None:
 def test_goal_environments_with_dict_observations_fit() -> None:
     check_env(Goals())
     check_agent(partial(DQN, units=(16,), batch_size=16), Goals())
+
+
+def test_an_actor_critic_that_learns_from_each_step_once_fits() -> None:
+    make, view = partial(IMPALA, units=(16,), batch_size=8), partial(Sequences, length=5, period=5)
+    check_agent(make, cart_pole(), view=view)
+    check_agent(make, gymnasium.make("Pendulum-v1"), view=view)
 
 
 def test_behaviour_cloning_of_discrete_actions_fits() -> None:

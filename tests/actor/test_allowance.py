@@ -70,12 +70,8 @@ def test_the_page_lists_what_shipped_configurations_name(path: Path) -> None:
     page, shipped = (ROOT / "docs" / "SECURITY.md").read_text(), load_config(path)
     (row,) = [line for line in page.splitlines() if line.startswith(f"| `configs/{path.name}` ")]
     network = shipped.agent.params.get("network", {})
-    parts = [shipped.env.target, shipped.agent.target, network.get("target")]
-    assert re.findall("`([^`]+)`", row) == [
-        f"configs/{path.name}",
-        shipped.env.params["id"],
-        *(part for part in parts if part),
-    ]
+    parts = [shipped.env.params.get("id"), shipped.env.target, shipped.agent.target, network.get("target")]
+    assert re.findall("`([^`]+)`", row) == [f"configs/{path.name}", *(part for part in parts if part)]
 
 
 def test_the_page_states_the_bounds_of_what_an_actor_takes() -> None:
