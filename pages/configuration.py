@@ -78,19 +78,19 @@ def page() -> str:
     """The whole page."""
     fields = RunConfig.model_fields
     alone = [name for name, field in fields.items() if not models_in(field.annotation)]
-    parts = [HEAD, _section("## The run", "Keys at the top of the file.", _rows(RunConfig, "", alone))]
+    parts = [HEAD, _section("## The run", "Keys at the top of the file.", rows_of(RunConfig, "", alone))]
     for name, field in fields.items():
         for model in models_in(field.annotation):
             about = field.description if model is PluginConfig else _summary(model)
             default = field.get_default()
-            rows = _rows(model, _prefix(name, field), given=default if isinstance(default, model) else None)
+            rows = rows_of(model, _prefix(name, field), given=default if isinstance(default, model) else None)
             if default is None:  # The section may be left out.
-                rows = _rows(RunConfig, "", [name])
+                rows = rows_of(RunConfig, "", [name])
             parts.append(_section(f"## `{name}`", about or "", rows))
     parts.append(AGENTS_HEAD)
     for model in AGENTS:
         name = model.__name__.removesuffix("Config")
-        parts.append(_section(f"### `{name}`", _summary(model), _rows(model, "agent.params.")))
+        parts.append(_section(f"### `{name}`", _summary(model), rows_of(model, "agent.params.")))
     parts.append(VIEWS_HEAD)
     for view in VIEWS:
         place = f"`{view.__module__}:{view.__name__}`"
@@ -118,7 +118,7 @@ def _section(heading: str, about: str, rows: Iterator[str]) -> str:
     return "\n".join((heading, "", about, "", "| key | type | default | |", "|---|---|---|---|", *rows, ""))
 
 
-def _rows(
+def rows_of(
     model: type[Settings], prefix: str, names: Sequence[str] = (), given: Settings | None = None
 ) -> Iterator[str]:
     """A row for each field, followed by the rows of the models in that field.
@@ -137,7 +137,7 @@ def _rows(
         yield f"| `{prefix}{name}` | {_type(schemas[name])} | {_default(default)} | {_sentence(field)} |"
         for inner in models_in(field.annotation):
             beginning = default if isinstance(default, inner) else None
-            yield from _rows(inner, prefix + _prefix(name, field), given=beginning)
+            yield from rows_of(inner, prefix + _prefix(name, field), given=beginning)
 
 
 def _prefix(name: str, field: FieldInfo) -> str:
