@@ -74,6 +74,8 @@ SLOW_PLACES = (
     "deploy",
     "compose",
     "learner/evaluation",
+    "learner/sweeps",
+    "learner/commands/test_sweep_child.py",
     "learner/loop/test_run.py",
     "learner/loop/test_in_turns.py",
     "learner/loop/test_offline.py",
