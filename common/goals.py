@@ -21,8 +21,8 @@ class Reach(gymnasium.Env[Any, Any]):
     angles ``[2 * n_joints]``, ``achieved_goal`` is the place of the tip ``[2]``, ``desired_goal`` the goal ``[2]``.
     Actions are the turns of the joints in units of ``TURN``, ``[n_joints]`` in [-1, 1]. A step pays 0 where the tip is
     within ``radius`` of the goal and -1 elsewhere, so a policy hardly ever sees another reward than -1 at first. Each
-    episode begins with the arm straight, has a goal anywhere within reach, and is truncated after ``max_steps``.
-    ``info`` has ``is_success``.
+    episode begins in a random pose, has a goal anywhere within reach, and is truncated after ``max_steps``. ``info``
+    has ``is_success``.
 
     Args:
         n_joints: at least 1.
@@ -50,9 +50,9 @@ class Reach(gymnasium.Env[Any, Any]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[dict[str, Array], dict[str, Any]]:
-        """Straighten the arm and choose a goal, with equal chance for equal areas."""
+        """Choose a pose, and a goal with equal chance for equal areas."""
         super().reset(seed=seed, options=options)
-        self._angles, self._steps = np.zeros(self._n_joints), 0
+        self._angles, self._steps = self.np_random.uniform(-np.pi, np.pi, self._n_joints), 0
         direction, distance = self.np_random.uniform(-np.pi, np.pi), np.sqrt(self.np_random.random())
         self._goal = distance * np.array([np.cos(direction), np.sin(direction)])
         return self._observe(), {"is_success": False}
