@@ -93,6 +93,7 @@ class R2D2(RecurrentAgent, QAgent):
     def _step(self, given: Batch) -> torch.Tensor:
         """The action values and the next states of n lanes in one tensor ``[n, A + M]``."""
         obs, (state, before) = add_time(from_columns("obs", given)), self._split(given["state"])
+        obs = self.normalizer(obs)
         values, after = self.qnet(obs, self._one_hot(before), state)
         return torch.cat((values[:, 0], after), dim=1)
 
