@@ -20,6 +20,8 @@ from common.agents.impala import IMPALAConfig
 from common.agents.iql import IQLConfig
 from common.agents.iqn import IQNConfig
 from common.agents.qr_dqn import QRDQNConfig
+from common.agents.r2d2 import R2D2Config
+from common.agents.recurrent_sac import RecurrentSACConfig
 from common.agents.sac import SACConfig
 from common.agents.td3 import TD3Config
 from common.config.run_config import RunConfig
@@ -35,8 +37,10 @@ AGENTS: tuple[type[Settings], ...] = (
     IQNConfig,
     C51Config,
     QRDQNConfig,
+    R2D2Config,
     SACConfig,
     TD3Config,
+    RecurrentSACConfig,
     BCConfig,
     AWACConfig,
     IQLConfig,
