@@ -32,7 +32,7 @@ from common.interfaces import Agent
 from common.lanes import Busy
 from common.parts import Parts, build_parts
 from common.plugins.part_config import EnvConfig
-from common.process.child import RestartPolicy, say, say_error
+from common.process.child import RestartPolicy, keep_buffers, say, say_error
 from common.process.log import setup_logging
 from common.settings import validate
 from common.watched_envs import Watch
@@ -244,12 +244,13 @@ def guard_envs(parts: Parts, config: EnvConfig, counters: ActorCounters, busy: B
 
 
 def run_actor(actor: Actor) -> ActorStat:
-    """Run an actor with torch on one thread, since an actor host runs many.
+    """Run an actor with torch on one thread, since an actor host runs many, and in memory that is not given back.
 
     Raises:
         CrossborderError: see ``Actor.run``.
     """
     torch.set_num_threads(1)
+    keep_buffers()
     stat = actor.run()
     log.info("actor %d took %d steps in %.1f s", stat.actor_id, stat.env_steps, stat.duration)
     return stat

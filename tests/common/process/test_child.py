@@ -2,14 +2,17 @@ from __future__ import annotations
 
 import logging
 import os
+import platform
 import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from common.errors import AddressError, ChildFailedError, ConfigError, CrossborderError
-from common.process.child import Child, RestartPolicy, Supervisor
+from common.process.child import KEEP_BUFFERS, Child, RestartPolicy, Supervisor
 from tests.common.process.conftest import StartChild
 from tests.conftest import PATIENCE, ROOT, is_alive, kill, wait_for
 
@@ -299,3 +302,26 @@ def test_a_child_may_end_once_it_is_no_longer_watched(start_child: StartChild) -
     supervisor.wait()
     assert supervisor.child.wait(PATIENCE) == -signal.SIGKILL
     assert (supervisor.restarts, failures) == (0, [])
+
+
+# Memory.
+
+FREE_AND_FILL_AGAIN = """
+import resource
+from common.process.child import keep_buffers
+
+keep_buffers()
+bytes(32 << 20)
+before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+for _ in range(10):
+    bytearray(b"x") * (32 << 20)
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another C library")
+def test_a_process_that_keeps_its_buffers_fills_freed_memory_without_page_faults() -> None:
+    environment = {name: value for name, value in os.environ.items() if name not in KEEP_BUFFERS}
+    command = [sys.executable, "-c", FREE_AND_FILL_AGAIN]
+    done = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, check=True)
+    assert int(done.stdout) < 10 * (32 << 20) / 4096 / 2
