@@ -216,7 +216,12 @@ def _keep_only(memory: ReplayMemory, kept: list[Batch], records: list[Batch], wa
 
 
 def _merge_cursors(memory: ReplayMemory, records: list[Batch], synced: list[Cursor], end: int) -> dict[int, Cursor]:
-    """The highest cursor of each incarnation in table, log and watermark; cursors beyond ``end`` do not count."""
+    """The highest cursor of each incarnation in table, log and watermark; cursors beyond ``end`` do not count.
+
+    A cursor is never below a batch whose rows stay, since the log has that batch's record: no row is ever doubled. It
+    may be too low where records are lost. But then the rows of those batches are lost too, and an actor that still has
+    them sends them again.
+    """
     merged: dict[int, Cursor] = {}
     table = [_as_cursor(row) for row in memory.cursors[memory.cursors["seq"] > 0].tolist()]
     logged = [(b.incarnation, b.seq, b.end) for b in records if b.incarnation]

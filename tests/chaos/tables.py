@@ -25,18 +25,19 @@ def _table(head: str, rows: Iterable[Iterable[object]]) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
-def _items() -> str:
+def _rows() -> str:
     names = {
         "kills": f"{_result('kills').get('kills', 0)} random kill -9",
         "partition": "partition",
         "address": "another address",
     }
     found = {title: _result(name) for name, title in names.items() if _result(name)}
+    # Results of release 0.1 count items.
     rows = [
-        [title, *(f"{r[key]:,}" for key in ("items", "lost", "doubled", "disordered", "torn"))]
+        [title, f"{r.get('rows', r.get('items')):,}", *(r[key] for key in ("lost", "doubled", "disordered", "torn"))]
         for title, r in found.items()
     ]
-    return _table("exercise | items | lost | doubled | disordered | torn", rows)
+    return _table("exercise | rows | lost | doubled | disordered | torn", rows)
 
 
 def _recovery() -> str:
@@ -102,7 +103,7 @@ def _siege() -> str:
 
 
 TABLES = {
-    "items": _items,
+    "rows": _rows,
     "recovery": _recovery,
     "resume": _resume,
     "power": _power,

@@ -95,11 +95,29 @@ def test_after_a_power_cut_every_row_is_whole_and_linked_and_cursors_fit_whereve
         check_whole(memory)
         assert memory.committed >= watermark.committed
         writer = ReplayWriter(memory)
-        found = {incarnation: writer.last_seq(incarnation) for incarnation in range(1, 6)}
         expected = true_cursors(seed, before + after, memory.committed)
-        assert found == {incarnation: expected.get(incarnation, 0) for incarnation in range(1, 6)}
+        assert {n: writer.last_seq(n) for n in range(1, 6)} == {n: expected.get(n, 0) for n in range(1, 6)}
         store(memory, 60, random.Random(seed))  # It can be gone on with.
         check_whole(opened(directory))
+
+
+def test_a_cursor_that_is_lost_with_all_rows_of_its_process_is_too_low_and_doubles_no_row(tmp_path: Path) -> None:
+    """The log's record is lost as well, so the process sends again rows that the replay no longer has."""
+    memory = opened(tmp_path, create=True)
+    writer = ReplayWriter(memory)
+    for incarnation, seq in ((1, 1), (2, 1), (1, 2), (1, 3), (2, 2), (2, 3)):
+        writer.append(linked_rows(memory.committed, 10), 10, incarnation, seq)
+    older = 1, 1, 10, 0  # The page of the table is from a moment after the first batch.
+    memory.cursors[memory.cursors["incarnation"] == 1] = older
+    memory.log.records[1:4] = 0
+    memory.header.boot = OTHER_BOOT
+    memory = recovered(tmp_path, None)
+    assert (memory.first(), memory.committed) == (40, 60)
+    writer = ReplayWriter(memory)
+    assert (writer.last_seq(1), writer.last_seq(2)) == (1, 3)
+    assert 1 not in memory.find_origins(np.arange(60))[memory.first() :]
+    writer.append(linked_rows(60, 10), 10, 1, 2)
+    check_whole(opened(tmp_path))
 
 
 def test_what_a_checkpoint_has_synced_and_nothing_has_overwritten_is_kept(tmp_path: Path) -> None:
