@@ -224,5 +224,5 @@ def tell_result(config: RunConfig, result: Result, statistics: str) -> None:
         f"run directory: {result.run_dir} ({policies}, config.yaml, metrics.csv, learning_curve.png)\n"
     )
     target = config.trainer.target_score
-    if target is not None and result.outcome in (Outcome.MAX_OPTS, Outcome.MAX_SECONDS):
+    if target is not None and result.outcome.is_finish and result.outcome is not Outcome.TARGET:
         raise BudgetExhaustedError(f"{result.outcome.value}, but the target score {target:g} was not reached: {best}")

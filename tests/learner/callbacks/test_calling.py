@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,8 @@ from common.data import Snapshot
 from common.errors import ConfigError
 from common.interfaces import Callback, Evaluation
 from common.plugins.part_config import PluginConfig
+from common.testing import check_callback
+from examples.own_callback import StopOnHighLoss
 from learner.callbacks.calling import Callbacks
 from learner.loop.in_turns import train_in_turns
 from learner.loop.learner import Outcome
@@ -85,6 +88,14 @@ def test_a_callback_changes_the_record_of_no_other() -> None:
     record = {"loss": 1.0}
     Callbacks({"a": Spoiling()}).on_record(1, record)
     assert record == {"loss": 1.0}
+
+
+def test_the_example_ends_a_run_after_so_many_high_losses_in_a_row() -> None:
+    check_callback(partial(StopOnHighLoss, limit=0.1, patience=2))
+    callback = StopOnHighLoss(limit=10.0, patience=2)
+    losses = [20.0, 5.0, 20.0, 20.0]
+    answers = [callback.on_record(i, {"loss": loss}) for i, loss in enumerate(losses)]
+    assert answers == [None, None, None, "the loss was above 10 in 2 records"]
 
 
 # Real runs. Each evaluation of this environment has the same score, so the second one is no better than the first.

@@ -1,13 +1,18 @@
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 import yaml
 
 from common.config.run_config import RunConfig
-from common.errors import ConfigError
+from common.errors import BudgetExhaustedError, ConfigError
 from learner.commands.sync_train import main
+from learner.commands.training_command import tell_result
+from learner.loop.learner import Outcome
+from learner.loop.run import Result
+from tests.conftest import MakeConfig
 from tests.learner.test_resume import ended, once
 
 __all__ = ["ended", "once"]  # Fixtures.
@@ -56,3 +61,14 @@ def test_the_runs_own_configuration_is_taken_with_the_values_of_set(
     shown = yaml.safe_load(capsys.readouterr().out)
     assert shown["run_dir"] == str(tmp_path / "run")
     assert (shown["seed"], shown["trainer"]["max_opts"]) == (3, 300)
+
+
+@pytest.mark.parametrize("outcome", Outcome)
+def test_a_run_that_ends_by_itself_below_its_target_score_fails(
+    outcome: Outcome, make_config: MakeConfig, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = make_config(trainer={"max_opts": 10, "eval_interval": 5, "target_score": 50.0})
+    result = Result(outcome, best_score=20.0, opt_steps=10, samples_total=100, seconds=1.0, run_dir=tmp_path)
+    with nullcontext() if outcome in (Outcome.TARGET, Outcome.STOPPED) else pytest.raises(BudgetExhaustedError):
+        tell_result(config, result, "")
+    assert f"{outcome.value}; best evaluation 20.0" in capsys.readouterr().out
