@@ -10,6 +10,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
+import wandb
 from mlflow.tracking import MlflowClient
 
 from common.agents.awac import AWAC
@@ -55,6 +56,7 @@ from examples.own_view import WithReturn
 from examples.recurrent_agent import LstmDqn
 from learner.records.csv_recorder import CsvRecorder
 from learner.records.mlflow import MlflowRecorder
+from learner.records.wandb import WandbRecorder
 from learner.replay.memory import ReplayMemory
 from learner.replay.prioritized import PrioritizedReplay
 from learner.replay.uniform import UniformReplay
@@ -221,8 +223,13 @@ def test_the_csv_recorder_fits(tmp_path: Path) -> None:
     check_recorder(CsvRecorder(path), read)
 
 
+def test_the_wandb_recorder_fits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    check_recorder(WandbRecorder(tmp_path))
+    wandb.teardown()
+
+
 def test_the_mlflow_recorder_fits(tmp_path: Path) -> None:
-    (tmp_path / "config.yaml").write_text("seed: 0\n")
     recorder = MlflowRecorder(tmp_path)
     client = MlflowClient((tmp_path / "mlflow").as_uri())
 

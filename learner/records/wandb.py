@@ -37,7 +37,7 @@ class WandbRecorder:
         entity: the user or team that owns the project; None takes the default of the account.
         group: a name that runs have in common, such as seeds of one configuration.
         tags: of the W&B run.
-        mode: ``offline`` sends nothing: ``wandb sync --append RUN/wandb/offline-run-*`` sends it later. None takes
+        mode: ``offline`` sends nothing: ``wandb sync RUN/wandb/offline-run-*`` sends it later. None takes
             ``WANDB_MODE``, or is online.
         identity: of the run; None begins a new W&B run each time.
         config: of the run, without secrets.

@@ -3,7 +3,7 @@
     SWEEP/sweep.yaml, config.yaml      the sweep, and the configuration before anything is chosen
     SWEEP/study.journal                the trials, where no other storage is named
     SWEEP/trials/0007/config.yaml      the configuration of a trial
-    SWEEP/trials/0007/seed-3/          one of its runs, as any other run; seed-3.log is its output
+    SWEEP/trials/0007/seed-3/          one of its runs, as any other run; output-3.log is its output
     SWEEP/results.csv, best.yaml       all trials, and the configuration of the best one
 
 Several processes may work on it, on several hosts if they share a file system whose locks work between hosts.

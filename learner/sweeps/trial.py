@@ -160,7 +160,7 @@ class _Run:
 
     def __init__(self, place: Path, seed: int, offset: int, max_opts: int) -> None:
         self.place, self.seed, self.offset, self.max_opts = place, seed, offset, max_opts
-        self.path, self.log = place / f"seed-{seed}", place / f"seed-{seed}.log"
+        self.path, self.log = place / f"seed-{seed}", place / f"output-{seed}.log"
 
     def last_lines(self) -> str:
         """The end of the run's output."""

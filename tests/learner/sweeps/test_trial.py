@@ -49,7 +49,7 @@ def test_a_trial_trains_with_each_seed_and_its_score_is_their_interquartile_mean
         run = sweep.run_of(0, seed)
         assert f"seed: {seed}\n" in (run / "config.yaml").read_text()
         assert {"best", "final", "metrics.csv", "run.json"} <= {path.name for path in run.iterdir()}
-        assert "run directory:" in run.with_name(f"seed-{seed}.log").read_text()
+        assert "run directory:" in run.with_name(f"output-{seed}.log").read_text()
 
 
 def test_a_run_that_misses_its_target_has_a_score(tmp_path: Path) -> None:
