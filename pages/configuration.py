@@ -15,6 +15,7 @@ from pydantic_core import PydanticUndefined, to_jsonable_python
 from common.agents.awac import AWACConfig
 from common.agents.bc import BCConfig
 from common.agents.c51 import C51Config
+from common.agents.discrete_sac import DiscreteSACConfig
 from common.agents.dqn import DQNConfig
 from common.agents.impala import IMPALAConfig
 from common.agents.iql import IQLConfig
@@ -40,6 +41,7 @@ AGENTS: tuple[type[Settings], ...] = (
     R2D2Config,
     SACConfig,
     TD3Config,
+    DiscreteSACConfig,
     RecurrentSACConfig,
     BCConfig,
     AWACConfig,

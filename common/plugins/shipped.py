@@ -47,6 +47,7 @@ SHIPPED: Final[dict[Role, frozenset[str]]] = {
             "common.agents.awac:AWAC",
             "common.agents.bc:BC",
             "common.agents.c51:C51",
+            "common.agents.discrete_sac:DiscreteSAC",
             "common.agents.dqn:DQN",
             "common.agents.impala:IMPALA",
             "common.agents.iql:IQL",

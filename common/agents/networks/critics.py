@@ -1,9 +1,9 @@
-"""Networks that value an observation and an action together, and the entropy coefficient beside them."""
+"""Networks that value actions, and the entropy coefficient beside them."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch import nn
@@ -51,6 +51,22 @@ class Critics(nn.Module):
     def forward(self, obs: Observed, action: torch.Tensor) -> torch.Tensor:
         """Observations of B rows and actions ``[B, A]`` to values ``[N, B]``."""
         return self.learnt.value(self.outputs(obs, action))
+
+
+class QNetworks(nn.Module):
+    """Independent values of all discrete actions.
+
+    Args:
+        nets: the critics, each from observations of B rows to ``[B, A]``.
+    """
+
+    def __init__(self, nets: Iterable[nn.Module]) -> None:
+        super().__init__()
+        self.nets = nn.ModuleList(nets)
+
+    def forward(self, obs: Observed) -> torch.Tensor:
+        """Observations of B rows to values ``[N, B, A]``."""
+        return torch.stack([net(obs) for net in self.nets])
 
 
 class EntropyCoef(nn.Module):

@@ -19,6 +19,7 @@ from torch import nn
 from common.agents.awac import AWAC
 from common.agents.bc import BC
 from common.agents.c51 import C51
+from common.agents.discrete_sac import DiscreteSAC
 from common.agents.dqn import DQN
 from common.agents.iql import IQL
 from common.agents.iqn import IQN
@@ -43,6 +44,7 @@ AGENTS: dict[str, tuple[MakeAgent, str]] = {
     "SAC": (partial(SAC, **SMALL), "Pendulum-v1"),
     "TD3": (partial(TD3, **SMALL, policy_delay=2), "Pendulum-v1"),
     **{f"SAC: {name}": (partial(SAC, **(SMALL | params)), "Pendulum-v1") for name, params in parts.CRITICS.items()},
+    "discrete SAC": (partial(DiscreteSAC, **SMALL), "CartPole-v1"),
     "SAC of a delayed policy and normalised observations": (
         partial(SAC, **SMALL, policy_delay=3, normalize_observations=True),
         "Pendulum-v1",

@@ -7,7 +7,15 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from common.agents.losses.entropy import ent_coef_loss, soft_policy_loss, soft_value, squash_lstd, squashed_gaussian
+from common.agents.losses.entropy import (
+    discrete_soft_policy_loss,
+    discrete_soft_value,
+    ent_coef_loss,
+    soft_policy_loss,
+    soft_value,
+    squash_lstd,
+    squashed_gaussian,
+)
 
 VALUES = st.floats(-100, 100, width=32)
 
@@ -69,6 +77,20 @@ def test_a_bent_logarithm_stays_between_its_limits_and_always_has_a_gradient() -
     found = squash_lstd(raw, -4.0, 0.0)
     slow = [-4 + 4 * (math.tanh(x) + 1) / 2 for x in raw.tolist()]
     assert found.tolist() == pytest.approx(slow, abs=1e-6)
-    found.sum().backward()
+    found.sum().backward()  # type: ignore[no-untyped-call]
     assert raw.grad is not None
     assert (raw.grad > 0).all()
+
+
+def test_the_soft_value_of_discrete_actions_is_the_expectation_over_all_of_them() -> None:
+    generator = torch.Generator().manual_seed(0)
+    q, logits = torch.randn(3, 5, 4, generator=generator), torch.randn(5, 4, generator=generator)
+    log_prob = logits.log_softmax(dim=1)
+    slow = []
+    for item in range(5):
+        policy = log_prob[item].exp().tolist()
+        least = [min(q[n, item, a].item() for n in range(3)) for a in range(4)]
+        slow.append(sum(p * (value - 0.3 * math.log(p)) for p, value in zip(policy, least, strict=True)))
+    ent_coef = torch.tensor(0.3)
+    assert discrete_soft_value(q, log_prob, ent_coef).tolist() == pytest.approx(slow, rel=1e-5)
+    assert discrete_soft_policy_loss(q, log_prob, ent_coef).item() == pytest.approx(-sum(slow) / 5, rel=1e-5)

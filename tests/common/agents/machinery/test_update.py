@@ -16,6 +16,7 @@ from torch import nn
 from common.agents.awac import AWAC
 from common.agents.bc import BC
 from common.agents.c51 import C51
+from common.agents.discrete_sac import DiscreteSAC
 from common.agents.dqn import DQN
 from common.agents.iql import IQL
 from common.agents.iqn import IQN
@@ -63,6 +64,13 @@ KINDS: dict[str, Kind] = {
     "IQL": (partial(IQL, **SMALL), BOX, OBS),
     "BC": (partial(BC, **SMALL), BOX, OBS),
     **{f"SAC: {name}": (partial(SAC, **(SMALL | params)), BOX, OBS) for name, params in CRITICS.items()},
+    "discrete SAC": (partial(DiscreteSAC, **SMALL), DISCRETE, OBS),
+    "SAC with state-dependent noise": (partial(SAC, **SMALL, state_dependent_noise={"features": 4}), BOX, OBS),
+    "TD3 with AdamW and a schedule": (
+        partial(TD3, **SMALL, optimizer={"kind": "adamw", "schedule": {"kind": "cosine", "steps": 5, "warmup": 2}}),
+        BOX,
+        OBS,
+    ),
     "TD3 without targets": (partial(TD3, **SMALL, **CROSSQ), BOX, OBS),
     "SAC of normalised observations": (partial(SAC, **SMALL, normalize_observations=True), BOX, OBS),
 }

@@ -1,0 +1,212 @@
+"""Soft actor-critic for discrete actions (arXiv:1910.07207).
+
+The policy is a softmax, so that the expectations over its actions, which SAC draws, are sums over all of them.
+"""
+
+from __future__ import annotations
+
+import math
+from copy import deepcopy
+from typing import Annotated, Any
+
+import torch
+from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
+from torch import nn
+
+from common.agents.actions import ActionIndex
+from common.agents.losses.entropy import discrete_soft_policy_loss, discrete_soft_value, ent_coef_loss
+from common.agents.losses.values import CriticLoss, critic_loss, td_target
+from common.agents.network_agent import (
+    Batch,
+    Inference,
+    NetworkAgent,
+    NormalizeBatch,
+    Results,
+    Update,
+    UpdateConfig,
+    build_optimizer,
+    descend,
+    discount_of,
+    draw,
+    measure_td_error,
+    report_td_error,
+    track,
+)
+from common.agents.networks.critics import EntropyCoef, QNetworks
+from common.agents.networks.encoders import LeafSpaces, build_mlp, build_network, is_own_network, select_leaves
+from common.agents.networks.layers import Observed
+from common.agents.networks.normalization import build_normalizer
+from common.agents.networks.pictures import RandomShift
+from common.agents.networks.policies import CategoricalPolicy, GreedyQ
+from common.config.replay_config import Unit
+from common.data import Array, Leaves, Record
+from common.interfaces import EnvSpec, ReplayBuffer
+from common.plugins.part_config import PluginConfig
+from common.spaces import from_columns
+
+
+class DiscreteSACConfig(UpdateConfig):
+    """``agent.params`` of ``common.agents.discrete_sac:DiscreteSAC``."""
+
+    units: tuple[PositiveInt, ...] = Field((256, 256), description="Width of each hidden layer, actor and critics.")
+    network: PluginConfig | None = Field(
+        None,
+        description="The networks, called with in_shape, out_dim and params, one for actor and each critic; "
+        "null makes them of units.",
+    )
+    feature_dim: PositiveInt = Field(256, description="Features of each picture in a Dict or Tuple observation.")
+    random_shift: NonNegativeInt = Field(
+        0, description="Pixels by which pictures are shifted at random in updates, at most (DrQ takes 4); 0 does not."
+    )
+    normalize_observations: bool = Field(
+        False, description="Floats in observations are given the mean 0 and the variance 1 of those that are drawn."
+    )
+    normalize_rewards: bool = Field(
+        False,
+        description="Rewards are divided by the deviation of the discounted return; needs a column "
+        "info/discounted_return, see common.wrappers:discounted_return.",
+    )
+    lr: PositiveFloat = Field(3e-4, description="Learning rate, actor, critics and entropy coefficient.")
+    batch_size: PositiveInt = Field(64, description="Items in one update.")
+    n_updates_per_opt: PositiveInt = Field(1, description="Updates in one opt step, each with a batch of its own.")
+    discount_factor: Unit = Field(0.99, description="Gamma, the discount of later rewards.")
+    n_critics: PositiveInt = Field(2, description="Critics; the least of their targets counts.")
+    critic_loss: CriticLoss = Field("mse", description="smooth_l1 (Huber) or mse.")
+    tau: Annotated[float, Field(gt=0, le=1)] = Field(
+        0.005, description="Share of the critics moved into their targets at an update; 1 copies."
+    )
+    max_grad_norm: PositiveFloat | None = Field(None, description="Gradients are clipped to this norm; null does not.")
+    ent_coef: PositiveFloat = Field(1.0, description="Entropy coefficient; where it is automatic its first value.")
+    auto_ent_coef: bool = Field(True, description="Adjust the entropy coefficient so that target_entropy is held.")
+    target_entropy: Unit = Field(
+        0.98, description="Entropy to hold, as a share of the greatest one, that of uniformly random actions."
+    )
+
+    def has_own_network(self) -> bool:
+        return self.network is not None and is_own_network(self.network)
+
+    @model_validator(mode="after")
+    def _one_network(self) -> DiscreteSACConfig:
+        if self.network is not None and "units" in self.model_fields_set:
+            raise ValueError("give units or network, not both: a network takes its widths as network.params")
+        return self
+
+
+class DiscreteSAC(NetworkAgent):
+    """A softmax policy whose entropy is rewarded, n critics of all actions, and their targets.
+
+    Args:
+        spec: observations of any space, see ``common.agents.networks.encoders``; ``Discrete`` or ``MultiDiscrete``
+            actions.
+        seed: of the initial weights and of all noise.
+        epsilon: not used; the policy explores by itself, each actor with a seed of its own.
+        device: where the networks live.
+        params: see ``DiscreteSACConfig``.
+
+    Raises:
+        ConfigError: the action space is neither Discrete nor MultiDiscrete, or it has too many joint actions; or a leaf
+            of the observation space cannot be stored.
+        PluginError: the user's own network cannot be built or gives other outputs than it is asked for.
+    """
+
+    Config = DiscreteSACConfig
+
+    def __init__(
+        self,
+        spec: EnvSpec,
+        *,
+        seed: int,
+        epsilon: float = 0.0,  # noqa: ARG002 - every agent is given one
+        device: str = "cpu",
+        **params: Any,
+    ) -> None:
+        self.config = config = DiscreteSACConfig(**params)
+        self.device = torch.device(device)
+        self.actions = ActionIndex("DiscreteSAC", spec.action_space, self.device)
+        observations = select_leaves(spec.observation_space)
+        self._shift = RandomShift(spec.observation_space, config.random_shift, seed, self.device)
+        self._shift_generator = self._shift.generator
+        torch.manual_seed(seed)
+        self.actor = CategoricalPolicy(self._make_network(observations)).to(self.device)
+        self.critics = QNetworks(self._make_network(observations) for _ in range(config.n_critics)).to(self.device)
+        self.critics_tgt = deepcopy(self.critics)
+        self.ent_coef = EntropyCoef(config.ent_coef, learned=config.auto_ent_coef).to(self.device)
+        self.target_entropy = config.target_entropy * math.log(self.actions.size)
+        self.normalizer = build_normalizer(
+            observations, enabled=config.normalize_observations, rewards=config.normalize_rewards
+        ).to(self.device)
+        self.nets: dict[str, nn.Module] = {"actor": self.actor, "critics": self.critics}
+        self.nets |= {"critics_tgt": self.critics_tgt, "ent_coef": self.ent_coef, "normalizer": self.normalizer}
+        self._actor_optimizer, self._critics_optimizer, self._ent_coef_optimizer = (
+            build_optimizer(net.parameters(), config.lr, config.optimizer)
+            for net in (self.actor, self.critics, self.ent_coef)
+        )
+        self._generator = torch.Generator(self.device).manual_seed(seed)
+        captured = self.captures(config)
+        self._normalize = NormalizeBatch(self.normalizer, captured=captured)
+        self._update = Update(self._learn_from, self.nets, captured=captured)
+        greedy = GreedyQ(self.actor, torch.from_numpy(self.actions.table).to(self.device))
+        self._policy = nn.Sequential(self.normalizer, greedy)
+        self._act_greedily = Inference(self._policy, self.device, captured=captured)
+        self._act_exploring = Inference(self._explore, self.device, captured=captured)
+
+    def _make_network(self, observations: LeafSpaces) -> nn.Module:
+        """The user's own network, or one of ``units``: observations of B rows to ``[B, A]``."""
+        config, n_actions = self.config, self.actions.size
+        if config.network is None:
+            return build_mlp(observations, n_actions, config.units, config.feature_dim)
+        return build_network(config.network, observations, n_actions)
+
+    def _explore(self, obs: Observed) -> torch.Tensor:
+        """Random actions of the policy, as their numbers ``[n]``, for n observations."""
+        return self.actor.sample(self.normalizer(obs), self._generator)
+
+    def sample(self, obs: Leaves) -> Array:
+        return self.actions.to_env(self._act_exploring(obs)) if self.is_train else self._act_greedily(obs)
+
+    def opt(self, buffer: ReplayBuffer) -> Record | None:
+        if len(buffer) == 0:
+            return None
+        results: Results = {}
+        for _ in range(self.config.n_updates_per_opt):
+            batch = self._normalize(self._shift(draw(buffer, self.config.batch_size, self.device)))
+            batch["action"] = self.actions.from_env(batch["action"])  # [B], numbers from here on.
+            results = self._update(batch)
+            report_td_error(buffer, batch, results)
+        return {**results}
+
+    def _learn_from(self, batch: Batch) -> Results:
+        results = self._improve_critics(batch) | self._improve_actor(batch)
+        track(self.critics_tgt, self.critics, self.config.tau)
+        return results
+
+    def _improve_critics(self, batch: Batch) -> Results:
+        """Take a gradient step of the critics."""
+        config, next_obs = self.config, from_columns("next_obs", batch)
+        with torch.no_grad():
+            log_prob = self.actor(next_obs).log_softmax(dim=1)  # [B, A]
+            value = discrete_soft_value(self.critics_tgt(next_obs), log_prob, self.ent_coef())
+            discount = discount_of(batch, config.discount_factor)
+            target = td_target(batch["reward"], batch["terminated"], value, discount)  # [B]
+        q = self.critics(from_columns("obs", batch))  # [N, B, A]
+        taken = q.take_along_dim(batch["action"][None, :, None], dim=2).squeeze(2)  # [N, B]
+        loss = critic_loss(config.critic_loss, taken, target.expand_as(taken), batch.get("weight"))
+        descend(loss, self._critics_optimizer, config.max_grad_norm)
+        results = {"loss_critic": loss.detach(), "q_mean": taken.detach().mean()}
+        return results | measure_td_error(batch, taken, target)
+
+    def _improve_actor(self, batch: Batch) -> Results:
+        """Take a gradient step of the actor, and one of the entropy coefficient if it is automatic."""
+        obs, ent_coef = from_columns("obs", batch), self.ent_coef().detach()
+        with torch.no_grad():
+            q = self.critics(obs)
+        log_prob = self.actor(obs).log_softmax(dim=1)
+        loss = discrete_soft_policy_loss(q, log_prob, ent_coef)
+        descend(loss, self._actor_optimizer, self.config.max_grad_norm)
+        expected = (log_prob.exp() * log_prob).sum(dim=1).detach()  # [B]
+        if self.config.auto_ent_coef:
+            descend(ent_coef_loss(self.ent_coef.log, expected, self.target_entropy), self._ent_coef_optimizer)
+        return {"loss_actor": loss.detach(), "ent_coef": ent_coef, "entropy": -expected.mean()}
+
+    def policy(self) -> nn.Module:
+        return self._policy
