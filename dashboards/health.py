@@ -110,6 +110,12 @@ _FAULTS = Row(
             {"rows": "increase(crossborder_dropped_items_total[5m])"},
         ),
         Graph(
+            "Episodes without an end",
+            "In the last five minutes: no final row came, so their last steps are never drawn.",
+            "short",
+            {"episodes": "increase(crossborder_unfinished_episodes_total[5m])"},
+        ),
+        Graph(
             "Divergences",
             "Ends by NaN or infinity, in the last five minutes.",
             "short",

@@ -38,7 +38,8 @@ from learner.shared.control import ControlBlock
 
 log = logging.getLogger(__name__)
 ENV_ERRORS_LOGGED_EVERY: Final = 10.0
-"""Seconds between two lines of the log, over all actors."""
+UNFINISHED_LOGGED_EVERY: Final = 60.0
+"""Seconds between two lines of the log about one of these, over all actors."""
 
 
 class IngestBoot(Settings):
@@ -104,6 +105,7 @@ class IngestCore:
         self.batch_limits = BatchLimits(boot.directory, present_limits(config, self.memory))
         self.counts = IngestCounts()
         self.env_error_log = LogThrottle(ENV_ERRORS_LOGGED_EVERY)
+        self.unfinished_log = LogThrottle(UNFINISHED_LOGGED_EVERY)
         self.ratio = LiveRatio(self.control, RatioLimiter.of(config, self.memory.steps_began))
         self.turns = Turns()
         self.replay_share = ReplayShare(config.replay.capacity, config.server.replay_share)

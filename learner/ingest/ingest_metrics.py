@@ -58,6 +58,8 @@ class IngestCollector(Collector):
         yield counter("crossborder_batches_total", "Batches stored in the replay.", control.batches)
         yield counter("crossborder_payload_bytes_total", "Bytes of rows stored.", control.payload_bytes)
         yield counter("crossborder_duplicate_batches_total", "Batches sent again and not stored.", control.duplicates)
+        text = "Episodes without a final row."
+        yield counter("crossborder_unfinished_episodes_total", text, counts.unfinished_episodes)
         yield counters("crossborder_refused_batches_total", "Batches refused.", "reason", counts.batches_refused)
         values = self._core.values
         yield counters("crossborder_nonfinite_values_total", "NaN or infinite.", "column", values.nonfinite_found)

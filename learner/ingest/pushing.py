@@ -79,7 +79,9 @@ def _take(core: IngestCore, row: int, request: pb.PushItemsRequest, payload: Pay
         # the rows can name the column.
         items = _decode(core, request, payload, last)
         figures = _check_report(report)
-        _store(core, request, items)
+        unfinished = _store(core, request, items)
+        if unfinished:
+            _note_unfinished(core, row, unfinished)
         core.control.payload_bytes += len(payload)
         _note_batch(core, row, request, items)
         last = request.seq
@@ -179,8 +181,23 @@ def _check_report(report: pb.Report) -> tuple[float, ...]:
     return figures
 
 
-def _store(core: IngestCore, request: pb.PushItemsRequest, items: Items) -> None:
-    core.writer.append(items, request.rows, request.incarnation, request.seq, follows=not request.after_drop)
+def _note_unfinished(core: IngestCore, row: int, episodes: int) -> None:
+    """Count episodes that no final row ended, and tell of them."""
+    core.counts.unfinished_episodes += episodes
+    if (missed := core.unfinished_log.due()) is not None:
+        log.warning(
+            "actor %d: an episode began in a lane whose episode before has no final row (%d more before it); its last "
+            "step is never drawn. Either its environment failed, or its client sends no final rows",
+            core.registry.actor_id(row),
+            missed,
+        )
+
+
+def _store(core: IngestCore, request: pb.PushItemsRequest, items: Items) -> int:
+    """Store a batch and wake the trainer; return how many episodes follow one without a final row."""
+    unfinished = core.writer.append(
+        items, request.rows, request.incarnation, request.seq, follows=not request.after_drop
+    )
     core.control.batches += 1
     # The trainer sets ``trainer_waits`` and then looks for rows once more before it sleeps; ingest commits the rows
     # and then looks at ``trainer_waits``. With a fence between the two steps on either side, at least one of the
@@ -188,6 +205,7 @@ def _store(core: IngestCore, request: pb.PushItemsRequest, items: Items) -> None
     fence()
     if core.control.trainer_waits:
         core.trainer_bell.ring()
+    return unfinished
 
 
 def _note_batch(core: IngestCore, row: int, request: pb.PushItemsRequest, items: Items) -> None:

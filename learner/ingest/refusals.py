@@ -114,6 +114,7 @@ class IngestCounts:
         self.over_limit = Counter(dict.fromkeys(CALL_LIMITS, 0))
         self.unauthenticated = 0
         self.open_calls = Counter({"calls": 0, "health_calls": 0, "admin_calls": 0})
+        self.unfinished_episodes = 0
         self.quota_hold_seconds = {"items": 0.0, "models": 0.0}
         self.ack_seconds = BucketCounts(
             (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)

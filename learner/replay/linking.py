@@ -120,6 +120,24 @@ class LaneEnds:
         links = BatchLinks(previous, following, before[linked], offsets[linked], new_steps)
         return links, LastRows(_place_lanes(lanes[tails]), rows[tails], final[tails])
 
+    def count_unfinished(self, items: Items, previous: Array) -> int:
+        """How many episodes of a batch that is linked and not noted yet follow one that has no final row.
+
+        Such an episode was lost with its environment, or its client sends no final rows. Most batches are not looked at
+        closely, as all of their rows that begin episodes are linked.
+
+        Args:
+            items: with columns ``first`` and ``lane``, ``[n]``.
+            previous: the batch's links, ``[n]``.
+        """
+        first = items[FIRST.name]
+        if not _count(first > (previous != 0)):
+            return 0
+        at = np.flatnonzero(first & (previous == 0))
+        lanes, heads, number = np.unique(items[LANE.name], return_index=True, return_inverse=True)
+        goes_on = (self._rows[lanes] != _NONE) & ~self._final[lanes]  # [m], before the batch
+        return int(_count(goes_on[number[at]] | (heads[number[at]] != at)))
+
     def _link_lane(self, lane: int, first: Array, final: Array, start: int, oldest: int) -> tuple[BatchLinks, LastRows]:
         """Link rows of one lane, as ``link`` does; with plain numbers this takes a third of the time."""
         n = len(first)

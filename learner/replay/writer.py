@@ -58,7 +58,7 @@ class ReplayWriter:
         slot = self._slots.get(incarnation)
         return 0 if slot is None else int(self._memory.cursors["seq"][slot])
 
-    def append(self, items: Items, rows: int, incarnation: int, seq: int, *, follows: bool = True) -> None:
+    def append(self, items: Items, rows: int, incarnation: int, seq: int, *, follows: bool = True) -> int:
         """Store a batch, its links and its cursor, all or none of them.
 
         Args:
@@ -68,20 +68,25 @@ class ReplayWriter:
             seq: of the batch; it must follow ``last_seq``.
             follows: False if the actor dropped rows before this batch: then no row continues an earlier one.
 
+        Returns:
+            How many episodes in the batch follow one that has no final row.
+
         Raises:
             CursorsFullError: nothing was stored, see ``require_cursor``.
         """
         start, oldest = self._begin_batch(rows, incarnation)
         if self._memory.links is None:
             self._store(items, None, start, _Sent(rows, incarnation, seq, follows))
-            return
+            return 0
         ends = self._use_ends(incarnation, follows=follows)
         n_lanes = len(ends)
         links, last = ends.link(items, start, oldest)
         if len(ends) > n_lanes:
             self._forget_lanes()
         self._store(items, links, start, _Sent(rows, incarnation, seq, follows))
+        unfinished = ends.count_unfinished(items, links.previous)
         ends.note(last)
+        return unfinished
 
     def copy(self, items: Items, previous: Array | None, batch: Batch) -> None:
         """Store a batch of another replay under the same absolute indices, with the same links.

@@ -109,6 +109,19 @@ def test_rows_continue_those_of_the_batch_before_unless_rows_were_dropped_betwee
     assert linked(client.memory()) == [0, 1, 1, 1, 0, 1, 1, 1]
 
 
+def test_a_client_that_sends_no_final_rows_is_told_of(client: Client, caplog: pytest.LogCaptureFixture) -> None:
+    client.join()
+    talk = Talk(client.stub)
+    first = {"first": np.array([True, False, False])}
+    for seq, after_drop in enumerate([False, True, False, False], 1):
+        payload = encode(client.schema, {**client.items(0, 3), **first}, 3)
+        talk.say(client.batch(seq, count=3, payload=payload, after_drop=after_drop))
+    talk.end()
+    wait_for(lambda: "has no final row" in caplog.text, "the log of it")
+    (told,) = [said for said in caplog.messages if "has no final row" in said]
+    assert told.startswith("actor 0: an episode began in a lane whose episode before has no final row (0 more")
+
+
 def test_lanes_are_linked_each_by_itself(client: Client) -> None:
     client.join()
     talk = Talk(client.stub)

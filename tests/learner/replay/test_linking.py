@@ -115,3 +115,26 @@ def test_lanes_are_linked_alike_in_whatever_order_they_come(lanes: list[int]) ->
         for row, lane in enumerate(lanes, start):
             assert links.previous[row - start] == (row - last[lane] if lane in last else 0)
             last[lane] = row
+
+
+def unfinished(ends: LaneEnds, items: Items, start: int) -> int:
+    """Link and note a batch; how many episodes in it follow one without an end."""
+    links, last = ends.link(items, start, 0)
+    found = ends.count_unfinished(items, links.previous)
+    ends.note(last)
+    return found
+
+
+def test_episodes_that_follow_one_without_a_final_row_are_counted() -> None:
+    ends = LaneEnds()
+    assert unfinished(ends, batch([3, 3, 3, 3], first="x  x", final="  x "), 0) == 0, "the first one ended"
+    assert unfinished(ends, batch([3, 3], first="x"), 4) == 1, "the batch before was in the midst of an episode"
+    assert unfinished(ends, batch([3, 3, 3], first=" xx"), 6) == 2, "within the batch"
+    assert unfinished(ends, batch([3]), 9) == 0
+
+
+def test_of_many_lanes_only_those_count_whose_episodes_have_no_end() -> None:
+    ends = LaneEnds()
+    assert unfinished(ends, batch([0, 1, 2], first="xxx"), 0) == 0, "lanes that begin"
+    assert unfinished(ends, batch([0, 1, 2, 4], first="  xx", final="x   "), 3) == 1
+    assert unfinished(ends, batch([2, 0, 1, 0], first="xx x"), 7) == 2, "lane 2 again, and lane 0 twice after its end"
