@@ -16,6 +16,7 @@ from mlflow.tracking import MlflowClient
 from common.agents.awac import AWAC
 from common.agents.bc import BC
 from common.agents.c51 import C51
+from common.agents.discrete_sac import DiscreteSAC
 from common.agents.dqn import DQN
 from common.agents.impala import IMPALA
 from common.agents.iql import IQL
@@ -126,6 +127,11 @@ def test_dqn_fits(agent: str, view: str) -> None:
 def test_continuous_agents_fit(kind: type[SAC | TD3 | BC | AWAC | IQL], view: str) -> None:
     make = partial(kind, units=(16,), batch_size=16)
     check_agent(make, gymnasium.make("Pendulum-v1"), view=VIEWS[view])
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_discrete_sac_fits(view: str) -> None:
+    check_agent(partial(DiscreteSAC, units=(16,), batch_size=16), cart_pole(), view=VIEWS[view])
 
 
 @pytest.mark.parametrize("critics", CRITICS)
