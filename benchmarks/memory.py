@@ -50,9 +50,10 @@ def without_velocities(elements: list[int], frame_stack: int = 1) -> dict[str, A
 def remember_cue(delay: int) -> dict[str, Way]:
     """Agents that are asked for a cue after ``delay`` steps; a sequence is a whole episode."""
     length = delay + 1
-    settings = {"env.params.delay": delay}
+    settings = {"env.params.delay": delay, "name": f"cue_{delay}"}
     sequences = {"target": "learner.views.sequences:Sequences", "params": {"length": length, "period": length}}
     recurrent = {"replay.view": json.dumps(sequences), "replay.samples_per_insert": 8 * length}
+    recurrent["agent.params.memory.span"] = delay
     params = {"units": [64, 64], "lr": 0.001, "batch_size": 64, "soft_update_interval": 100}
     explorer = {"start": 1.0, "final_step": 2000}
     dqn = {"target": "common.agents.dqn:DQN", "params": {**params, "explorer": explorer}}

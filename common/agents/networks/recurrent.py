@@ -6,7 +6,7 @@ The memory is an LSTM or a GRU. Its state is one vector for each sequence, so th
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 from pydantic import Field, PositiveInt
@@ -26,6 +26,11 @@ class MemoryConfig(Settings):
         "lstm", description="lstm or gru; a gru has half the state and three quarters of the work."
     )
     width: PositiveInt = Field(128, description="Outputs of the memory.")
+    span: Annotated[int, Field(ge=2)] | None = Field(
+        None,
+        description="Steps over which gates of an untrained memory forget, at most, for cues that are long ago "
+        "(arXiv:1804.11188); null: it forgets within a few steps.",
+    )
 
     @property
     def state_dim(self) -> int:
@@ -48,6 +53,22 @@ class Memory(nn.Module):
         self.is_lstm = config.kind == "lstm"
         self.net = (nn.LSTM if self.is_lstm else nn.GRU)(in_dim, config.width, batch_first=True)
         self.width, self.state_dim = config.width, config.state_dim
+        if config.span is not None:
+            self._remember_for(config.span)
+
+    @torch.no_grad()
+    def _remember_for(self, span: int) -> None:
+        """Draw the biases of the gates, so that each output of the memory forgets over 2 to ``span`` steps.
+
+        A gate of bias ``log(k - 1)`` keeps ``1 - 1 / k`` of its value from step to step (Tallec and Ollivier,
+        arXiv:1804.11188). The input gate of an LSTM has the opposite bias.
+        """
+        _, _, bias, other = self.net.all_weights[0]
+        keeps = torch.empty(self.width).uniform_(1, max(span - 1, 1)).log()
+        gates, others = (each.view(-1, self.width) for each in (bias, other))  # LSTM: i f g o; GRU: r z n.
+        gates[1], others[1] = keeps, 0
+        if self.is_lstm:
+            gates[0], others[0] = -keeps, 0
 
     def forward(self, inputs: torch.Tensor, state: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Inputs ``[B, T, I]`` and the states before them ``[B, S]`` to outputs ``[B, T, W]`` and the states after."""

@@ -40,9 +40,10 @@ def test_a_sequence_at_once_is_the_same_as_its_steps_one_by_one(kind: MemoryKind
 def test_an_lstm_computes_by_its_equations() -> None:
     torch.manual_seed(0)
     memory = Memory(3, MemoryConfig(width=4))
-    net, x, state = memory.net, torch.randn(1, 3), torch.randn(1, 8)
+    weight, weight_of_hidden, bias, bias_of_hidden = memory.net.parameters()
+    x, state = torch.randn(1, 3), torch.randn(1, 8)
     hidden, cell = state.chunk(2, dim=1)
-    gates = x @ net.weight_ih_l0.T + net.bias_ih_l0 + hidden @ net.weight_hh_l0.T + net.bias_hh_l0
+    gates = x @ weight.T + bias + hidden @ weight_of_hidden.T + bias_of_hidden
     admit, forget, new, show = gates.chunk(4, dim=1)
     cell = forget.sigmoid() * cell + admit.sigmoid() * new.tanh()
     hidden = show.sigmoid() * cell.tanh()
@@ -106,3 +107,23 @@ def test_critics_share_a_memory_that_begins_with_zeros() -> None:
     values = critics(features, actions)
     assert values.shape == (3, 2, 5)
     torch.testing.assert_close(values[:, :, 3], critics.critics(features[:, 3], actions[:, 3]))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_untrained_memory_with_a_span_forgets_over_that_many_steps_at_most(kind: MemoryKind) -> None:
+    torch.manual_seed(0)
+    config = MemoryConfig(kind=kind, width=500, span=50)
+    memory = Memory(1, config)
+    with torch.no_grad():
+        for name, parameter in memory.net.named_parameters():
+            if name.startswith("weight"):
+                parameter.zero_()
+            elif kind == "gru":
+                parameter[-500:] = 0  # No new values.
+            else:
+                parameter[1000:1500] = 0
+        _, after = memory(torch.zeros(1, 1, 1), torch.ones(1, config.state_dim))
+    kept = after[0, -500:]  # The cell of an LSTM, the output of a GRU.
+    assert kept.min() >= 0.5 - 1e-5
+    assert kept.max() <= 1 - 1 / 50 + 1e-5
+    assert 1 / (1 - kept.mean()) > 10
