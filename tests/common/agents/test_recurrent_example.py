@@ -38,5 +38,5 @@ def test_its_recorded_state_is_the_one_before_the_action() -> None:
     np.testing.assert_array_equal(recurrent.extras()["state"], after)
 
 
-def test_it_has_fewer_than_120_lines() -> None:
+def test_it_has_fewer_than_100_lines() -> None:
     assert len(Path("examples/recurrent_agent.py").read_text().splitlines()) < 100
