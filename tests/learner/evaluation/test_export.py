@@ -12,6 +12,7 @@ import pytest
 import torch
 from gymnasium.spaces import Box, Dict, Discrete
 
+from common.agents.bc import BC
 from common.agents.c51 import C51
 from common.agents.dqn import DQN
 from common.agents.iqn import IQN
@@ -47,7 +48,9 @@ AGENTS: dict[str, tuple[MakeAgent, EnvSpec]] = {
     "SAC": (SAC, EnvSpec(FLOATS, UNEVEN)),
     "SAC with doubles": (SAC, EnvSpec(DOUBLES, Box(-1, 5, (2, 2), np.float64))),
     "SAC on images": (partial(SAC, units=(16,), network=NATURE), EnvSpec(Box(0, 255, (4, 84, 84), np.uint8), UNEVEN)),
+    "SAC with state-dependent noise": (partial(SAC, state_dependent_noise={}), EnvSpec(FLOATS, UNEVEN)),
     "TD3": (TD3, EnvSpec(FLOATS, UNEVEN)),
+    "BC of normalised observations": (partial(BC, normalize_observations=True), EnvSpec(FLOATS, UNEVEN)),
 }
 
 
@@ -139,3 +142,21 @@ def test_a_policy_that_onnx_cannot_express_is_refused_with_the_cause(
 def test_a_place_that_cannot_be_written_is_an_error_with_its_cause(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"nowhere/policy\.onnx: cannot be written: No such file or directory"):
         export_policy(torch.nn.Linear(4, 2), FLOATS, {}, tmp_path / "nowhere" / "policy.onnx")
+
+
+def test_the_statistics_of_structured_observations_are_in_the_file(tmp_path: Path) -> None:
+    """Random statistics in the place of those that an agent gathers."""
+    space = Dict({"arm": Dict({"joints": FLOATS}), "gear": Discrete(3)})
+    agent = DQN(EnvSpec(space, Discrete(4)), seed=1, normalize_observations=True)
+    generator = torch.Generator().manual_seed(0)
+    agent.normalizer.merge({"obs/arm/joints": 100 + 5 * torch.randn(64, 4, generator=generator)})
+    session = exported(agent.policy(), EnvSpec(space, Discrete(4)), tmp_path / "policy.onnx")
+    obs: dict[str, Array] = {
+        "arm/joints": (100 + 5 * torch.randn(50, 4, generator=generator)).numpy(),
+        "gear": np.arange(50, dtype=np.int64) % 3,
+    }
+    (actions,) = session.run(["action"], {f"obs/{path}": leaf for path, leaf in obs.items()})
+    agent.eval()
+    expected = agent.sample(obs)
+    assert len(np.unique(expected)) > 1
+    np.testing.assert_array_equal(actions, expected)
