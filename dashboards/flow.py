@@ -47,7 +47,7 @@ _AT_A_GLANCE = Row(
             "percentunit",
             {
                 "of target": f"rate(crossborder_samples_drawn_total{_RATE}) "
-                f"/ on (instance) rate(crossborder_items_total{_RATE}) "
+                f"/ on (instance) rate(crossborder_stored_steps_total{_RATE}) "
                 "/ on (instance) crossborder_replay_ratio_target"
             },
             base="yellow",
@@ -149,7 +149,7 @@ _REPLAY = Row(
             "Stored by actors and drawn by the trainer, per second.",
             "ops",
             {
-                "stored": f"rate(crossborder_items_total{_RATE})",
+                "stored": f"rate(crossborder_stored_steps_total{_RATE})",
                 "drawn": f"rate(crossborder_samples_drawn_total{_RATE})",
             },
         ),
@@ -159,7 +159,7 @@ _REPLAY = Row(
             "none",
             {
                 "ratio": f"rate(crossborder_samples_drawn_total{_RATE}) "
-                f"/ on (instance) rate(crossborder_items_total{_RATE})",
+                f"/ on (instance) rate(crossborder_stored_steps_total{_RATE})",
                 "target": "crossborder_replay_ratio_target",
             },
         ),

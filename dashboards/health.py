@@ -107,7 +107,7 @@ _FAULTS = Row(
             "Rows dropped",
             "In the last five minutes, by actors that could not send them in time.",
             "short",
-            {"rows": "increase(crossborder_dropped_items_total[5m])"},
+            {"rows": "increase(crossborder_dropped_rows_total[5m])"},
         ),
         Graph(
             "Episodes without an end",

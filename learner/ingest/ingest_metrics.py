@@ -35,6 +35,10 @@ _FLEET_COUNTERS = {
 """Columns whose sum over all actor processes, present and gone, is a counter."""
 
 
+_NAMES = {"items": "stored_steps", "dropped_items": "dropped_rows"}
+"""Metrics of columns that have another name in the table, which resumed runs have on disk."""
+
+
 class IngestCollector(Collector):
     """The metrics of an ``IngestCore``: rows in, models out, actors.
 
@@ -54,7 +58,7 @@ class IngestCollector(Collector):
 
     def _items(self) -> Iterable[Metric]:
         control, counts = self._core.control, self._core.counts
-        yield counter("crossborder_items_total", "Steps stored in the replay.", self._core.memory.steps)
+        yield counter("crossborder_stored_steps_total", "Steps stored in the replay.", self._core.memory.steps)
         yield counter("crossborder_batches_total", "Batches stored in the replay.", control.batches)
         yield counter("crossborder_payload_bytes_total", "Bytes of rows stored.", control.payload_bytes)
         yield counter("crossborder_duplicate_batches_total", "Batches sent again and not stored.", control.duplicates)
@@ -96,7 +100,7 @@ class IngestCollector(Collector):
         yield counter("crossborder_env_steps_total", "Environment steps reported by actors.", control.env_steps)
         yield counter("crossborder_episodes_total", "Episodes reported by actors.", control.episodes)
         for column, text in _FLEET_COUNTERS.items():
-            yield counter(f"crossborder_{column}_total", text, registry.total(column))
+            yield counter(f"crossborder_{_NAMES.get(column, column)}_total", text, registry.total(column))
         yield gauge("crossborder_episode_return_mean", "Mean return of 100 episodes.", control.return_mean)
         yield gauge("crossborder_episode_length_mean", "Mean length of 100 episodes.", control.length_mean)
 
@@ -111,8 +115,8 @@ def _by_actor(rows: Array, newest_opt_steps: int) -> Iterable[Metric]:
         info.add_metric([str(values["actor_id"]), *(str(values[label]) for label in labels)], 1)
     yield info
     for column, text in _ACTOR_COUNTERS.items():
-        family = CounterMetricFamily(f"crossborder_actor_{column}_total", text, labels=["actor"])
-        yield _fill(family, rows, rows[column])
+        name = f"crossborder_actor_{_NAMES.get(column, column)}_total"
+        yield _fill(CounterMetricFamily(name, text, labels=["actor"]), rows, rows[column])
     sent, finished = rows[rows["items"] > 0], rows[rows["episodes"] > 0]
     lags = newest_opt_steps - sent["behaviour_opt_steps"]
     for name, text, known, column_values in (

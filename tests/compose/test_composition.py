@@ -105,14 +105,14 @@ def test_status_is_told_in_the_learners_container(system: Composition) -> None:
 def test_scaled_to_four_all_four_deliver(system: Composition) -> None:
     system.up("--scale=actor=4")
     wait(lambda: online(system) == 4, "four actors are online")
-    wait(lambda: system.value("count(crossborder_actor_items_total > 0)") == 4, "each has delivered items")
+    wait(lambda: system.value("count(crossborder_actor_stored_steps_total > 0)") == 4, "each has delivered items")
 
 
 def test_one_of_four_is_killed_and_missed_and_its_successor_welcome(system: Composition) -> None:
     docker("kill", system.containers("actor")[0])
     wait(lambda: online(system) == 3, "three actors are online")
-    before = system.value("crossborder_items_total") or 0
-    wait(lambda: (system.value("crossborder_items_total") or 0) > before, "the others go on")
+    before = system.value("crossborder_stored_steps_total") or 0
+    wait(lambda: (system.value("crossborder_stored_steps_total") or 0) > before, "the others go on")
     system.up("--scale=actor=4")
     wait(lambda: online(system) == 4, "four actors are online again")
 
@@ -130,11 +130,11 @@ def test_a_learner_cut_off_from_the_network_is_found_again_by_the_same_actors(sy
 
 def test_a_learner_killed_by_9_comes_back_by_itself_and_goes_on_with_the_run(system: Composition) -> None:
     wait(lambda: system.value('crossborder_checkpoint_saves_total{kind="state"}'), "the run's state is kept")
-    items, begun = system.value("crossborder_items_total") or 0, system.value(BEGUN)
+    items, begun = system.value("crossborder_stored_steps_total") or 0, system.value(BEGUN)
     kill_process(system.learner()["State"]["Pid"])
     wait(lambda: system.learner()["RestartCount"] == 1 and system.is_healthy(), "the learner is healthy again")
     wait_for_another_life(system, begun)
-    assert (system.value("crossborder_items_total") or 0) >= items
+    assert (system.value("crossborder_stored_steps_total") or 0) >= items
     assert system.value("count(group by (run_id) (last_over_time(crossborder_run_info[10m])))") == 1, "the same run"
     wait(lambda: system.value("crossborder_opt_steps_total"), "the trainer is seen again")
     steps = system.value("crossborder_opt_steps_total") or 0

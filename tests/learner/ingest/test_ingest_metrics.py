@@ -18,7 +18,7 @@ def test_ingest_tells_of_items_models_actors_and_of_each_actor(make_config: Make
         assert server.control.episode_record() == {"train_return": 4.0, "train_length": 25.0, "train_success": 1.0}
         payload, model_bytes = 20 * server.run.parts.schema.row_bytes, server.publisher.blob_bytes
     expected = {
-        "items_total": 18,
+        "stored_steps_total": 18,
         "batches_total": 2,
         "payload_bytes_total": payload,
         "duplicate_batches_total": 0,
@@ -40,7 +40,7 @@ def test_ingest_tells_of_items_models_actors_and_of_each_actor(make_config: Make
         "policy_lag_seconds_count": 2,
         "actors[online]": 1,
         "actor_env_steps_total[0]": 60,
-        "actor_items_total[0]": 18,
+        "actor_stored_steps_total[0]": 18,
         "actor_episode_return[0]": 5,
         "actor_policy_lag_opt_steps[0]": 100,
     }
@@ -75,9 +75,9 @@ def test_an_actors_own_figures_come_with_its_heartbeats(host: LearnerServer) -> 
         "actor_wait_seconds_total[0]": 1.5,
         "actor_spool_bytes[0]": 380,
         "actor_reconnects_total[0]": 2,
-        "actor_dropped_items_total[0]": 7,
+        "actor_dropped_rows_total[0]": 7,
         "actor_env_rebuilds_total[0]": 3,
-        "dropped_items_total": 7,
+        "dropped_rows_total": 7,
         "env_rebuilds_total": 3,
         "env_hangs_total": 1,
     }
@@ -93,7 +93,7 @@ def test_a_real_actor_tells_where_its_time_goes(make_config: MakeConfig) -> None
 
     def has_told() -> bool:
         found.update(scrape_ingest(server))
-        return found.get("actor_items_total[0]", 0) > 100
+        return found.get("actor_stored_steps_total[0]", 0) > 100
 
     with train_in_thread(make_config(trainer={"max_opts": 10**9}), local_actors=1) as (server, _):
         wait_for(has_told, "items of an actor")

@@ -61,7 +61,7 @@ def test_a_restart_of_ingest_is_counted_and_its_totals_go_on(host: LearnerServer
     kill(host.ingest.pid)
     wait_for(lambda: scrape_trainer(host)["child_restarts_total[ingest]"] == 1, "the restart")
     found = scrape_ingest(host)
-    assert (found["items_total"], found["batches_total"], found["actor_spool_bytes[0]"]) == (5, 1, 380)
+    assert (found["stored_steps_total"], found["batches_total"], found["actor_spool_bytes[0]"]) == (5, 1, 380)
     assert found["ack_seconds_count"] == 0, "histograms begin anew"
 
 
