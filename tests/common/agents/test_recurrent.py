@@ -17,6 +17,7 @@ import torch
 from common.agents.r2d2 import R2D2
 from common.agents.recurrent import require_sequences
 from common.agents.recurrent_sac import RecurrentSAC
+from common.config.run_config import load_config
 from common.config.trainer_config import Precision
 from common.envs import spec_of
 from common.errors import ConfigError, PluginError
@@ -25,9 +26,12 @@ from common.parts import row_schema
 from common.tasks import make_cue
 from common.testing import ItemMemory, RowMemory, play, rows_of
 from common.testing.memory import transitions
+from learner.loop.in_turns import train_in_turns
 from learner.loop.precision import computing_in
+from learner.storage.checkpoint import load_params
 from learner.views.sequences import Sequences
 from tests.common.agents.sequences import Prioritized, played_by
+from tests.conftest import ROOT
 
 SMALL: dict[str, Any] = {"units": (8,), "batch_size": 4, "memory": {"width": 3}}
 KINDS: list[tuple[type[R2D2 | RecurrentSAC], str]] = [(R2D2, "CartPole-v1"), (RecurrentSAC, "Pendulum-v1")]
@@ -206,3 +210,31 @@ class ContinuousCue(gymnasium.ActionWrapper[Any, Any, Any]):
 
     def action(self, action: Any) -> Any:
         return np.int64(action[0] > 0)
+
+
+# A whole run.
+
+
+def test_a_run_in_turns_that_was_resumed_in_the_middle_of_episodes_learns_the_same_to_the_last_bit(
+    tmp_path: Path,
+) -> None:
+    def train(name: str, max_opts: int) -> dict[str, Any]:
+        settings = {
+            "agent.params.memory.width": 8,
+            "agent.params.units": [8],
+            "envs_per_actor": 3,
+            "replay.prioritized": "{n_opts_final: 60}",  # As long as max_opts is not.
+            "trainer.warmup_period": 100,
+            "trainer.max_opts": max_opts,
+            "trainer.eval_interval": 20,
+            "evaluator.episodes": 2,
+            "run_dir": tmp_path / name,
+        }
+        overrides = [f"{key}={value}" for key, value in settings.items()]
+        result = train_in_turns(load_config(ROOT / "configs/masked_cartpole.yaml", overrides), resume=True)
+        return {key: value.tolist() for key, value in load_params(result.run_dir / "final")[0].items()}
+
+    alone = train("alone", 60)
+    for max_opts in (23, 41, 60):
+        resumed = train("resumed", max_opts)
+    assert resumed == alone
