@@ -7,8 +7,7 @@ import math
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from typing import Final
-from typing import Any
+from typing import Any, Final
 
 from common.config.run_config import dump_config
 from common.errors import ConfigError
