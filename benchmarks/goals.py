@@ -13,9 +13,10 @@ from typing import Final
 
 from benchmarks.variants import Variant, main
 
+BUDGET: Final = {"trainer.target_score": "null", "trainer.max_opts": 10_000}
 VARIANTS: Final = {
-    "with hindsight": Variant(),
-    "without hindsight": Variant({"replay.view": "{target: learner.views.transitions:Transitions}"}),
+    "with hindsight": Variant(BUDGET),
+    "without hindsight": Variant(BUDGET | {"replay.view": "{target: learner.views.transitions:Transitions}"}),
 }
 
 if __name__ == "__main__":
