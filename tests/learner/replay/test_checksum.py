@@ -40,8 +40,8 @@ class TestChecksum:
             assert compute_checksum([changed(PICTURES, at, by)]) != checksum
 
     def test_moved_words_and_swapped_blocks_change_it(self) -> None:
-        words = PICTURES.reshape(-1).view(np.uint64)[: 4 * PAGE // 8]
-        neighbours, blocks = words.copy(), words.reshape(4, -1)[[1, 0, 2, 3]].copy()
+        words = PICTURES.reshape(-1).view(np.uint64)[: 16 * PAGE // 8]
+        neighbours, blocks = words.copy(), words.reshape(16, -1)[[1, 0, *range(2, 16)]].copy()
         neighbours[[10, 11]] = words[[11, 10]]
         assert len({compute_checksum([each]) for each in (words, neighbours, blocks)}) == 3
 
