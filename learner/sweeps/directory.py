@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -97,4 +98,19 @@ class SweepDirectory:
         except BlockingIOError:
             os.close(lock)
             return None
+        os.ftruncate(lock, 0)
+        os.pwrite(lock, f"{socket.gethostname()} {os.getpid()}".encode(), 0)
         return lock
+
+    def is_abandoned(self, number: int) -> bool:
+        """Whether the process that claimed a locked trial has died here, while its run still writes a checkpoint."""
+        host, _, pid = (self.place_of(number) / "lock").read_text().partition(" ")
+        if host != socket.gethostname():
+            return False
+        try:
+            os.kill(int(pid), 0)
+        except ProcessLookupError:
+            return True
+        except PermissionError:  # It lives, as a process of another user.
+            return False
+        return False

@@ -92,6 +92,11 @@ class SweepStudy:
         values = {key: dimension.suggest(trial, key) for key, dimension in self._sweep.dimensions().items()}
         return Claimed(trial, values, lock)
 
+    def is_to_wait(self) -> bool:
+        """Whether a trial will be free soon: the process that worked on it was killed, and its run is stopping."""
+        running = self.optuna.get_trials(deepcopy=False, states=(TrialState.RUNNING,))
+        return any(self._directory.is_abandoned(trial.number) for trial in running)
+
     def finished(self) -> list[FrozenTrial]:
         """The trials that have ended, in their order."""
         return [trial for trial in self.optuna.get_trials(deepcopy=False) if trial.state.is_finished()]

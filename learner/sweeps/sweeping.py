@@ -10,10 +10,11 @@ from typing import Final
 from optuna.trial import TrialState
 
 from common.errors import ChildFailedError
+from common.process.clocks import Deadline
 from learner.sweeps.directory import SweepDirectory
 from learner.sweeps.results import write_results
-from learner.sweeps.study import SweepStudy
-from learner.sweeps.trial import StoppedError, TrialRunner
+from learner.sweeps.study import Claimed, SweepStudy
+from learner.sweeps.trial import GRACE_SECONDS, LOOK_SECONDS, StoppedError, TrialRunner
 
 MOST_FAILURES: Final = 3
 """If so many trials have failed and none has a score, the sweep ends: the next ones would fail as well."""
@@ -62,7 +63,7 @@ class Sweeper:
 
     def _work(self) -> None:
         while not self._stopping.is_set() and self._has_turn():
-            claimed = self._study.claim()
+            claimed = self._claim()
             if claimed is None:
                 return
             try:
@@ -73,6 +74,13 @@ class Sweeper:
             if state is TrialState.FAIL and len(rows) >= MOST_FAILURES and all(row.state == "fail" for row in rows):
                 last = self._directory.place_of(claimed.trial.number)
                 raise ChildFailedError(f"all of {len(rows)} trials failed; the output of the last one is in {last}")
+
+    def _claim(self) -> Claimed | None:
+        deadline = Deadline(GRACE_SECONDS)
+        while (claimed := self._study.claim()) is None and self._study.is_to_wait() and not deadline.passed():
+            if self._stopping.wait(LOOK_SECONDS):
+                return None
+        return claimed
 
     def _has_turn(self) -> bool:
         with self._lock:

@@ -1,6 +1,9 @@
 from __future__ import annotations
 
 import os
+import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -46,6 +49,20 @@ def test_a_trial_is_locked_until_all_that_hold_it_have_let_go(tmp_path: Path) ->
     again = directory.claim(3)
     assert again is not None
     os.close(again)
+
+
+def test_a_trial_is_abandoned_when_its_process_has_died_and_its_run_still_stops(tmp_path: Path) -> None:
+    directory = SweepDirectory(tmp_path / "sweep", make_sweep(tmp_path))
+    lock = directory.claim(0)
+    assert lock is not None
+    assert not directory.is_abandoned(0)
+    dead = subprocess.Popen([sys.executable, "-c", ""])
+    dead.wait()
+    (directory.place_of(0) / "lock").write_text(f"{socket.gethostname()} {dead.pid}")
+    assert directory.is_abandoned(0)
+    (directory.place_of(0) / "lock").write_text(f"another-host {dead.pid}")
+    assert not directory.is_abandoned(0)
+    os.close(lock)
 
 
 def test_a_directory_that_cannot_be_made_is_told(tmp_path: Path) -> None:
