@@ -79,7 +79,7 @@ class Memory(nn.Module):
         # wherever they are enabled. It is taken everywhere here, so that a captured function, which is replayed with
         # gradients enabled, gives the same bits as an eager one.
         with torch.autocast(inputs.device.type, enabled=False), torch.enable_grad():
-            parts = [part[None].contiguous() for part in state.split(self.width, dim=1)]
+            parts = [part[None].contiguous() for part in state.chunk(state.shape[1] // self.width, dim=1)]
             settings = (True, 1, 0.0, self.training, False, True)  # Biases, layers, dropout, …, one way, B before T.
             if self.is_lstm:
                 outputs, hidden, cell = torch.lstm(inputs.float(), parts, weights, *settings)
