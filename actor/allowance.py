@@ -38,7 +38,7 @@ _BASES: Final[dict[Role, tuple[tuple[type, ...], str]]] = {
 }
 _METHODS: Final[dict[Role, tuple[str, ...]]] = {"step processor": METHODS, "evaluator": ("evaluate",)}
 """By role, the methods by which a class is known that need not be derived from another."""
-_WITHOUT_ID: Final = ("common.goals:Reach", "common.tasks:make_cue")
+_WITHOUT_ID: Final = ("common.envs.goals:Reach", "common.envs.memory_tasks:make_cue")
 """Environments of crossborder's own; nothing in their parameters names code."""
 _MAKERS: Final = ("gymnasium:make", "gymnasium:make_vec")
 """The factories whose ``id`` names an entry of gymnasium's registry."""
@@ -126,7 +126,10 @@ class Allowance:
             return
         if not isinstance(env_id, str):
             raise PluginError(f"env.params.id: expected the id of an environment as text, found {env_id!r}")
-        if target in ("common.minatar:make", "common.pool:make"):  # These make environments of one package each.
+        if target in (
+            "common.envs.minatar:make",
+            "common.envs.pool:make",
+        ):  # These make environments of one package each.
             return
         if target not in _MAKERS:
             if not env_id.startswith("ALE/"):

@@ -16,9 +16,9 @@ from common.config.actor_config import ActorConfig
 from common.data import NO_MODEL, Model, ModelVersion
 from common.evaluators import open_evaluator
 from common.interfaces import Evaluation
+from common.lanes.watched_envs import EvaluationAbandoned, Watch
 from common.parts import Parts
 from common.process.child import RestartPolicy
-from common.watched_envs import EvaluationAbandoned, Watch
 
 log = logging.getLogger(__name__)
 WAIT_SECONDS = 1.0

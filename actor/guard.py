@@ -11,8 +11,8 @@ import traceback
 from collections.abc import Callable
 
 from actor.stat import ActorCounters
-from common.envs import EnvExitError
-from common.lanes import AnyEnv, Busy
+from common.lanes.building import EnvExitError
+from common.lanes.lanes import AnyEnv, Busy
 from common.process.child import RestartPolicy
 
 log = logging.getLogger(__name__)

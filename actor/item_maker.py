@@ -9,9 +9,9 @@ import numpy as np
 from actor.next_obs import next_of
 from common.data import Array, Items, Leaves, Schema
 from common.interfaces import Step, StepProcessor
-from common.lanes import Round
+from common.lanes.lanes import Round
+from common.lanes.stacking import Stacker
 from common.leaves import copy_leaves, pick_lanes
-from common.stacking import Stacker
 
 
 class ItemMaker:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from common.data import Leaves
-from common.lanes import Round
+from common.lanes.lanes import Round
+from common.lanes.stacking import Stacker
 from common.leaves import copy_leaves, put_leaves
-from common.stacking import Stacker
 
 
 def next_of(outcome: Round, stacker: Stacker | None) -> Leaves:

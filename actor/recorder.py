@@ -13,7 +13,7 @@ import numpy as np
 
 from common.data import FINAL, FIRST, INTERVENED, LANE, VERSION, Array, Column, Items, Leaves, Schema
 from common.errors import PluginError
-from common.lanes import Round
+from common.lanes.lanes import Round
 from common.spaces import from_columns, to_columns
 
 _ARRAY = np.ndarray  # A global name is found faster than an attribute.

@@ -17,13 +17,13 @@ import numpy as np
 from actor.sampler import Sampler
 from actor.stat import ActorCounters
 from common.data import Array, Leaves, Snapshot
-from common.envs import Env
 from common.interfaces import Step, StepProcessor
+from common.lanes.building import Env
+from common.lanes.plain_lanes import PlainLanes
+from common.lanes.stacking import Stacker
 from common.leaves import copy_leaves, empty_leaves, pick_lanes, put_leaves
 from common.parts import Parts
-from common.plain_lanes import PlainLanes
 from common.spaces import flatten, from_columns, to_columns, unflatten
-from common.stacking import Stacker
 
 log = logging.getLogger(__name__)
 MAX_STEPS: Final = 100_000

@@ -15,9 +15,9 @@ from actor.stat import ActorCounters
 from common.data import PRIORITY, Array, Items, Schema
 from common.errors import PluginError
 from common.interfaces import Agent
-from common.lanes import Lanes
+from common.lanes.lanes import Lanes
+from common.lanes.stacking import Stacker
 from common.parts import Parts
-from common.stacking import Stacker
 
 
 class ItemSink(Protocol):

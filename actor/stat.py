@@ -11,7 +11,7 @@ from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
 from common.data import MAX_ENV_ERROR, MAX_EPISODES
-from common.lanes import Round
+from common.lanes.lanes import Round
 
 RECENT_EPISODES: Final = 100
 """Means are taken over this many of the newest episodes."""

@@ -26,16 +26,16 @@ from actor.sampler import Sampler
 from actor.stat import ActorCounters, ActorStat
 from common.config.actor_config import ActorConfig
 from common.data import Schema
-from common.envs import build_env
 from common.errors import ConfigError, CrossborderError, EnvHungError, PluginError
 from common.interfaces import Agent
-from common.lanes import Busy
+from common.lanes.building import build_env
+from common.lanes.lanes import Busy
+from common.lanes.watched_envs import Watch
 from common.parts import Parts, build_parts
 from common.plugins.part_config import EnvConfig
 from common.process.child import RestartPolicy, keep_buffers, say, say_error
 from common.process.log import setup_logging
 from common.settings import validate
-from common.watched_envs import Watch
 from common.wire.address import split_address
 from common.wire.trust import Trust
 

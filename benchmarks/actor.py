@@ -27,8 +27,8 @@ from benchmarks.client import Client
 from benchmarks.ingest import ingest
 from benchmarks.report import report, run_as_actors_do
 from common.agents.dqn import DQN
-from common.envs import Env, build_env
-from common.lanes import Busy
+from common.lanes.building import Env, build_env
+from common.lanes.lanes import Busy
 from common.plugins.part_config import EnvConfig
 from learner.loop.server import LearnerServer, local_trust
 
@@ -40,7 +40,7 @@ PARAMS = "explorer: {start: 0.05, final_step: 0}"
 KINDS: dict[str, tuple[str, ...]] = {
     "cartpole": (f"agent={{target: common.agents.dqn:DQN, params: {{units: [256, 256], {PARAMS}}}}}",),
     "pong": (
-        "env={target: common.atari:make, params: {id: ALE/Pong-v5}, frame_stack: 4}",
+        "env={target: common.envs.atari:make, params: {id: ALE/Pong-v5}, frame_stack: 4}",
         "agent={target: common.agents.dqn:DQN, "
         f"params: {{network: {{target: common.agents.networks:NatureCnn}}, {PARAMS}}}}}",
         "replay.capacity=20000",

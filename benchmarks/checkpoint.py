@@ -20,7 +20,7 @@ import torch
 from benchmarks.report import median, report
 from common.agents.dqn import DQN
 from common.agents.sac import SAC
-from common.envs import spec_of
+from common.lanes.building import spec_of
 from common.parts import row_schema
 from common.testing import play
 from common.testing.agent_checks import MakeAgent

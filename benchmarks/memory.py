@@ -43,7 +43,7 @@ class Task:
 
 def without_velocities(elements: list[int], frame_stack: int = 1) -> dict[str, Any]:
     """The environment's settings: some elements of each observation, and a stack of them."""
-    wrappers = [{"target": "common.tasks:KeepElements", "params": {"elements": elements}}]
+    wrappers = [{"target": "common.envs.memory_tasks:KeepElements", "params": {"elements": elements}}]
     return {"env.wrappers": json.dumps(wrappers), "env.frame_stack": frame_stack}
 
 

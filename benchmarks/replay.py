@@ -25,7 +25,7 @@ from benchmarks.screens import Screens, life
 from common.agents.dqn import DQN
 from common.config.replay_config import PrioritizedConfig
 from common.data import Schema
-from common.envs import spec_of
+from common.lanes.building import spec_of
 from common.parts import row_schema
 from learner.replay.memory import ReplayMemory
 from learner.replay.prioritized import PrioritizedReplay

@@ -8,8 +8,8 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from common import atari
 from common.data import Array, Column, Items, Schema
+from common.envs import atari
 
 
 class Screens(gymnasium.Env[Array, Any]):

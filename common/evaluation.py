@@ -10,12 +10,12 @@ import numpy as np
 
 from common.config.evaluator_config import EvaluatorArguments, EvaluatorConfig
 from common.data import Array
-from common.envs import lanes_of
 from common.interfaces import Agent, Evaluation, Evaluator
-from common.lanes import AnyEnv, Lanes
+from common.lanes.building import lanes_of
+from common.lanes.lanes import AnyEnv, Lanes
+from common.lanes.stacking import Stacker
+from common.lanes.vector_lanes import is_vector
 from common.plugins.part_config import EnvConfig
-from common.stacking import Stacker
-from common.vector_lanes import is_vector
 
 
 def build_evaluator(

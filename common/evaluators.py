@@ -5,13 +5,13 @@ from __future__ import annotations
 from contextlib import ExitStack
 
 from common.config.actor_config import ActorConfig
-from common.envs import build_env, spec_of
 from common.errors import ConfigError
 from common.evaluation import build_evaluator
 from common.interfaces import EnvSpec, Evaluator
-from common.lanes import AnyEnv
+from common.lanes.building import build_env, spec_of
+from common.lanes.lanes import AnyEnv
+from common.lanes.watched_envs import Watch
 from common.plugins.part_config import EnvConfig
-from common.watched_envs import Watch
 
 
 def open_evaluator(config: ActorConfig, training: EnvSpec, watch: Watch, stack: ExitStack) -> Evaluator:

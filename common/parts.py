@@ -8,10 +8,10 @@ import numpy as np
 
 from common.config.actor_config import ActorConfig
 from common.data import INTERVENED, PRIORITY, Column, Schema
-from common.envs import build_lanes, picks_of, read_spec, stacked_spec
 from common.errors import PluginError
 from common.interfaces import Agent, EnvSpec, RowMap, StepProcessor
-from common.lanes import Lanes
+from common.lanes.building import build_lanes, picks_of, read_spec, stacked_spec
+from common.lanes.lanes import Lanes
 from common.plugins.part_config import AgentArguments, EnvConfig
 from common.processors import build_processors, check_mapped
 from common.spaces import columns_of

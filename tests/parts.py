@@ -17,9 +17,9 @@ import numpy as np
 import torch
 
 from common.data import Array, Column, Items, Model, Record, Schema
-from common.envs import Env
 from common.errors import CheckpointError, PluginError
 from common.interfaces import Agent, EnvSpec, Evaluation, ReplayBuffer
+from common.lanes.building import Env
 from common.spaces import columns_of
 
 EPISODE = 7

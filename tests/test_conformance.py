@@ -28,13 +28,13 @@ from common.agents.td3 import TD3
 from common.config.evaluator_config import EvaluatorConfig
 from common.config.replay_config import PrioritizedConfig
 from common.data import Column, Items, Schema
-from common.envs import Env, spec_of
+from common.envs.memory_tasks import KeepElements
 from common.evaluation import DefaultEvaluator
 from common.interfaces import Agent, EnvSpec, Step
+from common.lanes.building import Env, spec_of
 from common.parts import row_schema
 from common.settings import validate
 from common.spaces import columns_of
-from common.tasks import KeepElements
 from common.testing import (
     RowMemory,
     check_agent,
@@ -174,7 +174,7 @@ def test_an_agent_of_ones_own_with_a_memory_fits() -> None:
 @pytest.mark.parametrize("kind", ["lstm", "gru"])
 def test_agents_with_a_memory_fit(kind: str) -> None:
     view = partial(Sequences, length=6, burn_in=2)
-    settings = {"units": (16,), "batch_size": 8, "memory": {"kind": kind, "width": 8}}
+    settings: dict[str, Any] = {"units": (16,), "batch_size": 8, "memory": {"kind": kind, "width": 8}}
     check_agent(partial(R2D2, **settings), cart_pole(), view=view)
     check_agent(partial(RecurrentSAC, **settings), gymnasium.make("Pendulum-v1"), view=view)
 

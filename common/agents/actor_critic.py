@@ -72,7 +72,7 @@ class ActorCriticConfig(LayersConfig, UpdateConfig):
     normalize_rewards: bool = Field(
         False,
         description="Rewards are divided by the deviation of the discounted return; needs a column "
-        "info/discounted_return, see common.wrappers:discounted_return.",
+        "info/discounted_return, see common.envs.wrappers:discounted_return.",
     )
     lr: PositiveFloat = Field(3e-4, description="Learning rate, actor and critics.")
     batch_size: PositiveInt = Field(256, description="Items in one update.")

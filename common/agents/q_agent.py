@@ -64,7 +64,7 @@ class QAgentConfig(UpdateConfig):
     normalize_rewards: bool = Field(
         False,
         description="Rewards are divided by the deviation of the discounted return; needs a column "
-        "info/discounted_return, see common.wrappers:discounted_return.",
+        "info/discounted_return, see common.envs.wrappers:discounted_return.",
     )
     lr: PositiveFloat = Field(1e-3, description="Learning rate.")
     batch_size: PositiveInt = Field(64, description="Items in one update.")

@@ -9,7 +9,7 @@ from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
 from common.plugins.part_config import PluginConfig
 
 if TYPE_CHECKING:  # Ingest reads configurations, and never imports gymnasium.
-    from common.envs import Env
+    from common.lanes.building import Env
 
 
 class EvaluatorConfig(PluginConfig):

@@ -18,6 +18,7 @@ from common.plugins.shipped import OWN_PACKAGES
 log = logging.getLogger(__name__)
 
 MOVED: Final = {
+    "common.atari:make": "common.envs.atari:make",
     "learner.evaluation.evaluator:DefaultEvaluator": "common.evaluation:DefaultEvaluator",
     "learner.evaluator:DefaultEvaluator": "common.evaluation:DefaultEvaluator",
     "learner.mlflow:MlflowRecorder": "learner.records.mlflow:MlflowRecorder",

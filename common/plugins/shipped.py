@@ -14,14 +14,14 @@ SHIPPED: Final[dict[Role, frozenset[str]]] = {
         {
             "gymnasium:make",
             "gymnasium:make_vec",
-            "common.atari:make",
-            "common.goals:Reach",
-            "common.minatar:make",
-            "common.pool:make",
-            "common.tasks:make_cue",
+            "common.envs.atari:make",
+            "common.envs.goals:Reach",
+            "common.envs.minatar:make",
+            "common.envs.pool:make",
+            "common.envs.memory_tasks:make_cue",
         }
     ),
-    "wrapper": frozenset({"common.tasks:KeepElements", "common.wrappers:discounted_return"})
+    "wrapper": frozenset({"common.envs.memory_tasks:KeepElements", "common.envs.wrappers:discounted_return"})
     | frozenset(
         f"gymnasium.wrappers:{name}"
         for name in (

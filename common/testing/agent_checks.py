@@ -14,8 +14,8 @@ import torch
 
 from common.agents.network_agent import NetworkAgent, find_objects
 from common.data import Items, Leaves, Model, ModelVersion
-from common.envs import Env, spec_of
 from common.interfaces import Agent, EnvSpec, ReplayBuffer, Step, StepProcessor, TrainingState
+from common.lanes.building import Env, spec_of
 from common.parts import row_schema
 from common.testing.acting_checks import alike, begin, by_path, check_acting, check_actions, stack, switch
 from common.testing.memory import RowMemory, rows_of, transitions_of

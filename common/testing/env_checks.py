@@ -10,11 +10,11 @@ import gymnasium
 import numpy as np
 
 from common.data import Array, Leaves
-from common.envs import Env, spec_of
+from common.lanes.building import Env, spec_of
+from common.lanes.vector_lanes import is_vector
 from common.spaces import flatten, leaves_of, to_columns
 from common.testing.play import Policy, explaining, play
 from common.testing.vector_checks import check_space, check_vector_env
-from common.vector_lanes import is_vector
 
 
 def check_env(env: Any, *, steps: int = 300, policy: Policy | None = None) -> None:

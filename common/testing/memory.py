@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from common.data import Array, Items, Schema
-from common.envs import Env, spec_of
 from common.interfaces import ReplayBuffer, Step
+from common.lanes.building import Env, spec_of
 from common.parts import row_schema
 from common.spaces import to_columns
 from common.testing.play import Policy, play

@@ -12,8 +12,8 @@ import numpy as np
 
 from common import spaces
 from common.data import Array, Items, Leaves
-from common.envs import Env, spec_of
 from common.interfaces import ReplayBuffer, Step, StepProcessor
+from common.lanes.building import Env, spec_of
 from common.leaves import copy_leaves
 
 Policy = Callable[[Any], Any]

@@ -8,9 +8,9 @@ from dataclasses import replace
 import numpy as np
 
 from common.data import Items, Schema
-from common.envs import Env, spec_of
 from common.errors import SchemaMismatchError
 from common.interfaces import RowMap, Step, StepProcessor
+from common.lanes.building import Env, spec_of
 from common.parts import row_schema
 from common.testing.memory import rows_of
 from common.testing.play import Policy, explaining, items_of, play

@@ -10,11 +10,11 @@ from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import batch_space
 
 from common.data import Array
-from common.envs import lanes_of
-from common.lanes import Lanes
+from common.lanes.building import lanes_of
+from common.lanes.lanes import Lanes
+from common.lanes.vector_lanes import autoreset_mode
 from common.spaces import columns_of, flatten, to_columns
 from common.testing.play import explaining
-from common.vector_lanes import autoreset_mode
 
 
 def check_space(name: str, space: Any) -> None:

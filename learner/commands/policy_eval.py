@@ -14,7 +14,7 @@ from learner.commands.policy_command import make_policy_parser, run_policy_comma
 
 if TYPE_CHECKING:
     from common.config.evaluator_config import EvaluatorConfig
-    from common.lanes import AnyEnv
+    from common.lanes.lanes import AnyEnv
     from common.plugins.part_config import EnvConfig
 
 EXAMPLES = """\
@@ -36,7 +36,7 @@ def parser() -> Parser:
 
 
 def _environment(arguments: argparse.Namespace, config: EnvConfig) -> AbstractContextManager[AnyEnv]:
-    from common.envs import build_env
+    from common.lanes.building import build_env
     from learner.evaluation.video import filming
 
     if arguments.record_video is None:
@@ -45,8 +45,8 @@ def _environment(arguments: argparse.Namespace, config: EnvConfig) -> AbstractCo
 
 
 def _evaluate(arguments: argparse.Namespace) -> Mapping[str, object]:
-    from common.envs import build_env
     from common.evaluation import build_evaluator
+    from common.lanes.building import build_env
     from learner.storage.checkpoint import load_agent
 
     agent, parts, meta = load_agent(arguments.run / arguments.checkpoint)

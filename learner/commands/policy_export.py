@@ -25,8 +25,8 @@ def parser() -> Parser:
 
 
 def _export(arguments: argparse.Namespace) -> Mapping[str, object]:
-    from common.envs import read_spec, stacked_spec
     from common.errors import PluginError
+    from common.lanes.building import read_spec, stacked_spec
     from learner.storage.checkpoint import load_agent
 
     try:

@@ -8,9 +8,9 @@ import numpy as np
 
 from common.data import PRIORITY, Array, Items, Leaves
 from common.interfaces import Step
+from common.lanes.stacking import Stacker
 from common.parts import Parts
 from common.spaces import from_columns
-from common.stacking import Stacker
 
 
 def as_sent(rows: Items, parts: Parts) -> Items:

@@ -29,12 +29,12 @@ from common.config.run_config import RunConfig
 from common.errors import CrossborderError, EnvHungError
 from common.evaluators import open_evaluator
 from common.interfaces import Agent, Evaluator
-from common.lanes import Busy
+from common.lanes.lanes import Busy
+from common.lanes.watched_envs import EvaluationAbandoned, Watch
 from common.parts import build_parts
 from common.process.child import Event, say, say_error
 from common.process.log import setup_logging
 from common.settings import Settings, validate
-from common.watched_envs import EvaluationAbandoned, Watch
 from learner.shared.bell import Bell
 from learner.storage.checkpoint import load_params
 

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from common.data import Leaves
-from common.envs import read_spec
 from common.interfaces import Agent, EnvSpec
+from common.lanes.building import read_spec
+from common.lanes.stacking import Stacker
 from common.spaces import flatten, unflatten
-from common.stacking import Stacker
 from learner.storage.checkpoint import load_agent
 
 

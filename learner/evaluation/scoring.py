@@ -15,8 +15,8 @@ from typing import Final, Protocol
 
 from actor.guard import Watchdog
 from common.interfaces import Agent, Evaluation, Evaluator
-from common.lanes import Busy
-from common.watched_envs import EvaluationAbandoned
+from common.lanes.lanes import Busy
+from common.lanes.watched_envs import EvaluationAbandoned
 from learner.storage.checkpoint import Checkpoints
 from learner.storage.moment import Moment
 

@@ -10,10 +10,10 @@ import numpy as np
 from gymnasium.error import DependencyNotInstalled
 from gymnasium.wrappers import RecordVideo
 
-from common.envs import Env, build_env
 from common.errors import PluginError, RunDirectoryError
+from common.lanes.building import Env, build_env
+from common.lanes.vector_lanes import is_vector
 from common.plugins.part_config import EnvConfig
-from common.vector_lanes import is_vector
 
 RENDER_MODE = "rgb_array"
 

@@ -12,9 +12,9 @@ from common.config.discount import discount_of
 from common.config.replay_config import ReplayConfig, ViewConfig
 from common.config.run_config import RunConfig
 from common.data import Schema
-from common.envs import build_env
 from common.errors import PluginError
 from common.interfaces import ReplayBuffer
+from common.lanes.building import build_env
 from learner.loop.resident import MixedResidentReplay, ResidentReplay
 from learner.replay.memory import ReplayMemory
 from learner.replay.prioritized import PrioritizedReplay

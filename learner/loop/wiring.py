@@ -13,8 +13,8 @@ from common.config.run_config import dump_config
 from common.errors import ConfigError
 from common.evaluators import open_evaluator
 from common.interfaces import Recorder
-from common.lanes import Busy
-from common.watched_envs import Watch
+from common.lanes.lanes import Busy
+from common.lanes.watched_envs import Watch
 from learner.callbacks.calling import Callbacks
 from learner.evaluation.evaluator_process import EvaluatorProcess
 from learner.evaluation.scoring import InlineScoring, NoScoring, Scoring

@@ -13,8 +13,8 @@ from gymnasium.wrappers import TimeLimit
 from actor.sampler import Sampler
 from actor.stat import ActorCounters
 from common.data import PRIORITY, Array, Items, Schema
-from common.envs import Env, lanes_of, stacked_spec
 from common.interfaces import Agent, EnvSpec, RowMap, StepProcessor
+from common.lanes.building import Env, lanes_of, stacked_spec
 from common.parts import Parts, row_schema
 from common.plugins.part_config import EnvConfig
 from tests.parts import CheckingAgent, CountingEnv

@@ -65,15 +65,6 @@ def test_shipped_configurations_need_no_option(path: Path) -> None:
     Allowance(()).check(load_config(path).actor_part())
 
 
-@pytest.mark.parametrize("path", SHIPPED_CONFIGS, ids=lambda path: path.stem)
-def test_the_page_lists_what_shipped_configurations_name(path: Path) -> None:
-    page, shipped = (ROOT / "docs" / "SECURITY.md").read_text(), load_config(path)
-    (row,) = [line for line in page.splitlines() if line.startswith(f"| `configs/{path.name}` ")]
-    network = shipped.agent.params.get("network", {})
-    parts = [shipped.env.params.get("id"), shipped.env.target, shipped.agent.target, network.get("target")]
-    assert re.findall("`([^`]+)`", row) == [f"configs/{path.name}", *(part for part in parts if part)]
-
-
 def test_the_page_states_the_bounds_of_what_an_actor_takes() -> None:
     page = " ".join((ROOT / "docs" / "SECURITY.md").read_text().split())
     for bound in (
@@ -184,7 +175,7 @@ def test_all_names_that_are_not_allowed_are_told_at_once_and_quoted_for_a_shell(
     [
         "common.process.child:Child",
         "common.plugins.part_loading:load_part",
-        "common.envs:build_env",
+        "common.lanes.building:build_env",
         "actor.commands.actor_worker:main",
         "learner:x",
     ],
@@ -203,7 +194,7 @@ def test_gymnasiums_own_environments_and_wrappers_need_no_option(env_id: str, ma
 
 
 def test_the_environments_of_envpool_need_no_option() -> None:
-    Allowance(()).check(config(env={"target": "common.pool:make", "params": {"id": "Pong-v5", "num_envs": 8}}))
+    Allowance(()).check(config(env={"target": "common.envs.pool:make", "params": {"id": "Pong-v5", "num_envs": 8}}))
 
 
 @pytest.mark.usefixtures("mine")
@@ -230,7 +221,7 @@ def test_a_map_of_rows_is_a_step_processor() -> None:
     [
         ({**CARTPOLE, "params": {"id": "NoSuch-v1"}}, "gymnasium has no environment 'NoSuch-v1' on this host"),
         ({**CARTPOLE, "params": {"id": {"entry_point": "x"}}}, "expected the id of an environment as text"),
-        ({"target": "common.atari:make", "params": {"id": "CartPole-v1"}}, "expected an Atari game"),
+        ({"target": "common.envs.atari:make", "params": {"id": "CartPole-v1"}}, "expected an Atari game"),
     ],
 )
 def test_an_id_that_gymnasium_does_not_know_is_refused(env: dict[str, Any], message: str) -> None:

@@ -17,9 +17,9 @@ from actor.evaluating import CandidateScorer
 from actor.guard import Watchdog
 from actor.stat import ActorCounters
 from common.data import Array, Model, ModelVersion
-from common.lanes import Busy
+from common.lanes.lanes import Busy
+from common.lanes.watched_envs import Watch
 from common.parts import build_parts
-from common.watched_envs import Watch
 from tests.conftest import PATIENCE, counting_config
 from tests.parts import CountingEnv
 

@@ -17,9 +17,9 @@ from actor.guard import Guard, Watchdog
 from actor.sampler import Sampler
 from actor.stat import ActorCounters
 from common.data import Array
-from common.envs import EnvExitError, lanes_of
 from common.interfaces import StepProcessor
-from common.lanes import Busy
+from common.lanes.building import EnvExitError, lanes_of
+from common.lanes.lanes import Busy
 from common.process.child import RestartPolicy
 from tests.actor.acting import Kept, act, make_parts
 from tests.actor.test_item_maker import Pairs
@@ -209,7 +209,7 @@ def test_time_outside_environments_does_not_count_as_hanging() -> None:
 NEVER_LETS_GO = """
 import ctypes
 from actor.guard import Watchdog
-from common.lanes import Busy
+from common.lanes.lanes import Busy
 with Watchdog(Busy(), 0.5, print):
     ctypes.PyDLL(None).sleep(1000)
 """

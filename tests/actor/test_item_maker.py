@@ -10,8 +10,8 @@ from gymnasium.vector import AutoresetMode
 from gymnasium.wrappers import Autoreset
 
 from common.data import Array, Column, Items, Schema
-from common.envs import Env
 from common.interfaces import EnvSpec, Step
+from common.lanes.building import Env
 from tests.actor.acting import (
     Acts,
     act,

@@ -5,8 +5,8 @@ import numpy as np
 from actor.next_obs import next_of
 from common.data import Array, Leaves
 from common.interfaces import EnvSpec
-from common.lanes import Round
-from common.stacking import Stacker
+from common.lanes.lanes import Round
+from common.lanes.stacking import Stacker
 from tests.parts import CountingEnv, Goals
 
 NONE = np.zeros(3, bool)

@@ -8,8 +8,8 @@ from gymnasium.vector import AutoresetMode
 from gymnasium.wrappers import TimeLimit
 
 from common.data import Array, Items
-from common.envs import Env
 from common.errors import PluginError
+from common.lanes.building import Env
 from tests.actor.acting import KeptBatches, act, env_config, make_parts, together
 from tests.actor.test_item_maker import Transitions
 from tests.actor.test_sampler import Doubled

@@ -8,8 +8,8 @@ from actor.sampler import Sampler
 from actor.stat import ActorCounters
 from common.config.actor_config import PushConfig
 from common.data import NO_MODEL, BufferedItems, Column, Items, ModelVersion, Schema
-from common.envs import Env
 from common.errors import SchemaMismatchError
+from common.lanes.building import Env
 from tests.actor.acting import make_parts
 from tests.parts import CountingEnv, counting_schema, expected_rows
 

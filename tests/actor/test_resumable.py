@@ -14,10 +14,10 @@ from gymnasium.wrappers import NormalizeObservation
 
 from actor.resumable import ResumableSampler
 from actor.stat import ActorCounters
-from common.atari import make
 from common.data import Array, Items, Snapshot
-from common.envs import Env
+from common.envs.atari import make
 from common.interfaces import EnvSpec
+from common.lanes.building import Env
 from common.parts import Parts
 from common.spaces import flatten, to_columns
 from tests.actor.acting import Kept, env_config, make_parts

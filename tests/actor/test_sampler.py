@@ -12,9 +12,9 @@ from gymnasium.wrappers import Autoreset
 from actor.sampler import Sampler, spread
 from actor.stat import ActorCounters
 from common.data import Array, Column, Items, Schema
-from common.envs import Env
 from common.errors import PluginError, SchemaMismatchError
 from common.interfaces import RowMap
+from common.lanes.building import Env
 from common.processors import SameColumns
 from tests.actor.acting import (
     Acts,
@@ -226,7 +226,7 @@ def test_agents_are_told_where_episodes_of_a_vector_environment_begin(mode: Auto
 
 @pytest.mark.filterwarnings("ignore:.*precision lowered")
 def test_envpool_gives_whole_episodes() -> None:
-    from common.pool import make
+    from common.envs.pool import make
 
     parts = make_parts(
         make("CartPole-v1", num_envs=5, seed=3), lambda s: Acts(s, lambda obs: (obs[:, 3] > 0).astype(np.int64))

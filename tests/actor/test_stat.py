@@ -5,7 +5,7 @@ import pytest
 
 from actor.stat import ActorCounters, ActorFigures
 from common.data import MAX_ENV_ERROR, MAX_EPISODES
-from common.lanes import Round
+from common.lanes.lanes import Round
 from learner.shared.actor_table import REPORTED
 
 

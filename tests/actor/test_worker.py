@@ -13,8 +13,8 @@ from actor.worker import Actor, build_agreed_parts, guard_envs
 from common.config.actor_config import ActorConfig
 from common.data import Column, Schema
 from common.errors import CrossborderError, LearnerUnreachableError, PluginError, SchemaMismatchError
-from common.lanes import Busy
-from common.plain_lanes import PlainLanes
+from common.lanes.lanes import Busy
+from common.lanes.plain_lanes import PlainLanes
 from common.settings import validate
 from common.wire.rpc import StoppingError
 from common.wire.trust import Trust

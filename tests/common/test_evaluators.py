@@ -9,11 +9,11 @@ import gymnasium
 import numpy as np
 import pytest
 
-from common.envs import build_env, spec_of
 from common.errors import ConfigError
 from common.evaluators import build_eval_env, open_evaluator
+from common.lanes.building import build_env, spec_of
+from common.lanes.watched_envs import EvaluationAbandoned, Watch
 from common.plugins.part_config import EnvConfig
-from common.watched_envs import EvaluationAbandoned, Watch
 from tests.conftest import counting_config
 from tests.parts import CheckingAgent, CountingEnv
 

@@ -9,8 +9,8 @@ from common.config.actor_config import ActorConfig
 from common.data import ROW_COLUMNS, Column, Items, Schema
 from common.errors import ConfigError, PluginError
 from common.interfaces import EnvSpec, RowMap, Step
+from common.lanes.plain_lanes import PlainLanes
 from common.parts import build_parts
-from common.plain_lanes import PlainLanes
 from common.settings import validate
 from tests.parts import CheckingAgent, CountingEnv, RatingAgent, counting_schema
 

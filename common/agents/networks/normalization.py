@@ -25,7 +25,7 @@ CLIP: Final = 10.0
 EPSILON: Final = 1e-8
 """Added to variances, so that an element that never changes becomes 0."""
 RETURN: Final = "info/discounted_return"
-"""The column of the return so far of each row's episode, which ``common.wrappers:discounted_return`` reports."""
+"""The column of the return so far of each row's episode, which ``common.envs.wrappers:discounted_return`` reports."""
 
 
 class Normalizer(nn.Module):
@@ -133,7 +133,7 @@ def _returns_in(columns: Mapping[str, torch.Tensor]) -> torch.Tensor:
     """
     if RETURN not in columns:
         raise ConfigError(
-            f"agent.params.normalize_rewards: needs a column {RETURN}: add common.wrappers:discounted_return to "
+            f"agent.params.normalize_rewards: needs a column {RETURN}: add common.envs.wrappers:discounted_return to "
             "env.wrappers, with the agent's discount_factor, and discounted_return: float32 to env.info"
         )
     return columns[RETURN].float().flatten()

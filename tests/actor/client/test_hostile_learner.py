@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from common.config.run_config import load_config
-from common.envs import build_env, spec_of
+from common.lanes.building import build_env, spec_of
 from common.parts import row_schema
 from common.wire.codec import schema_to_pb
 from common.wire.pb import crossborder_pb2 as pb

@@ -15,7 +15,7 @@ from actor.client.requests import (
 from actor.spool import Group, Spool
 from actor.stat import ActorCounters, ActorFigures
 from common.data import ENVELOPE_BYTES, MAX_EPISODES, NO_MODEL, BufferedItems, Column, ModelVersion, Schema
-from common.lanes import Round
+from common.lanes.lanes import Round
 from common.wire.batch import Request
 from common.wire.codec import buffer, encode, schema_to_pb
 from common.wire.compression import compress

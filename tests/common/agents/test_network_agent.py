@@ -27,9 +27,9 @@ from common.agents.network_agent import NetworkAgent, Update, adam, find_objects
 from common.agents.qr_dqn import QRDQN
 from common.agents.sac import SAC
 from common.agents.td3 import TD3
-from common.envs import spec_of
 from common.errors import CheckpointError
 from common.interfaces import Agent, EnvSpec, TrainingState
+from common.lanes.building import spec_of
 from common.testing import ItemMemory, check_agent
 from common.testing.agent_checks import MakeAgent
 from common.testing.memory import transitions

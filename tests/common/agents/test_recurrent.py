@@ -19,11 +19,11 @@ from common.agents.recurrent import require_sequences
 from common.agents.recurrent_sac import RecurrentSAC
 from common.config.run_config import load_config
 from common.config.trainer_config import Precision
-from common.envs import spec_of
+from common.envs.memory_tasks import make_cue
 from common.errors import ConfigError, PluginError
 from common.interfaces import Agent, TrainingState
+from common.lanes.building import spec_of
 from common.parts import row_schema
-from common.tasks import make_cue
 from common.testing import ItemMemory, RowMemory, play, rows_of
 from common.testing.memory import transitions
 from learner.loop.in_turns import train_in_turns

@@ -6,15 +6,15 @@ from pathlib import Path
 import pytest
 
 from common.errors import PluginError
+from common.lanes.stacking import Stacker
 from common.plugins.part_loading import MOVED, find_present_place, load_part
-from common.stacking import Stacker
 
 
 def test_a_callable_is_found_by_module_and_name() -> None:
-    assert load_part("common.stacking:Stacker") is Stacker
+    assert load_part("common.lanes.stacking:Stacker") is Stacker
 
 
-@pytest.mark.parametrize("target", ["", "common.stacking", "common.stacking:", ":Stacker"])
+@pytest.mark.parametrize("target", ["", "common.lanes.stacking", "common.lanes.stacking:", ":Stacker"])
 def test_a_target_without_module_or_attribute_is_refused_with_an_example(target: str) -> None:
     with pytest.raises(PluginError, match=r"expected module:attr, for example common\.agents\.dqn:DQN"):
         load_part(target)
@@ -27,7 +27,7 @@ def test_a_module_that_cannot_be_imported_is_named_with_the_reason() -> None:
 
 def test_a_missing_attribute_names_the_nearest() -> None:
     with pytest.raises(PluginError, match=r"has no callable 'Stackr' \(did you mean 'Stacker'\?\)"):
-        load_part("common.stacking:Stackr")
+        load_part("common.lanes.stacking:Stackr")
 
 
 def test_something_that_cannot_be_called_is_refused() -> None:

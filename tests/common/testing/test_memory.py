@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from common.data import Items, Schema
-from common.envs import spec_of
+from common.lanes.building import spec_of
 from common.parts import row_schema
 from common.testing.memory import RowMemory, rows_of, transitions, transitions_of
 from common.testing.play import play

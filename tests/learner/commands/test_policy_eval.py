@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from common.config.evaluator_config import EvaluatorConfig
-from common.envs import Env
 from common.interfaces import Agent, Evaluation
+from common.lanes.building import Env
 from learner.commands import policy_eval
 from learner.storage.checkpoint import Checkpoints
 from tests.learner.storage.test_checkpoint import CONFIG, dqn, save_own_parts

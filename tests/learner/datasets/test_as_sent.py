@@ -6,8 +6,8 @@ from typing import Any, cast
 import numpy as np
 
 from common.data import PRIORITY, Items, Schema
-from common.envs import spec_of, stacked_spec
 from common.interfaces import EnvSpec, Step
+from common.lanes.building import spec_of, stacked_spec
 from common.parts import Parts
 from common.spaces import columns_of
 from learner.datasets.as_sent import as_sent

@@ -11,9 +11,9 @@ from gymnasium.spaces import Box, Dict, Discrete, unflatten
 from gymnasium.wrappers import FlattenObservation
 
 from common.data import INTERVENED, Array, Column, Items, Schema
-from common.envs import Env, spec_of
 from common.errors import DatasetError, SchemaMismatchError
 from common.interfaces import Agent, EnvSpec, RowMap, Step, StepProcessor
+from common.lanes.building import Env, spec_of
 from common.parts import Parts, row_schema
 from common.spaces import columns_of
 from common.testing import items_of, play, rows_of

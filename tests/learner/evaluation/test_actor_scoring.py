@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from common.envs import spec_of
+from common.lanes.building import spec_of
 from learner.evaluation.actor_scoring import CANDIDATES, SCORE, ActorScoring
 from learner.evaluation.scoring import CANDIDATE
 from learner.models.publisher import ModelPublisher

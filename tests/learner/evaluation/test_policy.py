@@ -9,7 +9,7 @@ import pytest
 
 from common.config.actor_config import ActorConfig
 from common.data import Array
-from common.envs import spec_of, stacked_spec
+from common.lanes.building import spec_of, stacked_spec
 from common.parts import build_parts
 from common.plugins.part_config import EnvConfig, PluginConfig
 from common.spaces import flatten

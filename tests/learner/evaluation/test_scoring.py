@@ -9,7 +9,7 @@ from pathlib import Path
 from common.config.evaluator_config import EvaluatorConfig
 from common.data import Array
 from common.evaluation import DefaultEvaluator
-from common.watched_envs import Watch
+from common.lanes.watched_envs import Watch
 from learner.evaluation.scoring import InlineScoring
 from learner.storage.checkpoint import Checkpoints, load_params
 from learner.storage.moment import Moment

@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from common.config.actor_config import ActorConfig
-from common.envs import build_env, spec_of
 from common.errors import CheckpointError
 from common.interfaces import Agent
+from common.lanes.building import build_env, spec_of
 from common.plugins.part_config import EnvConfig, PluginConfig
 from examples.own_parts import Corridor, TabularQ
 from learner.storage.checkpoint import Checkpoints, load_agent, load_params

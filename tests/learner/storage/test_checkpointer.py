@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from common.envs import spec_of
 from common.errors import CheckpointError
+from common.lanes.building import spec_of
 from common.parts import row_schema
 from common.testing.memory import rows_of
 from common.testing.play import play

@@ -14,9 +14,9 @@ from common.agents.network_agent import Inference
 from common.agents.sac import SAC, SACConfig
 from common.agents.td3 import TD3
 from common.data import Array
-from common.envs import spec_of
 from common.errors import ConfigError
 from common.interfaces import Agent
+from common.lanes.building import spec_of
 from common.settings import Settings, validate
 from common.testing import check_agent
 from common.testing.agent_checks import MakeAgent

@@ -61,7 +61,7 @@ def run_config(run_dir: Path, **more: Any) -> RunConfig:
         "env": {
             "target": "gymnasium:make",
             "params": {"id": "CartPole-v1"},
-            "wrappers": [{"target": "common.wrappers:discounted_return", "params": {"discount_factor": 0.9}}],
+            "wrappers": [{"target": "common.envs.wrappers:discounted_return", "params": {"discount_factor": 0.9}}],
             "info": {"discounted_return": "float32"},
         },
         "agent": {

@@ -58,7 +58,7 @@ def test_log_probabilities_and_entropies_of_components_add_up() -> None:
     [
         (Discrete(3, start=5), [[0], [2]], [5, 7]),
         (SWITCHES, [[0, 0], [1, 2]], [[0, 5], [1, 7]]),
-        (MultiDiscrete([[2, 3], [2, 2]]), [[1, 2, 0, 1]], [[[1, 2], [0, 1]]]),
+        (MultiDiscrete(np.array([[2, 3], [2, 2]])), [[1, 2, 0, 1]], [[[1, 2], [0, 1]]]),
     ],
 )
 def test_choices_become_actions_of_the_space_and_actions_choices(

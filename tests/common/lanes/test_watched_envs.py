@@ -10,10 +10,10 @@ import gymnasium
 import numpy as np
 import pytest
 
-from common.envs import EnvExitError
-from common.lanes import Busy
-from common.vector_lanes import is_vector
-from common.watched_envs import EvaluationAbandoned, Watch
+from common.lanes.building import EnvExitError
+from common.lanes.lanes import Busy
+from common.lanes.vector_lanes import is_vector
+from common.lanes.watched_envs import EvaluationAbandoned, Watch
 from tests.common.test_evaluation import SeedEnv
 
 

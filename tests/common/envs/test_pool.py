@@ -4,12 +4,12 @@ import sys
 
 import pytest
 
-from common.envs import build_env
 from common.errors import PluginError
-from tests.common.test_envs import named
+from common.lanes.building import build_env
+from tests.common.lanes.test_building import named
 
 
 def test_a_missing_envpool_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "envpool", None)
     with pytest.raises(PluginError, match=r"pip install 'crossborder\[envpool\]'"):
-        build_env(named("common.pool:make", {"id": "CartPole-v1", "num_envs": 2}))
+        build_env(named("common.envs.pool:make", {"id": "CartPole-v1", "num_envs": 2}))

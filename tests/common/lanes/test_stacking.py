@@ -8,8 +8,8 @@ import pytest
 from gymnasium.wrappers import FrameStackObservation
 
 from common.data import Array, Leaves
-from common.envs import lanes_of, spec_of, stacked_spec
-from common.stacking import Stacker
+from common.lanes.building import lanes_of, spec_of, stacked_spec
+from common.lanes.stacking import Stacker
 from tests.frame_parts import filmed_counting_env
 from tests.parts import CountingEnv, Goals
 

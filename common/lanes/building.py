@@ -10,11 +10,11 @@ from common import spaces
 from common.data import Column
 from common.errors import PluginError
 from common.interfaces import EnvSpec
-from common.lanes import AnyEnv, Lanes, Picks
-from common.plain_lanes import PlainLanes
+from common.lanes.lanes import AnyEnv, Lanes, Picks
+from common.lanes.plain_lanes import PlainLanes
+from common.lanes.space_config import read_spaces
+from common.lanes.vector_lanes import VectorLanes, is_vector
 from common.plugins.part_config import EnvConfig
-from common.space_config import read_spaces
-from common.vector_lanes import VectorLanes, is_vector
 
 Env = gymnasium.Env[Any, Any]
 

@@ -3,8 +3,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from common.envs.minatar import GAMES, make
 from common.errors import PluginError
-from common.minatar import GAMES, make
 from common.testing import check_env
 
 

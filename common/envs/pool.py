@@ -12,7 +12,7 @@ from common.errors import PluginError
 def make(id: str, *, num_envs: int, seed: int | None = None, **params: Any) -> Any:
     """Make a vector environment of EnvPool.
 
-        env: {target: common.pool:make, params: {id: Pong-v5, num_envs: 64, stack_num: 1}, frame_stack: 4}
+        env: {target: common.envs.pool:make, params: {id: Pong-v5, num_envs: 64, stack_num: 1}, frame_stack: 4}
 
     An EnvPool takes its seed when it is made, and not at a reset. So an actor passes its own here, and actors differ.
 

@@ -7,8 +7,8 @@ from typing import Any, Final, SupportsFloat
 import gymnasium
 import numpy as np
 
+from common.lanes.vector_lanes import is_vector
 from common.leaves import on_host
-from common.vector_lanes import is_vector
 
 KEY: Final = "discounted_return"
 

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from gymnasium.spaces import Box
 
-from common.atari import make
 from common.data import Array
-from common.envs import Env, build_env, read_spec, stacked_spec
+from common.envs.atari import make
 from common.errors import PluginError
+from common.lanes.building import Env, build_env, read_spec, stacked_spec
 from common.plugins.part_config import EnvConfig
 
 PONG, SEAQUEST = "ALE/Pong-v5", "ALE/Seaquest-v5"
@@ -35,7 +35,7 @@ def play(env: Env, seed: int, steps: int) -> tuple[list[Array], list[float]]:
 
 
 def test_an_observation_is_one_frame_and_an_agent_sees_four() -> None:
-    config = EnvConfig(target="common.atari:make", params={"id": PONG}, frame_stack=4)
+    config = EnvConfig(target="common.envs.atari:make", params={"id": PONG}, frame_stack=4)
     frames, _ = play(build_env(config), seed=0, steps=30)
     assert {(frame.shape, frame.dtype.str) for frame in frames} == {((84, 84), "|u1")}
     assert any((after != before).any() for before, after in pairwise(frames)), "the newest is new"
@@ -109,7 +109,7 @@ def test_further_parameters_are_passed_to_gymnasium() -> None:
 )
 def test_an_unknown_game_is_a_plugin_error(params: dict[str, Any], message: str) -> None:
     with pytest.raises(PluginError, match=message):
-        build_env(EnvConfig(target="common.atari:make", params=params))
+        build_env(EnvConfig(target="common.envs.atari:make", params=params))
 
 
 @pytest.mark.parametrize("module", ["ale_py", "cv2"])

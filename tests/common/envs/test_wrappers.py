@@ -9,11 +9,11 @@ import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from common.data import Array
-from common.envs import build_lanes
+from common.envs.wrappers import discounted_return
+from common.lanes.building import build_lanes
+from common.lanes.vector_lanes import is_vector
 from common.plugins.part_config import EnvConfig
 from common.settings import validate
-from common.vector_lanes import is_vector
-from common.wrappers import discounted_return
 
 GAMMA = 0.9
 
@@ -65,9 +65,9 @@ def test_each_row_has_the_return_of_its_episode_so_far(mode: str) -> None:
     config = validate(
         EnvConfig,
         {
-            "target": "tests.common.test_wrappers:make",
+            "target": "tests.common.envs.test_wrappers:make",
             "params": {"mode": mode},
-            "wrappers": [{"target": "common.wrappers:discounted_return", "params": {"discount_factor": GAMMA}}],
+            "wrappers": [{"target": "common.envs.wrappers:discounted_return", "params": {"discount_factor": GAMMA}}],
             "info": {"discounted_return": "float32"},
         },
     )

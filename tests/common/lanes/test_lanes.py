@@ -11,8 +11,8 @@ import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from common.data import Array, Leaves
-from common.envs import lanes_of
-from common.lanes import AnyEnv, Busy, Lanes, Round
+from common.lanes.building import lanes_of
+from common.lanes.lanes import AnyEnv, Busy, Lanes, Round
 from common.plugins.part_config import EnvConfig
 from tests.actor.acting import together
 from tests.parts import CountingEnv

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 from gymnasium.wrappers import TimeLimit
 
-from common.envs import build_env, build_lanes, lanes_of, picks_of, read_spec, spec_of, stacked_spec
 from common.errors import ConfigError, PluginError
 from common.interfaces import EnvSpec
-from common.plain_lanes import PlainLanes
+from common.lanes.building import build_env, build_lanes, lanes_of, picks_of, read_spec, spec_of, stacked_spec
+from common.lanes.plain_lanes import PlainLanes
+from common.lanes.vector_lanes import VectorLanes
 from common.plugins.part_config import EnvConfig, PluginConfig
-from common.vector_lanes import VectorLanes
 from tests.conftest import ROOT
 from tests.parts import CountingEnv, Goals
 
@@ -58,7 +58,7 @@ def seeded_env(seed: int | None = None, sign: int = 1) -> CountingEnv:
 def test_a_factory_with_a_seed_gets_one_for_each_environment_unless_it_is_configured(
     params: dict[str, Any], seeds: list[int]
 ) -> None:
-    lanes = build_lanes(named("tests.common.test_envs:seeded_env", params), 3, seed=5)
+    lanes = build_lanes(named("tests.common.lanes.test_building:seeded_env", params), 3, seed=5)
     assert isinstance(lanes, PlainLanes)
     assert [env.metadata["seed"] for env in lanes.envs] == seeds
 
@@ -196,7 +196,7 @@ def test_a_package_that_an_environment_lacks_is_named_with_its_extra(
 SMOKE = """
 import sys
 from common.plugins.part_config import EnvConfig
-from common.envs import build_lanes
+from common.lanes.building import build_lanes
 
 for id in sys.argv[1:]:
     lanes = build_lanes(EnvConfig(target="gymnasium:make", params={"id": id}))

@@ -8,8 +8,8 @@ import gymnasium
 import numpy as np
 from gymnasium.wrappers import AtariPreprocessing, TransformReward
 
-from common.envs import Env
 from common.errors import PluginError
+from common.lanes.building import Env
 
 
 def make(
@@ -21,7 +21,7 @@ def make(
     side: int = 84,
     **params: Any,
 ) -> Env:
-    """Make a game; ``env: {target: common.atari:make, params: {id: ALE/Pong-v5}, frame_stack: 4}`` names it.
+    """Make a game; ``env: {target: common.envs.atari:make, params: {id: ALE/Pong-v5}, frame_stack: 4}`` names it.
 
     The environment gives single frames, uint8 ``[side, side]``, of which ``env.frame_stack`` puts the last four into
     one observation of the agent. A step takes 4 frames of the emulator; the frame of the step is the pixel-wise maximum

@@ -3,8 +3,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from common.envs.goals import TURN, Reach
 from common.errors import ConfigError
-from common.goals import TURN, Reach
 from common.testing import check_env
 
 
@@ -52,5 +52,5 @@ def test_episodes_are_truncated_and_goals_are_within_reach_and_reproducible() ->
 
 @pytest.mark.parametrize("wrong", [{"n_joints": 0}, {"radius": 0.0}, {"max_steps": 0}])
 def test_values_out_of_range_are_refused(wrong: dict[str, int]) -> None:
-    with pytest.raises(ConfigError, match=r"common\.goals:Reach: expected"):
-        Reach(**wrong)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=r"common\.envs\.goals:Reach: expected"):
+        Reach(**wrong)

@@ -11,9 +11,9 @@ from typing import Any
 
 import gymnasium
 
-from common.envs import EnvExitError
-from common.lanes import AnyEnv, Busy
-from common.vector_lanes import is_vector
+from common.lanes.building import EnvExitError
+from common.lanes.lanes import AnyEnv, Busy
+from common.lanes.vector_lanes import is_vector
 
 
 class EvaluationAbandoned(BaseException):

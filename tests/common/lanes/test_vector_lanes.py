@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode, VectorEnv
 
-from common.envs import lanes_of
 from common.errors import PluginError
-from common.lanes import AnyEnv, Round
-from tests.common.test_lanes import array
+from common.lanes.building import lanes_of
+from common.lanes.lanes import AnyEnv, Round
+from tests.common.lanes.test_lanes import array
 
 
 class Fixed(VectorEnv[Any, Any, Any]):

@@ -8,8 +8,8 @@ import gymnasium
 import numpy as np
 import pytest
 
+from common.envs.memory_tasks import KeepElements, make_cue
 from common.errors import ConfigError
-from common.tasks import KeepElements, make_cue
 from common.testing import check_env
 
 

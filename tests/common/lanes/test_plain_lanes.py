@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from common.data import Array
-from common.envs import lanes_of
 from common.errors import PluginError
-from common.plain_lanes import PlainLanes
-from tests.common.test_lanes import answers, array, counting
+from common.lanes.building import lanes_of
+from common.lanes.plain_lanes import PlainLanes
+from tests.common.lanes.test_lanes import answers, array, counting
 from tests.parts import CountingEnv, Goals
 
 

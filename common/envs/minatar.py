@@ -8,14 +8,14 @@ import gymnasium
 import numpy as np
 
 from common.data import Array
-from common.envs import Env
 from common.errors import PluginError
+from common.lanes.building import Env
 
 GAMES = ("asterix", "breakout", "freeway", "seaquest", "space_invaders")
 
 
 def make(id: str, *, render_mode: str | None = None, **params: Any) -> Env:
-    """Make a game; ``env: {target: common.minatar:make, params: {id: breakout}}`` names it.
+    """Make a game; ``env: {target: common.envs.minatar:make, params: {id: breakout}}`` names it.
 
     Observations are bool ``[C, 10, 10]``, a channel for each kind of object. Actions are those that do something in the
     game. With a probability of 0.1 the action before is repeated, and most games become harder with time. An episode

@@ -9,7 +9,7 @@ import yaml
 
 from common.errors import ConfigError, PluginError
 from common.interfaces import EnvSpec
-from common.space_config import read_spaces
+from common.lanes.space_config import read_spaces
 from tests.parts import CountingEnv
 
 ACTION = {"type": "Discrete", "n": 2}
