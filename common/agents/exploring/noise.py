@@ -1,8 +1,8 @@
 """Noise on continuous actions: white, Ornstein-Uhlenbeck or pink, of one size or of another size in each lane.
 
-Noise that is correlated in time moves an inert system further than white noise, whose pushes cancel each other out:
-TD3 solves MountainCarContinuous with it. Pink noise, which is between white noise and a random walk, suits most tasks
-(Eberhard et al., Pink Noise Is All You Need, ICLR 2023).
+Noise that is correlated in time moves an inert system further than white noise, whose pushes cancel each other out
+(``benchmarks/noise.py``). Pink noise, which is between white noise and a random walk, suits most tasks (Eberhard et al.,
+Pink Noise Is All You Need, ICLR 2023).
 """
 
 from __future__ import annotations
