@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from gymnasium import spaces
 from torch import nn
+from torch.nn import functional
 
 from common.agents.networks.encoders import LeafSpaces
 from common.agents.networks.layers import Observed
@@ -26,6 +27,8 @@ EPSILON: Final = 1e-8
 """Added to variances, so that an element that never changes becomes 0."""
 RETURN: Final = "info/discounted_return"
 """The column of the return so far of each row's episode, which ``common.envs.wrappers:discounted_return`` reports."""
+MASK: Final = "mask"
+"""The column bool ``[B, L]`` that batches of sequences have: a step is there; see ``learner.views.sequences``."""
 
 
 class Normalizer(nn.Module):
@@ -38,7 +41,8 @@ class Normalizer(nn.Module):
 
     Batches are merged by the formula of Chan, Golub and LeVeque (Updating Formulae and a Pairwise Algorithm for
     Computing Sample Variances, 1979), so that n batches leave the mean and the variance of all of their rows. Rows
-    count as often as they are drawn.
+    count as often as they are drawn. Places of a sequence after the end of its episode do not count: there the last
+    observation is repeated.
 
     Args:
         leaves: of the observations, by path. Those of floats are normalised; pictures, counts and choices stay.
@@ -69,7 +73,8 @@ class Normalizer(nn.Module):
     @property
     def columns(self) -> Set[str]:
         """The columns of a batch that it needs or changes; without any it changes nothing and has no tensors."""
-        return {*self._columns, *(("reward", RETURN) if self._has_rewards else ())}
+        names = {*self._columns, *(("reward", RETURN) if self._has_rewards else ())}
+        return names | {MASK} if names else names
 
     def forward(self, obs: Observed) -> Observed:
         """Observations of B rows, ``[B, *shape]`` or ``[B, T, *shape]``, normalised as float32; nothing is learnt."""
@@ -98,22 +103,44 @@ class Normalizer(nn.Module):
         if not self._dims and not self._has_rewards:
             return
         obs: Any = from_columns("obs", columns) if self._dims else {}
-        n = 0
+        mask = columns.get(MASK)
+        n: int | torch.Tensor = 0
         for path, dims in self._dims.items():
             leaf = (obs[path] if path else obs).float()
-            n = self._merge(leaf.flatten(0, leaf.dim() - dims - 1), *self._statistics(path))
+            n_leading = leaf.dim() - dims
+            counts = _find_observed(mask) if mask is not None and n_leading == 2 else None
+            n = self._merge(leaf.flatten(0, n_leading - 1), counts, *self._statistics(path))
         if self._has_rewards:
-            n = self._merge(_returns_in(columns), self.return_mean, self.return_var)
+            returns = _returns_in(columns)
+            counts = mask if returns.dim() == 2 else None
+            n = self._merge(returns.flatten(), counts, self.return_mean, self.return_var)
         self.count.add_(n)
 
-    def _merge(self, rows: torch.Tensor, mean: torch.Tensor, var: torch.Tensor) -> int:
-        """Merge rows ``[n, *shape]`` into their mean and variance; return n."""
-        share = len(rows) / (self.count + len(rows))
-        var_of_rows, mean_of_rows = torch.var_mean(rows, dim=0, correction=0)
+    def _merge(
+        self, rows: torch.Tensor, counts: torch.Tensor | None, mean: torch.Tensor, var: torch.Tensor
+    ) -> int | torch.Tensor:
+        """Merge those rows ``[n, *shape]`` that count into their mean and variance; return how many these are.
+
+        Args:
+            rows: all of them.
+            counts: bool, n elements; None: every row counts.
+            mean: changed in place, ``[*shape]``.
+            var: changed in place, ``[*shape]``.
+        """
+        n: int | torch.Tensor
+        if counts is None:
+            n = len(rows)
+            var_of_rows, mean_of_rows = torch.var_mean(rows, dim=0, correction=0)
+        else:
+            n = counts.sum()
+            weight = (counts.flatten() / n).view(-1, *(1 for _ in mean.shape))
+            mean_of_rows = (weight * rows).sum(dim=0)
+            var_of_rows = (weight * (rows - mean_of_rows).square()).sum(dim=0)
+        share = n / (self.count + n)
         gap = mean_of_rows - mean
         var.lerp_(var_of_rows, share).add_(gap.square() * (share * (1 - share)))
         mean.add_(gap * share)
-        return len(rows)
+        return n
 
     def _normalized(self, path: str, leaf: torch.Tensor) -> torch.Tensor:
         if path not in self._dims:
@@ -125,8 +152,13 @@ class Normalizer(nn.Module):
         return self.get_buffer(name_of("mean", path)), self.get_buffer(name_of("var", path))
 
 
+def _find_observed(mask: torch.Tensor) -> torch.Tensor:
+    """The places ``[B, L + 1]`` of sequences with an observation before or after a step, for ``mask`` ``[B, L]``."""
+    return functional.pad(mask, (0, 1)) | functional.pad(mask, (1, 0))
+
+
 def _returns_in(columns: Mapping[str, torch.Tensor]) -> torch.Tensor:
-    """The returns so far of all rows of a batch, ``[n]``.
+    """The returns so far of all rows of a batch, ``[B]`` or ``[B, L]``.
 
     Raises:
         ConfigError: the batch has no column of them.
@@ -136,7 +168,7 @@ def _returns_in(columns: Mapping[str, torch.Tensor]) -> torch.Tensor:
             f"agent.params.normalize_rewards: needs a column {RETURN}: add common.envs.wrappers:discounted_return to "
             "env.wrappers, with the agent's discount_factor, and discounted_return: float32 to env.info"
         )
-    return columns[RETURN].float().flatten()
+    return columns[RETURN].float()
 
 
 def build_normalizer(leaves: LeafSpaces, *, enabled: bool, rewards: bool = False) -> Normalizer:
@@ -151,7 +183,7 @@ def build_normalizer(leaves: LeafSpaces, *, enabled: bool, rewards: bool = False
         ConfigError: observations are to be normalised, but no leaf has floats.
     """
     normalizer = Normalizer(leaves if enabled else {}, rewards=rewards)
-    if enabled and not normalizer.columns - {"reward", RETURN}:
+    if enabled and normalizer.columns <= {"reward", RETURN, MASK}:
         found = ", ".join(str(leaf) for leaf in leaves.values())
         raise ConfigError(f"agent.params.normalize_observations: expected observations of floats, found {found}")
     return normalizer

@@ -47,6 +47,18 @@ def test_captured_statistics_are_the_eager_ones_bit_for_bit() -> None:
         assert torch.equal(value, normalizers[1].state_dict()[name])
 
 
+def test_captured_statistics_of_sequences_are_the_eager_ones_bit_for_bit() -> None:
+    normalizers = Normalizer({"": BOX}), Normalizer({"": BOX})
+    captured, eager = (NormalizeBatch(each, captured=i == 0) for i, each in enumerate(normalizers))
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(6):
+        obs = torch.randn(4, 6, 2, generator=generator)
+        batch = {"obs": obs, "mask": torch.arange(5) < torch.randint(1, 6, (4, 1), generator=generator)}
+        assert torch.equal(captured(batch)["obs"], eager(batch)["obs"])
+    for name, value in normalizers[0].state_dict().items():
+        assert torch.equal(value, normalizers[1].state_dict()[name])
+
+
 def test_one_that_is_not_enabled_leaves_batches_alone() -> None:
     batch = batches(1)[0]
     assert NormalizeBatch(build_normalizer({"": BOX}, enabled=False), captured=True)(batch) == batch

@@ -80,7 +80,7 @@ def test_floats_of_structured_observations_are_normalised_and_other_leaves_stay(
     }
     normalizer.merge(batch)
     found = normalizer.normalize(batch)
-    assert set(normalizer.columns) == {"obs/arm/joints", "next_obs/arm/joints", "obs/speed", "next_obs/speed"}
+    assert normalizer.columns == {"obs/arm/joints", "next_obs/arm/joints", "obs/speed", "next_obs/speed", "mask"}
     assert found["obs/speed"].tolist() == pytest.approx([-1.0, 1.0])
     assert found["next_obs/speed"].tolist() == pytest.approx([0.0, 2.0])
     assert found["obs/arm/joints"].tolist() == [pytest.approx([-1.0, 0.0, 1.0]), pytest.approx([1.0, 0.0, -1.0])]
@@ -97,6 +97,27 @@ def test_sequences_are_merged_step_by_step() -> None:
     for name, value in flat.state_dict().items():
         torch.testing.assert_close(timed.state_dict()[name], value)
     torch.testing.assert_close(timed(rows(12).view(3, 4, 2)), flat(rows(12)).view(3, 4, 2))
+
+
+def test_places_of_a_sequence_after_the_end_of_its_episode_do_not_count() -> None:
+    normalizer = build_normalizer({"": BOX}, enabled=True, rewards=True)
+    mask = torch.tensor([[True, True, True], [True, False, False]])
+    obs, returns = rows(8).view(2, 4, 2), torch.tensor([[1.0, 2.0, 3.0], [5.0, 99.0, 99.0]])
+    obs[1, 2:] = obs[1, 1]  # The last observation is repeated.
+    for _ in range(2):
+        normalizer.merge({"obs": obs, "reward": torch.ones(2, 3), RETURN: returns, "mask": mask})
+    seen = torch.cat((obs[0], obs[1, :2]))
+    torch.testing.assert_close(normalizer.get_buffer("mean"), seen.mean(dim=0))
+    torch.testing.assert_close(normalizer.get_buffer("var"), seen.var(dim=0, correction=0))
+    assert normalizer.return_mean.item() == pytest.approx(np.mean([1, 2, 3, 5]))
+    assert normalizer.return_var.item() == pytest.approx(np.var([1, 2, 3, 5]))
+
+
+def test_the_last_observation_of_an_episode_counts_where_the_sequence_goes_on_in_the_next_one() -> None:
+    normalizer, obs = Normalizer({"": BOX}), rows(5)[None]
+    normalizer.merge({"obs": obs, "mask": torch.tensor([[True, False, True, True]])})
+    torch.testing.assert_close(normalizer.get_buffer("mean"), obs[0].mean(dim=0))
+    assert normalizer.count.item() == 5
 
 
 def test_one_that_is_not_enabled_has_no_tensors_and_changes_nothing() -> None:
@@ -135,12 +156,12 @@ def test_observations_and_rewards_are_normalised_together() -> None:
     normalizer = build_normalizer({"": BOX}, enabled=True, rewards=True)
     batch = {"obs": rows(8), "next_obs": rows(8), "reward": torch.ones(8), RETURN: torch.arange(8.0)}
     normalizer.merge(batch)
-    assert normalizer.columns == {"obs", "next_obs", "reward", RETURN}
+    assert normalizer.columns == {"obs", "next_obs", "reward", RETURN, "mask"}
     assert normalizer.normalize(batch)["reward"].tolist() == pytest.approx([1 / np.std(np.arange(8))] * 8)
     assert normalizer.count.item() == 8
 
 
 def test_a_batch_without_returns_is_refused_and_the_message_says_what_to_configure() -> None:
     normalizer = build_normalizer({"": BOX}, enabled=False, rewards=True)
-    with pytest.raises(ConfigError, match=r"add common\.wrappers:discounted_return to env\.wrappers"):
+    with pytest.raises(ConfigError, match=r"add common\.envs\.wrappers:discounted_return to env\.wrappers"):
         normalizer.merge({"obs": rows(4), "reward": torch.ones(4)})
