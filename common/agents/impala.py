@@ -14,7 +14,8 @@ import torch
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, model_validator
 from torch import nn
 
-from common.agents.losses.vtrace import baseline_loss, masked_mean, policy_gradient_loss, vtrace
+from common.agents.losses.sequences import masked_mean
+from common.agents.losses.vtrace import baseline_loss, policy_gradient_loss, vtrace
 from common.agents.network_agent import (
     Batch,
     Inference,

@@ -58,11 +58,11 @@ def masked_mean(
 ) -> torch.Tensor:
     """The mean of the values of the steps that count, each multiplied by the weight of its sequence if there are any.
 
-    0 where no step counts. Prioritised sampling gives weights (arXiv:1511.05952, 3.4).
+    0 where no step counts; values of the others may be anything, also NaN. Prioritised sampling gives weights
+    (arXiv:1511.05952, 3.4).
     """
-    share = counts.to(values.dtype)
-    weighted = share if weight is None else share * weight[:, None]
-    return (weighted * values).sum() / share.sum().clamp(min=1)
+    weighted = values if weight is None else values * weight[:, None]
+    return torch.where(counts, weighted, 0.0).sum() / counts.sum().clamp(min=1)
 
 
 def sequence_priority(

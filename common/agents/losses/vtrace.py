@@ -6,6 +6,8 @@ from typing import NamedTuple
 
 import torch
 
+from common.agents.losses.sequences import masked_mean
+
 
 class VTrace(NamedTuple):
     """The targets of a batch of sequences."""
@@ -33,8 +35,8 @@ def vtrace(
     The advantage of step s is ``rho_s (r_s + gamma v_(s+1) - V(x_s))``.
 
     Where an episode ends, ``mask`` is False at the observation after its last step, and no sum goes beyond it: v there
-    is V. So a truncated episode bootstraps from its true last observation, and what follows in the same sequence
-    belongs to the next episode. A ``log_ratio`` of 0 everywhere gives n-step returns without correction. No gradient
+    is V. So a truncated episode bootstraps from its true last observation, and later steps of the same sequence belong
+    to the next episode. A ``log_ratio`` of 0 everywhere gives n-step returns without correction. No gradient
     goes through the targets.
     """
     with torch.no_grad():
@@ -49,11 +51,6 @@ def vtrace(
         target = value + torch.stack(excess[::-1], dim=1)  # [B, L + 1]
         advantage = rho * (reward + discount * target[:, 1:] - value[:, :-1])
         return VTrace(target[:, :-1], torch.where(mask, advantage, 0.0))
-
-
-def masked_mean(values: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-    """The mean of the values ``[B, L]`` where ``mask`` ``[B, L]`` is True; 0 where it is True nowhere."""
-    return torch.where(mask, values, 0.0).sum() / mask.sum().clamp(min=1)
 
 
 def policy_gradient_loss(

@@ -73,6 +73,7 @@ def test_the_mean_is_that_of_the_steps_that_count() -> None:
     assert float(masked_mean(values, counts)) == pytest.approx((1 + 2 + 4) / 3)
     assert float(masked_mean(values, counts, torch.tensor([0.5, 1.0]))) == pytest.approx((0.5 * (1 + 2) + 4) / 3)
     assert float(masked_mean(values, torch.zeros_like(counts))) == 0
+    assert float(masked_mean(torch.tensor([[3.0, math.nan]]), torch.tensor([[True, False]]))) == 3
 
 
 def test_a_priority_is_mostly_the_greatest_error_of_the_steps_that_count() -> None:

@@ -8,13 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from common.agents.losses.vtrace import (
-    VTrace,
-    baseline_loss,
-    masked_mean,
-    policy_gradient_loss,
-    vtrace,
-)
+from common.agents.losses.vtrace import VTrace, baseline_loss, policy_gradient_loss, vtrace
 
 GAMMA = 0.9
 
@@ -134,7 +128,3 @@ def test_the_baseline_loss_is_half_the_mean_squared_error() -> None:
     mask = torch.tensor([[True, True, False]])
     loss = baseline_loss(torch.tensor([[1.0, 2.0, 3.0]]), torch.tensor([[3.0, 2.0, 99.0]]), mask)
     assert float(loss) == pytest.approx(0.5 * 4 / 2)
-
-
-def test_a_mean_over_no_steps_is_zero() -> None:
-    assert float(masked_mean(torch.ones(2, 3), torch.zeros(2, 3, dtype=torch.bool))) == 0.0
