@@ -38,7 +38,7 @@ _BASES: Final[dict[Role, tuple[tuple[type, ...], str]]] = {
 }
 _METHODS: Final[dict[Role, tuple[str, ...]]] = {"step processor": METHODS, "evaluator": ("evaluate",)}
 """By role, the methods by which a class is known that need not be derived from another."""
-_WITHOUT_ID: Final = ("common.envs.goals:Reach", "common.envs.memory_tasks:make_cue")
+_WITHOUT_ID: Final = ("common.envs.goals:Reach", "common.envs.memory_tasks:Cue")
 """Environments of crossborder's own; nothing in their parameters names code."""
 _MAKERS: Final = ("gymnasium:make", "gymnasium:make_vec")
 """The factories whose ``id`` names an entry of gymnasium's registry."""

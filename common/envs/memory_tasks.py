@@ -65,7 +65,7 @@ class Cue(gymnasium.Env[Array, np.int64]):
 
     def __init__(self, delay: int) -> None:
         if delay < 1:
-            raise ConfigError(f"common.envs.memory_tasks:make_cue: expected delay >= 1, found {delay}")
+            raise ConfigError(f"common.envs.memory_tasks:Cue: expected delay >= 1, found {delay}")
         self._delay = delay
         self._cue = self._steps = 0
 
@@ -83,8 +83,3 @@ class Cue(gymnasium.Env[Array, np.int64]):
     def _observe(self) -> Array:
         cue = 2 * self._cue - 1 if self._steps == 0 else 0
         return np.array([cue, self._steps == self._delay, self.np_random.uniform(-1, 1)], np.float32)
-
-
-def make_cue(delay: int) -> Cue:
-    """Make the task ``Cue``."""
-    return Cue(delay)

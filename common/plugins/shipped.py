@@ -18,7 +18,7 @@ SHIPPED: Final[dict[Role, frozenset[str]]] = {
             "common.envs.goals:Reach",
             "common.envs.minatar:make",
             "common.envs.pool:make",
-            "common.envs.memory_tasks:make_cue",
+            "common.envs.memory_tasks:Cue",
         }
     ),
     "wrapper": frozenset({"common.envs.memory_tasks:KeepElements", "common.envs.wrappers:discounted_return"})

@@ -19,7 +19,7 @@ from common.agents.recurrent import require_sequences
 from common.agents.recurrent_sac import RecurrentSAC
 from common.config.run_config import load_config
 from common.config.trainer_config import Precision
-from common.envs.memory_tasks import make_cue
+from common.envs.memory_tasks import Cue
 from common.errors import ConfigError, PluginError
 from common.interfaces import Agent, TrainingState
 from common.lanes.building import spec_of
@@ -166,7 +166,7 @@ def test_a_resumed_agent_goes_on_in_the_middle_of_an_episode_as_if_it_had_never_
 
 @pytest.mark.parametrize("kind", ["lstm", "gru"])
 def test_r2d2_remembers_a_cue(kind: str) -> None:
-    env = make_cue(4)
+    env = Cue(4)
     agent = R2D2(
         spec_of(env), seed=0, memory={"kind": kind, "width": 16}, units=(16,), lr=5e-3, soft_update_interval=20
     )
@@ -192,7 +192,7 @@ def score(agent: Agent, env: Any) -> float:
 
 
 def test_recurrent_sac_remembers_a_cue() -> None:
-    env = ContinuousCue(make_cue(2))
+    env = ContinuousCue(Cue(2))
     agent = RecurrentSAC(spec_of(env), seed=0, memory={"width": 16}, units=(16,), lr=1e-2, tau=0.05, ent_coef=0.05)
     memory = played_by(agent, spec_of(env), env, 500, length=3, period=3)
     for _ in range(200):

@@ -8,7 +8,7 @@ import gymnasium
 import numpy as np
 import pytest
 
-from common.envs.memory_tasks import KeepElements, make_cue
+from common.envs.memory_tasks import Cue, KeepElements
 from common.errors import ConfigError
 from common.testing import check_env
 
@@ -34,7 +34,7 @@ def test_elements_of_other_observations_are_refused() -> None:
 
 @pytest.mark.parametrize("delay", [1, 5])
 def test_the_cue_is_shown_once_and_the_answer_is_asked_for_after_the_delay(delay: int) -> None:
-    env = make_cue(delay)
+    env = Cue(delay)
     check_env(env)
     rewards = set()
     for seed in range(10):
@@ -53,4 +53,4 @@ def test_the_cue_is_shown_once_and_the_answer_is_asked_for_after_the_delay(delay
 
 def test_a_delay_of_no_step_is_refused() -> None:
     with pytest.raises(ConfigError, match="expected delay >= 1, found 0"):
-        make_cue(0)
+        Cue(0)
