@@ -89,7 +89,7 @@ class Bootstrapping(RandomStart):
 
     @abc.abstractmethod
     def _next_action(self, next_obs: Observed) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """The policy's actions ``[B, A]`` after the next observations, and what each costs ``[B]``; None: nothing."""
+        """The policy's actions ``[B, A]`` after the next observations, and the cost of each ``[B]``; None: no cost."""
 
     def _make_critics(self, n_dims: int) -> Critics:
         config = self.config
@@ -120,7 +120,7 @@ class Bootstrapping(RandomStart):
         return results | measure_td_error(batch, q, config.critic.expected(target))
 
     def _following(self, outputs: torch.Tensor, cost: torch.Tensor | None) -> Returns:
-        """The returns after the next observations, by the critics' outputs ``[N, B, K]``, less what actions cost."""
+        """The returns after the next observations, by the critics' outputs ``[N, B, K]``, less the cost ``[B]``."""
         config = self.config
         if config.n_target_critics is not None:
             order = torch.rand(config.n_critics, generator=self._generator, device=self.device).argsort()

@@ -33,7 +33,7 @@ class Munchausen(Settings):
     )
 
     def bonus(self, q: torch.Tensor, action: torch.Tensor) -> torch.Tensor:
-        """What is added to rewards, for the target network's values ``[B, A]`` and actions ``[B]``: ``[B]``."""
+        """The term added to rewards, for the target network's values ``[B, A]`` and actions ``[B]``: ``[B]``."""
         return munchausen_bonus(q, action, alpha=self.alpha, temperature=self.temperature, least=self.least)
 
 

@@ -1,4 +1,4 @@
-"""A small task with goals: an arm of joints in a plane whose tip is to be where it is told."""
+"""A small task with goals: an arm of joints in a plane, whose tip has to reach a goal."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ class EarlyStopping(Callback):
     """Ends a run after a number of evaluations in a row without a better score.
 
     Args:
-        patience: that number, at least 1.
+        patience: how many evaluations in a row, at least 1.
         min_improvement: a score is better only if it is above the best one by more than this.
         after_opts: evaluations before this opt step count for the best score only.
 

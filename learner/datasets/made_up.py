@@ -28,7 +28,7 @@ def make_up_episodes(parts: Parts, agent: Agent, reach: int, rows: int) -> Itera
 
     Args:
         parts: of the run.
-        agent: says what it records beside its actions; it must be one that nobody needs any more.
+        agent: gives the columns that it records beside its actions; it acts for this, so nobody may need it afterwards.
         reach: how many rows ahead a draw may look; every fourth episode is shorter.
         rows: of all episodes together, at least.
 
@@ -75,7 +75,7 @@ def _sample_leaf(space: gymnasium.Space[Any], seed: int) -> Array:
         values = np.random.default_rng(seed).uniform(low, high, (POOL, *space.shape))
         found: Array = np.clip(values.astype(space.dtype), space.low, space.high)
         return found
-    own = copy.deepcopy(space)  # Whoever samples the environment's space draws what they would have drawn.
+    own = copy.deepcopy(space)  # So the environment's own space keeps its random state.
     own.seed(seed)
     return np.stack([np.asarray(own.sample(), space.dtype) for _ in range(POOL)])
 

@@ -152,7 +152,7 @@ class _Trial:
             )
 
     def _explain(self, error: Exception, columns: dict[str, str]) -> None:
-        """Raise an error that says what the agent lacks, or what it was given.
+        """Raise an error that names the column that is missing, or the columns that the agent was given.
 
         Raises:
             ConfigError: the batch lacks a column.

@@ -33,7 +33,7 @@ def compute_checksum(parts: Iterable[Array]) -> int:
 
 
 def add_to_checksum(checksum: int, part: Array) -> int:
-    """The checksum of what ``checksum`` is of, and of the bytes of a C-contiguous array after it."""
+    """Continue a checksum with the bytes of a C-contiguous array."""
     if part.nbytes < LARGE_BYTES:
         return zlib.crc32(part.data, checksum)
     data = part.reshape(-1).view(np.uint8)

@@ -36,7 +36,7 @@ class Range:
         return trial.suggest_float(key, self.low, self.high, log=self.log)
 
     def decode(self, param: Any) -> Any:
-        """The value of a setting from what Optuna keeps of it."""
+        """The value of a setting, from the form in which Optuna keeps it."""
         return param
 
 

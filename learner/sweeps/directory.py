@@ -34,7 +34,7 @@ class SweepDirectory:
 
     Args:
         path: of the directory.
-        sweep: what the directory is for.
+        sweep: its description.
 
     Raises:
         ConfigError: the directory has another sweep.

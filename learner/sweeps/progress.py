@@ -1,4 +1,4 @@
-"""What the terminal shows of a sweep: bars in a terminal, a line for each event elsewhere."""
+"""Shows how a sweep goes on: by bars in a terminal, elsewhere by a logged line for each event."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from learner.sweeps.study import Claimed, SweepStudy
 from learner.sweeps.trial import GRACE_SECONDS, LOOK_SECONDS, StoppedError, TrialRunner
 
 MOST_FAILURES: Final = 3
-"""If so many trials have failed and none has a score, the sweep ends: the next ones would fail as well."""
+"""A sweep ends after this many trials if all of them have failed: later ones would fail as well."""
 
 
 class Sweeper:

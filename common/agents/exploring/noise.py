@@ -1,8 +1,8 @@
 """Noise on continuous actions: white, Ornstein-Uhlenbeck or pink, of one size or of another size in each lane.
 
 Noise that is correlated in time moves an inert system further than white noise, whose pushes cancel each other out
-(``benchmarks/noise.py``). Pink noise, which is between white noise and a random walk, suits most tasks (Eberhard et al.,
-Pink Noise Is All You Need, ICLR 2023).
+(``benchmarks/noise.py``). Pink noise, which is between white noise and a random walk, suits most tasks (Eberhard et
+al., Pink Noise Is All You Need, ICLR 2023).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from common.errors import ConfigError
 from common.settings import Settings
 
 RATIO: Final = 4.0
-"""Pink noise is a sum of processes; each one is this many times slower than the one before it."""
+"""Pink noise is a sum of processes, each slower than the process before it by this factor."""
 
 
 class _Noise(Settings):
@@ -102,7 +102,7 @@ class LaneNoise:
     steady state, where all steps have the same distribution. ``NetworkAgent`` saves and restores the state.
 
     Args:
-        config: what noise it is.
+        config: the kind and the sizes of the noise.
         size: dimensions of an action, A.
         generator: the source of all randomness, on ``device``.
         device: where the noise is drawn.

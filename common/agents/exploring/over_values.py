@@ -81,7 +81,7 @@ class EvaluationEpsilon:
         self.begin()
 
     def begin(self) -> None:
-        """An evaluation begins: draw what was drawn in the one before, so that the same model has the same score."""
+        """Begin an evaluation; all have the same draws, so that the same model has the same score."""
         self._rng = np.random.default_rng(0)
 
     def choose(self, values: Array) -> Array:

@@ -8,7 +8,7 @@ from torch.nn import functional
 
 def project(
     probability: torch.Tensor,  # [..., B, K]
-    target_atoms: torch.Tensor,  # [..., B, K], or what broadcasts to it
+    target_atoms: torch.Tensor,  # [..., B, K], or a shape that broadcasts to it
     atoms: torch.Tensor,  # [K], evenly spaced and increasing
 ) -> torch.Tensor:
     """The distribution over ``atoms`` that is nearest to one over other values, ``[..., B, K]`` (arXiv:1707.06887, 7).

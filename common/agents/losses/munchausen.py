@@ -22,7 +22,7 @@ def munchausen_bonus(
     temperature: float,
     least: float,
 ) -> torch.Tensor:
-    """What is added to each reward, ``[B]``: ``alpha * clip(temperature * log pi(a|s), least, 0)`` (2 and 3)."""
+    """The term added to each reward, ``[B]``: ``alpha * clip(temperature * log pi(a|s), least, 0)`` (2 and 3)."""
     chosen = scaled_log_policy(q, temperature).gather(1, action[:, None]).squeeze(1)
     return alpha * chosen.clamp(least, 0)
 

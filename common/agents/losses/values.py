@@ -19,8 +19,8 @@ def td_target(
     """Target ``r + discount * V(s')``, without bootstrap only where the episode *terminated*.
 
     With one discount for all items it is the one-step target; a transition whose reward is a sum over k steps has a
-    discount gamma^k of its own. A truncated episode is cut off from outside and bootstraps (Pardo
-    et al., arXiv:1712.00378). The target has the shape of ``next_value``.
+    discount gamma^k of its own. A truncated episode is cut off from outside and bootstraps (Pardo et al.,
+    arXiv:1712.00378). The target has the shape of ``next_value``.
     """
     return reward + discount * next_value * (~terminated).to(reward.dtype)
 

@@ -76,7 +76,7 @@ class AdamWConfig(AnyOptimizerConfig):
 
 
 class RMSpropConfig(AnyOptimizerConfig):
-    """RMSprop (Tieleman and Hinton 2012), centred as in the first DQN for Atari."""
+    """RMSprop (Tieleman and Hinton 2012), by choice centred, as the first DQN for Atari took it."""
 
     kind: Literal["rmsprop"] = Field("rmsprop", description="RMSprop.")
     alpha: Decay = Field(0.99, description="Decay of the mean of the squared gradients.")

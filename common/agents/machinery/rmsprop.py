@@ -15,7 +15,7 @@ class RMSprop(torch.optim.Optimizer):
     Centred (Graves, arXiv:1308.0850), the denominator is ``sqrt(mean(g^2) - mean(g)^2) + eps``.
 
     Args:
-        parameters: what it changes.
+        parameters: those that it changes.
         lr: learning rate, a number or a float32 scalar on the parameters' device.
         alpha: decay of the means.
         eps: added to the denominator.

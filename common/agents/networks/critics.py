@@ -44,7 +44,7 @@ class Critics(nn.Module):
         self.nets = nn.ModuleList(make(size, self.learnt.n_outputs, units) for _ in range(n))
 
     def outputs(self, obs: Observed, action: torch.Tensor) -> torch.Tensor:
-        """Observations of B rows and actions ``[B, A]`` to what critics give out, ``[N, B, K]``."""
+        """Observations of B rows and actions ``[B, A]`` to the outputs of all critics, ``[N, B, K]``."""
         inputs = torch.cat((self.encoder(obs).float(), action), dim=1)
         return torch.stack([net(inputs) for net in self.nets])
 

@@ -1,7 +1,7 @@
 """What critics learn of the return: its mean, or its distribution. Shapes: N critics, B batch, K outputs of a critic.
 
 Each class below says how many outputs a critic has, which value they mean, which returns may follow an observation, and
-how far the outputs are from such returns.
+how far the outputs are from these returns.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class ScalarReturn(Settings):
         return outputs.squeeze(2)
 
     def following(self, outputs: torch.Tensor, *, least: bool) -> Returns:
-        """The returns that outputs ``[N, B, 1]`` say of the next observation: the least critic's, or each its own."""
+        """The returns after the next observation, by outputs ``[N, B, 1]``: of the least critic, or of each critic."""
         return Returns(least_value(self.value(outputs)) if least else self.value(outputs))
 
     def expected(self, target: Returns) -> torch.Tensor:
@@ -80,7 +80,7 @@ class CategoricalReturn(Settings):
         return (outputs.softmax(dim=2) * self._atoms(outputs)).sum(dim=2)
 
     def following(self, outputs: torch.Tensor, *, least: bool) -> Returns:
-        """The returns of the next observation: the distribution of the critic whose mean is least, or each its own."""
+        """The returns after the next observation: of the critic whose mean is least, or of each critic."""
         atoms, probability = self._atoms(outputs), outputs.softmax(dim=2)
         return Returns(atoms[:, None], least_distribution(probability, atoms) if least else probability)
 
@@ -128,7 +128,7 @@ class QuantileReturn(Settings):
         return outputs.mean(dim=2)
 
     def following(self, outputs: torch.Tensor, *, least: bool) -> Returns:  # noqa: ARG002 - the least quantiles count
-        """The returns of the next observation: all critics' quantiles without the greatest ones, ``[K', B]``."""
+        """The returns after the next observation: all critics' quantiles without the greatest ones, ``[K', B]``."""
         return Returns(least_quantiles(outputs, self.n_dropped))
 
     def expected(self, target: Returns) -> torch.Tensor:
