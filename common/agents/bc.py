@@ -11,6 +11,7 @@ from pydantic import Field, PositiveFloat, PositiveInt
 from torch import nn
 
 from common.agents.actions import ActionIndex, ActionScale
+from common.agents.losses.values import weighted_mean
 from common.agents.network_agent import (
     Batch,
     Inference,
@@ -117,7 +118,8 @@ class BC(NetworkAgent):
         return {**self._learn(self._normalize(draw(buffer, self.config.batch_size, self.device)))}
 
     def _learn_from(self, batch: Batch) -> Results:
-        loss = -self.imitator.log_prob(from_columns("obs", batch), self._from_env(batch["action"])).mean()
+        log_prob = self.imitator.log_prob(from_columns("obs", batch), self._from_env(batch["action"]))
+        loss = weighted_mean(-log_prob, batch.get("weight"))
         descend(loss, self._optimizer, self.config.max_grad_norm)
         return {"loss": loss.detach()}
 

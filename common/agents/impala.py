@@ -178,7 +178,7 @@ class IMPALA(NetworkAgent):
 
     def _learn_from(self, batch: Batch) -> Results:
         """One gradient step on B sequences of L steps."""
-        config, mask = self.config, batch["mask"]
+        config, mask, weight = self.config, batch["mask"], batch.get("weight")
         shape = mask.shape  # [B, L]
         outputs, value = self.policy_net(_flatten(from_columns("obs", batch)))  # Of B (L + 1) observations.
         value = value.view(shape[0], -1)  # [B, L + 1]
@@ -196,8 +196,8 @@ class IMPALA(NetworkAgent):
             rho_bar=config.rho_bar if is_corrected else 1.0,
             c_bar=config.c_bar if is_corrected else 1.0,
         )
-        policy_loss = policy_gradient_loss(log_prob, targets.advantages, mask)
-        value_loss = baseline_loss(value[:, :-1], targets.values, mask)
+        policy_loss = policy_gradient_loss(log_prob, targets.advantages, mask, weight)
+        value_loss = baseline_loss(value[:, :-1], targets.values, mask, weight)
         loss = policy_loss + config.baseline_cost * value_loss - config.entropy_cost * entropy
         grad_norm = descend(loss, self._optimizer, config.max_grad_norm)
         results = {

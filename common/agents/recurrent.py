@@ -19,7 +19,7 @@ SEQUENCES = "replay.view: {target: learner.views.sequences:Sequences, params: {l
 class RecurrentAgent(NetworkAgent):
     """Records ``state`` before each action: the state of the memory, and the action before, in one vector ``[S]``.
 
-    A subclass sets ``lane_memory`` and writes it in ``sample``. There is no greedy policy for export, since it would have
+    A subclass sets ``lane_memory`` and writes it in ``sample``. There is no greedy policy for export, as it would have
     no memory, and there are no TD errors of single transitions.
     """
 

@@ -57,15 +57,17 @@ def policy_gradient_loss(
     log_prob: torch.Tensor,  # [B, L], of the actions by the learner's policy
     advantage: torch.Tensor,  # [B, L]
     mask: torch.Tensor,  # [B, L] bool
+    weight: torch.Tensor | None = None,  # [B]
 ) -> torch.Tensor:
-    """Minus the mean of ``advantage * log pi(a|x)`` (arXiv:1802.01561, 4.2)."""
-    return -masked_mean(advantage * log_prob, mask)
+    """Minus the mean of ``advantage * log pi(a|x)``, weighted if there are weights (arXiv:1802.01561, 4.2)."""
+    return -masked_mean(advantage * log_prob, mask, weight)
 
 
 def baseline_loss(
     value: torch.Tensor,  # [B, L]
     target: torch.Tensor,  # [B, L]
     mask: torch.Tensor,  # [B, L] bool
+    weight: torch.Tensor | None = None,  # [B]
 ) -> torch.Tensor:
-    """The mean of ``(v - V(x))^2 / 2`` (arXiv:1802.01561, 4.2)."""
-    return 0.5 * masked_mean((target - value).square(), mask)
+    """The mean of ``(v - V(x))^2 / 2``, weighted if there are weights (arXiv:1802.01561, 4.2)."""
+    return 0.5 * masked_mean((target - value).square(), mask, weight)

@@ -13,7 +13,7 @@ from common.data import Array, Model, ModelVersion
 from common.errors import CheckpointError, ConfigError
 from common.interfaces import EnvSpec
 from common.testing import ItemMemory
-from tests.common.agents.parts import copies, holding, same
+from tests.common.agents.parts import WeightedMemory, copies, holding, items_of, same
 
 OBS = Box(-1, 1, (2,), np.float32)
 CHOICES = EnvSpec(OBS, Discrete(3, start=5))
@@ -63,6 +63,17 @@ def test_in_train_mode_its_actions_are_random_by_the_policy_it_has_learnt() -> N
     drawn = np.concatenate([agent.sample(observations()) for _ in range(40)])
     assert (drawn == 5).mean() == pytest.approx(2 / 3, abs=0.1)
     assert (drawn == 6).mean() < 0.05
+
+
+def test_the_weight_of_a_row_multiplies_its_loss() -> None:
+    """With one row, at weight 1 and at weight 0.25."""
+    items = items_of([(np.zeros(2, np.float32), 5, 0.0, np.zeros(2, np.float32), True, False)], np.int64)
+    losses = []
+    for weight in (1.0, 0.25):
+        record = make(CHOICES, batch_size=1).opt(WeightedMemory(items, [weight]))
+        assert record is not None
+        losses.append(float(record["loss"]))
+    assert losses[1] == pytest.approx(0.25 * losses[0])
 
 
 def test_the_loss_is_minus_the_mean_log_probability() -> None:

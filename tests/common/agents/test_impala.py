@@ -68,6 +68,17 @@ class InOrder(ItemMemory):
         return self._items
 
 
+def test_the_weight_of_a_sequence_multiplies_its_losses() -> None:
+    agent = make(batch_size=2)
+    items = played(agent, rounds=2)
+    halves = copy.deepcopy(agent).opt(InOrder({**items, "weight": np.array([0.5, 0.5], np.float32)}))
+    whole = agent.opt(InOrder(items))
+    assert whole is not None
+    assert halves is not None
+    for name in ("loss_policy", "loss_baseline"):
+        assert float(halves[name]) == pytest.approx(0.5 * float(whole[name]), rel=1e-5)
+
+
 @pytest.mark.parametrize("spec", [CHOICES, LEVERS, SWITCHES], ids=["Discrete", "Box", "MultiDiscrete"])
 def test_it_fits_and_its_captured_updates_are_the_eager_ones(spec: EnvSpec) -> None:
     check_agent(partial(IMPALA, **SMALL), Structured(spec.observation_space, spec.action_space), view=VIEW)

@@ -122,9 +122,13 @@ def test_the_policy_loss_is_minus_the_mean_advantage_times_log_probability() -> 
     log_prob, advantage = torch.tensor([[-1.0, -2.0], [-3.0, 9.0]]), torch.tensor([[1.0, 0.5], [2.0, 9.0]])
     mask = torch.tensor([[True, True], [True, False]])
     assert float(policy_gradient_loss(log_prob, advantage, mask)) == pytest.approx((1 + 1 + 6) / 3)
+    weight = torch.tensor([0.5, 1.0])
+    assert float(policy_gradient_loss(log_prob, advantage, mask, weight)) == pytest.approx((0.5 * (1 + 1) + 6) / 3)
 
 
 def test_the_baseline_loss_is_half_the_mean_squared_error() -> None:
     mask = torch.tensor([[True, True, False]])
     loss = baseline_loss(torch.tensor([[1.0, 2.0, 3.0]]), torch.tensor([[3.0, 2.0, 99.0]]), mask)
     assert float(loss) == pytest.approx(0.5 * 4 / 2)
+    weighted = baseline_loss(torch.tensor([[1.0]]), torch.tensor([[3.0]]), torch.tensor([[True]]), torch.tensor([0.25]))
+    assert float(weighted) == pytest.approx(0.25 * 0.5 * 4)
