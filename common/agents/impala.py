@@ -67,7 +67,7 @@ class IMPALAConfig(UpdateConfig, GaussianConfig):
     baseline_cost: PositiveFloat = Field(0.5, description="Weight of the baseline's loss beside the policy's.")
     entropy_cost: NonNegativeFloat = Field(0.01, description="Weight of the policy's entropy, which is rewarded.")
     correction: Literal["vtrace", "none"] = Field(
-        "vtrace", description="vtrace corrects for what the policy has changed since a step was taken; none does not."
+        "vtrace", description="vtrace corrects for changes of the policy since a step was taken; none does not."
     )
     rho_bar: PositiveFloat = Field(1.0, description="Ratios of probabilities are clipped to this in each step's error.")
     c_bar: PositiveFloat = Field(1.0, description="They are clipped to this where later errors reach earlier steps.")

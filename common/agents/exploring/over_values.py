@@ -38,7 +38,9 @@ class Softmax(Settings):
     """Boltzmann exploration: actions with the probabilities ``softmax(Q / temperature)``, for every actor alike."""
 
     kind: Literal["softmax"] = Field("softmax", description="Boltzmann, border's default.")
-    temperature: PositiveFloat = Field(1.0, description="Differences of value below this make little difference.")
+    temperature: PositiveFloat = Field(
+        1.0, description="Actions whose values differ by much less are chosen about equally often."
+    )
 
     def choose(
         self,
