@@ -29,6 +29,7 @@ def assert_fails(command: Command, code: int, message: str) -> None:
     assert "Traceback" not in command.output()
 
 
+DQN = {"target": "common.agents.dqn:DQN", "params": {"batch_size": 4}}
 WRONG: dict[str, tuple[dict[str, Any], int, str]] = {
     "an unknown key": ({"replay": {"capacty": 5}}, 2, r"replay\.capacty: unknown key \(did you mean 'capacity'\?\)"),
     "a wrong type": ({"seed": "many"}, 2, r"seed: .*found 'many'"),
@@ -88,7 +89,7 @@ WRONG: dict[str, tuple[dict[str, Any], int, str]] = {
         r"DQN: expected a Discrete or MultiDiscrete action space",
     ),
     "a source that does not exist": (
-        {"replay": {"sources": {"demonstrations": {"dataset": "runs/nowhere", "share": 0.25}}}},
+        {"agent": DQN, "replay": {"sources": {"demonstrations": {"dataset": "runs/nowhere", "share": 0.25}}}},
         14,
         r"dataset: expected minari:ID, .*found 'runs/nowhere'",
     ),
@@ -119,7 +120,7 @@ def test_a_missing_configuration_file(start: Start, tmp_path: Path) -> None:
 def test_a_good_configuration_passes_the_check_and_starts_nothing(
     start: Start, write_config: WriteConfig, tmp_path: Path
 ) -> None:
-    check = start("learner-server", "--config", str(write_config()), "--check")
+    check = start("learner-server", "--config", str(write_config(agent=DQN)), "--check")
     assert check.wait() == 0
     assert "counting: good. Rows: obs <f4 [3]" in check.output()
     assert not (tmp_path / "run").exists()

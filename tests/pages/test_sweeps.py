@@ -15,5 +15,5 @@ def test_the_page_has_the_settings_as_they_are() -> None:
 
 
 def test_the_page_shows_the_example_as_it_is() -> None:
-    example = (ROOT / "examples" / "sweep.yaml").read_text()
+    example = (ROOT / "examples" / "sweeps" / "cartpole.yaml").read_text()
     assert "".join(line for line in example.splitlines(keepends=True) if not line.startswith("#")) in TEXT

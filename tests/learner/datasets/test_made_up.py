@@ -65,7 +65,7 @@ def test_what_the_agent_records_beside_its_actions_comes_from_the_agent() -> Non
     env = {
         "target": "gymnasium:make",
         "params": {"id": "CartPole-v1"},
-        "wrappers": [{"target": "examples.recurrent_agent:without_velocities"}],
+        "wrappers": [{"target": "common.envs.memory_tasks:KeepElements", "params": {"elements": [0, 2]}}],
     }
     parts = build(env, "examples.recurrent_agent:LstmDqn")
     assert make_up(parts)[0]["state"].shape[1:] == (2, 64)

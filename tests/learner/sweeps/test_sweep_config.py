@@ -81,4 +81,4 @@ def test_a_file_that_cannot_be_read_is_told(tmp_path: Path) -> None:
 
 def test_the_example_is_a_sweep(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
-    first_config(load_sweep(Path("examples/sweep.yaml"))).check()
+    first_config(load_sweep(Path("examples/sweeps/cartpole.yaml"))).check()

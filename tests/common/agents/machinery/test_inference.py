@@ -33,6 +33,7 @@ def test_replayed_actions_are_the_eager_ones_bit_for_bit_also_after_another_mode
             for switch in (Agent.train, Agent.eval):
                 for agent in (replayed, eager):
                     switch(agent)
+                    agent.begin(np.zeros(n, bool))
                 np.testing.assert_array_equal(replayed.sample(obs), eager.sample(obs), strict=True)
         for agent in (replayed, eager):
             agent.sync_model(model)
