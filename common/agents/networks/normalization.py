@@ -52,6 +52,7 @@ class Normalizer(nn.Module):
     count: torch.Tensor
     return_mean: torch.Tensor
     return_var: torch.Tensor
+    return_count: torch.Tensor
 
     def __init__(self, leaves: LeafSpaces, *, rewards: bool = False) -> None:
         super().__init__()
@@ -64,11 +65,12 @@ class Normalizer(nn.Module):
                 self._columns |= {name_of(prefix, path): path for prefix in ("obs", "next_obs")}
                 self.register_buffer(name_of("mean", path), torch.zeros(leaf.shape))
                 self.register_buffer(name_of("var", path), torch.ones(leaf.shape))
+        if self._dims:
+            self.register_buffer("count", torch.zeros(()))
         if rewards:
             self.register_buffer("return_mean", torch.zeros(()))
             self.register_buffer("return_var", torch.ones(()))
-        if self._dims or rewards:
-            self.register_buffer("count", torch.zeros(()))
+            self.register_buffer("return_count", torch.zeros(()))
 
     @property
     def columns(self) -> Set[str]:
@@ -100,47 +102,22 @@ class Normalizer(nn.Module):
         Raises:
             ConfigError: the batch has no such columns.
         """
-        if not self._dims and not self._has_rewards:
-            return
-        obs: Any = from_columns("obs", columns) if self._dims else {}
         mask = columns.get(MASK)
-        n: int | torch.Tensor = 0
-        for path, dims in self._dims.items():
-            leaf = (obs[path] if path else obs).float()
-            n_leading = leaf.dim() - dims
-            counts = _find_observed(mask) if mask is not None and n_leading == 2 else None
-            n = self._merge(leaf.flatten(0, n_leading - 1), counts, *self._statistics(path))
+        if self._dims:
+            obs: Any = from_columns("obs", columns)
+            n: int | torch.Tensor = 0
+            for path, dims in self._dims.items():
+                leaf = (obs[path] if path else obs).float()
+                n_leading = leaf.dim() - dims
+                counts = _find_observed(mask) if mask is not None and n_leading == 2 else None
+                n = _merge(leaf.flatten(0, n_leading - 1), counts, *self._statistics(path), self.count)
+            self.count.add_(n)
         if self._has_rewards:
             returns = _returns_in(columns)
             counts = mask if returns.dim() == 2 else None
-            n = self._merge(returns.flatten(), counts, self.return_mean, self.return_var)
-        self.count.add_(n)
-
-    def _merge(
-        self, rows: torch.Tensor, counts: torch.Tensor | None, mean: torch.Tensor, var: torch.Tensor
-    ) -> int | torch.Tensor:
-        """Merge those rows ``[n, *shape]`` that count into their mean and variance; return how many these are.
-
-        Args:
-            rows: all of them.
-            counts: bool, n elements; None: every row counts.
-            mean: changed in place, ``[*shape]``.
-            var: changed in place, ``[*shape]``.
-        """
-        n: int | torch.Tensor
-        if counts is None:
-            n = len(rows)
-            var_of_rows, mean_of_rows = torch.var_mean(rows, dim=0, correction=0)
-        else:
-            n = counts.sum()
-            weight = (counts.flatten() / n).view(-1, *(1 for _ in mean.shape))
-            mean_of_rows = (weight * rows).sum(dim=0)
-            var_of_rows = (weight * (rows - mean_of_rows).square()).sum(dim=0)
-        share = n / (self.count + n)
-        gap = mean_of_rows - mean
-        var.lerp_(var_of_rows, share).add_(gap.square() * (share * (1 - share)))
-        mean.add_(gap * share)
-        return n
+            self.return_count.add_(
+                _merge(returns.flatten(), counts, self.return_mean, self.return_var, self.return_count)
+            )
 
     def _normalized(self, path: str, leaf: torch.Tensor) -> torch.Tensor:
         if path not in self._dims:
@@ -150,6 +127,34 @@ class Normalizer(nn.Module):
 
     def _statistics(self, path: str) -> tuple[torch.Tensor, torch.Tensor]:
         return self.get_buffer(name_of("mean", path)), self.get_buffer(name_of("var", path))
+
+
+def _merge(
+    rows: torch.Tensor, counts: torch.Tensor | None, mean: torch.Tensor, var: torch.Tensor, before: torch.Tensor
+) -> int | torch.Tensor:
+    """Merge those rows ``[n, *shape]`` that count into their mean and variance; return how many these are.
+
+    Args:
+        rows: all of them.
+        counts: bool, n elements; None: every row counts.
+        mean: of the rows before, ``[*shape]``; changed in place.
+        var: their variance, ``[*shape]``; changed in place.
+        before: how many these were, a scalar.
+    """
+    n: int | torch.Tensor
+    if counts is None:
+        n = len(rows)
+        var_of_rows, mean_of_rows = torch.var_mean(rows, dim=0, correction=0)
+    else:
+        n = counts.sum()
+        weight = (counts.flatten() / n).view(-1, *(1 for _ in mean.shape))
+        mean_of_rows = (weight * rows).sum(dim=0)
+        var_of_rows = (weight * (rows - mean_of_rows).square()).sum(dim=0)
+    share = n / (before + n)
+    gap = mean_of_rows - mean
+    var.lerp_(var_of_rows, share).add_(gap.square() * (share * (1 - share)))
+    mean.add_(gap * share)
+    return n
 
 
 def _find_observed(mask: torch.Tensor) -> torch.Tensor:

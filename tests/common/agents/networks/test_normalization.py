@@ -102,13 +102,15 @@ def test_sequences_are_merged_step_by_step() -> None:
 def test_places_of_a_sequence_after_the_end_of_its_episode_do_not_count() -> None:
     normalizer = build_normalizer({"": BOX}, enabled=True, rewards=True)
     mask = torch.tensor([[True, True, True], [True, False, False]])
-    obs, returns = rows(8).view(2, 4, 2), torch.tensor([[1.0, 2.0, 3.0], [5.0, 99.0, 99.0]])
-    obs[1, 2:] = obs[1, 1]  # The last observation is repeated.
-    for _ in range(2):
+    seen, returns = [], torch.tensor([[1.0, 2.0, 3.0], [5.0, 99.0, 99.0]])
+    for seed in range(3):
+        obs = rows(8, seed).view(2, 4, 2) * (seed + 1)
+        obs[1, 2:] = obs[1, 1]  # The last observation is repeated.
         normalizer.merge({"obs": obs, "reward": torch.ones(2, 3), RETURN: returns, "mask": mask})
-    seen = torch.cat((obs[0], obs[1, :2]))
-    torch.testing.assert_close(normalizer.get_buffer("mean"), seen.mean(dim=0))
-    torch.testing.assert_close(normalizer.get_buffer("var"), seen.var(dim=0, correction=0))
+        seen += [obs[0], obs[1, :2]]
+    every = torch.cat(seen)
+    torch.testing.assert_close(normalizer.get_buffer("mean"), every.mean(dim=0))
+    torch.testing.assert_close(normalizer.get_buffer("var"), every.var(dim=0, correction=0))
     assert normalizer.return_mean.item() == pytest.approx(np.mean([1, 2, 3, 5]))
     assert normalizer.return_var.item() == pytest.approx(np.var([1, 2, 3, 5]))
 
@@ -149,7 +151,7 @@ def test_rewards_are_divided_by_the_deviation_of_the_return_so_far() -> None:
     found = normalizer.normalize(batch)
     np.testing.assert_allclose(found["reward"], np.clip(reward.numpy() / np.std(seen), -10, 10), rtol=1e-5)
     assert found["obs"] is batch["obs"]
-    assert set(normalizer.state_dict()) == {"return_mean", "return_var", "count"}
+    assert set(normalizer.state_dict()) == {"return_mean", "return_var", "return_count"}
 
 
 def test_observations_and_rewards_are_normalised_together() -> None:
