@@ -31,6 +31,7 @@ from common.agents.machinery.batches import (
     draw,
     measure_td_error,
     n_rows,
+    name_td_error,
     report_td_error,
     to_tensors,
 )
@@ -68,6 +69,7 @@ __all__ = [
     "find_objects",
     "measure_td_error",
     "n_rows",
+    "name_td_error",
     "report_td_error",
     "to_tensors",
     "track",

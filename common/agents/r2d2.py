@@ -20,7 +20,7 @@ from torch.nn import functional
 
 from common.agents.losses.sequences import masked_mean, n_step_target, rescale, sequence_priority, undo_rescaling
 from common.agents.losses.values import CriticLoss
-from common.agents.network_agent import Batch, Inference, LaneMemory, Results, descend, measure_td_error
+from common.agents.network_agent import Batch, Inference, LaneMemory, Results, descend, name_td_error
 from common.agents.networks.encoders import LeafSpaces, build_encoder
 from common.agents.networks.heads import DuelingNetwork
 from common.agents.networks.layers import Mlp
@@ -155,7 +155,7 @@ class R2D2(RecurrentAgent, QAgent):
         if grad_norm is not None:
             results["grad_norm"] = grad_norm
         priority = sequence_priority(target - prediction, counts, self.config.max_share)
-        return results | measure_td_error(batch, torch.zeros_like(priority), priority)
+        return results | name_td_error(batch, priority)
 
     def _split(self, state: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Recorded states ``[B, M + 1]`` as those of the memory ``[B, M]`` and the actions before ``[B, 1]``."""

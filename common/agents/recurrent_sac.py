@@ -28,7 +28,7 @@ from common.agents.network_agent import (
     build_optimizer,
     descend,
     draw,
-    measure_td_error,
+    name_td_error,
     report_td_error,
     track,
 )
@@ -235,7 +235,7 @@ class RecurrentSAC(RecurrentAgent):
         priority = sequence_priority(error.detach().abs().mean(dim=0), counts, config.max_share)
         results = {"loss_critic": loss_critic.detach(), "q_mean": masked_mean(q.detach().mean(dim=0), counts)}
         results |= {"loss_actor": loss_actor.detach(), "ent_coef": ent_coef, "entropy": entropy}
-        return results | measure_td_error(batch, torch.zeros_like(priority), priority)
+        return results | name_td_error(batch, priority)
 
     def _target(self, batch: Batch, next_value: torch.Tensor) -> torch.Tensor:
         """Sums of rewards and the value after them, ``[B, L]``."""

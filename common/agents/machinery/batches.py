@@ -52,9 +52,12 @@ def measure_td_error(batch: Batch, prediction: torch.Tensor, target: torch.Tenso
         prediction: of one critic ``[B]`` or of several ``[N, B]``, whose mean error counts.
         target: ``[B]``, or where each critic has a target of its own ``[N, B]``.
     """
-    if "index" not in batch:
-        return {}
-    return {TD_ERROR: (target - prediction).detach().abs().reshape(-1, prediction.shape[-1]).mean(dim=0).float()}
+    return name_td_error(batch, (target - prediction).abs().reshape(-1, prediction.shape[-1]).mean(dim=0))
+
+
+def name_td_error(batch: Batch, error: torch.Tensor) -> dict[str, torch.Tensor]:
+    """The results that ``report_td_error`` takes, of errors ``[B]`` that the agent has measured in its own way."""
+    return {TD_ERROR: error.detach().float()} if "index" in batch else {}
 
 
 def report_td_error(buffer: ReplayBuffer, batch: Batch, results: dict[str, torch.Tensor]) -> None:
