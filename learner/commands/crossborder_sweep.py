@@ -16,7 +16,7 @@ from common.process.signals import StopSignals
 
 EXAMPLES = """\
   crossborder-sweep examples/sweeps/cartpole.yaml --jobs 2      two trials at a time; the same command again goes on
-  crossborder-sweep examples/sweeps/cartpole.yaml --trials 1    one trial and no more: a job of an array, on a shared file system
+  crossborder-sweep examples/sweeps/cartpole.yaml --trials 1    one trial: a job of an array, on a shared file system
   crossborder-sweep examples/sweeps/cartpole.yaml --trials 1 --study postgresql://optuna@db/sweeps
   crossborder-sweep examples/sweeps/cartpole.yaml --check       is every setting right?
 """
