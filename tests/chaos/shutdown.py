@@ -17,7 +17,7 @@ import yaml
 from learner.replay.memory import ReplayMemory
 from learner.storage.training_state import read_newest_state
 from tests.chaos.report import scratch, tell
-from tests.conftest import Command, children_of, counting_values, kill, merged, wait_for
+from tests.conftest import Command, children_of, counting_values, fork_server, kill, merged, wait_for
 from tests.e2e.test_by_hand import CALM, steps_by_actor, trains
 from tests.e2e.test_resume import kept
 from tests.parts import CheckingAgent, check_rows
@@ -145,6 +145,7 @@ def shut_down() -> dict[str, Any]:
     Raises:
         AssertionError: it took too long, or see ``end_from``.
     """
+    fork_server()  # It outlives every run, so it must not begin with the mark of the first.
     seconds = {}
     for name in STATES:
         with scratch() as directory:
