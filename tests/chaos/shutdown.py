@@ -96,6 +96,7 @@ def end_from(name: str, directory: Path) -> float:
     if name == "evaluation":
         values["evaluator"]["params"] = {"begun": str(directory / "evaluates")}
     (directory / "shutdown.yaml").write_text(yaml.safe_dump(values))
+    fork_server()  # It outlives every run, so it must not begin with the mark of one.
     os.environ[_MARK] = str(directory)
     arguments = ("--config", str(directory / "shutdown.yaml"), "--local-actors", str(state.local_actors))
     server = Command("learner-server", *arguments, log=directory / "server.log")
@@ -145,7 +146,6 @@ def shut_down() -> dict[str, Any]:
     Raises:
         AssertionError: it took too long, or see ``end_from``.
     """
-    fork_server()  # It outlives every run, so it must not begin with the mark of the first.
     seconds = {}
     for name in STATES:
         with scratch() as directory:
