@@ -11,7 +11,7 @@ from copy import deepcopy
 from typing import Annotated, Any, ClassVar
 
 import torch
-from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
+from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 from torch import nn
 
 from common.agents.actions import ActionScale
@@ -35,6 +35,7 @@ from common.agents.networks.layers import Observed
 from common.agents.networks.normalization import build_normalizer
 from common.agents.networks.pictures import RandomShift
 from common.agents.networks.policies import GreedyActor
+from common.agents.shared_settings import NormalizeObservations, NormalizeRewards, ShiftPixels
 from common.config.replay_config import Unit
 from common.data import Array, Leaves, Record
 from common.interfaces import EnvSpec, ReplayBuffer
@@ -63,17 +64,9 @@ class ActorCriticConfig(LayersConfig, UpdateConfig):
         None,
         description="Parts that the critics see, such as a simulator's state that no robot can measure; null: all.",
     )
-    random_shift: NonNegativeInt = Field(
-        0, description="Pixels by which pictures are shifted at random in updates, at most (DrQ takes 4); 0 does not."
-    )
-    normalize_observations: bool = Field(
-        False, description="Floats in observations are given the mean 0 and the variance 1 of those that are drawn."
-    )
-    normalize_rewards: bool = Field(
-        False,
-        description="Rewards are divided by the deviation of the discounted return; needs a column "
-        "info/discounted_return, see common.envs.wrappers:discounted_return.",
-    )
+    random_shift: ShiftPixels = 0
+    normalize_observations: NormalizeObservations = False
+    normalize_rewards: NormalizeRewards = False
     lr: PositiveFloat = Field(3e-4, description="Learning rate, actor and critics.")
     batch_size: PositiveInt = Field(256, description="Items in one update.")
     n_updates_per_opt: PositiveInt = Field(1, description="Updates in one opt step, each with a batch of its own.")

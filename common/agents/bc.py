@@ -28,6 +28,7 @@ from common.agents.networks.encoders import build_mlp, select_leaves
 from common.agents.networks.layers import Observed
 from common.agents.networks.normalization import build_normalizer
 from common.agents.networks.policies import CategoricalPolicy, GaussianConfig, GaussianPolicy, GreedyActor, GreedyQ
+from common.agents.shared_settings import NormalizeObservations
 from common.data import Array, Leaves, Record
 from common.interfaces import EnvSpec, ReplayBuffer
 from common.spaces import from_columns
@@ -43,9 +44,7 @@ class BCConfig(UpdateConfig, GaussianConfig):
     lr: PositiveFloat = Field(3e-4, description="Learning rate.")
     batch_size: PositiveInt = Field(256, description="Items in one update.")
     max_grad_norm: PositiveFloat | None = Field(None, description="Gradients are clipped to this norm; null does not.")
-    normalize_observations: bool = Field(
-        False, description="Floats in observations are given the mean 0 and the variance 1 of those that are drawn."
-    )
+    normalize_observations: NormalizeObservations = False
 
 
 class BC(NetworkAgent):

@@ -33,6 +33,7 @@ from common.agents.networks.encoders import build_mlp, build_network, is_own_net
 from common.agents.networks.layers import Observed
 from common.agents.networks.normalization import build_normalizer
 from common.agents.networks.policies import GaussianConfig, LikeliestAction, PolicyAndBaseline
+from common.agents.shared_settings import NormalizeObservations
 from common.config.replay_config import Unit
 from common.data import Array, Column, Items, Leaves, Model, Record
 from common.errors import ConfigError
@@ -56,10 +57,7 @@ class IMPALAConfig(UpdateConfig, GaussianConfig):
         "units.",
     )
     feature_dim: PositiveInt = Field(256, description="Features of each picture in a Dict or Tuple observation.")
-    normalize_observations: bool = Field(
-        False,
-        description="Floats in observations are given the mean 0 and the variance 1 of those that are drawn.",
-    )
+    normalize_observations: NormalizeObservations = False
     lr: PositiveFloat = Field(6e-4, description="Learning rate.")
     batch_size: PositiveInt = Field(32, description="Sequences in one update.")
     discount_factor: Unit = Field(0.99, description="Gamma, the discount of later rewards.")

@@ -12,7 +12,7 @@ from typing import Annotated, Any, ClassVar, NamedTuple, TypeVar
 
 import numpy as np
 import torch
-from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, field_validator, model_validator
+from pydantic import Field, PositiveFloat, PositiveInt, field_validator, model_validator
 from torch import nn
 
 from common.agents.actions import ActionIndex
@@ -38,6 +38,7 @@ from common.agents.networks.noisy import add_noise, drawn_noise
 from common.agents.networks.normalization import build_normalizer
 from common.agents.networks.pictures import RandomShift
 from common.agents.networks.policies import GreedyQ
+from common.agents.shared_settings import NormalizeObservations, NormalizeRewards, ShiftPixels
 from common.config.replay_config import Unit
 from common.data import Array, Items, Leaves, Model, Record
 from common.interfaces import EnvSpec, ReplayBuffer
@@ -55,17 +56,9 @@ class QAgentConfig(UpdateConfig):
         None, description="The user's own network, called with in_shape, out_dim and params; null makes one of units."
     )
     feature_dim: PositiveInt = Field(256, description="Features of each picture in a Dict or Tuple observation.")
-    random_shift: NonNegativeInt = Field(
-        0, description="Pixels by which pictures are shifted at random in updates, at most (DrQ takes 4); 0 does not."
-    )
-    normalize_observations: bool = Field(
-        False, description="Floats in observations are given the mean 0 and the variance 1 of those that are drawn."
-    )
-    normalize_rewards: bool = Field(
-        False,
-        description="Rewards are divided by the deviation of the discounted return; needs a column "
-        "info/discounted_return, see common.envs.wrappers:discounted_return.",
-    )
+    random_shift: ShiftPixels = 0
+    normalize_observations: NormalizeObservations = False
+    normalize_rewards: NormalizeRewards = False
     lr: PositiveFloat = Field(1e-3, description="Learning rate.")
     batch_size: PositiveInt = Field(64, description="Items in one update.")
     n_updates_per_opt: PositiveInt = Field(1, description="Updates in one opt step.")

@@ -38,6 +38,7 @@ from common.agents.networks.layers import Mlp
 from common.agents.networks.normalization import build_normalizer
 from common.agents.networks.recurrent import MemoryConfig, RecurrentCritics, RecurrentEncoder, RecurrentNetwork
 from common.agents.recurrent import RecurrentAgent, add_time, require_sequences
+from common.agents.shared_settings import NormalizeObservations
 from common.config.replay_config import Unit
 from common.data import Array, Leaves, Model, Record
 from common.interfaces import EnvSpec, ReplayBuffer
@@ -61,9 +62,7 @@ class RecurrentSACConfig(UpdateConfig):
     feature_dim: PositiveInt = Field(
         50, description="Outputs of the network, where there is one; features of each picture in Dict and Tuple ones."
     )
-    normalize_observations: bool = Field(
-        False, description="Floats in observations are given the mean 0 and the variance 1 of those that are drawn."
-    )
+    normalize_observations: NormalizeObservations = False
     lr: PositiveFloat = Field(3e-4, description="Learning rate, actor, critics and entropy coefficient.")
     batch_size: PositiveInt = Field(32, description="Sequences in one update.")
     n_updates_per_opt: PositiveInt = Field(1, description="Updates in one opt step, each with a batch of its own.")
