@@ -23,26 +23,25 @@ from common.agents.network_agent import (
     NormalizeBatch,
     Results,
     Update,
-    UpdateConfig,
     build_optimizer,
     draw,
     report_td_error,
 )
 from common.agents.networks.blocks import LayersConfig
 from common.agents.networks.critics import Critics
-from common.agents.networks.encoders import LeafSpaces, build_encoder, is_own_network, select_leaves
+from common.agents.networks.encoders import LeafSpaces, build_encoder, select_leaves
 from common.agents.networks.layers import Observed
 from common.agents.networks.normalization import build_normalizer
 from common.agents.networks.pictures import RandomShift
 from common.agents.networks.policies import GreedyActor
-from common.agents.shared_settings import NormalizeObservations, NormalizeRewards, ShiftPixels
+from common.agents.shared_settings import NetworkConfig, NormalizeObservations, NormalizeRewards, ShiftPixels
 from common.config.replay_config import Unit
 from common.data import Array, Leaves, Record
 from common.interfaces import EnvSpec, ReplayBuffer
 from common.plugins.part_config import PluginConfig
 
 
-class ActorCriticConfig(LayersConfig, UpdateConfig):
+class ActorCriticConfig(LayersConfig, NetworkConfig):
     """The settings that these agents share."""
 
     units: tuple[PositiveInt, ...] = Field((256, 256), description="Width of each hidden layer, actor and critics.")
@@ -78,9 +77,6 @@ class ActorCriticConfig(LayersConfig, UpdateConfig):
     )
     reward_scale: PositiveFloat = Field(1.0, description="Rewards are multiplied by this before they are learned from.")
     max_grad_norm: PositiveFloat | None = Field(None, description="Gradients are clipped to this norm; null does not.")
-
-    def has_own_network(self) -> bool:
-        return self.network is not None and is_own_network(self.network)
 
     @property
     def units_of_critics(self) -> tuple[int, ...]:

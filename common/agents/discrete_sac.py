@@ -10,7 +10,7 @@ from copy import deepcopy
 from typing import Annotated, Any
 
 import torch
-from pydantic import Field, PositiveFloat, PositiveInt, model_validator
+from pydantic import Field, PositiveFloat, PositiveInt
 from torch import nn
 
 from common.agents.actions import ActionIndex
@@ -23,7 +23,6 @@ from common.agents.network_agent import (
     NormalizeBatch,
     Results,
     Update,
-    UpdateConfig,
     build_optimizer,
     descend,
     discount_of,
@@ -33,12 +32,12 @@ from common.agents.network_agent import (
     track,
 )
 from common.agents.networks.critics import EntropyCoef, QNetworks
-from common.agents.networks.encoders import LeafSpaces, build_mlp, build_network, is_own_network, select_leaves
+from common.agents.networks.encoders import LeafSpaces, build_mlp, build_network, select_leaves
 from common.agents.networks.layers import Observed
 from common.agents.networks.normalization import build_normalizer
 from common.agents.networks.pictures import RandomShift
 from common.agents.networks.policies import CategoricalPolicy, GreedyQ
-from common.agents.shared_settings import NormalizeObservations, NormalizeRewards, ShiftPixels
+from common.agents.shared_settings import NormalizeObservations, NormalizeRewards, OneNetworkConfig, ShiftPixels
 from common.config.replay_config import Unit
 from common.data import Array, Leaves, Record
 from common.interfaces import EnvSpec, ReplayBuffer
@@ -46,7 +45,7 @@ from common.plugins.part_config import PluginConfig
 from common.spaces import from_columns
 
 
-class DiscreteSACConfig(UpdateConfig):
+class DiscreteSACConfig(OneNetworkConfig):
     """``agent.params`` of ``common.agents.discrete_sac:DiscreteSAC``."""
 
     units: tuple[PositiveInt, ...] = Field((256, 256), description="Width of each hidden layer, actor and critics.")
@@ -74,15 +73,6 @@ class DiscreteSACConfig(UpdateConfig):
     target_entropy: Unit = Field(
         0.98, description="Entropy to hold, as a share of the greatest one, that of uniformly random actions."
     )
-
-    def has_own_network(self) -> bool:
-        return self.network is not None and is_own_network(self.network)
-
-    @model_validator(mode="after")
-    def _one_network(self) -> DiscreteSACConfig:
-        if self.network is not None and "units" in self.model_fields_set:
-            raise ValueError("give units or network, not both: a network takes its widths as network.params")
-        return self
 
 
 class DiscreteSAC(NetworkAgent):

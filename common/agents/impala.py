@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
-from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, model_validator
+from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
 from torch import nn
 
 from common.agents.losses.sequences import masked_mean
@@ -23,17 +23,16 @@ from common.agents.network_agent import (
     NormalizeBatch,
     Results,
     Update,
-    UpdateConfig,
     build_optimizer,
     descend,
     draw,
 )
 from common.agents.networks.action_distributions import Categoricals, make_distribution
-from common.agents.networks.encoders import build_mlp, build_network, is_own_network, select_leaves
+from common.agents.networks.encoders import build_mlp, build_network, select_leaves
 from common.agents.networks.layers import Observed
 from common.agents.networks.normalization import build_normalizer
 from common.agents.networks.policies import GaussianConfig, LikeliestAction, PolicyAndBaseline
-from common.agents.shared_settings import NormalizeObservations
+from common.agents.shared_settings import NormalizeObservations, OneNetworkConfig
 from common.config.replay_config import Unit
 from common.data import Array, Column, Items, Leaves, Model, Record
 from common.errors import ConfigError
@@ -47,7 +46,7 @@ CHOICE = "choice"
 """The column of a Gaussian policy's actions before they are clipped, ``[D]``, in units of half the space's width."""
 
 
-class IMPALAConfig(UpdateConfig, GaussianConfig):
+class IMPALAConfig(OneNetworkConfig, GaussianConfig):
     """``agent.params`` of ``common.agents.impala:IMPALA``."""
 
     units: tuple[PositiveInt, ...] = Field((256, 256), description="Width of each hidden layer of the network.")
@@ -70,15 +69,6 @@ class IMPALAConfig(UpdateConfig, GaussianConfig):
     rho_bar: PositiveFloat = Field(1.0, description="Ratios of probabilities are clipped to this in each step's error.")
     c_bar: PositiveFloat = Field(1.0, description="They are clipped to this where later errors reach earlier steps.")
     max_grad_norm: PositiveFloat | None = Field(40.0, description="Gradients are clipped to this norm; null does not.")
-
-    def has_own_network(self) -> bool:
-        return self.network is not None and is_own_network(self.network)
-
-    @model_validator(mode="after")
-    def _one_network(self) -> IMPALAConfig:
-        if self.network is not None and "units" in self.model_fields_set:
-            raise ValueError("give units or network, not both: a network takes its widths as network.params")
-        return self
 
 
 class IMPALA(NetworkAgent):

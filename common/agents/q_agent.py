@@ -12,7 +12,7 @@ from typing import Annotated, Any, ClassVar, NamedTuple, TypeVar
 
 import numpy as np
 import torch
-from pydantic import Field, PositiveFloat, PositiveInt, field_validator, model_validator
+from pydantic import Field, PositiveFloat, PositiveInt, field_validator
 from torch import nn
 
 from common.agents.actions import ActionIndex
@@ -24,7 +24,6 @@ from common.agents.network_agent import (
     NormalizeBatch,
     Results,
     Update,
-    UpdateConfig,
     build_optimizer,
     descend,
     draw,
@@ -33,12 +32,12 @@ from common.agents.network_agent import (
     to_tensors,
     track,
 )
-from common.agents.networks.encoders import LeafSpaces, build_mlp, build_network, is_own_network, select_leaves
+from common.agents.networks.encoders import LeafSpaces, build_mlp, build_network, select_leaves
 from common.agents.networks.noisy import add_noise, drawn_noise
 from common.agents.networks.normalization import build_normalizer
 from common.agents.networks.pictures import RandomShift
 from common.agents.networks.policies import GreedyQ
-from common.agents.shared_settings import NormalizeObservations, NormalizeRewards, ShiftPixels
+from common.agents.shared_settings import NormalizeObservations, NormalizeRewards, OneNetworkConfig, ShiftPixels
 from common.config.replay_config import Unit
 from common.data import Array, Items, Leaves, Model, Record
 from common.interfaces import EnvSpec, ReplayBuffer
@@ -48,7 +47,7 @@ from common.spaces import from_columns
 ResultT = TypeVar("ResultT")
 
 
-class QAgentConfig(UpdateConfig):
+class QAgentConfig(OneNetworkConfig):
     """The settings that all agents of action values share."""
 
     units: tuple[PositiveInt, ...] = Field((256, 256), description="Width of each hidden layer of the network.")
@@ -84,19 +83,10 @@ class QAgentConfig(UpdateConfig):
         "Exported policies have none.",
     )
 
-    def has_own_network(self) -> bool:
-        return self.network is not None and is_own_network(self.network)
-
     @field_validator("explorer", mode="before")
     @classmethod
     def _epsilon_greedy_without_a_kind(cls, explorer: object) -> object:
         return {"kind": "epsilon_greedy", **explorer} if isinstance(explorer, dict) else explorer
-
-    @model_validator(mode="after")
-    def _one_network(self) -> QAgentConfig:
-        if self.network is not None and "units" in self.model_fields_set:
-            raise ValueError("give units or network, not both: a network takes its widths as network.params")
-        return self
 
 
 class QLoss(NamedTuple):

@@ -24,7 +24,6 @@ from common.agents.network_agent import (
     NormalizeBatch,
     Results,
     Update,
-    UpdateConfig,
     build_optimizer,
     descend,
     draw,
@@ -33,12 +32,12 @@ from common.agents.network_agent import (
     track,
 )
 from common.agents.networks.critics import EntropyCoef
-from common.agents.networks.encoders import LeafSpaces, build_encoder, is_own_network, select_leaves
+from common.agents.networks.encoders import LeafSpaces, build_encoder, select_leaves
 from common.agents.networks.layers import Mlp
 from common.agents.networks.normalization import build_normalizer
 from common.agents.networks.recurrent import MemoryConfig, RecurrentCritics, RecurrentEncoder, RecurrentNetwork
 from common.agents.recurrent import RecurrentAgent, add_time, require_sequences
-from common.agents.shared_settings import NormalizeObservations
+from common.agents.shared_settings import NetworkConfig, NormalizeObservations
 from common.config.replay_config import Unit
 from common.data import Array, Leaves, Model, Record
 from common.interfaces import EnvSpec, ReplayBuffer
@@ -49,7 +48,7 @@ LSTD_LIMITS: Final = (-20.0, 2.0)
 """Limits of the logarithm of the policy's standard deviation, those of SAC's authors."""
 
 
-class RecurrentSACConfig(UpdateConfig):
+class RecurrentSACConfig(NetworkConfig):
     """``agent.params`` of ``common.agents.recurrent_sac:RecurrentSAC``."""
 
     memory: MemoryConfig = Field(MemoryConfig(), description="The LSTM or GRU of the actor, and that of the critics.")
@@ -86,9 +85,6 @@ class RecurrentSACConfig(UpdateConfig):
     max_share: Unit = Field(
         0.9, description="Share of the greatest TD error in the priority of a sequence; the rest is that of their mean."
     )
-
-    def has_own_network(self) -> bool:
-        return self.network is not None and is_own_network(self.network)
 
 
 class RecurrentSAC(RecurrentAgent):

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import Field, NonNegativeInt
+from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
+
+from common.agents.network_agent import UpdateConfig
+from common.agents.networks.encoders import is_own_network
+from common.plugins.part_config import PluginConfig
 
 ShiftPixels = Annotated[
     NonNegativeInt,
@@ -21,3 +25,24 @@ NormalizeRewards = Annotated[
         "info/discounted_return, see common.envs.wrappers:discounted_return."
     ),
 ]
+
+
+class NetworkConfig(UpdateConfig):
+    """The settings of agents whose configuration may name a network; each agent describes them in its own words."""
+
+    units: tuple[PositiveInt, ...] = (256, 256)
+    network: PluginConfig | None = None
+    feature_dim: PositiveInt = 256
+
+    def has_own_network(self) -> bool:
+        return self.network is not None and is_own_network(self.network)
+
+
+class OneNetworkConfig(NetworkConfig):
+    """The settings of agents that have either a network of ``units`` or another one, and not one above the other."""
+
+    @model_validator(mode="after")
+    def _one_network(self) -> OneNetworkConfig:
+        if self.network is not None and "units" in self.model_fields_set:
+            raise ValueError("give units or network, not both: a network takes its widths as network.params")
+        return self
