@@ -5,8 +5,11 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 PROTO := common/wire/pb/crossborder.proto
 
-.PHONY: demo test test-fast chaos check generated lint proto proto-check proto-release proto-buf dashboards dashboards-check dashboards-types pages \
-	docs node-actor manifests manifests-check kustomize lock audit images compose-test bench bench-rows clean
+# Tests start hundreds of processes: each takes the compiled modules that the first one wrote, whatever the caller's shell says.
+unexport PYTHONDONTWRITEBYTECODE
+
+.PHONY: demo test test-fast chaos check cluster-test generated lint proto proto-check proto-release proto-buf dashboards dashboards-check dashboards-types film pages \
+	docs site-check wheel node-actor manifests manifests-check kustomize lock audit images compose-test bench clean
 
 # torch goes first, by itself: a later open requirement could fetch a CUDA build of several GB.
 $(READY): pyproject.toml
@@ -19,19 +22,19 @@ demo: $(READY)
 	$(BIN)/learner-server --config configs/cartpole.yaml --local-actors 2 --listen 127.0.0.1:0 \
 		--set metrics.trainer_port=0 --set metrics.ingest_port=0
 
-# Tests wait for processes more than they compute: four at a time on two cores. Those of a file stay together, and the
-# longest come first.
+# Tests wait for processes more than they compute: five at a time on two cores. Those of a file stay together, and the
+# longest come first. A process of tests that ended is not replaced: it would begin again with the test that ended it.
 test: $(READY)
-	$(BIN)/pytest -n 4 --dist loadfile --no-loadscope-reorder
+	$(BIN)/pytest -n 5 --dist loadfile --no-loadscope-reorder --max-worker-restart 0
 
 # The tests that start no process, in about a minute.
 test-fast: $(READY)
-	$(BIN)/pytest -n 2 --dist loadfile -m "not slow and not compose"
+	$(BIN)/pytest -n 2 --dist loadfile -m "not slow and not browser and not compose and not clusters"
 
 # Long: kills, partitions, resumes, a soak, shutdowns, a million mutated messages, a siege; then the tables of what they found.
 SOAK_MINUTES ?= 30
 chaos: $(READY)
-	for exercise in kills partition address resume shutdown storm fuzz siege greed power; do \
+	for exercise in kills ranks recovery partition address resume shutdown storm fuzz siege greed power; do \
 		$(BIN)/python -m tests.chaos $$exercise || exit 1; \
 	done
 	$(BIN)/python -m tests.chaos soak --minutes $(SOAK_MINUTES)
@@ -75,13 +78,28 @@ dashboards-types: $(READY)
 	build/grafana/node_modules/.bin/tsc --noEmit --strict --skipLibCheck --target es2022 --module es2022 \
 		--moduleResolution bundler build/grafana/*.ts
 
+# The film in the README: `make demo` in a terminal.
+film: $(READY)
+	$(BIN)/python -m pages.film docs/images/demo.svg make demo
+
 # Generated pages are committed, to be read without the site; a test sees that they are what the models say.
 pages: $(READY)
 	$(BIN)/python -m pages
 
-# The documentation as a site in build/site; a link to nowhere is an error.
+# The documentation as a site in build/site; a link to nowhere is an error. Its repository is the one that this clone is of.
+export REPOSITORY_URL ?= $(shell git remote get-url origin 2>/dev/null | sed -nE 's,^git@([^:]+):,https://\1/,; s,\.git$$,,; /^https:/p')
+
 docs: $(READY)
 	$(BIN)/zensical build --strict
+
+# The site in a browser, at three widths and in both colours; pictures go to build/screenshots. It needs a browser:
+#   apt-get install chromium chromium-driver
+site-check: docs
+	$(BIN)/pytest -rs -m browser tests/site
+
+# A wheel for hosts without a clone, and the sources, in dist.
+wheel: $(READY)
+	$(BIN)/hatchling build --directory dist
 
 # What the actor in another language needs; its test is skipped without. Needs npm.
 node-actor:
@@ -123,6 +141,11 @@ images:
 compose-test: $(READY) images
 	$(BIN)/pytest -m compose tests/compose
 
+# Hosts by ssh, and SLURM, on real programs; where one is missing, its tests are skipped:
+#   apt-get install openssh-server openssh-client iproute2 slurm-wlm munge
+cluster-test: $(READY)
+	$(BIN)/pytest -rs -m clusters tests/clusters
+
 # Manifests that repeat other files are committed; manifests-check fails when they are not what deploy/ generates.
 manifests: $(READY) dashboards
 	$(BIN)/python -m deploy
@@ -150,13 +173,6 @@ bench: $(READY)
 	$(BIN)/python -m benchmarks.replay --kind atari
 	$(BIN)/python -m benchmarks.learner
 	$(BIN)/python -m benchmarks.checkpoint
-
-# Rows beside the items of release 0.1, in turns: half an hour on two cores.
-RELEASE_0_1 := d33f662
-
-bench-rows: $(READY)
-	test -d build/release-0.1 || git worktree add --force --detach build/release-0.1 $(RELEASE_0_1)
-	$(BIN)/python -m benchmarks.rows --old build/release-0.1
 
 clean:
 	rm -rf $(VENV) build dist examples/node/node_modules *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache

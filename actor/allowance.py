@@ -1,7 +1,8 @@
 """Which code a learner may have this actor import and call, decided before anything is imported or called.
 
-A configuration names code in seven places: the environment and its wrappers, the agent, the step processor, the agent's
-network, the ``id`` of ``gymnasium:make``, and, where an actor evaluates, the evaluator. Each name is checked twice:
+A configuration names code in nine places: the environment and its wrappers, the device by which a person takes over,
+the agent, the step processor, the agent's network and its frozen encoders, the ``id`` of ``gymnasium:make``, and, where
+an actor evaluates, the evaluator. Each name is checked twice:
 
 1. as a text, before its module is imported: importing a module executes it;
 2. as an object, before it is called: it must be a class of the right kind, or a function that is allowed by its whole
@@ -23,6 +24,7 @@ import torch
 from gymnasium.vector import VectorEnv, VectorWrapper
 
 from common.config.actor_config import ActorConfig
+from common.envs.people import device
 from common.errors import PluginError
 from common.interfaces import Agent, RowMap
 from common.plugins import part_loading
@@ -36,10 +38,16 @@ _BASES: Final[dict[Role, tuple[tuple[type, ...], str]]] = {
     "agent": ((Agent,), "common.interfaces.Agent"),
     "network": ((torch.nn.Module,), "torch.nn.Module"),
 }
-_METHODS: Final[dict[Role, tuple[str, ...]]] = {"step processor": METHODS, "evaluator": ("evaluate",)}
+_METHODS: Final[dict[Role, tuple[str, ...]]] = {
+    "step processor": METHODS,
+    "device": device.METHODS,
+    "evaluator": ("evaluate",),
+}
 """By role, the methods by which a class is known that need not be derived from another."""
 _WITHOUT_ID: Final = ("common.envs.goals:Reach", "common.envs.memory_tasks:Cue")
 """Environments of crossborder's own; nothing in their parameters names code."""
+_TELEOPERATE: Final = "common.envs.people.teleoperation:Teleoperate"
+"""The wrapper whose parameter ``device`` names code."""
 _MAKERS: Final = ("gymnasium:make", "gymnasium:make_vec")
 """The factories whose ``id`` names an entry of gymnasium's registry."""
 
@@ -56,19 +64,22 @@ class Name:
     """True if an entry of ``--allow`` for the module suffices; False if it must be the whole text."""
 
 
-def check_names(config: ActorConfig, trust: Trust, host: str, *, evaluates: bool = False) -> None:
+def check_names(
+    config: ActorConfig, trust: Trust, host: str, *, relayed: bool = False, evaluates: bool = False
+) -> None:
     """Check that an actor may build the parts that a learner on ``host`` names, before it imports any of them.
 
     Args:
         config: the learner's.
         trust: says what is allowed.
-        host: the learner's.
+        host: the learner's, or with ``relayed`` that of a relay of a learner elsewhere.
+        relayed: see ``Trust.allows_anything``.
         evaluates: whether the actor builds the evaluator too.
 
     Raises:
         PluginError: it may not build one of them.
     """
-    if not trust.allows_anything(host):
+    if not trust.allows_anything(host, relayed=relayed):
         Allowance(trust.allow).check(config, evaluates=evaluates)
 
 
@@ -173,17 +184,25 @@ def _part_names(config: ActorConfig, evaluates: bool) -> Iterator[Name]:
     yield Name("env.target", config.env.target, "environment", by_module=True)
     for index, wrapper in enumerate(config.env.wrappers):
         yield Name(f"env.wrappers.{index}.target", wrapper.target, "wrapper", by_module=True)
+        named = wrapper.params.get("device")
+        if wrapper.target == _TELEOPERATE and isinstance(named, dict) and isinstance(named.get("target"), str):
+            yield Name(f"env.wrappers.{index}.params.device.target", named["target"], "device", by_module=True)
     yield Name("agent.target", config.agent.target, "agent", by_module=True)
     if config.step_processor is not None:
         yield Name("step_processor.target", config.step_processor.target, "step processor", by_module=True)
     if evaluates:
         yield Name("evaluator.target", config.evaluator.target, "evaluator", by_module=True)
-    network = config.agent.params.get("network")
-    if isinstance(network, dict) and isinstance(network.get("target"), str):
-        yield Name("agent.params.network.target", network["target"], "network", by_module=True)
+    networks, frozen = {"network": config.agent.params.get("network")}, config.agent.params.get("frozen_encoders")
+    if isinstance(frozen, dict):
+        networks |= {f"frozen_encoders.{path}": encoder for path, encoder in frozen.items()}
+    for key, network in networks.items():
+        if isinstance(network, dict) and isinstance(network.get("target"), str):
+            yield Name(f"agent.params.{key}.target", network["target"], "network", by_module=True)
     env_id = config.env.params.get("id")
     if config.env.target in _MAKERS and isinstance(env_id, str) and ":" in env_id:
         yield Name("env.params.id", env_id, by_module=True)
+    if isinstance(config.env.safe_stop, str) and ":" in config.env.safe_stop:
+        yield Name("env.safe_stop", config.env.safe_stop)
 
 
 def _other_names(config: ActorConfig, evaluates: bool) -> Iterator[Name]:
@@ -224,7 +243,7 @@ def _find_texts(value: Any, place: str) -> Iterator[tuple[str, str]]:
 def _check_class(name: Name, role: Role, target: type) -> None:
     if role in _METHODS:
         missing = [method for method in _METHODS[role] if not callable(getattr(target, method, None))]
-        if missing and not issubclass(target, RowMap):
+        if missing and not (role == "step processor" and issubclass(target, RowMap)):
             raise PluginError(f"{name.place}: '{name.text}' is no {role}: it has no {', '.join(missing)}")
         return
     bases, names = _BASES[role]

@@ -75,12 +75,15 @@ class CandidateScorer:
             Exception: the evaluator or its environment raises more often than it may.
         """
         version = NO_MODEL
-        with suppress(EvaluationAbandoned):
-            while not (self._watch.abandoned.is_set() or starts_anew()):
-                model = candidates.wait_newer(version, WAIT_SECONDS)
-                if model is not None:
-                    version = model.version
-                    self._score(model)
+        try:
+            with suppress(EvaluationAbandoned):
+                while not (self._watch.abandoned.is_set() or starts_anew()):
+                    model = candidates.wait_newer(version, WAIT_SECONDS)
+                    if model is not None:
+                        version = model.version
+                        self._score(model)
+        finally:
+            self._watch.rest()
 
     def _score(self, model: Model) -> None:
         self._agent.sync_model(model)
@@ -88,6 +91,7 @@ class CandidateScorer:
         began = time.monotonic()
         found = self._evaluate()
         seconds = time.monotonic() - began
+        self._watch.rest()  # The next candidate may come much later.
         record = {key: float(value) for key, value in found.record.items()}
         log.info("the candidate of opt step %d scores %g", model.version.opt_steps, found.score)
         self._report(CandidateScore(model.version, found.score, record, seconds))

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from actor.stat import ActorCounters
 from common.lanes.building import EnvExitError
 from common.lanes.lanes import AnyEnv, Busy
+from common.lanes.safe_stop import SafeStop
 from common.process.child import RestartPolicy
 
 log = logging.getLogger(__name__)
@@ -27,12 +28,19 @@ class Guard:
         allowance: how often environments may be built anew.
         counters: counts rebuilds and keeps the traceback for the learner.
         busy: read by the watchdog.
+        stop_safely: called with an environment that raised, before another one is built.
     """
 
     def __init__(
-        self, build: Callable[[], AnyEnv], allowance: RestartPolicy, counters: ActorCounters, busy: Busy
+        self,
+        build: Callable[[], AnyEnv],
+        allowance: RestartPolicy,
+        counters: ActorCounters,
+        busy: Busy,
+        stop_safely: SafeStop = lambda _: None,
     ) -> None:
         self._build, self._allowance, self._counters, self.busy = build, allowance, counters, busy
+        self._stop_safely = stop_safely
 
     def replace(self, env: AnyEnv, error: Exception | SystemExit) -> AnyEnv:
         """A new environment in the place of one that raised ``error``.
@@ -47,6 +55,7 @@ class Guard:
         log.warning("an environment raised and is built anew", exc_info=failure)
         self._counters.env_rebuilds += 1
         self.busy.since = time.monotonic()
+        self._stop_safely(env)
         try:
             env.close()
         except Exception:

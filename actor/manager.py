@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
+from pathlib import Path
 
+from actor.model_share import ModelShare
 from actor.stat import ActorStat
 from common.errors import CrossborderError
 from common.process.child import Child, Supervisor
 from common.process.clocks import Deadline
+from common.process.spare import Spare
 from common.wire.trust import Trust
 
 log = logging.getLogger(__name__)
@@ -25,6 +28,11 @@ class ActorManager:
         trust: how workers check the learner, and what they prove to it.
         patience: seconds a worker waits for its learner.
         evaluates: whether the workers score candidates, and record no steps.
+        record: the directory into which the workers write whole episodes; None: they record none.
+        models: the file of the trainer's slots on this host, which the workers read. None: several workers share a
+            directory, so that each model is fetched once for all of them.
+        spares: processes that become the workers, one for each worker, closed by the caller; None: the manager makes
+            the workers itself.
     """
 
     def __init__(
@@ -36,9 +44,23 @@ class ActorManager:
         patience: float = 60.0,
         *,
         evaluates: bool = False,
+        record: Path | None = None,
+        models: Path | None = None,
+        spares: Sequence[Spare] | None = None,
     ) -> None:
+        self._spares = make_spares(n_actors) if spares is None else spares
+        self.share = _open_share() if models is None and n_actors > 1 else None
+        """The directory in which the workers share models; None if they share none."""
+        models = self.share.path if self.share is not None else models
         told = trust.model_dump(mode="json")
-        self._boot = {"address": address, "patience": patience, "trust": told, "evaluates": evaluates}
+        self._boot = {
+            "address": address,
+            "patience": patience,
+            "trust": told,
+            "evaluates": evaluates,
+            "record": str(record) if record else None,
+            "models": str(models) if models else None,
+        }
         self._supervisors: list[Supervisor] = []
         try:
             for i in range(n_actors):
@@ -48,7 +70,7 @@ class ActorManager:
             raise
 
     def _start(self, index: int) -> Child:
-        return Child(f"worker-{index}", "actor.worker", self._boot)
+        return self._spares[index].start_child(self._boot)
 
     @property
     def restarts(self) -> int:
@@ -86,4 +108,20 @@ class ActorManager:
                 event = events.get_nowait()
                 if "stat" in event:
                     stats.append(ActorStat(**event["stat"]))
+        if self.share is not None:
+            self.share.close()
+            self.share = None
         return stats
+
+
+def make_spares(n_actors: int) -> list[Spare]:
+    """Make one spare for each worker. A spare that begins now has imported its modules when the learner listens."""
+    return [Spare(f"worker-{i}", "actor.worker") for i in range(n_actors)]
+
+
+def _open_share() -> ModelShare | None:
+    try:
+        return ModelShare()
+    except OSError as error:
+        log.warning("each worker fetches models for itself, since they cannot share a directory: %s", error)
+        return None

@@ -19,6 +19,7 @@ from actor.stat import ActorCounters
 from common.data import Array, Leaves, Snapshot
 from common.interfaces import Step, StepProcessor
 from common.lanes.building import Env
+from common.lanes.pace import Pace
 from common.lanes.plain_lanes import PlainLanes
 from common.lanes.stacking import Stacker
 from common.leaves import copy_leaves, empty_leaves, pick_lanes, put_leaves
@@ -109,11 +110,11 @@ class ResumableSampler(Sampler):
     A vector environment cannot be brought back: its lanes begin new episodes. Arguments are those of ``Sampler``.
     """
 
-    def __init__(self, parts: Parts, counters: ActorCounters, seed: int) -> None:
+    def __init__(self, parts: Parts, counters: ActorCounters, seed: int, pace: Pace | None = None) -> None:
         self._tapes: list[TapedEnv] = []
         if parts.lanes is not None and not parts.lanes.is_vector:
             parts.lanes.wrap(self._tape)
-        super().__init__(parts, counters, seed)
+        super().__init__(parts, counters, seed, pace)
 
     def _tape(self, env: Env) -> TapedEnv:
         self._tapes.append(TapedEnv(env))

@@ -16,6 +16,7 @@ from common.data import PRIORITY, Array, Items, Schema
 from common.errors import PluginError
 from common.interfaces import Agent
 from common.lanes.lanes import Lanes
+from common.lanes.pace import Pace
 from common.lanes.stacking import Stacker
 from common.parts import Parts
 
@@ -33,6 +34,13 @@ class ItemSink(Protocol):
         """
 
 
+class RowWatcher(Protocol):
+    """Takes the rows of a sampler too, before they are mapped."""
+
+    def add(self, rows: Items) -> None:
+        """Take rows, ``[n, *shape]``, which are valid during the call; does not wait."""
+
+
 class Sampler:
     """Steps lanes, an agent acting in all of them at once, and pushes the rows (border's SyncSampler).
 
@@ -41,10 +49,20 @@ class Sampler:
         counters: counts steps and episodes, and where the time goes.
         seed: lane j is first reset with ``seed + j``; later resets go on from there. A vector environment is reset with
             one number made of ``seed``, since its lanes would share seeds with those of other actors.
+        pace: when steps begin; None: each at once. The agent acts before the wait, so each step begins at its tick.
+        recording: takes the rows too; None for items of a step processor.
     """
 
-    def __init__(self, parts: Parts, counters: ActorCounters, seed: int) -> None:
-        self._parts, self._counters, self._lanes = parts, counters, lanes_of(parts)
+    def __init__(
+        self,
+        parts: Parts,
+        counters: ActorCounters,
+        seed: int,
+        pace: Pace | None = None,
+        recording: RowWatcher | None = None,
+    ) -> None:
+        self._recording = recording
+        self._parts, self._counters, self._lanes, self._pace = parts, counters, lanes_of(parts), pace
         self._stacker = Stacker(parts.frames, self._lanes.n, parts.frame_stack) if parts.frame_stack > 1 else None
         self._agreed = parts.schema.without(PRIORITY) if parts.has_priorities else parts.schema
         self._records = self._make_recorder()
@@ -81,6 +99,8 @@ class Sampler:
     def sample_and_push(self, agent: Agent, sink: ItemSink) -> None:
         """Take one step in every lane, and push the rows that were gathered if the sink takes them.
 
+        With a pace that was stopped, no step is taken.
+
         Raises:
             PluginError: the agent gave other actions than those of its space, one for each lane.
         """
@@ -97,15 +117,23 @@ class Sampler:
         records.begin(seen if self._makes_items else obs, begins, actions, agent.extras() if self._has_extras else None)
         if self._noted is not None:
             self._noted.note(SEEN, seen)
+        counters.inference_seconds += acted - began
+        if self._pace is not None:
+            if not self._pace.wait():
+                self._ended = None
+                return
+            acted = perf_counter()
         outcome = lanes.step(actions)
         if self._noted is not None:
             self._noted.note(NEXT, next_of(outcome, self._stacker))
         records.end(outcome)
         counters.env_steps += lanes.n if outcome.taken is None else int(np.count_nonzero(outcome.taken))
+        if outcome.intervened is not None:
+            by_others = outcome.intervened if outcome.taken is None else outcome.intervened & outcome.taken
+            counters.intervened_steps += int(np.count_nonzero(by_others))
         if outcome.ended is not None:
             counters.add_episodes(outcome)
         self._ended = ended = perf_counter()
-        counters.inference_seconds += acted - began
         counters.env_seconds += ended - acted
         if sink.takes(records.rows):
             self.flush(agent, sink)
@@ -122,12 +150,16 @@ class Sampler:
             begins = unbegun if begins is None else begins | unbegun
         if begins is not None:
             agent.begin(begins)
+            if self._pace is not None:
+                self._pace.begin()
 
     def flush(self, agent: Agent, sink: ItemSink) -> None:
         """Push the rows that were gathered."""
         self._counters.tick()
         self._ended = None
         if self._records.rows:
+            if self._recording is not None:
+                self._recording.add(self._records.items())
             sink.push(self._finished(agent))
             self._records.clear()
 

@@ -170,6 +170,23 @@ class Spool(Generic[MessageT]):
         self._room.notify_all()
         self._on_drop(unsent.message)
 
+    def wait_for_room(self, size: int, seconds: float) -> bool:
+        """Wait until a message of ``size`` bytes has room; False if it has none in time. Messages may be dropped."""
+        with self._lock:
+            return self._room.wait_for(lambda: self._make_room(size), seconds)
+
+    def wait_until_younger(self, age: float, seconds: float) -> bool:
+        """Wait until no message has been unacknowledged for ``age`` seconds; False if one still has after ``seconds``.
+
+        While disconnected, nobody can acknowledge, so there is nothing to wait for.
+        """
+        with self._lock:
+            return self._room.wait_for(lambda: not self._connected or self._oldest_age() < age, seconds)
+
+    def _oldest_age(self) -> float:
+        oldest = self._groups or self._unsent
+        return self._clock() - oldest[0].put_at if oldest else 0.0
+
     def connect(self, last_seq: int) -> int:
         """Begin a connection to a side that has every group up to ``last_seq``; return the connection's epoch."""
         with self._lock:
@@ -264,6 +281,12 @@ class Spool(Generic[MessageT]):
             self._acked += 1
             self._n_sent_here = max(0, self._n_sent_here - 1)
         self._room.notify_all()
+
+    def unacknowledged(self) -> list[MessageT]:
+        """The messages that are not acknowledged, in the order of ``put``."""
+        with self._lock:
+            grouped = [message for group in self._groups for message in group.messages]
+            return grouped + [unsent.message for unsent in self._unsent]
 
     def close(self) -> None:
         """Say that nothing more will be put: ``next_unsent`` gives out the rest and no longer waits."""

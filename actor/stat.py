@@ -10,11 +10,16 @@ from dataclasses import dataclass, fields
 from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
+import numpy as np
+
 from common.data import MAX_ENV_ERROR, MAX_EPISODES
 from common.lanes.lanes import Round
+from common.lanes.pace import LATE_SECONDS
 
 RECENT_EPISODES: Final = 100
 """Means are taken over this many of the newest episodes."""
+RECENT_TICKS: Final = 1000
+"""The lateness is taken over this many of the newest ticks."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +36,7 @@ class ActorFigures:
     """The figures that an actor reports of itself.
 
     This class is the whole list: each field travels in the field of the same name of the protocol's ``Report``. All are
-    totals since the actor began, except ``spool_bytes``.
+    totals since the actor began, except ``spool_bytes`` and ``lateness_p99_seconds``.
     """
 
     env_steps: int = 0
@@ -54,6 +59,18 @@ class ActorFigures:
     """Environments that raised and were built anew."""
     env_hangs: int = 0
     """Environments that did not return."""
+    ticks: int = 0
+    """Steps that began at a tick of ``env.rate_hz``."""
+    late_ticks: int = 0
+    """Those of them that began more than ``LATE_SECONDS`` after their tick."""
+    missed_ticks: int = 0
+    """Ticks without a step, because the step before took too long."""
+    lateness_p99_seconds: float = 0.0
+    """The lateness that 99 of 100 steps did not exceed, in seconds, over the last ``RECENT_TICKS`` ticks."""
+    safe_stops: int = 0
+    """Safe stops after which the actor waited."""
+    intervened_steps: int = 0
+    """Environment steps in which a person or a safety layer acted for the agent (``env.intervention``)."""
 
 
 _FIGURES: Final = tuple(field.name for field in fields(ActorFigures))
@@ -88,10 +105,10 @@ class _EpisodeWindow:
 class ActorCounters(ActorFigures):
     """Counts steps and episodes as they happen, over all environments of one actor.
 
-    Several threads write, but each figure has one writer: the acting thread counts steps, seconds and rebuilds, the
-    pusher's thread counts reconnects, and the watchdog counts hangs. ``dropped_items`` is written under the spool's
-    lock, ``spool_bytes`` by the thread that makes a report. A report reads the figures without a lock: each is one
-    number, and a report may be a step behind.
+    Several threads write, but each figure has one writer: the acting thread counts steps, seconds, rebuilds, ticks and
+    safe stops, the pusher's thread counts reconnects, and the watchdog counts hangs. ``dropped_items`` is written under
+    the spool's lock, ``spool_bytes`` and ``lateness_p99_seconds`` by the thread that makes a report. A report reads the
+    figures without a lock: each is one number, and a report may be a step behind.
 
     Args:
         clock: seconds, monotonic.
@@ -104,6 +121,7 @@ class ActorCounters(ActorFigures):
         self._env_errors: deque[str] = deque(maxlen=1)
         self._unreported = _EpisodeWindow(MAX_EPISODES)
         self._recent = _EpisodeWindow(RECENT_EPISODES)
+        self._lateness = np.zeros(RECENT_TICKS)
 
     def add_episodes(self, outcome: Round) -> None:
         """Count the episodes that ended in a round.
@@ -122,8 +140,17 @@ class ActorCounters(ActorFigures):
             self._started = now
         self.seconds = now - self._started
 
+    def note_tick(self, lateness: float, missed: int) -> None:
+        """Count a step that began this many seconds after its tick, and the ticks that were missed before it."""
+        self._lateness[self.ticks % RECENT_TICKS] = lateness
+        self.ticks += 1
+        self.late_ticks += lateness > LATE_SECONDS
+        self.missed_ticks += missed
+
     def figures(self) -> dict[str, Any]:
         """The figures of ``ActorFigures`` by name."""
+        if self.ticks:
+            self.lateness_p99_seconds = float(np.quantile(self._lateness[: self.ticks], 0.99))
         return dict(zip(_FIGURES, _figures_of(self), strict=True))
 
     def note_env_error(self, text: str) -> None:
@@ -145,6 +172,7 @@ class ActorCounters(ActorFigures):
         """Counts of steps and episodes, as plain values."""
         return {
             "env_steps": self.env_steps,
+            "intervened_steps": self.intervened_steps,
             "recent": list(self._recent.returns),
             "recent_lengths": list(self._recent.lengths),
             "recent_successes": list(self._recent.successes),
@@ -152,7 +180,7 @@ class ActorCounters(ActorFigures):
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Go on counting from what ``state`` gave."""
-        self.env_steps = state["env_steps"]
+        self.env_steps, self.intervened_steps = state["env_steps"], state.get("intervened_steps", 0)
         self._recent.returns.extend(state["recent"])
         self._recent.lengths.extend(state["recent_lengths"])
         self._recent.successes.extend(state["recent_successes"])

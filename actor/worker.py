@@ -5,38 +5,45 @@ from __future__ import annotations
 import json
 import logging
 import os
+import signal
 import sys
 import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from functools import partial
+from pathlib import Path
 
 import torch
 
 from actor.allowance import check_names
 from actor.client.assembly import max_file_bytes
-from actor.client.connector import Connector, new_incarnation
+from actor.client.connector import Connector, LearnerAwayError, new_incarnation
 from actor.client.fetcher import ModelFetcher
 from actor.client.join_answer import JoinAnswer
 from actor.client.pusher import Pusher, RunChangedError, SettingsChangedError
+from actor.client.shared_models import SharedModels, find_shared_models
+from actor.control import Control
 from actor.evaluating import CandidateScorer
 from actor.guard import Guard, Watchdog
 from actor.proxy import ReplayBufferProxy
-from actor.sampler import Sampler
+from actor.recording import EpisodeRecording
+from actor.sampler import Sampler, lanes_of
 from actor.stat import ActorCounters, ActorStat
 from common.config.actor_config import ActorConfig
 from common.data import Schema
 from common.errors import ConfigError, CrossborderError, EnvHungError, PluginError
-from common.interfaces import Agent
 from common.lanes.building import build_env
 from common.lanes.lanes import Busy
+from common.lanes.pace import Pace
+from common.lanes.plain_lanes import PlainLanes
+from common.lanes.safe_stop import build_safe_stop, stop_safely
 from common.lanes.watched_envs import Watch
 from common.parts import Parts, build_parts
 from common.plugins.part_config import EnvConfig
 from common.process.child import RestartPolicy, keep_buffers, say, say_error
 from common.process.log import setup_logging
+from common.process.signals import StopSignals
 from common.settings import validate
-from common.wire.address import split_address
 from common.wire.trust import Trust
 
 log = logging.getLogger(__name__)
@@ -50,32 +57,42 @@ class Actor:
     """One actor in this process.
 
     Args:
-        address: the learner's HOST:PORT.
+        addresses: the learner's HOST:PORT, or several, separated by commas; see ``Connector``.
         patience: seconds to wait for a learner, at the start and after each broken connection.
         trust: how to check the learner, what to prove to it, and which code it may name.
         tell: takes the error if this process cannot end in order, says why it ends, and returns the exit code.
         evaluates: whether to score the trainer's candidates, and record no steps.
+        actor_id: that the actor must have, such as the number of its robot; None takes what the learner gives.
+        record: the directory into which every whole episode is written; None records none.
+        models: the file of the trainer on this host, or the directory in which the workers of this host share models;
+            None: the actor fetches each model for itself.
 
     Raises:
-        ConfigError: the address is not HOST:PORT, a file of ``trust`` cannot be read, or its settings contradict each
+        ConfigError: an address is not HOST:PORT, a file of ``trust`` cannot be read, or its settings contradict each
             other.
     """
 
     def __init__(
         self,
-        address: str,
+        addresses: str,
         patience: float,
         trust: Trust,
         tell: Callable[[CrossborderError], int],
         *,
         evaluates: bool = False,
+        actor_id: int | None = None,
+        record: Path | None = None,
+        models: Path | None = None,
     ) -> None:
+        self._record, self._models = record, models
+        self._recording: EpisodeRecording | None = None
         self._trust, self._tell, self._evaluates = trust, tell, evaluates
-        self._host, _ = split_address(address)
-        self._address = address
+        self._dropped_rows = 0
         self._stopped = threading.Event()
         self._asked_to_stop = False
-        self._connector = Connector(address, new_incarnation(), patience, self._stopped, trust, evaluates=evaluates)
+        self._connector = Connector(
+            addresses, new_incarnation(), patience, self._stopped, trust, evaluates=evaluates, actor_id=actor_id
+        )
 
     def stop(self) -> None:
         """End the actor in order; from any thread."""
@@ -85,7 +102,9 @@ class Actor:
     def run(self) -> ActorStat:
         """Act until the learner says stop or ``stop`` is called.
 
-        A new run at the same address, and a run that was resumed with other settings, are joined as a new actor.
+        A new run at the same address, and a run that was resumed with other settings, are joined as a new actor. So is
+        another learner of the run when that of this incarnation stays away. The rows that were not acknowledged are
+        then dropped, since they may be stored there; they are counted in the reports of the new actor.
 
         Raises:
             CrossborderError: the learner cannot be reached or refuses, or a part cannot be built.
@@ -93,10 +112,11 @@ class Actor:
         try:
             while True:
                 joined = self._connector.join()
-                log.info("joined run %s as actor %d of %s", joined.run_id, joined.actor_id, self._address)
+                place = self._connector.endpoint.address
+                log.info("joined run %s as actor %d of %s", joined.run_id, joined.actor_id, place)
                 try:
                     return self._run_once(joined)
-                except (RunChangedError, SettingsChangedError) as change:
+                except (RunChangedError, SettingsChangedError, LearnerAwayError) as change:
                     log.warning("starting over: %s", change)
                     self._connector.renew(keeps_place=False)
                     # The pusher has set ``_stopped``. ``stop`` may be called at this moment and sets its own flag
@@ -111,22 +131,34 @@ class Actor:
         """Act as one incarnation.
 
         Raises:
-            RunChangedError, SettingsChangedError: the actor must join as a new one.
+            RunChangedError, SettingsChangedError, LearnerAwayError: the actor must join as a new one.
             CrossborderError: the learner cannot be reached or refuses, or a part cannot be built.
         """
-        check_names(joined.config, self._trust, self._host, evaluates=self._evaluates)
+        own = joined if self._evaluates else joined.for_acting()
+        name = self._connector.endpoint.name
+        check_names(own.config, self._trust, name, relayed=own.relayed, evaluates=self._evaluates)
         counters = ActorCounters()
-        fetcher = ModelFetcher(self._connector.get_model, self._stopped, max_bytes=None, candidates=self._evaluates)
+        counters.dropped_items, self._dropped_rows = self._dropped_rows, 0
+        fetcher = ModelFetcher(
+            self._connector.get_model,
+            self._stopped,
+            max_bytes=None,
+            candidates=self._evaluates,
+            shared=self._find_shared_models(joined.run_id),
+        )
         fetcher.announce(joined.newest)
         pusher = Pusher(self._connector, joined, fetcher, counters, self._stopped)
         with ExitStack() as stack:
             try:
                 work = self._build_and_evaluate if self._evaluates else self._build_and_act
-                work(joined, pusher, fetcher, counters, stack)
+                work(own, pusher, fetcher, counters, stack)
             finally:
                 unacknowledged = pusher.finish(FINISH_SECONDS)
                 fetcher.join(1.0)
         failure = pusher.failure or fetcher.failure
+        if isinstance(failure, LearnerAwayError):
+            self._dropped_rows = pusher.lost_rows
+            log.warning("%d rows that were not acknowledged are dropped: they may be stored there", self._dropped_rows)
         if failure is not None:
             raise failure
         if unacknowledged:
@@ -134,6 +166,11 @@ class Actor:
         if pusher.changes and not (self._asked_to_stop or pusher.told_to_stop):
             raise SettingsChangedError("the learner has changed settings of this actor")
         return ActorStat(joined.actor_id, counters.env_steps, counters.seconds)
+
+    def _find_shared_models(self, run_id: str) -> SharedModels | None:
+        if self._models is None:
+            return None
+        return find_shared_models(self._models, run_id, self._stopped, candidates=self._evaluates)
 
     def _build_and_act(
         self, joined: JoinAnswer, pusher: Pusher, fetcher: ModelFetcher, counters: ActorCounters, stack: ExitStack
@@ -152,14 +189,29 @@ class Actor:
         busy = Busy()
         guard_envs(parts, config.env, counters, busy)
         stack.callback(parts.close)
+        self._recording = self._open_recording(parts, stack)
         fetcher.allow(max_file_bytes(parts.agent.model_info()))
         pusher.ready()
+        act = self._act if config.env.rate_hz is None else self._act_at_rate
         with self._watchdog(config.env, busy, pusher, counters):
             fetcher.first(FIRST_MODEL_SECONDS)
-            sampler = Sampler(parts, counters, joined.seed)
-            self._act(sampler, parts.agent, ReplayBufferProxy(joined.schema, config.push, pusher), fetcher, pusher)
+            act(parts, joined, fetcher, pusher, counters)
         if pusher.changes:
             pusher.hand_over()
+
+    def _open_recording(self, parts: Parts, stack: ExitStack) -> EpisodeRecording | None:
+        """The recording of the episodes, if they are recorded; ``stack`` closes it.
+
+        Raises:
+            ConfigError: the run has no rows.
+        """
+        if self._record is None:
+            return None
+        if parts.processors:
+            raise ConfigError("--record: expected a run of rows, found step_processor, which makes items of its own")
+        recording = EpisodeRecording(self._record, parts.rows)
+        stack.callback(recording.close, FINISH_SECONDS)
+        return recording
 
     def _build_and_evaluate(
         self, joined: JoinAnswer, pusher: Pusher, fetcher: ModelFetcher, counters: ActorCounters, stack: ExitStack
@@ -195,20 +247,52 @@ class Actor:
         counters.env_hangs += 1
         counters.note_env_error(f"does not return:\n{where}")
         pusher.finish(FINISH_SECONDS)
+        if self._recording is not None:
+            self._recording.close(FINISH_SECONDS)
         os._exit(self._tell(EnvHungError("an environment has not returned within env.timeout_seconds")))
 
     def _act(
-        self, sampler: Sampler, agent: Agent, proxy: ReplayBufferProxy, models: ModelFetcher, pusher: Pusher
+        self, parts: Parts, joined: JoinAnswer, models: ModelFetcher, pusher: Pusher, counters: ActorCounters
     ) -> None:
         """Sample with the newest model until the actor has to stop or to start anew."""
+        agent, config = parts.agent, joined.config
+        sampler = Sampler(parts, counters, joined.seed, recording=self._recording)
+        proxy = ReplayBufferProxy(joined.schema, config.push, pusher)
         agent.train()
-        while not (self._stopped.is_set() or pusher.changes):
-            model = models.newer_than(proxy.version)
-            if model is not None:
-                agent.sync_model(model)
-                proxy.version, sampler.version = model.version, model.version.opt_steps
-            sampler.act_for(LOOK_SECONDS, agent, proxy)
+        try:
+            while not (self._stopped.is_set() or pusher.changes):
+                model = models.newer_than(proxy.version)
+                if model is not None:
+                    agent.sync_model(model)
+                    proxy.version, sampler.version = model.version, model.version.opt_steps
+                sampler.act_for(LOOK_SECONDS, agent, proxy)
+        finally:
+            stop_safely(lanes_of(parts), config.env)
         sampler.flush(agent, proxy)
+
+    def _act_at_rate(
+        self, parts: Parts, joined: JoinAnswer, models: ModelFetcher, pusher: Pusher, counters: ActorCounters
+    ) -> None:
+        """Act at ``env.rate_hz`` with the newest model until the actor has to stop or to start anew."""
+        config, lanes = joined.config, lanes_of(parts)
+        assert config.env.rate_hz is not None
+        assert isinstance(lanes, PlainLanes), "build_env refuses vector environments with a rate"
+        pace = Pace(config.env.rate_hz, self._stopped, counters.note_tick)
+        each_round = config.push.model_copy(update={"n_buffer": 1})
+        control = Control(
+            sampler=Sampler(parts, counters, joined.seed, pace, self._recording),
+            pace=pace,
+            lanes=lanes,
+            agent=parts.agent,
+            proxy=ReplayBufferProxy(joined.schema, each_round, pusher),
+            models=models,
+            pusher=pusher,
+            stop_safely=partial(stop_safely, lanes, config.env),
+            max_model_age=config.env.max_model_age_seconds,
+            counters=counters,
+        )
+        parts.agent.train()
+        control.run(lambda: self._stopped.is_set() or bool(pusher.changes))
 
 
 def build_agreed_parts(
@@ -239,8 +323,7 @@ def build_agreed_parts(
 def guard_envs(parts: Parts, config: EnvConfig, counters: ActorCounters, busy: Busy) -> None:
     """From now on, build environments anew when they raise."""
     allowance, build = RestartPolicy(config.rebuilds_per_minute, 60.0), partial(build_env, config)
-    assert parts.lanes is not None, "an actor has lanes"
-    parts.lanes.keep(Guard(build, allowance, counters, busy))
+    lanes_of(parts).keep(Guard(build, allowance, counters, busy, build_safe_stop(config)))
 
 
 def run_actor(actor: Actor) -> ActorStat:
@@ -267,8 +350,19 @@ def main() -> int:
 
     try:
         trust = validate(Trust, boot["trust"])
-        actor = Actor(boot["address"], boot["patience"], trust, say_error, evaluates=boot["evaluates"])
+        record, models = (Path(boot[key]) if boot[key] else None for key in ("record", "models"))
+        actor = Actor(
+            boot["address"],
+            boot["patience"],
+            trust,
+            say_error,
+            evaluates=boot["evaluates"],
+            record=record,
+            models=models,
+        )
         threading.Thread(target=stop_with_parent, name="lifeline", daemon=True).start()
+        signals = StopSignals()
+        signals.on_stop = actor.stop
         stat = run_actor(actor)
     except CrossborderError as error:
         return say_error(error)
@@ -276,6 +370,9 @@ def main() -> int:
         log.exception("the actor failed")
         return 1
     say({"stat": vars(stat)})
+    if signals.received is not None:  # To its parent, the actor ends as if the signal had ended it at once.
+        signal.signal(signals.received, signal.SIG_DFL)
+        os.kill(os.getpid(), signals.received)
     return 0
 
 

@@ -24,8 +24,8 @@ from actor.proxy import ReplayBufferProxy
 from actor.sampler import Sampler
 from actor.worker import build_agreed_parts, guard_envs
 from benchmarks.client import Client
-from benchmarks.ingest import ingest
 from benchmarks.report import report, run_as_actors_do
+from benchmarks.serving import serve_learner
 from common.agents.dqn import DQN
 from common.lanes.building import Env, build_env
 from common.lanes.lanes import Busy
@@ -98,9 +98,9 @@ def bare(envs: list[Env], net: nn.Module) -> Round:
     return take_a_round
 
 
-def measure(kind: str, n_envs: int, batch: int) -> dict[str, object]:
+def measure(kind: str, n_envs: int) -> dict[str, object]:
     with (
-        ingest("cartpole", batch, *KINDS[kind], f"envs_per_actor={n_envs}") as server,
+        serve_learner("cartpole", *KINDS[kind], f"envs_per_actor={n_envs}") as server,
         Client(server.ingest.address, local_trust(server.config.server)) as client,
     ):
         config = client.config
@@ -116,7 +116,6 @@ def measure(kind: str, n_envs: int, batch: int) -> dict[str, object]:
     return {
         "kind": kind,
         "envs": n_envs,
-        "batch": batch,
         "steps/s": n_envs / elapsed,
         "floor steps/s": n_envs / elapsed_bare,
         "ratio": statistics.median(theirs / own for own, _, theirs, _ in turns),
@@ -128,11 +127,10 @@ def main() -> None:
     parser = argparse.ArgumentParser("benchmarks.actor", description=__doc__)
     parser.add_argument("--kind", choices=KINDS, nargs="+", default=list(KINDS))
     parser.add_argument("--envs", type=int, nargs="+", default=[1, 8])
-    parser.add_argument("--batch", type=int, default=64, help="items that are pushed together")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    rows = [measure(kind, n_envs, arguments.batch) for kind in arguments.kind for n_envs in arguments.envs]
-    report("actor", "acknowledged, exactly once, models synced", rows, TURNS)
+    rows = [measure(kind, n_envs) for kind in arguments.kind for n_envs in arguments.envs]
+    report("actor", "default push settings, acknowledged, exactly once, models synced", rows, TURNS)
 
 
 if __name__ == "__main__":

@@ -37,6 +37,7 @@ class Client:
         self._fetcher = ModelFetcher(self._connector.get_model, self._stopped)
         self.config, self.schema, self.counters = joined.config, joined.schema, ActorCounters()
         self.pusher = Pusher(self._connector, joined, self._fetcher, self.counters, self._stopped)
+        self.pusher.ready()  # It has no environment to build.
         self._version = NO_MODEL
 
     def __enter__(self) -> Client:

@@ -15,6 +15,8 @@ from typing import Any
 
 import grpc
 
+from benchmarks.report import cpu_seconds
+
 METHOD = "/floor/Push"
 MODEL_METHOD = "/floor/Model"
 
@@ -57,8 +59,16 @@ def floor_server() -> Iterator[Floor]:
         yield Floor(f"127.0.0.1:{server.stdout.readline().strip()}", server.pid)
 
 
-def floor_rate(message_bytes: int, window: int, seconds: float = 3.0) -> float:
-    """Messages per second to a floor server of its own, with at most ``window`` unacknowledged at a time."""
+@dataclass(frozen=True)
+class Rate:
+    """Messages per second of wall-clock, and processor seconds of both sides for one message."""
+
+    per_second: float
+    cpu_seconds: float
+
+
+def measure_floor(message_bytes: int, window: int, seconds: float) -> Rate:
+    """The rate of messages to a floor server of its own, with at most ``window`` unacknowledged at a time."""
     with floor_server() as floor, grpc.insecure_channel(floor.address) as channel:
         free, payload, sent = threading.Semaphore(window), os.urandom(message_bytes), 0
         end = time.perf_counter() + seconds
@@ -70,15 +80,16 @@ def floor_rate(message_bytes: int, window: int, seconds: float = 3.0) -> float:
                 sent += 1
                 yield payload
 
-        started = time.perf_counter()
+        started, computed = time.perf_counter(), time.process_time() + cpu_seconds(floor.pid)
         push: grpc.StreamStreamMultiCallable[bytes, bytes] = channel.stream_stream(METHOD)
         for _ in push(messages()):
             free.release()
-        return sent / (time.perf_counter() - started)
+        spent = time.process_time() + cpu_seconds(floor.pid) - computed
+        return Rate(sent / (time.perf_counter() - started), spent / sent)
 
 
 async def serve() -> None:
-    server = grpc.aio.server()
+    server = grpc.aio.server(options=[("grpc.max_receive_message_length", -1)])
     server.add_generic_rpc_handlers((_Handler(),))
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()

@@ -24,8 +24,8 @@ from typing import Final
 import torch
 
 from benchmarks.actor import KINDS
-from benchmarks.ingest import FREE
 from benchmarks.report import cpu_seconds, report, run_as_actors_do
+from benchmarks.serving import FREE
 from common.config.run_config import load_config
 from learner.loop.server import LearnerServer
 

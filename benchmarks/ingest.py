@@ -1,118 +1,137 @@
-"""Steps per second into the replay, acknowledged, through the actor's own client, over loopback.
+"""Steps per second that one actor has stored: from its environment to the replay, with default settings.
 
-The steps are CartPole's, or with ``--kind atari`` those of Pong, one picture of 84 x 84 each. The floor of each figure
-is a gRPC server that only acknowledges payloads of the same size. Further columns have the same rate over TLS with a
-token, and the processor time of ingest and of the client for a million steps. Steps that come one by one are measured
-in ``benchmarks.rows``, with an environment and an agent.
+    python -m benchmarks.ingest                       all cases; recordings are made first, if they are not there
+    python -m benchmarks.ingest cartpole noise        some of them
+
+``learner-server`` and ``actor-worker`` run as users run them. Environments replay what was recorded beforehand and the
+agent does nothing, so a figure is that of the system: the environment's step, lanes, recorder, batches, compression,
+gRPC, ingest and links. ``steps/s`` are counted at the learner's /metrics. After the last turn the actor ends, and the
+benchmark fails if the learner has not stored each of its steps.
+
+The floor is a bare gRPC stream of random bytes, in messages as large as the actor's own and with as many on their way.
+``of the floor`` compares bytes per second, and ``floor's CPU`` the processor time of both sides for a byte. Actor and
+floor take turns, in which the other is paused; each figure is the median of its turns, each ratio that of the turns'
+ratios.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
+import os
+import statistics
+import sys
 import tempfile
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any, Final
 
-from benchmarks.client import Client
-from benchmarks.floor import floor_rate
-from benchmarks.report import cpu_seconds, median, report, run_as_actors_do
-from benchmarks.screens import life
-from common.config.run_config import load_config
-from common.wire.codec import encode
-from common.wire.compression import compress
+from benchmarks import recordings
+from benchmarks.floor import measure_floor
+from benchmarks.pairs import Pair, acting
+from benchmarks.report import add_choice, report, run_as_actors_do
+from common.config.actor_config import PushConfig
 from learner.commands.authority import make_files
-from learner.loop.server import LearnerServer, local_trust
 
-SECONDS = 3.0
-WINDOW = 64
-FREE = ("server.listen=127.0.0.1:0", "metrics.trainer_port=null", "metrics.ingest_port=null")
-KINDS: dict[str, tuple[str, ...]] = {
-    "cartpole": (),
-    "atari": (
-        "env={target: benchmarks.screens:Screens, frame_stack: 4}",
-        "agent={target: common.agents.dqn:DQN, params: {units: [1]}}",
-        "replay.capacity=20000",
-    ),
+TURNS: Final = 3
+SECONDS: Final = 3.0
+LANES: Final = 64
+ROBOTS: Final = 4096
+CASES: Final = {
+    "cartpole": ((1, False), (1, True)),
+    "pong": ((1, False), (1, True), (LANES, False)),
+    "robots": ((ROBOTS, False),),
 }
+"""Lanes, and whether with TLS and a token; other pictures have one lane and ``LANES``, in the clear."""
+WINDOW: Final = PushConfig().window
+Part = dict[str, Any]
 
 
-@contextmanager
-def ingest(kind: str, batch: int, *more: str, encrypted: bool = False) -> Iterator[LearnerServer]:
-    """Start a learner host whose actors push batches of ``batch`` rows; it trains only if the caller steps it."""
-    with tempfile.TemporaryDirectory() as directory:
-        secured = encrypt(Path(directory)) if encrypted else ()
-        push = (f"push.n_buffer={batch}", f"push.window={WINDOW}", "push.flush_seconds=60", "push.spool_bytes=67108864")
-        ours = (
-            *FREE,
-            *secured,
-            *KINDS[kind],
-            *push,
-            "replay.view={}",  # One step in a transition.
-            "replay.samples_per_insert=null",
-            f"run_dir={directory}/run",
-            *more,
-        )
-        with LearnerServer(load_config(Path("configs/cartpole.yaml"), ours)) as server:
-            yield server
+def part_of(directory: Path, kind: str, lanes: int) -> Part:
+    """The configuration of a case.
+
+    Args:
+        directory: of the recordings.
+        kind: the name of a recording, or "robots", which are random floats.
+        lanes: 1, or that many lanes of one vector environment.
+    """
+    if kind == "robots":
+        env: Part = {"target": "benchmarks.recorded:physics", "params": {"lanes": lanes}}
+        return {"env": env, "replay": {"capacity": 1_000_000}}
+    params = {"directory": str(directory), "name": kind}
+    env = {"target": "benchmarks.recorded:Recorded", "params": params}
+    if lanes > 1:
+        env = {"target": "benchmarks.recorded:lanes_of", "params": {**params, "lanes": lanes}}
+    if kind == "cartpole":
+        return {"env": env, "replay": {"capacity": 1_000_000}}
+    return {"env": {**env, "frame_stack": 4}, "replay": {"capacity": 50_000}}
 
 
-def encrypt(directory: Path) -> tuple[str, ...]:
-    """Make certificates and tokens in a directory; the settings that name them."""
+def secure(part: Part, directory: Path) -> tuple[Part, tuple[str, ...]]:
+    """The configuration with TLS and a token, and an actor's options for them."""
     make_files(directory, ["localhost"], 1, renew=False)
-    tls = f"server.tls={{certificate: {directory}/server.pem, key: {directory}/server.key}}"
-    return tls, f"server.actor_token_file={directory}/actor.token"
+    tls = {"certificate": str(directory / "server.pem"), "key": str(directory / "server.key")}
+    token = str(directory / "actor.token")
+    server = {"listen": "127.0.0.1:0", "tls": tls, "actor_token_file": token}
+    return {**part, "server": server}, ("--ca", str(directory / "ca.pem"), "--token-file", token)
 
 
-def push_rate(server: LearnerServer, batch: int) -> float:
-    """Steps per second from the first push to the last acknowledgement."""
-    before = server.buffer.inserted
-    with Client(server.ingest.address, local_trust(server.config.server)) as client:
-        parts, pushes, started = client.parts(batch), 0, time.perf_counter()
-        while time.perf_counter() - started < SECONDS:
-            for part in parts:
-                client.push(part)
-            pushes += len(parts)
-    elapsed, stored = time.perf_counter() - started, server.buffer.inserted - before
-    if stored != pushes * batch:
-        raise SystemExit(f"expected {pushes * batch} steps in the replay, found {stored}")
-    return stored / elapsed
+def in_turns(pair: Pair, turns: int) -> dict[str, float]:
+    """The figures of an actor beside its floor."""
+    size = int(pair.measure(SECONDS)["bytes/message"])
+    found = []
+    for _ in range(turns):
+        ours = pair.measure(SECONDS)
+        pair.pause()
+        floor = measure_floor(size, WINDOW, SECONDS)
+        floor_steps = floor.per_second * size / ours["bytes/step"]
+        floor_cpu = floor.cpu_seconds / size * ours["bytes/step"] * 1e6
+        cpu = ours["actor CPU s/M"] + ours["ingest CPU s/M"]
+        found.append(
+            {
+                **ours,
+                "floor steps/s": floor_steps,
+                "of the floor": ours["steps/s"] / floor_steps,
+                "floor's CPU": floor_cpu / cpu,
+                "load": os.getloadavg()[0],
+            }
+        )
+    return {name: statistics.median(turn[name] for turn in found) for name in found[0]}
+
+
+def measure(recorded: Path, kind: str, lanes: int, encrypted: bool, turns: int) -> Mapping[str, object]:
+    """A row of the table."""
+    with tempfile.TemporaryDirectory() as directory:
+        part, options = part_of(recorded, kind, lanes), tuple[str, ...]()
+        if encrypted:
+            part, options = secure(part, Path(directory))
+        with acting(part, *options) as pair:
+            figures = in_turns(pair, turns)
+            stored = int(pair.compare())
+    name = f"{kind}, TLS and a token" if encrypted else kind
+    row = {"environment": name, "lanes": lanes, **figures, "stored, as pushed": stored}
+    sys.stderr.write(f"{json.dumps(row)}\n")
+    return row
 
 
 def main() -> None:
     parser = argparse.ArgumentParser("benchmarks.ingest", description=__doc__)
-    parser.add_argument("--kind", choices=KINDS, default="cartpole")
-    kind = parser.parse_args().kind
-    rows = []
-    for batch in (64, 256):
-        with ingest(kind, batch) as server:
-            pid = server.ingest.pid
-            ingest_began, client_began = cpu_seconds(pid), time.process_time()
-            rate = median(lambda server=server, n=batch: push_rate(server, n))  # type: ignore[misc]
-            ingest_seconds, client_seconds = cpu_seconds(pid) - ingest_began, time.process_time() - client_began
-            millions = server.buffer.inserted / 1e6
-            schema = server.run.memory.schema
-        with ingest(kind, batch, encrypted=True) as server:
-            encrypted = median(lambda server=server, n=batch: push_rate(server, n))  # type: ignore[misc]
-        payload = encode(schema, life(schema, batch), batch)
-        size = len(compress(payload) if schema.has_pictures else payload)
-        floor = median(lambda size=size: floor_rate(size, WINDOW))  # type: ignore[misc]
-        rows.append(
-            {
-                "batch": batch,
-                "rows per push": batch,
-                "bytes/step": size / batch,
-                "steps/s": rate,
-                "messages/s": rate / batch,
-                "floor messages/s": floor,
-                "ratio": rate / batch / floor,
-                "TLS ratio": encrypted / rate,
-                "ingest CPU s/million": ingest_seconds / millions,
-                "client CPU s/million": client_seconds / millions,
-            }
-        )
-    report(f"ingest {kind}", "acknowledged, exactly once, finite values checked; plain, and TLS to plain", rows)
+    pictures = [*(game.lower() for game in recordings.GAMES), "noise"]
+    kinds = ["cartpole", *pictures, "robots"]
+    add_choice(parser, "kinds", kinds)
+    parser.add_argument("--recordings", type=Path, default=Path("/tmp/recordings"), help="where they are or are made")  # noqa: S108
+    parser.add_argument("--turns", type=int, default=TURNS)
+    given = parser.parse_args()
+    recordings.ensure(given.recordings)
+    cases = [
+        (kind, lanes, encrypted)
+        for kind in given.kinds
+        for lanes, encrypted in CASES.get(kind, ((1, False), (LANES, False)))
+    ]
+    rows = [measure(given.recordings.resolve(), *case, given.turns) for case in cases]
+    push = PushConfig()
+    settings = f"push.n_buffer {push.n_buffer}, window {push.window}, flush_seconds {push.flush_seconds}"
+    report("ingest", f"{settings}; acknowledged, stored exactly once", rows, given.turns)
 
 
 if __name__ == "__main__":

@@ -23,8 +23,8 @@ from torch import nn
 from torch.nn import functional
 
 from benchmarks.client import ROWS, Client
-from benchmarks.ingest import ingest
 from benchmarks.report import report
+from benchmarks.serving import serve_learner
 from common.agents.dqn import DQN
 from common.agents.network_agent import to_tensors
 from common.data import Items
@@ -140,7 +140,7 @@ def measure(kind: str, device: str, update: str) -> dict[str, object]:
     params = f"agent={{target: common.agents.dqn:DQN, params: {{{PARAMS.format(size)}, {network}, update: {update}}}}}"
     resident = f"replay.resident={str(device != 'cpu').lower()}"
     more = params, f"replay.capacity={STORED}", f"trainer.device={device}", resident
-    with ingest(kind.partition(" ")[0], 64, *more) as server:
+    with serve_learner(kind.partition(" ")[0], *more) as server:
         with Client(server.ingest.address, local_trust(server.config.server)) as client:
             for _ in range(STORED // ROWS):
                 client.push(client.parts(ROWS)[0])

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from benchmarks.report import add_choice
 from benchmarks.returns import EVALUATIONS, keep
 from benchmarks.variants import Variant, draw, runs_of, table, train
 
@@ -103,7 +104,7 @@ def variant_of(task: Task, way: Way) -> Variant:
 
 def main() -> None:
     parser = argparse.ArgumentParser("benchmarks.memory", description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("tasks", nargs="*", choices=TASKS, default=list(TASKS))
+    add_choice(parser, "tasks", TASKS)
     parser.add_argument("--seeds", type=int, default=5)
     arguments = parser.parse_args()
     for seed in range(arguments.seeds):

@@ -1,6 +1,6 @@
 """Recordings of environments, which benchmarks replay: so a figure is that of the system and not of an emulator.
 
-    python -m benchmarks.recordings DIRECTORY        CartPole, and the Atari games if ``ale_py`` is installed
+    python -m benchmarks.recordings DIRECTORY        CartPole, noise, and Atari games (``ale_py``)
 
 A recording is one ``.npz`` file of rows in the order of time: ``obs [n, *shape]``, the ``action`` taken there, and the
 ``reward``, ``terminated`` and ``truncated`` of the step that led *to* the row, so that a row
@@ -83,11 +83,25 @@ def atari(game: str, path: Path) -> None:
     save(path, record(env, policy, STEPS))
 
 
+def noise(path: Path) -> None:
+    """Random pictures, ``[84, 84]`` bytes, which no compression makes smaller; episodes of 1,000 steps."""
+    rng = np.random.default_rng(0)
+
+    def rows() -> Iterator[Row]:
+        for i in range(STEPS):
+            picture = rng.integers(256, size=(84, 84), dtype=np.uint8)
+            yield picture, int(rng.integers(6)), 0.0, False, i % 1000 == 999
+
+    save(path, rows())
+
+
 def ensure(directory: Path) -> None:
     """Make the recordings that are not there yet."""
     directory.mkdir(parents=True, exist_ok=True)
     if not (directory / "cartpole.npz").exists():
         cartpole(directory / "cartpole.npz")
+    if not (directory / "noise.npz").exists():
+        noise(directory / "noise.npz")
     for game in GAMES:
         path = directory / f"{game.lower()}.npz"
         if not path.exists():

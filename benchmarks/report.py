@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
+import resource
 import statistics
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from common.process.child import KEEP_BUFFERS
 
@@ -19,6 +21,21 @@ def run_as_actors_do(name: str) -> None:
     if not KEEP_BUFFERS.keys() <= os.environ.keys():
         command = [sys.executable, "-m", name, *sys.argv[1:]]
         os.execve(sys.executable, command, {**KEEP_BUFFERS, **os.environ})  # noqa: S606
+
+
+def add_choice(parser: argparse.ArgumentParser, name: str, known: Iterable[str]) -> None:
+    """Add words that choose among the ``known`` ones; without a word all are chosen.
+
+    argparse's own ``choices`` would refuse the default, since it is a list.
+    """
+    names = list(known)
+
+    def check(word: str) -> str:
+        if word not in names:
+            raise argparse.ArgumentTypeError(f"expected one of {', '.join(names)}, found {word!r}")
+        return word
+
+    parser.add_argument(name, nargs="*", type=check, default=names, help=", ".join(names))
 
 
 def median(measure: Callable[[], float]) -> float:
@@ -33,6 +50,12 @@ def cpu_seconds(pid: int) -> float:
     The number of the clock is that of clock_getcpuclockid(3), which Python does not have.
     """
     return time.clock_gettime((~pid << 3) | 2)
+
+
+def children_seconds() -> float:
+    """Processor time of all children that have ended, and of their children."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def report(name: str, guarantees: str, rows: Sequence[Mapping[str, object]], runs: int = RUNS) -> None:

@@ -19,11 +19,12 @@ from learner.curves.together import bring_together
 
 PAGE = Path("docs/results.md")
 PICTURE = Path("docs/images/results.png")
-WAYS: dict[Way, tuple[str, str]] = {
-    "async": ("asynchronous, 2 actors", "tab:blue"),
-    "in turns": ("in turns", "tab:green"),
-    "sb3": ("stable-baselines3", "tab:orange"),
+WAYS: dict[Way, tuple[str, int, str]] = {
+    "async": ("asynchronous, 2 actors", 2, "tab:blue"),
+    "in turns": ("in turns", 1, "tab:green"),
+    "sb3": ("stable-baselines3", 1, "tab:orange"),
 }
+"""The name of each way, the cores that it uses, and the colour of its curve."""
 Run = dict[str, Any]
 
 
@@ -37,11 +38,11 @@ def runs_of(task: str, way: Way) -> list[Run]:
 def table(tasks: Sequence[str]) -> str:
     """Medians, and the range in brackets."""
     lines = [
-        "| task | way | final return | mean of the last 3 | environment steps | opt steps | seconds | seeds |",
-        "|---|---|--:|--:|--:|--:|--:|--:|",
+        "| task | way | cores | final return | mean of the last 3 | environment steps | opt steps | seconds | seeds |",
+        "|---|---|--:|--:|--:|--:|--:|--:|--:|",
     ]
     for task in tasks:
-        for way, (name, _) in WAYS.items():
+        for way, (name, cores, _) in WAYS.items():
             runs = runs_of(task, way)
             if runs:
                 cells = [
@@ -52,7 +53,7 @@ def table(tasks: Sequence[str]) -> str:
                     _spread([run["seconds"] for run in runs]),
                     str(len(runs)),
                 ]
-                lines.append(f"| {task} | {name} | {' | '.join(cells)} |")
+                lines.append(f"| {task} | {name} | {cores} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
@@ -65,7 +66,7 @@ def plot(tasks: Sequence[str]) -> None:
     figure = Figure(figsize=(5 * len(tasks), 4.2), layout="constrained")
     panels = figure.subplots(1, len(tasks), squeeze=False)[0]
     for panel, task in zip(panels, tasks, strict=True):
-        for way, (name, colour) in WAYS.items():
+        for way, (name, _, colour) in WAYS.items():
             curves = [_curve(run) for run in runs_of(task, way)]
             if curves:
                 draw_band(panel, bring_together(curves), name, colour)

@@ -5,8 +5,8 @@
     python -m benchmarks.returns hopper --way sbx --python …      the same of stable-baselines3 in JAX
 
 Every way is scored by the same greedy episodes at the same ten points of its budget; its seconds are the wall-clock
-of training and these evaluations. Results are added to ``benchmarks/results/TASK.json``; ``python -m
-benchmarks.results`` draws and tabulates them.
+of training and these evaluations; ``load`` is the machine's load average at the end. Results are added to
+``benchmarks/results/TASK.json``; ``python -m benchmarks.results`` draws and tabulates them.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import csv
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -159,7 +160,7 @@ def main() -> None:
             found = train_peer(arguments.task, PACKAGES[arguments.way], seed, arguments.python)
         else:
             found = train_ours(arguments.task, arguments.way, seed)
-        run = {"way": arguments.way, "seed": seed, **found}
+        run = {"way": arguments.way, "seed": seed, "load": round(os.getloadavg()[0], 1), **found}
         keep(arguments.task, run)
         sys.stdout.write(json.dumps({"task": arguments.task, **run}) + "\n")
         sys.stdout.flush()

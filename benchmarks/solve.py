@@ -1,75 +1,62 @@
-"""Seconds of training until a task is solved, with the network, and in stable-baselines3 in one process.
+"""Seconds from the command to the target score: the shipped configurations beside tuned settings of the peers.
 
-    python -m benchmarks.solve --python PYTHON     an interpreter with stable-baselines3; without it, ours alone
+    python -m benchmarks.solve --python PYTHON     an interpreter with stable-baselines3 and sbx
 
-Both systems learn with the same algorithm, settings and replay ratio on one torch thread. The same greedy episodes
-score them after the same numbers of environment steps. Seconds are those of training; start-up (processes, imports, the
-first step) has a column of its own, and evaluations do not count. For each seed the systems take turns; the figures are
-medians over the seeds.
+The peers have the settings of RL Baselines3 Zoo for the task (https://github.com/DLR-RM/rl-baselines3-zoo). All count
+processes, imports, compilation and evaluations, since a user waits for all of them; all score the same greedy episodes
+after the same numbers of environment steps, and may use both cores. For each seed they take turns. A run that does not
+reach the target counts with the time that it took, and ``solved`` says how many runs did.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import math
 import statistics
 import subprocess
 import sys
 import tempfile
-import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
-import torch
+from benchmarks.report import add_choice, children_seconds, report
+from common.errors import BudgetExhaustedError
 
-from benchmarks.report import report
-from common.config.run_config import load_config
-from learner.loop.learner import Outcome
-from learner.loop.server import LearnerServer
-
-MAX_ENV_STEPS = 100_000
+PEERS: Final = ("stable_baselines3", "sbx")
 
 
 @dataclass(frozen=True)
 class Task:
-    """One task in both systems: ``configs/NAME.yaml`` with ``ours``, scored every ``interval`` environment steps."""
+    """A task; the peers score every ``interval`` environment steps, as ours does."""
 
     target: float
     episodes: int
     interval: int
-    steps_per_opt: int
     env: str
-    ours: dict[str, Any]
-    sb3: dict[str, Any]
+    env_steps: int
+    peer: dict[str, Any]
 
 
-TASKS = {
+TASKS: Final = {
     "cartpole": Task(
         475.0,
         20,
         2000,
-        2,
         "CartPole-v1",
-        {
-            "replay.view": "{}",
-            "agent.params": "{units: [256, 256], lr: 0.0023, batch_size: 64, double_dqn: false, "
-            "soft_update_interval: 128, explorer: {start: 1.0, final_step: 4000}}",
-            "exploration": "{base: 0.04, alpha: 0.0, rungs: 1}",
-        },
+        160_000,
         {
             "algorithm": "DQN",
             "learning_rate": 2.3e-3,
             "batch_size": 64,
             "buffer_size": 100_000,
             "learning_starts": 1000,
-            "target_update_interval": 10,  # Looked at once in 256 steps, with the 128 updates that follow.
+            "target_update_interval": 10,
             "train_freq": 256,
             "gradient_steps": 128,
-            "exploration_fraction": 8000 / MAX_ENV_STEPS,
+            "exploration_fraction": 8000 / 160_000,  # The zoo explores for 16 % of its 50,000 steps.
             "exploration_final_eps": 0.04,
             "policy_kwargs": {"net_arch": [256, 256]},
         },
@@ -78,132 +65,97 @@ TASKS = {
         -200.0,
         10,
         500,
-        1,
         "Pendulum-v1",
-        {},
+        20_000,
         {"algorithm": "SAC", "learning_rate": 1e-3, "learning_starts": 1000, "buffer_size": 100_000},
     ),
 }
 
 
+def time_command(command: Sequence[str]) -> tuple[dict[str, float], subprocess.CompletedProcess[str]]:
+    """Run a command to its end; return its wall and processor seconds."""
+    cpu, began = children_seconds(), time.perf_counter()
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    return {"seconds": time.perf_counter() - began, "CPU s": children_seconds() - cpu}, done
+
+
 def solve_ours(name: str, seed: int) -> dict[str, float]:
-    """One run with an ingest process and one actor, all on this host."""
-    task = TASKS[name]
+    """One run of the shipped configuration with one local actor, by the command of the README.
+
+    Raises:
+        RuntimeError: the run failed.
+    """
     with tempfile.TemporaryDirectory() as directory:
         settings = {
-            **task.ours,
-            "trainer.target_score": task.target,
-            "trainer.max_opts": MAX_ENV_STEPS // task.steps_per_opt,
-            "trainer.eval_interval": task.interval // task.steps_per_opt,
-            "evaluator": f"{{episodes: {task.episodes}, seed: 1000}}",
-            "server.listen": "127.0.0.1:0",
-            "metrics": "{trainer_port: null, ingest_port: null}",
             "seed": seed,
+            "server.listen": "127.0.0.1:0",
+            "metrics.trainer_port": 0,
+            "metrics.ingest_port": 0,
             "run_dir": f"{directory}/run",
         }
-        config = load_config(Path(f"configs/{name}.yaml"), [f"{key}={value}" for key, value in settings.items()])
-        began = time.perf_counter()
-        with LearnerServer(config, local_actors=1) as server, Marks(server) as marks:
-            result = server.train()
-            trained = server.learner.seconds() - server.learner.evaluations.seconds
-            waited = server.control.trainer_wait_seconds
-        before = marks.first_step - marks.started
-    return {
-        "solved": float(result.outcome is Outcome.TARGET),
-        "seconds": trained - before,
-        "start-up s": marks.started - began + before,
-        "first opt s": marks.first_opt - marks.warm,
-        "env steps": float(result.samples_total),
-        "opts": float(result.opt_steps),
-        "waited s": waited,
-    }
+        words = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
+        found, done = time_command(
+            [sys.executable, "-m", "learner", "--config", f"configs/{name}.yaml", "--local-actors", "1", *words]
+        )
+    if done.returncode not in (0, BudgetExhaustedError.exit_code):
+        raise RuntimeError(f"learner-server ended with exit code {done.returncode}: {done.stderr}")
+    return {"solved": float(done.returncode == 0), **found}
 
 
-class Marks:
-    """The times (``time.perf_counter``) of the first step, of the end of the warm-up and of the first opt step."""
+def solve_peer(package: str, name: str, seed: int, python: str) -> dict[str, float]:
+    """One run of a peer, in an interpreter of its own.
 
-    def __init__(self, server: LearnerServer) -> None:
-        self._server, self._ended = server, threading.Event()
-        self.started = self.first_step = self.warm = self.first_opt = math.nan
-        self._thread = threading.Thread(target=self._watch)
-
-    def __enter__(self) -> Marks:
-        self.started = time.perf_counter()
-        self._thread.start()
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self._ended.set()
-        self._thread.join()
-
-    def _watch(self) -> None:
-        buffer, learner = self._server.buffer, self._server.learner
-        warm_up = self._server.config.trainer.warmup_period
-        self.first_step = self._when(lambda: buffer.inserted > 0)
-        self.warm = self._when(lambda: buffer.inserted >= warm_up)
-        self.first_opt = self._when(lambda: learner.opt_steps > 0)
-
-    def _when(self, happened: Callable[[], bool]) -> float:
-        while not happened() and not self._ended.wait(0.002):
-            pass
-        return time.perf_counter()
-
-
-def solve_sb3(name: str, seed: int, python: str) -> dict[str, float]:
-    """One run of stable-baselines3, in an interpreter of its own."""
+    Raises:
+        RuntimeError: the run failed.
+    """
     task = TASKS[name]
     job = {
+        "package": package,
         "env": {"id": task.env},
         "seed": seed,
-        "env_steps": MAX_ENV_STEPS,
+        "env_steps": task.env_steps,
         "episodes": task.episodes,
-        "evaluations": MAX_ENV_STEPS // task.interval,
+        "evaluations": task.env_steps // task.interval,
         "target": task.target,
-        "settings": task.sb3,
+        "settings": task.peer,
     }
-    script = Path(__file__).parent / "sb3.py"
-    done = subprocess.run([python, script, json.dumps(job)], stdout=subprocess.PIPE, text=True, check=True)
-    found = json.loads(done.stdout.splitlines()[-1])
-    return {
-        "solved": float(found["curve"][-1][1] >= task.target),
-        "seconds": found["seconds"] - found["eval_seconds"],
-        "env steps": float(found["curve"][-1][0]),
-        "opts": float(found["opt_steps"]),
-    }
+    found, done = time_command([python, str(Path(__file__).with_name("sb3.py")), json.dumps(job)])
+    if done.returncode:
+        raise RuntimeError(f"{package} ended with exit code {done.returncode}: {done.stderr}")
+    curve = json.loads(done.stdout.splitlines()[-1])["curve"]
+    return {"solved": float(curve[-1][1] >= task.target), **found}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser("benchmarks.solve", description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("tasks", nargs="*", choices=TASKS, default=list(TASKS))
-    parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--python", help="an interpreter with stable-baselines3")
+    add_choice(parser, "tasks", TASKS)
+    parser.add_argument("--seeds", type=int, default=9)
+    parser.add_argument("--python", help="an interpreter with stable-baselines3 and sbx")
     arguments = parser.parse_args()
-    torch.set_num_threads(1)
     rows = []
     for name in arguments.tasks:
-        runs: dict[str, list[dict[str, float]]] = {"ours": [], "SB3": []}
+        runs: dict[str, list[dict[str, float]]] = {}
         for seed in range(arguments.seeds):
-            runs["ours"].append(solve_ours(name, seed))
-            if arguments.python:
-                runs["SB3"].append(solve_sb3(name, seed, arguments.python))
-            last = {who: found[-1] for who, found in runs.items() if found}
-            sys.stdout.write(json.dumps({"task": name, "seed": seed, **last}) + "\n")
+            runs.setdefault("crossborder", []).append(solve_ours(name, seed))
+            for package in PEERS if arguments.python else ():
+                runs.setdefault(package, []).append(solve_peer(package, name, seed, arguments.python))
+            sys.stdout.write(json.dumps({"task": name, "seed": seed, **{who: all_[-1] for who, all_ in runs.items()}}))
+            sys.stdout.write("\n")
             sys.stdout.flush()
-        rows.append({"task": name, **table_row(runs)})
-    report("solve", "a seed each; two processes and an actor, acknowledged; one torch thread", rows, arguments.seeds)
+        rows += [{"task": name, "who": who, **summarize(found)} for who, found in runs.items()]
+    report("solve", "from the command to the target score, everything counted", rows, arguments.seeds)
 
 
-def table_row(runs: Mapping[str, Sequence[Mapping[str, float]]]) -> dict[str, object]:
-    """Medians over the runs, and how many of them solved the task."""
-    row: dict[str, object] = {}
-    for who, found in runs.items():
-        if found:
-            row[f"{who}: solved"] = f"{sum(run['solved'] for run in found):.0f} of {len(found)}"
-            figures = [key for key in found[0] if key != "solved"]
-            row |= {f"{who}: {key}": statistics.median(run[key] for run in found) for key in figures}
-    if runs["SB3"]:
-        row["ours to SB3"] = float(row["ours: seconds"]) / float(row["SB3: seconds"])  # type: ignore[arg-type]
-    return row
+def summarize(runs: Sequence[dict[str, float]]) -> dict[str, object]:
+    """Median, fastest and slowest seconds of the runs, their processor time, and how many reached the target."""
+    seconds = [run["seconds"] for run in runs]
+    return {
+        "solved": f"{sum(run['solved'] for run in runs):.0f} of {len(runs)}",
+        "seconds": statistics.median(seconds),
+        "fastest": min(seconds),
+        "slowest": max(seconds),
+        "CPU s": statistics.median(run["CPU s"] for run in runs),
+    }
 
 
 if __name__ == "__main__":

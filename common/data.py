@@ -57,8 +57,12 @@ class Column:
         return Column(name, found.newbyteorder("<").str, tuple(int(n) for n in shape), domain=domain)
 
     @cached_property
+    def numpy_dtype(self) -> np.dtype[Any]:
+        return np.dtype(self.dtype)
+
+    @cached_property
     def row_bytes(self) -> int:
-        return int(np.dtype(self.dtype).itemsize * np.prod(self.shape, dtype=np.int64))
+        return int(self.numpy_dtype.itemsize * np.prod(self.shape, dtype=np.int64))
 
     @property
     def is_picture(self) -> bool:

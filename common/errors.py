@@ -16,7 +16,9 @@
     ├── DatasetError                     14   a dataset cannot be read, or cannot be trained from
     ├── AuthenticationError              15   learner and actor do not accept each other's credentials
     ├── DivergedError                    16   a loss or a score is NaN or infinite
-    └── EnvHungError                     17   an environment does not return
+    ├── EnvHungError                     17   an environment does not return
+    ├── HostUnreachableError             18   a host cannot be reached by ssh, or its connection broke
+    └── RankLostError                    19   another rank of this training has ended, or does not answer
 
 0 is success; 128 + n means that signal n ended the command (130 Ctrl-C, 143 SIGTERM) after an orderly shutdown.
 `docs/exit-codes.md` says how to resolve each error.
@@ -124,6 +126,14 @@ class DivergedError(CrossborderError):
 
 class EnvHungError(CrossborderError):
     exit_code = 17
+
+
+class HostUnreachableError(CrossborderError):
+    exit_code = 18
+
+
+class RankLostError(CrossborderError):
+    exit_code = 19
 
 
 def by_exit_code(code: int, message: str) -> CrossborderError:

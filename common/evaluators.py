@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
+from functools import partial
 
 from common.config.actor_config import ActorConfig
 from common.errors import ConfigError
@@ -10,6 +11,8 @@ from common.evaluation import build_evaluator
 from common.interfaces import EnvSpec, Evaluator
 from common.lanes.building import build_env, spec_of
 from common.lanes.lanes import AnyEnv
+from common.lanes.pace import Pace, PacedEnv
+from common.lanes.safe_stop import build_safe_stop, check_safe_stop
 from common.lanes.watched_envs import Watch
 from common.plugins.part_config import EnvConfig
 
@@ -21,18 +24,25 @@ def open_evaluator(config: ActorConfig, training: EnvSpec, watch: Watch, stack: 
         config: names the evaluator and the environment.
         training: the spaces of one lane as they are recorded.
         watch: over every environment that the evaluator steps.
-        stack: closes the environments.
+        stack: stops the environments safely and closes them.
 
     Raises:
         CrossborderError: one of them cannot be built, or the environment has other spaces than that of training.
     """
+    env_config = config.env.for_evaluation()
+    stop_safely = build_safe_stop(env_config)
+    rate_hz = env_config.rate_hz if env_config.eval_at_rate else None
 
     def make_env() -> AnyEnv:
         env = build_eval_env(config.env, training)
         stack.callback(env.close)
-        return watch.over(env)
+        check_safe_stop(env_config, env.action_space, env)
+        stack.enter_context(watch.stopping(partial(stop_safely, env)))
+        watched = watch.over(env)
+        return watched if rate_hz is None else PacedEnv(watched, Pace(rate_hz, watch.abandoned))
 
-    return build_evaluator(make_env(), config.evaluator, config.env.for_evaluation(), make_env)
+    make_more = make_env if rate_hz is None else None  # There is one robot.
+    return build_evaluator(make_env(), config.evaluator, env_config, make_more)
 
 
 def build_eval_env(config: EnvConfig, training: EnvSpec) -> AnyEnv:

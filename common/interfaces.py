@@ -230,6 +230,17 @@ class Agent(abc.ABC):
         """
         self.load_params(state.tensors)
 
+    def random_state(self) -> TrainingState:
+        """The part of ``training_state`` that each rank keeps for itself: the states of random generators.
+
+        With several ranks, all of them go on from the training state of rank 0, except for this. Without an override,
+        the ranks draw the same random numbers.
+        """
+        return TrainingState({})
+
+    def load_random_state(self, state: TrainingState) -> None:  # noqa: B027 - an agent may have no generators
+        """Load a state that ``random_state`` returned."""
+
     def policy(self) -> torch.nn.Module:
         """The greedy policy: observations ``[n, *shape]`` to the actions ``sample`` gives in eval mode, as tensors.
 

@@ -12,6 +12,8 @@ from common.errors import PluginError
 from common.interfaces import Agent, EnvSpec, RowMap, StepProcessor
 from common.lanes.building import build_lanes, picks_of, read_spec, stacked_spec
 from common.lanes.lanes import Lanes
+from common.lanes.plain_lanes import PlainLanes
+from common.lanes.safe_stop import check_safe_stop
 from common.plugins.part_config import AgentArguments, EnvConfig
 from common.processors import build_processors, check_mapped
 from common.spaces import columns_of
@@ -61,6 +63,7 @@ def build_parts(config: ActorConfig, *, seed: int, epsilon: float = 0.0, device:
     """
     lanes = build_lanes(config.env, n_envs, seed) if n_envs else None
     frames = lanes.spec if lanes else read_spec(config.env)
+    check_safe_stop(config.env, frames.action_space, lanes.envs[0] if isinstance(lanes, PlainLanes) else None)
     spec = stacked_spec(frames, config.env.frame_stack)
     agent = config.agent.build(**AgentArguments(spec=spec, seed=seed, epsilon=epsilon, device=device))
     if not isinstance(agent, Agent):

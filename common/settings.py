@@ -19,6 +19,9 @@ class Settings(BaseModel):
     GONE: ClassVar[Mapping[str, str]] = {}
     """Keys that an earlier release knew, and what a user does instead."""
 
+    LATER: ClassVar[frozenset[str]] = frozenset()
+    """Fields of settings of actors that actors of the former release do not know; see ``unknown_before``."""
+
     model_config = ConfigDict(
         extra="forbid",
         frozen=True,
@@ -26,6 +29,26 @@ class Settings(BaseModel):
         allow_inf_nan=False,
         ser_json_inf_nan="constants",  # In parameters of parts and bounds of spaces: pydantic would write null.
     )
+
+
+def unknown_before(settings: Settings) -> dict[str, Any]:
+    """The fields that are ``LATER`` and have their default, as ``exclude`` of pydantic takes them.
+
+    What an actor of the former release is sent must not name them: it refuses keys that it does not know. One that has
+    another value than the default is named, since an actor that ignored it would do something else than it was told.
+    """
+    excluded: dict[str, Any] = {}
+    for name, field in type(settings).model_fields.items():
+        value = getattr(settings, name)
+        if name in settings.LATER and value == field.get_default(call_default_factory=True):
+            excluded[name] = True
+        elif isinstance(value, Settings) and (inner := unknown_before(value)):
+            excluded[name] = inner
+        elif isinstance(value, tuple):
+            parts = {i: unknown_before(part) for i, part in enumerate(value) if isinstance(part, Settings)}
+            if any(parts.values()):
+                excluded[name] = {i: part for i, part in parts.items() if part}
+    return excluded
 
 
 def models_in(annotation: Any) -> list[type[Settings]]:
@@ -46,6 +69,8 @@ def _locate(model: type[Settings], path: tuple[int | str, ...]) -> tuple[list[st
             models = [m for m in models if m.model_fields["kind"].default == key]
             continue
         keys.append(str(key))
+        if isinstance(key, int):
+            continue  # The place in a list: the models of its entries are those of the list's field.
         owner = models[0] if models else None
         field = owner.model_fields.get(str(key)) if owner else None
         models = models_in(field.annotation) if field else []

@@ -7,9 +7,9 @@ from dashboards.panels import Graph, Stat
 
 _RATE = "[$__rate_interval]"
 _ACTED = (
-    f"sum(rate(crossborder_actor_env_seconds_total{_RATE})) "
-    f"+ sum(rate(crossborder_actor_inference_seconds_total{_RATE})) "
-    f"+ sum(rate(crossborder_actor_wait_seconds_total{_RATE}))"
+    f"rate(crossborder_env_seconds_total{_RATE}) "
+    f"+ rate(crossborder_inference_seconds_total{_RATE}) "
+    f"+ rate(crossborder_wait_seconds_total{_RATE})"
 )
 
 
@@ -26,7 +26,10 @@ _AT_A_GLANCE = Row(
     (
         Stat(
             "Trainer waits",
-            "Share of its time the trainer waits for steps. High: the actors are the bottleneck, add some.",
+            (
+                "Share of its time that the trainer waits for steps. If it is high, the actors are the "
+                "bottleneck: add actors."
+            ),
             "percentunit",
             {"waits": f"rate(crossborder_trainer_wait_seconds_total{_RATE})"},
             base="green",
@@ -37,13 +40,16 @@ _AT_A_GLANCE = Row(
             "Share of their time the actors are held back in push. High: the trainer is the bottleneck, or the replay "
             "ratio asks for it; well so, where the learner is the dearer machine.",
             "percentunit",
-            {"wait": f"sum(rate(crossborder_actor_wait_seconds_total{_RATE})) / ({_ACTED})"},
+            {"wait": f"rate(crossborder_wait_seconds_total{_RATE}) / ({_ACTED})"},
             base="green",
             steps=((0.99, "yellow"),),
         ),
         Stat(
             "Replay ratio, of target",
-            "Steps drawn per step stored, over replay.samples_per_insert. Empty: no ratio is asked for.",
+            (
+                "Steps drawn per step stored, divided by replay.samples_per_insert. Empty: the configuration "
+                "sets no ratio."
+            ),
             "percentunit",
             {
                 "of target": f"rate(crossborder_samples_drawn_total{_RATE}) "
@@ -55,7 +61,10 @@ _AT_A_GLANCE = Row(
         ),
         Stat(
             "Acknowledged, p95",
-            "Time from the arrival of a batch to its acknowledgement; held back to keep the replay ratio it is long.",
+            (
+                "Time from the arrival of a batch to its acknowledgement. It is long when ingest holds actors "
+                "back to keep the replay ratio."
+            ),
             "s",
             {"p95": quantiles("crossborder_ack_seconds")["p95"]},
             base="green",
@@ -63,7 +72,7 @@ _AT_A_GLANCE = Row(
         ),
         Stat(
             "Policy age, p95",
-            "Age of the model that acted, when its batch arrived.",
+            "Age of the model that acted, at the time when its batch arrived.",
             "s",
             {"p95": quantiles("crossborder_policy_lag_seconds")["p95"]},
             base="green",
@@ -71,7 +80,10 @@ _AT_A_GLANCE = Row(
         ),
         Stat(
             "Batches refused",
-            "Since the ingest process began. Anything but 0: an actor sends what cannot be learnt from.",
+            (
+                "Batches refused since ingest began. If it is not 0, an actor sends rows that the learner cannot "
+                "learn from."
+            ),
             "short",
             {"refused": "sum(crossborder_refused_batches_total)"},
             base="green",
@@ -85,18 +97,21 @@ _ACTOR = Row(
     (
         Graph(
             "Environment steps",
-            "Steps per second, over all actors.",
+            "Environment steps per second of all actors.",
             "ops",
             {"env steps": f"rate(crossborder_env_steps_total{_RATE})"},
         ),
         Graph(
             "Where actors spend their time",
-            "Seconds per second, over all actors: stepping environments, inference, held back in push.",
+            (
+                "Seconds per second, over all actors: in environments, choosing actions, and waiting with a "
+                "finished batch."
+            ),
             "short",
             {
-                "environment": f"sum(rate(crossborder_actor_env_seconds_total{_RATE}))",
-                "inference": f"sum(rate(crossborder_actor_inference_seconds_total{_RATE}))",
-                "held back": f"sum(rate(crossborder_actor_wait_seconds_total{_RATE}))",
+                "environment": f"rate(crossborder_env_seconds_total{_RATE})",
+                "inference": f"rate(crossborder_inference_seconds_total{_RATE})",
+                "held back": f"rate(crossborder_wait_seconds_total{_RATE})",
             },
             stacked=True,
         ),
@@ -108,7 +123,7 @@ _WIRE = Row(
     (
         Graph(
             "Batches",
-            "Stored, sent again after a broken connection, and refused, per second.",
+            "Batches per second that were stored, sent again after a broken connection, or refused.",
             "ops",
             {
                 "stored": f"rate(crossborder_batches_total{_RATE})",
@@ -118,13 +133,16 @@ _WIRE = Row(
         ),
         Graph(
             "Payload",
-            "Bytes of rows stored per second.",
+            "Bytes of stored batches per second, as they came on the wire.",
             "Bps",
             {"payload": f"rate(crossborder_payload_bytes_total{_RATE})"},
         ),
         Graph(
             "Time to acknowledge",
-            "From the arrival of a batch to its acknowledgement; the hold for the replay ratio is part of it.",
+            (
+                "Time from the arrival of a batch to its acknowledgement, including the time for which the "
+                "replay ratio holds it back."
+            ),
             "s",
             quantiles("crossborder_ack_seconds"),
         ),
@@ -146,7 +164,7 @@ _REPLAY = Row(
     (
         Graph(
             "Steps in and out",
-            "Stored by actors and drawn by the trainer, per second.",
+            "Steps per second that actors store and that the trainer draws.",
             "ops",
             {
                 "stored": f"rate(crossborder_stored_steps_total{_RATE})",
@@ -155,7 +173,7 @@ _REPLAY = Row(
         ),
         Graph(
             "Replay ratio",
-            "Steps drawn per step stored, and the ratio asked for in replay.samples_per_insert.",
+            "Steps drawn per step stored, and the ratio that replay.samples_per_insert sets.",
             "none",
             {
                 "ratio": f"rate(crossborder_samples_drawn_total{_RATE}) "
@@ -164,8 +182,21 @@ _REPLAY = Row(
             },
         ),
         Graph(
+            "Draws by source",
+            "Shares of the drawn steps that come from the actors' rows and from each of replay.sources.",
+            "percentunit",
+            {
+                "{{source}}": f"rate(crossborder_source_samples_drawn_total{_RATE}) "
+                f"/ on (instance) group_left () rate(crossborder_samples_drawn_total{_RATE})"
+            },
+            stacked=True,
+        ),
+        Graph(
             "Fill",
-            "Rows kept and steps that can be drawn, of the capacity in rows. Once full, the oldest rows make room.",
+            (
+                "Rows in the replay, steps that can be drawn, and the capacity in rows. When the replay is full, "
+                "new rows replace the oldest."
+            ),
             "percentunit",
             {
                 "rows": "crossborder_replay_size_rows / crossborder_replay_capacity_rows",
@@ -174,7 +205,7 @@ _REPLAY = Row(
         ),
         Graph(
             "Age of the oldest row",
-            "How far back the trainer learns from. Short: the replay is small for this many actors.",
+            "Age of the oldest row in the replay. If it is short, the replay is small for this number of actors.",
             "s",
             {"oldest": "crossborder_replay_oldest_age_seconds"},
         ),
@@ -186,7 +217,7 @@ _TRAINER = Row(
     (
         Graph(
             "Opt steps",
-            "Optimisation steps per second.",
+            "Opt steps per second.",
             "ops",
             {"opt steps": f"rate(crossborder_opt_steps_total{_RATE})"},
         ),
@@ -212,7 +243,10 @@ _MODEL = Row(
     (
         Graph(
             "Models published and fetched",
-            "Published by the trainer, fetched by actors, and asked for when there was none newer, per second.",
+            (
+                "Models per second that the trainer publishes and actors fetch, and requests of actors that "
+                "already have the newest."
+            ),
             "ops",
             {
                 "published": f"rate(crossborder_model_publishes_total{_RATE})",
@@ -231,7 +265,7 @@ _MODEL = Row(
         ),
         Graph(
             "Model bytes sent",
-            "To all actors, per second.",
+            "Bytes of models sent to all actors per second.",
             "Bps",
             {"sent": f"rate(crossborder_model_bytes_sent_total{_RATE})"},
         ),
@@ -249,7 +283,7 @@ _MODEL = Row(
         ),
         Graph(
             "Policy lag in seconds",
-            "Age of the model that acted, when its batch arrived.",
+            "Age of the model that acted, at the time when its batch arrived.",
             "s",
             quantiles("crossborder_policy_lag_seconds"),
         ),

@@ -12,7 +12,7 @@ _AT_A_GLANCE = Row(
     (
         Stat(
             "Processes up",
-            "Endpoints of the learner host that answer: trainer and ingest.",
+            "Metrics endpoints of the learner host that answer: trainer and ingest.",
             "none",
             {"up": "sum(up)"},
             base="red",
@@ -20,7 +20,7 @@ _AT_A_GLANCE = Row(
         ),
         Stat(
             "Alerts firing",
-            "Alerts of docker/prometheus/alerts.yml; docs/alerts.md says what to do about each.",
+            "Alerts of docker/prometheus/alerts.yml that fire now; docs/alerts.md says what to do about each.",
             "none",
             {"firing": 'count(ALERTS{alertstate="firing"}) or vector(0)'},
             base="green",
@@ -28,7 +28,7 @@ _AT_A_GLANCE = Row(
         ),
         Stat(
             "Last opt step",
-            "Time since the trainer last learnt.",
+            "Time since the last opt step.",
             "s",
             {"ago": "time() - crossborder_last_opt_timestamp_seconds"},
             base="green",
@@ -36,7 +36,7 @@ _AT_A_GLANCE = Row(
         ),
         Stat(
             "Last checkpoint",
-            "Training that would be lost with the learner host.",
+            "Time since the last checkpoint: the training that would be lost with the learner host.",
             "s",
             {"ago": 'time() - crossborder_last_checkpoint_timestamp_seconds{kind="state"}'},
             base="green",
@@ -44,7 +44,7 @@ _AT_A_GLANCE = Row(
         ),
         Stat(
             "Disk free",
-            "On the file system of the run directory.",
+            "Free bytes on the file system of the run directory.",
             "bytes",
             {"free": "crossborder_disk_free_bytes"},
             base="red",
@@ -66,25 +66,34 @@ _FAULTS = Row(
     (
         Graph(
             "Batches refused",
-            "In the last five minutes, by reason.",
+            "Batches refused in the last five minutes, by reason.",
             "short",
             {"{{reason}}": "increase(crossborder_refused_batches_total[5m])"},
         ),
         Graph(
             "NaN and infinity",
-            "In the last five minutes, by column: clipped where server.clip_nonfinite says so, else refused.",
+            (
+                "Values in the last five minutes, by column. server.clip_nonfinite names columns that are "
+                "clipped; other batches are refused."
+            ),
             "short",
             {"{{column}}": "increase(crossborder_nonfinite_values_total[5m])"},
         ),
         Graph(
             "Values out of bounds",
-            "In the last five minutes, by column: stored where server.out_of_bounds says count, else refused.",
+            (
+                "Values in the last five minutes, by column. Columns that server.out_of_bounds counts are "
+                "stored; other batches are refused."
+            ),
             "short",
             {"{{column}}": "increase(crossborder_out_of_bounds_values_total[5m])"},
         ),
         Graph(
             "Environments that failed",
-            "In the last five minutes: built anew after an exception, and hung, which ends their actor.",
+            (
+                "Environments in the last five minutes that were built again after an exception, or that hung, "
+                "which ends the actor."
+            ),
             "short",
             {
                 "rebuilt": "increase(crossborder_env_rebuilds_total[5m])",
@@ -93,7 +102,7 @@ _FAULTS = Row(
         ),
         Graph(
             "Rows never drawn",
-            "Rows in the replay with values that they may not hold: found when the run was resumed, then left out.",
+            ("Rows with values that are refused today. They were found when the run was resumed, and are never drawn."),
             "none",
             {"excluded": "crossborder_replay_excluded_rows"},
         ),
@@ -105,31 +114,31 @@ _FAULTS = Row(
         ),
         Graph(
             "Rows dropped",
-            "In the last five minutes, by actors that could not send them in time.",
+            "Rows dropped in the last five minutes, by actors that could not send them in time.",
             "short",
             {"rows": "increase(crossborder_dropped_rows_total[5m])"},
         ),
         Graph(
             "Episodes without an end",
-            "In the last five minutes: no final row came, so their last steps are never drawn.",
+            "Episodes in the last five minutes without a final row, so that their last steps are never drawn.",
             "short",
             {"episodes": "increase(crossborder_unfinished_episodes_total[5m])"},
         ),
         Graph(
             "Divergences",
-            "Ends by NaN or infinity, in the last five minutes.",
+            "Ends of training in the last five minutes because a loss or score was NaN or infinite.",
             "short",
             {"divergences": "increase(crossborder_divergences_total[5m])"},
         ),
         Graph(
             "Restarts",
-            "Children started again, by kind, since the run began.",
+            "Child processes that died and were started again since the run began, by kind.",
             "short",
             {"{{child}}": "crossborder_child_restarts_total"},
         ),
         Graph(
             "Checkpoints that failed",
-            "Saves that did not succeed since the run began: the disk may be full.",
+            "Checkpoints that could not be saved since the run began; the disk may be full.",
             "short",
             {"failed": "crossborder_checkpoint_failures_total"},
         ),
@@ -141,13 +150,13 @@ _WORK = Row(
     (
         Graph(
             "Checkpoints saved",
-            "By kind, since the run began.",
+            "Checkpoints saved since the run began, by kind.",
             "short",
             {"{{kind}}": "crossborder_checkpoint_saves_total"},
         ),
         Graph(
             "Time to save",
-            "Mean time of a save.",
+            "Mean time to save a checkpoint.",
             "s",
             {
                 "mean": "crossborder_checkpoint_seconds_total "
@@ -156,7 +165,7 @@ _WORK = Row(
         ),
         Graph(
             "Evaluations",
-            "Finished, and skipped because another one still ran, since the run began.",
+            "Evaluations since the run began: finished, and skipped because another one still ran.",
             "short",
             {"finished": "crossborder_evaluations_total", "skipped": "crossborder_evaluations_skipped_total"},
         ),
@@ -174,25 +183,25 @@ _RESOURCES = Row(
     (
         Graph(
             "CPU",
-            "Cores used by each process.",
+            "CPU cores that each process uses.",
             "short",
             {"{{job}}": f"rate(process_cpu_seconds_total{_RATE})"},
         ),
         Graph(
             "Memory",
-            "Resident bytes of each process; both count the shared replay as far as they touched it.",
+            "Resident bytes of each process. Each counts the pages of the shared replay that it has touched.",
             "bytes",
             {"{{job}}": "process_resident_memory_bytes", "replay": "crossborder_replay_bytes"},
         ),
         Graph(
             "Open files",
-            "File descriptors; a line that only rises is a leak.",
+            "Open file descriptors of each process. A line that only rises shows a leak.",
             "short",
             {"{{job}}": "process_open_fds"},
         ),
         Graph(
             "Disk free",
-            "On the file system of the run directory.",
+            "Free bytes on the file system of the run directory.",
             "bytes",
             {"free": "crossborder_disk_free_bytes"},
         ),
@@ -208,10 +217,16 @@ _BUILD = Row(
             "none",
             {"finished": "crossborder_run_finished"},
         ),
-        Stat("Version", "Of crossborder.", "none", {"{{version}}": "crossborder_build_info"}, show="name"),
+        Stat("Version", "Version of crossborder.", "none", {"{{version}}": "crossborder_build_info"}, show="name"),
         Stat("Torch", "Of the trainer.", "none", {"{{torch}}": "crossborder_build_info"}, show="name"),
         Stat("Python", "Of the trainer.", "none", {"{{python}}": "crossborder_build_info"}, show="name"),
-        Stat("Run id", "In every actor's log too.", "none", {"{{run_id}}": "crossborder_run_info"}, show="name"),
+        Stat(
+            "Run id",
+            "Identity of the run, which is also in the logs of its actors.",
+            "none",
+            {"{{run_id}}": "crossborder_run_info"},
+            show="name",
+        ),
         Stat(
             "Trainer up",
             "Time since the trainer began.",

@@ -11,11 +11,11 @@ Json = dict[str, Any]
 
 DATASOURCE = {"type": "prometheus", "uid": "prometheus"}
 WIDTH = 24  # Grafana's grid.
-_METRIC = re.compile(r"\b(?:crossborder_\w+|process_\w+|up\b|ALERTS\b)(\{)?")
+_METRIC = re.compile(r"\b(?:crossborder_\w+|process_\w+|up|ALERTS)\b(?!\{instance)(\{)?")
 
 
 def of_instance(expr: str) -> str:
-    """Restrict every metric in ``expr`` to the learner that is chosen above the dashboard.
+    """Restrict metrics to the learner that is chosen above the dashboard, unless they begin with ``{instance``.
 
     >>> of_instance('crossborder_record{key="loss"} / up')
     'crossborder_record{instance="$instance",key="loss"} / up{instance="$instance"}'

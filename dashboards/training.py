@@ -10,7 +10,7 @@ _AT_A_GLANCE = Row(
     (
         Stat(
             "Run",
-            "Name of the run this learner trains.",
+            "Name of the run that this learner trains.",
             "none",
             {"{{run}}": "crossborder_run_info"},
             show="name",
@@ -23,7 +23,10 @@ _AT_A_GLANCE = Row(
         ),
         Stat(
             "Newest evaluation",
-            "Mean return of the newest greedy evaluation. Far below the best one for long: learning has collapsed.",
+            (
+                "Mean return of the newest greedy evaluation. If it stays far below the best one, learning has "
+                "collapsed."
+            ),
             "none",
             {"newest": 'crossborder_record{key="eval_reward"}'},
         ),
@@ -37,7 +40,7 @@ _AT_A_GLANCE = Row(
         ),
         Stat(
             "Opt steps per second",
-            "Optimisation steps. Red: it does not learn at all.",
+            "Opt steps per second. Red: the trainer does not learn at all.",
             "ops",
             {"opt steps": "rate(crossborder_opt_steps_total[$__rate_interval])"},
             base="red",
@@ -45,7 +48,7 @@ _AT_A_GLANCE = Row(
         ),
         Stat(
             "Divergences",
-            "Times the run ended by a loss or score that was NaN or infinite, and went on from a checkpoint.",
+            "Number of times that a loss or score was NaN or infinite, and the run went on from a checkpoint.",
             "short",
             {"divergences": "crossborder_divergences_total"},
             base="green",
@@ -69,7 +72,10 @@ _RETURN = Row(
         ),
         Graph(
             "Training return",
-            "Mean over the last 100 episodes of all actors, exploration included. It rises before evaluations do.",
+            (
+                "Mean return of the last 100 episodes of all actors, exploration included. It rises before that "
+                "of evaluations."
+            ),
             "none",
             {"mean of 100 episodes": "crossborder_episode_return_mean"},
         ),
@@ -81,7 +87,7 @@ _RETURN = Row(
         ),
         Graph(
             "Episodes",
-            "Episodes that end per second, over all actors.",
+            "Episodes of all actors that end per second.",
             "ops",
             {"episodes": "rate(crossborder_episodes_total[$__rate_interval])"},
         ),
@@ -93,19 +99,22 @@ _UPDATES = Row(
     (
         Graph(
             "Losses",
-            "Means over the opt steps of a record. A loss need not fall while the policy changes, but not run away.",
+            (
+                "Mean losses over the opt steps of a record. A loss need not fall while the policy changes, but "
+                "it should not grow without end."
+            ),
             "short",
             {"{{key}}": 'crossborder_record{key=~"loss.*"}'},
         ),
         Graph(
             "Values",
-            "Predicted and target values. Growing far beyond any possible return: overestimation.",
+            "Predicted and target values. If they grow far beyond any possible return, values are overestimated.",
             "short",
             {"{{key}}": 'crossborder_record{key=~"pred_mean|tgt_mean|q_mean|adv_mean"}'},
         ),
         Graph(
             "Gradient norm",
-            "Before clipping. A jump of orders of magnitude precedes most collapses.",
+            "Gradient norm before clipping. A jump of orders of magnitude precedes most collapses.",
             "short",
             {"{{key}}": 'crossborder_record{key="grad_norm"}'},
         ),

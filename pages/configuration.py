@@ -54,20 +54,20 @@ HEAD = """\
 
 <!-- Written by `make pages` from the models in common/: change it there. -->
 
-One YAML file describes a run, for `learner-server`, `sync-train` and `offline-train` alike; actors get their part of it
-from the learner. `--show-config` prints a file with all defaults resolved, `--set KEY=VALUE` changes single values, and
-`--check` builds everything once. An unknown key is refused with the nearest known one, a wrong value with what was
-expected. Times are in seconds.
+One YAML file describes a run. `learner-server`, `sync-train` and `offline-train` read the same file, and actors get
+their part of it from the learner. `--show-config` prints the file with all defaults, `--set KEY=VALUE` changes single
+values, and `--check` builds everything once without training. If a key is unknown, the error names the nearest known
+key; if a value is wrong, it names the values that are expected. Times are in seconds.
 """
 AGENTS_HEAD = """\
 ## Agents
 
-What stands under `agent.params`, by agent. One of your own has the parameters that you give it.
+The settings under `agent.params`, for each agent. An agent of your own has the parameters of its constructor.
 """
 VIEWS_HEAD = """\
 ## Views
 
-What stands under `replay.view.params`, by view ([what an agent draws](rows-and-views.md#what-an-agent-draws)).
+The settings under `replay.view.params`, for each view ([what an agent draws](rows-and-views.md#what-an-agent-draws)).
 """
 BOUNDS = {"minimum": "≥ {}", "exclusiveMinimum": "> {}", "maximum": "≤ {}", "exclusiveMaximum": "< {}"}
 NAMES = {
@@ -175,7 +175,8 @@ def _type(schema: dict[str, Any]) -> str:
     if "format" in schema:
         return str(schema["format"])
     if schema["type"] == "array":
-        entries = schema["prefixItems"] if "prefixItems" in schema else [schema["items"]]
-        return f"list of {', '.join(dict.fromkeys(_type(entry) for entry in entries))}"
+        entries = schema.get("prefixItems") or [schema["items"]]
+        kinds = ", ".join(dict.fromkeys(_type(entry) for entry in entries if entry))  # {} is any value.
+        return f"list of {kinds}" if kinds else "list"
     bounds = [text.format(schema[key]) for key, text in BOUNDS.items() if key in schema]
     return " ".join([NAMES.get(schema["type"], schema["type"]), ", ".join(bounds)]).strip()

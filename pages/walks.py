@@ -82,7 +82,7 @@ WALKS: Final = (
         (
             Step(0, 0, "a sync is due after this opt step", "learner/loop/learner.py"),
             Step(0, 0, "parameters are copied into a free slot", "learner/models/publisher.py"),
-            Step(0, 1, "the slot is the newest: a version", "learner/models/slots.py"),
+            Step(0, 1, "the slot is the newest: a version", "common/shared/slots.py"),
             Step(1, 2, "the next acknowledgement names the version", "learner/ingest/service.py"),
             Step(2, 1, "GetModel, from a thread beside acting", "actor/client/fetcher.py"),
             Step(1, 1, "serialised once for all actors", "learner/ingest/model_answers.py"),
@@ -172,19 +172,19 @@ def _step(step: Step, top: int) -> list[str]:
             _text(start, top + 18, step.label, 12, "#112"),
             _text(start, top + 34, step.file, 11, "#556"),
         ]
-    gap, middle = (4 if end > start else -4), (start + end) // 2
+    # The label stands in the first gap between columns: there it crosses no column that the arrow passes.
+    gap, middle = (4, start + _COLUMN // 2) if end > start else (-4, start - _COLUMN // 2)
     return [
-        _text(middle, top + 16, step.label, 13, "#112", behind=True),
+        _text(middle, top + 16, step.label, 13, "#112"),
         f'<path d="M{start} {top + 23}H{end - gap}" stroke="#334" stroke-width="1.8" marker-end="url(#a)"/>',
-        _text(middle, top + 38, step.file, 11, "#556", behind=True),
+        _text(middle, top + 38, step.file, 11, "#556"),
     ]
 
 
-def _text(x: int, y: int, text: str, size: int, colour: str, *, bold: bool = False, behind: bool = False) -> str:
-    """A centred line of text; ``behind`` hides a column's dashed line behind it."""
+def _text(x: int, y: int, text: str, size: int, colour: str, *, bold: bool = False) -> str:
+    """A centred line of text."""
     weight = ' font-weight="bold"' if bold else ""
-    halo = ' stroke="#fff" stroke-width="5" paint-order="stroke"' if behind else ""
-    style = f'text-anchor="middle" font-size="{size}" fill="{colour}"{weight}{halo}'
+    style = f'text-anchor="middle" font-size="{size}" fill="{colour}"{weight}'
     return f'<text x="{x}" y="{y}" {style}>{escape(text)}</text>'
 
 

@@ -67,12 +67,15 @@ def counting_config(run_dir: Path, **changes: Any) -> RunConfig:
 
 
 SLOW_PLACES = (
+    "e2e/test_own_parts.py",
+    "e2e/test_tutorial.py",
     "e2e",
     "chaos",
     "dashboards",
     "security",
     "deploy",
     "compose",
+    "clusters",
     "learner/evaluation",
     "learner/sweeps",
     "learner/commands/test_sweep_child.py",
@@ -113,7 +116,7 @@ def unchanged_process() -> Iterator[None]:
     """
     root = logging.getLogger()
     handlers, level, hook = root.handlers[:], root.level, sys.excepthook
-    signals = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    signals = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
     yield
     for handler in set(root.handlers) - set(handlers):
         root.removeHandler(handler)
@@ -149,7 +152,8 @@ def disk(tmp_path: Path) -> Iterator[Disk]:
 
 def module_of(command: str) -> str:
     """The module that Python runs for a command."""
-    package = "actor" if command in {"actor-worker", "crossborder-health"} else "learner"
+    of_actors = {"actor-worker", "crossborder-files", "crossborder-health", "crossborder-launch", "crossborder-teleop"}
+    package = "actor" if command in of_actors else "learner"
     return f"{package}.commands.{command.replace('-', '_')}" if "-" in command else command
 
 

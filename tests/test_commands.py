@@ -11,10 +11,11 @@ from collections.abc import Callable
 
 import pytest
 
+from learner.commands import learner_server
 from tests.conftest import ROOT
 
 SCRIPTS: dict[str, str] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
-COMMANDS = [*sorted(SCRIPTS), "learner-server status", "learner-server ratio"]
+COMMANDS = [*sorted(SCRIPTS), *(f"learner-server {name}" for name in learner_server.COMMANDS)]
 SHELLS = ["bash", "zsh"]
 
 

@@ -75,6 +75,6 @@ def test_every_package_that_is_imported_is_asked_for() -> None:
     assert foreign - imported_names(ACTOR_HAS | OTHERS_HAVE) == set()
 
 
-@pytest.mark.parametrize("extra", ["export", "mlflow", "offline", "sweep", "tensorboard", "video", "wandb"])
+@pytest.mark.parametrize("extra", ["export", "lerobot", "mlflow", "offline", "sweep", "tensorboard", "video", "wandb"])
 def test_an_extra_that_only_a_learner_uses_brings_what_a_learner_needs(extra: str) -> None:
     assert "crossborder[learner]" in EXTRAS[extra]

@@ -2,32 +2,55 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import operator
 import re
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 
 from common import errors
 from common.config.run_config import RunConfig
 from common.errors import CrossborderError
+from common.settings import validate
+from learner.commands import learner_server
 from learner.records.csv_recorder import KEYS
 from pages import configuration
-from tests.conftest import ROOT, MakeConfig
+from tests.conftest import ROOT, MakeConfig, wait_for
 from tests.dashboards.test_alerts import RULES
 from tests.learner.scrapes import full_run, scrape_ingest, scrape_trainer
 
 METRICS_PAGE = (ROOT / "docs" / "metrics.md").read_text()
 PAGES = {path.name: path.read_text() for path in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))}
 SCRIPTS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
+SHELL = "#SBATCH . cp docker export git make mkdir node pip python scp ssh sudo torchrun"
+"""Words with which a block for the shell begins, beside our commands; the site colours such a block as one."""
 SECTIONS = "|".join(RunConfig.model_fields)
+SEARCHED = """
+    tutorial FAQ troubleshoot hyperparameter wandb tensorboard demonstration intervention multi-gpu distributed slurm
+    kubernetes docker image camera lstm recurrent resume crash reboot slow gpu memory disk windows macos ppo pettingzoo
+"""
+"""Words that people search for."""
+UNLINKED = {
+    "README.md",
+    "style.md",
+    "glossary.md",
+    "configuration.md",
+    *(name for name in PAGES if name.startswith("api")),
+}
+"""Pages that explain our words, and pages that are generated or short."""
+NO_PROSE = re.compile(r"<!-- \w+ -->.*?<!-- end -->|```.*?```|^ {4,}\S.*?$|^#.*?$|`[^`\n]*`", re.MULTILINE | re.DOTALL)
+"""What is generated, code, and headings."""
 ALERTS = {rule["alert"] for rule in RULES if "crossborder_" in rule["expr"]}
 
 
 def test_every_exported_metric_is_on_the_page_and_the_page_names_no_other(make_config: MakeConfig) -> None:
     with full_run(make_config) as server:
+        wait_for(lambda: "fleet_wait_share[1]" in scrape_ingest(server), "the first rates")
         series = {**scrape_trainer(server), **scrape_ingest(server)}
     own = {name for name in (key.partition("[")[0] for key in series) if not name.startswith(("process_", "python_"))}
     exported = {re.sub("_(bucket|count|sum)$", "", name) for name in own}
@@ -56,7 +79,9 @@ def test_every_exit_code_is_on_its_page_and_in_the_tree() -> None:
     sections = dict(re.findall(r"^## Exit code (\d+)\n(.*?)(?=^## |\Z)", page, re.MULTILINE | re.DOTALL))
     assert list(sections) == [code for code, _ in listed]
     for code in codes:
-        assert re.search(r"\*\*What happened\.\*\*.*\*\*How to resolve\.\*\*.*\n    \S", sections[str(code)], re.DOTALL)
+        assert re.search(
+            r"\*\*What happened\.\*\*.*\*\*How to resolve\.\*\*.*\n```text\n\S", sections[str(code)], re.DOTALL
+        )
     for kind in kinds:
         assert re.search(rf"{kind.__name__} +{kind.exit_code} ", errors.__doc__ or "")
 
@@ -116,14 +141,30 @@ def commands() -> list[str]:
 def test_a_command_on_a_page_takes_these_options(usage: str, capsys: pytest.CaptureFixture[str]) -> None:
     command, *words = usage.split()
     module, _, main = SCRIPTS[command].partition(":")
+    first = [word for word in words[:1] if command == "learner-server" and word in learner_server.COMMANDS]
     with pytest.raises(SystemExit):
-        getattr(importlib.import_module(module), main)(["--help"])
+        getattr(importlib.import_module(module), main)([*first, "--help"])
     assert {word for word in words if word.startswith("--")} <= set(re.findall(r"--[\w-]+", capsys.readouterr().out))
 
 
 @pytest.mark.parametrize("path", sorted({word for usage in commands() for word in re.findall(r"configs/\S+", usage)}))
 def test_a_configuration_on_a_page_is_one_of_ours(path: str) -> None:
     assert (ROOT / path).is_file()
+
+
+def blocks(text: str) -> tuple[list[str], list[str]]:
+    """The word after the opening of each fence, and the first line of each indented block."""
+    fences = re.findall(r"^ *```(.*)\n(?:.*\n)*? *```$", text, re.MULTILINE)
+    rest = re.sub(r"^ *```.*\n(?:.*\n)*? *```$", "", text, flags=re.MULTILINE)
+    return fences, re.findall(r"(?<=\n\n) {4}(\S.*)", rest)
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_a_block_of_code_names_its_language_and_an_indented_one_is_for_the_shell(page: str) -> None:
+    fences, indented = blocks(PAGES[page])
+    assert [each for each in fences if not re.match(r"[a-z]", each)] == []
+    first = {re.split(r"[ =]", line)[0] for line in indented}
+    assert first - {*SCRIPTS, *SHELL.split()} == set()
 
 
 def test_every_page_is_on_the_site() -> None:
@@ -133,3 +174,69 @@ def test_every_page_is_on_the_site() -> None:
 
 def test_the_page_of_settings_is_what_the_models_say() -> None:
     assert configuration.page() == PAGES["configuration.md"]
+
+
+def listed_words(name: str) -> list[str]:
+    """A list of words on the page of style."""
+    listed = re.search(rf"<!-- {name} -->\n(.*?)\n<!-- end -->", PAGES["style.md"], re.DOTALL)
+    assert listed is not None
+    return re.split(r",\s+", listed[1])
+
+
+def test_each_word_that_needs_the_glossary_is_explained_there() -> None:
+    explained = set(re.findall(r"\*\*([^*]+)\*\*", PAGES["glossary.md"]))
+    assert {*listed_words("words"), *listed_words("ours")} - explained == set()
+
+
+@pytest.mark.parametrize("page", sorted(set(PAGES) - UNLINKED))
+def test_a_page_links_each_of_our_words_where_it_uses_it_first(page: str) -> None:
+    prose = NO_PROSE.sub("", PAGES[page])
+    for word in listed_words("ours"):
+        spaced = word.replace(" ", r"\s+")
+        first = re.search(rf"\b{spaced}s?\b(?P<rest>[^\[\]]*(?:\]\(|$)?)", prose, re.IGNORECASE)
+        assert first is None or first["rest"].endswith("]("), f"{page}: link {word!r} to its place in glossary.md"
+
+
+def test_no_page_uses_a_word_that_is_gone() -> None:
+    table = re.search(r"<!-- gone -->\n(.*?)\n<!-- end -->", PAGES["style.md"], re.DOTALL)
+    assert table is not None
+    gone = [line.split("|")[1].strip() for line in table[1].splitlines()[2:]]
+    assert len(gone) > 2
+    pattern = re.compile(rf"\b({'|'.join(map(re.escape, gone))})s?\b", re.IGNORECASE)
+    found = {(page, word[1]) for page, text in PAGES.items() if page != "style.md" for word in pattern.finditer(text)}
+    assert found == set()
+
+
+def configurations() -> list[Any]:
+    """The YAML of the pages that is a run's configuration, or a part of one."""
+    blocks = re.findall(r"^```yaml\n(.*?)^```", "\n".join(PAGES.values()), re.MULTILINE | re.DOTALL)
+    values = [yaml.safe_load(block) for block in blocks]
+    return [each for each in values if isinstance(each, dict) and set(each) <= set(RunConfig.model_fields)]
+
+
+@pytest.mark.parametrize("values", configurations(), ids=" ".join)
+def test_a_configuration_on_a_page_can_be_trained_with(values: dict[str, Any]) -> None:
+    base: dict[str, Any] = {
+        "env": {"target": "gymnasium:make", "params": {"id": "Pendulum-v1"}},
+        "agent": {"target": "common.agents.sac:SAC"},
+        "trainer": {"max_opts": 1},
+    }
+    config = validate(RunConfig, {**values, **{name: {**each, **values.get(name, {})} for name, each in base.items()}})
+    module, _, name = config.agent.target.partition(":")
+    agent = getattr(importlib.import_module(module), name)
+    if hasattr(agent, "Config"):
+        validate(agent.Config, config.agent.params, "agent.params")
+
+
+@pytest.mark.parametrize("word", SEARCHED.split())
+def test_a_search_leads_to_an_answer(word: str) -> None:
+    answers = PAGES["faq.md"] + PAGES["troubleshooting.md"]
+    assert re.search(rf"\b{word}", answers, re.IGNORECASE)
+
+
+@pytest.mark.parametrize("code", re.findall(r"^```python\n(?!--8<--)(.*?)^```", "\n".join(PAGES.values()), re.M | re.S))
+def test_python_on_a_page_can_be_parsed_and_imports_names_that_exist(code: str) -> None:
+    for node in ast.walk(ast.parse(code)):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] in ("actor", "common", "learner"):
+            module = importlib.import_module(node.module or "")
+            assert [name.name for name in node.names if not hasattr(module, name.name)] == []

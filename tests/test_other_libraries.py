@@ -65,8 +65,8 @@ def test_a_name_of_ours_is_a_setting_of_the_agents_of_the_section(section: str) 
 
 
 def test_the_example_is_a_configuration() -> None:
-    (block,) = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
-    config = validate(RunConfig, yaml.safe_load(block))
+    additions, example = (yaml.safe_load(block) for block in re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL))
+    config = validate(RunConfig, {**example, **additions, "trainer": {**example["trainer"], **additions["trainer"]}})
     config.check()
     ratio = config.replay.samples_per_insert
     assert ratio is not None

@@ -1,11 +1,7 @@
-"""Makes a model of the chunks that a learner sends: a safetensors file, whole or from a delta, and its tensors.
-
-The format is that of github.com/huggingface/safetensors, section 'Format'.
-"""
+"""Makes a model of the chunks that a learner sends: a safetensors file, whole or from a delta, and its tensors."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
@@ -18,6 +14,7 @@ from common.wire.chunk import checksum, parse_chunk
 from common.wire.delta import apply_delta
 from common.wire.pb import crossborder_pb2 as pb
 from common.wire.rpc import version_from_pb
+from common.wire.tensor_file import read_tensors
 
 if TYPE_CHECKING:
     import torch
@@ -40,12 +37,6 @@ MAX_MODEL_BYTES: Final = 4 << 30
 _HEADER_BYTES: Final = 1 << 20
 """A bound on the header of a model's file, without its entries for the tensors."""
 _TENSOR_HEADER_BYTES: Final = 1024
-_DTYPES: Final = {
-    "BOOL": "?",
-    **{f"U{8 * n}": f"<u{n}" for n in (1, 2, 4, 8)},
-    **{f"I{8 * n}": f"<i{n}" for n in (1, 2, 4, 8)},
-    **{f"F{8 * n}": f"<f{n}" for n in (2, 4, 8)},
-}
 
 
 def max_file_bytes(tensors: Mapping[str, torch.Tensor]) -> int:
@@ -135,46 +126,3 @@ def _apply_delta(base: ModelFile | None, expected: pb.ModelVersion, delta: Array
     if base is None or have != needed:
         raise ValueError(f"expected a delta to {have}, found one to {needed}")
     return apply_delta(base.data, delta.tobytes())
-
-
-def read_tensors(file: Array) -> dict[str, Array]:
-    """The tensors of a safetensors file by name.
-
-    They are views of ``file``, which saves a copy. Only bfloat16, which numpy does not know, becomes new arrays of
-    float32.
-
-    Args:
-        file: uint8 [n]
-
-    Raises:
-        ValueError: it is no safetensors file.
-    """
-    begin = 8 + int.from_bytes(file[:8].tobytes(), "little")
-    try:
-        header = json.loads(file[8:begin].tobytes())
-        header.pop("__metadata__", None)
-        _check_regions([entry["data_offsets"] for entry in header.values()])
-        return {name: _view(file[begin:], **entry) for name, entry in header.items()}
-    except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
-        raise ValueError(f"not a safetensors file with numpy's dtypes: {error}") from error
-
-
-def _check_regions(regions: list[tuple[int, int]]) -> None:
-    """Check that no two tensors share bytes: else a small file of bfloat16 could become many large arrays.
-
-    Raises:
-        ValueError: two tensors share bytes.
-    """
-    end_before = 0
-    for begin, end in sorted(regions):
-        if not end_before <= begin <= end:
-            raise ValueError(f"expected tensors one after another, found bytes {begin} to {end} after {end_before}")
-        end_before = end
-
-
-def _view(data: Array, dtype: str, shape: list[int], data_offsets: tuple[int, int]) -> Array:
-    begin, end = data_offsets
-    if dtype == "BF16":  # The upper half of a float32.
-        widened: Array = data[begin:end].view("<u2").astype("<u4") << 16
-        return widened.view("<f4").reshape(shape)
-    return data[begin:end].view(_DTYPES[dtype]).reshape(shape)

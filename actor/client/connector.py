@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import logging
 import os
+import random
 import secrets
 import socket
 import threading
+from collections.abc import Sequence
 from importlib.metadata import version
 
 import grpc
 
 from actor.client.join_answer import JoinAnswer, read_join
-from common.errors import LearnerUnreachableError
+from actor.client.leading import follow
+from common.errors import CrossborderError, LearnerUnreachableError
 from common.process.clocks import Backoff, Deadline
 from common.process.log import identify
+from common.wire.address import join_address, split_address
 from common.wire.channel import get_model, open_channel, push_items, watch_credentials
+from common.wire.endpoints import Endpoint, find_endpoints, split_addresses
 from common.wire.pb import crossborder_pb2 as pb
 from common.wire.pb import crossborder_pb2_grpc as pb_grpc
 from common.wire.rpc import PROTOCOL_VERSION, StoppingError, describe, typed_error
@@ -23,6 +28,11 @@ from common.wire.trust import Trust
 
 log = logging.getLogger(__name__)
 JOIN_SECONDS = 5.0
+UNREACHED_SECONDS = 0.5
+"""The longest delay before the next try while nobody answers. Only gRPC connects, after delays of its own; a call while
+there is no connection costs the network nothing."""
+RESOLVE_SECONDS = 5.0
+"""Names are not resolved again within this time."""
 
 
 def new_incarnation() -> int:
@@ -30,44 +40,69 @@ def new_incarnation() -> int:
     return secrets.randbits(63) + 1
 
 
+class LearnerAwayError(LearnerUnreachableError):
+    """The learner that an incarnation has joined stays away, and the run may have other learners."""
+
+
 class Connector:
     """A channel to one learner, on which an actor joins.
+
+    A new incarnation joins one of several learners, and then stays with it: only that learner knows which batches of
+    this incarnation are stored.
 
     Not thread-safe: while there is a pusher, only the pusher's thread uses it.
 
     Args:
-        address: HOST:PORT.
+        addresses: HOST:PORT, or several, separated by commas; see ``find_endpoints``.
         incarnation: random and not 0; see ``new_incarnation``.
         patience: seconds to keep trying.
         cancelled: set from outside to give up.
         trust: how to check the learner and what to prove to it; the default suits only a learner on this host.
         evaluates: whether the actor scores the trainer's candidates and records no steps.
+        actor_id: that the actor must have; None takes what the learner gives.
 
     Raises:
-        ConfigError: a file of ``trust`` cannot be read, or its settings contradict each other.
+        ConfigError: an address is no HOST:PORT, a file of ``trust`` cannot be read, or its settings contradict each
+            other.
     """
 
     def __init__(
         self,
-        address: str,
+        addresses: str,
         incarnation: int,
         patience: float,
         cancelled: threading.Event,
         trust: Trust | None = None,
         *,
         evaluates: bool = False,
+        actor_id: int | None = None,
     ) -> None:
-        self._address, self.incarnation, self._patience = address, incarnation, patience
-        self._former, self._evaluates = 0, evaluates
-        self._cancelled = cancelled
-        self._credentials = watch_credentials(address, trust or Trust())
+        self._addresses = split_addresses(addresses)
+        self.incarnation, self._patience, self._cancelled = incarnation, patience, cancelled
+        self._former, self._evaluates, self._wanted_id = 0, evaluates, actor_id
+        self._trust = trust or Trust()
+        self._has_joined = False
+        self._found: Sequence[Endpoint] = ()
+        self._found_until = Deadline(0.0)
+        self.endpoint = Endpoint.of(self._addresses[0])
+        """Where the actor has joined, or tries to."""
+        for address in self._addresses[1:]:
+            watch_credentials(address, self._trust).get()  # A mistake in them is told now, not by chance.
         self._open()
 
     def _open(self) -> None:
+        address = join_address(self.endpoint.name, split_address(self.endpoint.address)[1])
+        self._credentials = watch_credentials(address, self._trust)
         self._opened_with = self._credentials.get()
-        self._channel = open_channel(self._address, self._opened_with)
+        self._channel = open_channel(self.endpoint.address, self._opened_with, self.endpoint.name)
         self.stub = pb_grpc.LearnerServiceStub(self._channel)
         self.get_model, self.push_items = get_model(self._channel), push_items(self._channel)
+
+    def _go_to(self, endpoint: Endpoint) -> None:
+        if endpoint != self.endpoint:
+            self.close()
+            self.endpoint = endpoint
+            self._open()
 
     def refresh(self) -> None:
         """Open another channel, and with it other calls, if certificates have changed."""
@@ -76,20 +111,92 @@ class Connector:
             self._open()
 
     def renew(self, *, keeps_place: bool) -> None:
-        """Take another incarnation; with ``keeps_place`` it takes over the id and the figures of the present one."""
+        """Take another incarnation.
+
+        Args:
+            keeps_place: whether it takes over the id and the figures of the present one, at the same learner; otherwise
+                it may join another learner.
+        """
         self._former = self.incarnation if keeps_place else 0
+        self._has_joined = keeps_place
         self.incarnation = new_incarnation()
 
     def join(self) -> JoinAnswer:
         """Join, trying for ``patience`` seconds.
 
         Raises:
+            LearnerAwayError: the learner that this incarnation has joined did not answer; there are others.
             LearnerUnreachableError: nobody answered.
             StoppingError: ``cancelled`` was set.
             AuthenticationError: actor and learner do not trust each other.
             CrossborderError: the learner refused for good, or its answer is not valid.
         """
-        deadline, backoff = Deadline(self._patience), Backoff()
+        deadline, refused, unreached = Deadline(self._patience), Backoff(), Backoff(highest=UNREACHED_SECONDS)
+        is_logged = False
+        while True:
+            is_unreached, reason = True, ""
+            for endpoint in self._candidates():
+                self._go_to(endpoint)
+                try:
+                    return self._join_here(deadline)
+                except grpc.RpcError as error:
+                    self._require_retry(error)
+                    reason = describe(error)
+                    is_unreached &= error.code() is grpc.StatusCode.UNAVAILABLE
+                if self._cancelled.is_set():
+                    break
+            place = self.endpoint.address if self._has_joined else ",".join(self._addresses)
+            backoff = unreached if is_unreached else refused
+            if self._cancelled.wait(min(backoff.next_delay(), deadline.remaining())):
+                raise StoppingError(f"{place}: told to stop while looking for the learner")
+            if deadline.passed():
+                kind = LearnerAwayError if self._has_joined and self._has_choice() else LearnerUnreachableError
+                raise kind(f"{place}: no learner for {self._patience:g} s: {reason}{_hint(reason)}")
+            if not is_logged:
+                log.info("waiting for the learner at %s: %s", place, reason)
+                is_logged = True
+
+    def _candidates(self) -> Sequence[Endpoint]:
+        """The endpoints to try, in random order; of an incarnation that has joined, its own alone."""
+        if self._has_joined:
+            return [self.endpoint]
+        if self._found_until.passed():
+            self._found, self._found_until = find_endpoints(self._addresses), Deadline(RESOLVE_SECONDS)
+        return random.sample(self._found, len(self._found))
+
+    def _has_choice(self) -> bool:
+        """Whether a new incarnation could join elsewhere."""
+        return any(endpoint != self.endpoint for endpoint in self._found)
+
+    def _join_here(self, deadline: Deadline) -> JoinAnswer:
+        """Join once, or the learner to which this one leads."""
+        leads = not (self._has_joined or self._former or self._wanted_id is not None)
+        response = self._ask(deadline, takes_elsewhere=leads)
+        if leads and response.elsewhere:
+            response = self._ask_elsewhere(response.elsewhere, deadline)
+        answer = read_join(response)
+        self._has_joined = True
+        identify(run_id=answer.run_id, actor_id=answer.actor_id)
+        return answer
+
+    def _ask_elsewhere(self, elsewhere: str, deadline: Deadline) -> pb.JoinResponse:
+        """Join where the learner leads, or, if the actor may not or cannot, at this learner after all.
+
+        An actor that evaluates can join there only.
+        """
+        here, listed = self.endpoint, [split_address(address)[0] for address in self._addresses]
+        try:
+            self._go_to(follow(here, elsewhere, self._trust, listed))
+            return self._ask(deadline, takes_elsewhere=False)
+        except (grpc.RpcError, CrossborderError) as error:
+            if self._evaluates:
+                raise
+            reason = describe(error) if isinstance(error, grpc.RpcError) else str(error)
+            log.warning("%s leads this actor to %a, but it stays: %s", here.address, elsewhere, reason)
+            self._go_to(here)
+            return self._ask(deadline, takes_elsewhere=False)
+
+    def _ask(self, deadline: Deadline, *, takes_elsewhere: bool) -> pb.JoinResponse:
         request = pb.JoinRequest(
             protocol_version=PROTOCOL_VERSION,
             incarnation=self.incarnation,
@@ -98,27 +205,18 @@ class Connector:
             version=version("crossborder")[:32],
             former_incarnation=self._former,
             evaluates=self._evaluates,
+            wanted_id=self._wanted_id,
+            takes_elsewhere=takes_elsewhere,
         )
-        is_logged = False
-        while True:
-            try:
-                answer = read_join(self.stub.Join(request, timeout=min(JOIN_SECONDS, deadline.remaining() + 0.1)))
-                identify(run_id=answer.run_id, actor_id=answer.actor_id)
-                return answer
-            except grpc.RpcError as error:
-                permanent = typed_error(error)
-                if permanent is not None:
-                    raise permanent from error
-                reason = describe(error)
-            if self._cancelled.wait(min(backoff.next_delay(), deadline.remaining())):
-                raise StoppingError(f"{self._address}: told to stop while looking for the learner")
-            if deadline.passed():
-                raise LearnerUnreachableError(
-                    f"{self._address}: no learner for {self._patience:g} s: {reason}{_hint(reason)}"
-                )
-            if not is_logged:
-                log.info("waiting for the learner at %s: %s", self._address, reason)
-                is_logged = True
+        response: pb.JoinResponse = self.stub.Join(request, timeout=min(JOIN_SECONDS, deadline.remaining() + 0.1))
+        return response
+
+    def _require_retry(self, error: grpc.RpcError) -> None:
+        """Raise the error of a call that need not be tried again; with several learners, say which one it is of."""
+        permanent = typed_error(error)
+        if permanent is not None:
+            place = f"{self.endpoint.address}: " if len(self._found) > 1 else ""
+            raise type(permanent)(f"{place}{permanent}") from error
 
     def close(self) -> None:
         self._channel.close()

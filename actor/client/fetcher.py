@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import logging
+import math
 import threading
+import time
 
 import grpc
 
 from actor.client.assembly import MAX_MODEL_BYTES, ModelFile, assemble
+from actor.client.shared_models import SharedModels
 from common.data import NO_MODEL, Model, ModelVersion
 from common.errors import AuthenticationError, LearnerUnreachableError
-from common.process.clocks import Backoff
+from common.process.clocks import Backoff, Deadline
 from common.wire.channel import GetModel
 from common.wire.pb import crossborder_pb2 as pb
 from common.wire.rpc import describe, typed_error, version_to_pb
 
 log = logging.getLogger(__name__)
 FETCH_SECONDS = 60.0
+LOOK_SECONDS = 0.5
+"""A wait for the first model looks this often whether the actor has to end: a signal wakes no thread that waits."""
 
 
 class ModelFetcher:
@@ -32,6 +37,7 @@ class ModelFetcher:
         stopped: ends the thread; set by this object when the learner no longer trusts the actor.
         max_bytes: a model whose file is larger is refused. None: nothing is fetched before ``allow`` gives the size.
         candidates: fetch the models that the trainer wants to have scored.
+        shared: models that another process of this host may have already; None: there are none.
     """
 
     def __init__(
@@ -41,12 +47,19 @@ class ModelFetcher:
         max_bytes: int | None = MAX_MODEL_BYTES,
         *,
         candidates: bool = False,
+        shared: SharedModels | None = None,
     ) -> None:
+        self._shared = shared
         self.get_model, self._stopped, self._max_bytes = get_model, stopped, max_bytes
         self._candidates = candidates
-        self._changed = threading.Condition()
-        self._announced = NO_MODEL
+        lock = threading.Lock()
+        self._changed, self._heard = threading.Condition(lock), threading.Condition(lock)
+        self._announced, self._announced_at = NO_MODEL, -math.inf
+        self._asked_at = -math.inf
+        """When this actor asked the learner for the model that came last, or heard of it where a neighbour asked."""
         self._model: Model | None = None
+        self._confirmed_at = -math.inf
+        """When the learner last said that ``_model`` is its newest."""
         self._base: ModelFile | None = None
         """The last model's file, for deltas; None if it could not be assembled, so that the next model comes whole."""
         self.failure: AuthenticationError | None = None
@@ -61,15 +74,31 @@ class ModelFetcher:
             self._changed.notify_all()
 
     def announce(self, newest: ModelVersion) -> None:
-        """Say that the learner has this version."""
-        if newest > self._announced:
-            with self._changed:
-                self._announced = newest
+        """Say that the learner has just named this version as its newest."""
+        with self._changed:
+            if newest > self._announced:
+                self._announced, self._announced_at = newest, time.monotonic()
                 self._changed.notify_all()
+            if newest <= self._version():
+                self._confirmed_at = time.monotonic()
+            self._heard.notify_all()
 
     def newer_than(self, version: ModelVersion) -> Model | None:
         model = self._model
         return model if model is not None and model.version > version else None
+
+    def confirmed_at(self, version: ModelVersion) -> float | None:
+        """When the learner last said that this version is its newest, on the monotonic clock.
+
+        None if this is not the newest version that was fetched.
+        """
+        with self._changed:
+            return self._confirmed_at if self._version() == version else None
+
+    def wait_for_word(self, seconds: float) -> None:
+        """Wait until the learner names its newest model or a model comes, for at most ``seconds``."""
+        with self._heard:
+            self._heard.wait(seconds)
 
     def first(self, seconds: float) -> Model | None:
         """Wait for the first model; None if the actor was stopped meanwhile.
@@ -77,8 +106,10 @@ class ModelFetcher:
         Raises:
             LearnerUnreachableError: no model came in time.
         """
+        deadline = Deadline(seconds)
         with self._changed:
-            self._changed.wait_for(lambda: self._model is not None or self._stopped.is_set(), seconds)
+            while self._model is None and not (self._stopped.is_set() or deadline.passed()):
+                self._changed.wait(min(LOOK_SECONDS, deadline.remaining()))
         if self._model is None and not self._stopped.is_set():
             raise LearnerUnreachableError(f"no model came within {seconds:g} s")
         return self._model
@@ -93,6 +124,7 @@ class ModelFetcher:
         """Let the threads that wait look at ``stopped`` again."""
         with self._changed:
             self._changed.notify_all()
+            self._heard.notify_all()
 
     def join(self, seconds: float) -> None:
         """Wait for the end of the thread, which ``stopped`` ends."""
@@ -122,14 +154,25 @@ class ModelFetcher:
             backoff.reset()
             if file is not None and file.model.version > self._version():
                 with self._changed:
-                    self._model, self._base = file.model, file
+                    self._model, self._base, self._confirmed_at = file.model, file, self._asked_at
                     self._changed.notify_all()
+                    self._heard.notify_all()
 
     def _has_work(self) -> bool:
         return (self._max_bytes is not None and self._announced > self._version()) or self._stopped.is_set()
 
     def _fetch(self) -> ModelFile | None:
+        """The newest model; None if the learner has none that is newer than the present one."""
         assert self._max_bytes is not None
+        with self._changed:
+            announced, self._asked_at = self._announced, self._announced_at
+        if self._shared is None:
+            return self._fetch_over_grpc()
+        return self._shared.get(announced, self._max_bytes, self._fetch_over_grpc)
+
+    def _fetch_over_grpc(self) -> ModelFile | None:
+        assert self._max_bytes is not None
+        self._asked_at = time.monotonic()
         base, request = self._base, pb.GetModelRequest(candidate=self._candidates)
         if base is not None:
             request.have.CopyFrom(version_to_pb(base.model.version))

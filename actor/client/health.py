@@ -5,8 +5,10 @@ from __future__ import annotations
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from common.errors import LearnerUnreachableError
+from common.errors import CrossborderError, LearnerUnreachableError
+from common.wire.address import join_address, split_address
 from common.wire.channel import open_channel, watch_credentials
+from common.wire.endpoints import Endpoint, find_endpoints, split_addresses
 from common.wire.pb import crossborder_pb2 as pb
 from common.wire.rpc import describe, typed_error
 from common.wire.trust import Trust
@@ -14,15 +16,33 @@ from common.wire.trust import Trust
 SERVICE = pb.DESCRIPTOR.services_by_name["LearnerService"].full_name
 
 
-def check_health(address: str, trust: Trust, seconds: float) -> None:
-    """Check that the learner at HOST:PORT serves actors. Asks once.
+def check_health(addresses: str, trust: Trust, seconds: float) -> None:
+    """Check that a learner at one of these addresses serves actors. Asks each once, until one serves.
+
+    Args:
+        addresses: HOST:PORT, or several, separated by commas; see ``find_endpoints``.
+        trust: as an actor's.
+        seconds: to wait for each answer.
 
     Raises:
         LearnerUnreachableError: it does not answer within ``seconds``, or says that it does not serve.
         AuthenticationError: this host and the learner do not trust each other.
         ConfigError: a file of ``trust`` cannot be read, or its settings contradict each other.
     """
-    with open_channel(address, watch_credentials(address, trust).get()) as channel:
+    endpoints = find_endpoints(split_addresses(addresses))
+    for endpoint in endpoints:
+        try:
+            _check(endpoint, trust, seconds)
+            break
+        except CrossborderError:
+            if endpoint is endpoints[-1]:
+                raise
+
+
+def _check(endpoint: Endpoint, trust: Trust, seconds: float) -> None:
+    address, port = endpoint.address, split_address(endpoint.address)[1]
+    credentials = watch_credentials(join_address(endpoint.name, port), trust).get()
+    with open_channel(address, credentials, endpoint.name) as channel:
         try:
             answer = health_pb2_grpc.HealthStub(channel).Check(
                 health_pb2.HealthCheckRequest(service=SERVICE), timeout=seconds

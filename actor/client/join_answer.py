@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from common.config.actor_config import ActorConfig
@@ -56,12 +56,19 @@ class JoinAnswer:
     """Bytes of one message."""
     takes_zstd: bool
     """Whether the learner takes compressed payloads."""
+    relayed: bool
+    """Whether a relay has passed the answer on from a learner on another host."""
 
     @property
     def max_batch_rows(self) -> int:
         """The most rows that one message can hold, by both limits."""
         room = self.max_message_bytes - ENVELOPE_BYTES
         return max(1, min(self.max_rows, room // self.schema.row_bytes))
+
+    def for_acting(self) -> JoinAnswer:
+        """The answer as an actor follows that acts: without the wrappers of other actors' environments."""
+        env = self.config.env.for_actor(self.actor_id)
+        return replace(self, config=self.config.model_copy(update={"env": env}))
 
     def changes(self, later: JoinAnswer) -> list[str]:
         """The settings of this actor's parts that are different in a later answer, as ``key: before → now``."""
@@ -99,6 +106,7 @@ def read_join(response: pb.JoinResponse) -> JoinAnswer:
         max_rows=limits.max_rows,
         max_message_bytes=limits.max_message_bytes,
         takes_zstd=pb.COMPRESSION_ZSTD in limits.compressions,
+        relayed=response.relayed,
     )
 
 

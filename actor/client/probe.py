@@ -42,6 +42,8 @@ class CheckAnswer:
     schema: Schema
     config_json: str
     max_message_bytes: int
+    relayed: bool
+    """See ``JoinAnswer``."""
 
     @property
     def round_trip(self) -> float:
@@ -96,6 +98,7 @@ class Probe:
             schema=read_schema(found.schema),
             config_json=found.config_json,
             max_message_bytes=found.limits.max_message_bytes,
+            relayed=found.relayed,
         )
 
     def upload(self, max_message_bytes: int) -> float:

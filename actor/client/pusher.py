@@ -9,6 +9,7 @@ import time
 from collections.abc import Sequence
 from typing import Final
 
+from actor.client.actor_traces import ActorTraces
 from actor.client.connector import Connector
 from actor.client.fetcher import ModelFetcher
 from actor.client.join_answer import JoinAnswer
@@ -31,6 +32,10 @@ GRACE_SECONDS: Final = 2 * LINGER_SECONDS
 """While no replay ratio is in force, batches that are younger than this do not make the actor wait: so ``push.window``
 does not limit the rate of an actor whose learner keeps up. With a ratio, each further batch would make the steps older
 from which the learner learns."""
+UNLIMITED: Final = 1 << 62
+"""The window of an actor with ``env.rate_hz``: a robot does not wait for acknowledgements in an episode."""
+BEHIND_SECONDS: Final = 1.0
+"""The learner is behind if rows wait longer for its acknowledgement: it keeps the replay ratio."""
 DROPS_LOGGED_EVERY: Final = 10.0
 LAST_PUT_SECONDS: Final = 5.0
 """The time for putting batches after the end was announced: a step in many environments may fill several."""
@@ -71,17 +76,19 @@ class Pusher:
         push = answer.config.push
         self._spool: Spool[WaitingBatch] = Spool(
             push.spool_bytes,
-            push.window,
+            push.window if answer.config.env.rate_hz is None else UNLIMITED,
             group_rows=choose_group_rows(answer),
             linger=LINGER_SECONDS,
             max_seconds=push.spool_seconds or math.inf,
             drop_oldest=push.when_full == "drop_oldest",
             on_drop=self._count_dropped,
         )
-        self._requests = Requests(answer, counters, self._spool)
+        self._traces = ActorTraces()
+        self._requests = Requests(answer, counters, self._spool, self._traces)
         self._drop_log = LogThrottle(DROPS_LOGGED_EVERY)
         self._stream: PushStream | None = None
         self._told_to_stop = False
+        self._lost_rows = 0
         self._last_chance: Deadline | None = None
         self._given_up = threading.Event()
         self.changes: Sequence[str] = ()
@@ -100,7 +107,16 @@ class Pusher:
         began = time.perf_counter()
         if not self._put(kept):
             log.warning("%d rows could not be handed over before the end", batch.rows)
+            self._lost_rows += batch.rows
         self._counters.wait_seconds += time.perf_counter() - began
+
+    def wait_for_room(self, seconds: float) -> bool:
+        """Wait until the rows of a step have room in the spool; False if they have none in time."""
+        return self._spool.wait_for_room(2 * self._joined.schema.row_bytes, seconds)  # The last step has a final row.
+
+    def wait_for_learner(self, seconds: float) -> bool:
+        """Wait until the learner is not behind with acknowledgements; False if it still is after ``seconds``."""
+        return self._spool.wait_until_younger(BEHIND_SECONDS, seconds)
 
     def report_score(self, score: CandidateScore) -> None:
         """Tell the learner the score of a candidate, in every report until there is a newer score."""
@@ -133,6 +149,11 @@ class Pusher:
     def unacknowledged(self) -> int:
         """Batches that the learner has not acknowledged yet."""
         return len(self._spool)
+
+    @property
+    def lost_rows(self) -> int:
+        """Rows that are lost if the actor ends now: not acknowledged, or without room before the end."""
+        return self._lost_rows + sum(batch.rows for batch in self._spool.unacknowledged())
 
     def hand_over(self) -> None:
         """Send the remaining batches and leave; wait as long as the learner holds back, unless the actor has to end."""
@@ -188,7 +209,9 @@ class Pusher:
         backoff.reset()
         self._spool.grace = 0.0 if response.paced else GRACE_SECONDS
         self._spool.acknowledge(response.acked_seq)
-        self._fetcher.announce(version_from_pb(response.newest))
+        newest = version_from_pb(response.newest)
+        self._fetcher.announce(newest)
+        self._traces.hear(response.acked_seq, newest, response.trace_parent)
         if response.stop:
             self._told_to_stop = True
             self._stopped.set()

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from actor.client.actor_traces import ActorTraces
 from actor.client.join_answer import JoinAnswer
 from actor.spool import ALONE, Group, Spool
 from actor.stat import ActorCounters, Episodes
@@ -36,6 +37,8 @@ class WaitingBatch:
     """The model that chose their actions."""
     episodes: Episodes
     """Episodes that ended since the batch before."""
+    trace_parent: str
+    """Of a batch that is traced; empty for the others."""
 
     @property
     def n_bytes(self) -> int:
@@ -84,10 +87,13 @@ class Requests:
         answer: to the first Join: schema, and whether the learner takes compressed payloads.
         counters: for reports.
         spool: its size is reported.
+        traces: of the batches.
     """
 
-    def __init__(self, answer: JoinAnswer, counters: ActorCounters, spool: Spool[WaitingBatch]) -> None:
-        self._schema, self._counters, self._spool = answer.schema, counters, spool
+    def __init__(
+        self, answer: JoinAnswer, counters: ActorCounters, spool: Spool[WaitingBatch], traces: ActorTraces
+    ) -> None:
+        self._schema, self._counters, self._spool, self._traces = answer.schema, counters, spool, traces
         self._compresses = answer.schema.has_pictures and answer.takes_zstd
         self.is_building = True
         """Whether the actor still builds its parts."""
@@ -100,10 +106,10 @@ class Requests:
         Pictures are compressed now if the learner is away, since they may have to be kept for long. While the learner
         is there, batches are compressed together as they are sent, which is faster and leaves less.
         """
-        episodes = self._counters.take_episodes()
+        episodes, trace = self._counters.take_episodes(), self._traces.hand_over(buffered.rows, behaviour)
         if self._compresses and not self._spool.connected:
-            return WaitingBatch(buffered.rows, None, self._encode([buffered])[0], behaviour, episodes)
-        return WaitingBatch(buffered.rows, buffered, b"", behaviour, episodes)
+            return WaitingBatch(buffered.rows, None, self._encode([buffered])[0], behaviour, episodes, trace)
+        return WaitingBatch(buffered.rows, buffered, b"", behaviour, episodes, trace)
 
     def _encode(self, buffered: Sequence[BufferedItems]) -> Sequence[bytes]:
         """The payload in pieces."""
@@ -123,6 +129,9 @@ class Requests:
         report.episode_successes.extend(successes[-MAX_EPISODES:])
         buffered = [batch.buffered for batch in batches if batch.buffered is not None]
         assert len(buffered) in (0, len(batches)), "a compressed batch travels by itself"
+        trace_parent = next((batch.trace_parent for batch in batches if batch.trace_parent), "")
+        if trace_parent:
+            self._traces.note_sent(trace_parent, seq)
         head = pb.PushItemsRequest(
             incarnation=incarnation,
             seq=seq,
@@ -132,6 +141,7 @@ class Requests:
             report=report,
             compression=pb.COMPRESSION_ZSTD if self._compresses else pb.COMPRESSION_UNSPECIFIED,
             after_drop=group.after_drop,
+            trace_parent=trace_parent,
         )
         return Request(head, self._encode(buffered) if buffered else (batches[0].payload,))
 

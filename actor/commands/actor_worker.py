@@ -6,12 +6,14 @@ import argparse
 import logging
 import sys
 from functools import partial
+from pathlib import Path
 
 from actor.manager import ActorManager
-from common.errors import CrossborderError
+from common.errors import ConfigError, CrossborderError
 from common.process.command import Parser, at_least, positive, tell_error, tell_exit
 from common.process.log import quiet_grpc, setup_logging
 from common.process.signals import StopSignals
+from common.wire.endpoints import split_addresses
 from common.wire.trust import Trust, add_learner_options, read_trust
 
 log = logging.getLogger(__name__)
@@ -19,7 +21,10 @@ EXAMPLES = """\
   actor-worker --learner 127.0.0.1:50051                  one actor in this process
   actor-worker --learner 127.0.0.1:50051 --num-actors 8   eight, each a process of its own, restarted when they die
   actor-worker --learner gpu-host:50051 --ca ca.pem --token-file actor.token
+  actor-worker --learner gpu-1:50051,gpu-2:50051 --ca ca.pem …              a run with several ranks: one of them
   actor-worker --learner gpu-host:50051 --evaluate        score candidates (evaluator.process: actor)
+  actor-worker --learner gpu-host:50051 --record data/episodes             and keep every whole episode as a file
+  actor-worker --learner gpu-host:50051 --id 1            the actor of robot 1, with its env_overrides
   actor-worker --learner gpu-host:50051 --allow my_parts …                  the learner may name your own parts
   actor-worker --learner gpu-host:50051 --ca ca.pem --token-file actor.token --check   would it work from here?
 
@@ -33,7 +38,7 @@ STOP_SECONDS = 20.0
 def parser() -> Parser:
     """The command's options."""
     made = Parser("actor-worker", __doc__, EXAMPLES)
-    add_learner_options(made, "this actor")
+    add_learner_options(made, "this actor", several=True)
     made.add_argument(
         "--allow",
         nargs="+",
@@ -43,20 +48,36 @@ def parser() -> Parser:
         help="what the learner may name besides crossborder's own parts: module:attr, or a module for the classes in "
         "it and below it; any: all there is (default: nothing, but all there is from a learner on this host)",
     )
-    made.add_argument("--num-actors", type=at_least(1), default=1, metavar="N", help="actors on this host (default: 1)")
+    made.add_argument(
+        "--num-actors", type=at_least(1), default=1, metavar="N", help="the number of actors on this host (default: 1)"
+    )
+    made.add_argument(
+        "--id",
+        type=at_least(0),
+        metavar="N",
+        help="the actor id that this actor must have, so that a robot always gets its own env_overrides (default: the "
+        "smallest free one)",
+    )
     made.add_argument(
         "--patience",
         type=positive,
         default=120.0,
         metavar="SECONDS",
-        help="how long to look for the learner (default: 120)",
+        help="how long to look for the learner, at the start and after a broken connection; of several learners, an "
+        "actor then starts over at another (default: 120)",
     )
     made.add_argument(
         "--evaluate",
         action="store_true",
         help="score the trainer's candidates instead of recording steps (with evaluator.process: actor)",
     )
-    made.add_argument("--check", action="store_true", help="find out whether an actor could work here, then exit")
+    made.add_argument(
+        "--record",
+        type=Path,
+        metavar="DIR",
+        help="write every whole episode into DIR, as a dataset for offline-train and replay.sources",
+    )
+    made.add_argument("--check", action="store_true", help="check whether an actor could work on this host, and exit")
     return made
 
 
@@ -64,7 +85,15 @@ def _run_one(arguments: argparse.Namespace, trust: Trust, signals: StopSignals) 
     from actor.worker import Actor, run_actor
 
     tell = partial(tell_error, "actor-worker", form=arguments.log_format)
-    actor = Actor(arguments.learner, arguments.patience, trust, tell, evaluates=arguments.evaluate)
+    actor = Actor(
+        arguments.learner,
+        arguments.patience,
+        trust,
+        tell,
+        evaluates=arguments.evaluate,
+        actor_id=arguments.id,
+        record=arguments.record,
+    )
     signals.on_stop = actor.stop
     run_actor(actor)
 
@@ -77,7 +106,13 @@ def _run_many(arguments: argparse.Namespace, trust: Trust, signals: StopSignals)
         failures.append(error)
 
     manager = ActorManager(
-        arguments.learner, arguments.num_actors, on_failure, trust, arguments.patience, evaluates=arguments.evaluate
+        arguments.learner,
+        arguments.num_actors,
+        on_failure,
+        trust,
+        arguments.patience,
+        evaluates=arguments.evaluate,
+        record=arguments.record,
     )
     signals.on_stop = manager.ask_to_stop
     manager.wait()
@@ -90,7 +125,24 @@ def _run_many(arguments: argparse.Namespace, trust: Trust, signals: StopSignals)
 def _check(arguments: argparse.Namespace, trust: Trust, _: StopSignals) -> None:
     from actor.commands.doctor import examine
 
-    examine(arguments.learner, trust, sys.stdout)
+    addresses = split_addresses(arguments.learner)
+    for address in addresses:
+        if len(addresses) > 1:
+            sys.stdout.write(f"{address}\n")
+        examine(address, trust, sys.stdout)
+
+
+def _prepare_recording(arguments: argparse.Namespace) -> None:
+    """Make the directory of the recording.
+
+    Raises:
+        ConfigError: no file can be written there, or the actor evaluates.
+    """
+    from actor.recording import make_directory
+
+    if arguments.evaluate:
+        raise ConfigError("--record: expected an actor that records steps, found --evaluate")
+    make_directory(arguments.record)
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -100,6 +152,10 @@ def main(argv: list[str] | None = None) -> int:
     quiet_grpc("text" if arguments.num_actors > 1 else arguments.log_format)
     signals = StopSignals()
     try:
+        if arguments.id is not None and arguments.num_actors > 1:
+            raise ConfigError(f"--id: expected one actor, found --num-actors {arguments.num_actors}")
+        if arguments.record is not None:
+            _prepare_recording(arguments)
         run = _check if arguments.check else _run_one if arguments.num_actors == 1 else _run_many
         run(arguments, read_trust(Trust, arguments), signals)
     except CrossborderError as error:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import argparse
 import sys
+import threading
 
 from actor.client.health import check_health
-from common.errors import CrossborderError
+from common.errors import CrossborderError, LearnerUnreachableError
+from common.process.clocks import Backoff, Deadline
 from common.process.command import Parser, positive, tell_error
 from common.process.log import setup_logging
 from common.wire.trust import Trust, add_learner_options, read_trust
@@ -13,17 +16,40 @@ from common.wire.trust import Trust, add_learner_options, read_trust
 EXAMPLES = """\
   crossborder-health --learner localhost:50051 --ca certs/ca.pem
   crossborder-health --learner gpu-host:50051 --ca ca.pem --token-file admin.token    where server.open_health is off
+  crossborder-health --learner gpu-host:50051 --ca ca.pem --patience 120    as soon as it serves, or after two minutes
 """
 
 
 def parser() -> Parser:
     """The command's options."""
     made = Parser("crossborder-health", __doc__, EXAMPLES)
-    add_learner_options(made, "the caller")
+    add_learner_options(made, "the caller", several=True)
     made.add_argument(
         "--timeout", type=positive, default=5.0, metavar="SECONDS", help="how long to wait for the answer (default: 5)"
     )
+    made.add_argument(
+        "--patience",
+        type=positive,
+        metavar="SECONDS",
+        help="ask again until the learner serves, for this time at most (default: ask once)",
+    )
     return made
+
+
+def _ask(arguments: argparse.Namespace) -> None:
+    """Ask until the learner serves, or once without ``--patience``.
+
+    Raises:
+        CrossborderError: see ``check_health``; the error of the last answer.
+    """
+    trust, deadline, backoff = read_trust(Trust, arguments), Deadline(arguments.patience or 0.0), Backoff(highest=1.0)
+    while True:
+        try:
+            return check_health(arguments.learner, trust, arguments.timeout)
+        except LearnerUnreachableError:
+            if deadline.passed():
+                raise
+            threading.Event().wait(min(backoff.next_delay(), deadline.remaining()))
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -31,7 +57,7 @@ def main(argv: list[str] | None = None) -> int:
     arguments = parser().parse_args(argv)
     setup_logging(arguments.log_level, arguments.log_format)
     try:
-        check_health(arguments.learner, read_trust(Trust, arguments), arguments.timeout)
+        _ask(arguments)
     except CrossborderError as error:
         return tell_error("crossborder-health", error, arguments.log_format)
     sys.stdout.write(f"{arguments.learner}: serving\n")

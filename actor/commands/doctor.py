@@ -65,7 +65,7 @@ class Visit:
     def schema(self) -> str:
         answer = self._answers[0]
         config = read_config(answer.config_json)
-        check_names(config, self._trust, self._host)
+        check_names(config, self._trust, self._host, relayed=answer.relayed)
         build_agreed_parts(config, answer.schema, seed=0, epsilon=0.0).close()
         return f"{config.env.target} and {config.agent.target} make {', '.join(map(str, answer.schema.columns))}"
 

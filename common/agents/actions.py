@@ -82,6 +82,7 @@ class ActionIndex:
         components = np.stack(np.unravel_index(np.arange(self.size), sizes), axis=1)  # [n, k]
         self.table: Array = (components.reshape(self.size, *starts.shape) + starts).astype(space.dtype)
         strides = [math.prod(sizes[i + 1 :]) for i in range(len(sizes))]
+        self._are_numbers = len(sizes) == 1 and not starts.any()
         self._starts = torch.from_numpy(starts.reshape(-1)).to(device)  # [k]
         self._strides = torch.tensor(strides, device=device)  # [k]
 
@@ -92,4 +93,6 @@ class ActionIndex:
 
     def from_env(self, actions: torch.Tensor) -> torch.Tensor:
         """The numbers ``[B]``, int64, of the environment's actions ``[B, *action_shape]``."""
+        if self._are_numbers:
+            return actions.reshape(-1).long()
         return ((actions.reshape(len(actions), -1).long() - self._starts) * self._strides).sum(dim=1)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import abc
 from copy import deepcopy
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Final
 
 import torch
 from pydantic import Field, PositiveFloat, PositiveInt, model_validator
@@ -29,7 +29,8 @@ from common.agents.network_agent import (
 )
 from common.agents.networks.blocks import LayersConfig
 from common.agents.networks.critics import Critics
-from common.agents.networks.encoders import LeafSpaces, build_encoder, select_leaves
+from common.agents.networks.encoders import LeafSpaces, build_encoder, is_own_network, select_leaves
+from common.agents.networks.frozen import FrozenEncoderConfig, load_frozen_networks
 from common.agents.networks.layers import Observed
 from common.agents.networks.normalization import build_normalizer
 from common.agents.networks.pictures import RandomShift
@@ -40,51 +41,82 @@ from common.data import Array, Leaves, Record
 from common.interfaces import EnvSpec, ReplayBuffer
 from common.plugins.part_config import PluginConfig
 
+FEATURES: Final = "shared features"
+"""The result of the critics' update that the actor learns from, where both share an encoder: features ``[B, F]``."""
+
 
 class ActorCriticConfig(LayersConfig, NetworkConfig):
     """The settings that these agents share."""
 
-    units: tuple[PositiveInt, ...] = Field((256, 256), description="Width of each hidden layer, actor and critics.")
+    units: tuple[PositiveInt, ...] = Field(
+        (256, 256), description="The width of each hidden layer of actor and critics."
+    )
     critic_units: tuple[PositiveInt, ...] | None = Field(
-        None, description="Width of each hidden layer of the critics; null: that of units."
+        None, description="The width of each hidden layer of the critics; null: as in units."
     )
     network: PluginConfig | None = Field(
         None,
-        description="A network below those layers, called with in_shape, out_dim=feature_dim and params, one for the "
-        "actor and one for all critics; null flattens observations, and encodes each part of Dict and Tuple ones.",
+        description="Your own network for observations, below the layers of units, one for the actor and one for all "
+        "critics; it is called with in_shape, out_dim=feature_dim and params. null: observations are flattened; in a "
+        "Dict or Tuple, each part is encoded.",
     )
     feature_dim: PositiveInt = Field(
-        50, description="Outputs of the network, where there is one; features of each picture in Dict and Tuple ones."
+        50,
+        description="The number of outputs of network, if one is given, and of features of each picture in a Dict or "
+        "Tuple observation.",
+    )
+    frozen_encoders: dict[str, FrozenEncoderConfig] = Field(
+        {},
+        description="Pretrained networks for pictures, by the path of the observation's part. They are not trained, "
+        "and not sent to actors.",
     )
     actor_keys: tuple[str, ...] | None = Field(
-        None, description="Parts of a Dict or Tuple observation that the policy sees, by path; null: all."
+        None, description="The parts of a Dict or Tuple observation that the policy sees, by path; null: all parts."
     )
     critic_keys: tuple[str, ...] | None = Field(
         None,
-        description="Parts that the critics see, such as a simulator's state that no robot can measure; null: all.",
+        description="The parts of a Dict or Tuple observation that the critics see, such as a state of the simulator "
+        "that no robot can measure; null: all parts.",
     )
     random_shift: ShiftPixels = 0
     normalize_observations: NormalizeObservations = False
     normalize_rewards: NormalizeRewards = False
-    lr: PositiveFloat = Field(3e-4, description="Learning rate, actor and critics.")
-    batch_size: PositiveInt = Field(256, description="Items in one update.")
-    n_updates_per_opt: PositiveInt = Field(1, description="Updates in one opt step, each with a batch of its own.")
-    discount_factor: Unit = Field(0.99, description="Gamma, the discount of later rewards.")
-    n_critics: PositiveInt = Field(2, description="Critics; the least of their targets counts.")
-    critic_loss: CriticLoss = Field("mse", description="smooth_l1 (Huber) or mse.")
-    tau: Annotated[float, Field(gt=0, le=1)] = Field(
-        0.005, description="Share of the online networks moved into the targets at an update of them; 1 copies."
+    lr: PositiveFloat = Field(3e-4, description="The learning rate of actor and critics.")
+    batch_size: PositiveInt = Field(256, description="The number of items in the batch of one update.")
+    n_updates_per_opt: PositiveInt = Field(
+        1, description="The number of updates in one opt step, each with its own batch."
     )
-    reward_scale: PositiveFloat = Field(1.0, description="Rewards are multiplied by this before they are learned from.")
-    max_grad_norm: PositiveFloat | None = Field(None, description="Gradients are clipped to this norm; null does not.")
+    discount_factor: Unit = Field(
+        0.99, description="Gamma: a reward counts this factor less with each step that it lies ahead."
+    )
+    n_critics: PositiveInt = Field(2, description="The number of critics; targets take the least of their values.")
+    critic_loss: CriticLoss = Field(
+        "mse", description="The loss of the critics' errors: smooth_l1 (Huber) or mse (mean squared error)."
+    )
+    tau: Annotated[float, Field(gt=0, le=1)] = Field(
+        0.005,
+        description="How far the target networks move towards the online networks in an update of the targets; 1 "
+        "copies the online networks.",
+    )
+    reward_scale: PositiveFloat = Field(
+        1.0, description="The factor by which rewards are multiplied before the agent learns from them."
+    )
+    max_grad_norm: PositiveFloat | None = Field(
+        None, description="The greatest norm of the gradients; larger ones are scaled down to it. null: no limit."
+    )
 
     @property
     def units_of_critics(self) -> tuple[int, ...]:
         """Width of each hidden layer of the critics."""
         return self.units if self.critic_units is None else self.critic_units
 
+    def has_own_network(self) -> bool:
+        return super().has_own_network() or any(map(is_own_network, self.frozen_encoders.values()))
+
     @model_validator(mode="after")
-    def _layers_fit(self) -> ActorCriticConfig:
+    def _networks_fit(self) -> ActorCriticConfig:
+        if self.network is not None and self.frozen_encoders:
+            raise ValueError("give network or frozen_encoders, not both: a network encodes all observations itself")
         for key, units in (("units", self.units), ("critic_units", self.units_of_critics)):
             if self.architecture == "simba" and len(set(units)) != 1:
                 raise ValueError(f"{key}: the blocks of simba are all of one width, such as [256, 256]; found {units}")
@@ -108,7 +140,7 @@ class ActorCritic(NetworkAgent):
 
     Raises:
         ConfigError: the action space is no Box of floats with finite bounds, a leaf of the observation space cannot be
-            stored, or it has no leaf of a path in ``actor_keys`` or ``critic_keys``.
+            stored, it lacks a leaf that a setting names, or pretrained weights cannot be read.
         PluginError: the user's own network cannot be built or gives something else than its features.
     """
 
@@ -134,17 +166,24 @@ class ActorCritic(NetworkAgent):
         self._shift = RandomShift(observations, config.random_shift, seed, self.device)
         self._shift_generator = self._shift.generator
         torch.manual_seed(seed)
+        self._frozen = load_frozen_networks(config.frozen_encoders, select_leaves(observations), config.feature_dim)
+        self.encoder: nn.Module | None = None
+        if self._shares_encoder():
+            self.encoder, self._n_features = self._make_encoder(self._critic_leaves)
+            self.encoder.to(self.device).eval()
         self.actor = self._make_actor(n_dims).to(self.device).eval()  # Updates switch to train mode.
         self.critics = self._make_critics(n_dims).to(self.device).eval()
         self.critics_tgt = deepcopy(self.critics)
         self.normalizer = build_normalizer(
             select_leaves(observations), enabled=config.normalize_observations, rewards=config.normalize_rewards
         ).to(self.device)
-        self._policy = nn.Sequential(self.normalizer, GreedyActor(self.actor, self.action_scale))
-        self.nets = {"actor": self.actor, "critics": self.critics, "critics_tgt": self.critics_tgt}
+        acting = self.actor if self.encoder is None else nn.Sequential(self.encoder, self.actor)
+        self._policy = nn.Sequential(self.normalizer, GreedyActor(acting, self.action_scale))
+        self.nets = {"actor": acting, "critics": self.critics, "critics_tgt": self.critics_tgt}
         self.nets["normalizer"] = self.normalizer
         self._actor_optimizer = build_optimizer(self.actor.parameters(), config.lr, config.optimizer)
-        self._critics_optimizer = build_optimizer(self.critics.parameters(), config.lr, config.optimizer)
+        shared = () if self.encoder is None else self.encoder.parameters()
+        self._critics_optimizer = build_optimizer([*self.critics.parameters(), *shared], config.lr, config.optimizer)
         self._generator = torch.Generator(self.device).manual_seed(seed)
         captured = self.captures(config)
         self._update_critics = Update(self._improve_critics, self.nets, captured=captured)
@@ -152,23 +191,35 @@ class ActorCritic(NetworkAgent):
         self._normalize = NormalizeBatch(self.normalizer, captured=captured)
         self._act_greedily = Inference(self._policy, self.device, captured=captured)
         self._act_exploring = Inference(
-            lambda obs: self.action_scale.to_env(self._explore(self.normalizer(obs))), self.device, captured=captured
+            lambda obs: self.action_scale.to_env(self._explore(self._encode(self.normalizer(obs)))),
+            self.device,
+            captured=captured,
         )
+
+    def _shares_encoder(self) -> bool:
+        """Whether the actor and the critics have one encoder, which the critics train; networks then take features."""
+        return False
 
     @abc.abstractmethod
     def _make_actor(self, n_dims: int) -> nn.Module:
         """Make the actor, for actions of ``n_dims`` dimensions."""
 
-    def _make_network(self, leaves: LeafSpaces, outputs: int) -> nn.Sequential:
+    def _make_encoder(self, leaves: LeafSpaces) -> tuple[nn.Module, int]:
+        """Make the part of a network below its hidden layers, to ``[B, F]``; it is returned with F."""
+        if self.encoder is not None:
+            return nn.Flatten(), self._n_features
+        return build_encoder(self.config.network, leaves, self.config.feature_dim, self._frozen)
+
+    def _make_network(self, leaves: LeafSpaces, outputs: int) -> nn.Module:
         """Make a network from the leaves of B observations to ``[B, outputs]``, as the settings ask for it."""
         config = self.config
-        encoder, n_features = build_encoder(config.network, leaves, config.feature_dim)
+        encoder, n_features = self._make_encoder(leaves)
         return nn.Sequential(encoder, config.build(n_features, outputs, config.units))
 
     def _make_critics(self, n_dims: int) -> Critics:
         """Make the critics, for actions of ``n_dims`` dimensions."""
         config = self.config
-        encoder, n_features = build_encoder(config.network, self._critic_leaves, config.feature_dim)
+        encoder, n_features = self._make_encoder(self._critic_leaves)
         return Critics(config.n_critics, encoder, n_features, n_dims, config.units_of_critics, layers=config)
 
     @abc.abstractmethod
@@ -199,10 +250,16 @@ class ActorCritic(NetworkAgent):
             batch["action"] = self.action_scale.from_env(batch["action"])  # [B, A], in [-1, 1] from here on.
             results = self._update_critics(batch)
             report_td_error(buffer, batch, results)
+            if FEATURES in results:
+                batch[FEATURES] = results.pop(FEATURES)
             record |= results
             if self._is_actors_turn():
                 record |= self._update_actor(batch)
         return record
+
+    def _encode(self, obs: Observed) -> Observed:
+        """What actor and critics take: the observations of B rows, or the shared encoder's features ``[B, F]``."""
+        return obs if self.encoder is None else self.encoder(obs)
 
     def _noise(self, like: torch.Tensor) -> torch.Tensor:
         """Standard normal noise of the shape of ``like``, from this agent's own generator."""

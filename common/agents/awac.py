@@ -23,9 +23,16 @@ from common.spaces import from_columns
 class AdvantageWeightedConfig(ActorCriticConfig, GaussianConfig):
     """The settings that AWAC and IQL share."""
 
-    inv_lambda: PositiveFloat = Field(10.0, description="How much likelier better actions get; towards 0 all alike.")
-    exp_adv_max: PositiveFloat = Field(100.0, description="Greatest weight of an action, without adv_softmax.")
-    adv_softmax: bool = Field(False, description="Weights are relative to their mean in the batch, and not bounded.")
+    inv_lambda: PositiveFloat = Field(
+        10.0, description="How strongly better actions are preferred; near 0, all actions are about equally likely."
+    )
+    exp_adv_max: PositiveFloat = Field(
+        100.0, description="The greatest weight of an action; it has no effect with adv_softmax."
+    )
+    adv_softmax: bool = Field(
+        False,
+        description="Whether the weights of actions are divided by their mean in the batch instead of being limited.",
+    )
 
 
 class AdvantageWeighted(ActorCritic):

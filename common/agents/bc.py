@@ -39,11 +39,15 @@ Mapped = Callable[[torch.Tensor], torch.Tensor]
 class BCConfig(UpdateConfig, GaussianConfig):
     """``agent.params`` of ``common.agents.bc:BC``."""
 
-    units: tuple[PositiveInt, ...] = Field((256, 256), description="Width of each hidden layer.")
-    feature_dim: PositiveInt = Field(50, description="Features of each picture in a Dict or Tuple observation.")
-    lr: PositiveFloat = Field(3e-4, description="Learning rate.")
-    batch_size: PositiveInt = Field(256, description="Items in one update.")
-    max_grad_norm: PositiveFloat | None = Field(None, description="Gradients are clipped to this norm; null does not.")
+    units: tuple[PositiveInt, ...] = Field((256, 256), description="The width of each hidden layer.")
+    feature_dim: PositiveInt = Field(
+        50, description="The number of features of each picture in a Dict or Tuple observation."
+    )
+    lr: PositiveFloat = Field(3e-4, description="The learning rate.")
+    batch_size: PositiveInt = Field(256, description="The number of items in the batch of one update.")
+    max_grad_norm: PositiveFloat | None = Field(
+        None, description="The greatest norm of the gradients; larger ones are scaled down to it. null: no limit."
+    )
     normalize_observations: NormalizeObservations = False
 
 

@@ -12,14 +12,15 @@ from typing import Any, ClassVar, Literal
 import torch
 from pydantic import Field, PositiveInt, model_validator
 
+from common.agents.actor_critic import FEATURES
 from common.agents.exploring.random_start import RandomStart, RandomStartConfig
 from common.agents.losses.values import td_target
 from common.agents.network_agent import Batch, Results, descend, discount_of, measure_td_error
 from common.agents.networks.batch_norm import frozen_statistics
 from common.agents.networks.critics import Critics
-from common.agents.networks.encoders import build_encoder
 from common.agents.networks.layers import Observed
 from common.agents.networks.returns import CriticReturn, Returns, ScalarReturn
+from common.errors import ConfigError
 from common.interfaces import EnvSpec, TrainingState
 from common.spaces import from_columns
 
@@ -28,22 +29,31 @@ class BootstrappingConfig(RandomStartConfig):
     """The settings that SAC and TD3 share."""
 
     critic: CriticReturn = Field(
-        ScalarReturn(), description="What critics learn of the return, by kind: scalar, categorical or quantile."
+        ScalarReturn(),
+        description="The form in which critics predict the return, by kind: scalar (its mean), categorical or "
+        "quantile (its distribution).",
     )
     target_critics: Literal["least", "own"] = Field(
         "least",
-        description="Whose target a critic learns: that of the least critic (arXiv:1802.09477), or its own; then the "
-        "policy follows the mean of all critics (FastSAC).",
+        description="The target that each critic learns: that of the least critic (arXiv:1802.09477), or its own. "
+        "With its own, the policy follows the mean of all critics (FastSAC).",
     )
     n_target_critics: PositiveInt | None = Field(
         None,
-        description="Critics that are drawn anew for each update, and of which the least one makes the target; null: "
-        "all of them. With a number, the policy follows the mean of all critics (REDQ: 2 of 10).",
+        description="The number of critics, drawn at random in each update, of which the least makes the target; "
+        "null: all. With a number, the policy follows the mean of all critics (REDQ draws 2 of 10).",
     )
     targets: bool = Field(
-        True, description="Whether there are target networks; without them critics need a normalization (CrossQ)."
+        True, description="Whether critics have target networks; without them, they need a normalization (CrossQ)."
     )
-    policy_delay: PositiveInt = Field(1, description="Updates of the critics for one of the actor.")
+    policy_delay: PositiveInt = Field(
+        1, description="The number of updates of the critics for each update of the actor."
+    )
+    share_encoder: bool = Field(
+        False,
+        description="Whether actor, critics and targets share one encoder of observations, which the critics' loss "
+        "trains (DrQ-v2). false: the actor has one and the critics have one, which targets follow.",
+    )
 
     @model_validator(mode="after")
     def _critics_fit(self) -> BootstrappingConfig:
@@ -65,6 +75,16 @@ class BootstrappingConfig(RandomStartConfig):
             raise ValueError(f"critic_loss is that of scalar critics; {self.critic.kind} ones have a loss of their own")
         return self
 
+    @model_validator(mode="after")
+    def _keys_fit(self) -> BootstrappingConfig:
+        keys = [None if keys is None else set(keys) for keys in (self.actor_keys, self.critic_keys)]
+        if self.share_encoder and keys[0] != keys[1]:
+            raise ValueError(
+                "share_encoder: actor and critics can share an encoder only if they see the same: give actor_keys and "
+                f"critic_keys the same paths, found {self.actor_keys} and {self.critic_keys}"
+            )
+        return self
+
     @property
     def follows_mean(self) -> bool:
         """Whether the policy follows the mean of all critics instead of the least one."""
@@ -83,6 +103,11 @@ class Bootstrapping(RandomStart):
     def __init__(self, spec: EnvSpec, **given: Any) -> None:
         super().__init__(spec, **given)
         self._n_updates = 0
+        if self.encoder is not None and not self.encoder.state_dict():
+            raise ConfigError(
+                "agent.params.share_encoder: expected a network, or observations with pictures or choices, which have "
+                f"an encoder to share; found {spec.observation_space}"
+            )
         if not self.config.targets:
             self.critics_tgt = self.critics
             del self.nets["critics_tgt"]
@@ -91,15 +116,19 @@ class Bootstrapping(RandomStart):
     def _next_action(self, next_obs: Observed) -> tuple[torch.Tensor, torch.Tensor | None]:
         """The policy's actions ``[B, A]`` after the next observations, and the cost of each ``[B]``; None: no cost."""
 
+    def _shares_encoder(self) -> bool:
+        return self.config.share_encoder
+
     def _make_critics(self, n_dims: int) -> Critics:
         config = self.config
-        encoder, n_features = build_encoder(config.network, self._critic_leaves, config.feature_dim)
+        encoder, n_features = self._make_encoder(self._critic_leaves)
         units = config.units_of_critics
         return Critics(config.n_critics, encoder, n_features, n_dims, units, layers=config, learnt=config.critic)
 
     def _improve_critics(self, batch: Batch) -> Results:
-        config, obs, next_obs = self.config, from_columns("obs", batch), from_columns("next_obs", batch)
+        config, obs = self.config, self._encode(from_columns("obs", batch))
         with torch.no_grad(), frozen_statistics(*self.nets.values()):
+            next_obs = self._encode(from_columns("next_obs", batch))
             next_action, cost = self._next_action(next_obs)
         if config.targets:
             with torch.no_grad():
@@ -117,6 +146,8 @@ class Bootstrapping(RandomStart):
         descend(loss, self._critics_optimizer, config.max_grad_norm)
         q = config.critic.value(outputs.detach())  # [N, B]
         results = {"loss_critic": loss.detach(), "q_mean": q.mean()}
+        if isinstance(obs, torch.Tensor) and self.encoder is not None:
+            results[FEATURES] = obs.detach()
         return results | measure_td_error(batch, q, config.critic.expected(target))
 
     def _following(self, outputs: torch.Tensor, cost: torch.Tensor | None) -> Returns:
@@ -127,6 +158,13 @@ class Bootstrapping(RandomStart):
             outputs = outputs[order[: config.n_target_critics]]
         following = config.critic.following(outputs, least=config.target_critics == "least")
         return following if cost is None else Returns(following.values - cost, following.probability)
+
+    def _seen_by_actor(self, batch: Batch) -> Observed:
+        """What the actor learns from: the observations, or the features of them by which the critics have learnt.
+
+        So pictures pass a shared encoder once in an update, as in the code of DrQ-v2's authors (arXiv:2107.09645).
+        """
+        return from_columns("obs", batch) if self.encoder is None else batch[FEATURES]
 
     def _values_to_follow(self, obs: Observed, action: torch.Tensor) -> torch.Tensor:
         """The values of the policy's actions ``[N, B]`` that it learns from; ``[1, B]`` where that is their mean."""

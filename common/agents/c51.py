@@ -18,9 +18,11 @@ from common.spaces import from_columns
 class C51Config(QAgentConfig):
     """``agent.params`` of ``common.agents.c51:C51``."""
 
-    n_atoms: int = Field(51, ge=2, description="Values of the return that have a probability each (K).")
-    v_min: float = Field(-10.0, description="The least of these values: returns below it count as it does.")
-    v_max: float = Field(10.0, description="The greatest of them; with discount 0.99 and rewards of 1 take 100.")
+    n_atoms: int = Field(51, ge=2, description="The number of evenly spaced returns that have a probability each (K).")
+    v_min: float = Field(-10.0, description="The least of these returns; lower returns count as this one.")
+    v_max: float = Field(
+        10.0, description="The greatest of these returns; for rewards of up to 1 and a discount of 0.99, take 100."
+    )
 
     @model_validator(mode="after")
     def _values_in_order(self) -> C51Config:

@@ -48,30 +48,49 @@ from common.spaces import from_columns
 class DiscreteSACConfig(OneNetworkConfig):
     """``agent.params`` of ``common.agents.discrete_sac:DiscreteSAC``."""
 
-    units: tuple[PositiveInt, ...] = Field((256, 256), description="Width of each hidden layer, actor and critics.")
+    units: tuple[PositiveInt, ...] = Field(
+        (256, 256), description="The width of each hidden layer of actor and critics."
+    )
     network: PluginConfig | None = Field(
         None,
-        description="The networks, called with in_shape, out_dim and params, one for actor and each critic; "
-        "null makes them of units.",
+        description="Your own networks, one for the actor and one for each critic; each is called with in_shape, "
+        "out_dim and params. null: networks with the layers of units.",
     )
-    feature_dim: PositiveInt = Field(256, description="Features of each picture in a Dict or Tuple observation.")
+    feature_dim: PositiveInt = Field(
+        256, description="The number of features of each picture in a Dict or Tuple observation."
+    )
     random_shift: ShiftPixels = 0
     normalize_observations: NormalizeObservations = False
     normalize_rewards: NormalizeRewards = False
-    lr: PositiveFloat = Field(3e-4, description="Learning rate, actor, critics and entropy coefficient.")
-    batch_size: PositiveInt = Field(64, description="Items in one update.")
-    n_updates_per_opt: PositiveInt = Field(1, description="Updates in one opt step, each with a batch of its own.")
-    discount_factor: Unit = Field(0.99, description="Gamma, the discount of later rewards.")
-    n_critics: PositiveInt = Field(2, description="Critics; the least of their targets counts.")
-    critic_loss: CriticLoss = Field("mse", description="smooth_l1 (Huber) or mse.")
-    tau: Annotated[float, Field(gt=0, le=1)] = Field(
-        0.005, description="Share of the critics moved into their targets at an update; 1 copies."
+    lr: PositiveFloat = Field(3e-4, description="The learning rate of actor, critics and entropy coefficient.")
+    batch_size: PositiveInt = Field(64, description="The number of items in the batch of one update.")
+    n_updates_per_opt: PositiveInt = Field(
+        1, description="The number of updates in one opt step, each with its own batch."
     )
-    max_grad_norm: PositiveFloat | None = Field(None, description="Gradients are clipped to this norm; null does not.")
-    ent_coef: PositiveFloat = Field(1.0, description="Entropy coefficient; where it is automatic its first value.")
-    auto_ent_coef: bool = Field(True, description="Adjust the entropy coefficient so that target_entropy is held.")
+    discount_factor: Unit = Field(
+        0.99, description="Gamma: a reward counts this factor less with each step that it lies ahead."
+    )
+    n_critics: PositiveInt = Field(2, description="The number of critics; targets take the least of their values.")
+    critic_loss: CriticLoss = Field(
+        "mse", description="The loss of the critics' errors: smooth_l1 (Huber) or mse (mean squared error)."
+    )
+    tau: Annotated[float, Field(gt=0, le=1)] = Field(
+        0.005,
+        description="How far the targets move towards the critics in an update of the targets; 1 copies the critics.",
+    )
+    max_grad_norm: PositiveFloat | None = Field(
+        None, description="The greatest norm of the gradients; larger ones are scaled down to it. null: no limit."
+    )
+    ent_coef: PositiveFloat = Field(
+        1.0,
+        description="The entropy coefficient: the weight of the entropy beside the return. With auto_ent_coef, its "
+        "first value.",
+    )
+    auto_ent_coef: bool = Field(
+        True, description="Whether the entropy coefficient is learned so that the policy keeps target_entropy."
+    )
     target_entropy: Unit = Field(
-        0.98, description="Entropy to hold, as a share of the greatest one, that of uniformly random actions."
+        0.98, description="The entropy that the policy keeps, as a share of the entropy of uniformly random actions."
     )
 
 

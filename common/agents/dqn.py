@@ -26,10 +26,14 @@ from common.spaces import from_columns
 class Munchausen(Settings):
     """Rewards with the log-probability of the action, and targets with the policy's entropy (arXiv:2007.14430)."""
 
-    alpha: Unit = Field(0.9, description="Share of the log-probability that is added to the reward; 0: soft DQN.")
-    temperature: PositiveFloat = Field(0.03, description="Of the policy, the softmax of action values.")
+    alpha: Unit = Field(
+        0.9, description="The share of the log-probability of the action that is added to the reward; 0: soft DQN."
+    )
+    temperature: PositiveFloat = Field(
+        0.03, description="The temperature of the policy, which is the softmax of action values."
+    )
     least: Annotated[float, Field(lt=0)] = Field(
-        -1.0, description="The log-probability times the temperature is clipped to at least this."
+        -1.0, description="The lowest value of the log-probability times the temperature; lower ones are clipped to it."
     )
 
     def bonus(self, q: torch.Tensor, action: torch.Tensor) -> torch.Tensor:
@@ -41,7 +45,9 @@ class MunchausenConfig(QAgentConfig):
     """The settings that DQN and IQN share."""
 
     munchausen: Munchausen | None = Field(
-        None, description="Munchausen's targets, in which double_dqn has no part; {} takes the paper's values."
+        None,
+        description="Targets of Munchausen DQN, in which double_dqn has no effect; {} takes the paper's values, null "
+        "plain targets.",
     )
 
     @model_validator(mode="after")
@@ -54,7 +60,9 @@ class MunchausenConfig(QAgentConfig):
 class DQNConfig(MunchausenConfig):
     """``agent.params`` of ``common.agents.dqn:DQN``."""
 
-    critic_loss: CriticLoss = Field("smooth_l1", description="smooth_l1 (Huber) or mse.")
+    critic_loss: CriticLoss = Field(
+        "smooth_l1", description="The loss of the critics' errors: smooth_l1 (Huber) or mse (mean squared error)."
+    )
 
 
 class DQN(QAgent):

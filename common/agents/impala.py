@@ -14,7 +14,7 @@ import torch
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
 from torch import nn
 
-from common.agents.losses.sequences import masked_mean
+from common.agents.losses.sequences import masked_loss, masked_mean
 from common.agents.losses.vtrace import baseline_loss, policy_gradient_loss, vtrace
 from common.agents.network_agent import (
     Batch,
@@ -49,26 +49,43 @@ CHOICE = "choice"
 class IMPALAConfig(OneNetworkConfig, GaussianConfig):
     """``agent.params`` of ``common.agents.impala:IMPALA``."""
 
-    units: tuple[PositiveInt, ...] = Field((256, 256), description="Width of each hidden layer of the network.")
+    units: tuple[PositiveInt, ...] = Field((256, 256), description="The width of each hidden layer of the network.")
     network: PluginConfig | None = Field(
         None,
-        description="A network for policy and baseline, called with in_shape, out_dim and params; null makes one of "
-        "units.",
+        description="Your own network for policy and baseline together; it is called with in_shape, out_dim and "
+        "params. null: a network with the layers of units.",
     )
-    feature_dim: PositiveInt = Field(256, description="Features of each picture in a Dict or Tuple observation.")
+    feature_dim: PositiveInt = Field(
+        256, description="The number of features of each picture in a Dict or Tuple observation."
+    )
     normalize_observations: NormalizeObservations = False
-    lr: PositiveFloat = Field(6e-4, description="Learning rate.")
-    batch_size: PositiveInt = Field(32, description="Sequences in one update.")
-    discount_factor: Unit = Field(0.99, description="Gamma, the discount of later rewards.")
-    reward_scale: PositiveFloat = Field(1.0, description="Rewards are multiplied by this before they are learned from.")
-    baseline_cost: PositiveFloat = Field(0.5, description="Weight of the baseline's loss beside the policy's.")
-    entropy_cost: NonNegativeFloat = Field(0.01, description="Weight of the policy's entropy, which is rewarded.")
-    correction: Literal["vtrace", "none"] = Field(
-        "vtrace", description="vtrace corrects for changes of the policy since a step was taken; none does not."
+    lr: PositiveFloat = Field(6e-4, description="The learning rate.")
+    batch_size: PositiveInt = Field(32, description="The number of sequences in the batch of one update.")
+    discount_factor: Unit = Field(
+        0.99, description="Gamma: a reward counts this factor less with each step that it lies ahead."
     )
-    rho_bar: PositiveFloat = Field(1.0, description="Ratios of probabilities are clipped to this in each step's error.")
-    c_bar: PositiveFloat = Field(1.0, description="They are clipped to this where later errors reach earlier steps.")
-    max_grad_norm: PositiveFloat | None = Field(40.0, description="Gradients are clipped to this norm; null does not.")
+    reward_scale: PositiveFloat = Field(
+        1.0, description="The factor by which rewards are multiplied before the agent learns from them."
+    )
+    baseline_cost: PositiveFloat = Field(
+        0.5, description="The weight of the baseline's loss; the policy's loss has the weight 1."
+    )
+    entropy_cost: NonNegativeFloat = Field(0.01, description="The weight of the policy's entropy, which is rewarded.")
+    correction: Literal["vtrace", "none"] = Field(
+        "vtrace",
+        description="Whether targets are corrected for changes of the policy since a step was taken: vtrace, or none.",
+    )
+    rho_bar: PositiveFloat = Field(
+        1.0, description="The greatest ratio of probabilities in each step's own error (rho-bar of V-trace)."
+    )
+    c_bar: PositiveFloat = Field(
+        1.0,
+        description="The greatest ratio of probabilities by which a later error counts in earlier steps (c-bar of "
+        "V-trace).",
+    )
+    max_grad_norm: PositiveFloat | None = Field(
+        40.0, description="The greatest norm of the gradients; larger ones are scaled down to it. null: no limit."
+    )
 
 
 class IMPALA(NetworkAgent):
@@ -172,7 +189,7 @@ class IMPALA(NetworkAgent):
         value = value.view(shape[0], -1)  # [B, L + 1]
         outputs = outputs.view(*value.shape, -1)[:, :-1].flatten(0, 1)  # [B L, K]
         log_prob = self.actions.log_prob(outputs, self._choice(batch)).view(shape)
-        entropy = masked_mean(self.actions.entropy(outputs).view(shape), mask)
+        entropy = masked_loss(self.actions.entropy(outputs).view(shape), mask)
         log_ratio = log_prob.detach() - batch[LOG_PROB.name]
         is_corrected = config.correction == "vtrace"
         targets = vtrace(

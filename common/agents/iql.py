@@ -20,7 +20,9 @@ class IQLConfig(AdvantageWeightedConfig):
     """``agent.params`` of ``common.agents.iql:IQL``."""
 
     tau_iql: Annotated[float, Field(gt=0, lt=1)] = Field(
-        0.7, description="Expectile that the value takes of the actions in the data; towards 1 the best one's."
+        0.7,
+        description="The expectile of the actions' values that the state's value learns; near 1, it is the value of "
+        "the best action in the data.",
     )
 
 

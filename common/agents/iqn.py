@@ -26,13 +26,19 @@ class IQNConfig(MunchausenConfig):
     """``agent.params`` of ``common.agents.iqn:IQN``; ``units`` or ``network`` make the features of an observation."""
 
     feature_dim: PositiveInt = Field(
-        256, description="Features of an observation, also of each picture in it, and width of the layer above."
+        256,
+        description="The number of features of an observation, and of each picture in it; also the width of the "
+        "layer above.",
     )
-    embed_dim: PositiveInt = Field(64, description="Cosines that a quantile's level is embedded in.")
-    n_quantiles: PositiveInt = Field(8, description="Levels drawn for a prediction (N).")
-    n_quantiles_tgt: PositiveInt = Field(8, description="Levels drawn for a target (N'); the paper's agent draws 64.")
-    n_quantiles_act: PositiveInt = Field(32, description="Evenly spaced levels whose mean is an action's value (K).")
-    kappa: PositiveFloat = Field(1.0, description="Errors above this count linearly in the quantile Huber loss.")
+    embed_dim: PositiveInt = Field(64, description="The number of cosines that encode the level of a quantile.")
+    n_quantiles: PositiveInt = Field(8, description="The number of levels that are drawn for a prediction (N).")
+    n_quantiles_tgt: PositiveInt = Field(
+        8, description="The number of levels that are drawn for a target (N'); the paper's agent draws 64."
+    )
+    n_quantiles_act: PositiveInt = Field(
+        32, description="The number of evenly spaced levels over whose quantiles an action's value is the mean (K)."
+    )
+    kappa: PositiveFloat = Field(1.0, description="The error above which the quantile Huber loss grows linearly.")
 
 
 class QuantileNet(nn.Module):

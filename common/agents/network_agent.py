@@ -146,10 +146,9 @@ class NetworkAgent(Agent):
             tensors |= {f"{name}.{key}": value for key, value in collect_optimizer(optimizer).items()}
         for name, memory in self._find_lane_states():
             tensors |= {f"{name}.{key}": value for key, value in memory.collect().items()}
-        tensors |= {name: generator.get_state() for name, generator in self._find(torch.Generator)}
         values: dict[str, Any] = {name: getattr(self, name) for name in self.counters}
-        values |= {name: generator.bit_generator.state for name, generator in self._find(np.random.Generator)}
-        return TrainingState(tensors, values)
+        chance = self.random_state()
+        return TrainingState(tensors | dict(chance.tensors), values | dict(chance.values))
 
     def load_training_state(self, state: TrainingState) -> None:
         self.load_params(state.tensors)
@@ -158,16 +157,29 @@ class NetworkAgent(Agent):
                 load_optimizer(optimizer, state.tensors, f"{name}.")
             for name, memory in self._find_lane_states():
                 memory.load(state.tensors, f"{name}.")
-            for name, generator in self._find(torch.Generator):
-                generator.set_state(state.tensors[name].cpu())
-            for name, random in self._find(np.random.Generator):
-                random.bit_generator.state = state.values[name]
+            self.load_random_state(state)
             for name in self.counters:
                 setattr(self, name, state.values[name])
         except (LookupError, ValueError) as error:
             raise CheckpointError(f"{type(self).__name__}: the saved state does not fit this agent: {error}") from error
         for _, update in self._find(Update):
             update.forget_traces()
+
+    def random_state(self) -> TrainingState:
+        tensors = {name: generator.get_state() for name, generator in self._find(torch.Generator)}
+        values = {name: generator.bit_generator.state for name, generator in self._find(np.random.Generator)}
+        return TrainingState(tensors, values)
+
+    def load_random_state(self, state: TrainingState) -> None:
+        try:
+            for name, generator in self._find(torch.Generator):
+                generator.set_state(state.tensors[name].cpu())
+            for name, random in self._find(np.random.Generator):
+                random.bit_generator.state = state.values[name]
+        except (LookupError, ValueError, TypeError, RuntimeError) as error:
+            raise CheckpointError(
+                f"{type(self).__name__}: the saved state of its random generators does not fit this agent: {error}"
+            ) from error
 
     def require_box(self, spec: EnvSpec) -> gymnasium.spaces.Box:
         """The observation space.

@@ -50,37 +50,59 @@ ResultT = TypeVar("ResultT")
 class QAgentConfig(OneNetworkConfig):
     """The settings that all agents of action values share."""
 
-    units: tuple[PositiveInt, ...] = Field((256, 256), description="Width of each hidden layer of the network.")
+    units: tuple[PositiveInt, ...] = Field((256, 256), description="The width of each hidden layer of the network.")
     network: PluginConfig | None = Field(
-        None, description="The user's own network, called with in_shape, out_dim and params; null makes one of units."
+        None,
+        description="Your own network; it is called with in_shape, out_dim and params. null: a network with the "
+        "layers of units.",
     )
-    feature_dim: PositiveInt = Field(256, description="Features of each picture in a Dict or Tuple observation.")
+    feature_dim: PositiveInt = Field(
+        256, description="The number of features of each picture in a Dict or Tuple observation."
+    )
     random_shift: ShiftPixels = 0
     normalize_observations: NormalizeObservations = False
     normalize_rewards: NormalizeRewards = False
-    lr: PositiveFloat = Field(1e-3, description="Learning rate.")
-    batch_size: PositiveInt = Field(64, description="Items in one update.")
-    n_updates_per_opt: PositiveInt = Field(1, description="Updates in one opt step.")
-    discount_factor: Unit = Field(0.99, description="Gamma, the discount of later rewards.")
-    double_dqn: bool = Field(True, description="Choose the next action with the online network.")
-    dueling: bool = Field(False, description="Value and advantages apart, in the last layer of the network.")
+    lr: PositiveFloat = Field(1e-3, description="The learning rate.")
+    batch_size: PositiveInt = Field(64, description="The number of items in the batch of one update.")
+    n_updates_per_opt: PositiveInt = Field(
+        1, description="The number of updates in one opt step, each with its own batch."
+    )
+    discount_factor: Unit = Field(
+        0.99, description="Gamma: a reward counts this factor less with each step that it lies ahead."
+    )
+    double_dqn: bool = Field(
+        True,
+        description="Whether the online network chooses the next action in targets, and the target network only "
+        "values it (double DQN).",
+    )
+    dueling: bool = Field(
+        False,
+        description="Whether the last layer computes the state's value and the actions' advantages apart (dueling "
+        "networks).",
+    )
     noisy: PositiveFloat | None = Field(
         None,
-        description="Linear layers have noise of a learnt size, which begins at this; the paper takes 0.5. Actors then "
-        "explore by the noise, mostly with the explorer greedy. null: no noise.",
+        description="Noisy networks: linear layers have noise whose size is learned, and begins at this value (0.5 "
+        "in the paper). Actors then explore by this noise, usually with the explorer greedy. null: no noise.",
     )
     tau: Annotated[float, Field(gt=0, le=1)] = Field(
-        1.0, description="Share of the online network moved into the target at an update of it; 1 copies."
+        1.0,
+        description="How far the target network moves towards the online network in an update of the target; 1 "
+        "copies the online network.",
     )
-    soft_update_interval: PositiveInt = Field(250, description="Opt steps between updates of the target network.")
-    max_grad_norm: PositiveFloat | None = Field(10.0, description="Gradients are clipped to this norm; null does not.")
+    soft_update_interval: PositiveInt = Field(
+        250, description="The number of opt steps between two updates of the target network."
+    )
+    max_grad_norm: PositiveFloat | None = Field(
+        10.0, description="The greatest norm of the gradients; larger ones are scaled down to it. null: no limit."
+    )
     explorer: Explorer = Field(
-        EpsilonGreedy(), description="How actors explore, by kind: epsilon_greedy, softmax or greedy."
+        EpsilonGreedy(), description="The way in which actors explore, by kind: epsilon_greedy, softmax or greedy."
     )
     eval_epsilon: Unit = Field(
         0.0,
-        description="Share of random actions in evaluations; published results on Atari often have 0.001 or 0.05. "
-        "Exported policies have none.",
+        description="The share of random actions in evaluations; published results on Atari often use 0.001 or 0.05. "
+        "Exported policies take no random actions.",
     )
 
     @field_validator("explorer", mode="before")

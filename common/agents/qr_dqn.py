@@ -18,8 +18,10 @@ from common.spaces import from_columns
 class QRDQNConfig(QAgentConfig):
     """``agent.params`` of ``common.agents.qr_dqn:QRDQN``."""
 
-    n_quantiles: PositiveInt = Field(51, description="Quantiles of each action (N); the paper's agent has 200.")
-    kappa: PositiveFloat = Field(1.0, description="Errors above this count linearly in the quantile Huber loss.")
+    n_quantiles: PositiveInt = Field(
+        51, description="The number of quantiles of each action's return (N); the paper's agent has 200."
+    )
+    kappa: PositiveFloat = Field(1.0, description="The error above which the quantile Huber loss grows linearly.")
 
 
 class QRDQN(QAgent):

@@ -18,7 +18,14 @@ from pydantic import Field, PositiveInt, model_validator
 from torch import nn
 from torch.nn import functional
 
-from common.agents.losses.sequences import masked_mean, n_step_target, rescale, sequence_priority, undo_rescaling
+from common.agents.losses.sequences import (
+    masked_loss,
+    masked_mean,
+    n_step_target,
+    rescale,
+    sequence_priority,
+    undo_rescaling,
+)
 from common.agents.losses.values import CriticLoss
 from common.agents.network_agent import Batch, Inference, LaneMemory, Results, descend, name_td_error
 from common.agents.networks.encoders import LeafSpaces, build_encoder
@@ -37,17 +44,29 @@ class R2D2Config(QAgentConfig):
     """``agent.params`` of ``common.agents.r2d2:R2D2``."""
 
     memory: MemoryConfig = Field(
-        MemoryConfig(), description="The LSTM or GRU between the network and the layers of units."
+        MemoryConfig(), description="The recurrent memory, an LSTM or GRU, between the network and the layers of units."
     )
-    units: tuple[PositiveInt, ...] = Field((128,), description="Width of each hidden layer above the memory.")
-    dueling: bool = Field(True, description="Value and advantages apart, in the last layer of the network.")
-    batch_size: PositiveInt = Field(32, description="Sequences in one update.")
-    n_steps: PositiveInt = Field(5, description="Steps over which a target sums rewards; fewer where a sequence ends.")
-    value_rescaling: bool = Field(True, description="Learn values in the scale of their square roots.")
+    units: tuple[PositiveInt, ...] = Field((128,), description="The width of each hidden layer above the memory.")
+    dueling: bool = Field(
+        True,
+        description="Whether the last layer computes the state's value and the actions' advantages apart (dueling "
+        "networks).",
+    )
+    batch_size: PositiveInt = Field(32, description="The number of sequences in the batch of one update.")
+    n_steps: PositiveInt = Field(
+        5, description="The number of steps over which a target sums rewards; it is smaller near the end of a sequence."
+    )
+    value_rescaling: bool = Field(
+        True,
+        description="Whether values are learned on the scale of their square roots, for returns of very different "
+        "sizes.",
+    )
     max_share: Unit = Field(
-        0.9, description="Share of the greatest TD error in the priority of a sequence; the rest is that of their mean."
+        0.9, description="The share of the greatest TD error in the priority of a sequence; their mean has the rest."
     )
-    critic_loss: CriticLoss = Field("smooth_l1", description="smooth_l1 (Huber) or mse.")
+    critic_loss: CriticLoss = Field(
+        "smooth_l1", description="The loss of the critics' errors: smooth_l1 (Huber) or mse (mean squared error)."
+    )
 
     @model_validator(mode="after")
     def _one_network(self) -> R2D2Config:
@@ -124,7 +143,7 @@ class R2D2(RecurrentAgent, QAgent):
             target = self._target(batch, values_tgt[:, 1:].gather(2, best).squeeze(2))
         kind = functional.smooth_l1_loss if self.config.critic_loss == "smooth_l1" else functional.mse_loss
         losses = kind(prediction, target, reduction="none")
-        return QLoss(masked_mean(losses, batch["warm"], batch.get("weight")), prediction, target)
+        return QLoss(masked_loss(losses, batch["warm"], batch.get("weight")), prediction, target)
 
     def _target(self, batch: Batch, next_value: torch.Tensor) -> torch.Tensor:
         """``h(r + … + g^k h^-1(V))`` for the values V of the next observations, both ``[B, L]``."""

@@ -16,7 +16,7 @@ from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
 
 from common.agents.actions import ActionScale
 from common.agents.losses.entropy import ent_coef_loss, soft_value, squashed_gaussian
-from common.agents.losses.sequences import masked_mean, n_step_target, sequence_priority
+from common.agents.losses.sequences import masked_loss, masked_mean, n_step_target, sequence_priority
 from common.agents.network_agent import (
     Batch,
     Inference,
@@ -51,39 +51,62 @@ LSTD_LIMITS: Final = (-20.0, 2.0)
 class RecurrentSACConfig(NetworkConfig):
     """``agent.params`` of ``common.agents.recurrent_sac:RecurrentSAC``."""
 
-    memory: MemoryConfig = Field(MemoryConfig(), description="The LSTM or GRU of the actor, and that of the critics.")
-    units: tuple[PositiveInt, ...] = Field((256, 256), description="Width of each hidden layer above the memories.")
+    memory: MemoryConfig = Field(
+        MemoryConfig(), description="The recurrent memories, LSTM or GRU: the actor has one, and the critics have one."
+    )
+    units: tuple[PositiveInt, ...] = Field((256, 256), description="The width of each hidden layer above the memories.")
     network: PluginConfig | None = Field(
         None,
-        description="A network below the memories, called with in_shape, out_dim=feature_dim and params; null flattens "
-        "observations, and encodes each part of Dict and Tuple ones.",
+        description="Your own network for observations, below the memories; it is called with in_shape, "
+        "out_dim=feature_dim and params. null: observations are flattened; in a Dict or Tuple, each part is encoded.",
     )
     feature_dim: PositiveInt = Field(
-        50, description="Outputs of the network, where there is one; features of each picture in Dict and Tuple ones."
+        50,
+        description="The number of outputs of network, if one is given, and of features of each picture in a Dict or "
+        "Tuple observation.",
     )
     normalize_observations: NormalizeObservations = False
-    lr: PositiveFloat = Field(3e-4, description="Learning rate, actor, critics and entropy coefficient.")
-    batch_size: PositiveInt = Field(32, description="Sequences in one update.")
-    n_updates_per_opt: PositiveInt = Field(1, description="Updates in one opt step, each with a batch of its own.")
-    discount_factor: Unit = Field(0.99, description="Gamma, the discount of later rewards.")
-    n_steps: PositiveInt = Field(1, description="Steps over which a target sums rewards; fewer where a sequence ends.")
-    n_critics: PositiveInt = Field(2, description="Critics; the least of their targets counts.")
-    tau: Annotated[float, Field(gt=0, le=1)] = Field(
-        0.005, description="Share of the critics moved into their targets at an update; 1 copies."
+    lr: PositiveFloat = Field(3e-4, description="The learning rate of actor, critics and entropy coefficient.")
+    batch_size: PositiveInt = Field(32, description="The number of sequences in the batch of one update.")
+    n_updates_per_opt: PositiveInt = Field(
+        1, description="The number of updates in one opt step, each with its own batch."
     )
-    reward_scale: PositiveFloat = Field(1.0, description="Rewards are multiplied by this before they are learned from.")
-    max_grad_norm: PositiveFloat | None = Field(None, description="Gradients are clipped to this norm; null does not.")
-    ent_coef: PositiveFloat = Field(1.0, description="Entropy coefficient; where it is automatic its first value.")
-    auto_ent_coef: bool = Field(True, description="Adjust the entropy coefficient so that target_entropy is held.")
+    discount_factor: Unit = Field(
+        0.99, description="Gamma: a reward counts this factor less with each step that it lies ahead."
+    )
+    n_steps: PositiveInt = Field(
+        1, description="The number of steps over which a target sums rewards; it is smaller near the end of a sequence."
+    )
+    n_critics: PositiveInt = Field(2, description="The number of critics; targets take the least of their values.")
+    tau: Annotated[float, Field(gt=0, le=1)] = Field(
+        0.005,
+        description="How far the targets move towards the critics in an update of the targets; 1 copies the critics.",
+    )
+    reward_scale: PositiveFloat = Field(
+        1.0, description="The factor by which rewards are multiplied before the agent learns from them."
+    )
+    max_grad_norm: PositiveFloat | None = Field(
+        None, description="The greatest norm of the gradients; larger ones are scaled down to it. null: no limit."
+    )
+    ent_coef: PositiveFloat = Field(
+        1.0,
+        description="The entropy coefficient: the weight of the entropy beside the return. With auto_ent_coef, its "
+        "first value.",
+    )
+    auto_ent_coef: bool = Field(
+        True, description="Whether the entropy coefficient is learned so that the policy keeps target_entropy."
+    )
     target_entropy: float | None = Field(
-        None, description="Entropy to hold, in nats of actions in [-1, 1]; null takes minus their dimensions."
+        None,
+        description="The entropy that the policy keeps, in nats, for actions in [-1, 1]; null: minus the number of "
+        "their dimensions.",
     )
     random_opts: NonNegativeInt = Field(
         1,
-        description="While the learner has taken fewer opt steps than this, actions that explore are uniformly random.",
+        description="The number of opt steps during which exploring actors take uniformly random actions.",
     )
     max_share: Unit = Field(
-        0.9, description="Share of the greatest TD error in the priority of a sequence; the rest is that of their mean."
+        0.9, description="The share of the greatest TD error in the priority of a sequence; their mean has the rest."
     )
 
 
@@ -213,16 +236,16 @@ class RecurrentSAC(RecurrentAgent):
             target = self._target(batch, soft_value(q_next, log_prob[:, 1:], ent_coef))  # [B, L]
         q = self.critics(self.critics.features(obs, action_before)[:, :-1], taken)  # [N, B, L]
         error = q - target
-        loss_critic = masked_mean(error.square().mean(dim=0), counts, weight)
+        loss_critic = masked_loss(error.square().mean(dim=0), counts, weight)
         descend(loss_critic, self._critics_optimizer, config.max_grad_norm)
 
         with torch.no_grad():
             features = self.critics.features(obs, action_before)[:, :-1]
         log_prob = log_prob[:, :-1]
         soft = soft_value(self.critics(features, action[:, :-1]), log_prob, ent_coef)  # [B, L]
-        loss_actor = -masked_mean(soft, counts)
+        loss_actor = -masked_loss(soft, counts)
         descend(loss_actor, self._actor_optimizer, config.max_grad_norm)
-        entropy = -masked_mean(log_prob.detach(), counts)
+        entropy = -masked_loss(log_prob.detach(), counts)
         if config.auto_ent_coef:
             descend(ent_coef_loss(self.ent_coef.log, -entropy, self.target_entropy), self._ent_coef_optimizer)
         track(self.critics_tgt, self.critics, config.tau)

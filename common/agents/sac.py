@@ -17,32 +17,43 @@ from common.agents.networks.critics import EntropyCoef
 from common.agents.networks.layers import Observed
 from common.data import Array
 from common.interfaces import EnvSpec
-from common.spaces import from_columns
 
 
 class SACConfig(BootstrappingConfig):
     """``agent.params`` of ``common.agents.sac:SAC``."""
 
-    ent_coef: PositiveFloat = Field(1.0, description="Entropy coefficient; where it is automatic its first value.")
-    auto_ent_coef: bool = Field(True, description="Adjust the entropy coefficient so that target_entropy is held.")
+    ent_coef: PositiveFloat = Field(
+        1.0,
+        description="The entropy coefficient: the weight of the entropy beside the return. With auto_ent_coef, its "
+        "first value.",
+    )
+    auto_ent_coef: bool = Field(
+        True, description="Whether the entropy coefficient is learned so that the policy keeps target_entropy."
+    )
     target_entropy: float | None = Field(
-        None, description="Entropy to hold, in nats of actions in [-1, 1]; null takes minus their dimensions."
+        None,
+        description="The entropy that the policy keeps, in nats, for actions in [-1, 1]; null: minus the number of "
+        "their dimensions.",
     )
     ent_coef_lr: PositiveFloat | None = Field(
-        None, description="Learning rate of the entropy coefficient; null takes lr."
+        None, description="The learning rate of the entropy coefficient; null takes lr."
     )
-    min_lstd: float = Field(-20.0, description="Least logarithm of the policy's standard deviation.")
-    max_lstd: float = Field(2.0, description="Greatest logarithm of the policy's standard deviation.")
+    min_lstd: float = Field(-20.0, description="The least logarithm of the policy's standard deviation.")
+    max_lstd: float = Field(2.0, description="The greatest logarithm of the policy's standard deviation.")
     lstd_limits: Literal["clamp", "tanh"] = Field(
-        "clamp", description="How the logarithm is kept between these: clamp cuts it off; tanh bends it (FastSAC)."
+        "clamp",
+        description="How the logarithm of the standard deviation is kept between min_lstd and max_lstd: clamp cuts "
+        "it off; tanh bends it (FastSAC).",
     )
     exploration_noise: ActionNoise | None = Field(
         None,
-        description="Noise that actors draw in place of the policy's own, by kind: gaussian, ou or pink; std: 1 leaves "
-        "the policy its size. null: its own.",
+        description="The noise with which actors sample the policy, by kind: gaussian, ou or pink; with std: 1 it is "
+        "as large as the policy says. null: independent noise in each step.",
     )
     state_dependent_noise: StateDependentNoise | None = Field(
-        None, description="The policy's noise as a function of the observation (gSDE); null: independent of it."
+        None,
+        description="Noise of the policy that is a function of the observation (gSDE); null: independent noise in "
+        "each step.",
     )
 
     @model_validator(mode="after")
@@ -121,7 +132,7 @@ class SAC(Bootstrapping):
         return results
 
     def _improve_actor(self, batch: Batch) -> Results:
-        obs = from_columns("obs", batch)
+        obs = self._seen_by_actor(batch)
         ent_coef = self.ent_coef().detach()
         action, log_prob = self._sample_policy(obs)
         loss = soft_policy_loss(self._values_to_follow(obs, action), log_prob, ent_coef)

@@ -12,17 +12,20 @@ from common.plugins.part_config import PluginConfig
 
 ShiftPixels = Annotated[
     NonNegativeInt,
-    Field(description="Pixels by which pictures are shifted at random in updates, at most (DrQ takes 4); 0 does not."),
+    Field(description="The most pixels by which pictures are shifted at random in updates (DrQ takes 4); 0: no shift."),
 ]
 NormalizeObservations = Annotated[
     bool,
-    Field(description="Floats in observations are given the mean 0 and the variance 1 of those that are drawn."),
+    Field(
+        description="Whether floats in observations are scaled to mean 0 and variance 1, by the mean and variance of "
+        "the observations drawn so far."
+    ),
 ]
 NormalizeRewards = Annotated[
     bool,
     Field(
-        description="Rewards are divided by the deviation of the discounted return; needs a column "
-        "info/discounted_return, see common.envs.wrappers:discounted_return."
+        description="Whether rewards are divided by the standard deviation of the discounted return. It needs the "
+        "column info/discounted_return (see common.envs.wrappers:discounted_return)."
     ),
 ]
 

@@ -16,7 +16,6 @@ from common.agents.network_agent import Batch, Results, descend, track
 from common.agents.networks.layers import Observed
 from common.data import Array
 from common.interfaces import EnvSpec
-from common.spaces import from_columns
 
 Noise = Annotated[float, Field(ge=0)]
 
@@ -26,11 +25,16 @@ class TD3Config(BootstrappingConfig):
 
     exploration_noise: ActionNoise = Field(
         WhiteNoise(std=0.1),
-        description="Noise on actions that explore, by kind: gaussian, ou or pink; a number is that of gaussian noise.",
+        description="The noise that actors add to actions, by kind: gaussian, ou or pink. A single number is the "
+        "standard deviation of gaussian noise.",
     )
-    target_noise: Noise = Field(0.2, description="Standard deviation of the noise on the target policy's actions.")
-    target_noise_clip: Noise = Field(0.5, description="The target policy's noise is clipped to this.")
-    policy_delay: PositiveInt = Field(2, description="Updates of the critics for one of the actor and the targets.")
+    target_noise: Noise = Field(0.2, description="The standard deviation of the noise on the target policy's actions.")
+    target_noise_clip: Noise = Field(
+        0.5, description="The limit to which the noise on the target policy's actions is clipped."
+    )
+    policy_delay: PositiveInt = Field(
+        2, description="The number of updates of the critics for each update of the actor and the targets."
+    )
 
 
 class TD3(Bootstrapping):
@@ -67,7 +71,7 @@ class TD3(Bootstrapping):
         return smooth_action(action, noise, self.config.target_noise_clip), None
 
     def _improve_actor(self, batch: Batch) -> Results:
-        obs = from_columns("obs", batch)
+        obs = self._seen_by_actor(batch)
         loss = policy_loss(self._values_to_follow(obs, self.actor(obs).tanh()))
         descend(loss, self._actor_optimizer, self.config.max_grad_norm)
         if self.config.targets:

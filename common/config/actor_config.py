@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from typing import Annotated, Final, Literal
 
-from pydantic import Field, PositiveFloat, field_validator
+from pydantic import Field, PositiveFloat, field_validator, model_validator
 
 from common.config.evaluator_config import EvaluatorConfig
 from common.plugins.part_config import EnvConfig, PluginConfig
-from common.settings import Settings
+from common.settings import Settings, unknown_before
 
 _TEXT_OR_INFINITY: Final = re.compile(r'"(?:[^"\\]|\\.)*"|Infinity')
 
@@ -32,35 +32,36 @@ class PushConfig(Settings):
     """How an actor hands over its rows."""
 
     n_buffer: Annotated[int, Field(ge=1, le=MAX_BATCH_ROWS)] = Field(
-        100, description="Rows in one batch (border's n_buffer)."
+        100, description="The number of rows in one batch (n_buffer in border)."
     )
     flush_seconds: PositiveFloat | None = Field(
         0.5,
-        description="A batch older than this is sent with its next row although it is not full; null sends only full "
+        description="Seconds after which a batch that is not full is sent, with the next row. null sends only full "
         "batches.",
     )
     window: Annotated[int, Field(ge=1, le=MAX_WINDOW)] = Field(
         4,
-        description="The number of unacknowledged batches at which a connected actor waits; without "
-        "replay.samples_per_insert, only batches count that are older than 0.1 s.",
+        description="The number of batches that an actor sends ahead of the learner's acknowledgements before it "
+        "waits. Without replay.samples_per_insert, only batches older than 0.1 s count.",
     )
     spool_bytes: Annotated[int, Field(ge=1, le=MAX_SPOOL_BYTES)] = Field(
         64 << 20,
-        description="The size of an actor's spool: bytes of batches that are kept until they are acknowledged. While "
-        "the learner is away, batches with pictures are kept compressed.",
+        description="The size of an actor's spool in bytes: it keeps batches until the learner has acknowledged "
+        "them. While the learner is away, it compresses batches with pictures.",
     )
     when_full: Literal["block", "drop_oldest"] = Field(
         "block",
-        description="What an actor does when its spool is full. block: it waits; drop_oldest: it goes on and drops the "
-        "oldest batches that it has never sent.",
+        description="How an actor behaves when its spool is full. block: it waits; drop_oldest: it goes on, and "
+        "drops the oldest batches among those that it has never sent.",
     )
     spool_seconds: PositiveFloat | None = Field(
-        None, description="A batch that could not be sent for this time is dropped; null keeps all batches."
+        None,
+        description="Seconds that a batch is kept while it cannot be sent; then it is dropped. null keeps all batches.",
     )
     initial_priorities: bool = Field(
         False,
-        description="Actors send with each row its TD error, which becomes its first priority; needs "
-        "replay.prioritized.",
+        description="Whether actors compute the TD error of each row and send it along, as the row's first priority. "
+        "It needs replay.prioritized.",
     )
 
 
@@ -71,21 +72,33 @@ class ActorConfig(Settings):
     agent: PluginConfig = Field(description="The agent, a common.interfaces.Agent.")
     step_processor: PluginConfig | None = Field(
         None,
-        description="A common.interfaces.RowMap, which changes rows before they are sent, or a StepProcessor, which "
-        "makes self-contained items of the steps; null sends the rows as they are.",
+        description="Your own code that changes rows before an actor sends them: a common.interfaces.RowMap, or a "
+        "StepProcessor, which makes self-contained items of the steps. null sends the rows as they are.",
     )
     push: PushConfig = Field(PushConfig(), description="How actors hand over their rows.")
     envs_per_actor: Annotated[int, Field(ge=1, le=MAX_ENVS_PER_ACTOR)] = Field(
         1,
-        description="Environments (lanes) that one actor steps; its agent acts in all of them at once. A vector "
-        "environment has a number of its own.",
+        description="The number of environments (lanes) that one actor steps; its agent acts in all of them at once. "
+        "A vector environment brings its own number.",
     )
     evaluator: EvaluatorConfig = Field(EvaluatorConfig(), description="How the agent is scored.")
 
     def to_json(self) -> str:
-        """The settings for the wire. Infinity is written as 1e999, which parsers in other languages read too."""
-        text = self.model_dump_json()
+        """The settings for the wire, as actors of the former release understand them too (``unknown_before``).
+
+        Infinity is written as 1e999, which parsers in other languages read too.
+        """
+        text = self.model_dump_json(exclude=unknown_before(self))
         return _TEXT_OR_INFINITY.sub(lambda found: "1e999" if found[0] == "Infinity" else found[0], text)
+
+    @model_validator(mode="after")
+    def _has_one_lane(self) -> ActorConfig:
+        if self.env.rate_hz is not None and self.envs_per_actor != 1:
+            raise ValueError(
+                f"envs_per_actor: expected 1 with env.rate_hz, since a robot is one lane, found {self.envs_per_actor}; "
+                "start an actor for each robot"
+            )
+        return self
 
     @field_validator("step_processor")
     @classmethod

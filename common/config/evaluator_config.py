@@ -17,26 +17,31 @@ class EvaluatorConfig(PluginConfig):
 
     target: str = Field(
         "common.evaluation:DefaultEvaluator",
-        description="The evaluator, which scores the agent, as module:attr. It is built with env, config (this "
+        description="The class that scores the agent, written as module:attr. It is called with env, config (this "
         "section) and params.",
     )
     params: dict[str, Any] = Field(default_factory=dict, description="Further keyword arguments for the target.")
     process: Literal["inline", "child", "actor"] = Field(
         "inline",
-        description="inline: training waits for an evaluation, as in border; child: a process of its own scores a "
-        "candidate on the CPU while training goes on; actor: an actor-worker --evaluate scores it on another host.",
+        description="Where evaluations run. inline: in the trainer, which waits for them, as in border; child: in a "
+        "process of their own, on the CPU, while training goes on; actor: in an actor-worker --evaluate on another "
+        "host.",
     )
     finish_seconds: PositiveFloat = Field(
         60.0,
-        description="When training ends, the learner waits up to this time for the evaluation that still runs in the "
+        description="Seconds that the learner waits, when training ends, for an evaluation that still runs in the "
         "child or the actor.",
     )
-    episodes: PositiveInt = Field(5, description="Episodes per evaluation; the score is their mean return.")
-    max_steps: PositiveInt = Field(100_000, description="An episode is cut off after this many steps.")
-    max_envs: PositiveInt = Field(
-        32, description="The most environments in which an evaluation plays episodes at the same time."
+    episodes: PositiveInt = Field(
+        5, description="The number of episodes in one evaluation; the score is their mean return."
     )
-    seed: NonNegativeInt = Field(0, description="Episode i starts from reset(seed=seed + i).")
+    max_steps: PositiveInt = Field(
+        100_000, description="The most steps of one episode; the evaluation cuts off a longer one."
+    )
+    max_envs: PositiveInt = Field(
+        32, description="The most environments in which an evaluation plays at the same time."
+    )
+    seed: NonNegativeInt = Field(0, description="The seed of evaluations: episode i begins with reset(seed=seed + i).")
 
 
 class EvaluatorArguments(TypedDict):

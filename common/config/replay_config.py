@@ -23,17 +23,22 @@ Unit = Annotated[float, Field(ge=0, le=1)]
 class PrioritizedConfig(Settings):
     """Proportional prioritised replay (arXiv:1511.05952)."""
 
-    alpha: Unit = Field(0.6, description="The exponent of the TD error in a draw's priority; 0 draws uniformly.")
-    beta_0: Unit = Field(0.4, description="Beta at the first opt step: how far weights correct the bias of the draws.")
-    beta_final: Unit = Field(1.0, description="Beta after n_opts_final updates; 1 corrects the bias fully.")
+    alpha: Unit = Field(0.6, description="The exponent of the TD error in the priority of a row; 0 draws uniformly.")
+    beta_0: Unit = Field(
+        0.4,
+        description="Beta at the first opt step. Beta is the exponent of the weights that correct for rows being "
+        "drawn unequally often; 0 does not correct.",
+    )
+    beta_final: Unit = Field(1.0, description="Beta after n_opts_final updates of priorities; 1 corrects fully.")
     n_opts_final: PositiveInt | None = Field(
         None,
-        description="The number of priority updates over which beta goes linearly from beta_0 to beta_final; null "
-        "takes trainer.max_opts.",
+        description="The number of updates of priorities over which beta goes linearly from beta_0 to beta_final; "
+        "null takes trainer.max_opts.",
     )
     normalize: Literal["all", "batch"] = Field(
         "all",
-        description="all: weights are divided by the largest weight in the replay; batch: by the largest in the batch.",
+        description="The weight by which all weights of a batch are divided. all: the largest in the whole replay; "
+        "batch: the largest in the batch.",
     )
 
 
@@ -41,8 +46,8 @@ class StalenessConfig(Settings):
     """Weights of draws by the age of the policy that took their steps."""
 
     half_age: PositiveFloat = Field(
-        description="The age at which a draw weighs half, in opt steps between the model that acted and the newest one "
-        "that has acted: the loss of a draw is multiplied by 1 / (1 + age / half_age)."
+        description="The age at which the loss of a draw counts half: it is multiplied by 1 / (1 + age / half_age). "
+        "The age is the number of opt steps between the model that acted and the newest model that has acted."
     )
 
 
@@ -55,8 +60,9 @@ class ViewConfig(PluginConfig):
 
     target: str = Field(
         "learner.views.transitions:Transitions",
-        description="The view, as module:attr. It is built with those of schema, stack, discount_factor and make_env "
-        "that it takes, and with params. Self-contained items of a step processor need none.",
+        description="The class of the view, written as module:attr. It is called with params and with those of "
+        "schema, stack, discount_factor and make_env that it accepts. Self-contained items of a step processor need "
+        "no view.",
     )
     params: dict[str, Any] = Field(
         default_factory=dict, description="Further keyword arguments for the target, such as n for n-step transitions."
@@ -64,12 +70,28 @@ class ViewConfig(PluginConfig):
 
 
 class SourceConfig(Settings):
-    """A dataset from which a share of every batch is drawn."""
+    """A dataset, the interventions of people, or both, from which a share of every batch is drawn."""
 
-    dataset: str = Field(
-        description="A Minari dataset by its name, or the path of a run, of which the replay is taken."
+    dataset: str | None = Field(
+        None,
+        description="The place of the episodes: .npz or .parquet files, a LeRobot or Minari dataset, or an earlier "
+        "run (see docs/demonstrations.md). null: no dataset, only interventions.",
     )
-    share: Annotated[float, Field(gt=0, lt=1)] = Field(description="The share of each batch that comes from it.")
+    interventions: bool = Field(
+        False,
+        description="Whether the source also has the actors' rows in which somebody intervened (env.intervention). "
+        "Dataset and interventions are drawn in proportion to their numbers of rows. Until there are interventions, "
+        "the dataset fills the share; without a dataset, all rows of the actors do.",
+    )
+    share: Annotated[float, Field(gt=0, lt=1)] = Field(
+        description="The share of each batch that is drawn from this source."
+    )
+
+    @model_validator(mode="after")
+    def _has_rows(self) -> SourceConfig:
+        if self.dataset is None and not self.interventions:
+            raise ValueError("expected a dataset, interventions: true, or both, found neither")
+        return self
 
 
 class ReplayConfig(Settings):
@@ -80,45 +102,50 @@ class ReplayConfig(Settings):
     capacity: PositiveInt = Field(
         100_000,
         le=MAX_CAPACITY,
-        description="The number of rows that are kept; a new row overwrites the oldest. An episode has a row for each "
-        "step, and one more for its last observation.",
+        description="The number of rows that the replay keeps; a new row overwrites the oldest. An episode has a row "
+        "for each step, and one more for its last observation.",
     )
     samples_per_insert: Annotated[float | None, Field(ge=MIN_RATIO, le=MAX_RATIO)] = Field(
         None,
-        description="The replay ratio: steps drawn per step inserted. Training waits for steps and actors wait for "
-        "training to keep it; null lets both run freely, as border does.",
+        description="The replay ratio: the number of steps drawn for each step inserted. The trainer waits for "
+        "steps, and actors wait for the trainer, to keep it. null: nobody waits, as in border.",
     )
     error_buffer: PositiveFloat | None = Field(
         None,
-        description="By how many drawn steps training may be ahead of the replay ratio or behind it; null takes a "
-        "tenth of what may be drawn for the steps of the warm-up.",
+        description="How far training may be ahead of the replay ratio or behind it, in drawn steps, before somebody "
+        "waits. null: a tenth of warmup_period * samples_per_insert, at least 1.",
     )
     prioritized: PrioritizedConfig | None = Field(
-        None, description="Draws by TD errors; {} takes the defaults, null draws uniformly."
+        None,
+        description="Prioritized replay: rows with greater TD errors are drawn more often. {} takes the defaults; "
+        "null draws uniformly.",
     )
     staleness: StalenessConfig | None = Field(
         None,
-        description="Weighs draws by the age of the policy that took their steps; with prioritized, both weights are "
-        "multiplied. Null: by nothing.",
+        description="Lets steps of old policies count less: the loss of a draw is weighted by the age of the policy "
+        "that took its steps. With prioritized, both weights are multiplied. null: all ages count alike.",
     )
     target: str | None = Field(
         None,
-        description="A replay buffer of your own, as module:attr, built with memory, view, seed and params, or "
-        "learner.replay.queue:QueueReplay; null draws uniformly, or as prioritized says.",
+        description="A replay buffer of your own, written as module:attr, or learner.replay.queue:QueueReplay. It is "
+        "called with memory, view, seed and params. null draws uniformly, or as prioritized says.",
     )
-    params: dict[str, Any] = Field(default_factory=dict, description="Further keyword arguments of target.")
+    params: dict[str, Any] = Field(default_factory=dict, description="Further keyword arguments for the target.")
     view: ViewConfig = Field(
-        ViewConfig(), description="What is drawn: transitions, sequences, or what a view of your own assembles."
+        ViewConfig(),
+        description="The view, which assembles batches from rows: transitions, sequences, or a view of your own.",
     )
     sources: dict[Annotated[str, Field(pattern=r"^[\w-]+$")], SourceConfig] = Field(
         default_factory=dict,
         max_length=MAX_SOURCES,
-        description="By name, datasets from which shares of every batch are drawn; the rest is drawn from the rows of "
-        "the actors. Batches then have a column source: 0 for the actors, 1 for the first dataset.",
+        description="Mixes demonstrations into every batch: by name, datasets and interventions from which a share "
+        "of the batch is drawn. The rest comes from the rows of the actors. Batches then have a column source: 0 for "
+        "the actors, 1 for the first source.",
     )
     resident: bool = Field(
         False,
-        description="Keeps a copy of all rows in the memory of trainer.device, and gathers batches there.",
+        description="Makes draws faster on a GPU with enough memory: a copy of all rows is kept in the memory of "
+        "trainer.device, and batches are gathered there.",
     )
 
     @property
@@ -136,6 +163,8 @@ class ReplayConfig(Settings):
 
     @model_validator(mode="after")
     def _leaves_a_share_to_the_actors(self) -> ReplayConfig:
+        if "actors" in self.sources:
+            raise ValueError("sources.actors: expected another name: this one is that of the actors' rows in metrics")
         total = sum(source.share for source in self.sources.values())
         if total >= 1:
             raise ValueError(f"sources: expected shares of less than 1 together, found {total:g}")

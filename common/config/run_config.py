@@ -26,14 +26,21 @@ RECORDER_OPTIONAL: Final = frozenset({"identity", "config"})
 """Arguments for recorders that have parameters of these names."""
 
 
-class ExplorationConfig(Settings):
-    """The Ape-X ladder: actor i explores with base ** (1 + alpha * i / (rungs - 1)) (arXiv:1803.00933)."""
+MAX_ACTORS_SHOWN: Final = 256
+"""With a larger ``server.max_actors``, actors have no series of their own unless ``metrics.per_actor`` asks for them: a
+thousand actors would have 19,000 series."""
 
-    base: Unit = Field(0.05, description="Epsilon of actor 0, which explores most.")
+
+class ExplorationConfig(Settings):
+    """How much each actor explores: actor i has epsilon base ** (1 + alpha * i / (rungs - 1)) (arXiv:1803.00933)."""
+
+    base: Unit = Field(0.05, description="The epsilon of actor 0, which explores most.")
     alpha: Annotated[float, Field(ge=0)] = Field(
-        0.0, description="How fast epsilon falls from rung to rung; at 0 it is the same on all."
+        0.0, description="How fast epsilon falls from rung to rung; with 0, all rungs have the same."
     )
-    rungs: PositiveInt = Field(1, description="The number of rungs; an actor with a higher id starts again at rung 0.")
+    rungs: PositiveInt = Field(
+        1, description="The number of rungs; the actor with the id rungs begins again at rung 0."
+    )
 
     def epsilon(self, actor_id: int) -> float:
         """The epsilon of an actor; on a ladder with one rung it is ``base``."""
@@ -42,37 +49,53 @@ class ExplorationConfig(Settings):
 
 
 class MetricsConfig(Settings):
-    """Prometheus endpoints of the learner host; port 0 takes a free port, null serves nothing."""
+    """The Prometheus endpoints of the learner host. Port 0 takes a free port; null opens none."""
 
-    host: str = Field("127.0.0.1", description="Address to serve /metrics on.")
-    trainer_port: Annotated[int | None, Field(ge=0, le=65535)] = Field(9464, description="/metrics of the trainer.")
-    ingest_port: Annotated[int | None, Field(ge=0, le=65535)] = Field(9465, description="/metrics of ingest.")
+    host: str = Field("127.0.0.1", description="The address on which /metrics is served.")
+    trainer_port: Annotated[int | None, Field(ge=0, le=65535)] = Field(
+        9464, description="The port of the trainer's /metrics."
+    )
+    ingest_port: Annotated[int | None, Field(ge=0, le=65535)] = Field(
+        9465, description="The port of ingest's /metrics."
+    )
+    per_actor: bool | None = Field(
+        None,
+        description="Whether ingest also serves metrics of each single actor, 19 time series for each. null: it does "
+        "if server.max_actors is at most 256.",
+    )
     tls: TlsConfig | None = Field(
         None,
-        description="Encrypts /metrics; with client_ca, only clients with a certificate of these authorities may "
-        "scrape.",
+        description="Certificates that encrypt /metrics. With client_ca, only clients with a certificate of these "
+        "authorities may scrape.",
     )
 
 
 class RunConfig(ActorConfig):
     """A whole run."""
 
-    name: str = Field("run", pattern=r"^[\w.-]+$", description="Name of the run, used for its directory.")
+    name: str = Field(
+        "run", pattern=r"^[\w.-]+$", description="The name of the run, which is part of its directory's name."
+    )
     seed: NonNegativeInt = Field(
         0,
-        description="Seed of the run; environment j of the k-th actor to join has seed + k * envs_per_actor + j.",
+        description="The seed of all random numbers of the run. Environment j of the k-th actor to join is seeded "
+        "with seed + k * envs_per_actor + j.",
     )
-    run_dir: Path | None = Field(None, description="Directory of the run; null: runs/{name}-{date}-{time}.")
+    run_dir: Path | None = Field(
+        None, description="The directory to which the run is written; null: runs/{name}-{date}-{time}."
+    )
     trainer: TrainerConfig = Field(description="The learner loop.")
     recorders: tuple[PluginConfig, ...] = Field(
         (),
-        description="Where records are written besides metrics.csv and Prometheus; each recorder is built with "
-        "run_dir, its params and, if it has such parameters, the run's identity and config.",
+        description="Recorders, which write the run's records to further places, such as TensorBoard, besides "
+        "metrics.csv and Prometheus. Each is called with run_dir, its params and, if it has such parameters, the "
+        "run's identity and config.",
     )
     callbacks: tuple[PluginConfig, ...] = Field(
         (),
-        description="What watches the run and may end it, such as learner.callbacks.early_stopping:EarlyStopping; each "
-        "is built with its params and, if it has such parameters, run_dir and the run's identity and config.",
+        description="Callbacks, which watch the run and may end it, such as "
+        "learner.callbacks.early_stopping:EarlyStopping. Each is called with its params and, if it has such "
+        "parameters, run_dir and the run's identity and config.",
     )
     replay: ReplayConfig = Field(ReplayConfig(), description="The replay memory.")
     exploration: ExplorationConfig = Field(
@@ -80,13 +103,13 @@ class RunConfig(ActorConfig):
     )
     agent_overrides: dict[NonNegativeInt, dict[str, Any]] = Field(
         default_factory=dict,
-        description="By actor id, parameters that replace those of agent.params for that actor. They must not change "
-        "the model's tensors.",
+        description="Other agent.params for single actors: a mapping from the actor's id to the parameters that this "
+        "actor has instead. They must not change the model's tensors.",
     )
     env_overrides: dict[NonNegativeInt, dict[str, Any]] = Field(
         default_factory=dict,
-        description="By actor id, parameters that replace those of env.params for that actor, such as the address of "
-        "its robot. They must not change the spaces.",
+        description="Other env.params for single actors, such as the address of each robot: a mapping from the "
+        "actor's id to the parameters that this actor has instead. They must not change the spaces.",
     )
     server: ServerConfig = Field(ServerConfig(), description="The gRPC server.")
     metrics: MetricsConfig = Field(MetricsConfig(), description="Prometheus endpoints.")
@@ -107,6 +130,12 @@ class RunConfig(ActorConfig):
             )
         if self.push.initial_priorities and self.replay.prioritized is None and self.replay.target is None:
             raise ValueError("push.initial_priorities needs replay.prioritized: a uniform replay has no priorities")
+        for name, source in self.replay.sources.items():
+            if source.interventions and self.env.intervention is None:
+                raise ValueError(
+                    f"replay.sources.{name}.interventions needs env.intervention, the key of info that holds the "
+                    "executed action: otherwise no row says that somebody intervened"
+                )
         half = self.replay.capacity // 2  # While a batch overwrites old rows, there must be others to draw.
         for name, limit in (("server.max_rows", self.server.max_rows), ("half of replay.capacity", half)):
             if self.push.n_buffer > limit:
@@ -118,6 +147,12 @@ class RunConfig(ActorConfig):
                     f"{name}: expected ids below server.max_actors ({self.server.max_actors}), found {beyond}"
                 )
         return self
+
+    @property
+    def shows_each_actor(self) -> bool:
+        """Whether ``/metrics`` of ingest has series of each actor."""
+        chosen = self.metrics.per_actor
+        return self.server.max_actors <= MAX_ACTORS_SHOWN if chosen is None else chosen
 
     def actor_part(self) -> ActorConfig:
         """The part that actors get."""
@@ -186,6 +221,15 @@ def load_config(path: Path, overrides: Sequence[str] = ()) -> RunConfig:
     Raises:
         ConfigError: the file cannot be read, or values are wrong, with one line for each of them.
     """
+    return validate(RunConfig, read_values(path, overrides))
+
+
+def read_values(path: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
+    """The plain values of a run's YAML file, with ``a.b=c`` overrides; without a name, the run has that of the file.
+
+    Raises:
+        ConfigError: the file cannot be read, or is no mapping.
+    """
     try:
         values = yaml.safe_load(path.read_text()) or {}
     except (OSError, UnicodeDecodeError) as error:
@@ -197,7 +241,7 @@ def load_config(path: Path, overrides: Sequence[str] = ()) -> RunConfig:
     values.setdefault("name", path.stem)
     for assignment in overrides:
         assign(values, assignment)
-    return validate(RunConfig, values)
+    return values
 
 
 def dump_config(config: RunConfig) -> str:

@@ -22,12 +22,14 @@ OnOutOfBounds = Literal["count", "refuse"]
 class TlsConfig(Settings):
     """Certificates of the server, as PEM files; a changed file is used from the next connection on."""
 
-    certificate: Path = Field(description="The server's certificate, followed by intermediate certificates.")
-    key: Path = Field(description="Its private key, not encrypted.")
+    certificate: Path = Field(
+        description="The file of the server's certificate, followed by its intermediate certificates (PEM)."
+    )
+    key: Path = Field(description="The file of the certificate's private key, without a passphrase (PEM).")
     client_ca: Path | None = Field(
         None,
-        description="Authorities that must have issued every client's certificate (mutual TLS); null asks clients for "
-        "no certificate.",
+        description="The file of the authorities that must have issued each client's certificate, for mutual TLS "
+        "(PEM). null: clients need no certificate.",
     )
 
 
@@ -36,74 +38,90 @@ class LimitsConfig(Settings):
 
     max_connections: PositiveInt | None = Field(
         None,
-        description="Connections at one time; others are closed. null: two for each of max_actors.",
+        description="The most connections at one time; further ones are closed. null: two for each of max_actors.",
     )
     max_connection_calls: PositiveInt = Field(
-        16, description="Calls at one time on one connection (HTTP/2's SETTINGS_MAX_CONCURRENT_STREAMS); others wait."
+        16,
+        description="The most calls at one time on one connection (SETTINGS_MAX_CONCURRENT_STREAMS of HTTP/2); "
+        "further ones wait.",
     )
     max_calls: PositiveInt | None = Field(
         None,
-        description="Calls at one time, each of which can hold max_message_bytes in memory; null: four for each of "
-        "max_actors.",
+        description="The most calls at one time. Each can hold max_message_bytes in the learner's memory. null: four "
+        "for each of max_actors.",
     )
     max_address_calls: PositiveInt | None = Field(
         None,
-        description="Calls at one time with the token of one name, or with unnamed tokens from one address (IPv6: from "
-        "one /64); null: three for each of max_actors.",
+        description="The most calls at one time with the token of one name, or with unnamed tokens from one address "
+        "(IPv6: from one /64). null: three for each of max_actors.",
     )
     max_health_calls: PositiveInt = Field(
         32,
-        description="Health checks at one time, beside the other calls. At one more, the oldest check of the address "
-        "with the most checks is ended.",
+        description="The most health checks at one time, counted apart from other calls. At one more, the learner "
+        "ends the oldest check of the address that has the most checks.",
     )
     max_admin_calls: PositiveInt = Field(
         16,
-        description="Calls of admins at one time, beside the other calls. At one more, the oldest call of the admin "
-        "with the most calls is ended.",
+        description="The most calls of admins at one time, counted apart from other calls. At one more, the learner "
+        "ends the oldest call of the admin who has the most calls.",
     )
     joins_per_second: PositiveFloat = Field(
-        100.0, description="Joins per second in the long run; 2 * max_actors may come at once."
+        100.0, description="The most joins per second in the long run; 2 * max_actors joins may come at once."
     )
     address_joins_per_second: PositiveFloat = Field(
         50.0,
-        description="Joins per second with the token of one name, or with unnamed tokens from one address; max_actors "
-        "may come at once.",
+        description="The most joins per second with the token of one name, or with unnamed tokens from one address; "
+        "max_actors joins may come at once.",
     )
     max_address_actors: PositiveInt | None = Field(
-        None, description="Actors from one address at one time; null: seven eighths of max_actors, but at least 16."
+        None,
+        description="The most actors from one address at one time; null: seven eighths of max_actors, but at least 16.",
     )
     address_failures_per_second: PositiveFloat = Field(
         10.0,
-        description="Wrong tokens per second from one address that are answered UNAUTHENTICATED; ten times as many may "
-        "come at once. Others are answered RESOURCE_EXHAUSTED. Calls with a valid token are not held up.",
+        description="The most wrong tokens per second from one address that are answered UNAUTHENTICATED; ten times "
+        "as many may come at once. Further ones are answered RESOURCE_EXHAUSTED. Calls with a valid token are not "
+        "slowed down.",
     )
     handshake_seconds: Annotated[float, Field(ge=1)] = Field(
-        10.0, description="Time that a connection has for its handshakes, and a call for its first message."
+        10.0, description="Seconds that a connection has for its handshakes, and a call for its first message."
     )
 
 
 class ServerConfig(Settings):
     """The gRPC server on the learner host."""
 
-    listen: str = Field("127.0.0.1:50051", description="HOST:PORT for actors; port 0 takes a free port.")
-    insecure: bool = Field(False, description="Allow an address beyond loopback although nothing is encrypted.")
-    tls: TlsConfig | None = Field(None, description="Encrypts the connections; needed beyond loopback unless insecure.")
+    listen: str = Field(
+        "127.0.0.1:50051",
+        description="The address on which the learner listens for actors, HOST:PORT; port 0 takes a free port.",
+    )
+    insecure: bool = Field(False, description="Whether the learner may listen beyond loopback without encryption.")
+    tls: TlsConfig | None = Field(
+        None,
+        description="Certificates that encrypt all connections. Beyond loopback they are needed, unless insecure is "
+        "true.",
+    )
     actor_token_file: Path | None = Field(
         None,
-        description="File with the tokens of actors, `NAME TOKEN` or a token alone on each line; "
-        "null: CROSSBORDER_TOKEN_FILE or CROSSBORDER_TOKEN, if set.",
+        description="The file of the actors' tokens: on each line `NAME TOKEN`, or a token alone. null: the file "
+        "that CROSSBORDER_TOKEN_FILE names, or the token in CROSSBORDER_TOKEN, if either is set.",
     )
     admin_token_file: Path | None = Field(
         None,
-        description="File with the tokens of admins, for all services but that of actors, in the same format; "
-        "null: CROSSBORDER_ADMIN_TOKEN_FILE or CROSSBORDER_ADMIN_TOKEN, if set.",
+        description="The file of the admins' tokens, in the same format. They open all services but that of actors. "
+        "null: the file that CROSSBORDER_ADMIN_TOKEN_FILE names, or the token in CROSSBORDER_ADMIN_TOKEN, if either "
+        "is set.",
     )
     admin: bool = Field(
-        False, description="Answer `learner-server status` and `learner-server ratio`; tokens of admins imply it."
+        False,
+        description="Whether the learner answers `learner-server status`, `ratio`, `cordon`, `drain` and `uncordon`. "
+        "It always does if there are tokens of admins.",
     )
-    open_health: bool = Field(True, description="Answer health checks without a token.")
-    reflection: bool = Field(False, description="Let callers list the services (gRPC reflection), with an admin token.")
-    max_actors: Annotated[int, Field(ge=1, le=4096)] = Field(256, description="Actors at one time.")
+    open_health: bool = Field(True, description="Whether health checks are answered without a token.")
+    reflection: bool = Field(
+        False, description="Whether callers with an admin's token may list the services (gRPC reflection)."
+    )
+    max_actors: Annotated[int, Field(ge=1, le=4096)] = Field(256, description="The most actors at one time.")
     max_rows: PositiveInt = Field(
         65_536,
         description="The most rows in one batch. A batch is also limited to a sixteenth of replay.capacity or to "
@@ -111,36 +129,42 @@ class ServerConfig(Settings):
     )
     replay_share: Annotated[float, Field(ge=1)] | None = Field(
         4.0,
-        description="How many times the mean share of the other active actors an actor may hold of the replay. Beyond "
-        "it, the actor is slowed down to one replay.capacity a minute. null slows no actor down.",
+        description="Keeps one fast actor from filling the replay: its share of the rows may be this many times the "
+        "mean share of the other active actors. An actor with more is slowed down to replay.capacity rows a minute. "
+        "null slows no actor down.",
     )
     max_message_bytes: Annotated[int, Field(ge=LEAST_MESSAGE_BYTES, le=MOST_MESSAGE_BYTES)] = Field(
         16 << 20, description="The most bytes of one message from an actor."
     )
-    limits: LimitsConfig = Field(LimitsConfig(), description="How much callers may ask for.")
+    limits: LimitsConfig = Field(
+        LimitsConfig(),
+        description="Limits on connections, calls and joins, which protect the learner from too many callers.",
+    )
     clip_nonfinite: dict[str, PositiveFloat] = Field(
         default_factory=dict,
-        description="By column, the value that replaces infinity (and with a minus sign, minus infinity); NaN becomes "
-        "0. Columns that are not named here refuse all three.",
+        description="Lets columns have values that are not finite: by column, the number that replaces infinity; its "
+        "negative replaces minus infinity, and 0 replaces NaN. In all other columns, a batch with one of these "
+        "values is refused.",
     )
     out_of_bounds: dict[str, OnOutOfBounds] = Field(
         default_factory=dict,
-        description="By column, what happens to values outside the bounds of its space. count: they are counted and "
-        "stored; refuse: their batch is refused. Columns that are not named here refuse; only obs and next_obs of "
-        "floats count.",
+        description="How the learner treats values outside the bounds of their space, by column. refuse: the batch "
+        "is refused; count: the values are stored, and counted in the metrics. Columns that are not named here "
+        "refuse, but obs and next_obs of floats count.",
     )
     lost_seconds: Annotated[float, Field(ge=3)] = Field(
         30.0,
-        description="A stream that is silent for this time is closed. An actor that is away for this time is lost, and "
-        "its id is free again.",
+        description="Seconds of silence after which the learner closes an actor's stream, and seconds of absence "
+        "after which it takes the actor for lost; the actor's id is then free again.",
     )
     hung_seconds: Annotated[float, Field(ge=1)] | None = Field(
         60.0,
-        description="An ingest process or evaluator process without a sign of life for this time is killed and started "
-        "again; a hanging trainer is reported in the log of ingest. null does neither.",
+        description="Seconds without a sign of life after which the learner kills and restarts its ingest or "
+        "evaluator process. If the trainer hangs for this time, ingest logs it. null: the learner watches none of "
+        "them.",
     )
     grace_seconds: PositiveFloat = Field(
-        5.0, description="Time that actors get at the end of the run to hand over their items."
+        5.0, description="Seconds that actors have at the end of the run to hand over their last items."
     )
 
     @property

@@ -10,62 +10,84 @@ from common.settings import Settings
 
 Interval = Annotated[int | None, Field(ge=0)]
 Precision = Literal["float32", "bfloat16"]
+ComputingPrecision = Literal["float32", "rounded_products", "bfloat16"]
 
 
 class TrainerConfig(Settings):
     """The learner loop. Intervals count opt steps; 0 or null means never."""
 
     max_opts: PositiveInt = Field(
-        description="Training ends after this many opt steps.",
+        description="The number of opt steps after which training ends.",
         validation_alias=AliasChoices("max_opts", "max_train_steps"),
     )
-    max_seconds: PositiveFloat | None = Field(None, description="Training ends after this many seconds at the latest.")
+    max_seconds: PositiveFloat | None = Field(
+        None, description="The seconds after which training ends at the latest; null: no limit."
+    )
     target_score: float | None = Field(
         None,
-        description="Training succeeds and ends when an evaluation scores at least this. If it ends without, the "
-        "command fails.",
+        description="The score that training has to reach: it ends with success when an evaluation scores at least "
+        "this. If training ends earlier for another reason, the command fails. null: no target.",
     )
     warmup_period: PositiveInt = Field(
         1, description="The number of steps that the replay must hold before the first opt step."
     )
-    eval_interval: Interval = Field(1000, description="Opt steps from one evaluation to the next.")
-    record_interval: Interval = Field(200, description="Opt steps from one record of losses and rates to the next.")
+    eval_interval: Interval = Field(1000, description="The number of opt steps between two evaluations.")
+    record_interval: Interval = Field(
+        200, description="The number of opt steps between two records of losses and rates."
+    )
     save_interval: Interval = Field(
-        None, description="Opt steps from one saved agent to the next, each in a directory {opt_steps}/."
+        None,
+        description="The number of opt steps after which the agent is saved again, each time to a new directory "
+        "{opt_steps}/.",
     )
     checkpoint_seconds: PositiveFloat | None = Field(
         60.0,
-        description="Seconds from one checkpoint to the next, from which --resume can go on; null writes one only when "
-        "training ends.",
+        description="Seconds between two checkpoints, from which --resume goes on. null writes a checkpoint only "
+        "when training ends.",
     )
     keep_checkpoints: PositiveInt = Field(
-        3, description="The number of checkpoints that are kept; the oldest is deleted."
+        3,
+        description="The number of checkpoints that are kept; a new one replaces the oldest. --resume goes on from "
+        "the newest one that is whole.",
     )
-    sync_interval: Interval = Field(100, description="Opt steps from one model published to the actors to the next.")
+    sync_interval: Interval = Field(
+        100, description="The number of opt steps after which the newest model is published to the actors."
+    )
     opt_interval: PositiveInt = Field(
         1,
-        description="Environment steps per opt step. It counts only in sync-train without replay.samples_per_insert.",
+        description="Environment steps per opt step in sync-train. It has no effect in learner-server, nor with "
+        "replay.samples_per_insert.",
     )
     starvation_seconds: PositiveFloat | None = Field(
         None,
-        description="Training fails when no row has arrived for this time while the trainer waits for rows; null "
-        "waits forever.",
+        description="Seconds that the trainer waits for rows from actors. If none arrives in this time, training "
+        "fails; null waits without limit.",
     )
     device: str = Field(
-        "cpu", description="Where the learner trains: cpu, cuda or cuda:1, for example. Actors always act on the CPU."
+        "cpu",
+        description="The device on which the learner trains, such as cpu, cuda or cuda:1. Actors always act on the "
+        "CPU.",
     )
-    precision: Precision = Field(
+    precision: ComputingPrecision = Field(
         "float32",
-        description="bfloat16: opt steps multiply matrices in bfloat16 (torch.autocast); parameters and acting stay in "
-        "float32.",
+        description="The precision of opt steps; parameters and acting stay in float32. bfloat16: matrices are "
+        "multiplied in bfloat16 (torch.autocast). rounded_products: tensors stay float32, but a product of matrices "
+        "rounds its inputs, to bfloat16 on a CPU and to TF32 on a GPU.",
     )
     model_precision: Precision = Field(
         "float32",
-        description="bfloat16: models are sent to actors in half the bytes, and actors act with rounded parameters.",
+        description="The precision of the models that actors fetch. bfloat16 halves their bytes; actors then act "
+        "with rounded parameters.",
     )
     model_deltas: NonNegativeInt = Field(
         0,
-        description="The number of earlier models that ingest keeps, for slow links. An actor that has one of them is "
-        "sent only what has changed since, compressed. 0 always sends whole models.",
+        description="For links that are too slow for whole models: the number of earlier models that ingest keeps. "
+        "An actor that has one of them fetches only the compressed difference to the newest model. 0: actors always "
+        "fetch whole models.",
     )
-    torch_threads: PositiveInt = Field(1, description="The number of threads that torch uses in the trainer.")
+    rank_seconds: Annotated[float, Field(ge=1)] = Field(
+        60.0,
+        description="With several ranks: seconds after which training fails if a rank does not answer the others. "
+        "They must be more than the longest opt step, checkpoint or step of an evaluation takes.",
+    )
+    torch_threads: PositiveInt = Field(1, description="The number of CPU threads that torch uses in the trainer.")

@@ -50,6 +50,12 @@ def build_env(config: EnvConfig, seed: int | None = None) -> AnyEnv:
         raise PluginError(f"env {config.target} {config.params}: {error}{_install_hint(error)}") from error
     if not (isinstance(env, gymnasium.Env) or is_vector(env)):
         raise PluginError(f"env {config.target}: expected a gymnasium.Env or VectorEnv, found {type(env).__name__}")
+    if is_vector(env) and (config.rate_hz is not None or config.safe_stop is not None):
+        env.close()
+        raise PluginError(
+            f"env {config.target}: expected a plain environment with env.rate_hz or env.safe_stop, since a robot is "
+            "one lane, found a vector environment"
+        )
     return env
 
 

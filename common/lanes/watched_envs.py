@@ -42,10 +42,28 @@ class Watch:
         show_life: Callable[[], None] = lambda: None,
     ) -> None:
         self.abandoned, self.busy, self._show_life = abandoned, busy or Busy(), show_life
+        self._stops: list[Callable[[], None]] = []
 
     def over(self, env: AnyEnv) -> AnyEnv:
         """An environment, plain or vector, whose steps and resets are watched."""
         return _WatchedVectorEnv(env, self) if is_vector(env) else _WatchedEnv(env, self)
+
+    @contextmanager
+    def stopping(self, stop: Callable[[], None]) -> Iterator[None]:
+        """A context for an environment that ``stop`` stops safely: at the context's end, and at ``rest``."""
+        self._stops.append(stop)
+        try:
+            yield
+        finally:
+            self.rest()
+            self._stops.remove(stop)
+
+    def rest(self) -> None:
+        """Stop all environments safely: no agent steps them for a while."""
+        before, self.busy.since = self.busy.since, time.monotonic()
+        for stop in self._stops:
+            stop()
+        self.busy.since = before  # Environments that are just built anew stay busy.
 
     @contextmanager
     def watching(self) -> Iterator[None]:

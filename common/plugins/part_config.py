@@ -8,7 +8,7 @@ from collections.abc import Mapping, Set
 from typing import Annotated, Any, Final, TypedDict
 
 import numpy as np
-from pydantic import Field, NonNegativeInt, PositiveFloat, field_validator
+from pydantic import Field, NonNegativeInt, PositiveFloat, field_validator, model_validator
 
 from common.errors import ConfigError, PluginError
 from common.hints import nearest
@@ -18,12 +18,14 @@ from common.settings import Settings, validate
 
 MAX_STACK: Final = 16
 """The most frames in one observation."""
+MAX_RATE_HZ: Final = 1000.0
+"""The highest rate of an actor: the system wakes a process a tenth of a millisecond late."""
 
 
 class PluginConfig(Settings):
     """A part named by its place in Python code."""
 
-    target: str = Field(description="The class or function that builds the part, as module:attr.")
+    target: str = Field(description="The class or function that builds the part, written as module:attr.")
     params: dict[str, Any] = Field(default_factory=dict, description="Keyword arguments for the target.")
 
     def build(self, *, optional: Mapping[str, Any] | None = None, **given: Any) -> Any:
@@ -98,46 +100,92 @@ class AgentArguments(TypedDict):
     device: str
 
 
+class WrapperConfig(PluginConfig):
+    """A wrapper around the environment."""
+
+    LATER = frozenset({"actors"})
+
+    in_evaluations: bool = Field(
+        True,
+        description="Whether evaluations have the wrapper too. Set false for a wrapper that belongs to training "
+        "only, such as one that clips rewards or lets a person intervene.",
+    )
+    actors: tuple[NonNegativeInt, ...] | None = Field(
+        None,
+        description="The ids of the actors that have the wrapper, such as those robots beside which a person stands; "
+        "null: all actors have it.",
+    )
+
+
 class EnvConfig(PluginConfig):
     """An environment, what is recorded of it, and what actors do when it fails."""
 
     eval_params: dict[str, Any] = Field(
         default_factory=dict,
-        description="Keyword arguments that evaluations add to params or replace there; the spaces must stay the same.",
+        description="Keyword arguments for the environment in evaluations only: they are added to params, or replace "
+        "values there. The spaces must stay the same.",
     )
-    wrappers: tuple[PluginConfig, ...] = Field(
-        (), description="Wrappers around the environment, the innermost first; each is built with env and its params."
+    wrappers: tuple[WrapperConfig, ...] = Field(
+        (),
+        description="Wrappers around the environment, the innermost first. Each is called with env, the environment "
+        "inside it, and its params.",
     )
     frame_stack: Annotated[int, Field(ge=1, le=MAX_STACK)] = Field(
         1,
-        description="The number of frames that the agent sees in one observation, oldest first; single frames are "
-        "sent and stored.",
+        description="The number of consecutive frames that the agent sees in one observation, the oldest first. "
+        "Actors still send, and the replay stores, each frame once.",
     )
-    float64: bool = Field(False, description="Records float64 values as they are, not as float32.")
+    float64: bool = Field(
+        False,
+        description="Whether float64 observations, actions and rewards are recorded as float64. false records them "
+        "as float32, in half the bytes.",
+    )
     info: dict[str, str] = Field(
         default_factory=dict,
-        description="Values of the environment's info that are recorded, by key, as bool, float32 or float32[3], for "
-        "example; each becomes a column info/{key}.",
+        description="Records values of the environment's info: a mapping from the key in info to its type, such as "
+        "bool, float32 or float32[3]. Each becomes a column info/{key}.",
     )
     intervention: str | None = Field(
         None,
-        description="The key of info that holds the action which a person or a safety layer had executed in the "
-        "agent's place. That action is recorded, and a column intervened says so.",
+        description="Records interventions: the key of info under which the environment reports the action that a "
+        "person or a safety layer executed in the agent's place. That action is recorded, and the column intervened "
+        "is true in its row.",
+    )
+    rate_hz: Annotated[float, Field(gt=0, le=MAX_RATE_HZ)] | None = Field(
+        None,
+        description="Steps per second that an actor keeps, for environments in real time; evaluations keep them too. "
+        "An actor with a rate has one lane. null: each step begins as soon as the last one has ended.",
+    )
+    eval_at_rate: bool = Field(
+        True, description="Whether evaluations keep rate_hz. Set false only if they play in a simulation."
+    )
+    safe_stop: str | float | list[Any] | dict[str, Any] | None = Field(
+        None,
+        description="What an actor does with the environment before it ends and, with rate_hz, before it waits: an "
+        "action, the name of a method of the environment, or a function as module:attr, which is called with the "
+        "environment.",
+    )
+    max_model_age_seconds: PositiveFloat | None = Field(
+        None,
+        description="Seconds that an actor may act without word from the learner that its model is still current. "
+        "After them it makes a safe stop and waits. It needs rate_hz. null: the actor goes on with the model that it "
+        "has.",
     )
     spaces: str | dict[str, Any] | None = Field(
         None,
-        description="The observation and the action space, described or as module:attr of a factory: then the learner "
-        "does not build the environment.",
+        description="The observation and the action space, for a learner host on which the environment cannot be "
+        "built: a description, or a function that makes them, as module:attr. null: the learner builds the "
+        "environment to see its spaces.",
     )
     rebuilds_per_minute: NonNegativeInt = Field(
         5,
-        description="How often an actor builds an environment again that has raised an exception; at the next one, the "
-        "actor ends with the exception.",
+        description="The number of times per minute that an actor builds its environment again after it has raised "
+        "an exception. At the next exception, the actor ends with it.",
     )
     timeout_seconds: PositiveFloat | None = Field(
         60.0,
-        description="An actor whose environment spends more time in step or reset ends and is started again; null sets "
-        "no limit.",
+        description="Seconds that one step or reset of the environment may take. An actor whose environment hangs "
+        "for longer ends and is started again; null sets no limit.",
     )
 
     @field_validator("info")
@@ -147,6 +195,12 @@ class EnvConfig(PluginConfig):
             parse_type(text, f"env.info.{key}")
         return info
 
+    @model_validator(mode="after")
+    def _has_rate(self) -> EnvConfig:
+        if self.max_model_age_seconds is not None and self.rate_hz is None:
+            raise ValueError("env.max_model_age_seconds needs env.rate_hz")
+        return self
+
     @property
     def info_columns(self) -> dict[str, tuple[np.dtype[Any], tuple[int, ...]]]:
         """By key of ``info``, the dtype and the shape of its column."""
@@ -154,7 +208,14 @@ class EnvConfig(PluginConfig):
 
     def for_evaluation(self) -> EnvConfig:
         """The environment that evaluations build."""
-        return self.model_copy(update={"params": {**self.params, **self.eval_params}, "eval_params": {}})
+        wrappers = tuple(wrapper for wrapper in self.wrappers if wrapper.in_evaluations)
+        params = {**self.params, **self.eval_params}
+        return self.model_copy(update={"params": params, "eval_params": {}, "wrappers": wrappers})
+
+    def for_actor(self, actor_id: int) -> EnvConfig:
+        """The environment that this actor builds: without the wrappers of other actors."""
+        wrappers = tuple(each for each in self.wrappers if each.actors is None or actor_id in each.actors)
+        return self.model_copy(update={"wrappers": wrappers})
 
     def check(
         self, where: str, given: Set[str], params_at: str | None = None, *, optional: Set[str] = frozenset()

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final, Literal
 
-Role = Literal["environment", "wrapper", "agent", "step processor", "network", "evaluator"]
+Role = Literal["environment", "wrapper", "device", "agent", "step processor", "network", "evaluator"]
 
 SHIPPED: Final[dict[Role, frozenset[str]]] = {
     "environment": frozenset(
@@ -21,7 +21,15 @@ SHIPPED: Final[dict[Role, frozenset[str]]] = {
             "common.envs.memory_tasks:Cue",
         }
     ),
-    "wrapper": frozenset({"common.envs.memory_tasks:KeepElements", "common.envs.wrappers:discounted_return"})
+    "wrapper": frozenset(
+        {
+            "common.envs.memory_tasks:KeepElements",
+            "common.envs.people.teleoperation:Teleoperate",
+            "common.envs.pictures:PreparePictures",
+            "common.envs.wrappers:discounted_return",
+            "common.rewards.reward_classifier:RewardClassifier",
+        }
+    )
     | frozenset(
         f"gymnasium.wrappers:{name}"
         for name in (
@@ -42,6 +50,7 @@ SHIPPED: Final[dict[Role, frozenset[str]]] = {
             "TimeLimit",
         )
     ),
+    "device": frozenset({"common.envs.people.gamepad:Gamepad", "common.envs.people.keyboard:Keyboard"}),
     "agent": frozenset(
         {
             "common.agents.awac:AWAC",

@@ -4,6 +4,8 @@ A child gets JSON lines on stdin, the first at its start. It ends itself when it
 parent. It writes events on stdout (see ``say``) and its log on stderr. Other lines on either, which users' parts may
 print, are logged. A child runs in a session of its own, so Ctrl-C reaches only the parent. The parent then ends its
 children in order, and the processes that they have started with them.
+
+A process that is to become a child later (see ``common.process.spare``) gets no line at its start.
 """
 
 from __future__ import annotations
@@ -22,15 +24,20 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from common.errors import ChildFailedError, CrossborderError, EnvHungError, LearnerUnreachableError, by_exit_code
 from common.process.clocks import Deadline
 from common.process.log import relog
 
+if TYPE_CHECKING:
+    from common.process.spare import Spare
+
 log = logging.getLogger(__name__)
 Event = dict[str, Any]
 _MARK = "crossborder-event"
+WARM: Final[Event] = {"warm": True}
+"""The event of a spare that has imported everything and waits for its boot line."""
 KEEP_BUFFERS = {
     # By default glibc gives large buffers back to the kernel, and the next large buffer costs page faults. If it keeps
     # them, a model of 7 MB is assembled and loaded in 6 ms instead of 25, and messages of 1 MiB pass twice as fast.
@@ -49,8 +56,17 @@ def keep_buffers() -> None:
         libc.mallopt(_M_TRIM_THRESHOLD, (1 << 31) - 1)
 
 
+def read_boot() -> dict[str, Any]:
+    """Wait for the boot line, in a child; end the process if the parent ends without one."""
+    line = sys.stdin.readline()
+    if not line:
+        sys.exit(0)
+    boot: dict[str, Any] = json.loads(line)
+    return boot
+
+
 def say(event: Event) -> None:
-    """Send an event from a child to its parent. They agree on its keys; ``error`` is reserved for ``say_error``."""
+    """Send an event from a child to its parent. They agree on its keys; ``error`` and ``warm`` are reserved."""
     sys.stdout.write(json.dumps({_MARK: event}) + "\n")
     sys.stdout.flush()
 
@@ -80,24 +96,30 @@ class Child:
     Args:
         name: the child's name in logs.
         module: the module to run.
-        boot: the first JSON line on the child's stdin.
+        boot: the first JSON line on the child's stdin; None: the child waits for it, and gets it by ``tell``.
         pass_fds: file descriptors that the child inherits.
         env: environment variables that are added to ours.
+        arguments: words after the module.
     """
 
     def __init__(
         self,
         name: str,
         module: str,
-        boot: Mapping[str, Any],
+        boot: Mapping[str, Any] | None,
         pass_fds: Sequence[int] = (),
         env: Mapping[str, str] | None = None,
+        *,
+        arguments: Sequence[str] = (),
     ) -> None:
         self.name = name
         self.events: queue.Queue[Event] = queue.Queue(maxsize=64)
+        self.is_warm = False
+        """Whether the child has said that it is warm: only a spare says so."""
         self._reported: CrossborderError | None = None
         self._process = subprocess.Popen(
-            [sys.executable, "-P", "-m", module],  # -P: the current directory may hold a package of our name.
+            # -P: the current directory may hold a package of our name.
+            [sys.executable, "-P", "-m", module, *arguments],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -115,7 +137,8 @@ class Child:
         ]
         for thread in self._threads:
             thread.start()
-        self.tell(boot)
+        if boot is not None:
+            self.tell(boot)
 
     @property
     def pid(self) -> int:
@@ -139,6 +162,8 @@ class Child:
                 logging.getLogger(self.name).info("%s", line.rstrip())
             elif "error" in event:
                 self._reported = by_exit_code(event["exit_code"], event["error"])
+            elif event == WARM:
+                self.is_warm = True
             elif self.events.full():
                 log.error("%s sends events faster than they are read, one is dropped: %s", self.name, event)
             else:
@@ -180,6 +205,10 @@ class Child:
             return self._process.wait(timeout=seconds)
         except subprocess.TimeoutExpired:
             return None
+
+    def signal(self, number: int) -> None:
+        """Send a signal to the child, unless it has ended."""
+        self._process.send_signal(number)
 
     def kill(self) -> None:
         """End the child at once, also if it is stopped or hangs."""
@@ -231,6 +260,18 @@ class RestartPolicy:
         return True
 
 
+_EXIT_CODES_TO_RESTART: Final = (1, LearnerUnreachableError.exit_code, EnvHungError.exit_code)
+
+
+def may_restart_help(code: int) -> bool:
+    """Whether a process that ended with this exit code may end otherwise when it is started again.
+
+    A restart may help after a signal (a code below 0), after an unexpected exception, when the learner could not be
+    reached and when an environment hangs. After any other error of ours, the next start would end in the same way.
+    """
+    return code <= 0 or code in _EXIT_CODES_TO_RESTART
+
+
 class Supervisor:
     """Keeps one child running until ``stop``: watches it in a thread and starts it again when it dies.
 
@@ -242,12 +283,10 @@ class Supervisor:
         policy: how often to restart.
         is_hung: called twice a second while the child runs. A child that hangs is killed, and then started again as
             any other child that dies.
+        spare: from which ``start`` takes the next child. It is kept ready here, and ended when watching ends.
 
-    A restart may help after a signal, after an unexpected exception, when the learner could not be reached and when an
-    environment hangs. After any other error of ours, the next start would end in the same way.
+    Only a child for which ``may_restart_help`` is started again.
     """
-
-    _EXIT_CODES_TO_RESTART = (1, LearnerUnreachableError.exit_code, EnvHungError.exit_code)
 
     def __init__(
         self,
@@ -256,8 +295,11 @@ class Supervisor:
         finished: frozenset[int] = frozenset({0}),
         policy: RestartPolicy | None = None,
         is_hung: Callable[[], bool] = lambda: False,
+        *,
+        spare: Spare | None = None,
     ) -> None:
         self._start = start
+        self._spare = spare
         self._is_hung = is_hung
         self._on_give_up = on_give_up
         self._finished = finished
@@ -269,16 +311,23 @@ class Supervisor:
         self._thread.start()
 
     def _watch(self) -> None:
-        while not self._stopping.is_set():
-            code = self.child.wait(0.5)
-            if code is None and not self._stopping.is_set() and self._is_hung():
-                code = self._kill_hung()
-            if code is None or self._stopping.is_set():
-                continue
-            if code in self._finished:
-                return
-            if not self._restart(code):
-                return
+        # From now on only this thread starts, takes and ends spares, so a spare needs no lock.
+        try:
+            while not self._stopping.is_set() and self._look():
+                if self._spare is not None:
+                    self._spare.keep_ready()
+        finally:
+            if self._spare is not None:
+                self._spare.end()
+
+    def _look(self) -> bool:
+        """Watch the child for half a second, and start it again if it has died; False if it is no longer watched."""
+        code = self.child.wait(0.5)
+        if code is None and not self._stopping.is_set() and self._is_hung():
+            code = self._kill_hung()
+        if code is None or self._stopping.is_set():
+            return True
+        return code not in self._finished and self._restart(code)
 
     def _kill_hung(self) -> int | None:
         """Kill the child; its exit code, or None if the kernel cannot end it yet, as in a call to a disk that hangs.
@@ -291,8 +340,7 @@ class Supervisor:
 
     def _restart(self, code: int) -> bool:
         """Start the child again after its end with this exit code, or give it up; False if it is no longer watched."""
-        may_help = code <= 0 or code in self._EXIT_CODES_TO_RESTART
-        if not may_help or not self._policy.allows():
+        if not may_restart_help(code) or not self._policy.allows():
             self._on_give_up(self.child.error())
             return False
         log.warning("%s ended with exit code %d and is started again", self.child.name, code)

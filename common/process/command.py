@@ -22,15 +22,15 @@ SHELLS: Final = ("bash", "zsh", "tcsh", "fish", "powershell")
 class PrintCompletion(argparse.Action):
     """Prints the completion script of one shell and ends the command.
 
-    The package shtab, which writes the script, belongs to ``crossborder[learner]``. So it is imported only here: every
-    other use of a command works on an actor host, which does not have it.
+    The package shtab, which writes the script, comes with ``crossborder[learner]``. It is imported only here, so that
+    every other use of a command works on an actor host, which may not have it.
     """
 
     def __call__(self, parser: argparse.ArgumentParser, _: object, shell: Any, __: str | None = None) -> None:
         try:
             import shtab  # noqa: PLC0415 - an actor host does not have it
         except ModuleNotFoundError as error:
-            parser.error(f"--print-completion: {error}; pip install 'crossborder[learner]'")
+            parser.error(f"--print-completion: {error}; pip install shtab")
         offered = {"FILE": shtab.FILE, "DIR": shtab.DIRECTORY, "RUN": shtab.DIRECTORY}
         parsers = [parser]
         for each in parsers:  # The list grows by the parsers of subcommands.
@@ -63,9 +63,14 @@ class Parser(argparse.ArgumentParser):
         )
         every = self.add_argument_group("in every command")
         levels = ["DEBUG", "INFO", "WARNING", "ERROR"]
-        every.add_argument("--log-level", default=level, choices=levels, help=f"what is logged (default: {level})")
         every.add_argument(
-            "--log-format", default="text", choices=["text", "json"], help="json: one object per line (default: text)"
+            "--log-level", default=level, choices=levels, help=f"the lowest level that is logged (default: {level})"
+        )
+        every.add_argument(
+            "--log-format",
+            default="text",
+            choices=["text", "json"],
+            help="the format of the log; json writes one object per line (default: text)",
         )
         every.add_argument(
             "--print-completion",

@@ -202,7 +202,9 @@ def _adopt(actor: Agent, tensors: Mapping[str, torch.Tensor], opt_steps: int) ->
 
 
 def _shuffle(tensor: torch.Tensor, rng: np.random.Generator) -> torch.Tensor:
-    """Put the same elements into another order."""
+    """Put the same elements into another order; bytes stay, as they are no weights but the hash of weights."""
+    if tensor.dtype == torch.uint8:
+        return tensor
     return tensor.flatten()[torch.from_numpy(rng.permutation(tensor.numel()))].reshape(tensor.shape)
 
 

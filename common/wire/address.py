@@ -20,6 +20,11 @@ def split_address(address: str) -> tuple[str, int]:
     return found[1] or found[2], int(found[3])
 
 
+def join_address(host: str, port: int) -> str:
+    """HOST:PORT, the inverse of ``split_address``."""
+    return f"{f'[{host}]' if ':' in host else host}:{port}"
+
+
 def is_loopback(host: str) -> bool:
     """Whether only this machine can reach ``host``."""
     try:

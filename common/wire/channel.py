@@ -50,11 +50,20 @@ def _read_credentials(trust: Trust, tokens: Tokens | None) -> grpc.ChannelCreden
     return grpc.composite_channel_credentials(encrypted, grpc.metadata_call_credentials(TokenPlugin(tokens)))
 
 
-def open_channel(address: str, credentials: grpc.ChannelCredentials | None) -> grpc.Channel:
-    """A channel to HOST:PORT, which connects at its first call."""
+def open_channel(address: str, credentials: grpc.ChannelCredentials | None, name: str | None = None) -> grpc.Channel:
+    """A channel to HOST:PORT, which connects at its first call.
+
+    Args:
+        address: HOST:PORT to connect to.
+        credentials: see ``watch_credentials``; None for plaintext.
+        name: the host for which the learner's certificate must be; None: that of ``address``.
+    """
+    target = f"dns:///{address}"  # Without the scheme gRPC would take the host `unix` for the path of a socket.
     if credentials is None:
-        return grpc.insecure_channel(address, options=CLIENT_OPTIONS)
-    return grpc.secure_channel(address, credentials, options=CLIENT_OPTIONS)
+        return grpc.insecure_channel(target, options=CLIENT_OPTIONS)
+    host, _ = split_address(address)
+    named = (("grpc.ssl_target_name_override", name),) if name not in (None, host) else ()
+    return grpc.secure_channel(target, credentials, options=(*CLIENT_OPTIONS, *named))
 
 
 PushItems: TypeAlias = "grpc.StreamStreamMultiCallable[Request, pb.PushItemsResponse]"

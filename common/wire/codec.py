@@ -66,11 +66,11 @@ def decode(schema: Schema, rows: int, payload: bytes | memoryview, rules: Rules 
 
 def _read(column: Column, rows: int, payload: bytes | memoryview, offset: int, rules: Rules) -> Array:
     """One column of a payload, ``[rows, *shape]``."""
-    count = rows * column.row_bytes // np.dtype(column.dtype).itemsize
-    flat: Array = np.frombuffer(payload, column.dtype, count, offset)
-    if flat.dtype.kind == "f" and not np.isfinite(flat).all():
+    dtype = column.numpy_dtype
+    flat: Array = np.frombuffer(payload, dtype, rows * column.row_bytes // dtype.itemsize, offset)
+    if dtype.kind == "f" and not np.isfinite(flat).all():
         flat = rules.handle_nonfinite(column.name, flat, rows)
-    if flat.dtype.kind == "b" and flat.view(np.uint8).max(initial=0) > 1:
+    if dtype.kind == "b" and flat.view(np.uint8).max(initial=0) > 1:
         raise RefusedError(f"column '{column.name}': expected booleans of 0 or 1, found another byte", "values")
     if column.domain is not None and not column.domain.holds(flat):
         rules.handle_outside(column, flat, rows)

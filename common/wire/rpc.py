@@ -30,12 +30,14 @@ CLIENT_OPTIONS = (
     # Without pings, a client whose server had changed its address stayed disconnected for over 45 s.
     ("grpc.keepalive_time_ms", 5_000),
     ("grpc.keepalive_timeout_ms", 5_000),
+    ("grpc.dns_min_time_between_resolutions_ms", 5_000),  # 30 s by default; a moved learner was found after 29 s.
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.max_pings_without_data", 0),
     ("grpc.enable_retries", 0),
-    ("grpc.initial_reconnect_backoff_ms", 200),
+    # An ingest process that died is back within a second, so clients must try to connect several times in a second.
+    ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.min_reconnect_backoff_ms", 1_000),
-    ("grpc.max_reconnect_backoff_ms", 2_000),
+    ("grpc.max_reconnect_backoff_ms", 1_000),
     ("grpc.max_receive_message_length", UNARY_BYTES + CHUNK_BYTES),
 )
 

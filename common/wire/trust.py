@@ -12,6 +12,7 @@ from common.errors import ConfigError
 from common.process.command import Parser
 from common.settings import Settings
 from common.wire.address import is_loopback, split_address
+from common.wire.endpoints import split_addresses
 from common.wire.tokens import ACTOR_VARIABLE, Tokens
 
 ANY: Final = "any"
@@ -60,38 +61,48 @@ class Trust(Settings):
         """
         return Tokens.find(self.token_file, ACTOR_VARIABLE)
 
-    def allows_anything(self, host: str) -> bool:
-        """Whether a learner on ``host`` may name any code.
+    def allows_anything(self, host: str, *, relayed: bool = False) -> bool:
+        """Whether the learner that answers at ``host`` may name any code.
 
         A learner on this host may, unless ``allow`` names some code: it could run any code itself. A learner on another
-        host may only if ``allow`` says ``any``.
+        host may only if ``allow`` says ``any``. With ``relayed``, a relay at ``host`` answers for a learner elsewhere.
         """
-        return ANY in self.allow or (not self.allow and is_loopback(host))
+        return ANY in self.allow or (not self.allow and is_loopback(host) and not relayed)
 
 
 TrustT = TypeVar("TrustT", bound=Trust)
 
 
-def add_learner_options(parser: Parser, caller: str) -> None:
-    """Add the options that name a learner and say how to trust it; ``caller`` is a noun for help texts."""
-    parser.add_argument("--learner", required=True, metavar="HOST:PORT", help="where the learner server listens")
+def add_learner_options(parser: Parser, caller: str, *, several: bool = False) -> None:
+    """Add the options that name a learner and say how to trust it.
+
+    Args:
+        parser: takes the options.
+        caller: a noun for help texts.
+        several: whether ``--learner`` takes several addresses.
+    """
+    form, text = "HOST:PORT", "where the learner server listens"
+    if several:
+        form, text = "HOST:PORT[,…]", f"{text}; several for a run with several ranks, or a name that stands for them"
+    parser.add_argument("--learner", required=True, metavar=form, help=text)
     files = {
         "--ca": "authorities that the learner's certificate must descend from (default: the public ones)",
         "--certificate": f"{caller}'s own certificate, for mutual TLS",
         "--key": "the private key of that certificate",
-        "--token-file": f"holds {caller}'s token",
+        "--token-file": f"the file of {caller}'s token",
     }
     for option, text in files.items():
         parser.add_argument(option, type=Path, metavar="FILE", help=text)
-    parser.add_argument("--insecure", action="store_true", help="speak to another host unencrypted")
+    parser.add_argument("--insecure", action="store_true", help="connect to another host without encryption")
 
 
 def read_trust(kind: type[TrustT], arguments: argparse.Namespace) -> TrustT:
     """The trust that these arguments of a command line describe.
 
     Raises:
-        ConfigError: they contradict each other, or ``--learner`` is not HOST:PORT.
+        ConfigError: they contradict each other, or ``--learner`` is no list of HOST:PORT.
     """
     trust = kind(**{name: getattr(arguments, name) for name in kind.model_fields if hasattr(arguments, name)})
-    trust.uses_tls(split_address(arguments.learner)[0])
+    for address in split_addresses(arguments.learner):
+        trust.uses_tls(split_address(address)[0])
     return trust

@@ -10,7 +10,7 @@ from typing import Any, Final
 import grpc
 from google.protobuf.message import Message
 
-from common.errors import LearnerUnreachableError, RefusedError
+from common.errors import AuthenticationError, LearnerUnreachableError, RefusedError
 from common.wire.channel import open_channel, watch_credentials
 from common.wire.pb import crossborder_pb2 as pb
 from common.wire.pb import crossborder_pb2_grpc as pb_grpc
@@ -18,6 +18,7 @@ from common.wire.rpc import describe, typed_error
 from common.wire.tokens import ADMIN_VARIABLE, Tokens
 from common.wire.trust import Trust
 from learner.commands.fleet_table import ActorView, FleetView
+from learner.ingest.cordons import Selection
 
 ANSWER_SECONDS: Final = 5.0
 
@@ -71,6 +72,36 @@ class AdminClient:
             found = self._stub.SetReplayRatio(request, timeout=ANSWER_SECONDS)
         return found.before if found.HasField("before") else None
 
+    def cordon(self, actors: Selection) -> int:
+        """Keep new actors out; return how many of the selected actors are there and go on.
+
+        Raises:
+            RefusedError: no actor can be selected so, or the learner answers no admins.
+            CrossborderError: see ``fetch_status``.
+        """
+        with self._translating_errors():
+            asked = pb.CordonRequest(actors=_selection_to_pb(actors))
+            return self._stub.Cordon(asked, timeout=ANSWER_SECONDS).actors
+
+    def drain(self, actors: Selection) -> int:
+        """Keep new actors out and have those that are there leave; return how many were told to leave.
+
+        Raises:
+            CrossborderError: see ``cordon``.
+        """
+        with self._translating_errors():
+            asked = pb.DrainRequest(actors=_selection_to_pb(actors))
+            return self._stub.Drain(asked, timeout=ANSWER_SECONDS).actors
+
+    def uncordon(self, actors: Selection) -> None:
+        """Let the selected actors join again.
+
+        Raises:
+            CrossborderError: see ``cordon``.
+        """
+        with self._translating_errors():
+            self._stub.Uncordon(pb.UncordonRequest(actors=_selection_to_pb(actors)), timeout=ANSWER_SECONDS)
+
     @contextmanager
     def _translating_errors(self) -> Iterator[None]:
         """Turn gRPC's errors into errors that say what to do."""
@@ -81,6 +112,11 @@ class AdminClient:
                 raise RefusedError(
                     f"{self._address}: the learner answers no admins; "
                     "start it with --set server.admin=true, or with server.admin_token_file"
+                ) from error
+            if error.code() is grpc.StatusCode.UNAUTHENTICATED:
+                raise AuthenticationError(
+                    f"{self._address}: the learner refused the token; admins need a token of server.admin_token_file, "
+                    "those of actors do not do"
                 ) from error
             raise typed_error(error) or LearnerUnreachableError(f"{self._address}: {describe(error)}") from error
 
@@ -101,7 +137,17 @@ def _fleet_view(found: pb.StatusResponse) -> FleetView:
         return_mean=found.return_mean if found.HasField("return_mean") else None,
         samples_per_insert=found.samples_per_insert if found.HasField("samples_per_insert") else None,
         actors=tuple(map(_actor_view, found.actors)),
+        cordoned=_selection(found.cordoned),
+        drained=_selection(found.drained),
     )
+
+
+def _selection(found: pb.ActorSelection) -> Selection:
+    return Selection(frozenset(found.actor_ids), frozenset(found.hosts), found.all)
+
+
+def _selection_to_pb(actors: Selection) -> pb.ActorSelection:
+    return pb.ActorSelection(actor_ids=sorted(actors.actor_ids), hosts=sorted(actors.hosts), all=actors.everybody)
 
 
 def _actor_view(found: Message) -> ActorView:

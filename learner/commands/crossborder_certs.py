@@ -28,16 +28,20 @@ Keep ca.key to yourself: whoever has it can pose as your learner.
 def parser() -> Parser:
     """The command's options."""
     made = Parser("crossborder-certs", __doc__, EXAMPLES)
-    made.add_argument("--out", required=True, type=Path, metavar="DIR", help="where the files are written")
+    made.add_argument("--out", required=True, type=Path, metavar="DIR", help="the directory of the files")
     made.add_argument(
         "--host",
         action="append",
         dest="hosts",
         metavar="NAME",
-        help="name or address by which actors reach the learner; may be given again",
+        help="a name or address by which actors reach the learner; give the option again for a further one",
     )
     made.add_argument(
-        "--days", type=at_least(1), default=365, metavar="N", help="until certificates expire (default: 365)"
+        "--days",
+        type=at_least(1),
+        default=365,
+        metavar="N",
+        help="the days until the certificates expire (default: 365)",
     )
     made.add_argument(
         "--actor",
@@ -53,16 +57,18 @@ def parser() -> Parser:
         "--for-learner",
         type=Path,
         metavar="DIR2",
-        help="copy what the learner needs there; not ca.key",
+        help="copy the files that the learner needs to DIR2; ca.key is not one of them",
     )
     made.add_argument(
         "--for-actors",
         type=Path,
         metavar="DIR3",
-        help="copy what actors need there; not ca.key",
+        help="copy the files that actors need to DIR3; ca.key is not one of them",
     )
     made.add_argument(
-        "--renew", action="store_true", help="replace what is there; the authority and the newest old tokens stay valid"
+        "--renew",
+        action="store_true",
+        help="make new certificates and tokens; the authority stays, and the newest old tokens stay valid",
     )
     return made
 

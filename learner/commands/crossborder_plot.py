@@ -32,7 +32,11 @@ def parser() -> Parser:
     """The command's options."""
     made = Parser("crossborder-plot", __doc__ or "", EXAMPLES)
     made.add_argument(
-        "runs", nargs="*", type=Path, metavar="RUN", help="directories of runs, or others with metrics.csv"
+        "runs",
+        nargs="*",
+        type=Path,
+        metavar="RUN",
+        help="the directories of runs, or other directories with a metrics.csv",
     )
     made.add_argument(
         "--group",
@@ -65,16 +69,18 @@ def parser() -> Parser:
         metavar="TASK=LOW:HIGH",
         help="scores of a task that count as 0 and 1; needed in a group of several tasks (environment ids)",
     )
-    made.add_argument("--points", type=at_least(2), default=100, metavar="N", help="points of a curve (default: 100)")
-    made.add_argument("--title", default="", metavar="TEXT", help="above the picture")
+    made.add_argument(
+        "--points", type=at_least(2), default=100, metavar="N", help="the number of points of a curve (default: 100)"
+    )
+    made.add_argument("--title", default="", metavar="TEXT", help="the title above the picture")
     made.add_argument(
         "--output",
         type=Path,
         default=Path("curves.png"),
         metavar="FILE",
-        help=".png, .svg or .pdf (default: curves.png)",
+        help="the picture, a .png, .svg or .pdf file (default: curves.png)",
     )
-    made.add_argument("--csv", type=Path, metavar="FILE", help="write the points of the curves, too")
+    made.add_argument("--csv", type=Path, metavar="FILE", help="a file that gets the points of the curves")
     return made
 
 

@@ -27,9 +27,15 @@ def parser() -> Parser:
     made = Parser("crossborder-sweep", __doc__ or "", EXAMPLES)
     made.add_argument("sweep", type=Path, metavar="FILE", help="the sweep's YAML file: docs/sweeps-and-plots.md")
     made.add_argument(
-        "--dir", type=Path, metavar="DIR", help="where everything is written (default: sweeps/ and the file's name)"
+        "--dir", type=Path, metavar="DIR", help="the directory of the sweep (default: sweeps/ and the file's name)"
     )
-    made.add_argument("--jobs", type=at_least(1), default=1, metavar="N", help="trials at one time (default: 1)")
+    made.add_argument(
+        "--jobs",
+        type=at_least(1),
+        default=1,
+        metavar="N",
+        help="the number of trials that run at the same time (default: 1)",
+    )
     made.add_argument("--trials", type=at_least(1), metavar="N", help="run at most N trials here (default: all)")
     made.add_argument(
         "--study", metavar="URL", help="a database for Optuna, such as sqlite:///study.db (default: a file in DIR)"

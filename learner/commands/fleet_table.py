@@ -11,6 +11,7 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
+from learner.ingest.cordons import NOBODY, Selection
 from learner.records.status import format_return
 
 _STYLES: Final = {
@@ -66,6 +67,9 @@ class FleetView:
     return_mean: float | None
     samples_per_insert: float | None
     actors: tuple[ActorView, ...]
+    cordoned: Selection = NOBODY
+    drained: Selection = NOBODY
+    """Who may not join, and who of these has to leave."""
 
 
 _Rates = Mapping[tuple[int, str, int], float]
@@ -154,7 +158,7 @@ class FleetTable:
     def to_json(self, choice: Choice) -> dict[str, Any]:
         """The run and the actors on a page as values for JSON."""
         rates = self.items_per_second()
-        values = asdict(self.now)
+        values = asdict(self.now) | {name: getattr(self.now, name).to_json() for name in ("cordoned", "drained")}
         del values["at"]
         values["opt_steps_per_second"] = self._rate("opt_steps")
         values["items_per_second"] = self._rate("inserted")
@@ -175,7 +179,7 @@ class FleetTable:
                 str(actor.actor_id),
                 actor.name or "-",
                 Text(f"{actor.host}:{actor.pid}"),  # The actor chose this name; Text shows markup in it as it is.
-                Text(actor.state, _STYLES.get(actor.state, "")),
+                Text(self._state(actor), _STYLES.get(actor.state, "")),
                 _format(actor.lag_opt_steps, ",d"),
                 _format(rates.get(actor.process), ",.1f"),
                 f"{actor.items:,}",
@@ -184,6 +188,18 @@ class FleetTable:
                 str(actor.reconnects),
             )
         return Group(self._headline(choice), table if actors else Text("no actors", "yellow"))
+
+    def _state(self, actor: ActorView) -> str:
+        """The state of an actor, and the order that it is under."""
+        who = actor.actor_id, actor.host
+        order = "draining" if self.now.drained.covers(*who) else "cordoned" if self.now.cordoned.covers(*who) else ""
+        return f"{actor.state}, {order}" if order and actor.state in PRESENT else actor.state
+
+    def _cordons(self) -> str:
+        """The cordons, for the headline."""
+        now = self.now
+        drained = f", of which drained: {now.drained}" if now.drained else ""
+        return f" · cordoned: {now.cordoned}{drained}" if now.cordoned else ""
 
     def _states(self, choice: Choice) -> str:
         """The number of actors in each state, and the number of the page."""
@@ -194,13 +210,13 @@ class FleetTable:
 
     def _headline(self, choice: Choice) -> Text:
         now = self.now
-        wanted = "" if now.samples_per_insert is None else f" of {now.samples_per_insert:g}"
+        wanted = "" if now.samples_per_insert is None else f" (now set to {now.samples_per_insert:g})"
         return Text(
             f"{now.name} ({now.run_id}): opt step {now.opt_steps:,}, {self._rate('opt_steps'):.0f}/s · "
             f"actors: {self._states(choice)} · "
             f"{self._rate('inserted'):.0f} steps/s, return {format_return(now.return_mean)} · "
             f"replay {now.replay_items:,} of {now.replay_capacity:,}, "
-            f"ratio {now.sampled / max(now.inserted, 1):.1f}{wanted}\n"
+            f"ratio since the start {now.sampled / max(now.inserted, 1):.1f}{wanted}{self._cordons()}\n"
         )
 
 

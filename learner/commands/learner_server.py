@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import argparse
 import sys
+from contextlib import ExitStack
 from typing import Final
 
 from rich.console import Console
 
+from actor.manager import make_spares
 from common.config.run_config import RunConfig
 from common.process.command import Parser, at_least
 from common.process.signals import StopSignals
-from learner.commands import server_ratio, server_status
+from common.process.spare import Spare
+from learner.commands import server_cordon, server_drain, server_ratio, server_status, server_uncordon
+from learner.commands.standby import keep_running
 from learner.commands.training_command import (
     add_origin,
     add_override,
@@ -21,10 +25,15 @@ from learner.commands.training_command import (
     run_training_command,
     tell_result,
 )
+from learner.ingest.ingest_process import ComingIngest
+from learner.ranks.place import Place
 
 COMMANDS: Final = {
     "status": (server_status.parser, server_status.main),
     "ratio": (server_ratio.parser, server_ratio.main),
+    "cordon": (server_cordon.parser, server_cordon.main),
+    "drain": (server_drain.parser, server_drain.main),
+    "uncordon": (server_uncordon.parser, server_uncordon.main),
 }
 EXAMPLES = """\
   learner-server --config configs/cartpole.yaml                     then start actor-worker, here or elsewhere
@@ -33,9 +42,11 @@ EXAMPLES = """\
   learner-server --config configs/cartpole.yaml --listen 0.0.0.0:50051 \\
       --certificate server.pem --key server.key --token-file actor.token    made by crossborder-certs
   learner-server --resume runs/cartpole-20250101-120000-1a2b       go on after a crash, Ctrl-C or with more steps
+  learner-server --config configs/cartpole.yaml --standby          go on within seconds when the learner is killed
   learner-server --config FILE --from runs/pendulum-20250101-120000-1a2b --with replay    a new run from a saved agent
   learner-server status --learner gpu-host:50051                   a live table of its actors; see status --help
   learner-server ratio --learner gpu-host:50051 4                  another replay ratio; see ratio --help
+  learner-server drain --learner gpu-host:50051 --host cpu-7       the actors of a host leave; see also cordon, uncordon
 """
 
 
@@ -48,24 +59,36 @@ def parser() -> Parser:
         action="append_const",
         dest="overrides",
         const="server.insecure=true",
-        help="allow an address beyond loopback, unencrypted",
+        help="listen on an address beyond loopback without encryption",
     )
     add_resume(made)
     add_origin(made)
     for option, key, text in (
         ("--certificate", "tls.certificate", "the server's certificate"),
-        ("--key", "tls.key", "its private key"),
+        ("--key", "tls.key", "the private key of that certificate"),
         ("--client-ca", "tls.client_ca", "authorities of the actors' certificates, for mutual TLS"),
-        ("--token-file", "actor_token_file", "the actors' tokens, one a line"),
+        ("--token-file", "actor_token_file", "the file of the actors' tokens, one on each line"),
     ):
         add_override(made, option, f"server.{key}", "FILE", text)
     made.add_argument(
-        "--local-actors", type=at_least(0), default=0, metavar="N", help="actors on this host (default: 0)"
+        "--local-actors",
+        type=at_least(0),
+        default=0,
+        metavar="N",
+        help="the number of actors that the learner starts on this host (default: 0)",
+    )
+    made.add_argument(
+        "--standby",
+        action="store_true",
+        help="keep a second process ready, which resumes the run if the learner is killed",
     )
     # Only for help and completion: ``main`` looks for these commands first.
     commands = made.add_subparsers(title="instead of training", metavar="", parser_class=_command_parser)  # type: ignore[call-overload] # argparse only calls it
     commands.add_parser("status", help="show the actors of a learner that runs")
     commands.add_parser("ratio", help="set the replay ratio of a learner that runs")
+    commands.add_parser("cordon", help="let no new actor join from a host")
+    commands.add_parser("drain", help="have the actors of a host hand over their rows and leave")
+    commands.add_parser("uncordon", help="let actors join again from a host")
     return made
 
 
@@ -75,17 +98,61 @@ def _command_parser(*, prog: str, **_: object) -> Parser:
     return made()
 
 
-def _train(config: RunConfig, arguments: argparse.Namespace, console: Console | None, signals: StopSignals) -> None:
-    from learner.loop.server import LearnerServer
-    from learner.loop.summaries import actor_stats_fmt
-    from learner.records.progress import Progress
+class _Training:
+    """A run with actors, as the command trains it.
 
-    resume, origin = bool(arguments.resume), origin_of(arguments)
-    with LearnerServer(config, arguments.local_actors, resume=resume, origin=origin) as server:
-        signals.on_stop = server.learner.request_stop
-        with Progress(server.status, console):
-            result = server.train()
-    tell_result(config, result, f"{result.trainer.fmt()}\n{actor_stats_fmt(result.actors)}")
+    Args:
+        stack: is closed at the end of the command.
+        coming_ingest: becomes ingest, if it is there already.
+    """
+
+    def __init__(self, stack: ExitStack, coming_ingest: ComingIngest | None) -> None:
+        self._stack, self._coming_ingest = stack, coming_ingest
+        self._coming_actors: list[Spare] = []
+        self._place = Place()
+        self.has_ended_as_rank = False
+        """Whether this process, one of several ranks, has ended its training in order."""
+
+    def adapt(self, config: RunConfig) -> RunConfig:
+        """The configuration of this process, which torchrun may have started as one of several ranks."""
+        self._place = Place.find()
+        return self._place.config(config)
+
+    def prepare(self, arguments: argparse.Namespace) -> None:
+        """Have ingest and local actors import what they need, while this process imports torch and its parts."""
+        self._coming_ingest = self._coming_ingest or self._stack.enter_context(ComingIngest())
+        self._coming_actors = make_spares(arguments.local_actors)
+        for spare in self._coming_actors:
+            self._stack.callback(spare.end)
+            spare.begin(is_urgent=True)
+
+    def run(
+        self, config: RunConfig, arguments: argparse.Namespace, console: Console | None, signals: StopSignals
+    ) -> None:
+        """Train, and print the summary."""
+        from learner.loop.server import LearnerServer
+        from learner.loop.summaries import actor_stats_fmt
+        from learner.records.progress import Progress
+
+        resume, origin, coming = bool(arguments.resume), origin_of(arguments), self._coming_ingest
+        with LearnerServer(
+            config,
+            arguments.local_actors,
+            resume=resume,
+            origin=origin,
+            coming_ingest=coming,
+            coming_actors=self._coming_actors,
+            place=self._place,
+            when_met=signals.hold,
+        ) as server:
+            signals.on_stop = server.learner.request_stop
+            if signals.received is not None:  # Held since the ranks met: they end together once they train.
+                server.learner.request_stop()
+            with Progress(server.status, console):
+                result = server.train()
+        if self._place.leads:
+            tell_result(config, result, f"{result.trainer.fmt()}\n{actor_stats_fmt(result.actors)}")
+        self.has_ended_as_rank = not self._place.is_alone
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -94,7 +161,27 @@ def main(argv: list[str] | None = None) -> int:
     if words and words[0] in COMMANDS:
         _parser, command = COMMANDS[words[0]]
         return command(words[1:])
-    return run_training_command(parser(), words, _train)
+    made = parser()
+    arguments = made.parse_args(words)
+    if arguments.standby and not (arguments.show_config or arguments.check):
+        return keep_running(made, arguments, words)
+    return run_learner(made, words)
+
+
+def run_learner(parser: Parser, words: list[str], coming_ingest: ComingIngest | None = None) -> int:
+    """Run the command without a standby; return its exit code.
+
+    Args:
+        parser: of the command.
+        words: of the command.
+        coming_ingest: a process that becomes ingest, which the caller closes; None starts one.
+    """
+    with ExitStack() as stack:
+        training = _Training(stack, coming_ingest)
+        code = run_training_command(parser, words, training.run, training.prepare, training.adapt)
+        # A signal at one rank ends training on all, and sends all actors away. With the exit code of a signal, torchrun
+        # would take this for a failure, and start the ranks again without actors.
+        return 0 if training.has_ended_as_rank else code
 
 
 if __name__ == "__main__":

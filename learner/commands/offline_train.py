@@ -23,7 +23,8 @@ from learner.commands.training_command import (
 EXAMPLES = """\
   offline-train --config configs/pendulum_offline.yaml --dataset runs/pendulum-…       the replay of an earlier run
   offline-train --config FILE --dataset minari:mujoco/hopper/expert-v0                 after minari download
-  offline-train --config FILE --dataset data/my-dataset-v0                             a directory in Minari's format
+  offline-train --config FILE --dataset data/episodes                                  recorded by actor-worker --record
+  offline-train --config FILE --dataset data/my-dataset-v0                             in Minari's or LeRobot's format
   offline-train --resume runs/pendulum-20250101-120000-1a2b                            go on; its rows are there
 """
 
@@ -31,7 +32,11 @@ EXAMPLES = """\
 def parser() -> Parser:
     """The command's options."""
     made = make_training_parser("offline-train", __doc__, EXAMPLES)
-    made.add_argument("--dataset", metavar="SOURCE", help="minari:ID, a Minari dataset's or an earlier run's directory")
+    made.add_argument(
+        "--dataset",
+        metavar="SOURCE",
+        help="minari:ID, or the path of episodes (.npz, .parquet), of a LeRobot or Minari dataset or of an earlier run",
+    )
     add_resume(made)
     add_origin(made)
     return made

@@ -26,9 +26,11 @@ def make_policy_parser(name: str, description: str, examples: str) -> Parser:
     which.add_argument(
         "--checkpoint",
         metavar="NAME",
-        help="best, final or an opt step (default: best, and final in a run that has no best)",
+        help="best, final or the number of an opt step (default: best, or final if the run has no best)",
     )
-    which.add_argument("--best", dest="checkpoint", action="store_const", const="best", help="best and nothing else")
+    which.add_argument(
+        "--best", dest="checkpoint", action="store_const", const="best", help="take best, and fail if the run has none"
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     return parser
 

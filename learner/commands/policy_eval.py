@@ -27,7 +27,9 @@ EXAMPLES = """\
 def parser() -> Parser:
     """The command's options."""
     made = make_policy_parser("policy-eval", __doc__, EXAMPLES)
-    made.add_argument("--episodes", type=int, metavar="N", help="episodes (default: as the run's evaluator)")
+    made.add_argument(
+        "--episodes", type=int, metavar="N", help="the number of episodes (default: that of the run's evaluator)"
+    )
     made.add_argument("--seed", type=int, metavar="N", help="episode i starts from seed + i (default: the run's)")
     made.add_argument(
         "--record-video", nargs="?", const="", metavar="DIR", help="film every episode as MP4 (default: RUN/videos)"

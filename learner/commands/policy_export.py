@@ -20,7 +20,7 @@ EXAMPLES = """\
 def parser() -> Parser:
     """The command's options."""
     made = make_policy_parser("policy-export", __doc__, EXAMPLES)
-    made.add_argument("--output", required=True, type=Path, metavar="FILE.onnx", help="what to write")
+    made.add_argument("--output", required=True, type=Path, metavar="FILE.onnx", help="the file that gets the policy")
     return made
 
 

@@ -36,13 +36,15 @@ def parser() -> Parser:
     """The command's options."""
     made = Parser("replay-inspect", __doc__ or "", EXAMPLES, level="WARNING")
     made.add_argument("run", type=Path, metavar="RUN", help="the run's directory")
-    made.add_argument("--rows", type=at_least(0), default=3, metavar="N", help="newest rows to show (default: 3)")
+    made.add_argument(
+        "--rows", type=at_least(0), default=3, metavar="N", help="how many of the newest rows to show (default: 3)"
+    )
     made.add_argument("--json", action="store_true", help="print one JSON object")
     made.add_argument(
         "--export",
         type=Path,
         metavar="DIR",
-        help="copy the run to a new directory DIR, with its newest checkpoint and its replay; it may be going on",
+        help="copy the run with its newest checkpoint and its replay to a new directory DIR; the run may go on",
     )
     return made
 

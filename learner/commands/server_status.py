@@ -6,6 +6,7 @@ import argparse
 import json
 import sys
 import threading
+from collections import deque
 from contextlib import closing
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
@@ -26,6 +27,10 @@ if TYPE_CHECKING:
 NAME = "learner-server status"
 HEAD_ROWS: Final = 6
 """Lines of a terminal that are not for actors: the headline, the headings, the cursor's line."""
+PIPE_WIDTH: Final = 200
+"""Columns of the table where no terminal says its width, as in a pipe."""
+RATE_SECONDS: Final = 10.0
+"""The time over which the live table measures rates: an actor's batches may come seconds apart."""
 EXAMPLES = """\
   learner-server status --learner 127.0.0.1:50051            until Ctrl-C; --once shows it once
   learner-server status --learner 127.0.0.1:50051 --json     one look, for a script
@@ -43,24 +48,36 @@ def parser() -> Parser:
     made = Parser(NAME, __doc__, EXAMPLES, level="WARNING")
     add_learner_options(made, "the admin")
     made.add_argument(
-        "--interval", type=positive, default=1.0, metavar="SECONDS", help="between two looks (default: 1)"
+        "--interval",
+        type=positive,
+        default=1.0,
+        metavar="SECONDS",
+        help="the seconds between two updates of the table (default: 1)",
     )
-    made.add_argument("--sort", choices=SORTS, default="id", help="the actor that needs attention first (default: id)")
+    made.add_argument(
+        "--sort",
+        choices=SORTS,
+        default="id",
+        help="the order of the actors; the actor that needs attention comes first (default: id)",
+    )
     made.add_argument(
         "--state",
         nargs="+",
         choices=STATES,
         default=PRESENT,
-        help="actors in these states (default: those that are there)",
+        help="show actors in these states (default: those that hold an id)",
     )
-    made.add_argument("--host", default="", metavar="TEXT", help="actors on hosts whose name contains this")
+    made.add_argument("--host", default="", metavar="TEXT", help="show actors on hosts whose name contains this text")
     made.add_argument(
-        "--rows", type=at_least(1), metavar="N", help="actors on a page (default: as the terminal has room)"
+        "--rows",
+        type=at_least(1),
+        metavar="N",
+        help="the number of actors on a page (default: as many as fit into the terminal)",
     )
-    made.add_argument("--page", type=at_least(1), default=1, metavar="K", help="which page (default: 1)")
+    made.add_argument("--page", type=at_least(1), default=1, metavar="K", help="the page to show (default: 1)")
     how = made.add_mutually_exclusive_group()
-    how.add_argument("--once", action="store_true", help="print the table once; rates are of one interval")
-    how.add_argument("--json", action="store_true", help="print one JSON object; rates are of one interval")
+    how.add_argument("--once", action="store_true", help="print the table once; its rates are those of one --interval")
+    how.add_argument("--json", action="store_true", help="print one JSON object; its rates are those of one --interval")
     return made
 
 
@@ -75,7 +92,7 @@ def _show(arguments: argparse.Namespace, stopped: threading.Event) -> None:
         if arguments.json:
             sys.stdout.write(json.dumps(fleet.to_json(choice)) + "\n")
         elif arguments.once:
-            Console().print(fleet.table(choice))
+            Console(width=None if sys.stdout.isatty() else PIPE_WIDTH).print(fleet.table(choice))
         else:
             _show_live(client, fleet, choice, arguments.interval, stopped)
 
@@ -83,14 +100,18 @@ def _show(arguments: argparse.Namespace, stopped: threading.Event) -> None:
 def _show_live(
     client: AdminClient, fleet: FleetTable, choice: Choice, interval: float, stopped: threading.Event
 ) -> None:
-    console = Console()
+    console, views = Console(), deque([fleet.now])
     with Live(console=console, auto_refresh=False) as live:
         while True:
             room = choice.rows or max(1, console.height - HEAD_ROWS)
             live.update(fleet.table(replace(choice, rows=room)), refresh=True)
             if stopped.wait(interval):
                 return
-            fleet = FleetTable(fleet.now, client.fetch_status())
+            now = client.fetch_status()
+            while len(views) > 1 and views[1].at <= now.at - RATE_SECONDS:
+                views.popleft()
+            views.append(now)
+            fleet = FleetTable(views[0], now)
 
 
 def main(argv: list[str] | None = None) -> int:

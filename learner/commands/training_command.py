@@ -18,6 +18,7 @@ from common.hints import nearest
 from common.process.command import Parser, tell_error, tell_exit
 from common.process.log import setup_logging
 from common.process.signals import StopSignals
+from learner.records.status import format_return
 from learner.storage.rundir import require_free
 
 if TYPE_CHECKING:
@@ -32,12 +33,17 @@ def make_training_parser(name: str, description: str, examples: str) -> Parser:
     parser = Parser(name, description, examples)
     parser.add_argument("--config", type=Path, metavar="FILE", help="the run's YAML file")
     parser.add_argument(
-        "--set", action="append", default=[], metavar="KEY.KEY=VALUE", dest="overrides", help="override one value"
+        "--set",
+        action="append",
+        default=[],
+        metavar="KEY.KEY=VALUE",
+        dest="overrides",
+        help="replace one value of the YAML file",
     )
-    add_override(parser, "--run-dir", "run_dir", "DIR", "where everything is written")
+    add_override(parser, "--run-dir", "run_dir", "DIR", "the directory into which the run writes all its files")
     parser.add_argument("--show-config", action="store_true", help="print the resolved configuration and exit")
     parser.add_argument(
-        "--check", action="store_true", help="build everything once, try an opt step with made-up rows, then exit"
+        "--check", action="store_true", help="build all parts once, try an opt step with made-up rows, and exit"
     )
     return parser
 
@@ -49,7 +55,7 @@ def add_resume(parser: argparse.ArgumentParser) -> None:
         nargs="?",
         const=True,
         metavar="DIR",
-        help="go on with the run in DIR as it was configured; without DIR with the one in run_dir, or begin it there",
+        help="resume the run in DIR with its own configuration; without DIR resume that in run_dir, or begin it",
     )
 
 
@@ -60,7 +66,7 @@ def add_origin(parser: argparse.ArgumentParser) -> None:
         dest="origin",
         type=Path,
         metavar="RUN",
-        help="begin a new run with the policy of another: RUN/best, or else RUN/final; or name the checkpoint itself",
+        help="begin a new run with a saved policy: RUN/best, or else RUN/final, or the checkpoint that RUN names",
     )
     parser.add_argument(
         "--with",
@@ -68,7 +74,7 @@ def add_origin(parser: argparse.ArgumentParser) -> None:
         default=frozenset(),
         type=_origin_options,
         metavar="PARTS",
-        help="what else --from takes, separated by commas: optimiser (the agent as it last trained), replay",
+        help="further parts that --from takes, separated by commas: optimiser (the agent as it last trained), replay",
     )
 
 
@@ -96,7 +102,7 @@ def origin_of(arguments: argparse.Namespace) -> Origin | None:
     return Origin.at(arguments.origin, arguments.origin_options)
 
 
-def _require_consistent(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> None:
+def require_consistent(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> None:
     """End the command with its usage if options contradict each other."""
     if arguments.origin_options and arguments.origin is None:
         parser.error("--with says what --from takes: name a run with --from")
@@ -109,8 +115,12 @@ def _require_consistent(parser: argparse.ArgumentParser, arguments: argparse.Nam
         parser.error("--resume DIR goes on as DIR/config.yaml says: leave out --config, or DIR")
 
 
-def _load(arguments: argparse.Namespace) -> RunConfig:
-    """Load the configuration that the options name."""
+def load_run(arguments: argparse.Namespace) -> RunConfig:
+    """Load the configuration that the options name.
+
+    Raises:
+        CrossborderError: it cannot be loaded, or the run in the directory is one of another release.
+    """
     resume = arguments.resume
     if isinstance(resume, str):
         directory = Path(resume)
@@ -147,32 +157,45 @@ def add_override(parser: argparse.ArgumentParser, option: str, key: str, metavar
     )
 
 
-def run_training_command(parser: argparse.ArgumentParser, argv: list[str] | None, train: Train) -> int:
+def run_training_command(
+    parser: argparse.ArgumentParser,
+    argv: list[str] | None,
+    train: Train,
+    prepare: Callable[[argparse.Namespace], None] = lambda _: None,
+    adapt: Callable[[RunConfig], RunConfig] = lambda config: config,
+) -> int:
     """Run a command that trains: parse its words, load and check the configuration, train.
 
     Args:
         parser: of the command.
         argv: its words; None takes those of this process.
         train: trains until the run ends or a signal comes.
+        adapt: makes the configuration of this process from that of the run.
+        prepare: called with the parsed words before ``train``, when options and values are good and the parts are not
+            imported yet.
 
     Returns:
         The exit code.
     """
     arguments = parser.parse_args(argv)
-    _require_consistent(parser, arguments)
+    require_consistent(parser, arguments)
     console = Console(stderr=True) if sys.stderr.isatty() and arguments.log_format == "text" else None
     setup_logging(arguments.log_level, arguments.log_format, console)
     signals = StopSignals()
     try:
-        config = _load(arguments)
+        config = load_run(arguments)
         trains = not (arguments.show_config or arguments.check)
+        if trains:
+            config = adapt(config)
         if trains and config.run_dir is not None:
             require_free(config.run_dir)  # Before the check, which imports the agent and with it torch for seconds.
+        if trains:
+            prepare(arguments)
         config.check()
         if arguments.show_config:
             sys.stdout.write(dump_config(config))
         elif arguments.check:
-            _check(config)
+            _check(config, arguments)
         else:
             train(config, arguments, console, signals)
     except CrossborderError as error:
@@ -186,8 +209,10 @@ def run_training_command(parser: argparse.ArgumentParser, argv: list[str] | None
     return signals.exit_code
 
 
-def _check(config: RunConfig) -> None:
+def _check(config: RunConfig, arguments: argparse.Namespace) -> None:
     """Build the parts that a learner builds, try an opt step, and print the columns of what its actors will send.
+
+    With ``--from``, the saved agent is loaded too. Datasets must have the columns of the run.
 
     Raises:
         CrossborderError: a part cannot be built, or does not fit the others.
@@ -199,9 +224,14 @@ def _check(config: RunConfig) -> None:
 
     parts = build_learner_parts(config)
     try_opt(config, parts)
-    for source in config.replay.sources.values():
-        with open_dataset(source.dataset):
-            pass
+    datasets = [source.dataset for source in config.replay.sources.values() if source.dataset is not None]
+    origin = origin_of(arguments)
+    if origin is not None:
+        origin.restore(parts, config)
+        datasets += [str(origin.run)] if origin.has_replay else []
+    for each in datasets:
+        with open_dataset(each) as dataset:
+            dataset.check(parts)
     if config.env.spaces is None:
         build_eval_env(config.env, parts.frames).close()
     kind = "Rows" if parts.schema.is_rows else "Items"
@@ -216,7 +246,9 @@ def tell_result(config: RunConfig, result: Result, statistics: str) -> None:
     """
     from learner.loop.learner import Outcome
 
-    best = f"best evaluation {result.best_score:.1f}" if math.isfinite(result.best_score) else "no evaluation"
+    best = (
+        f"best evaluation {format_return(result.best_score)}" if math.isfinite(result.best_score) else "no evaluation"
+    )
     policies = "best/, final/" if (result.run_dir / "best").exists() else "final/"
     sys.stdout.write(
         f"\n{config.name}: {result.outcome.value}; {best}; {result.opt_steps} opt steps and "

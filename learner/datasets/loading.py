@@ -58,7 +58,7 @@ def load_dataset(
             for start in range(0, rows, at_once):
                 part = {name: column[start : start + at_once] for name, column in items.items()}
                 n = memory.schema.count(part)
-                with _naming_the_row(dataset, memory.committed - memory.began):
+                with _naming_the_row(dataset, start):
                     checked = rules.check(part, n)
                 incarnation = FIRST_INCARNATION + group
                 writer.append(checked, n, incarnation=incarnation, seq=writer.last_seq(incarnation) + 1)
@@ -85,10 +85,12 @@ def _require_room(memory: ReplayMemory, rows: int, dataset: Dataset) -> None:
 
 @contextmanager
 def _naming_the_row(dataset: Dataset, first: int) -> Iterator[None]:
-    """Name the dataset and the row in the error of a refused value; the rows that are stored count from ``first``."""
+    """Name the dataset and the row in the error of a refused value; the rows begin at row ``first`` of the chunk."""
     try:
         yield
     except RefusedError as error:
         if error.bad is None:
             raise
-        raise DatasetError(f"dataset {dataset.name}: {error.bad.at(f'row {first + error.bad.row}')}") from error
+        raise DatasetError(
+            f"dataset {dataset.name}: {error.bad.at(dataset.name_row(first + error.bad.row))}"
+        ) from error

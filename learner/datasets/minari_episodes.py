@@ -14,12 +14,14 @@ import numpy as np
 from gymnasium.spaces import flatten, flatten_space
 from gymnasium.vector.utils import batch_space, iterate
 
-from common.data import FINAL, FIRST, LANE, VERSION, Array, Column, Items, Schema
+from common.data import Array, Column, Items, Schema
+from common.episode_files import headers_of
 from common.errors import DatasetError, SchemaMismatchError
 from common.parts import Parts
 from common.spaces import columns_of, to_columns
 from common.spaces import flatten as leaves_of_value
-from learner.datasets.as_sent import as_sent
+from learner.datasets.episode_dataset import EpisodeDataset
+from learner.datasets.episode_rows import check_arrays
 
 try:
     import minari  # type: ignore[import-untyped]
@@ -27,12 +29,9 @@ except ImportError as error:
     raise ImportError(f"{error}; pip install 'crossborder[offline]'") from error
 
 Space = gymnasium.Space[Any]
-UNKNOWN_AS_ZERO = ("intervened", "state")
-"""Extra columns (or the beginnings of their paths) that are zero where a dataset does not have them: nobody intervened,
-and a recurrent agent begins with an empty memory."""
 
 
-class MinariEpisodes:
+class MinariEpisodes(EpisodeDataset):
     """The episodes of a Minari dataset as rows of a run.
 
     Where the environment of the run has plain observations and the dataset has structured ones, these are flattened as
@@ -49,7 +48,7 @@ class MinariEpisodes:
     """
 
     def __init__(self, name: str, location: str | Path) -> None:
-        self.name = name
+        super().__init__(name)
         try:
             self._dataset: Any = (
                 minari.load_dataset(location) if isinstance(location, str) else minari.MinariDataset(location / "data")
@@ -60,18 +59,25 @@ class MinariEpisodes:
     def __len__(self) -> int:
         return int(self._dataset.total_steps + self._dataset.total_episodes)
 
-    def items(self, parts: Parts) -> Iterator[tuple[int, Items]]:
-        schema = parts.rows
-        self._require(schema.named("action"), columns_of("action", self._dataset.action_space))
-        observations: Space = self._dataset.observation_space
-        is_flat = not _fit(schema.named("obs"), columns_of("obs", observations)) and observations.is_np_flattenable
-        taken = flatten_space(observations) if is_flat else observations
-        self._require(schema.named("obs"), columns_of("obs", taken))
-        for episode in self._episodes():
+    def check(self, parts: Parts) -> None:
+        self._require(parts.rows.named("action"), columns_of("action", self._dataset.action_space))
+        self._require(parts.rows.named("obs"), columns_of("obs", self._taken(parts.rows)))
+
+    def episodes(self, schema: Schema) -> Iterator[tuple[str, Items]]:
+        observations, taken = self._dataset.observation_space, self._taken(schema)
+        for number, episode in enumerate(self._episodes()):
             if len(episode):
-                found = _flattened(observations, episode) if is_flat else episode.observations
-                rows = self._rows(schema, episode, to_columns("obs", leaves_of_value(taken, found)))
-                yield 0, as_sent(rows, parts)
+                found = episode.observations if taken is observations else _flattened(observations, episode)
+                place = f"episode {number} of dataset {self.name}"
+                columns = to_columns("obs", leaves_of_value(taken, found)) | self._outcomes(episode)
+                check_arrays(schema, headers_of(columns), place)
+                yield place, columns
+
+    def _taken(self, schema: Schema) -> Space:
+        """The space of the dataset's observations as they are taken: flattened, or as they are."""
+        found: Space = self._dataset.observation_space
+        is_flat = not _fit(schema.named("obs"), columns_of("obs", found)) and found.is_np_flattenable
+        return flatten_space(found) if is_flat else found
 
     def _episodes(self) -> Iterator[Any]:
         try:
@@ -85,36 +91,17 @@ class MinariEpisodes:
                 f"the environment has the columns {_describe(expected)}; dataset {self.name} has {_describe(found)}"
             )
 
-    def _rows(self, schema: Schema, episode: Any, obs: Items) -> Items:
-        """The rows of one episode of T steps, ``[T + 1, *shape]``; an episode without an end counts as cut off."""
-        steps = len(episode)
-        actions = to_columns("action", leaves_of_value(self._dataset.action_space, episode.actions))
-        terminated, truncated = np.array(episode.terminations, bool), np.array(episode.truncations, bool)
-        truncated[-1] |= not terminated[-1]
-        place = np.arange(steps + 1)
-        known = {
-            **obs,
-            **{name: np.concatenate([values, values[-1:]]) for name, values in actions.items()},
-            "reward": np.append(episode.rewards, 0),
-            "terminated": np.append(terminated, False),
-            "truncated": np.append(truncated, False),
-            VERSION.name: np.zeros(steps + 1),
-            FIRST.name: place == 0,
-            FINAL.name: place == steps,
-            LANE.name: np.zeros(steps + 1),
+    def _outcomes(self, episode: Any) -> Items:
+        """Actions and what came of them in an episode of T steps, ``[T, *shape]``."""
+        steps, infos = len(episode), episode.infos or {}
+        return {
+            **to_columns("action", leaves_of_value(self._dataset.action_space, episode.actions)),
+            "reward": np.asarray(episode.rewards),
+            "terminated": np.array(episode.terminations, bool),
+            "truncated": np.array(episode.truncations, bool),
+            # Minari keeps the info of the reset too.
+            **{f"info/{key}": np.asarray(infos[key])[-steps:] for key in infos if not isinstance(infos[key], dict)},
         }
-        return {c.name: self._column(c, known, episode, steps) for c in schema.columns}
-
-    def _column(self, column: Column, known: Items, episode: Any, steps: int) -> Array:
-        if column.name in known:
-            return known[column.name].astype(column.dtype)
-        key = column.name.removeprefix("info/")
-        if key != column.name and key in (episode.infos or {}):
-            values = np.asarray(episode.infos[key])[-steps:]  # Minari keeps the info of the reset too.
-            return np.concatenate([values, np.zeros_like(values[:1])]).astype(column.dtype)
-        if column.name.partition("/")[0] in UNKNOWN_AS_ZERO:
-            return np.zeros((steps + 1, *column.shape), column.dtype)
-        raise SchemaMismatchError(f"column '{column.name}': the run's rows have it, dataset {self.name} does not")
 
 
 def _fit(expected: tuple[Column, ...], found: tuple[Column, ...]) -> bool:

@@ -8,13 +8,16 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from common.data import Items
+from common.episode_files import SUFFIX as NPZ
 from common.errors import DatasetError, PluginError
 from common.parts import Parts
+from learner.datasets.npz_episodes import NpzEpisodes
 from learner.datasets.saved_replay import SavedReplay
 from learner.storage.rundir import reading
 
 MINARI: Final = "minari:"
 """The prefix of the id of a dataset in Minari's local storage."""
+PARQUET: Final = ".parquet"
 
 
 class Dataset(Protocol):
@@ -26,16 +29,32 @@ class Dataset(Protocol):
     def __len__(self) -> int:
         """The number of rows; a step processor may make more or fewer items of them."""
 
-    def items(self, parts: Parts) -> Iterator[tuple[int, Items]]:
-        """Yield all rows in order, in chunks; a chunk is valid until the next one is asked for.
-
-        With each chunk comes the number of its group, from 0: the lanes of one group are not those of another.
+    def check(self, parts: Parts) -> None:
+        """Check that the run can store the rows, as far as this is known without reading them.
 
         Args:
             parts: of the run; the rows have the columns of its schema.
 
         Raises:
             SchemaMismatchError: a column differs from the column that the run expects.
+            DatasetError: a file that holds rows is missing.
+        """
+
+    def items(self, parts: Parts) -> Iterator[tuple[int, Items]]:
+        """Yield all rows in order, in chunks; a chunk is valid until the next one is asked for.
+
+        With each chunk comes the number of its group, from 0: the lanes of one group are not those of another.
+
+        Raises:
+            SchemaMismatchError: see ``check``.
+            DatasetError: see ``check``, or rows cannot be read.
+        """
+
+    def name_row(self, row: int) -> str:
+        """The place of a row of the newest chunk, in words: ``step 5 of FILE``.
+
+        Args:
+            row: counts from 0 in the chunk.
         """
 
 
@@ -44,7 +63,8 @@ def open_dataset(source: str) -> Iterator[Dataset]:
     """Open a dataset for reading.
 
     Args:
-        source: ``minari:ID``, the directory of a Minari dataset, or the directory of a run.
+        source: ``minari:ID``, the directory of a Minari dataset, of a LeRobot dataset or of a run, a directory of
+            ``.npz`` or of ``.parquet`` episodes, or one such file.
 
     Raises:
         DatasetError: there is no such dataset, or it cannot be read.
@@ -55,20 +75,62 @@ def open_dataset(source: str) -> Iterator[Dataset]:
     if (path / "shared" / "replay").is_dir():
         with reading(path):
             yield SavedReplay(path)
-    elif source.startswith(MINARI):
-        yield _open_minari(source, source.removeprefix(MINARI))
-    elif (path / "data" / "metadata.json").exists():
-        yield _open_minari(source, path)
     else:
-        raise DatasetError(
-            f"dataset: expected minari:ID, a Minari dataset's directory or a run's directory, found '{source}'"
-        )
+        yield _open_episodes(source, path)
+
+
+def _open_episodes(source: str, path: Path) -> Dataset:
+    """A dataset of whole episodes."""
+    if source.startswith(MINARI):
+        return _open_minari(source, source.removeprefix(MINARI))
+    if (path / "data" / "metadata.json").exists():
+        return _open_minari(source, path)
+    if (path / "meta" / "info.json").exists():
+        return _open_lerobot(source, path)
+    files = {suffix: _files(path, suffix) for suffix in (NPZ, PARQUET)}
+    match [suffix for suffix, paths in files.items() if paths]:
+        case [suffix]:
+            return (NpzEpisodes if suffix == NPZ else _open_parquet)(source, files[suffix])
+        case [_, _]:
+            raise DatasetError(f"dataset {source}: expected files of one kind, found .npz and .parquet files")
+    raise DatasetError(
+        "dataset: expected minari:ID, a Minari or LeRobot dataset's directory, a run's directory, or .npz or .parquet "
+        f"episodes (a directory of them, or a file), found '{source}'"
+    )
+
+
+def _files(path: Path, suffix: str) -> list[Path]:
+    """The file itself, or the files of a directory by name; hidden ones are being written."""
+    if path.is_file():
+        return [path] if path.suffix == suffix else []
+    return sorted(found for found in path.glob(f"*{suffix}") if not found.name.startswith("."))
 
 
 def _open_minari(name: str, location: str | Path) -> Dataset:
-    try:
+    with _naming_what_is_missing(name):
         from learner.datasets.minari_episodes import MinariEpisodes  # noqa: PLC0415 - needs crossborder[offline]
 
         return MinariEpisodes(name, location)
+
+
+def _open_parquet(name: str, paths: list[Path]) -> Dataset:
+    with _naming_what_is_missing(name):
+        from learner.datasets.parquet_episodes import ParquetEpisodes  # noqa: PLC0415 - needs crossborder[lerobot]
+
+        return ParquetEpisodes(name, paths)
+
+
+def _open_lerobot(name: str, directory: Path) -> Dataset:
+    with _naming_what_is_missing(name):
+        from learner.datasets.lerobot_episodes import LeRobotEpisodes  # noqa: PLC0415 - needs crossborder[lerobot]
+
+        return LeRobotEpisodes(name, directory)
+
+
+@contextmanager
+def _naming_what_is_missing(name: str) -> Iterator[None]:
+    """Name the dataset and the extra in the error of an import."""
+    try:
+        yield
     except ImportError as error:
         raise PluginError(f"dataset {name}: {error}") from error

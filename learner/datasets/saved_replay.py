@@ -39,19 +39,27 @@ class SavedReplay:
         self.name = str(directory)
         self._memory = ReplayMemory.open_saved(directory / "shared" / "replay")
         self._first, self._end = find_whole_bounds(self._memory)
+        self._given = 0
 
     def __len__(self) -> int:
         return self._end - self._first
 
-    def items(self, parts: Parts) -> Iterator[tuple[int, Items]]:
+    def check(self, parts: Parts) -> None:
         schema = self._memory.schema
         if PRIORITY not in parts.schema.columns and PRIORITY in schema.columns:
             schema = schema.without(PRIORITY)
         schema.require_equal(parts.schema, mine=f"dataset {self.name}", theirs="this run")
-        chains = self._number_chains()
+
+    def items(self, parts: Parts) -> Iterator[tuple[int, Items]]:
+        self.check(parts)
+        chains, self._given = self._number_chains(), 0
         for start in range(self._first, self._end, CHUNK):
             rows = np.arange(start, min(start + CHUNK, self._end))
-            yield from self._split(schema, rows, chains[rows - self._first])
+            yield from self._split(parts.schema, rows, chains[rows - self._first])
+
+    def name_row(self, row: int) -> str:
+        """The place of a row, counted from the oldest one of the earlier replay; see ``Dataset.name_row``."""
+        return f"row {self._given + row}"
 
     def _split(self, schema: Schema, rows: Array, chains: Array) -> Iterator[tuple[int, Items]]:
         """The rows with these absolute indices ``[n]``, by group: each group has lanes of its own."""
@@ -63,6 +71,7 @@ class SavedReplay:
             if schema.is_rows:
                 items[LANE.name] = (chains[mine] % MAX_LANES).astype(np.uint16)
             yield int(group), items
+            self._given += len(slots)
 
     def _number_chains(self) -> Array:
         """For each row the number of its chain, ``[n]`` int64: linked rows are one chain. Chains count from 0."""

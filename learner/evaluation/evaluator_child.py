@@ -34,6 +34,7 @@ from common.lanes.watched_envs import EvaluationAbandoned, Watch
 from common.parts import build_parts
 from common.process.child import Event, say, say_error
 from common.process.log import setup_logging
+from common.process.signals import leave_to_parent
 from common.settings import Settings, validate
 from learner.shared.bell import Bell
 from learner.storage.checkpoint import load_params
@@ -122,6 +123,7 @@ def _outlive_no_trainer(trainer_gone: threading.Event, bell: Bell) -> None:
 
 def main() -> int:
     """Run the process; return its exit code."""
+    leave_to_parent()
     setup_logging(form="json")
     trainer_gone = threading.Event()
     try:

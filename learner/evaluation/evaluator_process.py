@@ -44,6 +44,8 @@ class EvaluatorProcess(CandidateScoring):
     Args:
         config: of the run; the child builds environment, agent and evaluator from it.
         checkpoints: takes the candidates and ``best/``.
+        waits: return when the child has built its parts. Otherwise training begins meanwhile, and a ``poll`` raises the
+            error of a child that could not: that is for a resumed run, whose evaluator could be built before.
 
     Raises:
         CrossborderError: the child could not build its parts or did not come up.
@@ -52,14 +54,17 @@ class EvaluatorProcess(CandidateScoring):
     needs_actors = False
     still_runs = logging.INFO, "the one before still runs"
 
-    def __init__(self, config: RunConfig, checkpoints: Checkpoints) -> None:
+    def __init__(self, config: RunConfig, checkpoints: Checkpoints, *, waits: bool = True) -> None:
         super().__init__(checkpoints, config.evaluator.finish_seconds)
         self._boot = {
             "config": config.model_dump(mode="json"),
             "candidate": str(checkpoints.directory / CANDIDATE),
         }
+        self._waits = waits
         self._bell = Bell.create()
         self._beats, self._hung_seconds = 0, _hung_seconds(config)
+        self._beats_before = 0
+        """The signs of life before those of the present child; below 0 if its start was waited for."""
         self._stillness = Stillness(self._count_beats)
         self._asked: Child | None = None
         """The child that was asked last for this score."""
@@ -74,12 +79,15 @@ class EvaluatorProcess(CandidateScoring):
     def _start(self) -> Child:
         fd = self._bell.write_fd
         child = Child("evaluator", "learner.evaluation.evaluator_child", {**self._boot, "bell_fd": fd}, pass_fds=(fd,))
-        try:
-            child.next_event(READY_SECONDS)
-        except CrossborderError:
-            child.end(1.0)
-            raise
+        if self._waits:
+            try:
+                child.next_event(READY_SECONDS)
+            except CrossborderError:
+                child.end(1.0)
+                raise
         self._stillness.begin()
+        self._beats_before = -1 if self._waits else self._beats
+        self._waits = True  # The next child comes up in the supervisor's thread, and training does not wait for it.
         return child
 
     def _count_beats(self) -> int:
@@ -88,8 +96,14 @@ class EvaluatorProcess(CandidateScoring):
         return self._beats
 
     def _is_hung(self) -> bool:
-        """Whether the whole process stands still. An evaluation may take any time: another thread shows the life."""
-        return self._hung_seconds is not None and self._stillness.seconds() > self._hung_seconds
+        """Whether the whole process stands still. An evaluation may take any time: another thread shows the life.
+
+        A child that has shown no life yet may still be importing torch.
+        """
+        if self._hung_seconds is None:
+            return False
+        seconds, comes_up = self._stillness.seconds(), self._beats <= self._beats_before
+        return seconds > (max(self._hung_seconds, READY_SECONDS) if comes_up else self._hung_seconds)
 
     def _fail(self, error: CrossborderError) -> None:
         self._failure = error
@@ -128,7 +142,8 @@ class EvaluatorProcess(CandidateScoring):
                 return None
             with contextlib.suppress(queue.Empty):
                 answer = child.events.get(timeout=min(LISTEN_SECONDS, deadline.remaining()))
-                return self._finish(answer, self._running)
+                if "ready" not in answer:  # A child that nobody waited for says that it has built its parts.
+                    return self._finish(answer, self._running)
             if deadline.passed():
                 return None
         return None

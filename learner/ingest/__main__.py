@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import logging
 import sys
 
@@ -17,9 +16,11 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from common.errors import AddressError, CrossborderError
-from common.process.child import say, say_error
+from common.process.child import read_boot, say, say_error
 from common.process.log import RateFilter, setup_logging
+from common.process.signals import leave_to_parent
 from common.settings import validate
+from common.shared.mapped import hold_until_exit
 from common.wire.pb import crossborder_pb2 as pb
 from common.wire.pb import crossborder_pb2_grpc as pb_grpc
 from learner.ingest.admin import AdminServicer
@@ -34,7 +35,6 @@ from learner.ingest.server_options import MAX_CONNECTIONS_OPTION, server_credent
 from learner.ingest.service import LearnerServicer
 from learner.records.exposition import MetricsServer
 from learner.shared.bell import Bell
-from learner.shared.mapped import hold_until_exit
 
 log = logging.getLogger(__name__)
 TICK_SECONDS = 0.2
@@ -102,7 +102,8 @@ async def serve(boot: IngestBoot) -> None:
         await servicer.wind_up(config.grace_seconds)
     core.tick()
     core.quarantine.write()
-    await server.stop(grace=0.2)
+    # Calls that go on would keep the ingest process of the next trainer waiting for this directory.
+    await server.stop(grace=None if events.trainer_is_gone else 0.2)
 
 
 def _options(core: IngestCore, descriptors: int) -> list[tuple[str, int]]:
@@ -144,10 +145,11 @@ async def _start(
 
 
 def main() -> int:
+    leave_to_parent()
     setup_logging(form="json")
     logging.getLogger().handlers[0].addFilter(RateFilter(LOGGED_PER_SECOND, LOGGED_AT_ONCE))
     try:
-        asyncio.run(serve(validate(IngestBoot, json.loads(sys.stdin.readline()))))
+        asyncio.run(serve(validate(IngestBoot, read_boot())))
     except CrossborderError as error:
         return say_error(error)
     except Exception:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Any, Final
 
 import grpc
@@ -16,9 +17,11 @@ from common.wire.pb import crossborder_pb2 as pb
 from common.wire.pb import crossborder_pb2_grpc as pb_grpc
 from common.wire.rpc import version_to_pb
 from learner.ingest.audit import AuditLog
+from learner.ingest.cordons import MAX_HOSTS, Selection
 from learner.ingest.core import IngestCore
 from learner.ingest.gate import current_caller
-from learner.shared.actor_table import ActorState, plain_values
+from learner.ingest.joining import MAX_HOST, check_text
+from learner.shared.actor_table import ActorState, cut_host, host_of, plain_values
 
 RECENT_SECONDS: Final = 600.0
 """For this long ``Status`` names an actor that left or was lost."""
@@ -61,6 +64,8 @@ class AdminServicer(pb_grpc.AdminServiceServicer):
             return_mean=control.return_mean if control.episodes else None,
             samples_per_insert=core.ratio.samples_per_insert,
             actors=[_actor_status(row, newest.opt_steps, now) for row in core.registry.recent_rows(RECENT_SECONDS)],
+            cordoned=_selection_to_pb(core.cordons.cordoned),
+            drained=_selection_to_pb(core.cordons.drained),
         )
 
     async def SetReplayRatio(  # noqa: N802
@@ -77,6 +82,57 @@ class AdminServicer(pb_grpc.AdminServiceServicer):
         self._audit.note("admin", "ok", **current_caller.get().facts(), before=f"{before}", wanted=f"{wanted}")
         core.ratio.change(wanted, core.memory.steps, core.control.sampled)
         return pb.SetReplayRatioResponse(before=before)
+
+    async def Cordon(  # noqa: N802
+        self, request: pb.CordonRequest, _: grpc.aio.ServicerContext[Any, Any]
+    ) -> pb.CordonResponse:
+        return pb.CordonResponse(actors=self._change(self._core.cordons.cordon, request.actors))
+
+    async def Drain(  # noqa: N802
+        self, request: pb.DrainRequest, _: grpc.aio.ServicerContext[Any, Any]
+    ) -> pb.DrainResponse:
+        # An actor reports at least once a second, and the answer to its next report says ``stop``.
+        return pb.DrainResponse(actors=self._change(self._core.cordons.drain, request.actors))
+
+    async def Uncordon(  # noqa: N802
+        self, request: pb.UncordonRequest, _: grpc.aio.ServicerContext[Any, Any]
+    ) -> pb.UncordonResponse:
+        return pb.UncordonResponse(actors=self._change(self._core.cordons.uncordon, request.actors))
+
+    def _change(self, change: Callable[[Selection], None], asked: pb.ActorSelection) -> int:
+        """Change the cordons for the selected actors; return how many of them hold an id now.
+
+        Raises:
+            RefusedError: the selection is none.
+            RunDirectoryError: the cordons cannot be kept.
+        """
+        actors = _read_selection(asked, self._core.config.server.max_actors)
+        if len(actors.hosts | self._core.cordons.cordoned.hosts) > MAX_HOSTS:
+            raise RefusedError(f"hosts: expected at most {MAX_HOSTS} cordoned at one time, found more")
+        self._audit.note("admin", "ok", **current_caller.get().facts(), actors=str(actors))
+        change(actors)
+        rows = self._core.registry.present_rows()
+        return sum(actors.covers(int(row["actor_id"]), host_of(row)) for row in rows)
+
+
+def _read_selection(asked: pb.ActorSelection, max_actors: int) -> Selection:
+    """Check and read a selection.
+
+    Raises:
+        RefusedError: it selects nobody, or what no actor can be.
+    """
+    for host in asked.hosts:
+        check_text("hosts", host, MAX_HOST)
+    if beyond := [actor_id for actor_id in asked.actor_ids if actor_id >= max_actors]:
+        raise RefusedError(f"actor_ids: expected less than {max_actors} (server.max_actors), found {beyond[0]}")
+    actors = Selection(frozenset(asked.actor_ids), frozenset(map(cut_host, asked.hosts)), asked.all)
+    if not actors or "" in actors.hosts:
+        raise RefusedError(f"actors: expected ids, names of hosts, or all, found {actors}")
+    return actors
+
+
+def _selection_to_pb(actors: Selection) -> pb.ActorSelection:
+    return pb.ActorSelection(actor_ids=sorted(actors.actor_ids), hosts=sorted(actors.hosts), all=actors.everybody)
 
 
 def _actor_status(row: np.void, newest_opt_steps: int, now: float) -> pb.ActorStatus:

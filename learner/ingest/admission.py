@@ -20,6 +20,7 @@ from common.wire.batch import Request
 from common.wire.channel import path_of
 from common.wire.rpc import ERROR_KEY
 from learner.ingest.audit import AuditLog
+from learner.ingest.cordons import CordonedError
 from learner.ingest.gate import HEALTH_METHODS, Caller, Gate, current_caller, peer_host
 from learner.ingest.limits import CallLimits
 from learner.ingest.refusals import Context, IngestCounts, OverLimitError, UnauthenticatedError, refuse, status_of
@@ -135,6 +136,10 @@ class Admission(grpc.aio.ServerInterceptor):
             refused = RefusedError(f"{caller.method}: expected a message of ours, found other bytes: {error}")
             self._note_refusal(caller, status_of(refused)[1], str(refused))
             await refuse(context, refused)
+        except CordonedError as error:
+            # The actor asks again every few seconds, for as long as the cordon stands: no log tells of each time.
+            code, name = status_of(error)
+            await context.abort(code, str(error), ((ERROR_KEY, name),))
         except CrossborderError as error:
             self._note_refusal(caller, status_of(error)[1], str(error))
             await refuse(context, error)

@@ -15,8 +15,13 @@ from common.config.run_config import RunConfig
 from common.data import NO_MODEL, ModelVersion, Schema
 from common.process.log import LogThrottle
 from common.settings import Settings
+from common.shared.slots import ModelSlots
 from common.wire.rpc import NotJoinedError
 from learner.ingest.batch_limits import BatchLimits, present_limits
+from learner.ingest.batch_traces import BatchTraces
+from learner.ingest.cordons import Cordons
+from learner.ingest.fleet_rates import FleetRates
+from learner.ingest.leading import Leading
 from learner.ingest.limits import AddressIds, ModelRepeats, ReplayShare
 from learner.ingest.model_answers import ModelAnswer, ModelAnswers
 from learner.ingest.refusals import IngestCounts
@@ -24,7 +29,6 @@ from learner.ingest.registry import Registry
 from learner.ingest.scores import CandidateScores
 from learner.ingest.trainer_watch import TrainerWatch
 from learner.ingest.turns import Turns
-from learner.models.slots import ModelSlots
 from learner.replay.ages import RowAges
 from learner.replay.limiter import RatioLimiter
 from learner.replay.memory import ReplayMemory
@@ -54,6 +58,8 @@ class IngestBoot(Settings):
     metrics_port: int | None
     bell_fds: tuple[int, int]
     """Write end of the trainer's bell, read end of ingest's."""
+    rank: int = 0
+    n_ranks: int = 1
 
 
 class Scoring:
@@ -99,6 +105,7 @@ class IngestCore:
             config.server.lost_seconds,
             config.server.limits.handshake_seconds,
         )
+        self.cordons = Cordons(boot.directory / "cordons.json")
         self.writer = ReplayWriter(self.memory, self.registry.is_gone)
         self.values = ValueRules.of(self.schema, config.server)
         self.quarantine = Quarantine(boot.directory, "ingest")
@@ -113,9 +120,12 @@ class IngestCore:
         self.address_ids = AddressIds(
             config.server.address_actors, lambda incarnation: self.registry.row_of(incarnation) is not None
         )
+        self.fleet_rates = FleetRates()
         self.answers = ModelAnswers(self.models, config.trainer.model_deltas)
         self.scoring = Scoring(boot, self.control) if config.evaluator.process == "actor" else None
         """For evaluating actors; None where the trainer has its candidates scored otherwise."""
+        self.leading = Leading(boot.directory, boot.rank, boot.n_ranks)
+        self.traces = BatchTraces(boot.directory)
         self.trainer_bell = Bell(-1, boot.bell_fds[0])
         self.trainer_watch = TrainerWatch(self.control, config.server.hung_seconds)
         self._ages = RowAges(config.replay.capacity, self.memory.committed, time.monotonic())
@@ -134,6 +144,11 @@ class IngestCore:
     def evaluates(self, row: int) -> bool:
         """Whether the actor in this row of the actor table scores candidates and records no steps."""
         return self.scoring is not None and row in self.scoring.actors
+
+    def is_drained(self, row: int) -> bool:
+        """Whether the actor in this row of the actor table has to hand over its rows and leave."""
+        drained = self.cordons.drained
+        return bool(drained) and drained.covers(self.registry.actor_id(row), self.registry.host(row))
 
     def note_kind(self, row: int, *, evaluates: bool) -> None:
         """Note whether the actor that has joined in this row evaluates."""
@@ -193,11 +208,13 @@ class IngestCore:
         for actor_id in self.registry.forget_idle():
             log.warning("actor %d has joined and opened no stream in time; its id is free again", actor_id)
         self.control.actors_online = self.registry.count(ActorState.ONLINE)
+        self.control.actors_present = len(self.registry.present_rows())
         self.control.env_steps = self.registry.total("env_steps")
         if self.registry.has_episodes:  # Until then the means of the former ingest process stay.
             self.control.return_mean = self.registry.return_mean()
             self.control.length_mean = self.registry.length_mean()
         self.control.episodes = self.registry.total("episodes")
+        self.fleet_rates.tick(self.registry.online_rows)
         self.quarantine.tick()
         self._ages.note(self.memory.committed, time.monotonic())
         self.control.oldest_item_at = self._ages.came_at(self.memory.first())

@@ -11,32 +11,28 @@ from prometheus_client.registry import Collector
 
 from common.data import Array
 from learner.ingest.core import IngestCore
+from learner.ingest.fleet_metrics import NAMES, find_lags, fleet_metrics
 from learner.ingest.refusals import BucketCounts
-from learner.records.families import counter, counters, gauge, gauges
+from learner.records.families import counter, counters, gauge, gauges, rank_info
 from learner.shared.actor_table import ActorState, plain_values
 
 _STATES = tuple(state for state in ActorState if state is not ActorState.UNUSED)
 _ACTOR_COUNTERS = {
     "env_steps": "Environment steps.",
+    "intervened_steps": "Steps in which a person or a safety layer acted for the agent.",
     "items": "Steps stored.",
-    "env_seconds": "Spent in environments.",
-    "inference_seconds": "Spent on choosing actions.",
-    "wait_seconds": "Held back with a finished batch.",
+    "env_seconds": "Seconds spent in environments.",
+    "inference_seconds": "Seconds spent on choosing actions.",
+    "wait_seconds": "Seconds held back with a finished batch.",
     "reconnects": "Connections that broke and were made again.",
     "dropped_items": "Rows dropped instead of sent.",
-    "env_rebuilds": "Environments that raised and were built anew.",
+    "env_rebuilds": "Environments that were built again after an exception.",
+    "ticks": "Steps that began at a tick of env.rate_hz.",
+    "late_ticks": "Steps that began more than 2 ms after their tick.",
+    "missed_ticks": "Ticks without a step.",
+    "safe_stops": "Safe stops after which the actor waited for the learner.",
 }
 """Columns of the actor table, each a counter by actor."""
-_FLEET_COUNTERS = {
-    "dropped_items": "Rows that actors dropped instead of sending.",
-    "env_rebuilds": "Environments of actors that raised and were built anew.",
-    "env_hangs": "Environments of actors that did not return.",
-}
-"""Columns whose sum over all actor processes, present and gone, is a counter."""
-
-
-_NAMES = {"items": "stored_steps", "dropped_items": "dropped_rows"}
-"""Metrics of columns that have another name in the table, which resumed runs have on disk."""
 
 
 class IngestCollector(Collector):
@@ -54,59 +50,102 @@ class IngestCollector(Collector):
         yield from self._trainer()
         yield from self._models()
         yield from self._fleet()
-        yield from _by_actor(self._core.registry.present_rows(), self._core.models.newest().opt_steps)
+        rows = self._core.registry.present_rows()
+        yield from fleet_metrics(self._core, rows)
+        if self._core.config.shows_each_actor:
+            yield from _by_actor(rows, find_lags(self._core, rows))
 
     def _items(self) -> Iterable[Metric]:
         control, counts = self._core.control, self._core.counts
         yield counter("crossborder_stored_steps_total", "Steps stored in the replay.", self._core.memory.steps)
         yield counter("crossborder_batches_total", "Batches stored in the replay.", control.batches)
-        yield counter("crossborder_payload_bytes_total", "Bytes of rows stored.", control.payload_bytes)
+        yield counter("crossborder_payload_bytes_total", "Bytes of stored batches on the wire.", control.payload_bytes)
         yield counter("crossborder_duplicate_batches_total", "Batches sent again and not stored.", control.duplicates)
-        text = "Episodes without a final row."
+        text = "Episodes that no final row ended."
         yield counter("crossborder_unfinished_episodes_total", text, counts.unfinished_episodes)
         yield counters("crossborder_refused_batches_total", "Batches refused.", "reason", counts.batches_refused)
         values = self._core.values
-        yield counters("crossborder_nonfinite_values_total", "NaN or infinite.", "column", values.nonfinite_found)
+        yield counters(
+            "crossborder_nonfinite_values_total", "Values that were NaN or infinite.", "column", values.nonfinite_found
+        )
         yield counters("crossborder_out_of_bounds_values_total", "Outside.", "column", values.outside_found)
         yield counter(
-            "crossborder_ack_hold_seconds_total", "Held back to keep the replay ratio.", control.actor_hold_seconds
+            "crossborder_ack_hold_seconds_total",
+            "Seconds that acknowledgements were held back to keep the replay ratio.",
+            control.actor_hold_seconds,
         )
         held = counts.quota_hold_seconds
-        yield counters("crossborder_quota_hold_seconds_total", "Answers held back by a quota.", "answer", held)
-        yield _histogram("crossborder_ack_seconds", "From arrival to acknowledgement.", counts.ack_seconds)
+        yield counters(
+            "crossborder_quota_hold_seconds_total", "Seconds that answers were held back by a quota.", "answer", held
+        )
+        yield _histogram(
+            "crossborder_ack_seconds", "Seconds from the arrival of a batch to its acknowledgement.", counts.ack_seconds
+        )
 
     def _trainer(self) -> Iterable[Metric]:
         seconds = self._core.trainer_watch.silent_seconds
-        yield gauge("crossborder_trainer_silent_seconds", "Since the training loop's last sign of life.", seconds)
+        yield gauge(
+            "crossborder_trainer_silent_seconds", "Seconds since the training loop's last sign of life.", seconds
+        )
 
     def _models(self) -> Iterable[Metric]:
         control, counts = self._core.control, self._core.counts
-        yield counter("crossborder_model_fetches_total", "Models sent to actors.", control.fetches)
-        yield counter("crossborder_model_not_modified_total", "Model requests with nothing new.", control.not_modified)
+        yield counter(
+            "crossborder_model_fetches_total", "Requests for a model that were answered with a model.", control.fetches
+        )
+        yield counter(
+            "crossborder_model_not_modified_total",
+            "Requests for a model from actors that had the newest one.",
+            control.not_modified,
+        )
         yield counter("crossborder_model_bytes_sent_total", "Bytes of models sent.", control.model_bytes_sent)
-        yield gauge("crossborder_policy_lag_opt_steps", "Newest model minus the one that acted.", control.policy_lag)
-        yield _histogram("crossborder_policy_lag_steps", "The same, by batch.", counts.lag_steps)
-        yield _histogram("crossborder_policy_lag_seconds", "Age of the model that acted.", counts.lag_seconds)
+        yield gauge(
+            "crossborder_policy_lag_opt_steps",
+            "Mean opt steps between the newest model and the one that acted.",
+            control.policy_lag,
+        )
+        yield _histogram(
+            "crossborder_policy_lag_steps",
+            "Opt steps between the newest model and the one that acted, by batch.",
+            counts.lag_steps,
+        )
+        yield _histogram(
+            "crossborder_policy_lag_seconds", "Age of the model that acted in a batch, in seconds.", counts.lag_seconds
+        )
 
     def _fleet(self) -> Iterable[Metric]:
         control, counts, registry = self._core.control, self._core.counts, self._core.registry
         yield counter("crossborder_joins_total", "Joins accepted.", control.joins)
-        yield counter("crossborder_unauthenticated_calls_total", "Without a valid token.", counts.unauthenticated)
+        leading = self._core.leading
+        yield rank_info(self._core.run_id, leading.rank, leading.n_ranks)
+        yield counter("crossborder_joins_led_total", "New actors led to other ranks.", leading.led)
+        yield counter(
+            "crossborder_unauthenticated_calls_total",
+            "Calls refused because they had no valid token.",
+            counts.unauthenticated,
+        )
         yield counters("crossborder_joins_refused_total", "Joins refused.", "reason", counts.joins_refused)
-        yield counters("crossborder_over_limit_total", "Calls refused by a limit.", "limit", counts.over_limit)
+        yield counters("crossborder_over_limit_total", "Calls refused or ended by a limit.", "limit", counts.over_limit)
         yield gauge("crossborder_open_calls", "Calls that are open.", counts.open_calls.total())
         states = {state.label: registry.count(state) for state in _STATES}
         yield gauges("crossborder_actors", "Actors by state.", "state", states)
         yield counter("crossborder_env_steps_total", "Environment steps reported by actors.", control.env_steps)
         yield counter("crossborder_episodes_total", "Episodes reported by actors.", control.episodes)
-        for column, text in _FLEET_COUNTERS.items():
-            yield counter(f"crossborder_{_NAMES.get(column, column)}_total", text, registry.total(column))
-        yield gauge("crossborder_episode_return_mean", "Mean return of 100 episodes.", control.return_mean)
-        yield gauge("crossborder_episode_length_mean", "Mean length of 100 episodes.", control.length_mean)
+        yield gauge("crossborder_episode_return_mean", "Mean return of the last 100 episodes.", control.return_mean)
+        yield gauge(
+            "crossborder_episode_length_mean",
+            "Mean length of the last 100 episodes, in environment steps.",
+            control.length_mean,
+        )
 
 
-def _by_actor(rows: Array, newest_opt_steps: int) -> Iterable[Metric]:
-    """One series of each metric for each actor that holds an id, so never more than ``server.max_actors``."""
+def _by_actor(rows: Array, lags: Array) -> Iterable[Metric]:
+    """One series of each metric for each actor that holds an id, so never more than ``server.max_actors``.
+
+    Args:
+        rows: of these actors.
+        lags: see ``find_lags``.
+    """
     labels = ("host", "name", "pid", "version")  # To find the process whose series these are.
     info = GaugeMetricFamily(
         "crossborder_actor_info", "Always 1; the labels say which process it is.", labels=["actor", *labels]
@@ -115,15 +154,30 @@ def _by_actor(rows: Array, newest_opt_steps: int) -> Iterable[Metric]:
         info.add_metric([str(values["actor_id"]), *(str(values[label]) for label in labels)], 1)
     yield info
     for column, text in _ACTOR_COUNTERS.items():
-        name = f"crossborder_actor_{_NAMES.get(column, column)}_total"
+        name = f"crossborder_actor_{NAMES.get(column, column)}_total"
         yield _fill(CounterMetricFamily(name, text, labels=["actor"]), rows, rows[column])
-    sent, finished = rows[rows["items"] > 0], rows[rows["episodes"] > 0]
-    lags = newest_opt_steps - sent["behaviour_opt_steps"]
+    sent, finished, paced = (rows[rows[column] > 0] for column in ("items", "episodes", "ticks"))
     for name, text, known, column_values in (
-        ("last_seen_seconds", "Since it was last heard.", rows, time.monotonic() - rows["last_seen"]),
-        ("spool_bytes", "Waiting for an acknowledgement.", rows, rows["spool_bytes"]),
-        ("policy_lag_opt_steps", "Newest model minus the one of its last batch.", sent, lags.clip(0)),
-        ("episode_return", "Return of its last episode.", finished, finished["last_return"]),
+        (
+            "last_seen_seconds",
+            "Seconds since ingest last heard of the actor.",
+            rows,
+            time.monotonic() - rows["last_seen"],
+        ),
+        ("spool_bytes", "Bytes of rows that wait for an acknowledgement.", rows, rows["spool_bytes"]),
+        (
+            "policy_lag_opt_steps",
+            "Opt steps between the newest model and the one of the actor's last batch.",
+            sent,
+            lags,
+        ),
+        ("episode_return", "Return of the actor's last episode.", finished, finished["last_return"]),
+        (
+            "lateness_p99_seconds",
+            "Seconds of lateness that 99 of 100 steps did not exceed.",
+            paced,
+            paced["lateness_p99_seconds"],
+        ),
     ):
         yield _fill(GaugeMetricFamily(f"crossborder_actor_{name}", text, labels=["actor"]), known, column_values)
 

@@ -1,19 +1,24 @@
-"""How the trainer starts its ingest process, keeps it running, wakes it and ends it."""
+"""How the trainer starts its ingest process, keeps it running, wakes it and ends it.
+
+A process that imports what ingest needs is started first, while the trainer builds its parts (``ComingIngest``). It
+becomes ingest when it gets the boot line. Later such a process is held ready for the case that ingest dies.
+"""
 
 from __future__ import annotations
 
 import logging
 import os
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Self
 
 from common.errors import CrossborderError
 from common.process.child import Child, Supervisor
 from common.process.clocks import Stillness
+from common.process.spare import Spare
+from common.shared.mapped import fence
 from common.wire.address import split_address
 from learner.shared.bell import Bell
 from learner.shared.control import ControlBlock
-from learner.shared.mapped import fence
 
 log = logging.getLogger(__name__)
 READY_SECONDS = 30.0
@@ -23,10 +28,35 @@ _ENVIRONMENT = {
 }
 
 
+class ComingIngest:
+    """The bells between trainer and ingest, and the process that becomes ingest. Use it as a context manager.
+
+    It outlives each ingest process.
+
+    Args:
+        is_urgent: ingest is needed as soon as this process has built its own parts.
+    """
+
+    def __init__(self, *, is_urgent: bool = True) -> None:
+        self.trainer_bell, self.ingest_bell = Bell.create(), Bell.create()
+        self.fds = (self.trainer_bell.write_fd, self.ingest_bell.read_fd)
+        self.spare = Spare("ingest", "learner.ingest.__main__", self.fds, _ENVIRONMENT)
+        self.spare.begin(is_urgent=is_urgent)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.spare.end()
+        self.trainer_bell.close()
+        self.ingest_bell.close()
+
+
 class IngestProcess:
     """A running ingest process, restarted on the same ports and the same memory when it dies.
 
     Args:
+        coming: becomes ingest; its owner closes it after ``end``.
         boot: see ``learner.ingest.core.IngestBoot``, without the bells.
         control: shared with the ingest process.
         on_failure: called when the process cannot be kept running.
@@ -39,24 +69,20 @@ class IngestProcess:
 
     def __init__(
         self,
+        coming: ComingIngest,
         boot: dict[str, Any],
         control: ControlBlock,
         on_failure: Callable[[CrossborderError], None],
         hung_seconds: float | None = None,
     ) -> None:
-        self._boot = boot
+        self._boot = {**boot, "bell_fds": coming.fds}
         self._control, self._hung_seconds = control, hung_seconds
         self._stillness = Stillness(lambda: control.ingest_beats)
-        self.trainer_bell, self._ingest_bell = Bell.create(), Bell.create()
-        try:
-            self._supervisor = Supervisor(self._start, on_failure, is_hung=self._is_hung)
-        except BaseException:
-            self._close_bells()
-            raise
+        self.spare, self.trainer_bell, self._ingest_bell = coming.spare, coming.trainer_bell, coming.ingest_bell
+        self._supervisor = Supervisor(self._start, on_failure, is_hung=self._is_hung, spare=self.spare)
 
     def _start(self) -> Child:
-        fds = (self.trainer_bell.write_fd, self._ingest_bell.read_fd)
-        child = Child("ingest", "learner.ingest", {**self._boot, "bell_fds": fds}, pass_fds=fds, env=_ENVIRONMENT)
+        child = self.spare.start_child(self._boot)
         try:
             ready = child.next_event(READY_SECONDS)
         except CrossborderError:
@@ -119,6 +145,11 @@ class IngestProcess:
         fence()  # Ingest looks at ``stopping`` when the bell rings.
         self._ingest_bell.ring()
 
+    def leave(self) -> None:
+        """End ingest without a word to the actors, which look for the next life of the run."""
+        self._supervisor.stop_watching()
+        self._supervisor.child.end(2.0)
+
     def end(self, grace_seconds: float) -> None:
         """Announce the stop, give ingest ``grace_seconds`` and two seconds to wind up, then end it."""
         self.announce_stop()
@@ -126,8 +157,3 @@ class IngestProcess:
             log.warning("ingest did not wind up in time")
         self._supervisor.stop_watching()
         self._supervisor.child.end(2.0)
-        self._close_bells()
-
-    def _close_bells(self) -> None:
-        self.trainer_bell.close()
-        self._ingest_bell.close()

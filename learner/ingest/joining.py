@@ -9,15 +9,66 @@ from common.errors import ProtocolMismatchError, RefusedError
 from common.wire.codec import schema_to_pb
 from common.wire.pb import crossborder_pb2 as pb
 from common.wire.rpc import PROTOCOL_VERSION, StoppingError, version_to_pb
+from learner.ingest.cordons import CordonedError
 from learner.ingest.core import IngestCore
+from learner.ingest.registry import TooManyActorsError
+from learner.shared.actor_table import cut_host
 
 MAX_HOST, MAX_VERSION = 255, 32
 """The most characters, as the .proto says."""
 _MARKUP: Final = frozenset("<>&\"'")
 
 
+def require_open(core: IngestCore, request: pb.JoinRequest) -> None:
+    """Check that no cordon keeps an actor out. An actor that is known may come back, and hand over its rows.
+
+    Raises:
+        CordonedError: the actor may join when the cordon has ended.
+    """
+    cordoned = core.cordons.cordoned
+    if not cordoned or any(map(core.registry.may_return, (request.incarnation, request.former_incarnation))):
+        return
+    wanted = request.wanted_id if request.HasField("wanted_id") else None
+    if cordoned.covers(wanted, cut_host(request.host)):
+        raise CordonedError("this actor or its host is cordoned; it may join after learner-server uncordon")
+
+
+def lead(core: IngestCore, request: pb.JoinRequest) -> str | None:
+    """Choose whether an actor should join another rank; None: it may stay.
+
+    Only a new actor that takes it is led: the rows of one that is known belong to this learner, and a ``wanted_id`` is
+    an id of this learner. Rank 0 alone has candidates to score.
+
+    Raises:
+        TooManyActorsError: the actor evaluates, and rank 0 does not listen yet.
+        RefusedError: the actor evaluates, and does not go to rank 0.
+    """
+    leading, registry = core.leading, core.registry
+    is_known = any(map(registry.may_return, (request.incarnation, request.former_incarnation)))
+    if leading.n_ranks == 1 or is_known or core.control.stopping:
+        return None
+    if request.evaluates:
+        return _lead_evaluating(core, request) if leading.rank else None
+    if not request.takes_elsewhere or request.former_incarnation or request.HasField("wanted_id"):
+        return None
+    return leading.choose()
+
+
+def _lead_evaluating(core: IngestCore, request: pb.JoinRequest) -> str:
+    """The address of rank 0, for an actor that evaluates and has come to another rank."""
+    address = core.leading.first_rank()
+    if address is None:
+        raise TooManyActorsError("rank 0, whose candidates actors score, does not listen yet")
+    if not request.takes_elsewhere:
+        raise RefusedError(
+            f"evaluates: expected to be asked at rank 0, {address}, which alone has candidates, found rank "
+            f"{core.leading.rank}; name that address, since this actor or a relay on its way does not go elsewhere"
+        )
+    return address
+
+
 def join(core: IngestCore, request: pb.JoinRequest, name: str = "") -> pb.JoinResponse:
-    """Enter an actor.
+    """Enter an actor, or lead it to another rank: then the answer has ``elsewhere`` alone.
 
     Args:
         core: where it enters.
@@ -35,8 +86,16 @@ def join(core: IngestCore, request: pb.JoinRequest, name: str = "") -> pb.JoinRe
     incarnation, former = request.incarnation, request.former_incarnation
     if not incarnation:
         raise RefusedError("incarnation: expected a random number, found 0")
-    _check_text("host", request.host, MAX_HOST)
-    _check_text("version", request.version, MAX_VERSION)
+    check_text("host", request.host, MAX_HOST)
+    check_text("version", request.version, MAX_VERSION)
+    if elsewhere := lead(core, request):
+        core.leading.note(elsewhere)
+        return pb.JoinResponse(elsewhere=elsewhere)
+    wanted = request.wanted_id if request.HasField("wanted_id") else None
+    if wanted is not None and wanted >= core.config.server.max_actors:
+        raise RefusedError(
+            f"wanted_id: expected less than {core.config.server.max_actors} (server.max_actors), found {wanted}"
+        )
     if request.evaluates and core.scoring is None:
         raise RefusedError("evaluates: this learner asks no actor to score models (evaluator.process: actor)")
     is_known = core.registry.row_of(incarnation) is not None or core.registry.row_of(former) is not None
@@ -44,7 +103,14 @@ def join(core: IngestCore, request: pb.JoinRequest, name: str = "") -> pb.JoinRe
         raise StoppingError("the learner is shutting down")
     core.writer.require_cursor(incarnation)
     actor_id = core.registry.join(
-        incarnation, request.host, request.pid, name=name, version=request.version, former=former
+        incarnation,
+        request.host,
+        request.pid,
+        name=name,
+        version=request.version,
+        former=former,
+        wanted=wanted,
+        closed=core.cordons.cordoned.actor_ids,
     )
     row = core.row_of(incarnation)
     core.note_kind(row, evaluates=request.evaluates)
@@ -52,11 +118,13 @@ def join(core: IngestCore, request: pb.JoinRequest, name: str = "") -> pb.JoinRe
     # the episodes of the process before it.
     seed = core.config.seed + row * core.config.envs_per_actor
     core.control.joins += 1
+    if not is_known:
+        core.leading.note(None)
     return pb.JoinResponse(
         actor_id=actor_id,
         run_id=core.run_id,
         seed=seed,
-        epsilon=core.config.exploration.epsilon(actor_id),
+        epsilon=core.config.exploration.epsilon(actor_id * core.leading.n_ranks + core.leading.rank),
         schema=schema_to_pb(core.schema),
         config_json=core.own_config_json.get(actor_id, core.actor_config_json),
         last_seq=core.writer.last_seq(incarnation),
@@ -78,7 +146,7 @@ def check(core: IngestCore) -> pb.CheckResponse:
     )
 
 
-def _check_text(what: str, text: str, longest: int) -> None:
+def check_text(what: str, text: str, longest: int) -> None:
     """Check that an actor's text can be logged, shown on terminals and put into pages.
 
     Raises:

@@ -174,18 +174,26 @@ class AddressIds:
         self._at_most, self._holds_id = at_most, holds_id
         self._account: dict[int, str] = {}
         """By incarnation. Incarnations without an id are dropped whenever the dictionary has doubled."""
+        self._noted = Counter[str]()
+        """By account, how many incarnations ``_account`` has, with and without an id."""
         self._prune_at = 64
 
     def has_room(self, account: str, incarnation: int, former: int = 0) -> bool:
         """Whether the incarnation may join from this account, in the place of the incarnation ``former`` if any."""
+        if self._noted[account] < self._at_most:  # A fleet that joins at once is not counted anew at each join.
+            return True
         others = (one for one, its in self._account.items() if its == account and one not in (incarnation, former))
         return sum(map(self._holds_id, others)) < self._at_most
 
     def note_join(self, account: str, incarnation: int) -> None:
         """Note that the incarnation has joined from this account; its former account no longer counts it."""
+        if incarnation in self._account:
+            self._noted[self._account[incarnation]] -= 1
         self._account[incarnation] = account
+        self._noted[account] += 1
         if len(self._account) >= self._prune_at:
             self._account = {one: its for one, its in self._account.items() if self._holds_id(one)}
+            self._noted = Counter(self._account.values())
             self._prune_at = max(64, 2 * len(self._account))
 
 

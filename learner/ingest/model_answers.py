@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from common.data import ModelVersion
+from common.shared.slots import Blob, ModelSlots
 from common.wire.chunk import checksum, serialize_chunk
 from common.wire.delta import make_delta
 from common.wire.pb import crossborder_pb2 as pb
 from common.wire.rpc import CHUNK_BYTES, UNARY_BYTES, version_to_pb
-from learner.models.slots import Blob, ModelSlots
 
 MAX_KNOWN_MODELS: Final = 4096
 """Versions whose time of publication is remembered."""

@@ -13,6 +13,7 @@ import numpy as np
 from common.data import FINAL, FIRST, MAX_ENV_ERROR, MAX_EPISODES, VERSION, Items, ModelVersion, Schema
 from common.errors import BadValue, RefusedError, SchemaMismatchError
 from common.process.log import quote
+from common.shared.mapped import fence
 from common.values import KEEP_ALL
 from common.wire.batch import Request
 from common.wire.codec import decode
@@ -23,7 +24,6 @@ from learner.ingest.core import IngestCore
 from learner.ingest.registry import MAX_RETURN
 from learner.replay.quarantine import Record, summarize_row
 from learner.shared.actor_table import REPORTED, ActorState
-from learner.shared.mapped import fence
 
 log = logging.getLogger(__name__)
 MAX_FIGURE: Final = 2**53
@@ -77,11 +77,15 @@ def _take(core: IngestCore, row: int, request: pb.PushItemsRequest, payload: Pay
             raise RefusedError(f"seq: expected 0 of an actor that evaluates, found {request.seq}", "sequence")
         # The rows are checked before the report. A NaN from the environment makes both wrong, and only the refusal of
         # the rows can name the column.
+        began = time.monotonic()
         items = _decode(core, request, payload, last)
         figures = _check_report(report)
         unfinished = _store(core, request, items)
         if unfinished:
             _note_unfinished(core, row, unfinished)
+        if request.trace_parent:
+            end = core.memory.committed
+            core.traces.note_stored(row, request.trace_parent, range(end - request.rows, end), began)
         core.control.payload_bytes += len(payload)
         _note_batch(core, row, request, items)
         last = request.seq
@@ -187,7 +191,7 @@ def _note_unfinished(core: IngestCore, row: int, episodes: int) -> None:
     if (missed := core.unfinished_log.due()) is not None:
         log.warning(
             "actor %d: an episode began in a lane whose episode before has no final row (%d more before it); its last "
-            "step is never drawn. Either its environment failed, or its client sends no final rows",
+            "step is never drawn. Its environment failed, it made a safe stop, or its client sends no final rows",
             core.registry.actor_id(row),
             missed,
         )

@@ -13,6 +13,7 @@ import grpc
 
 from common.errors import CrossborderError, ProtocolMismatchError, RefusedError, SchemaMismatchError
 from common.wire.rpc import ERROR_KEY, NotJoinedError, StoppingError
+from learner.ingest.cordons import CordonedError
 from learner.ingest.registry import TooManyActorsError
 from learner.replay.writer import CursorsFullError
 
@@ -21,8 +22,8 @@ Context = grpc.aio.ServicerContext[Any, Any]
 
 BATCH_REFUSALS = ("schema", "payload", "sequence", "rows", "report", "values", "bounds")
 """Why a batch is refused: ``RefusedError.reason``, or ``schema`` for a ``SchemaMismatchError``."""
-JOIN_REFUSALS = ("protocol_mismatch", "bad_items", "too_many_actors", "over_limit", "stopping")
-"""Why a join is refused: the name of the error on the wire."""
+JOIN_REFUSALS = ("protocol_mismatch", "bad_items", "too_many_actors", "over_limit", "stopping", "cordoned")
+"""Why a join is refused: the name of the error on the wire, or ``cordoned``."""
 CALL_LIMITS = (
     "calls",
     "address_calls",
@@ -56,6 +57,8 @@ _STATUS: dict[type[CrossborderError], tuple[grpc.StatusCode, str]] = {
     RefusedError: (grpc.StatusCode.INVALID_ARGUMENT, "bad_items"),
     TooManyActorsError: (grpc.StatusCode.RESOURCE_EXHAUSTED, "too_many_actors"),
     CursorsFullError: (grpc.StatusCode.RESOURCE_EXHAUSTED, "too_many_actors"),  # Both errors end when actors leave.
+    # Under a name of its own, actors of earlier releases would take the error for a permanent one.
+    CordonedError: (grpc.StatusCode.RESOURCE_EXHAUSTED, "too_many_actors"),
     OverLimitError: (grpc.StatusCode.RESOURCE_EXHAUSTED, "over_limit"),
     StoppingError: (grpc.StatusCode.UNAVAILABLE, "stopping"),
     TokenReplacedError: (grpc.StatusCode.UNAVAILABLE, "token_replaced"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Final
 
 import numpy as np
@@ -13,7 +13,7 @@ import numpy as np
 from common.data import Array
 from common.errors import CrossborderError
 from common.process.log import LogThrottle
-from learner.shared.actor_table import HOLDS_ID, REPORTED, WORKING, ActorState, host_of
+from learner.shared.actor_table import HOLDS_ID, HOST_BYTES, REPORTED, WORKING, ActorState, host_of
 
 log = logging.getLogger(__name__)
 GONE_SECONDS: Final = 24 * 3600.0
@@ -29,6 +29,9 @@ INCREDIBLE_LOGGED_EVERY = 10.0
 """Seconds between two lines of the log, over all actors."""
 MAX_RETURN = float(np.finfo(np.float32).max)
 """Rewards are float32, so a return beyond the largest float32 is wrong."""
+# Numbers of states, for each message: Python 3.11 takes a microsecond to find a member of an enum.
+_HOLDS_ID: Final = frozenset(map(int, HOLDS_ID))
+_ONLINE, _BUILDING = int(ActorState.ONLINE), int(ActorState.BUILDING)
 
 
 class TooManyActorsError(CrossborderError):
@@ -61,6 +64,8 @@ class Registry:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._table = table
+        self._state, self._last_seen, self._items = table["state"], table["last_seen"], table["items"]
+        self._behaviour_opt_steps = table["behaviour_opt_steps"]
         self._reported = table[list(REPORTED)]
         self._max_actors = max_actors
         self._lost_seconds, self._join_seconds = lost_seconds, join_seconds
@@ -93,8 +98,19 @@ class Registry:
         returns = self._table["last_return"]
         returns[~(np.abs(returns) <= MAX_RETURN)] = 0.0
 
-    def join(self, incarnation: int, host: str, pid: int, *, name: str = "", version: str = "", former: int = 0) -> int:
-        """Enter an actor and return its id: the id that it had, or the smallest free id.
+    def join(
+        self,
+        incarnation: int,
+        host: str,
+        pid: int,
+        *,
+        name: str = "",
+        version: str = "",
+        former: int = 0,
+        wanted: int | None = None,
+        closed: Collection[int] = (),
+    ) -> int:
+        """Enter an actor and return its id: the id that it had, the id that it wants, or the smallest free id.
 
         Args:
             incarnation: of the actor process.
@@ -104,9 +120,12 @@ class Registry:
             version: of its crossborder.
             former: the incarnation whose row this one takes over; 0 for none. From then on the former incarnation is
                 unknown.
+            wanted: the id that a new actor must have, below ``max_actors``. An actor that is away is given up for it.
+                None takes the smallest free id.
+            closed: ids that are not free, although nobody has them.
 
         Raises:
-            TooManyActorsError: no id is free.
+            TooManyActorsError: no id is free, or another actor has the wanted one.
         """
         self.expire()
         self.forget_idle()
@@ -117,19 +136,33 @@ class Registry:
                 self._from_before.add(incarnation)
         row = self._rows.get(incarnation)
         if row is None or self._table["state"][row] not in HOLDS_ID:
-            row = self._enter(incarnation, self._free_id(), row)
-        self._table["host"][row] = host.encode()[:64]
+            row = self._enter(incarnation, self._free_id(closed) if wanted is None else self._vacate(wanted), row)
+        self._table["host"][row] = host.encode()[:HOST_BYTES]
         self._table["pid"][row] = pid
         self._table["name"][row], self._table["version"][row] = name.encode(), version.encode()[:32]
         self._table["last_seen"][row] = self._clock()
         return int(self._table["actor_id"][row])
 
-    def _free_id(self) -> int:
-        taken = set(self._table["actor_id"][np.isin(self._table["state"], HOLDS_ID)].tolist())
+    def _free_id(self, closed: Collection[int]) -> int:
+        taken = {*closed, *self._table["actor_id"][np.isin(self._table["state"], HOLDS_ID)].tolist()}
         free = next((i for i in range(self._max_actors) if i not in taken), None)
         if free is None:
-            raise TooManyActorsError(f"all {self._max_actors} actor ids (server.max_actors) are taken")
+            raise TooManyActorsError(f"all {self._max_actors} actor ids (server.max_actors) are taken or cordoned")
         return free
+
+    def _vacate(self, actor_id: int) -> int:
+        """Return an id after nobody has it any more."""
+        for row in np.flatnonzero((self._table["actor_id"] == actor_id) & np.isin(self._table["state"], HOLDS_ID)):
+            state = self.state(int(row))
+            if state is not ActorState.AWAY:
+                host, pid = self._table["host"][row].decode(errors="replace"), self._table["pid"][row]
+                raise TooManyActorsError(
+                    f"actor id {actor_id}: expected that nobody has it, found an actor on {host} (pid {pid}), which is "
+                    f"{state.name.lower()}"
+                )
+            self._table["state"][row] = ActorState.LOST
+            log.warning("actor %d is lost: another process has come in its place", actor_id)
+        return actor_id
 
     def _enter(self, incarnation: int, actor_id: int, row: int | None) -> int:
         state = ActorState.AWAY  # An actor that was lost is back, and keeps its figures.
@@ -149,7 +182,12 @@ class Registry:
     def row_of(self, incarnation: int) -> int | None:
         """The row of an actor that has joined and is not gone."""
         row = self._rows.get(incarnation)
-        return row if row is not None and self._table["state"][row] in HOLDS_ID else None
+        return row if row is not None and self._state.item(row) in _HOLDS_ID else None
+
+    def may_return(self, incarnation: int) -> bool:
+        """Whether an actor is known and has not said goodbye: it may still have rows to hand over."""
+        row = self._rows.get(incarnation)
+        return row is not None and self.state(row) is not ActorState.LEFT
 
     def was_here_before(self, incarnation: int) -> bool:
         """Whether an ingest process before this one knew this actor."""
@@ -190,17 +228,17 @@ class Registry:
             building: whether the actor still builds its environment and agent.
         """
         now = self._clock()
-        self._table["last_seen"][row] = now
-        if self._table["state"][row] in (ActorState.ONLINE, ActorState.BUILDING):
-            self._table["state"][row] = ActorState.BUILDING if building else ActorState.ONLINE
+        self._last_seen[row] = now
+        if self._state.item(row) in (_ONLINE, _BUILDING):
+            self._state[row] = _BUILDING if building else _ONLINE
         most = min(MAX_RATE * (now - self._growing_since[row]), MAX_TOTAL)
         if max(figures) > most:
             figures = self._limit_figures(row, figures, most)
         self._reported[row] = figures
 
     def _limit_figures(self, row: int, figures: tuple[float, ...], most: float) -> tuple[float, ...]:
-        """The figures, each at most ``most``, except the bytes in a spool: they are no total that grows with time."""
-        limits = [MAX_TOTAL if name == "spool_bytes" else most for name in REPORTED]
+        """The figures, each at most ``most``, except bytes in a spool and lateness: they do not grow with time."""
+        limits = [MAX_TOTAL if name in ("spool_bytes", "lateness_p99_seconds") else most for name in REPORTED]
         limited = tuple(map(min, figures, limits))
         if limited != figures and (missed := self._incredible_log.due()) is not None:
             found = dict(zip(REPORTED, figures, strict=True))
@@ -219,8 +257,8 @@ class Registry:
             returns: of the episodes, oldest first.
             lengths: of the same episodes.
         """
-        self._table["items"][row] += steps
-        self._table["behaviour_opt_steps"][row] = behaviour_opt_steps
+        self._items[row] += steps
+        self._behaviour_opt_steps[row] = behaviour_opt_steps
         if returns:
             self._table["episodes"][row] += len(returns)
             self._table["last_return"][row] = returns[-1]
@@ -251,13 +289,23 @@ class Registry:
     def count(self, state: ActorState) -> int:
         return int((self._table["state"] == state).sum())
 
-    def total(self, field: str) -> int:
-        """The sum of a column over all actor processes; no figure is above ``MAX_TOTAL``, so it cannot overflow."""
-        return int(self._table[field].sum())
+    def total(self, field: str) -> float:
+        """The sum of a column over all actor processes; no figure is above ``MAX_TOTAL``, so it cannot overflow.
+
+        Returns:
+            An int of a column of integers.
+        """
+        total: float = self._table[field].sum().item()
+        return total
 
     def present_rows(self) -> Array:
         """A copy of the rows of actors that hold an id."""
         rows: Array = self._table[np.isin(self._table["state"], HOLDS_ID)]
+        return rows
+
+    def online_rows(self) -> Array:
+        """A copy of the rows of actors with an open stream that have built their parts."""
+        rows: Array = self._table[self._table["state"] == ActorState.ONLINE]
         return rows
 
     def working_rows(self) -> Array:

@@ -10,9 +10,9 @@ from typing import Any, Final
 
 from common.data import NO_MODEL, ModelVersion
 from common.errors import RefusedError
+from common.shared.slots import ModelSlots
 from common.wire.pb import crossborder_pb2 as pb
 from common.wire.rpc import version_from_pb
-from learner.models.slots import ModelSlots
 from learner.shared.control import ControlBlock
 from learner.shared.durable import replace_text
 

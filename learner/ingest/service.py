@@ -14,20 +14,21 @@ import grpc
 
 from common.data import NO_MODEL
 from common.errors import CrossborderError
+from common.shared.mapped import fence
 from common.wire.batch import Request
 from common.wire.pb import crossborder_pb2 as pb
 from common.wire.pb import crossborder_pb2_grpc as pb_grpc
 from common.wire.rpc import version_from_pb, version_to_pb
 from learner.ingest.audit import AuditLog
+from learner.ingest.cordons import CordonedError
 from learner.ingest.core import IngestCore
 from learner.ingest.gate import current_caller
-from learner.ingest.joining import check, join
+from learner.ingest.joining import check, join, require_open
 from learner.ingest.limits import CallLimits
 from learner.ingest.pushing import push
 from learner.ingest.refusals import Context, status_of
 from learner.shared.actor_table import ActorState, host_of
 from learner.shared.bell import Bell
-from learner.shared.mapped import fence
 
 log = logging.getLogger(__name__)
 MAX_NAMED = 50
@@ -48,23 +49,43 @@ class ActorStream:
         self._context = context
         self._writing = asyncio.Lock()
         self._acked = 0
+        self.row: int | None = None
+        """The actor's row of the actor table; None before its first request."""
         self.evaluates = False
         """Whether the actor scores candidates."""
+        self._told_to_stop_at: float | None = None
         self.awake = asyncio.Event()
         """Set when the actor's turn has come, or when training is over. The task that waits checks which."""
 
     async def send(self, acked_seq: int | None = None) -> None:
         """Acknowledge up to ``acked_seq``, or repeat the last acknowledgement as a sign of life."""
         async with self._writing:
+            stop = self._has_to_stop()
+            if stop and self._told_to_stop_at is None:
+                self._told_to_stop_at = time.monotonic()
             self._acked = self._acked if acked_seq is None else acked_seq
+            newest = self._core.newest(candidate=self.evaluates)
             await self._context.write(
                 pb.PushItemsResponse(
                     acked_seq=self._acked,
-                    newest=version_to_pb(self._core.newest(candidate=self.evaluates)),
-                    stop=bool(self._core.control.stopping),
+                    newest=version_to_pb(newest),
+                    stop=stop,
                     paced=self._core.ratio.samples_per_insert is not None,
+                    trace_parent=self._core.traces.take_learnt(self.row, newest.opt_steps),
                 )
             )
+
+    def _has_to_stop(self) -> bool:
+        return bool(self._core.control.stopping) or (self.row is not None and self._core.is_drained(self.row))
+
+    @property
+    def is_leaving(self) -> bool:
+        """Whether the actor was told to stop less than ``server.grace_seconds`` ago.
+
+        So long its acknowledgements are not held back: an actor that ends waits only seconds for the last ones.
+        """
+        told_at, seconds = self._told_to_stop_at, self._core.config.server.grace_seconds
+        return told_at is not None and time.monotonic() < told_at + seconds
 
 
 class LearnerServicer(pb_grpc.LearnerServiceServicer):
@@ -110,12 +131,19 @@ class LearnerServicer(pb_grpc.LearnerServiceServicer):
     async def Join(self, request: pb.JoinRequest, context: Context) -> pb.JoinResponse:  # noqa: ARG002, N802
         caller = current_caller.get()
         try:
+            require_open(self._core, request)  # First: cordoned actors that wait leave the limits to other actors.
             self._limits.count_join(caller)
             ids = self._core.address_ids
             if not ids.has_room(caller.account, request.incarnation, request.former_incarnation):
                 raise self._limits.count_refusal("address_actors")
             response = join(self._core, request, caller.name)
+            if response.elsewhere:
+                self._audit.note("join", "led", **caller.facts(), host=request.host, elsewhere=response.elsewhere)
+                return response
             ids.note_join(caller.account, request.incarnation)
+        except CordonedError:
+            self._core.counts.joins_refused["cordoned"] += 1
+            raise
         except CrossborderError as error:
             self._core.counts.joins_refused[status_of(error)[1]] += 1
             raise
@@ -155,7 +183,7 @@ class LearnerServicer(pb_grpc.LearnerServiceServicer):
             while (request := await self._read(context, first=row is None)) is not None:
                 arrived = time.monotonic()
                 if row is None:
-                    row = self._core.row_of(request.head.incarnation)
+                    row = stream.row = self._core.row_of(request.head.incarnation)
                     self._newest[row], stream.evaluates = stream, self._core.evaluates(row)
                     self._core.registry.set_state(row, ActorState.ONLINE)
                 acked = push(self._core, row, request)
@@ -199,16 +227,16 @@ class LearnerServicer(pb_grpc.LearnerServiceServicer):
     async def _hold(self, stream: ActorStream, row: int) -> None:
         """Wait until the replay ratio, and then the actor's share of the replay, let the actor go on."""
         core = self._core
-        if core.turns.holds(row):
+        if core.turns.holds(row) and not stream.is_leaving:
             await self._hold_for_turn(stream, row)
-        while not core.control.stopping and (seconds := core.replay_share.seconds_to_wait(row)):
+        while not (core.control.stopping or stream.is_leaving) and (seconds := core.replay_share.seconds_to_wait(row)):
             core.counts.quota_hold_seconds["items"] += await self._wait(stream, min(seconds, STILL_HERE_SECONDS))
 
     async def _hold_for_turn(self, stream: ActorStream, row: int) -> None:
         core, self._held[stream] = self._core, row
         try:
             self._wake_streams()
-            while core.turns.holds(row):
+            while core.turns.holds(row) and not stream.is_leaving:
                 core.control.actor_hold_seconds += await self._wait(stream, STILL_HERE_SECONDS)
                 self._wake_streams()  # Also after a second without a bell: an admin may have changed the ratio.
         finally:

@@ -7,20 +7,24 @@ with the same seed give the same curve, even if one of them is killed and resume
 from __future__ import annotations
 
 import logging
+import threading
 from contextlib import ExitStack
 from typing import Final, Self
 
 from actor.resumable import ResumableSampler
+from actor.sampler import lanes_of
 from actor.stat import ActorCounters
 from common.config.run_config import RunConfig
 from common.data import Snapshot
+from common.lanes.pace import Pace
+from common.lanes.safe_stop import stop_safely
 from common.process.clocks import Every
+from common.shared.mapped import holding_alone
 from learner.loop.run import Result, Run, open_directory
 from learner.loop.wiring import make_learner
 from learner.records.status import Status
 from learner.replay.limiter import RatioLimiter
 from learner.replay.local_sink import LocalSink
-from learner.shared.mapped import holding_alone
 from learner.storage.origin import Origin
 
 log = logging.getLogger(__name__)
@@ -51,9 +55,10 @@ class ActorInTurns:
         self._opt = Every(config.trainer.opt_interval if ratio is None else None)
         self._sink = LocalSink(run.memory, run.value_rules)
         # Each life of the run has seeds of its own for episodes that it begins anew.
-        life, lanes = run.dir.identity.incarnation - 1, run.parts.lanes
-        assert lanes is not None, "the learner acts itself"
-        self._sampler = ResumableSampler(run.parts, self.counters, config.seed + life * lanes.n)
+        life, self._lanes, self._env = run.dir.identity.incarnation - 1, lanes_of(run.parts), config.env
+        rate = config.env.rate_hz
+        pace = Pace(rate, threading.Event(), self.counters.note_tick) if rate is not None else None
+        self._sampler = ResumableSampler(run.parts, self.counters, config.seed + life * self._lanes.n, pace)
 
     def act(self, opt_steps: int) -> None:
         """Take one step in every environment, with the agent as it is after this many opt steps.
@@ -65,6 +70,10 @@ class ActorInTurns:
         self._sampler.version = opt_steps
         self._sampler.sample_and_push(self._agent, self._sink)
         self.owed += self._opt.count(before, self.counters.env_steps)
+
+    def stop_safely(self) -> None:
+        """Make a safe stop in all environments."""
+        stop_safely(self._lanes, self._env)
 
     def state(self) -> Snapshot:
         """The state between two turns, or between two opt steps of a turn."""
@@ -160,10 +169,13 @@ class Trainer:
         learner.start()
         with learner.training():
             self._learn()  # An earlier life may have ended in the middle of a turn.
-            while learner.outcome is None:
-                self._actor.act(learner.opt_steps)
-                self._learn()
-                learner.tick()
+            try:
+                while learner.outcome is None:
+                    self._actor.act(learner.opt_steps)
+                    self._learn()
+                    learner.tick()
+            finally:
+                self._actor.stop_safely()
         self._stack.close()
         return self.run.make_result(learner)
 

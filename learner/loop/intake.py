@@ -7,10 +7,10 @@ from collections.abc import Callable
 
 from common.errors import StarvedError
 from common.interfaces import ReplayBuffer
+from common.shared.mapped import fence
 from learner.replay.ratio import LiveRatio
 from learner.shared.bell import Bell
 from learner.shared.control import ControlBlock
-from learner.shared.mapped import fence
 
 WAIT_SECONDS = 0.25
 """The longest that one wait lasts; after it the trainer looks whether it has been asked to stop."""

@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass
 from typing import Protocol
 
 from common.config.trainer_config import TrainerConfig
-from common.errors import CrossborderError, DivergedError
+from common.errors import CrossborderError, DivergedError, RankLostError
 from common.interfaces import Agent, Recorder, ReplayBuffer
 from common.process.clocks import Every
 from learner.callbacks.calling import Callbacks
@@ -100,6 +100,8 @@ class Learner:
         explain: when ``opt`` has raised, says which rows it had drawn; None says nothing.
         episodes: means of the newest training episodes by key, for each record; None records none.
         callbacks: see evaluations and records, and may end training; None: there are none.
+        elsewhere: steps that other ranks have stored; None: there are no other ranks.
+        after_opt: called after each ``opt``, before the agent is scored, saved or published.
         clock: seconds, monotonic.
     """
 
@@ -121,6 +123,8 @@ class Learner:
         explain: Callable[[], str] | None = None,
         episodes: Callable[[], dict[str, float]] | None = None,
         callbacks: Callbacks | None = None,
+        elsewhere: Callable[[], int] | None = None,
+        after_opt: Callable[[], None] = do_nothing,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.agent = agent
@@ -141,6 +145,8 @@ class Learner:
         self._explain = explain
         self._episodes = episodes or dict
         self._callbacks = callbacks or Callbacks()
+        self._elsewhere = elsewhere or int
+        self._after_opt = after_opt
         self._clock = clock
         self._eval, self._record = Every(config.eval_interval), Every(config.record_interval)
         self._save, self._sync = Every(config.save_interval), Every(config.sync_interval)
@@ -173,6 +179,9 @@ class Learner:
         """
         try:
             yield
+        except RankLostError:  # It may have come in the middle of an opt step: nothing of it is saved.
+            self.request_stop()
+            raise
         except BaseException:
             self.request_stop()
             try:
@@ -211,6 +220,8 @@ class Learner:
                 losses = self.agent.opt(self.buffer)
         except NothingToDrawError:  # The rows there are do not reach far enough yet for the view.
             return False
+        except RankLostError:  # Its rows are not to blame.
+            raise
         except Exception as error:
             if self._explain is not None:
                 explanation = self._explain()
@@ -220,6 +231,7 @@ class Learner:
             raise
         if losses is None:
             return False
+        self._after_opt()
         self._last_opt_at = self._clock()
         self.opt_seconds += self._last_opt_at - began
         self.opt_steps += 1
@@ -305,7 +317,7 @@ class Learner:
         self._collect(wait=True)
 
     def _moment(self) -> Moment:
-        return Moment(self.opt_steps, self.buffer.inserted, self.seconds())
+        return Moment(self.opt_steps, self.buffer.inserted, self.seconds(), self._elsewhere())
 
     def _evaluate(self, moment: Moment) -> dict[str, float]:
         started = self._clock()
@@ -339,7 +351,8 @@ class Learner:
         return self._config.target_score is not None and score >= self._config.target_score
 
     def _write(self, moment: Moment, record: dict[str, float]) -> None:
-        record = {"seconds": moment.seconds, "samples_total": float(moment.samples_total), **record}
+        samples = moment.samples_total + moment.samples_elsewhere
+        record = {"seconds": moment.seconds, "samples_total": float(samples), **record}
         bad = [f"{key} {value}" for key, value in record.items() if not math.isfinite(value)]
         self.last_record = {**self.last_record, **record}
         for recorder in self._recorders:

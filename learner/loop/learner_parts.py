@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from common.config.run_config import RunConfig
-from common.data import ENVELOPE_BYTES, Schema
+from common.data import ENVELOPE_BYTES, INTERVENED, Schema
 from common.errors import ConfigError
 from common.hints import nearest
 from common.parts import Parts, build_parts
@@ -27,6 +27,7 @@ def build_learner_parts(config: RunConfig, *, epsilon: float = 0.0, n_envs: int 
     _check_message_size(config, parts.schema)
     _check_clipped_columns(config, parts.schema)
     _check_bounded_columns(config, parts.schema)
+    _check_intervened(config, parts.schema)
     return parts
 
 
@@ -55,3 +56,13 @@ def _check_bounded_columns(config: RunConfig, schema: Schema) -> None:
         if name not in schema.bounded_columns:
             hint = nearest(name, schema.bounded_columns)
             raise ConfigError(f"server.out_of_bounds: expected a column with bounds, found '{name}'{hint}")
+
+
+def _check_intervened(config: RunConfig, schema: Schema) -> None:
+    for name, source in config.replay.sources.items():
+        if source.interventions and INTERVENED not in schema.columns:
+            columns = ", ".join(schema.by_name)
+            raise ConfigError(
+                f"replay.sources.{name}.interventions: expected rows with the column '{INTERVENED.name}', found "
+                f"{columns}; the step processor leaves it out"
+            )

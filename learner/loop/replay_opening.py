@@ -16,11 +16,12 @@ from common.errors import PluginError
 from common.interfaces import ReplayBuffer
 from common.lanes.building import build_env
 from learner.loop.resident import MixedResidentReplay, ResidentReplay
+from learner.replay.interventions import PrioritizedInterventions, UniformInterventions
 from learner.replay.memory import ReplayMemory
 from learner.replay.prioritized import PrioritizedReplay
 from learner.replay.recovery import make_whole
 from learner.replay.shared_buffer import SharedReplay
-from learner.replay.sources import MixedReplay
+from learner.replay.sources import MixedReplay, Source
 from learner.replay.uniform import UniformReplay
 from learner.replay.view import View
 from learner.storage.resume import ResumePoint
@@ -60,29 +61,29 @@ def open_memory(
 
 
 def build_buffer(
-    memory: ReplayMemory, config: RunConfig, sources: Mapping[str, ReplayMemory] | None = None
+    memory: ReplayMemory, config: RunConfig, datasets: Mapping[str, ReplayMemory] | None = None
 ) -> SharedReplay | MixedReplay:
     """Build the replay buffer that the configuration names: uniform, prioritised, or the user's own.
 
     Args:
         memory: of the actors' rows.
         config: of the run.
-        sources: the replays of ``replay.sources``, by name; shares of every batch are drawn from them, uniformly or by
-            priority.
+        datasets: the rows of the datasets of ``replay.sources``, by name of the source; None takes no sources. Shares
+            of every batch are drawn from them, and from interventions, uniformly or by priority.
 
     Raises:
         PluginError: a part of the user's own cannot be built, or is no ``SharedReplay`` or no ``View``.
         ConfigError: the rows have a column of a name that prioritised replay uses, or do not suit the view.
     """
     own = _build_own(memory, config)
-    if not sources:
+    if not config.replay.sources or datasets is None:
         return own
-    shares = {name: source.share for name, source in config.replay.sources.items()}
-    others = [
-        (_build_shipped(source, config, config.seed + 1 + i), shares[name])
-        for i, (name, source) in enumerate(sources.items())
-    ]
-    return MixedReplay(own, others, config.seed)
+    sources, n = [], len(config.replay.sources)
+    for i, (name, source) in enumerate(config.replay.sources.items(), config.seed + 1):
+        dataset = _build_shipped(datasets[name], config, i) if source.dataset is not None else None
+        interventions = _build_interventions(memory, config, i + n) if source.interventions else None
+        sources.append(Source(source.share, dataset, interventions))
+    return MixedReplay(own, sources, config.seed)
 
 
 def _build_own(memory: ReplayMemory, config: RunConfig) -> SharedReplay:
@@ -102,6 +103,14 @@ def _build_shipped(memory: ReplayMemory, config: RunConfig, seed: int) -> Shared
     if prioritized is None:
         return UniformReplay(memory, view, seed)
     return PrioritizedReplay(memory, view, prioritized, seed, config.trainer.max_opts)
+
+
+def _build_interventions(memory: ReplayMemory, config: RunConfig, seed: int) -> SharedReplay:
+    """The buffer over those of the actors' rows in which somebody intervened."""
+    view, prioritized = build_view(memory.schema, config), config.replay.prioritized
+    if prioritized is None:
+        return UniformInterventions(memory, view, seed)
+    return PrioritizedInterventions(memory, view, prioritized, seed, config.trainer.max_opts)
 
 
 def build_view(schema: Schema, config: RunConfig) -> View:

@@ -11,12 +11,43 @@ from common.agents.network_agent import to_tensors
 from common.data import Array, Items
 from common.errors import ConfigError
 from common.interfaces import ReplayBuffer
+from common.shared.mapped import fence
 from learner.replay.memory import ReplayMemory
 from learner.replay.reader import TRIES, NothingToDrawError
 from learner.replay.shared_buffer import SharedReplay
 from learner.replay.sources import SHIFT, SOURCE, MixedReplay
 from learner.replay.view import Plan
-from learner.shared.mapped import fence
+
+
+class ResidentRows:
+    """A copy of the rows of a replay memory on a device, in the same slots.
+
+    Args:
+        memory: read only here.
+        device: holds the copy.
+
+    Raises:
+        ConfigError: the device has not enough room.
+    """
+
+    def __init__(self, memory: ReplayMemory, device: torch.device) -> None:
+        self.memory = memory
+        self._end = 0
+        try:
+            self.columns = {name: _Ring(column, device) for name, column in memory.columns.items()}
+        except RuntimeError as error:
+            raise ConfigError(
+                f"replay.resident: expected room for {memory.n_bytes} bytes on {device}, found too little: {error}"
+            ) from error
+
+    def catch_up(self) -> None:
+        """Copy the rows that were stored since the last call."""
+        begin, end = max(self._end, self.memory.first()), self.memory.committed
+        fence()
+        for column in self.columns.values():
+            column.copy(begin, end)
+        self._end = end
+        fence()  # The caller looks afterwards which rows were overwritten during the copy.
 
 
 class ResidentReplay(ReplayBuffer):
@@ -24,23 +55,16 @@ class ResidentReplay(ReplayBuffer):
 
     Args:
         replay: chooses the draws of each batch.
-        device: holds the copy, in the same slots; the copy is brought up to date at each draw.
+        device: holds the copy, which is brought up to date at each draw.
+        rows: the copy, if another buffer has one of the same rows already.
 
     Raises:
         ConfigError: the device has not enough room.
     """
 
-    def __init__(self, replay: SharedReplay, device: torch.device) -> None:
+    def __init__(self, replay: SharedReplay, device: torch.device, rows: ResidentRows | None = None) -> None:
         self._replay, self._reader, self._device = replay, replay.reader, device
-        self._memory: ReplayMemory = replay.reader.memory
-        self._end = 0
-        try:
-            self._columns = {name: _Ring(column, device) for name, column in self._memory.columns.items()}
-        except RuntimeError as error:
-            raise ConfigError(
-                f"replay.resident: expected room for {self._memory.n_bytes} bytes on {device}, "
-                f"found too little: {error}"
-            ) from error
+        self._rows = rows or ResidentRows(replay.reader.memory, device)
 
     @property
     def inserted(self) -> int:
@@ -84,7 +108,8 @@ class ResidentReplay(ReplayBuffer):
         else:
             raise NothingToDrawError
         self._replay.note_drawn(draws)
-        stored = {name: self._columns[column].restore(batch[name]) for name, (column, _) in draws.plan.takes.items()}
+        columns = self._rows.columns
+        stored = {name: columns[column].restore(batch[name]) for name, (column, _) in draws.plan.takes.items()}
         return {**stored, **to_tensors({**draws.plan.made, **self._replay.finish(draws)}, self._device)}
 
     def _gather(self, plan: Plan) -> tuple[dict[str, torch.Tensor], Array]:
@@ -93,31 +118,22 @@ class ResidentReplay(ReplayBuffer):
         Ingest may overwrite rows before they are copied. It raises ``first()`` above a row before it touches the row.
         So draws with a row below ``first()`` after the copy may be torn. The copy itself changes only here.
         """
-        self._catch_up()
+        self._rows.catch_up()
         spoilt = self._reader.find_spoilt(plan)
         slots: dict[int, torch.Tensor] = {}
         batch: dict[str, torch.Tensor] = {}
         for name, (column, index) in plan.takes.items():
             if id(index) not in slots:
-                slots[id(index)] = torch.from_numpy(index % self._memory.n_slots).to(self._device)
-            batch[name] = self._columns[column].take(slots[id(index)])
+                slots[id(index)] = torch.from_numpy(index % self._rows.memory.n_slots).to(self._device)
+            batch[name] = self._rows.columns[column].take(slots[id(index)])
         return batch, spoilt
-
-    def _catch_up(self) -> None:
-        """Copy the rows that were stored since the last call."""
-        begin, end = max(self._end, self._memory.first()), self._memory.committed
-        fence()
-        for column in self._columns.values():
-            column.copy(begin, end)
-        self._end = end
-        fence()  # The caller looks afterwards which rows were overwritten during the copy.
 
 
 class MixedResidentReplay(ReplayBuffer):
-    """A ``MixedReplay`` of which every source has a copy on a device.
+    """A ``MixedReplay`` with a copy of all rows on a device.
 
     Args:
-        mixed: chooses how many draws come from each source.
+        mixed: chooses how many draws come from each replay.
         device: holds the copies.
 
     Raises:
@@ -126,7 +142,9 @@ class MixedResidentReplay(ReplayBuffer):
 
     def __init__(self, mixed: MixedReplay, device: torch.device) -> None:
         self._mixed, self._device = mixed, device
-        self._parts = [ResidentReplay(part, device) for part in mixed.parts]
+        memories = {id(memory): memory for memory in (part.reader.memory for part in mixed.parts)}
+        rows = {key: ResidentRows(memory, device) for key, memory in memories.items()}
+        self._parts = [ResidentReplay(part, device, rows[id(part.reader.memory)]) for part in mixed.parts]
 
     @property
     def inserted(self) -> int:
@@ -151,13 +169,12 @@ class MixedResidentReplay(ReplayBuffer):
 
     def tensors(self, size: int) -> dict[str, torch.Tensor]:
         """As ``MixedReplay.batch``, gathered on the device."""
-        counts = self._mixed.split(size)
-        batches = [part.tensors(n) for part, n in zip(self._parts, counts, strict=True) if n]
+        counts, batches = self._mixed.draw_each(size, lambda i, n: self._parts[i].tensors(n))
         batch = {name: torch.cat([each[name] for each in batches]) for name in batches[0]}
-        number = torch.arange(len(counts), dtype=torch.uint8)
-        batch[SOURCE] = number.repeat_interleave(torch.tensor(counts)).to(self._device)
+        repeats = torch.tensor(counts)
+        batch[SOURCE] = torch.from_numpy(self._mixed.numbers).repeat_interleave(repeats).to(self._device)
         if "index" in batch:
-            batch["index"] |= batch[SOURCE].long() << SHIFT
+            batch["index"] |= torch.arange(len(counts)).repeat_interleave(repeats).to(self._device) << SHIFT
         return batch
 
 

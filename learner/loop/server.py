@@ -19,34 +19,45 @@ Training (``LearnerServer.train``), then shutdown, whatever ended training:
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Self
 
 from actor.manager import ActorManager
 from actor.stat import ActorStat
 from common.config.run_config import RunConfig
 from common.config.server_config import ServerConfig
-from common.errors import CrossborderError, DivergedError
+from common.errors import CrossborderError, DivergedError, RankLostError
+from common.process.spare import Spare
+from common.shared.mapped import holding_alone
 from common.wire.trust import ANY, Trust
 from learner.evaluation.actor_scoring import CANDIDATES, ActorScoring
-from learner.ingest.ingest_process import IngestProcess
+from learner.ingest.ingest_process import ComingIngest, IngestProcess
 from learner.loop.intake import Intake
-from learner.loop.run import Result, Run, open_directory
+from learner.loop.learner import do_nothing
+from learner.loop.opt_traces import OptTraces
+from learner.loop.run import Result, Run, open_rank
 from learner.loop.summaries import actor_stats
+from learner.loop.together import Together
 from learner.loop.trainer_metrics import TrainerCollector
 from learner.loop.wiring import make_learner
 from learner.models.publisher import ModelPublisher
+from learner.ranks.beginning import Beginning
+from learner.ranks.group import Group
+from learner.ranks.place import Place
 from learner.records.exposition import MetricsServer
 from learner.records.status import Status
-from learner.replay.limiter import RatioLimiter
 from learner.replay.ratio import LiveRatio
 from learner.shared.actor_table import map_actor_table
 from learner.shared.control import ControlBlock
 from learner.storage.origin import Origin
 
 log = logging.getLogger(__name__)
+FORMER_INGEST_SECONDS = 30.0
+"""The ingest process of a trainer that was killed gets this long to end. It takes a moment, unless it is frozen."""
 LEAVE_SECONDS = 2.0
 """Local actors get this long to end. Ingest has taken their rows already, within its own grace period."""
 
@@ -68,6 +79,10 @@ class LearnerServer:
         local_actors: number of actor workers to run on this host.
         resume: resume the run in ``run_dir``, if there is one.
         origin: where a new run begins from.
+        coming_ingest: a process that becomes ingest, which its caller closes; None starts one.
+        coming_actors: processes that become the local actors, which their caller ends; None starts them.
+        place: of this process among the ranks, for which ``config`` is made already; None: it trains alone.
+        when_met: called once the ranks have found each other; from then on a rank that ends alone breaks the others.
 
     Raises:
         CrossborderError: something could not be built, opened or listened on; all processes and files that were already
@@ -75,46 +90,71 @@ class LearnerServer:
     """
 
     def __init__(
-        self, config: RunConfig, local_actors: int = 0, *, resume: bool = False, origin: Origin | None = None
+        self,
+        config: RunConfig,
+        local_actors: int = 0,
+        *,
+        resume: bool = False,
+        origin: Origin | None = None,
+        coming_ingest: ComingIngest | None = None,
+        coming_actors: Sequence[Spare] | None = None,
+        place: Place | None = None,
+        when_met: Callable[[], None] = do_nothing,
     ) -> None:
         self.config = config
+        self.place = place or Place()
         self.failure: CrossborderError | None = None
         """Why a part of the system cannot go on; None while all parts can."""
         self.local_actors: ActorManager | None = None
         with ExitStack() as stack:
-            directory, earlier = open_directory(config, stack, resume=resume, origin=origin)
-            self.run = run = stack.enter_context(Run(config, directory, earlier, origin=origin))
+            self._coming_ingest = coming_ingest or stack.enter_context(ComingIngest())
+            group = self._open_group(stack)
+            if group is not None:
+                when_met()
+            directory, earlier, beginning = open_rank(config, stack, group, resume=resume, origin=origin)
+            origin = origin if self.place.leads else None
+            _wait_for_former_ingest(directory.shared)
+            self.run = run = stack.enter_context(Run(config, directory, earlier, origin=origin, place=self.place))
             self.buffer, shared = run.buffer, directory.shared
             # The files of a resumed run are there already, unless the run was in turns or from a dataset until now.
             self.control = ControlBlock.open(shared, create=not (shared / "control").exists())
             self.control.start(directory.identity.incarnation, self.buffer.sampled)
-            self.ratio = LiveRatio(self.control, RatioLimiter.of(config, run.memory.steps_began))
+            self.ratio = LiveRatio(self.control, run.limiter())
             self.actor_table = map_actor_table(shared, create=not (shared / "actors").exists())
             self.publisher = _make_publisher(run, "models")
+            self.together = self._make_together(group, beginning)
             self.learner = make_learner(
                 run,
                 earlier,
                 stack,
                 publish=self.publisher.publish,
-                show_life=self._show_life,
+                show_life=self._show_life if self.together is None else self.together.show_life,
                 scoring=self._make_actor_scoring(stack),
                 episodes=self.control.episode_record,
+                together=self.together,
             )
             self.control.opt_steps = self.learner.opt_steps
+            self._traces = OptTraces(shared, self.learner, self.buffer, self.publisher.slots.newest)
             self.ratio.begin(self.buffer.inserted, self.buffer.sampled)
             self.learner.start()
             # Parts end in the reverse order of these lines. Local actors start last but end after ingest, which takes
             # their last rows.
             ending_local_actors = stack.enter_context(ExitStack())
             self.ingest = self._start_ingest()
-            stack.callback(self.ingest.end, config.server.grace_seconds)
+            self._goes_on = False
+            stack.callback(self._end_ingest)
             self.intake = self._make_intake()
             self._metrics = self._serve_metrics()
             stack.callback(self._metrics.close)
             self._write_endpoints()
+            if self.together is not None:
+                self.together.listen(self.learner, self.ingest.address, shared)
             if local_actors:
                 address, trust = self.ingest.local_address, local_trust(config.server)
-                self.local_actors = ActorManager(address, local_actors, self.fail, trust)
+                models = shared / "models"
+                self.local_actors = ActorManager(
+                    address, local_actors, self.fail, trust, models=models, spares=coming_actors
+                )
                 ending_local_actors.callback(self.local_actors.stop_and_join, LEAVE_SECONDS)
             self._stack = stack.pop_all()
 
@@ -123,6 +163,30 @@ class LearnerServer:
 
     def __exit__(self, *exception: object) -> None:
         self._stack.close()
+
+    def _open_group(self, stack: ExitStack) -> Group | None:
+        if self.place.is_alone:
+            return None
+        return stack.enter_context(Group(self.place, self.config.trainer.rank_seconds, self.config.trainer.device))
+
+    def _make_together(self, group: Group | None, beginning: Beginning | None) -> Together | None:
+        if group is None or beginning is None:
+            return None
+        return Together(
+            group,
+            beginning,
+            self.buffer,
+            gives_tensors=self.config.replay.resident,
+            beat=self._show_life,
+            control=self.control,
+        )
+
+    def _end_ingest(self) -> None:
+        """End ingest: if the ranks are started again, its actors are not told to stop."""
+        if self._goes_on:
+            self.ingest.leave()
+        else:
+            self.ingest.end(self.config.server.grace_seconds)
 
     def _make_actor_scoring(self, stack: ExitStack) -> ActorScoring | None:
         """The scoring by an actor, if the configuration asks for it."""
@@ -141,17 +205,19 @@ class LearnerServer:
         return scoring
 
     def _start_ingest(self) -> IngestProcess:
-        config, run = self.config, self.run
+        config, run = self.run.config, self.run
         boot = {
-            "config": config.model_dump(mode="json"),
+            "config": self.place.limits(config).model_dump(mode="json"),
             "directory": str(run.dir.shared),
             "run_id": run.dir.identity.run_id,
             "columns": run.parts.schema.to_json(),
             "model_bytes": self.publisher.blob_bytes,
             "listen": config.server.listen,
             "metrics_port": config.metrics.ingest_port,
+            "rank": self.place.rank,
+            "n_ranks": self.place.n_ranks,
         }
-        return IngestProcess(boot, self.control, self.fail, config.server.hung_seconds)
+        return IngestProcess(self._coming_ingest, boot, self.control, self.fail, config.server.hung_seconds)
 
     def _make_intake(self) -> Intake:
         return Intake(
@@ -200,8 +266,8 @@ class LearnerServer:
         """
         learner = self.learner
         try:
-            with learner.training(self.ingest.announce_stop):
-                self._loop()
+            with learner.training(self._announce_stop):
+                self._train()
                 if self.failure is not None:
                     raise self.failure
             if learner.outcome is not None and learner.outcome.is_finish:
@@ -211,19 +277,48 @@ class LearnerServer:
             raise
         finally:
             self._stack.close()
-        return AsyncResult(**vars(self.run.make_result(learner)), actors=actor_stats(self.actor_table))
+        result = {**vars(self.run.make_result(learner))}
+        if self.together is not None:
+            result["samples_total"] = self.together.inserted
+        return AsyncResult(**result, actors=actor_stats(self.actor_table))
+
+    def _train(self) -> None:
+        """Train alone, or together with the other ranks.
+
+        A rank that is lost, or that fails and is started again by torchrun, leaves its actors to its next life.
+        """
+        if self.together is None:
+            self._loop()
+            return
+        try:
+            settle = partial(self.publisher.settle, wait=True)
+            self.together.train(self.intake, self._count_step, settle, lambda: self.failure is not None)
+            if self.failure is not None:
+                raise self.failure
+        except Exception as error:
+            self._goes_on = self.place.restarts_left > 0 or isinstance(error, RankLostError)
+            raise
+
+    def _announce_stop(self) -> None:
+        if not self._goes_on:
+            self.ingest.announce_stop()
 
     def _loop(self) -> None:
         while self.learner.outcome is None:
             self._show_life()
             if self.intake.may_sample() and self.learner.step():
-                self.control.sampled, self.control.opt_steps = self.buffer.sampled, self.learner.opt_steps
-                self.ingest.release_held()
-                self.publisher.settle()
+                self._count_step()
             else:
                 self.publisher.settle(wait=True)  # This takes a moment; waiting for rows may take seconds.
                 self.intake.wait()
             self.learner.tick()
+
+    def _count_step(self) -> None:
+        """Tell ingest of an opt step that was taken."""
+        self.control.sampled, self.control.opt_steps = self.buffer.sampled, self.learner.opt_steps
+        self.ingest.release_held()
+        self.publisher.settle()
+        self._traces.note_opt()
 
     def _show_life(self) -> None:
         """Let ingest see that training goes on; called for each opt step, wait and step of an evaluation."""
@@ -241,11 +336,22 @@ class LearnerServer:
         )
 
 
+def _wait_for_former_ingest(shared: Path) -> None:
+    """Wait until the ingest process of a trainer that was killed has ended: it may still be storing rows.
+
+    Raises:
+        RunDirectoryError: it has not ended in time.
+    """
+    with holding_alone(shared, FORMER_INGEST_SECONDS):
+        log.debug("no process writes to %s", shared)
+
+
 def _make_publisher(run: Run, name: str) -> ModelPublisher:
     """A publisher with new slots: nobody reads the models of an earlier life."""
-    path, incarnation = run.dir.shared / name, run.dir.identity.incarnation
+    path, config = run.dir.shared / name, run.config
+    run_id, incarnation = run.dir.identity.run_id, run.dir.identity.incarnation
     path.unlink(missing_ok=True)
-    return ModelPublisher(path, run.parts.agent.model_info(), incarnation, run.config.trainer.model_precision)
+    return ModelPublisher(path, run.parts.agent.model_info(), incarnation, config.trainer.model_precision, run_id)
 
 
 def local_trust(config: ServerConfig) -> Trust:

@@ -17,8 +17,9 @@ from common.config.run_config import dump_config
 from learner.loop.learner import Learner
 from learner.loop.run import Run
 from learner.models.publisher import ModelPublisher
-from learner.records.families import counter, counters, gauge, gauges, info
+from learner.records.families import counter, counters, gauge, gauges, info, rank_info
 from learner.replay.ratio import LiveRatio
+from learner.replay.sources import MixedReplay
 from learner.shared.control import ControlBlock
 
 
@@ -61,59 +62,99 @@ class TrainerCollector(Collector):
         build = {"version": version("crossborder"), "python": platform.python_version(), "torch": torch.__version__}
         yield info("crossborder_build_info", "The versions of the software.", build)
         yield info("crossborder_run_info", "The identity of the run.", self._run_labels)
-        yield gauge("crossborder_disk_free_bytes", "Free for the run.", shutil.disk_usage(self._run.dir.path).free)
-        yield counters("crossborder_child_restarts_total", "Children started again.", "child", self._restarts())
+        place = self._run.place
+        yield rank_info(self._run_labels["run_id"], place.rank, place.n_ranks)
+        yield gauge(
+            "crossborder_disk_free_bytes",
+            "Free bytes on the file system of the run directory.",
+            shutil.disk_usage(self._run.dir.path).free,
+        )
+        yield counters(
+            "crossborder_child_restarts_total",
+            "Child processes that died and were started again.",
+            "child",
+            self._restarts(),
+        )
 
     def _steps(self) -> Iterable[Metric]:
         learner = self._learner
         idle = learner.seconds_since_opt()
-        yield counter("crossborder_opt_steps_total", "Optimisation steps.", learner.opt_steps)
-        yield counter("crossborder_opt_seconds_total", "Spent in them.", learner.opt_seconds)
+        yield counter("crossborder_opt_steps_total", "Successful opt steps.", learner.opt_steps)
+        yield counter("crossborder_opt_seconds_total", "Seconds spent in opt steps.", learner.opt_seconds)
         yield gauge(
             "crossborder_last_opt_timestamp_seconds",
-            "End of the last one.",
+            "Unix time of the last opt step's end.",
             None if idle is None else time.time() - idle,
         )
         waited = self._control.trainer_wait_seconds
-        yield counter("crossborder_trainer_wait_seconds_total", "Waited for steps.", waited)
+        yield counter(
+            "crossborder_trainer_wait_seconds_total", "Seconds that the trainer has waited for steps.", waited
+        )
         yield gauges("crossborder_record", "The newest value of each recorded key.", "key", learner.last_record)
-        yield counter("crossborder_divergences_total", "Ends by NaN or infinity.", self._control.divergences)
+        yield counter(
+            "crossborder_divergences_total",
+            "Ends of training because a loss or score was NaN or infinite.",
+            self._control.divergences,
+        )
         finished = learner.outcome is not None and learner.outcome.is_finish
-        yield gauge("crossborder_run_finished", "1: the run has reached its end.", float(finished))
+        yield gauge("crossborder_run_finished", "1 if the run has reached its end, else 0.", float(finished))
 
     def _scores(self) -> Iterable[Metric]:
         learner, evaluations = self._learner, self._learner.evaluations
         yield gauge("crossborder_best_score", "Highest evaluation score.", learner.best_score)
-        yield counter("crossborder_evaluations_total", "Evaluations.", evaluations.count)
-        yield counter("crossborder_evaluation_seconds_total", "Spent in them.", evaluations.seconds)
-        yield gauge("crossborder_last_evaluation_timestamp_seconds", "End of the last one.", evaluations.last_at)
+        yield counter("crossborder_evaluations_total", "Evaluations that have ended with a score.", evaluations.count)
+        yield counter("crossborder_evaluation_seconds_total", "Seconds spent on evaluations.", evaluations.seconds)
+        yield gauge(
+            "crossborder_last_evaluation_timestamp_seconds",
+            "Unix time of the last evaluation's end.",
+            evaluations.last_at,
+        )
         skipped = learner.scoring.skipped
-        yield counter("crossborder_evaluations_skipped_total", "Due while another one still ran.", skipped)
+        yield counter(
+            "crossborder_evaluations_skipped_total", "Evaluations skipped because another one still ran.", skipped
+        )
 
     def _replay(self) -> Iterable[Metric]:
         memory, ratio = self._run.memory, self._ratio.samples_per_insert
         age = time.monotonic() - self._control.oldest_item_at if len(memory) else 0.0
         yield counter("crossborder_samples_drawn_total", "Steps drawn from the replay.", self._run.buffer.sampled)
+        yield from count_draws_by_source(self._run)
         yield gauge("crossborder_replay_size_steps", "Steps that can be drawn.", memory.drawable)
-        yield gauge("crossborder_replay_size_rows", "Rows kept.", len(memory))
-        yield gauge("crossborder_replay_capacity_rows", "Rows kept at most.", memory.capacity)
+        yield gauge("crossborder_replay_size_rows", "Rows that the replay holds.", len(memory))
+        yield gauge("crossborder_replay_capacity_rows", "Rows that the replay can hold.", memory.capacity)
         excluded = memory.count_excluded(memory.first(), memory.committed)
-        yield gauge("crossborder_replay_excluded_rows", "Rows that are never drawn.", excluded)
-        yield gauge("crossborder_replay_bytes", "Allocated for rows and their links.", memory.n_bytes)
-        yield gauge("crossborder_replay_oldest_age_seconds", "Age of the oldest row.", age)
+        yield gauge(
+            "crossborder_replay_excluded_rows", "Rows that are never drawn, since they hold refused values.", excluded
+        )
+        yield gauge("crossborder_replay_bytes", "Bytes of memory for rows and their links.", memory.n_bytes)
+        yield gauge("crossborder_replay_oldest_age_seconds", "Age of the oldest row in the replay, in seconds.", age)
         yield gauge("crossborder_replay_ratio_target", "Steps to draw per step inserted.", ratio)
 
     def _models(self) -> Iterable[Metric]:
         publisher, slots = self._publisher, self._publisher.slots
         yield counter("crossborder_model_publishes_total", "Models published.", slots.header.published)
-        yield counter("crossborder_model_publish_seconds_total", "Spent on it.", publisher.seconds)
-        yield gauge("crossborder_model_bytes", "Size of a model on the wire.", publisher.blob_bytes)
-        yield gauge("crossborder_model_version_opt_steps", "Of the newest model.", slots.newest().opt_steps)
+        yield counter(
+            "crossborder_model_publish_seconds_total", "Seconds spent on publishing models.", publisher.seconds
+        )
+        yield gauge("crossborder_model_bytes", "Bytes of one model on the wire.", publisher.blob_bytes)
+        yield gauge("crossborder_model_version_opt_steps", "Opt steps of the newest model.", slots.newest().opt_steps)
 
     def _checkpoints(self) -> Iterable[Metric]:
         saves = self._run.checkpoints.counts
         yield counters("crossborder_checkpoint_saves_total", "Checkpoints saved.", "kind", saves.kinds)
-        yield counter("crossborder_checkpoint_failures_total", "Not saved.", saves.failures)
-        yield counter("crossborder_checkpoint_seconds_total", "Spent on saving.", saves.seconds)
+        yield counter(
+            "crossborder_checkpoint_failures_total",
+            "Checkpoints and candidates that could not be saved.",
+            saves.failures,
+        )
+        yield counter("crossborder_checkpoint_seconds_total", "Seconds spent on saving checkpoints.", saves.seconds)
         name = "crossborder_last_checkpoint_timestamp_seconds"
-        yield gauges(name, "When the last was saved.", "kind", dict(saves.last_at))
+        yield gauges(name, "Unix time at which the last checkpoint was saved.", "kind", dict(saves.last_at))
+
+
+def count_draws_by_source(run: Run) -> Iterable[Metric]:
+    """The steps drawn from the actors' rows, and from each of the other sources of the replay."""
+    buffer = run.buffer
+    numbers = buffer.sampled_by_source if isinstance(buffer, MixedReplay) else [buffer.sampled]
+    drawn = dict(zip(("actors", *run.config.replay.sources), numbers, strict=True))
+    yield counters("crossborder_source_samples_drawn_total", "Steps drawn from each source.", "source", drawn)

@@ -5,13 +5,20 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from collections.abc import Callable
-from typing import SupportsFloat
+from typing import Protocol, SupportsFloat
 
 from common.data import Record, Snapshot
-from common.interfaces import ReplayBuffer
 
 _FOLD = 256
 """The number of values of one key that are collected before they are summed."""
+
+
+class Steps(Protocol):
+    """Counts steps."""
+
+    @property
+    def inserted(self) -> int:
+        """Steps accepted so far."""
 
 
 class RecordWindow:
@@ -24,7 +31,7 @@ class RecordWindow:
         clock: seconds, monotonic.
     """
 
-    def __init__(self, buffer: ReplayBuffer, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, buffer: Steps, clock: Callable[[], float] = time.monotonic) -> None:
         self._buffer, self._clock = buffer, clock
         self._pending: defaultdict[str, list[SupportsFloat]] = defaultdict(list)
         self._sums: defaultdict[str, float] = defaultdict(float)

@@ -22,16 +22,18 @@ from learner.loop.learner import Learner, Publish, do_nothing, publish_to_nobody
 from learner.loop.precision import computing_in
 from learner.loop.replay_opening import place_on_device
 from learner.loop.run import Run
+from learner.loop.together import Together
 from learner.loop.window import RecordWindow
 from learner.records.csv_recorder import CsvRecorder
 from learner.records.curve import plot_learning_curve
 from learner.records.masking import mask_secrets
-from learner.replay.limiter import RatioLimiter
+from learner.replay.interventions import record_interventions
 from learner.replay.screening import report_suspects
 from learner.shared.durable import logging_write_errors
+from learner.storage.checkpoint import NoCheckpoints
 from learner.storage.checkpointer import WINDOW, Checkpointer
 from learner.storage.moment import Moment
-from learner.storage.resume import Resumable, ResumePoint
+from learner.storage.resume import Resumable, ResumePoint, Trained
 
 log = logging.getLogger(__name__)
 ACTING: Final = "acting"
@@ -48,6 +50,7 @@ def make_learner(
     show_life: Callable[[], None] = do_nothing,
     scoring: Scoring | None = None,
     episodes: Callable[[], dict[str, float]] | None = None,
+    together: Together | None = None,
 ) -> Learner:
     """Make the learner of a run: restore a resumed run from its checkpoint, write the first checkpoint of a new run.
 
@@ -60,26 +63,34 @@ def make_learner(
         show_life: called at each step of an evaluation that training waits for.
         scoring: scores the agent; None: what the configuration names, in this process or in a child.
         episodes: means of the newest training episodes by key, for each record.
+        together: the other ranks; None: this process trains alone.
 
     Raises:
         CrossborderError: a part cannot be built, or the checkpoint does not fit.
     """
-    config, trainer, window = run.config, run.config.trainer, RecordWindow(run.buffer)
+    config, trainer = run.config, run.config.trainer
+    window = RecordWindow(run.buffer if together is None else together)
     told = {"identity": run.dir.identity, "config": mask_secrets(config.model_dump(mode="json"))}
     callbacks = Callbacks.build(config.callbacks, told | {"run_dir": run.dir.path})
     parts: dict[str, Resumable] = {"buffer": run.buffer, WINDOW: window, "callbacks": callbacks}
     if actor_in_turns is not None:
         parts[ACTING] = actor_in_turns
-    began = _restore(run, earlier, parts) if earlier is not None else Moment(0, run.memory.steps, 0.0)
-    checkpointer = _make_checkpointer(run, parts, began)
+    kept: Trained = run.parts.agent if together is None else together.kept(run.parts.agent)
+    began = _restore(run, earlier, kept, parts) if earlier is not None else Moment(0, run.memory.steps, 0.0)
+    if together is not None:
+        began = together.begin(run.parts.agent, began)
+    leads = together is None or together.place.leads
+    checkpointer = _make_checkpointer(run, kept, parts, began)
     run.dir.write_text("config.yaml", dump_config(config))
-    stack.callback(logging_write_errors("the run ends without its learning curve")(_draw_curve), run)
+    if leads:
+        stack.callback(logging_write_errors("the run ends without its learning curve")(_draw_curve), run)
+    buffer = place_on_device(run.buffer, config)
     learner = Learner(
         agent=run.parts.agent,
-        buffer=place_on_device(run.buffer, config),
+        buffer=buffer if together is None else together.share_draws(buffer),
         scoring=scoring or _make_scoring(run, stack, show_life),
-        recorders=_make_recorders(run, stack, began.opt_steps, told),
-        checkpoints=run.checkpoints,
+        recorders=_make_recorders(run, stack, began.opt_steps, told) if leads else (),
+        checkpoints=run.checkpoints if leads else NoCheckpoints.like(run.checkpoints),
         config=trainer,
         publish=publish,
         began=began,
@@ -88,32 +99,40 @@ def make_learner(
         window=window,
         computing=computing_in(trainer.precision, trainer.device),
         explain=lambda: report_suspects(run.memory, run.buffer.last_drawn, run.find_actor, run.quarantine),
-        episodes=episodes,
+        episodes=episodes and (lambda: {**episodes(), **record_interventions(run.memory)}),
         callbacks=callbacks,
+        elsewhere=None if together is None else lambda: together.inserted_elsewhere,
+        after_opt=do_nothing if together is None else together.after_opt,
     )
-    if earlier is None:
-        checkpointer.write_first()
-    run.dir.begin()
+
+    def begin() -> None:
+        if earlier is None or not leads:
+            checkpointer.write_first()
+        run.dir.begin()
+
+    if together is None:
+        begin()
+    else:
+        together.begin_run(begin, run.dir.note_ranks)
     return learner
 
 
-def _make_checkpointer(run: Run, parts: dict[str, Resumable], began: Moment) -> Checkpointer:
+def _make_checkpointer(run: Run, agent: Trained, parts: dict[str, Resumable], began: Moment) -> Checkpointer:
     """The checkpointer of the agent and these parts; in turns, the part that acts is among them."""
     # In turns the replay must be able to go back to a checkpoint. Its slack holds three times the rows between two
     # checkpoints, so there is room while one is still being written.
     rows = run.memory.slack // 3 or None if ACTING in parts else None
     device, seconds = run.config.trainer.device, run.config.trainer.checkpoint_seconds
-    agent, replay = run.parts.agent, run.memory
-    return Checkpointer(run.states, agent, parts, device, newest=began, seconds=seconds, rows=rows, replay=replay)
+    return Checkpointer(run.states, agent, parts, device, newest=began, seconds=seconds, rows=rows, replay=run.memory)
 
 
-def _restore(run: Run, earlier: ResumePoint, parts: dict[str, Resumable]) -> Moment:
+def _restore(run: Run, earlier: ResumePoint, agent: Trained, parts: dict[str, Resumable]) -> Moment:
     """Put the agent and the parts back to the checkpoint; return its moment."""
-    earlier.restore(run.parts.agent, parts, run.config.trainer.device)
+    earlier.restore(agent, parts, run.config.trainer.device)
     moment, inserted = earlier.moment, run.memory.steps
     # Steps that came after the checkpoint count as drawn. Otherwise the trainer would catch up with them while actors
     # wait. After a power cut there may be fewer steps than at the checkpoint.
-    limiter = RatioLimiter.of(run.config, run.memory.steps_began)
+    limiter = run.limiter()
     run.buffer.skip(max(0, limiter.draws_between(moment.samples_total, inserted)))
     log.info(
         "resumed at opt step %d with %d steps to draw of %d ever stored, start %d",
@@ -148,7 +167,7 @@ def _make_scoring(run: Run, stack: ExitStack, show_life: Callable[[], None]) -> 
     if config.evaluator.process == "actor":
         raise ConfigError("evaluator.process: expected inline or child, since this run has no actors; found actor")
     if config.evaluator.process == "child":
-        process = EvaluatorProcess(config, run.checkpoints)
+        process = EvaluatorProcess(config, run.checkpoints, waits=not run.dir.is_resumed)
         stack.callback(process.end)
         return process
     abandoned, busy = threading.Event(), Busy()

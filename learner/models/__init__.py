@@ -1,1 +1,1 @@
-"""The slots through which the trainer hands models to ingest."""
+"""The trainer publishes models: into slots, from which ingest and local actors copy them."""

@@ -11,10 +11,10 @@ import torch
 from safetensors.torch import save
 
 from common.config.trainer_config import Precision
+from common.data import ModelVersion
 from common.errors import ConfigError
-from learner.models.slots import N_SLOTS, ModelSlots
+from common.shared.slots import ModelSlots
 from learner.models.staging import make_source
-from learner.shared.mapped import fence
 
 
 class ModelPublisher:
@@ -27,18 +27,24 @@ class ModelPublisher:
         tensors: the agent's ``model_info``.
         incarnation: of the run, the first part of every version.
         precision: of floating-point tensors in the slots: rounded to bfloat16, or unchanged.
+        run_id: of the run, for readers of the file that may have joined another one.
 
     Raises:
         ConfigError: a tensor's dtype cannot travel.
     """
 
     def __init__(
-        self, path: Path, tensors: Mapping[str, torch.Tensor], incarnation: int, precision: Precision = "float32"
+        self,
+        path: Path,
+        tensors: Mapping[str, torch.Tensor],
+        incarnation: int,
+        precision: Precision = "float32",
+        run_id: str | None = None,
     ) -> None:
         sent = {name: _copy_as_sent(name, tensor, precision) for name, tensor in tensors.items()}
         blank = save({name: tensor.contiguous() for name, tensor in sent.items()})
         self.blob_bytes = len(blank)
-        self.slots = ModelSlots(path, len(blank), create=True)
+        self.slots = ModelSlots(path, len(blank), create=True, run_id=run_id)
         self.seconds = 0.0
         """Seconds spent on publishing so far."""
         self._incarnation = incarnation
@@ -74,18 +80,8 @@ class ModelPublisher:
 
     @torch.no_grad()
     def _write(self, opt_steps: int) -> None:
-        # Ingest may still read this slot, which holds the third newest model. The reader must see ticket 0 before it
-        # can see the first new byte, and the new ticket only after the last new byte: hence the two fences.
-        number = self.slots.header.published + 1
-        slot = self.slots.slots[number % N_SLOTS]
-        slot.ticket = 0
-        fence()
-        self._copy(self._targets[number % N_SLOTS], self._source.tensors)
-        slot.incarnation, slot.opt_steps = self._incarnation, opt_steps
-        slot.published_at = time.monotonic()
-        fence()
-        slot.ticket = number
-        self.slots.header.published = number
+        version = ModelVersion(self._incarnation, opt_steps)
+        self.slots.write(version, lambda i: self._copy(self._targets[i], self._source.tensors))
 
 
 def _copy_as_sent(name: str, tensor: torch.Tensor, precision: Precision) -> torch.Tensor:

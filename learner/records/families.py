@@ -42,3 +42,9 @@ def info(name: str, text: str, labels: Mapping[str, str]) -> Metric:
     family = GaugeMetricFamily(name, text, labels=list(labels))
     family.add_metric(list(labels.values()), 1)
     return family
+
+
+def rank_info(run_id: str, rank: int, n_ranks: int) -> Metric:
+    """The rank of this process in its run, to be joined to its other metrics by ``instance`` and ``job``."""
+    labels = {"run_id": run_id, "rank": str(rank), "ranks": str(n_ranks)}
+    return info("crossborder_rank_info", "The rank of this process.", labels)

@@ -6,6 +6,7 @@ import logging
 import math
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from types import TracebackType
@@ -74,19 +75,25 @@ class Progress:
         self._thread.join(timeout=5)
 
     def _run(self) -> None:
+        before = self._status()
         if self._console is None:
             while not self._closed.wait(PLAIN_SECONDS):
-                log.info("%s", self._status().line())
+                now = self._status()
+                log.info("%s", now.line(before))
+                before = now
             return
+        statuses = deque([before], maxlen=1 + round(PLAIN_SECONDS / LIVE_SECONDS))
         with ExitStack() as stack:
             live = stack.enter_context(Live(console=self._console, auto_refresh=False))
-            while not self._closed.wait(LIVE_SECONDS):
-                live.update(render(self._status()), refresh=True)
-            live.update(render(self._status()), refresh=True)
+            is_over = False
+            while not is_over:
+                is_over = self._closed.wait(LIVE_SECONDS)
+                statuses.append(self._status())
+                live.update(render(statuses[-1], statuses[0]), refresh=True)
 
 
-def render(status: Status) -> Group:
-    """The live display of a status: bars for opt steps and score, then the rates, then the fleet."""
+def render(status: Status, before: Status) -> Group:
+    """The live display of a status: bars for opt steps and score, then the rates since ``before``, then the fleet."""
     bars = Table.grid(padding=(0, 1))
     bars.add_row(
         Text(status.name, "bold"),
@@ -102,12 +109,11 @@ def render(status: Status) -> Group:
             bar if status.target_score > 0 else "",
             f"best {status.best_score:.1f} of {status.target_score:g}, newest {newest:.1f}",
         )
-    record = status.record
+    record, rates = status.record, status.rates_since(before)
     wanted = f" of {status.samples_per_insert:g}" if status.samples_per_insert else ""
     flow = (
-        f"{status.seconds:.0f} s · {record.get('opt_steps_per_sec', 0.0):.0f} opt/s · "
-        f"{record.get('samples_per_sec', 0.0):.0f} steps/s · replay ratio {status.replay_ratio:.1f}{wanted} · "
-        f"replay {status.replay_size:,}"
+        f"{status.seconds:.0f} s · {rates[0]:.0f} opt/s · {rates[1]:.0f} steps/s · "
+        f"replay ratio {status.replay_ratio:.1f}{wanted} · replay {status.replay_size:,}"
     )
     loss = record.get("loss", record.get("loss_critic", math.nan))
     fleet = (

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class Status:
-    """Where a run stands at one moment. ``record`` has the newest value of each recorded key, rates among them."""
+    """Where a run stands at one moment. ``record`` has the newest value of each recorded key."""
 
     name: str
     seconds: float
@@ -32,10 +32,19 @@ class Status:
         """Steps drawn per step inserted, since the run began."""
         return self.sampled / self.inserted if self.inserted else 0.0
 
-    def line(self) -> str:
-        """The status as one line for a log."""
-        best = self.best_score if math.isfinite(self.best_score) else None
-        rates = (self.record.get("opt_steps_per_sec", 0.0), self.record.get("samples_per_sec", 0.0))
+    def rates_since(self, before: Status) -> tuple[float, float]:
+        """Opt steps and stored steps per second since an earlier status; 0 if no time has passed.
+
+        The rates of a record do not serve here: between two opt steps a record may find no new batch, or a large one.
+        """
+        seconds = self.seconds - before.seconds
+        if seconds <= 0:
+            return 0.0, 0.0
+        return (self.opt_steps - before.opt_steps) / seconds, (self.inserted - before.inserted) / seconds
+
+    def line(self, before: Status) -> str:
+        """The status as one line for a log, with the rates since the status before."""
+        best, rates = self.best_score if math.isfinite(self.best_score) else None, self.rates_since(before)
         return (
             f"{self.seconds:.0f} s, opt step {self.opt_steps}/{self.max_opts}, {rates[0]:.0f} opt/s, "
             f"{rates[1]:.0f} steps/s, {self.actors_online} actors, return {format_return(self.return_mean)}, "
@@ -45,11 +54,13 @@ class Status:
 
 
 def format_return(value: float | None) -> str:
-    """Format a return or a score: with one decimal, or by its magnitude if it has many digits; None becomes a dash.
+    """Format a return or a score: with more decimals the smaller it is; None becomes a dash.
 
-    >>> format_return(141.25), format_return(3.4e38)
-    ('141.2', '3.4e+38')
+    >>> format_return(141.25), format_return(0.96), format_return(3.4e38)
+    ('141.2', '0.96', '3.4e+38')
     """
     if value is None:
         return "-"
+    if abs(value) < 10:
+        return f"{value:.2f}"
     return f"{value:.1f}" if abs(value) < 1e9 else f"{value:.4g}"

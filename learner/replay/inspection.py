@@ -12,12 +12,12 @@ from safetensors import SafetensorError, safe_open
 
 from common.data import FINAL, PRIORITY, Array, Items
 from common.errors import CheckpointError
+from common.shared.mapped import fence
 from learner.replay.memory import ReplayMemory
 from learner.replay.quarantine import WRITERS, read_records, summarize_row
 from learner.replay.ring import read_ring
 from learner.shared.actor_table import ActorState, map_actor_table, plain_values
 from learner.shared.control import ControlBlock
-from learner.shared.mapped import fence
 
 HISTOGRAM_ROWS: Final = 100_000
 """The most rows that a histogram counts; in a larger replay it counts evenly spaced rows."""

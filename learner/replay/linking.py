@@ -155,9 +155,10 @@ class LaneEnds:
     def _make_room(self, lane: int) -> None:
         n = len(self._rows)
         if lane >= n:
-            more = max(lane + 1, min(2 * n, 1 << 16)) - n
-            self._rows = np.concatenate([self._rows, np.full(more, _NONE)])
-            self._final = np.concatenate([self._final, np.zeros(more, np.bool_)])
+            size = max(lane + 1, min(2 * n, 1 << 16))
+            rows, final = np.full(size, _NONE), np.zeros(size, np.bool_)  # Nothing else is allocated meanwhile.
+            rows[:n], final[:n] = self._rows, self._final
+            self._rows, self._final = rows, final
 
 
 def _place_lanes(lanes: Array) -> Slots:

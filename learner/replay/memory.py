@@ -30,14 +30,14 @@ import numpy as np
 
 from common.data import FINAL, Array, Items, Schema
 from common.errors import RunDirectoryError
+from common.shared.mapped import boot_id, map_file
+from common.shared.words import Word, Words
 from learner.replay.batch_log import RECORD, Batch, BatchLog, choose_length
 from learner.replay.checksum import compute_checksum
 from learner.replay.layout import Layout
 from learner.replay.links import Links
 from learner.replay.ring import fault_in, read_ring, view_as_ring
-from learner.shared.control import Word, Words
 from learner.shared.durable import sync
-from learner.shared.mapped import boot_id, map_file
 
 N_CURSORS: Final = 8192
 CLOSED: Final = -1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Final
 
 import numpy as np
@@ -53,7 +54,10 @@ class PrioritizedReplay(SharedReplay):
         self._trees = [self._sums] if self._minima is None else [self._sums, self._minima]
         self._first = self._end = self._n_excluded = 0
         self._highest = 1.0
-        self._updates = 0
+        self.updates = 0
+        """Updates of priorities so far, by which beta rises."""
+        self.least_probability = math.inf
+        """The probability of a draw that would have the weight 1 in the last batch, in this replay alone."""
 
     def draw(self, size: int) -> tuple[Array, Items]:
         """Draw from each of ``size`` equal shares of the sum of priorities, in the order of slots.
@@ -93,7 +97,7 @@ class PrioritizedReplay(SharedReplay):
                 f"to {index.max(initial=-1)} and {list(td_error.shape)} errors"
             )
         priority = self._compute_priorities(td_error)
-        self._updates += 1
+        self.updates += 1
         self._highest = float(priority.max(initial=self._highest))
         there = index >= self._first
         if len(self._memory.excluded):
@@ -102,14 +106,14 @@ class PrioritizedReplay(SharedReplay):
 
     def state(self) -> Snapshot:
         priorities = read_ring(self._sums.values, self._first, self._end)  # [n]
-        schedule = {"end": self._end, "highest": self._highest, "updates": self._updates}
+        schedule = {"end": self._end, "highest": self._highest, "updates": self.updates}
         return Snapshot({**super().state().values, **schedule}, {"priorities": priorities})
 
     def restore(self, state: Snapshot) -> None:
         super().restore(state)
         try:
             priorities, values = state.arrays["priorities"], state.values
-            end, self._highest, self._updates = values["end"], values["highest"], values["updates"]
+            end, self._highest, self.updates = values["end"], values["highest"], values["updates"]
         except KeyError as error:
             raise CheckpointError(f"replay.prioritized: expected priorities, found no {error} in the state") from error
         self._first = end - len(priorities)
@@ -121,7 +125,7 @@ class PrioritizedReplay(SharedReplay):
 
     def beta(self) -> float:
         """The present exponent of the weights: it rises with each update, from ``beta_0`` to ``beta_final``."""
-        share = min(1.0, self._updates / self._n_opts_final)
+        share = min(1.0, self.updates / self._n_opts_final)
         return self._config.beta_0 + share * (self._config.beta_final - self._config.beta_0)
 
     def _catch_up(self) -> None:
@@ -135,13 +139,17 @@ class PrioritizedReplay(SharedReplay):
         if (first, end, len(excluded)) == (self._first, self._end, self._n_excluded):
             return
         self._clear(np.arange(max(self._first, first - capacity), first))
-        arrived = find_arrivals(reader, self._end) if end > self._end else np.empty(0, np.int64)
+        arrived = self.find_new(self._end) if end > self._end else np.empty(0, np.int64)
         # A row that was there before may be found a second time: it keeps the priority that it has.
         arrived = arrived[(arrived >= first) & (self._sums.values[arrived % capacity] == 0)]
         self._set(arrived, self._read_first_priorities(arrived))
         self._first, self._end = first, end
         self._clear(excluded[(excluded >= first) & (excluded < end)])
         self._n_excluded = len(excluded)
+
+    def find_new(self, since: int) -> Array:
+        """The rows at which draws can begin, and of which that is settled by the rows from ``since`` on, ``[n]``."""
+        return find_arrivals(self._reader, since)
 
     def _read_first_priorities(self, index: Array) -> Array | float:
         """The priorities with which draws that begin at these rows ``[n]`` start."""
@@ -175,6 +183,7 @@ class PrioritizedReplay(SharedReplay):
         least = priority.min()
         if self._minima is not None:
             least = min(least, self._minima.find_least())
+        self.least_probability = float(least / self._sums.total)
         weights: Array = (least / priority) ** self.beta()
         return weights.astype(np.float32)
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 
 from common.config.replay_config import MAX_RATIO, MIN_RATIO
+from common.shared.mapped import fence
 from learner.replay.limiter import RatioLimiter
 from learner.shared.control import ControlBlock
-from learner.shared.mapped import fence
 
 log = logging.getLogger(__name__)
 

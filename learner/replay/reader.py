@@ -9,9 +9,9 @@ from typing import Final
 import numpy as np
 
 from common.data import Array, Items, Schema
+from common.shared.mapped import fence
 from learner.replay.memory import ReplayMemory
 from learner.replay.view import Plan, View
-from learner.shared.mapped import fence
 
 
 class NothingToDrawError(IndexError):

@@ -19,9 +19,9 @@ from dataclasses import asdict, dataclass
 from typing import Final
 
 from common.errors import CheckpointError
+from common.shared.mapped import fence, holding_alone
 from learner.replay.batch_log import Batch
 from learner.replay.memory import ReplayMemory
-from learner.shared.mapped import fence, holding_alone
 
 log = logging.getLogger(__name__)
 Cursor = tuple[int, int, int]

@@ -15,7 +15,7 @@ from common.data import Array, Column
 from learner.replay.checksum import LARGE_BYTES, add_to_checksum
 
 MapFile = Callable[[Path, int], mmap.mmap]
-"""``learner.shared.mapped.map_file`` with its options bound: takes the path of a file and its size in bytes."""
+"""``common.shared.mapped.map_file`` with its options bound: takes the path of a file and its size in bytes."""
 MADV_POPULATE_WRITE: Final = 23
 """madvise(2); Python has no name for this advice."""
 

@@ -1,40 +1,81 @@
-"""Batches of which shares come from several replays: the rows of the actors, and datasets."""
+"""Batches of which shares come from several replays: the rows of the actors, interventions, and datasets."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final, TypeVar
 
 import numpy as np
 
 from common.data import Array, Items, Snapshot
 from common.errors import CheckpointError, PluginError
 from common.interfaces import ReplayBuffer
+from learner.replay.reader import NothingToDrawError
 from learner.replay.shared_buffer import SharedReplay
 
 SOURCE: Final = "source"
 """The column of a batch that says where each draw comes from, ``[n]`` uint8; 0: from the actors."""
 SHIFT: Final = 48
-"""A batch's ``index`` has the number of the source above this many bits, and the row's index in its replay below."""
+"""A batch's ``index`` has the number of the replay above this many bits, and the row's index in its replay below."""
+BatchT = TypeVar("BatchT")
+
+
+@dataclass(frozen=True)
+class Source:
+    """A source of draws beside the rows of the actors: a dataset, interventions of the actors' rows, or both.
+
+    Args:
+        share: of each batch.
+        dataset: draws from the rows of a dataset.
+        interventions: draws from those rows of the actors in which somebody intervened; there may be none yet.
+    """
+
+    share: float
+    dataset: SharedReplay | None = None
+    interventions: SharedReplay | None = None
+
+    @property
+    def replays(self) -> tuple[SharedReplay, ...]:
+        """Its replays: that of the dataset, and that of the interventions."""
+        return tuple(replay for replay in (self.dataset, self.interventions) if replay is not None)
+
+    def split(self, size: int, rng: np.random.Generator) -> list[int]:
+        """How many of ``size`` draws come from each of its replays, in proportion to their rows.
+
+        Without any rows they are 0 together, otherwise ``size``.
+        """
+        rows = np.array([len(replay) for replay in self.replays])
+        if np.count_nonzero(rows) < 2:
+            return [size if n else 0 for n in rows]
+        edges = np.floor(np.cumsum(rows[:-1]) * (size / rows.sum()) + rng.random()).astype(np.int64)
+        return [int(n) for n in np.diff([0, *edges, size])]
 
 
 class MixedReplay(ReplayBuffer):
     """A ``ReplayBuffer`` over several ones, each of which gives a share of every batch.
 
     The first one draws from the rows of the actors: ``inserted`` and ``len`` are its own, ``sampled`` is of all. A
-    share that is no whole number of draws is rounded up or down by chance, so it is right on average.
+    share that is no whole number of draws is rounded up or down by chance, so it is right on average. The share of a
+    source that has no rows yet falls to the rows of the actors.
 
     Args:
         own: draws from the rows of the actors.
-        sources: the others, with their shares of a batch; they draw the same columns.
+        sources: the others; they draw the same columns.
         seed: of the rounding.
     """
 
-    def __init__(self, own: SharedReplay, sources: Sequence[tuple[SharedReplay, float]], seed: int) -> None:
-        self.parts = (own, *(source for source, _ in sources))
-        """By number of the source."""
-        self._edges = 1.0 - np.cumsum([0.0, *(share for _, share in sources[::-1])])[:0:-1]
+    def __init__(self, own: SharedReplay, sources: Sequence[Source], seed: int) -> None:
+        self.parts = (own, *(replay for source in sources for replay in source.replays))
+        """All replays, in the order in which a batch has their draws."""
+        self.numbers = np.array([0, *(i for i, source in enumerate(sources, 1) for _ in source.replays)], np.uint8)
+        """The source of each of the replays."""
+        interventions = {id(source.interventions) for source in sources}
+        self._of_actors = [i for i, part in enumerate(self.parts) if i == 0 or id(part) in interventions]
+        self._sources = sources
+        self._edges = 1.0 - np.cumsum([0.0, *(source.share for source in sources[::-1])])[:0:-1]
         self._rng = np.random.default_rng(seed)
+        self._counts = [0] * len(self.parts)
 
     @property
     def inserted(self) -> int:
@@ -46,13 +87,20 @@ class MixedReplay(ReplayBuffer):
         """Steps drawn so far, from all sources."""
         return sum(part.sampled for part in self.parts)
 
+    @property
+    def sampled_by_source(self) -> list[int]:
+        """Steps drawn so far from each source, beginning with the actors' rows."""
+        drawn = np.bincount(self.numbers, [part.sampled for part in self.parts])
+        return [int(n) for n in drawn]
+
     def __len__(self) -> int:
         return len(self.parts[0])
 
     @property
     def last_drawn(self) -> Array:
         """Of the last batch, the rows of the actors at which draws begin, ``[n]``; empty if not known."""
-        return self.parts[0].last_drawn
+        drawn = [self.parts[i].last_drawn for i in self._of_actors if self._counts[i]]
+        return np.concatenate(drawn) if drawn else np.empty(0, np.int64)
 
     def batch(self, size: int) -> Items:
         """Draw ``size`` times with replacement, the actors' rows first.
@@ -61,23 +109,53 @@ class MixedReplay(ReplayBuffer):
             NothingToDrawError: one of the replays has nothing to draw from.
             PluginError: the sources draw other columns, as a buffer of a user's own may.
         """
-        counts = self.split(size)
-        batches = [part.batch(n) for part, n in zip(self.parts, counts, strict=True) if n]
+        counts, batches = self.draw_each(size, lambda i, n: self.parts[i].batch(n))
         if different := [sorted(each) for each in batches if each.keys() != batches[0].keys()]:
             raise PluginError(f"replay.sources: expected the columns {sorted(batches[0])}, found {different[0]}")
         batch = {name: np.concatenate([each[name] for each in batches]) for name in batches[0]}
-        return _mark_sources(batch, counts)
+        if "index" in batch:
+            batch["index"] = batch["index"] | (np.repeat(np.arange(len(counts)), counts) << SHIFT)
+        return {**batch, SOURCE: np.repeat(self.numbers, counts)}
+
+    def draw_each(self, size: int, draw: Callable[[int, int], BatchT]) -> tuple[list[int], list[BatchT]]:
+        """Draw ``size`` times in all.
+
+        Args:
+            size: draws.
+            draw: draws this many times from the replay of this number, and returns the batch.
+
+        Returns:
+            The number of draws from each replay, and the batches of those with any.
+
+        Raises:
+            NothingToDrawError: one of the replays has nothing to draw from.
+        """
+        counts, batches = self.split(size), dict[int, BatchT]()
+        for i in reversed(range(len(counts))):  # The rows of the actors come last: other shares may fall to them.
+            if not counts[i]:
+                continue
+            try:
+                batches[i] = draw(i, counts[i])
+            except NothingToDrawError:  # Of interventions, when no row follows the newest ones yet.
+                if i == 0 or i not in self._of_actors:
+                    raise
+                counts[0], counts[i] = counts[0] + counts[i], 0
+        self._counts = counts
+        return counts, [batches[i] for i in sorted(batches)]
 
     def split(self, size: int) -> list[int]:
-        """How many of ``size`` draws come from each source."""
+        """How many of ``size`` draws come from each replay."""
         edges = np.floor(self._edges * size + self._rng.random()).astype(np.int64)
-        return [int(n) for n in np.diff([0, *edges, size])]
+        own, *shares = (int(n) for n in np.diff([0, *edges, size]))
+        counts = [source.split(n, self._rng) for source, n in zip(self._sources, shares, strict=True)]
+        others = [n for each in counts for n in each]
+        return [own + sum(shares) - sum(others), *others]
 
     def update_priority(self, index: Array, td_error: Array) -> None:
         """Give draws the priorities of their errors, both ``[n]``, in the replays from which they came."""
-        source, row = index >> SHIFT, index & ((1 << SHIFT) - 1)
-        for number, part in enumerate(self.parts):
-            if (mine := source == number).any():
+        number, row = index >> SHIFT, index & ((1 << SHIFT) - 1)
+        for i, part in enumerate(self.parts):
+            if (mine := number == i).any():
                 part.update_priority(row[mine], td_error[mine])
 
     def skip(self, n: int) -> None:
@@ -97,21 +175,14 @@ class MixedReplay(ReplayBuffer):
         Raises:
             CheckpointError: it is the state of another kind of buffer, or of one with other sources.
         """
-        values = state.values.get("sources", [])
+        values = state.values.get("sources", [state.values])  # Without sources, it is the state of a single replay.
         if len(values) != len(self.parts):
             raise CheckpointError(
-                f"replay.sources: expected the state of {len(self.parts) - 1} sources, found that of {len(values) - 1}"
+                f"replay.sources: expected the states of {len(self.parts) - 1} replays, found {len(values) - 1}; a "
+                "resumed run keeps its sources"
             )
         self._rng.bit_generator.state = state.values["rng"]
         for i, part in enumerate(self.parts):
             begin = f"{i}:"
             arrays = {name.removeprefix(begin): a for name, a in state.arrays.items() if name.startswith(begin)}
             part.restore(Snapshot(values[i], arrays))
-
-
-def _mark_sources(batch: Items, counts: Sequence[int]) -> Items:
-    """The batch with the column ``source``, and with the source in ``index`` if there is one."""
-    source = np.repeat(np.arange(len(counts), dtype=np.uint8), counts)
-    if "index" in batch:
-        batch["index"] = batch["index"] | (source.astype(np.int64) << SHIFT)
-    return {**batch, SOURCE: source}

@@ -13,11 +13,11 @@ import numpy as np
 
 from common.data import FINAL, FIRST, LANE, Array, Items
 from common.errors import CrossborderError
+from common.shared.mapped import fence
 from learner.replay.batch_log import Batch
 from learner.replay.linking import MAX_LANES, BatchLinks, LaneEnds
 from learner.replay.memory import FAULT_IN_BYTES, ReplayMemory
 from learner.replay.ring import write_ring, write_rings
-from learner.shared.mapped import fence
 
 
 class CursorsFullError(CrossborderError):

@@ -15,9 +15,11 @@ import numpy as np
 
 from common.data import Array
 from common.errors import RunDirectoryError
-from learner.shared.mapped import map_file
+from common.shared.mapped import map_file
 
 N_ROWS = 8192
+HOST_BYTES: Final = 64
+"""The most bytes of a host's name."""
 
 
 class ActorState(enum.IntEnum):
@@ -54,7 +56,7 @@ _COLUMNS: Final[tuple[tuple[str, str] | tuple[str, str, bool], ...]] = (
     ("actor_id", "<i8"),
     ("state", "<i8"),
     ("pid", "<i8"),
-    ("host", "S64"),
+    ("host", f"S{HOST_BYTES}"),
     ("name", "S32"),
     ("version", "S32"),
     ("items", "<i8"),
@@ -72,6 +74,12 @@ _COLUMNS: Final[tuple[tuple[str, str] | tuple[str, str, bool], ...]] = (
     ("dropped_items", "<i8", REPORTED_FIGURE),
     ("env_rebuilds", "<i8", REPORTED_FIGURE),
     ("env_hangs", "<i8", REPORTED_FIGURE),
+    ("ticks", "<i8", REPORTED_FIGURE),
+    ("late_ticks", "<i8", REPORTED_FIGURE),
+    ("missed_ticks", "<i8", REPORTED_FIGURE),
+    ("lateness_p99_seconds", "<f8", REPORTED_FIGURE),
+    ("safe_stops", "<i8", REPORTED_FIGURE),
+    ("intervened_steps", "<i8", REPORTED_FIGURE),
 )
 """The columns of the file, in its order: name, dtype, and whether an actor reports the figure of itself."""
 REPORTED: Final = tuple(name for name, _, *reported in _COLUMNS if reported)
@@ -133,6 +141,11 @@ def plain_values(row: np.void) -> dict[str, Any]:
         for name, value in zip(_ROW.names or (), row.item(), strict=True)
     }
     return values | {"state": ActorState(values["state"]).label}
+
+
+def cut_host(host: str) -> str:
+    """The name of a host as the table keeps it: its first 64 bytes."""
+    return host.encode()[:HOST_BYTES].decode(errors="replace")
 
 
 def host_of(row: np.void) -> str:

@@ -1,7 +1,7 @@
 """The control block: single words of memory that the trainer and its ingest process write for each other.
 
-Nothing is pickled or queued between the processes. Each word has one writer, and an aligned word of 8 bytes is read and
-written whole, so no lock is needed. The block lies in a file of the run directory, so it outlives all processes.
+Nothing is pickled or queued between the processes, and no lock is needed (see ``common.shared.words``). The block lies
+in a file of the run directory, so it outlives all processes.
 """
 
 from __future__ import annotations
@@ -9,43 +9,9 @@ from __future__ import annotations
 import mmap
 import os
 from pathlib import Path
-from typing import Any
 
-from learner.shared.mapped import map_file
-
-
-class Word:
-    """An attribute of a ``Words`` block: one word of 8 bytes.
-
-    Args:
-        index: of the word in the block.
-        kind: int (signed) or float.
-    """
-
-    def __init__(self, index: int, kind: type[int] | type[float] = int) -> None:
-        self._index = index
-        self._view = "_ints" if kind is int else "_floats"
-
-    def __get__(self, block: Words, owner: type[Words]) -> Any:
-        return getattr(block, self._view)[self._index]
-
-    def __set__(self, block: Words, value: float) -> None:
-        getattr(block, self._view)[self._index] = value
-
-
-class Words:
-    """A block of words in a mapped file; subclasses name the words.
-
-    Args:
-        buffer: the mapped file.
-        offset: of the block in it, in bytes.
-        count: words in the block.
-    """
-
-    def __init__(self, buffer: mmap.mmap, offset: int, count: int) -> None:
-        raw = memoryview(buffer)[offset : offset + 8 * count]
-        self._ints = raw.cast("q")
-        self._floats = raw.cast("d")
+from common.shared.mapped import map_file
+from common.shared.words import Word, Words
 
 
 class RatioSlot(Words):
@@ -127,6 +93,8 @@ class ControlBlock(Words):
     """Episodes that said whether they succeeded."""
     scores = Word(35)
     """Scores that evaluating actors have given; the newest lies in ``score.json``."""
+    actors_present = Word(36)
+    """Actors that hold an id: those online, and those that build their parts or are away for a moment."""
 
     def __init__(self, buffer: mmap.mmap, offset: int, count: int) -> None:
         super().__init__(buffer, offset, count)
@@ -141,7 +109,9 @@ class ControlBlock(Words):
     def start(self, incarnation: int, sampled: int) -> None:
         """Set the trainer's words to their first values; an earlier trainer may have left other values."""
         self.incarnation, self.sampled = incarnation, sampled
-        self.stopping = self.trainer_waits = self.release_at = self.actors_online = self.trainer_beats = 0
+        self.stopping = self.trainer_waits = self.release_at = self.actors_online = self.actors_present = (
+            self.trainer_beats
+        ) = 0
 
     @classmethod
     def open(cls, directory: Path, *, create: bool = False, writable: bool = True) -> ControlBlock:

@@ -9,19 +9,19 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Final
 
 from common.errors import RunDirectoryError
+from common.shared.mapped import fence
 from learner.replay.batch_log import Batch
 from learner.replay.memory import ReplayMemory
 from learner.replay.recovery import find_whole_bounds
 from learner.replay.ring import read_ring
 from learner.replay.writer import ReplayWriter
 from learner.shared.durable import removing_unfinished, sync
-from learner.shared.mapped import fence
 from learner.storage.rundir import list_states, read_identity
 from learner.storage.training_state import read_newest_state
 
@@ -35,7 +35,7 @@ _UNKNOWN: Final = 2**64 - 1
 
 @dataclass(frozen=True)
 class Backup:
-    """The opt step of a backup's checkpoint, and the number of rows in its replay."""
+    """The opt step of a backup's checkpoint, and the number of rows in its replay, or in the shards of all ranks."""
 
     opt_steps: int
     rows: int
@@ -58,23 +58,34 @@ def back_up(run: Path, to: Path) -> Backup:
         with removing_unfinished(to.with_name(f".{to.name}.part")) as draft:
             shutil.rmtree(draft, ignore_errors=True)
             draft.mkdir(parents=True, mode=0o700)
-            opt_steps = _copy_files(run, draft)
-            rows = _copy_replay(run / "shared" / "replay", draft / "shared" / "replay")
-            _copy_sources(run / "shared" / "sources", draft / "shared" / "sources")
-            (draft / "lock").touch(0o600)
+            backup = _copy_rank(run, draft, ("config.yaml", "run.json", "metrics.csv"))
+            for file in sorted(run.glob("rank-*/run.json")):
+                shard = draft / file.parent.name
+                shard.mkdir(mode=0o700)
+                rows = _copy_rank(file.parent, shard, ("config.yaml", "run.json")).rows
+                backup = replace(backup, rows=backup.rows + rows)
             for path in draft.rglob("*"):
                 sync(path)
             draft.rename(to)
             sync(to.parent)
     except OSError as error:
         raise RunDirectoryError(f"{to}: {run} cannot be copied there: {error}") from error
+    return backup
+
+
+def _copy_rank(run: Path, to: Path, names: Iterable[str]) -> Backup:
+    """Copy the directory of one rank, with its shard of the replay; of rank 0 these are the run's own."""
+    opt_steps = _copy_files(run, to, names)
+    rows = _copy_replay(run / "shared" / "replay", to / "shared" / "replay")
+    _copy_sources(run / "shared" / "sources", to / "shared" / "sources")
+    (to / "lock").touch(0o600)
     return Backup(opt_steps, rows)
 
 
-def _copy_files(run: Path, to: Path) -> int:
+def _copy_files(run: Path, to: Path, names: Iterable[str]) -> int:
     """Copy all but the replay; return the opt step of the checkpoint."""
     run_id = read_identity(run).run_id
-    for name in ("config.yaml", "run.json", "metrics.csv"):
+    for name in names:
         shutil.copy(run / name, to / name)
     for name in ("best", "final"):
         if (run / name).exists():

@@ -139,6 +139,18 @@ class Checkpoints:
         shutil.rmtree(self.directory / name, ignore_errors=True)
 
 
+class NoCheckpoints(Checkpoints):
+    """The saved policies of a rank that saves none, since rank 0 does."""
+
+    @classmethod
+    def like(cls, checkpoints: Checkpoints) -> NoCheckpoints:
+        """Of the same run, with the same counts."""
+        return cls(**vars(checkpoints))
+
+    def save(self, name: str, agent: Agent, **meta: Any) -> Path:  # noqa: ARG002 - nothing is saved
+        return self.directory / name
+
+
 def read_best_score(run: Path) -> float:
     """The score of ``best/`` in a run's directory; minus infinity if there is none that can be read."""
     try:

@@ -20,7 +20,7 @@ from learner.replay.memory import ReplayMemory
 from learner.replay.recovery import Watermark
 from learner.shared.durable import WITHOUT_CHECKPOINT, logging_write_errors
 from learner.storage.moment import Moment
-from learner.storage.resume import Resumable
+from learner.storage.resume import Resumable, Trained
 from learner.storage.training_state import RunState, StateFiles
 
 log = logging.getLogger(__name__)
@@ -52,7 +52,7 @@ class Checkpointer:
     def __init__(
         self,
         files: StateFiles,
-        agent: Agent,
+        agent: Trained,
         parts: Mapping[str, Resumable],
         device: str,
         *,
@@ -73,12 +73,16 @@ class Checkpointer:
             log.info("%s has no training_state(): --resume restores its save_params() only", type(agent).__name__)
 
     def write_first(self) -> None:
-        """Write the first checkpoint of a new run: however early the run is killed, it can be resumed from this one.
+        """Write a checkpoint of the moment at which a life of the run begins, and remove those of later moments.
+
+        However early a new run is killed, it can be resumed from this checkpoint. A rank other than 0 may have
+        checkpoints of later opt steps than the one from which rank 0 goes on.
 
         Raises:
             CheckpointError: it cannot be written.
         """
-        self._files.write(self.copy(self._newest, -math.inf))
+        self._files.write(self.copy(self._newest, -math.inf), self._sync_replay() if self._newest.opt_steps else None)
+        self._files.remove_after(self._newest.opt_steps)
 
     def tick(self, moment: Moment, best_score: float) -> None:
         """Between two opt steps: take a checkpoint if one is due."""

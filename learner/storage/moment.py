@@ -13,3 +13,5 @@ class Moment:
     samples_total: int
     """Steps ever stored in the replay, or self-contained items."""
     seconds: float
+    samples_elsewhere: int = 0
+    """Steps that the other ranks have stored."""

@@ -6,20 +6,26 @@ observations, gets a name there and a line in ``Origin``.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+import yaml
+
 from common.config.run_config import RunConfig
 from common.errors import CheckpointError
 from common.hints import nearest_path
-from common.interfaces import Agent, TrainingState
+from common.interfaces import TrainingState
+from common.parts import Parts
 from learner.shared.durable import old_of
 from learner.storage.checkpoint import load_params
+from learner.storage.origin_checks import find_differences, require_same_spaces
 from learner.storage.rundir import list_states, read_identity
 from learner.storage.training_state import read_newest_state
 
+log = logging.getLogger(__name__)
 OPTIMISER: Final = "optimiser"
 REPLAY: Final = "replay"
 OPTIONS: Final = {
@@ -37,7 +43,7 @@ class Origin:
         run: the directory of the run that saved the agent.
         model: the directory that is loaded, of a policy or of a checkpoint in ``checkpoints/``.
         options: names out of ``OPTIONS``.
-        meta: the meta data in ``model``: ``run_id``, ``opt_steps`` and, of a policy, ``config``.
+        meta: the meta data in ``model``: ``run_id``, ``opt_steps`` and, unless it is missing, ``config``.
     """
 
     path: Path
@@ -82,25 +88,34 @@ class Origin:
         state = read_newest_state(checkpoints, run_id)
         if state is None:
             raise CheckpointError(f"{checkpoints}: its states were removed while they were read; try again")
-        meta = {"run_id": run_id, "opt_steps": state.opt_steps}
+        meta = {"run_id": run_id, "opt_steps": state.opt_steps, "config": _read_config(path)}
         return cls(path, path, checkpoints / str(state.opt_steps), options, meta, state.agent())
 
-    def restore(self, agent: Agent, config: RunConfig) -> None:
-        """Load the saved agent into the agent of the new run.
+    def restore(self, parts: Parts, config: RunConfig) -> None:
+        """Load the saved agent into the agent of the new run; log the settings in which the two agents differ.
+
+        Args:
+            parts: of the new run.
+            config: of the new run.
 
         Raises:
-            CheckpointError: the two do not fit; it names both.
+            CheckpointError: the two do not fit; it names both, and the settings in which they differ.
         """
+        require_same_spaces(self.run, parts.schema)
+        before = self.meta.get("config", {}).get("agent", {})
+        differences = "; ".join(find_differences(before, config.agent))
         try:
             if OPTIMISER in self.options:
-                agent.load_training_state(self._agent)
+                parts.agent.load_training_state(self._agent)
             else:
-                agent.load_params(self._agent.tensors)
+                parts.agent.load_params(self._agent.tensors)
         except (CheckpointError, LookupError, RuntimeError, TypeError, ValueError) as error:
-            before = self.meta.get("config", {}).get("agent", {}).get("target", "an agent")
             raise CheckpointError(
-                f"{self.model}: {before} was saved there, which does not fit {config.agent.target} of this run: {error}"
+                f"{self.model}: {before.get('target', 'an agent')} was saved there, which does not fit "
+                f"{config.agent.target} of this run ({differences or 'their settings are the same'}): {error}"
             ) from error
+        if differences:
+            log.warning("the agent goes on with other settings than in %s: %s", self.run, differences)
 
     def record(self) -> dict[str, Any]:
         """The entry about this origin in ``run.json`` of the new run."""
@@ -114,6 +129,15 @@ class Origin:
     def __str__(self) -> str:
         beside = f", with {' and '.join(sorted(self.options))}" if self.options else ""
         return f"{self.model} (run {self.meta['run_id']}, opt step {self.meta['opt_steps']}{beside})"
+
+
+def _read_config(run: Path) -> dict[str, Any]:
+    """The configuration of a run as its file has it; empty if the file cannot be read."""
+    try:
+        found = yaml.safe_load((run / "config.yaml").read_text())
+    except (OSError, UnicodeDecodeError, yaml.YAMLError):
+        return {}  # It only explains what does not fit.
+    return found if isinstance(found, dict) else {}
 
 
 def _find_policy(path: Path) -> Path:

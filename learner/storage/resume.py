@@ -13,7 +13,7 @@ import torch
 from common.config.run_config import RunConfig, load_config
 from common.data import Snapshot
 from common.errors import CheckpointError, ConfigError
-from common.interfaces import Agent
+from common.interfaces import TrainingState
 from learner.replay.memory import ReplayMemory
 from learner.replay.recovery import Watermark
 from learner.storage.checkpoint import read_best_score
@@ -31,6 +31,16 @@ class Resumable(Protocol):
 
     def restore(self, state: Snapshot) -> None:
         """Go on from ``state``."""
+
+
+class Trained(Protocol):
+    """What a checkpoint keeps of an agent."""
+
+    def training_state(self) -> TrainingState:
+        """The state from which it goes on learning."""
+
+    def load_training_state(self, state: TrainingState) -> None:
+        """Load a state that ``training_state`` returned."""
 
 
 @dataclass(frozen=True)
@@ -98,7 +108,7 @@ class ResumePoint:
         )
         return stored
 
-    def restore(self, agent: Agent, parts: Mapping[str, Resumable], device: str) -> None:
+    def restore(self, agent: Trained, parts: Mapping[str, Resumable], device: str) -> None:
         """Put the agent, the other parts of the run and torch's generators into the state of the checkpoint.
 
         A part that the checkpoint does not have stays as it is: a run with actors has no environments of its own.

@@ -27,6 +27,10 @@ _SHARED: Final = (
     "candidates",
     "quarantine-trainer.json",
     "quarantine-ingest.json",
+    "ranks.json",
+    "rank-actors",
+    "cordons.json",
+    "followed",
 )
 """Names in ``shared/``; a draft of one is called ``.NAME.part``."""
 
@@ -82,6 +86,8 @@ class RunDir:
         self.path = path
         self.shared = path / "shared"
         self.identity = RunIdentity(secrets.token_hex(8), 1, origin)
+        self.n_ranks = 1
+        """The most ranks with which the run has begun so far, each with a shard of its own."""
         self._has_begun = False
         with self.writing():
             path.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -128,6 +134,12 @@ class RunDir:
         self.shared.mkdir()
 
     def _resume(self, work: Sequence[str]) -> None:
+        if all(name.startswith("rank-") for name in work):
+            raise RunDirectoryError(
+                f"{self.path}: cannot be resumed: found shards of other ranks ({', '.join(work)}), but not the run of "
+                "rank 0; torchrun may have given the ranks to other hosts than before: start them with --node-rank, or "
+                "put the run directory on a file system that all hosts share"
+            )
         if not list_states(self.path):
             raise RunDirectoryError(
                 f"{self.path}: cannot be resumed: found {', '.join(work)}, but no state of training in checkpoints/; "
@@ -135,6 +147,7 @@ class RunDir:
             )
         before = read_identity(self.path)
         self.identity = replace(before, incarnation=before.incarnation + 1)
+        self.n_ranks = _read_ranks(self.path)
         self.shared.mkdir(exist_ok=True)
         (self.path / "endpoints.json").unlink(missing_ok=True)
 
@@ -144,8 +157,15 @@ class RunDir:
 
     def begin(self) -> None:
         """Write ``run.json``: from now on the run can be resumed, and a later start has another incarnation."""
-        self.write_text("run.json", json.dumps(asdict(self.identity), indent=2) + "\n")
+        ranks = {"n_ranks": self.n_ranks} if self.n_ranks > 1 else {}
+        self.write_json("run.json", asdict(self.identity) | ranks)
         self._has_begun = True
+
+    def note_ranks(self, n_ranks: int) -> None:
+        """Write into ``run.json`` that the run has begun with so many ranks; with fewer than before, that stays."""
+        if n_ranks > self.n_ranks:
+            self.n_ranks = n_ranks
+            self.begin()
 
     def require_in_place(self) -> None:
         """Check that the directory at ``path`` is still the directory that this learner has locked.
@@ -203,6 +223,7 @@ def find_work(path: Path) -> list[str]:
     found += [f"{name}/" for name in ("best", "final") if (path / name).exists() or old_of(path / name).exists()]
     found += ["checkpoints/"] * bool(list_states(path))
     found += [f"{periodic.name}/" for periodic in list_numbered(path)]
+    found += [f"{file.parent.name}/run.json" for file in sorted(path.glob("rank-*/run.json"))]
     found += ["metrics.csv"] * _has_records(path / "metrics.csv")
     # A start that was killed leaves ``shared/`` beside ``config.yaml``. A user has copied a file without ``shared/``.
     found += ["config.yaml"] * ((path / "config.yaml").exists() and not (path / "shared").exists())
@@ -233,6 +254,19 @@ def read_identity(path: Path) -> RunIdentity:
         f"{asked}: expected run_id and incarnation of the run, found {failure!r}; put the file back, or remove "
         "run.json: then the newest of checkpoints/ says which run it is"
     )
+
+
+def _read_ranks(path: Path) -> int:
+    """The most ranks with which a run has begun, from ``run.json``; 1 without the file, as for a run of one rank.
+
+    Raises:
+        RunDirectoryError: it is no number.
+    """
+    file = path / "run.json"
+    found = json.loads(file.read_text()).get("n_ranks", 1) if file.exists() else 1
+    if not isinstance(found, int):
+        raise RunDirectoryError(f"{file}: n_ranks: expected the number of ranks, found {found!r}")
+    return found
 
 
 def list_numbered(directory: Path) -> list[Path]:

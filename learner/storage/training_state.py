@@ -170,6 +170,19 @@ class StateFiles:
                 raise CheckpointError(f"{draft}: cannot be saved: {error}") from error
         self._counts.count("state")
 
+    def remove_after(self, opt_steps: int) -> None:
+        """Remove the checkpoints of later opt steps.
+
+        Raises:
+            CheckpointError: one cannot be removed.
+        """
+        try:
+            for path in list_numbered(self.directory):
+                if int(path.name) > opt_steps:
+                    shutil.rmtree(path)
+        except OSError as error:
+            raise CheckpointError(f"{self.directory}: a later checkpoint cannot be removed: {error}") from error
+
     def _write(self, state: RunState, watermark: Watermark | None, draft: Path) -> None:
         shutil.rmtree(draft, ignore_errors=True)
         draft.mkdir(parents=True)
@@ -181,7 +194,8 @@ class StateFiles:
         manifest = {"format": FORMAT, **self._run, "opt_steps": state.opt_steps, "score": state.score}
         (draft / "manifest.json").write_text(json.dumps({**manifest, "sha256": files}, indent=2) + "\n")
         put_in_place(draft, self.directory / str(state.opt_steps))
-        for path in list_numbered(self.directory)[self._keep :]:
+        earlier = [path for path in list_numbered(self.directory) if int(path.name) <= state.opt_steps]
+        for path in earlier[self._keep :]:
             shutil.rmtree(path)
 
 

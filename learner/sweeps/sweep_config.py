@@ -24,9 +24,12 @@ class ScoreConfig(Settings):
     record: str = Field(SCORE, description="A column of metrics.csv.")
     take: Literal["last", "mean", "best"] = Field(
         "last",
-        description="Which value of a run counts: its last, the mean of all (learning fast counts), or its best.",
+        description="The value of a run that counts: last, its last one; mean, the mean of all, which rewards fast "
+        "learning; best, its best one.",
     )
-    direction: Literal["maximize", "minimize"] = Field("maximize", description="Whether more or less is better.")
+    direction: Literal["maximize", "minimize"] = Field(
+        "maximize", description="Whether a greater number is better (maximize) or a smaller one (minimize)."
+    )
 
     def of(self, values: list[float]) -> float:
         """The score of a run with these values, at least one."""
@@ -38,8 +41,10 @@ class ScoreConfig(Settings):
 class PruneConfig(Settings):
     """When a trial is ended early: its best value so far is below the median of the earlier trials at the same step."""
 
-    startup_trials: PositiveInt = Field(5, description="The first trials, which are never ended early.")
-    warmup_opts: NonNegativeInt = Field(0, description="Opt steps of its first run after which a trial may be ended.")
+    startup_trials: PositiveInt = Field(5, description="The number of first trials, which are never ended early.")
+    warmup_opts: NonNegativeInt = Field(
+        0, description="The opt steps of its first run after which a trial may be ended early."
+    )
 
 
 class SweepConfig(Settings):
@@ -48,27 +53,29 @@ class SweepConfig(Settings):
     config: Path = Field(description="The YAML file of a run.")
     fixed: dict[str, Any] = Field(
         default_factory=dict,
-        description="By path, such as trainer.max_opts, values that all runs have in place of those in the file.",
+        description="Values that all runs have in place of those in the file, by path, such as trainer.max_opts.",
     )
     space: dict[str, Any] = Field(
         default_factory=dict,
-        description="By path, such as agent.params.lr, the values to choose from: a list, or one of uniform, log, int "
-        "and log_int with [LOW, HIGH]. Without it, each seed is a trial.",
+        description="The values to choose from, by path, such as agent.params.lr: a list, or one of uniform, log, "
+        "int and log_int with [LOW, HIGH]. Without it, each seed is a trial.",
     )
     seeds: tuple[NonNegativeInt, ...] = Field((0,), min_length=1, description="The seeds of the runs of each trial.")
     sampler: Literal["tpe", "random", "grid"] = Field(
         "tpe",
-        description="How settings are chosen: tpe learns from earlier trials, random does not, grid takes every "
-        "combination of lists.",
+        description="The way in which settings are chosen: tpe learns from earlier trials, random does not, grid "
+        "tries every combination of lists.",
     )
-    sampler_seed: NonNegativeInt = Field(0, description="Seed of the choices.")
-    trials: PositiveInt = Field(20, description="Trials in all; a grid has as many as it has combinations.")
+    sampler_seed: NonNegativeInt = Field(0, description="The seed of the choices.")
+    trials: PositiveInt = Field(20, description="The number of trials; a grid has one for each combination.")
     score: ScoreConfig = Field(ScoreConfig(), description="The number by which trials are compared.")
-    prune: PruneConfig | None = Field(None, description="When a trial is ended early; null ends none.")
+    prune: PruneConfig | None = Field(None, description="The rule by which a trial is ended early; null ends none.")
     command: Literal["sync-train", "learner-server", "offline-train"] = Field(
         "sync-train", description="The command of each run."
     )
-    arguments: tuple[str, ...] = Field((), description="Further words of the command, such as --local-actors and 2.")
+    arguments: tuple[str, ...] = Field(
+        (), description="Further arguments of the command, such as --local-actors and 2."
+    )
 
     @field_validator("space")
     @classmethod

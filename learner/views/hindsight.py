@@ -40,9 +40,9 @@ class Hindsight(Transitions):
             the learner builds no environment.
         compute_reward: a function ``(achieved_goal, desired_goal, info)`` for many goals at once, as module:attr; null
             takes the environment's own.
-        k: replaced goals for each goal that stays, at least 0.
-        horizon: how many rows ahead a goal is looked for at most. The paper's strategy is any number that is at least
-            the length of an episode.
+        k: the number of draws whose goal is replaced for each draw that keeps its goal, at least 0.
+        horizon: the most rows ahead from which a goal is taken, at least 1. With the length of an episode or more, it
+            is the strategy of the paper.
 
     Raises:
         ConfigError: the schema has no goals, the environment computes no rewards, or a value is out of range.

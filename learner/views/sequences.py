@@ -34,11 +34,11 @@ class Sequences(PathView):
     Args:
         schema: of the rows.
         stack: frames in one observation; observations are then ``[B, L + 1, stack, *shape]``.
-        length: L, at least 1.
-        burn_in: steps for warming up the state, fewer than ``length``.
-        period: 1, or the steps from one beginning to the next, counted from the first row of the episode. Then nothing
-            is drawn of an episode whose first row has been overwritten, or that is longer than what the replay holds.
-        across: go on in the next episode.
+        length: the number of steps L, at least 1.
+        burn_in: the number of first steps that only warm up the recurrent state, less than ``length``.
+        period: the number of steps between the beginnings of two sequences, counted from the first row of the episode;
+            1: sequences begin at any step. With more, an episode is not drawn if its first row has been overwritten.
+        across: whether a sequence goes on in the next episode when its own ends.
 
     Raises:
         ConfigError: a value is out of range, or the schema is not of rows.

@@ -31,7 +31,7 @@ class Transitions(PathView):
         schema: of the rows.
         stack: frames in one observation; observations are then ``[B, stack, *shape]``.
         discount_factor: gamma, between 0 and 1; only n > 1 needs it.
-        n: steps in one transition, at least 1.
+        n: the number of steps in one transition, at least 1.
 
     Raises:
         ConfigError: a value is out of range, or the schema is not of rows.

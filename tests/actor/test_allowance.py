@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ SHIPPED_CONFIGS = sorted((ROOT / "configs").glob("*.yaml"))
 CARTPOLE = {"target": "gymnasium:make", "params": {"id": "CartPole-v1"}}
 DQN = {"target": "common.agents.dqn:DQN"}
 LIMIT = "gymnasium.wrappers:TimeLimit"
+TELEOPERATE = "common.envs.people.teleoperation:Teleoperate"
 OWN_PARTS = """
 from subprocess import Popen, getoutput
 import gymnasium
@@ -32,6 +34,10 @@ class Chop:
     def reset(self): ...
     def process(self, step): ...
 class NoProcessor: pass
+class Mouse:
+    def begin(self, obs, info): ...
+    def read(self, obs, info): ...
+    def close(self): ...
 class Judge:
     def evaluate(self, agent): ...
 class Scale(RowMap):
@@ -66,6 +72,7 @@ def test_shipped_configurations_need_no_option(path: Path) -> None:
 
 def test_the_page_states_the_bounds_of_what_an_actor_takes() -> None:
     page = " ".join((ROOT / "docs" / "SECURITY.md").read_text().split())
+    page = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", page)  # Of links, the text alone.
     for bound in (
         f"{MAX_ENVS_PER_ACTOR} environments in one actor",
         f"{MAX_BATCH_ROWS:,} rows in a batch",
@@ -83,6 +90,8 @@ def test_names_are_checked_only_for_a_learner_on_another_host() -> None:
     check_names(own, Trust(allow=("any",)), "gpu-host")
     with pytest.raises(PluginError, match=r"--allow mine\.parts:Mind "):
         check_names(own, Trust(), "gpu-host")
+    with pytest.raises(PluginError, match=r"--allow mine\.parts:Mind "):
+        check_names(own, Trust(), "127.0.0.1", relayed=True)
 
 
 @pytest.mark.usefixtures("mine")
@@ -113,7 +122,12 @@ def test_a_function_is_allowed_by_its_whole_name_and_not_called() -> None:
             {"agent": {**DQN, "params": {"network": {"target": "mine.parts:Popen"}}}},
             "agent.params.network.target: expected a subclass of torch.nn.Module",
         ),
+        (
+            {"agent": {**DQN, "params": {"frozen_encoders": {"wrist": {"target": "mine.parts:Popen"}}}}},
+            "agent.params.frozen_encoders.wrist.target: expected a subclass of torch.nn.Module",
+        ),
         ({"agent": {"target": "mine.parts:Mind", "params": {"hook": "mine.parts:make"}}}, r"agent\.params\.hook"),
+        ({"env": {"target": "mine.parts:Game", "safe_stop": "mine.parts:make"}}, r"env\.safe_stop: 'mine\.parts:make'"),
     ],
 )
 def test_within_an_allowed_module_only_parts_of_the_right_kind_may_be_named(
@@ -132,6 +146,10 @@ def test_within_an_allowed_module_only_parts_of_the_right_kind_may_be_named(
         (
             {"agent": {**DQN, "params": {"network": {"target": "os:system"}}}},
             "agent.params.network.target: 'os:system'",
+        ),
+        (
+            {"agent": {**DQN, "params": {"frozen_encoders": {"wrist": {"target": "os:system"}}}}},
+            "agent.params.frozen_encoders.wrist.target: 'os:system'",
         ),
         (
             {"agent": {**DQN, "params": {"network": [{"target": "os:system"}]}}},
@@ -208,6 +226,45 @@ def test_an_evaluator_is_checked_only_where_the_actor_evaluates() -> None:
     Allowance(("mine.parts:Judge", "os:x", "os:y")).check(own, evaluates=True)
     with pytest.raises(PluginError, match="is no evaluator: it has no evaluate"):
         Allowance(("mine",)).check(config(evaluator={"target": "mine.parts:Mind"}), evaluates=True)
+
+
+def teleoperated(device: Any) -> dict[str, Any]:
+    """An environment in which a person takes over by a device."""
+    return {**CARTPOLE, "wrappers": [{"target": TELEOPERATE, "params": {"device": device}}]}
+
+
+@pytest.mark.parametrize("kind", ["keyboard:Keyboard", "gamepad:Gamepad"])
+def test_the_devices_that_come_with_crossborder_need_no_option(kind: str) -> None:
+    Allowance(()).check(config(env=teleoperated({"target": f"common.envs.people.{kind}"})))
+
+
+@pytest.mark.usefixtures("mine")
+def test_a_device_of_ones_own_is_allowed_by_its_module_and_must_be_a_device() -> None:
+    own = config(env=teleoperated({"target": "mine.parts:Mouse"}))
+    with pytest.raises(
+        PluginError, match=r"env\.wrappers\.0\.params\.device\.target: 'mine\.parts:Mouse'.*--allow mine"
+    ):
+        Allowance(()).check(own)
+    assert "mine.parts" not in sys.modules
+    Allowance(("mine",)).check(own)
+    for other in ("Judge", "Scale"):
+        with pytest.raises(PluginError, match=f"'mine.parts:{other}' is no device: it has no begin, read, close"):
+            Allowance(("mine",)).check(config(env=teleoperated({"target": f"mine.parts:{other}"})))
+
+
+@pytest.mark.parametrize(
+    "device",
+    [
+        {"target": "os:system"},
+        {"target": "common.process.child:Child"},
+        {"target": ["os:system"]},
+        {"target": "common.envs.people.keyboard:Keyboard", "params": {"hook": "os:system"}},
+        "os:system",
+    ],
+)
+def test_a_device_opens_no_door(device: Any) -> None:
+    with pytest.raises(PluginError, match=r"env\.wrappers\.0\.params\.device.*: '(os|common\.process)"):
+        Allowance(()).check(config(env=teleoperated(device)))
 
 
 @pytest.mark.usefixtures("mine")

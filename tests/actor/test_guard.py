@@ -247,3 +247,10 @@ def test_without_a_guard_exceptions_of_an_environment_come_through() -> None:
     parts = make_parts([FragileEnv()])
     with pytest.raises(ValueError, match="it broke"):
         act(parts, 12)
+
+
+def test_an_environment_that_raised_is_stopped_safely_before_it_is_closed() -> None:
+    env, order = FragileEnv(), list[bool]()
+    guard = Guard(FragileEnv, RestartPolicy(1), ActorCounters(), Busy(), lambda failed: order.append(failed.closed))
+    guard.replace(env, ValueError("it broke"))
+    assert (order, env.closed) == ([False], True)

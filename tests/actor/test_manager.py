@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import threading
 
-from actor.manager import ActorManager
+from actor.manager import ActorManager, make_spares
 from common.errors import ConfigError, CrossborderError
 from common.wire.trust import Trust
 from learner.loop.server import LearnerServer
+from learner.replay.ring import read_ring
 from tests.conftest import PATIENCE, kill, wait_for
 
 
@@ -24,6 +25,68 @@ def test_workers_act_are_restarted_and_leave_their_statistics(host: LearnerServe
     manager.wait()
     assert failures == []
     assert sorted(stat.env_steps for stat in stats) == sorted(table["env_steps"][1:3])
+
+
+def publish(host: LearnerServer, opt_steps: int) -> None:
+    host.learner.agent.model_info()["steps"].fill_(opt_steps)
+    host.learner.publish(opt_steps)
+
+
+def act_further(host: LearnerServer, steps: int) -> None:
+    """Wait until all actors have taken this many steps more."""
+    before = host.actor_table["env_steps"].copy()
+    working = before > 0
+    wait_for(lambda: (host.actor_table["env_steps"] - before)[working].min() > steps, "all act further")
+
+
+def test_workers_of_one_host_fetch_each_model_once_and_leave_no_file(host: LearnerServer) -> None:
+    control, size = host.control, host.publisher.blob_bytes
+    manager = ActorManager(host.ingest.address, 4, lambda _: None, Trust())
+    try:
+        wait_for(lambda: (host.actor_table["env_steps"] > 0).sum() == 4, "all act")
+        assert (control.fetches, control.model_bytes_sent) == (1, size)
+        publish(host, 1)
+        wait_for(lambda: control.fetches == 2, "one worker fetches the next model")
+        act_further(host, 200)
+        assert (control.fetches, control.model_bytes_sent) == (2, 2 * size)
+        assert manager.share is not None
+        directory = manager.share.path
+        assert len([*directory.iterdir()]) == 2
+    finally:
+        manager.stop_and_join(PATIENCE)
+    assert not directory.exists()
+
+
+def test_workers_on_the_learners_host_read_the_trainers_slots_and_fetch_nothing(host: LearnerServer) -> None:
+    slots = host.run.dir.shared / "models"
+    manager = ActorManager(host.ingest.address, 1, lambda _: None, Trust(), models=slots)
+    try:
+        wait_for(lambda: (host.actor_table["env_steps"] > 0).sum() == 1, "it acts")
+        publish(host, 7)
+        memory = host.run.memory
+        assert memory is not None
+        versions = memory.columns["version"]
+        wait_for(lambda: read_ring(versions, memory.committed - 1, memory.committed)[0] == 7, "it acts with this model")
+        assert host.control.fetches == host.control.not_modified == 0
+    finally:
+        manager.stop_and_join(PATIENCE)
+
+
+def test_processes_that_began_before_the_learner_listened_become_the_workers(host: LearnerServer) -> None:
+    spares = make_spares(2)
+    try:
+        for spare in spares:
+            spare.begin(is_urgent=True)
+        begun = [spare.pid for spare in spares]
+        manager = ActorManager(host.ingest.address, 2, lambda _: None, Trust(), spares=spares)
+        try:
+            assert manager.pids == begun
+            wait_for(lambda: (host.actor_table["env_steps"] > 0).sum() == 2, "both act")
+        finally:
+            manager.stop_and_join(PATIENCE)
+    finally:
+        for spare in spares:
+            spare.end()
 
 
 def test_a_worker_that_cannot_work_is_reported_with_its_own_error_and_not_started_again() -> None:

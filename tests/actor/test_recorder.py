@@ -190,6 +190,7 @@ def test_values_of_info_and_executed_actions_are_recorded(mode: AutoresetMode | 
         np.testing.assert_array_equal(rows["info/force"][:, 1], np.where(step > 2, step, 0))
         np.testing.assert_array_equal(rows["intervened"], step % 3 == 0)
         np.testing.assert_array_equal(rows["action"], np.where(step % 3 == 0, 2 - acted, acted))
+    assert counters.intervened_steps == np.count_nonzero(sink.column("intervened"))
     successes = counters.take_episodes()[2]
     assert successes[:4] == [True, True, False, False]
 

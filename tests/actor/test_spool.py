@@ -505,3 +505,38 @@ def test_a_producer_is_at_most_two_groups_ahead_of_the_sender() -> None:
     assert not spool.put("g", 1, 1, 0)
     assert take(spool, 1, 0) == (1, [*"abc"])
     assert spool.put("g", 1, 1, 0)
+
+
+def test_a_producer_may_ask_for_room_before_it_has_a_message() -> None:
+    spool = make("a", "b", max_bytes=3)
+    assert spool.wait_for_room(1, 0)
+    assert not spool.wait_for_room(2, 0)
+    epoch = spool.connect(0)
+    take(spool, epoch, 0)
+    spool.acknowledge(1)
+    assert spool.wait_for_room(2, 0)
+
+
+def test_a_producer_may_wait_until_old_messages_are_acknowledged() -> None:
+    clock = Clock()
+    spool: Spool[str] = Spool(100, 100, clock=clock)
+    spool.put("a", 1, 1, 0)
+    clock.now = 5.0
+    assert spool.wait_until_younger(2.0, 0), "nobody could acknowledge it"
+    epoch = spool.connect(0)
+    assert not spool.wait_until_younger(2.0, 0)
+    spool.put("b", 1, 1, 0)
+    take(spool, epoch, 0)
+    spool.acknowledge(1)
+    assert spool.wait_until_younger(2.0, 0)
+
+
+def test_what_is_not_acknowledged_is_what_was_sent_and_what_waits() -> None:
+    spool: Spool[int] = Spool(MAX_BYTES, WINDOW)
+    epoch = spool.connect(0)
+    for message in range(3):
+        assert spool.put(message, 1, 1, 0.0)
+    for _ in range(2):
+        spool.next_unsent(epoch, 0.0)
+    spool.acknowledge(1)
+    assert spool.unacknowledged() == [1, 2]

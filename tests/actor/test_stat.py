@@ -94,3 +94,13 @@ def test_of_an_environments_error_the_end_of_the_newest_is_told_once_and_always_
     told = counters.take_env_error()
     assert (len(told), told[-9:]) == (MAX_ENV_ERROR, "? the end")
     assert counters.take_env_error() == ""
+
+
+def test_late_and_missed_ticks_are_counted_and_the_lateness_of_recent_ones_is_told() -> None:
+    counters = ActorCounters()
+    assert counters.figures()["lateness_p99_seconds"] == 0.0
+    for lateness in [1.0] * 10 + [0.0] * 985 + [0.0021] * 15:
+        counters.note_tick(lateness, missed=int(lateness))
+    found = counters.figures()
+    assert (found["ticks"], found["late_ticks"], found["missed_ticks"]) == (1010, 25, 10)
+    assert found["lateness_p99_seconds"] == pytest.approx(0.0021)

@@ -53,6 +53,18 @@ def test_an_actor_that_is_told_to_stop_hands_over_all_its_items(make_config: Mak
         assert server.buffer.inserted == stat.env_steps
 
 
+def test_an_actor_acts_without_the_wrappers_of_other_actors(make_config: MakeConfig) -> None:
+    one_step = {"target": "gymnasium.wrappers:TimeLimit", "params": {"max_episode_steps": 1}, "actors": [3]}
+    env = {"target": "tests.parts:CountingEnv", "wrappers": [one_step]}
+    with LearnerServer(make_config(env=env)) as server, ThreadPoolExecutor(1) as pool:
+        actor = Actor(server.ingest.address, PATIENCE, Trust(), no_end)
+        running = pool.submit(actor.run)
+        wait_for(lambda: server.control.episodes > 2, "it has finished episodes")
+        actor.stop()
+        running.result(PATIENCE)
+        assert server.control.length_mean > 1
+
+
 def test_an_actor_that_is_stopped_before_it_has_found_its_learner_stops_looking(free_port: int) -> None:
     actor = Actor(f"127.0.0.1:{free_port}", 100 * PATIENCE, Trust(), no_end)
     actor.stop()

@@ -14,6 +14,8 @@ from tests.chaos.greed import be_greedy
 from tests.chaos.kills import kill_at_random
 from tests.chaos.partition import cut_off, move_away
 from tests.chaos.power import cut_power
+from tests.chaos.ranks import train_killed
+from tests.chaos.recovery import recover
 from tests.chaos.report import keep, tell
 from tests.chaos.resume import go_on
 from tests.chaos.shutdown import shut_down
@@ -23,6 +25,8 @@ from tests.chaos.storm import storm
 
 EXERCISES: dict[str, tuple[Callable[..., dict[str, Any]], dict[str, Any]]] = {
     "kills": (kill_at_random, {"kills": 200, "seed": 1}),
+    "ranks": (train_killed, {"kills": 5, "seed": 1}),
+    "recovery": (recover, {"kills": 10, "seed": 1}),
     "partition": (cut_off, {"seconds": 30.0, "delay_ms": 200, "loss_percent": 1.0, "seed": 1}),
     "address": (move_away, {"seed": 1}),
     "shutdown": (shut_down, {}),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -12,9 +13,19 @@ import yaml
 from learner.replay.memory import ReplayMemory
 from learner.shared.actor_table import map_actor_table
 from tests.chaos.audit import Audit, audit
-from tests.chaos.wire import NAME, Host, Wire
+from tests.chaos.wire import NAME, Wire
 from tests.chaos.witness import noted
-from tests.conftest import Command, children_of, counting_values, endpoints, free_port, kill, merged, wait_for
+from tests.conftest import (
+    Command,
+    children_of,
+    counting_values,
+    endpoints,
+    free_port,
+    is_alive,
+    kill,
+    merged,
+    wait_for,
+)
 from tests.e2e.test_by_hand import ENDLESS, steps_by_actor
 from tests.e2e.test_resume import kept
 
@@ -55,12 +66,23 @@ class Fleet:
         n_actors: at one time.
         wire: between the learner's host and the actors'; None: all are on this one.
         run_dir: where the learner writes; None: below ``directory`` too.
+        standby: the learner runs under ``--standby``.
+        forks: the learner is forked from a process that has imported torch; otherwise it starts as a user's does.
         changes: laid over the configuration of the counting run.
     """
 
     def __init__(
-        self, directory: Path, n_actors: int, *, wire: Wire | None = None, run_dir: Path | None = None, **changes: Any
+        self,
+        directory: Path,
+        n_actors: int,
+        *,
+        wire: Wire | None = None,
+        run_dir: Path | None = None,
+        standby: bool = False,
+        forks: bool = True,
+        **changes: Any,
     ) -> None:
+        self._standby, self._forks = ["--standby"] * standby, forks
         self._hosts = (wire.learner, wire.actors) if wire else (None, None)
         self._directory, self.run_dir = directory, run_dir or directory / "run"
         self._notes = directory / "acknowledged"
@@ -84,19 +106,22 @@ class Fleet:
         for command in self._commands:
             command.end()
 
-    def _start(self, module: str, *arguments: str, host: Host | None) -> Command:
+    def _start(self, module: str, *arguments: str, prefix: Sequence[str]) -> Command:
         log = self._directory / f"{len(self._commands)}-{module}.log"
-        command = Command(module, *arguments, log=log, prefix=host.prefix if host else ())
+        command = Command(module, *arguments, log=log, prefix=prefix)
         self._commands.append(command)
         return command
 
     def _start_learner(self, *arguments: str) -> Command:
-        return self._start("learner-server", *arguments, host=self._hosts[0])
+        host = self._hosts[0]
+        prefix = host.prefix if host else () if self._forks else ("env",)
+        return self._start("learner-server", *arguments, *self._standby, prefix=prefix)
 
     def _start_actor(self) -> Command:
         trust = ["--insecure", "--allow", "tests"] * (self._hosts[1] is not None)
         arguments = (str(self._notes), "--learner", self._address, *trust)
-        return self._start("tests.chaos.witness", *arguments, host=self._hosts[1])
+        host = self._hosts[1]
+        return self._start("tests.chaos.witness", *arguments, prefix=host.prefix if host else ())
 
     def ready(self) -> None:
         """Wait until the run has come up and every actor takes part."""
@@ -138,9 +163,17 @@ class Fleet:
             self._kill_actor(chosen)
         elif victim == "ingest":
             self.ingest_deaths += 1
-            kill(children_of(self.server.process.pid)[0])
+            kill(oldest_child(self.trainer))
+        elif victim == "trainer" and self._standby:
+            kill(self.trainer)
+            self.ingest_deaths = 0
         else:
             self._kill_host(whole_tree=victim == "host")
+
+    @property
+    def trainer(self) -> int:
+        """The id of the trainer's process. Spares come after the process that they are to replace."""
+        return oldest_child(self.server.process.pid) if self._standby else self.server.process.pid
 
     def _kill_actor(self, chosen: int) -> None:
         self.actors[chosen].end()
@@ -148,8 +181,8 @@ class Fleet:
         self.pids.add(self.actors[chosen].process.pid)
 
     def _kill_host(self, *, whole_tree: bool) -> None:
-        children = children_of(self.server.process.pid) if whole_tree else []
-        for pid in [*children, self.server.process.pid]:
+        server = self.server.process.pid
+        for pid in [server, *(descendants_of(server) if whole_tree else [])]:
             kill(pid)
         self.server.wait()
         self.resume()
@@ -199,3 +232,18 @@ class Fleet:
     def starts(self) -> int:
         """Times the learner was started."""
         return sum("learner-server" in command.log.name for command in self._commands)
+
+
+def oldest_child(pid: int) -> int:
+    """The id of the child that was started first."""
+
+    def started_at(child: int) -> int:
+        return int(Path(f"/proc/{child}/stat").read_text().rpartition(")")[2].split()[19])
+
+    return min(filter(is_alive, children_of(pid)), key=started_at)
+
+
+def descendants_of(pid: int) -> list[int]:
+    """Process ids of the children, of their children and so on."""
+    children = children_of(pid)
+    return [*(below for child in children for below in descendants_of(child)), *children]

@@ -13,9 +13,18 @@ ABSURD: Final = (0, 1, 2, 127, 128, 2**16, 2**31 - 1, 2**31, 2**32 - 1, 2**53 + 
 ODD: Final = (0.0, -0.0, -1.0, 5e-324, 1e308, -1e308, float("inf"), float("-inf"), float("nan"))
 BOMB: Final = compress(bytes(16 << 20))
 """Sixteen MiB in a thousandth of it."""
-_COUNTS: Final = {pb.PushItemsRequest: ("seq", "rows"), pb.JoinRequest: ("protocol_version", "pid")}
-_REPORTED: Final = ("env_steps", "spool_bytes", "reconnects", "dropped_items", "env_rebuilds", "env_hangs")
-_SECONDS: Final = ("seconds", "env_seconds", "inference_seconds", "wait_seconds")
+_COUNTS: Final = {pb.PushItemsRequest: ("seq", "rows"), pb.JoinRequest: ("protocol_version", "pid", "wanted_id")}
+_REPORTED_32: Final = ("reconnects", "env_rebuilds", "env_hangs", "safe_stops")
+_REPORTED_64: Final = (
+    "env_steps",
+    "spool_bytes",
+    "dropped_items",
+    "ticks",
+    "late_ticks",
+    "missed_ticks",
+    "intervened_steps",
+)
+_SECONDS: Final = ("seconds", "env_seconds", "inference_seconds", "wait_seconds", "lateness_p99_seconds")
 
 
 def flip(rng: random.Random, data: bytearray) -> None:
@@ -82,9 +91,9 @@ def contradict(rng: random.Random, message: Any) -> None:
         message.payload = BOMB if bombed else mutilated(rng, message.payload)
     elif name == "compression":
         message.compression = rng.choice(ABSURD[:6])
-    elif name in ("takes_delta", "after_drop", "evaluates", "candidate"):
+    elif name in ("takes_delta", "takes_elsewhere", "after_drop", "evaluates", "candidate"):
         setattr(message, name, not getattr(message, name))
-    elif name in ("host", "version"):
+    elif name in ("host", "version", "trace_parent"):
         setattr(message, name, "ö" * rng.choice([0, 32, 255, 256, 100_000]))
     elif name == "report":
         _contradict_report(rng, message.report)
@@ -94,8 +103,8 @@ def contradict(rng: random.Random, message: Any) -> None:
 
 
 def _contradict_report(rng: random.Random, report: pb.Report) -> None:
-    for name in rng.sample(_REPORTED, 2):
-        limit = 2**32 if name in ("reconnects", "env_rebuilds", "env_hangs") else 2**64
+    for name in rng.sample((*_REPORTED_32, *_REPORTED_64), 2):
+        limit = 2**32 if name in _REPORTED_32 else 2**64
         setattr(report, name, rng.choice(ABSURD) % limit)
     setattr(report, rng.choice(_SECONDS), rng.choice(ODD))
     report.episode_returns.extend([rng.choice(ODD)] * rng.choice([0, 1, 5000]))

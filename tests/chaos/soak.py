@@ -24,7 +24,16 @@ MAX_SLOPE: Final = 512.0
 
 def resident_kib(pid: int) -> int:
     """Resident memory of a process, mapped files included."""
-    found = re.search(r"VmRSS:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
+    return _memory_kib(pid, "VmRSS")
+
+
+def own_kib(pid: int) -> int:
+    """Resident memory of a process without mapped files, such as those of the replay."""
+    return _memory_kib(pid, "RssAnon")
+
+
+def _memory_kib(pid: int, kind: str) -> int:
+    found = re.search(rf"{kind}:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
     assert found
     return int(found[1])
 

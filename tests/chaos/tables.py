@@ -49,6 +49,17 @@ def _recovery() -> str:
     return _table("after | all go on within s, median | worst", rows)
 
 
+def _standby() -> str:
+    titles = {"alone": "without `--standby`", "standby": "`--standby`"}
+    rows = [
+        [f"{victim}, {title}", took["kills"], f"{took['median']:.1f}", f"{took['worst']:.1f}"]
+        for victim in ("trainer", "ingest")
+        for name, title in titles.items()
+        if (took := _result("recovery").get(name, {}).get(victim))
+    ]
+    return _table("kill -9 of | kills | all go on within s, median | worst", rows)
+
+
 def _resume() -> str:
     rows = [
         [
@@ -105,6 +116,7 @@ def _siege() -> str:
 TABLES = {
     "rows": _rows,
     "recovery": _recovery,
+    "standby": _standby,
     "resume": _resume,
     "power": _power,
     "soak": _soak,

@@ -7,7 +7,7 @@ import pytest
 from pydantic import Field, PositiveInt, ValidationError, model_validator
 
 from common.errors import ConfigError
-from common.settings import Settings, validate
+from common.settings import Settings, unknown_before, validate
 
 
 class Inner(Settings):
@@ -126,3 +126,27 @@ def test_a_default_that_breaks_its_own_rule_is_found() -> None:
 
     with pytest.raises(ConfigError, match=r"size: .*greater than 0, found 0"):
         validate(Wrong, {})
+
+
+class Grown(Settings):
+    LATER = frozenset({"added", "also"})
+
+    old: int = Field(1, description="Known for long.")
+    added: int | None = Field(None, description="New.")
+    also: dict[str, int] = Field(default_factory=dict, description="New too.")
+
+
+class Holder(Settings):
+    one: Grown = Field(Grown(), description="A section.")
+    several: tuple[Grown, ...] = Field((), description="Sections.")
+    none: Grown | None = Field(None, description="A section that may be missing.")
+
+
+def test_what_the_former_release_does_not_know_is_left_out_as_long_as_it_has_its_default() -> None:
+    held = Holder(several=(Grown(), Grown(added=3), Grown(added=0, also={"a": 1})))
+    assert held.model_dump(mode="json", exclude=unknown_before(held)) == {
+        "one": {"old": 1},
+        "several": [{"old": 1}, {"old": 1, "added": 3}, {"old": 1, "added": 0, "also": {"a": 1}}],
+        "none": None,
+    }
+    assert validate(Holder, held.model_dump(mode="json", exclude=unknown_before(held))) == held

@@ -41,7 +41,8 @@ SHIPPED = {**VARIABLES, "$__rate_interval": "20s"}  # Four scrapes.
 @pytest.fixture(scope="module")
 def system(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Composition]:
     """CartPole without an end, as a whole composition."""
-    config = merged(CARTPOLE, {"trainer": ENDLESS, "evaluator": {"episodes": 1}})
+    rate = {"rate_hz": 500}  # Some panels are those of robots.
+    config = merged(CARTPOLE, {"env": rate, "trainer": ENDLESS, "evaluator": {"episodes": 1}})
     with composed(tmp_path_factory.mktemp("compose"), config) as running:
         yield running
 

@@ -12,7 +12,15 @@ from crossborder import commands
 from tests.conftest import ROOT
 
 SCRIPTS: dict[str, str] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
-NEED_NO_LEARNER = {"actor-worker", "crossborder-health", "crossborder-certs"}
+NEED_NO_LEARNER = {
+    "actor-relay",
+    "actor-worker",
+    "crossborder-certs",
+    "crossborder-files",
+    "crossborder-health",
+    "crossborder-launch",
+    "crossborder-teleop",
+}
 
 
 def run(name: str, *path: Path, cwd: Path, without: Sequence[str] = ()) -> subprocess.CompletedProcess[str]:

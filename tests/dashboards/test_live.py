@@ -36,6 +36,8 @@ def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
     """A Prometheus beside CartPole with two actors, from its first checkpoint; it evaluates and saves often."""
     folder = tmp_path_factory.mktemp("live")
     settings = {
+        "env.rate_hz": 500,  # Some panels are those of robots.
+        "env.eval_at_rate": False,
         "trainer.max_opts": 10_000_000,
         "trainer.target_score": "null",
         "trainer.warmup_period": 100,
@@ -75,6 +77,13 @@ def test_every_expression_of_every_panel_returns_data(live: Prometheus, dashboar
         missing = {expr for expr in missing if not live.values(at_once(expr))}
         time.sleep(0.2)
     assert not missing
+
+
+def test_every_panel_has_data_also_where_actors_have_no_series_of_their_own(live: Prometheus) -> None:
+    exprs = {expr for panel in FLEET.panels() for expr in panel.expressions()}
+    without = {expr.replace("crossborder_actor_", "crossborder_nobody_") for expr in exprs}
+    assert len(without - exprs) > 15, "these have another series instead"
+    wait_for(lambda: all(live.values(at_once(expr)) for expr in without), "a value of each expression")
 
 
 def test_no_alert_fires_in_a_healthy_run_and_every_metric_a_rule_asks_for_is_there(live: Prometheus) -> None:

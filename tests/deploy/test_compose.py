@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import tomllib
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -98,6 +100,16 @@ def test_an_actor_sees_neither_the_authoritys_key_nor_the_admins_token_and_the_l
 def test_the_image_has_a_directory_of_its_user_for_each_volume_of_certificates() -> None:
     (line,) = re.findall(r"install --directory --owner=crossborder .*", (ROOT / "docker/Dockerfile").read_text())
     assert {*mounts("certs"), *mounts("learner")} <= {*line.split()}
+
+
+def test_the_image_is_built_from_all_that_the_wheel_takes() -> None:
+    wheel = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]
+    taken = [Path(name) for name in (*wheel["packages"], *wheel["force-include"])]
+    copied = [Path(name) for name in re.findall(r"^COPY (\w\S+) \S+$", (ROOT / "docker/Dockerfile").read_text(), re.M)]
+    sent = [Path(name) for name in re.findall(r"^!(\S+)$", (ROOT / ".dockerignore").read_text(), re.M)]
+    for path in taken:
+        assert any(path.is_relative_to(place) for place in copied), f"the Dockerfile copies {path}"
+        assert any(path.is_relative_to(place) for place in sent), f".dockerignore lets {path} through"
 
 
 def test_the_files_that_commands_name_are_those_that_they_are_handed() -> None:

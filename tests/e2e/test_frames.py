@@ -17,7 +17,7 @@ PARTS: dict[str, Any] = {
     "env": {"target": "tests.frame_parts:filmed_counting_env", "frame_stack": 4},
     "agent": {"target": "tests.frame_parts:FilmCritic"},
 }
-CAPACITY = 20_000
+CAPACITY = 100_000
 
 
 def assert_filmed(run_dir: Any, steps_by_tag: dict[int, int]) -> None:

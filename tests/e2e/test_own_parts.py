@@ -13,6 +13,8 @@ from tests.conftest import ROOT, Command
 
 SOONER = {"recurrent_cartpole": 60}
 """Scores that show that an example learns, where its own target takes minutes."""
+LONGEST_S = 600
+"""Seconds an example may train: 20 alone, ten times that beside other tests, and twice for an unlucky start."""
 FREE_PORTS = ("--listen", "127.0.0.1:0", "--set", "metrics.trainer_port=0", "--set", "metrics.ingest_port=0")
 
 
@@ -33,7 +35,7 @@ def test_an_example_trains_to_its_target(start: Callable[..., Command], tmp_path
         f"trainer.target_score={target}",
         *FREE_PORTS,
     )
-    assert server.wait() == 0, server.output()
+    assert server.wait(LONGEST_S) == 0, server.output()
     assert "the target score was reached" in server.output()
     assert load_agent(run_dir / "best")[2]["score"] >= target
 

@@ -30,6 +30,7 @@ REPORT = pb.Report(
     dropped_items=7,
     env_rebuilds=3,
     env_hangs=1,
+    intervened_steps=11,
     episode_successes=[True],
 )
 

@@ -53,12 +53,13 @@ def test_every_parameter_of_an_agent_is_there_with_its_sentence(model: type[Sett
 @pytest.mark.parametrize(
     "row",
     [
-        "| `trainer.max_opts` | int > 0 | required | Training ends after this many opt steps. Also `max_train_steps`.",
-        '| `trainer.precision` | `float32` or `bfloat16` | `"float32"` |',
+        "| `trainer.max_opts` | int > 0 | required | The number of opt steps after which training ends. Also "
+        "`max_train_steps`.",
+        '| `trainer.precision` | `float32` or `rounded_products` or `bfloat16` | `"float32"` |',
         "| `metrics.trainer_port` | int ≥ 0, ≤ 65535 or null | `9464` |",
         "| `step_processor.target` | string | required |",
-        "| `replay.sources.NAME.dataset` | string | required |",
-        "| `replay.view.params.length` | int | required | L, at least 1.",
+        "| `replay.sources.NAME.dataset` | string or null | `null` |",
+        "| `replay.view.params.length` | int | required | The number of steps L, at least 1.",
         "| `server.tls.key` | path | required |",
         "| `recorders[].target` | string | required |",
         "| `agent.params.units` | list of int > 0 | `[256, 256]` |",

@@ -12,6 +12,7 @@ from common.wire.trust import Trust
 from learner.commands.admin_client import AdminClient, AdminTrust
 from learner.commands.authority import make_authority
 from learner.commands.fleet_table import FleetView
+from learner.ingest.cordons import Selection
 from learner.loop.server import LearnerServer
 from tests.actor.commands.test_doctor import lines_and_error
 from tests.conftest import MakeConfig
@@ -79,8 +80,17 @@ def look(secured: Secured, token: str) -> FleetView:
 
 def test_admins_are_told_how_the_run_is_and_actors_are_not(secured: Secured) -> None:
     assert look(secured, "admin.token").name == "counting"
-    with pytest.raises(AuthenticationError, match="the learner refused the token"):
+    with pytest.raises(AuthenticationError, match="the learner refused the token; admins need"):
         look(secured, "actor.token")
+
+
+def test_actors_can_drain_nobody(secured: Secured) -> None:
+    trust = AdminTrust(ca=Path(secured.path("ca.pem")), token_file=Path(secured.path("actor.token")))
+    with closing(AdminClient(secured.address, trust)) as client:
+        for order in (client.cordon, client.drain, client.uncordon):
+            with pytest.raises(AuthenticationError, match="the learner refused the token"):
+                order(Selection(everybody=True))
+    assert not look(secured, "admin.token").cordoned
 
 
 def test_an_admin_is_no_actor(secured: Secured) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from common.wire.tokens import read_tokens
@@ -14,8 +15,11 @@ Start = Callable[..., Command]
 
 def ingest_of(pid: int) -> int:
     """The process id of a learner's ingest process; 0 while there is none."""
-    children = children_of(pid)
-    return next((pid for pid in children if b"learner.ingest" in Path(f"/proc/{pid}/cmdline").read_bytes()), 0)
+    for child in children_of(pid):
+        with suppress(FileNotFoundError, ProcessLookupError):  # It may end at this moment.
+            if b"learner.ingest" in Path(f"/proc/{child}/cmdline").read_bytes():
+                return child
+    return 0
 
 
 def certs(start: Start, directory: Path, *arguments: str) -> None:

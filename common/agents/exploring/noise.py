@@ -25,9 +25,11 @@ RATIO: Final = 4.0
 class _Noise(Settings):
     """The sizes of noise."""
 
-    std: NonNegativeFloat = Field(description="Standard deviation of the noise; actions are in [-1, 1].")
+    std: NonNegativeFloat = Field(description="The standard deviation of the noise; actions are in [-1, 1].")
     max_std: NonNegativeFloat | None = Field(
-        None, description="Each lane draws a size between std and this, anew in every episode; null: all have std."
+        None,
+        description="Draws the size of the noise for each lane and episode between std and this value; null: it is "
+        "always std.",
     )
 
     @model_validator(mode="after")
@@ -44,7 +46,7 @@ class _Noise(Settings):
 class WhiteNoise(_Noise):
     """Gaussian noise, each step anew."""
 
-    kind: Literal["gaussian"] = Field("gaussian", description="White Gaussian noise.")
+    kind: Literal["gaussian"] = Field("gaussian", description="White Gaussian noise: each step draws anew.")
 
 
 class OrnsteinUhlenbeckNoise(_Noise):
@@ -53,8 +55,10 @@ class OrnsteinUhlenbeckNoise(_Noise):
     DDPG's sigma of 0.2 and theta of 0.15 leave the process a standard deviation of 0.38.
     """
 
-    kind: Literal["ou"] = Field("ou", description="An Ornstein-Uhlenbeck process.")
-    theta: Annotated[float, Field(gt=0, le=1)] = Field(0.15, description="Share of the noise that is lost in a step.")
+    kind: Literal["ou"] = Field("ou", description="Noise that drifts back to 0: an Ornstein-Uhlenbeck process.")
+    theta: Annotated[float, Field(gt=0, le=1)] = Field(
+        0.15, description="The share of the noise that is lost in each step."
+    )
 
     def decays(self) -> list[float]:
         return [1 - self.theta]
@@ -68,8 +72,11 @@ class PinkNoise(_Noise):
     signal made by a Fourier transform does.
     """
 
-    kind: Literal["pink"] = Field("pink", description="Pink noise.")
-    horizon: PositiveInt = Field(1000, description="Steps that the slowest swing takes: about those of an episode.")
+    kind: Literal["pink"] = Field("pink", description="Pink noise: slow changes are larger than fast ones.")
+    horizon: PositiveInt = Field(
+        1000,
+        description="The number of steps that the slowest swing of the noise takes, about as many as an episode has.",
+    )
 
     def decays(self) -> list[float]:
         n = 1 + round(math.log(self.horizon, RATIO))

@@ -19,9 +19,13 @@ class EpsilonGreedy(Settings):
     It counts the learner's opt steps, not the actor's own steps: a restarted actor goes on where the others are.
     """
 
-    kind: Literal["epsilon_greedy"] = Field("epsilon_greedy", description="Epsilon-greedy.")
-    start: Unit = Field(1.0, description="Epsilon of every actor before the first opt step.")
-    final_step: NonNegativeInt = Field(10_000, description="Opt steps until the actor's own epsilon is reached.")
+    kind: Literal["epsilon_greedy"] = Field(
+        "epsilon_greedy", description="Takes a random action with the probability epsilon, and the best one otherwise."
+    )
+    start: Unit = Field(1.0, description="The epsilon of all actors before the first opt step.")
+    final_step: NonNegativeInt = Field(
+        10_000, description="The number of opt steps in which epsilon falls from start to the actor's own epsilon."
+    )
 
     def at(self, opt_steps: int, rung: float) -> float:
         """Epsilon after ``opt_steps`` for an actor on ``rung``."""
@@ -37,9 +41,13 @@ class EpsilonGreedy(Settings):
 class Softmax(Settings):
     """Boltzmann exploration: actions with the probabilities ``softmax(Q / temperature)``, for every actor alike."""
 
-    kind: Literal["softmax"] = Field("softmax", description="Boltzmann, border's default.")
+    kind: Literal["softmax"] = Field(
+        "softmax", description="Samples actions by the softmax of their values (Boltzmann), as border does by default."
+    )
     temperature: PositiveFloat = Field(
-        1.0, description="Actions whose values differ by much less are chosen about equally often."
+        1.0,
+        description="The temperature of the softmax: actions whose values differ by much less are chosen about "
+        "equally often.",
     )
 
     def choose(
@@ -57,7 +65,9 @@ class Softmax(Settings):
 class Greedy(Settings):
     """The best action: the network itself explores, by its noise."""
 
-    kind: Literal["greedy"] = Field("greedy", description="The best action, for noisy networks.")
+    kind: Literal["greedy"] = Field(
+        "greedy", description="Takes the best action always; noisy networks explore by their own noise."
+    )
 
     def choose(
         self,

@@ -18,8 +18,8 @@ class RandomStartConfig(ActorCriticConfig):
 
     random_opts: NonNegativeInt = Field(
         1,
-        description="While the learner has taken fewer opt steps than this, actions that explore are uniformly random; "
-        "1: until it begins to learn, after trainer.warmup_period steps; 0: never.",
+        description="The number of opt steps during which exploring actors take uniformly random actions. 1: until "
+        "the learner begins to learn, after trainer.warmup_period steps; 0: never.",
     )
 
 

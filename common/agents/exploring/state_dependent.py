@@ -22,9 +22,15 @@ EPSILON = 1e-6
 class StateDependentNoise(Settings):
     """Settings of state-dependent noise."""
 
-    features: PositiveInt = Field(64, description="Features of the policy of which noise is a linear function.")
-    interval: PositiveInt = Field(8, description="Steps after which the function has become another one.")
-    initial_lstd: float = Field(-2.0, description="Logarithm of the standard deviation of each weight at first.")
+    features: PositiveInt = Field(
+        64, description="The number of the policy's features from which the noise is computed, as a linear function."
+    )
+    interval: PositiveInt = Field(
+        8, description="The number of steps over which the noise function changes into another one."
+    )
+    initial_lstd: float = Field(
+        -2.0, description="The logarithm of the standard deviation of each weight before training."
+    )
 
     def process(self) -> OrnsteinUhlenbeckNoise:
         """How a matrix of weights changes, in units of their standard deviation.

@@ -7,6 +7,8 @@ from typing import Final
 import torch
 from torch.nn import functional
 
+from common.agents.averaging import average
+
 RESCALING_EPS: Final = 1e-3
 """The slope that value rescaling keeps for great values, so that it can be reversed."""
 
@@ -61,8 +63,25 @@ def masked_mean(
     0 where no step counts; values of the others may be anything, also NaN. Prioritised sampling gives weights
     (arXiv:1511.05952, 3.4).
     """
+    return _masked_sum(values, counts, weight) / counts.sum().clamp(min=1)
+
+
+def masked_loss(
+    values: torch.Tensor,  # [B, L]
+    counts: torch.Tensor,  # [B, L] bool
+    weight: torch.Tensor | None = None,  # [B]
+) -> torch.Tensor:
+    """As ``masked_mean``, for a loss: the mean of it over ranks is the mean over the steps that count on all of them.
+
+    The sum of this rank is divided by the mean number of steps that count on a rank, since the shares of the ranks may
+    hold more and fewer of them.
+    """
+    return _masked_sum(values, counts, weight) / average(counts.sum()).clamp(min=1)
+
+
+def _masked_sum(values: torch.Tensor, counts: torch.Tensor, weight: torch.Tensor | None) -> torch.Tensor:
     weighted = values if weight is None else values * weight[:, None]
-    return torch.where(counts, weighted, 0.0).sum() / counts.sum().clamp(min=1)
+    return torch.where(counts, weighted, 0.0).sum()
 
 
 def sequence_priority(

@@ -22,7 +22,7 @@ def td_target(
     discount gamma^k of its own. A truncated episode is cut off from outside and bootstraps (Pardo et al.,
     arXiv:1712.00378). The target has the shape of ``next_value``.
     """
-    return reward + discount * next_value * (~terminated).to(reward.dtype)
+    return torch.where(terminated, reward, reward + discount * next_value)
 
 
 def greedy_value(q_target: torch.Tensor) -> torch.Tensor:

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import torch
 
-from common.agents.losses.sequences import masked_mean
+from common.agents.losses.sequences import masked_loss
 
 
 class VTrace(NamedTuple):
@@ -60,7 +60,7 @@ def policy_gradient_loss(
     weight: torch.Tensor | None = None,  # [B]
 ) -> torch.Tensor:
     """Minus the mean of ``advantage * log pi(a|x)``, weighted if there are weights (arXiv:1802.01561, 4.2)."""
-    return -masked_mean(advantage * log_prob, mask, weight)
+    return -masked_loss(advantage * log_prob, mask, weight)
 
 
 def baseline_loss(
@@ -70,4 +70,4 @@ def baseline_loss(
     weight: torch.Tensor | None = None,  # [B]
 ) -> torch.Tensor:
     """The mean of ``(v - V(x))^2 / 2``, weighted if there are weights (arXiv:1802.01561, 4.2)."""
-    return 0.5 * masked_mean((target - value).square(), mask, weight)
+    return 0.5 * masked_loss((target - value).square(), mask, weight)

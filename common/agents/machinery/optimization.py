@@ -10,6 +10,8 @@ import torch
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 from torch import nn
 
+from common.agents.averaging import average_gradients
+from common.agents.machinery.adam import Adam
 from common.agents.machinery.rmsprop import RMSprop
 from common.settings import Settings
 
@@ -23,13 +25,20 @@ class ScheduleConfig(Settings):
     """
 
     kind: Literal["constant", "linear", "cosine"] = Field(
-        "linear", description="How the rate falls after the warm-up: constant: not; linear; cosine: half a wave."
+        "linear",
+        description="The form of the rate's fall after its warm-up. constant: no fall; linear: a straight line; "
+        "cosine: half a wave.",
     )
     steps: PositiveInt | None = Field(
-        None, description="Gradient steps until the rate has fallen to its last value, with those of the warm-up."
+        None,
+        description="The number of gradient steps, warm-up included, after which the learning rate has its last value.",
     )
-    final: Annotated[float, Field(ge=0, le=1)] = Field(0.0, description="The last rate, as a share of lr.")
-    warmup: NonNegativeInt = Field(0, description="Gradient steps in which the rate rises linearly to lr; 0: none.")
+    final: Annotated[float, Field(ge=0, le=1)] = Field(0.0, description="The last learning rate, as a share of lr.")
+    warmup: NonNegativeInt = Field(
+        0,
+        description="The number of gradient steps in which the learning rate first rises linearly to lr; 0: no "
+        "warm-up.",
+    )
 
     @model_validator(mode="after")
     def _has_an_end(self) -> ScheduleConfig:
@@ -50,15 +59,21 @@ class ScheduleConfig(Settings):
 class AnyOptimizerConfig(Settings):
     """The settings of every optimiser."""
 
-    eps: PositiveFloat = Field(1e-8, description="Added to the denominator.")
-    schedule: ScheduleConfig | None = Field(None, description="How the learning rate changes; null: it is constant.")
+    eps: PositiveFloat = Field(
+        1e-8, description="A small number that is added to the denominator, so that nothing is divided by 0."
+    )
+    schedule: ScheduleConfig | None = Field(
+        None, description="The schedule of the learning rate; null: it is constant."
+    )
 
 
 class AdamConfig(AnyOptimizerConfig):
     """Adam (arXiv:1412.6980)."""
 
-    kind: Literal["adam"] = Field("adam", description="Adam.")
-    betas: tuple[Decay, Decay] = Field((0.9, 0.999), description="Decay of the means of gradients and their squares.")
+    kind: Literal["adam"] = Field("adam", description="The Adam optimiser.")
+    betas: tuple[Decay, Decay] = Field(
+        (0.9, 0.999), description="The decay per step of the running means of gradients and of their squares."
+    )
 
 
 class AdamWConfig(AnyOptimizerConfig):
@@ -68,27 +83,35 @@ class AdamWConfig(AnyOptimizerConfig):
     single numbers, such as SAC's entropy coefficient, do not.
     """
 
-    kind: Literal["adamw"] = Field("adamw", description="Adam with weight decay.")
-    betas: tuple[Decay, Decay] = Field((0.9, 0.999), description="Decay of the means of gradients and their squares.")
+    kind: Literal["adamw"] = Field("adamw", description="The AdamW optimiser: Adam with weight decay.")
+    betas: tuple[Decay, Decay] = Field(
+        (0.9, 0.999), description="The decay per step of the running means of gradients and of their squares."
+    )
     weight_decay: NonNegativeFloat = Field(
-        0.01, description="Each step takes this share, times the learning rate, off the weights; biases keep theirs."
+        0.01,
+        description="The share of each weight, times the learning rate, that each step subtracts from it. Biases do "
+        "not decay.",
     )
 
 
 class RMSpropConfig(AnyOptimizerConfig):
     """RMSprop (Tieleman and Hinton 2012), by choice centred, as the first DQN for Atari took it."""
 
-    kind: Literal["rmsprop"] = Field("rmsprop", description="RMSprop.")
-    alpha: Decay = Field(0.99, description="Decay of the mean of the squared gradients.")
-    centered: bool = Field(False, description="Divide by the deviation of the gradients instead of their size.")
+    kind: Literal["rmsprop"] = Field("rmsprop", description="The RMSprop optimiser.")
+    alpha: Decay = Field(0.99, description="The decay per step of the running mean of squared gradients.")
+    centered: bool = Field(
+        False,
+        description="Whether gradients are divided by their standard deviation, and not by the root of their mean "
+        "square.",
+    )
 
 
 OptimizerConfig = Annotated[AdamConfig | AdamWConfig | RMSpropConfig, Field(discriminator="kind")]
 
 
 def adam(parameters: Iterable[nn.Parameter], lr: float) -> torch.optim.Adam:
-    """Adam (arXiv:1412.6980) in one kernel: for a small network on a CPU, a third of the time of torch's default."""
-    return torch.optim.Adam(parameters, lr=lr, fused=True)
+    """Adam (arXiv:1412.6980) with torch's other defaults."""
+    return Adam(parameters, lr)
 
 
 def build_optimizer(
@@ -110,7 +133,7 @@ def build_optimizer(
     if isinstance(config, RMSpropConfig):
         optimizer = RMSprop(learnt, rate, alpha=config.alpha, eps=config.eps, centered=config.centered)
     else:
-        optimizer = torch.optim.Adam(learnt, lr=rate, betas=config.betas, eps=config.eps, fused=True)
+        optimizer = Adam(learnt, rate, betas=config.betas, eps=config.eps)
     if config.schedule is not None:
         _follow_schedule(optimizer, lr, config.schedule)
     if isinstance(config, AdamWConfig) and config.weight_decay:
@@ -150,7 +173,8 @@ def descend(
 ) -> torch.Tensor | None:
     """Take one step down ``loss``, a scalar, in the parameters of ``optimizer`` alone.
 
-    Other networks that the loss went through get no gradients.
+    Other networks that the loss went through get no gradients. With several ranks the loss is that of this rank's share
+    of the batch, and all ranks take the same step, down the mean of their losses.
 
     Returns:
         The norm of the gradients before they were clipped to ``max_grad_norm``; None without a ``max_grad_norm``.
@@ -158,6 +182,7 @@ def descend(
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     optimizer.zero_grad(set_to_none=True)
     loss.backward(inputs=parameters)  # type: ignore[no-untyped-call]
+    average_gradients(parameters)
     norm = None if max_grad_norm is None else nn.utils.clip_grad_norm_(parameters, max_grad_norm)
     optimizer.step()
     return norm

@@ -8,8 +8,10 @@ from typing import Any
 import torch
 from torch import nn
 
+from common.agents.machinery.uncompiled import UncompiledOptimizer
 
-class RMSprop(torch.optim.Optimizer):
+
+class RMSprop(UncompiledOptimizer, torch.optim.Optimizer):
     """RMSprop (Tieleman and Hinton 2012): ``p -= lr * g / (sqrt(mean(g^2)) + eps)``.
 
     Centred (Graves, arXiv:1308.0850), the denominator is ``sqrt(mean(g^2) - mean(g)^2) + eps``.

@@ -9,6 +9,8 @@ from typing import Final
 import torch
 from torch import nn
 
+from common.agents.averaging import average
+
 MOMENTUM: Final = 0.01
 """The share of a batch's statistics in the running ones; this and the numbers below are those of CrossQ's authors."""
 EPS: Final = 1e-3
@@ -27,7 +29,8 @@ class BatchRenorm(nn.Module):
         y = (x - mean) / std * r + d,   r = clip(std / running_std, 1/3, 3),   d = clip((mean - running_mean) /
         running_std, -5, 5),   without gradients through r and d
 
-    In eval mode features are normalised by the running statistics, which stay as they are.
+    In eval mode features are normalised by the running statistics, which stay as they are. With several ranks each
+    normalises by the statistics of its share of the batch, and the running statistics follow their mean over ranks.
 
     Args:
         n_features: F.
@@ -57,8 +60,9 @@ class BatchRenorm(nn.Module):
                 is_warm = self.num_batches_tracked >= WARM_UP
                 r = torch.where(is_warm, (std / running_std).clamp(1 / R_MAX, R_MAX), 1.0)
                 d = torch.where(is_warm, ((mean - self.running_mean) / running_std).clamp(-D_MAX, D_MAX), 0.0)
-                self.running_mean.lerp_(mean, MOMENTUM)
-                self.running_var.lerp_(var, MOMENTUM)
+                mean_of_ranks, var_of_ranks = average(torch.stack((mean, var)))  # So it stays the same on all of them.
+                self.running_mean.lerp_(mean_of_ranks, MOMENTUM)
+                self.running_var.lerp_(var_of_ranks, MOMENTUM)
                 self.num_batches_tracked.add_(1)
             normalised = (x - mean) / std * r + d
         return normalised * self.weight + self.bias

@@ -18,12 +18,14 @@ class LayersConfig(Settings):
 
     architecture: Literal["mlp", "simba"] = Field(
         "mlp",
-        description="What units are: mlp, layers one after another; simba, a residual block each (arXiv:2410.09754), "
-        "all of one width, with a LayerNorm of its own.",
+        description="The kind of network that units describes. mlp: plain layers, one after another; simba: a "
+        "residual block with its own LayerNorm for each entry, all of one width (arXiv:2410.09754).",
     )
-    activation: Activation = Field("relu", description="After each hidden layer.")
+    activation: Activation = Field("relu", description="The activation function after each hidden layer.")
     normalization: Normalization = Field(
-        "none", description="Of hidden layers: none, layer (LayerNorm), or batch (batch renormalisation, as in CrossQ)."
+        "none",
+        description="The normalization of hidden layers: none, layer (LayerNorm), or batch (batch renormalization, "
+        "as in CrossQ).",
     )
 
     @model_validator(mode="after")

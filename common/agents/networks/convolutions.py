@@ -46,11 +46,13 @@ class Cnn(nn.Module):
 
     def forward(self, obs: torch.Tensor) -> torch.Tensor:
         """``[B, *in_shape]`` in 0 to 255, or bool, to ``[B, out_dim]``."""
-        images = to_images(obs).float()
-        if obs.dtype != torch.bool:
-            images = images / 255
         # With channels last, ImpalaCnn learns 1.8 times as fast on a CPU core, NatureCnn 1.05 times.
-        return self.layers(images.contiguous(memory_format=torch.channels_last))  # type: ignore[no-any-return]
+        images = to_images(obs).contiguous(memory_format=torch.channels_last)
+        if obs.dtype == torch.uint8:
+            images = images.float().div_(255)  # In place in the copy that float() has made.
+        elif obs.dtype != torch.bool:
+            images = images.float() / 255
+        return self.layers(images.float())  # type: ignore[no-any-return]
 
 
 class NatureCnn(Cnn):

@@ -3,7 +3,8 @@
 A single Box is taken as it is: flattened, or given to the network of ``network``. Every other space is structured. Each
 of its leaves has an encoder of its own, and ``JointEncoder`` joins their features:
 
-    pictures                  convolutions (``common.agents.networks.pictures`` says which leaves are pictures)
+    pictures                  convolutions (``common.agents.networks.pictures`` says which leaves are pictures), or a
+                              pretrained network and a trained layer (``common.agents.networks.frozen``)
     other Boxes, MultiBinary  their elements as floats
     Discrete, MultiDiscrete   an embedding of each component
 """
@@ -21,6 +22,7 @@ from gymnasium import spaces
 from torch import nn
 
 from common.agents.networks.convolutions import ImpalaCnn, NatureCnn
+from common.agents.networks.frozen import FrozenEncoder, FrozenNetwork
 from common.agents.networks.layers import Mlp, Observed
 from common.agents.networks.pictures import is_picture, size_of
 from common.data import Array
@@ -106,12 +108,22 @@ class JointEncoder(nn.Module):
     Args:
         leaves: that it sees; observations may have more.
         picture_dim: features of each picture.
+        frozen: pretrained networks by the paths of pictures; other pictures have convolutions that are trained.
     """
 
-    def __init__(self, leaves: LeafSpaces, picture_dim: int) -> None:
+    def __init__(self, leaves: LeafSpaces, picture_dim: int, frozen: Mapping[str, FrozenNetwork] | None = None) -> None:
         super().__init__()
         self._paths = tuple(leaves)
-        encoders, sizes = zip(*(encode_leaf(space, picture_dim) for space in leaves.values()), strict=True)
+        pretrained = frozen or {}
+        encoders, sizes = zip(
+            *(
+                (FrozenEncoder(pretrained[path], picture_dim, path), picture_dim)
+                if path in pretrained
+                else encode_leaf(space, picture_dim)
+                for path, space in leaves.items()
+            ),
+            strict=True,
+        )
         self.leaves = nn.ModuleList(encoders)
         self.n_features = sum(sizes)
 
@@ -138,20 +150,26 @@ class Selected(nn.Module):
         return self.net({path: obs[path] for path in self._paths})  # type: ignore[no-any-return]
 
 
-def build_encoder(network: PluginConfig | None, leaves: LeafSpaces, feature_dim: int) -> tuple[nn.Module, int]:
+def build_encoder(
+    network: PluginConfig | None,
+    leaves: LeafSpaces,
+    feature_dim: int,
+    frozen: Mapping[str, FrozenNetwork] | None = None,
+) -> tuple[nn.Module, int]:
     """Make the encoder that turns observations of B rows into features ``[B, F]``; it is returned with F.
 
     The features are the positive parts of the network's ``feature_dim`` outputs. Without a network, they are a single
-    Box's elements, or what ``JointEncoder`` makes of other spaces, with ``feature_dim`` features for each picture.
+    Box's elements, or what ``JointEncoder`` makes of other spaces and of pictures that a pretrained network encodes,
+    with ``feature_dim`` features for each picture.
 
     Raises:
         PluginError, ConfigError: see ``build_network``.
     """
     if network is not None:
         return nn.Sequential(build_network(network, leaves, feature_dim), nn.ReLU()), feature_dim
-    if _is_box(leaves):
+    if _is_box(leaves) and not frozen:
         return nn.Flatten(), math.prod(_only(leaves).shape or ())
-    encoder = JointEncoder(leaves, feature_dim)
+    encoder = JointEncoder(leaves, feature_dim, frozen)
     return encoder, encoder.n_features
 
 

@@ -16,6 +16,7 @@ from gymnasium import spaces
 from torch import nn
 from torch.nn import functional
 
+from common.agents.averaging import learns_alone, total
 from common.agents.networks.encoders import LeafSpaces
 from common.agents.networks.layers import Observed
 from common.errors import ConfigError
@@ -150,11 +151,28 @@ def _merge(
         weight = (counts.flatten() / n).view(-1, *(1 for _ in mean.shape))
         mean_of_rows = (weight * rows).sum(dim=0)
         var_of_rows = (weight * (rows - mean_of_rows).square()).sum(dim=0)
+    if not learns_alone():
+        n, mean_of_rows, var_of_rows = _merge_ranks(n, mean_of_rows, var_of_rows, mean)
     share = n / (before + n)
     gap = mean_of_rows - mean
     var.lerp_(var_of_rows, share).add_(gap.square() * (share * (1 - share)))
     mean.add_(gap * share)
     return n
+
+
+def _merge_ranks(
+    n: int | torch.Tensor, mean: torch.Tensor, var: torch.Tensor, near: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """The number, mean and variance of the rows of all ranks, by those of the rows of this rank.
+
+    The ranks sum up deviations from a number ``near`` the mean that they all have, in double precision: sums of squares
+    alone would lose the digits of a small variance beside a large mean.
+    """
+    gap, rows = mean.double() - near, torch.as_tensor(n, dtype=torch.float64, device=mean.device)
+    sums = total(torch.stack((rows.expand_as(gap), rows * gap, rows * (var + gap.square()))))
+    gap, square = sums[1] / sums[0], sums[2] / sums[0]
+    n_of_all = sums[0].flatten()[0].float()
+    return n_of_all, (near + gap).to(mean.dtype), (square - gap.square()).clamp(min=0).to(var.dtype)
 
 
 def _find_observed(mask: torch.Tensor) -> torch.Tensor:

@@ -59,8 +59,12 @@ class GreedyActor(nn.Module):
 class GaussianConfig(Settings):
     """Limits of a Gaussian policy's standard deviation, which is the same for all observations."""
 
-    min_lstd: float = Field(-5.0, description="Least logarithm of the policy's standard deviation, Box actions.")
-    max_lstd: float = Field(2.0, description="Greatest logarithm of the policy's standard deviation, Box actions.")
+    min_lstd: float = Field(
+        -5.0, description="The least logarithm of the policy's standard deviation, for Box actions."
+    )
+    max_lstd: float = Field(
+        2.0, description="The greatest logarithm of the policy's standard deviation, for Box actions."
+    )
 
     @model_validator(mode="after")
     def _limits_in_order(self) -> GaussianConfig:

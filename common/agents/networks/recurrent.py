@@ -23,13 +23,14 @@ class MemoryConfig(Settings):
     """``memory`` of agents with a memory."""
 
     kind: MemoryKind = Field(
-        "lstm", description="lstm or gru; a gru has half the state and three quarters of the work."
+        "lstm",
+        description="The kind of memory: lstm or gru. A gru has half the state and takes three quarters of the work.",
     )
-    width: PositiveInt = Field(128, description="Outputs of the memory.")
+    width: PositiveInt = Field(128, description="The number of outputs of the memory.")
     span: Annotated[int, Field(ge=2)] | None = Field(
         None,
-        description="Steps over which gates of an untrained memory forget, at most, for cues that are long ago "
-        "(arXiv:1804.11188); null: it forgets within a few steps.",
+        description="The most steps that the memory keeps something before training, for tasks whose cues lie far "
+        "back (arXiv:1804.11188). null: an untrained memory forgets within a few steps.",
     )
 
     @property

@@ -31,7 +31,7 @@ class Returns(NamedTuple):
 class ScalarReturn(Settings):
     """Critics learn the mean of the return."""
 
-    kind: Literal["scalar"] = Field("scalar", description="The mean.")
+    kind: Literal["scalar"] = Field("scalar", description="Critics predict the mean of the return.")
 
     @property
     def n_outputs(self) -> int:
@@ -60,10 +60,14 @@ class ScalarReturn(Settings):
 class CategoricalReturn(Settings):
     """Critics learn the probabilities of evenly spaced returns (C51, arXiv:1707.06887; FastTD3, arXiv:2505.22642)."""
 
-    kind: Literal["categorical"] = Field("categorical", description="Probabilities of evenly spaced returns.")
-    v_min: float = Field(description="The least return; lower ones count as this one. In units of scaled rewards.")
-    v_max: float = Field(description="The greatest return; higher ones count as this one.")
-    n_atoms: AtLeastTwo = Field(101, description="How many returns have a probability, both ends counted.")
+    kind: Literal["categorical"] = Field(
+        "categorical", description="Critics predict the probabilities of evenly spaced returns."
+    )
+    v_min: float = Field(description="The least return, in units of scaled rewards; lower returns count as this one.")
+    v_max: float = Field(
+        description="The greatest return, in units of scaled rewards; higher returns count as this one."
+    )
+    n_atoms: AtLeastTwo = Field(101, description="The number of evenly spaced returns, v_min and v_max included.")
 
     @model_validator(mode="after")
     def _limits_in_order(self) -> CategoricalReturn:
@@ -109,9 +113,11 @@ class CategoricalReturn(Settings):
 class QuantileReturn(Settings):
     """Critics learn quantiles, and targets leave out the greatest ones of all critics (TQC, arXiv:2005.04269)."""
 
-    kind: Literal["quantile"] = Field("quantile", description="Quantiles.")
-    n_quantiles: AtLeastTwo = Field(25, description="Quantiles of one critic.")
-    n_dropped: NonNegativeInt = Field(2, description="Greatest quantiles that targets leave out, for each critic.")
+    kind: Literal["quantile"] = Field("quantile", description="Critics predict quantiles of the return.")
+    n_quantiles: AtLeastTwo = Field(25, description="The number of quantiles that each critic predicts.")
+    n_dropped: NonNegativeInt = Field(
+        2, description="The number of the greatest quantiles that targets leave out, per critic (TQC)."
+    )
 
     @model_validator(mode="after")
     def _some_are_left(self) -> QuantileReturn:

@@ -21,13 +21,17 @@ ask for more than that:
     new incarnation, Join with it and with `former_incarnation`, number the unacknowledged batches from 1 and go on.
   - `config_json` or `epsilon` is another one: the run was resumed with another configuration. Push what is left, leave,
     and start over as a new actor with a new incarnation.
+A run may have several learners (ranks), each with rows of its own. What makes each batch stored exactly once is kept by
+the learner that an incarnation has joined, so it comes back to that learner only. When that one stays away for good, an
+actor drops the batches that were not acknowledged, which may be stored there, and joins another learner with a new
+incarnation.
 
 Errors are gRPC status codes; the trailing metadata key `crossborder-error` holds the machine-readable name:
   protocol_mismatch    FAILED_PRECONDITION  the two sides speak different versions of this file; permanent
   not_joined           FAILED_PRECONDITION  the learner does not know this incarnation: Join, then resend
   schema_mismatch      FAILED_PRECONDITION  the batch was encoded for another schema; permanent
   bad_items            INVALID_ARGUMENT     a batch or its report breaks the rules stated here; permanent
-  too_many_actors      RESOURCE_EXHAUSTED   every actor id is taken; retry later
+  too_many_actors      RESOURCE_EXHAUSTED   every actor id is taken, or the id or the host is cordoned; retry later
   over_limit           RESOURCE_EXHAUSTED   too many calls, joins or wrong tokens at one time; retry later
   stopping             UNAVAILABLE          the learner is shutting down; do not come back
   token_replaced       UNAVAILABLE          only another token of the same name is valid now: Join with that one
@@ -141,6 +145,7 @@ class CheckResponse(_message.Message):
     SCHEMA_FIELD_NUMBER: _builtins.int
     CONFIG_JSON_FIELD_NUMBER: _builtins.int
     LIMITS_FIELD_NUMBER: _builtins.int
+    RELAYED_FIELD_NUMBER: _builtins.int
     protocol_version: _builtins.int
     """The version of this protocol that the learner speaks."""
     unix_seconds: _builtins.float
@@ -149,6 +154,7 @@ class CheckResponse(_message.Message):
     """Actors that hold an id now, and how many can at one time."""
     max_actors: _builtins.int
     config_json: _builtins.str
+    relayed: _builtins.bool
     @_builtins.property
     def schema(self) -> Global___Schema:
         """As in JoinResponse."""
@@ -165,10 +171,11 @@ class CheckResponse(_message.Message):
         schema: Global___Schema | None = ...,
         config_json: _builtins.str = ...,
         limits: Global___Limits | None = ...,
+        relayed: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["limits", b"limits", "schema", b"schema"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["actors", b"actors", "config_json", b"config_json", "limits", b"limits", "max_actors", b"max_actors", "protocol_version", b"protocol_version", "schema", b"schema", "unix_seconds", b"unix_seconds"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["actors", b"actors", "config_json", b"config_json", "limits", b"limits", "max_actors", b"max_actors", "protocol_version", b"protocol_version", "relayed", b"relayed", "schema", b"schema", "unix_seconds", b"unix_seconds"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -204,6 +211,8 @@ class StatusResponse(_message.Message):
     ACTORS_FIELD_NUMBER: _builtins.int
     SAMPLES_PER_INSERT_FIELD_NUMBER: _builtins.int
     OPT_STEPS_FIELD_NUMBER: _builtins.int
+    CORDONED_FIELD_NUMBER: _builtins.int
+    DRAINED_FIELD_NUMBER: _builtins.int
     run_id: _builtins.str
     """The run's random name, and the one it was given."""
     name: _builtins.str
@@ -226,6 +235,12 @@ class StatusResponse(_message.Message):
     def actors(self) -> _containers.RepeatedCompositeFieldContainer[Global___ActorStatus]:
         """Those that hold an id and those that went in the last ten minutes, by id, of equal ones the present one first."""
 
+    @_builtins.property
+    def cordoned(self) -> Global___ActorSelection:
+        """Who may not join now, and who of these has to leave."""
+
+    @_builtins.property
+    def drained(self) -> Global___ActorSelection: ...
     def __init__(
         self,
         *,
@@ -240,10 +255,12 @@ class StatusResponse(_message.Message):
         actors: _abc.Iterable[Global___ActorStatus] | None = ...,
         samples_per_insert: _builtins.float | None = ...,
         opt_steps: _builtins.int = ...,
+        cordoned: Global___ActorSelection | None = ...,
+        drained: Global___ActorSelection | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_return_mean", b"_return_mean", "_samples_per_insert", b"_samples_per_insert", "newest", b"newest", "return_mean", b"return_mean", "samples_per_insert", b"samples_per_insert"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_return_mean", b"_return_mean", "_samples_per_insert", b"_samples_per_insert", "cordoned", b"cordoned", "drained", b"drained", "newest", b"newest", "return_mean", b"return_mean", "samples_per_insert", b"samples_per_insert"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_return_mean", b"_return_mean", "_samples_per_insert", b"_samples_per_insert", "actors", b"actors", "inserted", b"inserted", "name", b"name", "newest", b"newest", "opt_steps", b"opt_steps", "replay_capacity", b"replay_capacity", "replay_items", b"replay_items", "return_mean", b"return_mean", "run_id", b"run_id", "sampled", b"sampled", "samples_per_insert", b"samples_per_insert"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_return_mean", b"_return_mean", "_samples_per_insert", b"_samples_per_insert", "actors", b"actors", "cordoned", b"cordoned", "drained", b"drained", "inserted", b"inserted", "name", b"name", "newest", b"newest", "opt_steps", b"opt_steps", "replay_capacity", b"replay_capacity", "replay_items", b"replay_items", "return_mean", b"return_mean", "run_id", b"run_id", "sampled", b"sampled", "samples_per_insert", b"samples_per_insert"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__return_mean: _TypeAlias = _typing.Literal["return_mean"]  # noqa: Y015
     _WhichOneofArgType__return_mean: _TypeAlias = _typing.Literal["_return_mean", b"_return_mean"]  # noqa: Y015
@@ -255,6 +272,159 @@ class StatusResponse(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__samples_per_insert) -> _WhichOneofReturnType__samples_per_insert | None: ...
 
 Global___StatusResponse: _TypeAlias = StatusResponse  # noqa: Y015
+
+@_typing.final
+class ActorSelection(_message.Message):
+    """Actors that have one of the ids or are on one of the hosts, or all actors."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ACTOR_IDS_FIELD_NUMBER: _builtins.int
+    HOSTS_FIELD_NUMBER: _builtins.int
+    ALL_FIELD_NUMBER: _builtins.int
+    all: _builtins.bool
+    @_builtins.property
+    def actor_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    @_builtins.property
+    def hosts(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """As in JoinRequest.host, of which the first 64 bytes count."""
+
+    def __init__(
+        self,
+        *,
+        actor_ids: _abc.Iterable[_builtins.int] | None = ...,
+        hosts: _abc.Iterable[_builtins.str] | None = ...,
+        all: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["actor_ids", b"actor_ids", "all", b"all", "hosts", b"hosts"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ActorSelection: _TypeAlias = ActorSelection  # noqa: Y015
+
+@_typing.final
+class CordonRequest(_message.Message):
+    """INVALID_ARGUMENT, here and in the next two: the selection is empty, or has an id that no actor can have."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ACTORS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def actors(self) -> Global___ActorSelection: ...
+    def __init__(
+        self,
+        *,
+        actors: Global___ActorSelection | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["actors", b"actors"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["actors", b"actors"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CordonRequest: _TypeAlias = CordonRequest  # noqa: Y015
+
+@_typing.final
+class CordonResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ACTORS_FIELD_NUMBER: _builtins.int
+    actors: _builtins.int
+    """Selected actors that hold an id now."""
+    def __init__(
+        self,
+        *,
+        actors: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["actors", b"actors"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CordonResponse: _TypeAlias = CordonResponse  # noqa: Y015
+
+@_typing.final
+class DrainRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ACTORS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def actors(self) -> Global___ActorSelection: ...
+    def __init__(
+        self,
+        *,
+        actors: Global___ActorSelection | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["actors", b"actors"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["actors", b"actors"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DrainRequest: _TypeAlias = DrainRequest  # noqa: Y015
+
+@_typing.final
+class DrainResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ACTORS_FIELD_NUMBER: _builtins.int
+    actors: _builtins.int
+    """Selected actors that hold an id now, and are told to leave."""
+    def __init__(
+        self,
+        *,
+        actors: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["actors", b"actors"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DrainResponse: _TypeAlias = DrainResponse  # noqa: Y015
+
+@_typing.final
+class UncordonRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ACTORS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def actors(self) -> Global___ActorSelection: ...
+    def __init__(
+        self,
+        *,
+        actors: Global___ActorSelection | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["actors", b"actors"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["actors", b"actors"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___UncordonRequest: _TypeAlias = UncordonRequest  # noqa: Y015
+
+@_typing.final
+class UncordonResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ACTORS_FIELD_NUMBER: _builtins.int
+    actors: _builtins.int
+    """Selected actors that hold an id now."""
+    def __init__(
+        self,
+        *,
+        actors: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["actors", b"actors"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___UncordonResponse: _TypeAlias = UncordonResponse  # noqa: Y015
 
 @_typing.final
 class SetReplayRatioRequest(_message.Message):
@@ -404,6 +574,8 @@ class JoinRequest(_message.Message):
     VERSION_FIELD_NUMBER: _builtins.int
     FORMER_INCARNATION_FIELD_NUMBER: _builtins.int
     EVALUATES_FIELD_NUMBER: _builtins.int
+    WANTED_ID_FIELD_NUMBER: _builtins.int
+    TAKES_ELSEWHERE_FIELD_NUMBER: _builtins.int
     protocol_version: _builtins.int
     """The version of this protocol the actor speaks: 3. Anything else than the learner's own is refused by name."""
     incarnation: _builtins.int
@@ -423,6 +595,15 @@ class JoinRequest(_message.Message):
     """It records no steps, but scores the trainer's candidates: see GetModelRequest.candidate and Report.score. Refused
     (bad_items) unless the configuration says `evaluator.process: actor`.
     """
+    wanted_id: _builtins.int
+    """The actor id that this actor must have, such as the number of a robot whose parameters the learner keeps
+    (`env_overrides`). An actor that is away gives it up at once. While another actor has it, the answer is
+    too_many_actors. Absent: the smallest free id.
+    """
+    takes_elsewhere: _builtins.bool
+    """The answer may be JoinResponse.elsewhere. An actor does not say so when it was led already, when it joins again, or
+    when it names a former incarnation or a wanted_id: its rows belong to this learner.
+    """
     def __init__(
         self,
         *,
@@ -433,12 +614,16 @@ class JoinRequest(_message.Message):
         version: _builtins.str = ...,
         former_incarnation: _builtins.int = ...,
         evaluates: _builtins.bool = ...,
+        wanted_id: _builtins.int | None = ...,
+        takes_elsewhere: _builtins.bool = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_wanted_id", b"_wanted_id", "wanted_id", b"wanted_id"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["evaluates", b"evaluates", "former_incarnation", b"former_incarnation", "host", b"host", "incarnation", b"incarnation", "pid", b"pid", "protocol_version", b"protocol_version", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_wanted_id", b"_wanted_id", "evaluates", b"evaluates", "former_incarnation", b"former_incarnation", "host", b"host", "incarnation", b"incarnation", "pid", b"pid", "protocol_version", b"protocol_version", "takes_elsewhere", b"takes_elsewhere", "version", b"version", "wanted_id", b"wanted_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__wanted_id: _TypeAlias = _typing.Literal["wanted_id"]  # noqa: Y015
+    _WhichOneofArgType__wanted_id: _TypeAlias = _typing.Literal["_wanted_id", b"_wanted_id"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__wanted_id) -> _WhichOneofReturnType__wanted_id | None: ...
 
 Global___JoinRequest: _TypeAlias = JoinRequest  # noqa: Y015
 
@@ -455,28 +640,43 @@ class JoinResponse(_message.Message):
     LAST_SEQ_FIELD_NUMBER: _builtins.int
     NEWEST_FIELD_NUMBER: _builtins.int
     LIMITS_FIELD_NUMBER: _builtins.int
+    ELSEWHERE_FIELD_NUMBER: _builtins.int
+    RELAYED_FIELD_NUMBER: _builtins.int
     actor_id: _builtins.int
-    """The smallest free number, 0 <= actor_id < max_actors. Free again once the actor left or is lost, or when it has not
-    opened a stream within seconds (`server.limits.handshake_seconds`) of its first Join.
+    """JoinRequest.wanted_id, or else the smallest free number, 0 <= actor_id < max_actors. Free again once the actor left
+    or is lost, or when it has not opened a stream within seconds (`server.limits.handshake_seconds`) of its first Join.
     """
     run_id: _builtins.str
     """Random name of the run. A different run_id after a reconnect: start over, as a new actor."""
     seed: _builtins.int
     """Seed of this actor's exploration and of the first of its `envs_per_actor` environments; the next ones have seed + 1,
     seed + 2, …. For the k-th actor process to join (k = 0, 1, …; the actor_id until one is replaced) it is the run's
-    seed + k * envs_per_actor, so no two environments of a run have the same one. Joining again does not change it.
+    seed + k * envs_per_actor, so no two environments of a run have the same one. Joining again does not change it. Each
+    rank of a run has a seed of its own, 1,000,000 beyond that of the rank before it.
     """
     epsilon: _builtins.float
-    """This actor's rung of the exploration ladder, in [0, 1] (Ape-X, arXiv:1803.00933, section 4.1)."""
+    """This actor's rung of the exploration ladder, in [0, 1] (Ape-X, arXiv:1803.00933, section 4.1). The actors of all ranks
+    stand on one ladder: actor i of rank r of n is its actor i * n + r.
+    """
     config_json: _builtins.str
     """The actor's part of the learner's configuration, a JSON object: ActorConfig in common/config/actor_config.py, every field of which
-    is there, with its default where the user gave none. Only the parameters of the parts themselves (`env.params`,
+    is there, with its default where the user gave none; but a field that the release before does not have is left out
+    while it has its default. Ignore fields that you do not know. Only the parameters of the parts themselves (`env.params`,
     `agent.params`, `step_processor.params`) are as the user wrote them: the defaults of a part, listed in
     docs/configuration.md for the agents that come with the learner, are not filled in. What the configuration
     overrides for this actor's id (`env_overrides`, `agent_overrides`) is put in place.
     """
     last_seq: _builtins.int
     """Highest seq of this incarnation that is stored; 0 for a new one. Resend from last_seq + 1."""
+    elsewhere: _builtins.str
+    """HOST:PORT of another learner (rank) of the same run, which this actor should join instead. Then nothing else is set,
+    and the actor was not entered here: Join there, without `takes_elsewhere`. Where it cannot be reached or trusted,
+    Join here without `takes_elsewhere`.
+    """
+    relayed: _builtins.bool
+    """A relay has passed this answer on from a learner on another host. So an actor must not trust the learner as one on its
+    own host, even if the relay is there.
+    """
     @_builtins.property
     def schema(self) -> Global___Schema:
         """What every row must look like."""
@@ -501,10 +701,12 @@ class JoinResponse(_message.Message):
         last_seq: _builtins.int = ...,
         newest: Global___ModelVersion | None = ...,
         limits: Global___Limits | None = ...,
+        elsewhere: _builtins.str = ...,
+        relayed: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["limits", b"limits", "newest", b"newest", "schema", b"schema"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["actor_id", b"actor_id", "config_json", b"config_json", "epsilon", b"epsilon", "last_seq", b"last_seq", "limits", b"limits", "newest", b"newest", "run_id", b"run_id", "schema", b"schema", "seed", b"seed"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["actor_id", b"actor_id", "config_json", b"config_json", "elsewhere", b"elsewhere", "epsilon", b"epsilon", "last_seq", b"last_seq", "limits", b"limits", "newest", b"newest", "relayed", b"relayed", "run_id", b"run_id", "schema", b"schema", "seed", b"seed"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -645,6 +847,7 @@ class PushItemsRequest(_message.Message):
     REPORT_FIELD_NUMBER: _builtins.int
     COMPRESSION_FIELD_NUMBER: _builtins.int
     AFTER_DROP_FIELD_NUMBER: _builtins.int
+    TRACE_PARENT_FIELD_NUMBER: _builtins.int
     incarnation: _builtins.int
     """The same in every request of a stream."""
     seq: _builtins.int
@@ -669,6 +872,10 @@ class PushItemsRequest(_message.Message):
     """The actor has dropped rows before this batch: no row of it continues a row of an earlier batch. The same when the
     batch is sent again.
     """
+    trace_parent: _builtins.str
+    """Of a batch that is traced (OpenTelemetry): the trace parent of W3C's Trace Context, 55 characters. Seldom set;
+    anything else than a trace parent is ignored.
+    """
     @_builtins.property
     def behaviour(self) -> Global___ModelVersion:
         """A model that acted in this batch. It is not checked: with `version` of each row it serves to measure the policy lag,
@@ -691,10 +898,11 @@ class PushItemsRequest(_message.Message):
         report: Global___Report | None = ...,
         compression: Global___Compression.ValueType = ...,
         after_drop: _builtins.bool = ...,
+        trace_parent: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["behaviour", b"behaviour", "report", b"report"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["after_drop", b"after_drop", "behaviour", b"behaviour", "compression", b"compression", "incarnation", b"incarnation", "payload", b"payload", "report", b"report", "rows", b"rows", "schema_hash", b"schema_hash", "seq", b"seq"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after_drop", b"after_drop", "behaviour", b"behaviour", "compression", b"compression", "incarnation", b"incarnation", "payload", b"payload", "report", b"report", "rows", b"rows", "schema_hash", b"schema_hash", "seq", b"seq", "trace_parent", b"trace_parent"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -720,6 +928,12 @@ class Report(_message.Message):
     ENV_ERROR_FIELD_NUMBER: _builtins.int
     BUILDING_FIELD_NUMBER: _builtins.int
     EPISODE_SUCCESSES_FIELD_NUMBER: _builtins.int
+    TICKS_FIELD_NUMBER: _builtins.int
+    LATE_TICKS_FIELD_NUMBER: _builtins.int
+    MISSED_TICKS_FIELD_NUMBER: _builtins.int
+    LATENESS_P99_SECONDS_FIELD_NUMBER: _builtins.int
+    SAFE_STOPS_FIELD_NUMBER: _builtins.int
+    INTERVENED_STEPS_FIELD_NUMBER: _builtins.int
     SCORE_FIELD_NUMBER: _builtins.int
     env_steps: _builtins.int
     """Environment steps taken by this incarnation so far. The learner keeps the newest report's figures, also lower ones."""
@@ -740,7 +954,8 @@ class Report(_message.Message):
     """Times this incarnation has joined again after a broken connection."""
     dropped_items: _builtins.int
     """Rows of this incarnation so far that were dropped instead of sent. A batch gets its seq when it is first sent, so
-    that one dropped before leaves no gap; one that was sent is never dropped. The next batch says `after_drop`.
+    that one dropped before leaves no gap; one that was sent is never dropped. The next batch says `after_drop`. Rows that
+    were given up with the incarnation before, whose learner stayed away, count too.
     """
     env_rebuilds: _builtins.int
     """Environments of this incarnation so far that raised and were built anew, and that did not return."""
@@ -751,6 +966,17 @@ class Report(_message.Message):
     """
     building: _builtins.bool
     """The actor still builds its environments and agent: it is neither silent nor stuck."""
+    ticks: _builtins.int
+    """Of an actor with `env.rate_hz`: steps that began at a tick, those of them that began more than 2 ms after it, ticks that
+    were missed, and the lateness in seconds that 99 of 100 steps did not exceed, over the last 1000 ticks.
+    """
+    late_ticks: _builtins.int
+    missed_ticks: _builtins.int
+    lateness_p99_seconds: _builtins.float
+    safe_stops: _builtins.int
+    """Safe stops after which the actor waited."""
+    intervened_steps: _builtins.int
+    """Environment steps of this incarnation so far in which a person or a safety layer acted for the agent."""
     @_builtins.property
     def episode_returns(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
         """Undiscounted returns and lengths (environment steps) of the episodes that ended since the report before,
@@ -791,11 +1017,17 @@ class Report(_message.Message):
         env_error: _builtins.str = ...,
         building: _builtins.bool = ...,
         episode_successes: _abc.Iterable[_builtins.bool] | None = ...,
+        ticks: _builtins.int = ...,
+        late_ticks: _builtins.int = ...,
+        missed_ticks: _builtins.int = ...,
+        lateness_p99_seconds: _builtins.float = ...,
+        safe_stops: _builtins.int = ...,
+        intervened_steps: _builtins.int = ...,
         score: Global___Score | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["score", b"score"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["building", b"building", "dropped_items", b"dropped_items", "env_error", b"env_error", "env_hangs", b"env_hangs", "env_rebuilds", b"env_rebuilds", "env_seconds", b"env_seconds", "env_steps", b"env_steps", "episode_lengths", b"episode_lengths", "episode_returns", b"episode_returns", "episode_successes", b"episode_successes", "inference_seconds", b"inference_seconds", "leaving", b"leaving", "reconnects", b"reconnects", "score", b"score", "seconds", b"seconds", "spool_bytes", b"spool_bytes", "wait_seconds", b"wait_seconds"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["building", b"building", "dropped_items", b"dropped_items", "env_error", b"env_error", "env_hangs", b"env_hangs", "env_rebuilds", b"env_rebuilds", "env_seconds", b"env_seconds", "env_steps", b"env_steps", "episode_lengths", b"episode_lengths", "episode_returns", b"episode_returns", "episode_successes", b"episode_successes", "inference_seconds", b"inference_seconds", "intervened_steps", b"intervened_steps", "late_ticks", b"late_ticks", "lateness_p99_seconds", b"lateness_p99_seconds", "leaving", b"leaving", "missed_ticks", b"missed_ticks", "reconnects", b"reconnects", "safe_stops", b"safe_stops", "score", b"score", "seconds", b"seconds", "spool_bytes", b"spool_bytes", "ticks", b"ticks", "wait_seconds", b"wait_seconds"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -867,14 +1099,19 @@ class PushItemsResponse(_message.Message):
     NEWEST_FIELD_NUMBER: _builtins.int
     STOP_FIELD_NUMBER: _builtins.int
     PACED_FIELD_NUMBER: _builtins.int
+    TRACE_PARENT_FIELD_NUMBER: _builtins.int
     acked_seq: _builtins.int
     """Every batch of this incarnation up to and including this seq is stored in the learner's replay."""
     stop: _builtins.bool
-    """Wind up: push what is left, report `leaving`, end the stream."""
+    """Wind up: push what is left, report `leaving`, end the stream. The learner ends, or this actor is drained."""
     paced: _builtins.bool
     """A replay ratio is in force, so acknowledgements may be held back: an actor acts no further while `push.window`
     batches wait for one, or the learner would learn from old steps. Otherwise the window may count only batches that have
     waited for 0.1 s.
+    """
+    trace_parent: _builtins.str
+    """Set once: `newest` is the first model, or one after it, that has learnt from this actor's batch with this trace
+    parent.
     """
     @_builtins.property
     def newest(self) -> Global___ModelVersion:
@@ -887,10 +1124,11 @@ class PushItemsResponse(_message.Message):
         newest: Global___ModelVersion | None = ...,
         stop: _builtins.bool = ...,
         paced: _builtins.bool = ...,
+        trace_parent: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["newest", b"newest"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["acked_seq", b"acked_seq", "newest", b"newest", "paced", b"paced", "stop", b"stop"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["acked_seq", b"acked_seq", "newest", b"newest", "paced", b"paced", "stop", b"stop", "trace_parent", b"trace_parent"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

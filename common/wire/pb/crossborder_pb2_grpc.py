@@ -258,6 +258,21 @@ class AdminServiceStub:
                 request_serializer=common_dot_wire_dot_pb_dot_crossborder__pb2.SetReplayRatioRequest.SerializeToString,
                 response_deserializer=common_dot_wire_dot_pb_dot_crossborder__pb2.SetReplayRatioResponse.FromString,
                 _registered_method=True)
+        self.Cordon = channel.unary_unary(
+                '/crossborder.v1.AdminService/Cordon',
+                request_serializer=common_dot_wire_dot_pb_dot_crossborder__pb2.CordonRequest.SerializeToString,
+                response_deserializer=common_dot_wire_dot_pb_dot_crossborder__pb2.CordonResponse.FromString,
+                _registered_method=True)
+        self.Drain = channel.unary_unary(
+                '/crossborder.v1.AdminService/Drain',
+                request_serializer=common_dot_wire_dot_pb_dot_crossborder__pb2.DrainRequest.SerializeToString,
+                response_deserializer=common_dot_wire_dot_pb_dot_crossborder__pb2.DrainResponse.FromString,
+                _registered_method=True)
+        self.Uncordon = channel.unary_unary(
+                '/crossborder.v1.AdminService/Uncordon',
+                request_serializer=common_dot_wire_dot_pb_dot_crossborder__pb2.UncordonRequest.SerializeToString,
+                response_deserializer=common_dot_wire_dot_pb_dot_crossborder__pb2.UncordonResponse.FromString,
+                _registered_method=True)
 
 
 class AdminServiceServicer:
@@ -280,6 +295,28 @@ class AdminServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Cordon(self, request, context):
+        """Keeps new actors out: a Join is answered too_many_actors until Uncordon. Actors that are there go on, and may come
+        back after a broken connection. An id that is cordoned is given to nobody. Cordons stay when the run is resumed.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Drain(self, request, context):
+        """Cordons, and has the actors that are there leave: the next answer on their stream says `stop`.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Uncordon(self, request, context):
+        """Ends cordons and drains of these ids and hosts; `all` ends every one.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_AdminServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -292,6 +329,21 @@ def add_AdminServiceServicer_to_server(servicer, server):
                     servicer.SetReplayRatio,
                     request_deserializer=common_dot_wire_dot_pb_dot_crossborder__pb2.SetReplayRatioRequest.FromString,
                     response_serializer=common_dot_wire_dot_pb_dot_crossborder__pb2.SetReplayRatioResponse.SerializeToString,
+            ),
+            'Cordon': grpc.unary_unary_rpc_method_handler(
+                    servicer.Cordon,
+                    request_deserializer=common_dot_wire_dot_pb_dot_crossborder__pb2.CordonRequest.FromString,
+                    response_serializer=common_dot_wire_dot_pb_dot_crossborder__pb2.CordonResponse.SerializeToString,
+            ),
+            'Drain': grpc.unary_unary_rpc_method_handler(
+                    servicer.Drain,
+                    request_deserializer=common_dot_wire_dot_pb_dot_crossborder__pb2.DrainRequest.FromString,
+                    response_serializer=common_dot_wire_dot_pb_dot_crossborder__pb2.DrainResponse.SerializeToString,
+            ),
+            'Uncordon': grpc.unary_unary_rpc_method_handler(
+                    servicer.Uncordon,
+                    request_deserializer=common_dot_wire_dot_pb_dot_crossborder__pb2.UncordonRequest.FromString,
+                    response_serializer=common_dot_wire_dot_pb_dot_crossborder__pb2.UncordonResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -350,6 +402,87 @@ class AdminService:
             '/crossborder.v1.AdminService/SetReplayRatio',
             common_dot_wire_dot_pb_dot_crossborder__pb2.SetReplayRatioRequest.SerializeToString,
             common_dot_wire_dot_pb_dot_crossborder__pb2.SetReplayRatioResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Cordon(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/crossborder.v1.AdminService/Cordon',
+            common_dot_wire_dot_pb_dot_crossborder__pb2.CordonRequest.SerializeToString,
+            common_dot_wire_dot_pb_dot_crossborder__pb2.CordonResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Drain(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/crossborder.v1.AdminService/Drain',
+            common_dot_wire_dot_pb_dot_crossborder__pb2.DrainRequest.SerializeToString,
+            common_dot_wire_dot_pb_dot_crossborder__pb2.DrainResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Uncordon(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/crossborder.v1.AdminService/Uncordon',
+            common_dot_wire_dot_pb_dot_crossborder__pb2.UncordonRequest.SerializeToString,
+            common_dot_wire_dot_pb_dot_crossborder__pb2.UncordonResponse.FromString,
             options,
             channel_credentials,
             insecure,

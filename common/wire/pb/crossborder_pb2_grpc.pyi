@@ -21,13 +21,17 @@ ask for more than that:
     new incarnation, Join with it and with `former_incarnation`, number the unacknowledged batches from 1 and go on.
   - `config_json` or `epsilon` is another one: the run was resumed with another configuration. Push what is left, leave,
     and start over as a new actor with a new incarnation.
+A run may have several learners (ranks), each with rows of its own. What makes each batch stored exactly once is kept by
+the learner that an incarnation has joined, so it comes back to that learner only. When that one stays away for good, an
+actor drops the batches that were not acknowledged, which may be stored there, and joins another learner with a new
+incarnation.
 
 Errors are gRPC status codes; the trailing metadata key `crossborder-error` holds the machine-readable name:
   protocol_mismatch    FAILED_PRECONDITION  the two sides speak different versions of this file; permanent
   not_joined           FAILED_PRECONDITION  the learner does not know this incarnation: Join, then resend
   schema_mismatch      FAILED_PRECONDITION  the batch was encoded for another schema; permanent
   bad_items            INVALID_ARGUMENT     a batch or its report breaks the rules stated here; permanent
-  too_many_actors      RESOURCE_EXHAUSTED   every actor id is taken; retry later
+  too_many_actors      RESOURCE_EXHAUSTED   every actor id is taken, or the id or the host is cordoned; retry later
   over_limit           RESOURCE_EXHAUSTED   too many calls, joins or wrong tokens at one time; retry later
   stopping             UNAVAILABLE          the learner is shutting down; do not come back
   token_replaced       UNAVAILABLE          only another token of the same name is valid now: Join with that one
@@ -165,6 +169,14 @@ class AdminServiceStub:
     """Another replay ratio, in force within a second and until it is set again; a resumed run keeps it. What came and was
     drawn before is settled: nobody catches up. INVALID_ARGUMENT: a configuration with it would be refused.
     """
+    Cordon: _grpc.UnaryUnaryMultiCallable[_crossborder_pb2.CordonRequest, _crossborder_pb2.CordonResponse]
+    """Keeps new actors out: a Join is answered too_many_actors until Uncordon. Actors that are there go on, and may come
+    back after a broken connection. An id that is cordoned is given to nobody. Cordons stay when the run is resumed.
+    """
+    Drain: _grpc.UnaryUnaryMultiCallable[_crossborder_pb2.DrainRequest, _crossborder_pb2.DrainResponse]
+    """Cordons, and has the actors that are there leave: the next answer on their stream says `stop`."""
+    Uncordon: _grpc.UnaryUnaryMultiCallable[_crossborder_pb2.UncordonRequest, _crossborder_pb2.UncordonResponse]
+    """Ends cordons and drains of these ids and hosts; `all` ends every one."""
 
 @_typing.type_check_only
 class AdminServiceAsyncStub(AdminServiceStub):
@@ -179,6 +191,14 @@ class AdminServiceAsyncStub(AdminServiceStub):
     """Another replay ratio, in force within a second and until it is set again; a resumed run keeps it. What came and was
     drawn before is settled: nobody catches up. INVALID_ARGUMENT: a configuration with it would be refused.
     """
+    Cordon: _aio.UnaryUnaryMultiCallable[_crossborder_pb2.CordonRequest, _crossborder_pb2.CordonResponse]  # type: ignore[assignment]
+    """Keeps new actors out: a Join is answered too_many_actors until Uncordon. Actors that are there go on, and may come
+    back after a broken connection. An id that is cordoned is given to nobody. Cordons stay when the run is resumed.
+    """
+    Drain: _aio.UnaryUnaryMultiCallable[_crossborder_pb2.DrainRequest, _crossborder_pb2.DrainResponse]  # type: ignore[assignment]
+    """Cordons, and has the actors that are there leave: the next answer on their stream says `stop`."""
+    Uncordon: _aio.UnaryUnaryMultiCallable[_crossborder_pb2.UncordonRequest, _crossborder_pb2.UncordonResponse]  # type: ignore[assignment]
+    """Ends cordons and drains of these ids and hosts; `all` ends every one."""
 
 class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
     """For the people who run a learner; actors never call it. Served where `server.admin` or an admin token is configured;
@@ -202,5 +222,31 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
         """Another replay ratio, in force within a second and until it is set again; a resumed run keeps it. What came and was
         drawn before is settled: nobody catches up. INVALID_ARGUMENT: a configuration with it would be refused.
         """
+
+    @_abc_1.abstractmethod
+    def Cordon(
+        self,
+        request: _crossborder_pb2.CordonRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_crossborder_pb2.CordonResponse, _abc.Awaitable[_crossborder_pb2.CordonResponse]]:
+        """Keeps new actors out: a Join is answered too_many_actors until Uncordon. Actors that are there go on, and may come
+        back after a broken connection. An id that is cordoned is given to nobody. Cordons stay when the run is resumed.
+        """
+
+    @_abc_1.abstractmethod
+    def Drain(
+        self,
+        request: _crossborder_pb2.DrainRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_crossborder_pb2.DrainResponse, _abc.Awaitable[_crossborder_pb2.DrainResponse]]:
+        """Cordons, and has the actors that are there leave: the next answer on their stream says `stop`."""
+
+    @_abc_1.abstractmethod
+    def Uncordon(
+        self,
+        request: _crossborder_pb2.UncordonRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_crossborder_pb2.UncordonResponse, _abc.Awaitable[_crossborder_pb2.UncordonResponse]]:
+        """Ends cordons and drains of these ids and hosts; `all` ends every one."""
 
 def add_AdminServiceServicer_to_server(servicer: AdminServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import grpc
 import pytest
 
-from actor.client.connector import Connector
+from actor.client.connector import Connector, LearnerAwayError, new_incarnation
 from common.config.run_config import RunConfig
 from common.data import NO_MODEL, Column, ModelVersion, Schema
 from common.errors import LearnerUnreachableError, RefusedError
@@ -127,6 +127,21 @@ def test_settings_that_differ_in_a_later_answer_are_named_with_both_values(serve
     assert before.changes(before) == []
 
 
+def test_an_actor_with_a_number_of_its_own_gets_it_and_a_number_that_no_actor_can_have_is_refused(
+    host: LearnerServer,
+) -> None:
+    def join(actor_id: int) -> int:
+        connector = Connector(host.ingest.address, new_incarnation(), PATIENCE, threading.Event(), actor_id=actor_id)
+        try:
+            return connector.join().actor_id
+        finally:
+            connector.close()
+
+    assert join(3) == 3
+    with pytest.raises(RefusedError, match=r"wanted_id: expected less than \d+ \(server.max_actors\), found 99999"):
+        join(99999)
+
+
 def test_a_new_incarnation_names_the_one_whose_place_it_takes(serve: Serve, connect: Connect) -> None:
     asked: list[pb.JoinRequest] = []
 
@@ -145,3 +160,67 @@ def test_a_new_incarnation_names_the_one_whose_place_it_takes(serve: Serve, conn
     assert second.former_incarnation == 11
     assert third.former_incarnation == 0, "a new actor, in nobody's place"
     assert len({request.incarnation for request in asked}) == 3
+
+
+class Leads(ScriptedLearner):
+    """Leads to another learner those who take it, and notes who asked."""
+
+    def __init__(self, elsewhere: str) -> None:
+        super().__init__(JOINED, [])
+        self.elsewhere = elsewhere
+        self.asked: list[bool] = []
+
+    def Join(self, request: pb.JoinRequest, context: grpc.ServicerContext) -> pb.JoinResponse:  # noqa: N802
+        self.asked.append(request.takes_elsewhere)
+        return pb.JoinResponse(elsewhere=self.elsewhere) if request.takes_elsewhere else JOINED
+
+
+def test_an_actor_that_is_led_joins_there_is_led_no_further_and_comes_back_there(
+    serve: Serve, connect: Connect
+) -> None:
+    other = Leads("127.0.0.1:1")
+    there = f"127.0.0.1:{serve(other)}"
+    first = Leads(there)
+    connector = connect(f"127.0.0.1:{serve(first)}")
+    connector.join()
+    connector.join()
+    assert connector.endpoint.address == there
+    assert (first.asked, other.asked) == ([True], [False, False])
+
+
+@pytest.mark.parametrize("elsewhere", ["127.0.0.1:1", "gpu-host:50051", "no address"])
+def test_an_actor_that_is_led_where_it_cannot_go_stays_and_says_why(
+    serve: Serve, connect: Connect, caplog: pytest.LogCaptureFixture, elsewhere: str
+) -> None:
+    learner = Leads(elsewhere)
+    here = f"127.0.0.1:{serve(learner)}"
+    connector = connect(here)
+    assert connector.join().run_id == "a run"
+    assert connector.endpoint.address == here
+    assert learner.asked == [True, False]
+    assert f"leads this actor to '{elsewhere}', but it stays" in caplog.text
+
+
+def test_of_several_addresses_a_learner_that_answers_is_joined(serve: Serve, connect: Connect, free_port: int) -> None:
+    there = f"127.0.0.1:{serve(ScriptedLearner(JOINED, []))}"
+    connector = connect(f"127.0.0.1:{free_port},{there}")
+    assert connector.join().run_id == "a run"
+    assert connector.endpoint.address == there
+
+
+def test_only_an_incarnation_that_has_joined_and_could_go_elsewhere_hears_that_its_learner_is_away(
+    serve: Serve, connect: Connect, free_port: int
+) -> None:
+    nobody = f"127.0.0.1:{free_port},localhost:{free_port}"
+    with pytest.raises(LearnerUnreachableError) as never_joined:
+        connect(nobody, 0.2).join()
+    assert type(never_joined.value) is LearnerUnreachableError
+    connector = connect(nobody, 0.2)
+    with pytest.raises(LearnerUnreachableError):
+        connector.join()
+    connector.renew(keeps_place=True)
+    with pytest.raises(LearnerAwayError, match=f":{free_port}: no learner for 0.2 s"):
+        connector.join()
+    connector.renew(keeps_place=False)
+    with pytest.raises(LearnerUnreachableError, match=f"127.0.0.1:{free_port},localhost:{free_port}: no learner"):
+        connector.join()

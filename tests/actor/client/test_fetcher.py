@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from typing import Any, cast
 
 import grpc
 import pytest
@@ -122,3 +123,28 @@ def test_after_a_delta_that_makes_another_model_the_next_is_fetched_whole_and_th
 def test_waiting_for_a_first_model_that_is_never_announced_ends_with_an_error(fetch: Fetch) -> None:
     with pytest.raises(LearnerUnreachableError, match=r"no model came within 0\.05 s"):
         fetch(scripted(chunks())).first(0.05)
+
+
+def test_a_model_is_confirmed_whenever_the_learner_names_no_newer_one(fetch: Fetch) -> None:
+    fetcher = fetch(scripted(chunks()))
+    fetcher.announce(VERSION)
+    fetcher.first(PATIENCE)
+    fetched = fetcher.confirmed_at(VERSION)
+    assert fetched is not None
+    fetcher.announce(VERSION)
+    confirmed = fetcher.confirmed_at(VERSION)
+    assert confirmed is not None
+    assert confirmed > fetched
+    fetcher.announce(ModelVersion(2, 999))
+    assert fetcher.confirmed_at(VERSION) == confirmed
+    assert fetcher.confirmed_at(NO_MODEL) is None, "another model was fetched"
+
+
+def test_an_actor_that_has_to_end_stops_waiting_for_a_first_model() -> None:
+    stopped, given = threading.Event(), list[object]()
+    fetcher = ModelFetcher(cast("Any", lambda *_, **__: iter(())), stopped)
+    waiting = threading.Thread(target=lambda: given.append(fetcher.first(10 * PATIENCE)), daemon=True)
+    waiting.start()
+    stopped.set()
+    waiting.join(PATIENCE)
+    assert given == [None]

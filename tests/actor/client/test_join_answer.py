@@ -94,3 +94,12 @@ def test_the_number_of_columns_has_a_bound() -> None:
             read_schema(pb.Schema(columns=wrong))
     with pytest.raises(ConfigError, match="distinct names"):
         read_schema(pb.Schema(columns=[columns[0], columns[0]]))
+
+
+def test_an_actor_that_acts_leaves_out_the_wrappers_of_other_actors() -> None:
+    wrappers = [{"target": "a:b"}, {"target": "a:c", "actors": [7]}]
+    config = json.dumps({**PARTS, "env": {"target": "a:b", "wrappers": wrappers}})
+    for actor_id, built in ((7, ["a:b", "a:c"]), (2, ["a:b"])):
+        answer = read_join(changed(actor_id=actor_id, config_json=config))
+        assert [wrapper.target for wrapper in answer.for_acting().config.env.wrappers] == built
+        assert len(answer.config.env.wrappers) == 2

@@ -3,6 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from actor.client.actor_traces import ActorTraces
 from actor.client.join_answer import JoinAnswer, read_join
 from actor.client.requests import (
     GROUP_BYTES,
@@ -51,7 +52,7 @@ class Sender:
     def __init__(self, schema: Schema, *, group_rows: int = 100, zstd: bool = True) -> None:
         self.schema, self.counters = schema, ActorCounters()
         self.spool: Spool[WaitingBatch] = Spool(1 << 30, 100, group_rows=group_rows)
-        self.requests = Requests(answer(schema, zstd=zstd), self.counters, self.spool)
+        self.requests = Requests(answer(schema, zstd=zstd), self.counters, self.spool, ActorTraces())
 
     def buffered(self, *numbers: int) -> BufferedItems:
         n = np.array(numbers)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -27,7 +28,24 @@ def test_it_ends_with_the_reason_and_the_exit_code_of_the_actor_that_cannot_work
     assert "Traceback" not in worker.output()
 
 
+def test_an_id_is_that_of_one_actor(start: Start) -> None:
+    worker = start("actor-worker", "--learner", "127.0.0.1:1", "--id", "1", "--num-actors", "2")
+    assert worker.wait() == ConfigError.exit_code
+    assert "--id: expected one actor, found --num-actors 2" in worker.output()
+
+
 def test_it_looks_for_its_learner_as_long_as_its_patience(start: Start) -> None:
     worker = start("actor-worker", "--learner", "127.0.0.1:1", "--patience", "0.5")
     assert worker.wait() == LearnerUnreachableError.exit_code
     assert "127.0.0.1:1: no learner for 0.5 s" in worker.output()
+
+
+def test_a_recording_that_cannot_be_is_refused_before_a_learner_is_looked_for(start: Start, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for words, message in (
+        (("--record", str(tmp_path / "file" / "episodes")), "expected a directory to write episodes into"),
+        (("--record", str(tmp_path), "--evaluate"), "expected an actor that records steps, found --evaluate"),
+    ):
+        worker = start("actor-worker", "--learner", "127.0.0.1:1", *words)
+        assert worker.wait() == 2
+        assert message in worker.output()

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import grpc
 import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_health.v1.health import HealthServicer
 
+from actor.client.health import SERVICE
 from actor.commands.crossborder_health import main
 from common.errors import AuthenticationError, ConfigError, LearnerUnreachableError
 from learner.loop.server import LearnerServer
+from tests.conftest import PATIENCE, free_port
 from tests.security.conftest import Secured
 
 
@@ -30,6 +36,25 @@ def test_a_learner_that_does_not_answer_gives_the_exit_code_of_an_unreachable_on
     with socket.create_server(("127.0.0.1", 0)) as silent:
         port = silent.getsockname()[1]
         assert main(["--learner", f"127.0.0.1:{port}", "--timeout", "0.5"]) == LearnerUnreachableError.exit_code
+
+
+def test_with_patience_it_is_asked_until_it_serves(capsys: pytest.CaptureFixture[str]) -> None:
+    port = free_port()
+    answering = grpc.server(ThreadPoolExecutor(1))
+    servicer = HealthServicer()
+    servicer.set(SERVICE, health_pb2.HealthCheckResponse.SERVING)
+    health_pb2_grpc.add_HealthServicer_to_server(servicer, answering)
+    with socket.create_server(("127.0.0.1", port)) as silent:
+        asked = ["--learner", f"127.0.0.1:{port}", "--timeout", "0.5", "--patience", str(PATIENCE)]
+        with ThreadPoolExecutor(1) as pool:
+            ending = pool.submit(main, asked)
+            silent.accept()[0].close()
+            silent.close()
+            answering.add_insecure_port(f"127.0.0.1:{port}")
+            answering.start()
+            assert ending.result(PATIENCE) == 0
+    answering.stop(None)
+    assert "serving" in capsys.readouterr().out
 
 
 def test_closed_health_asks_for_the_admins_token(secured: Secured, capsys: pytest.CaptureFixture[str]) -> None:

@@ -111,7 +111,9 @@ def test_the_state_of_another_network_or_agent_is_refused() -> None:
     state = DQN(spec, seed=0, units=(8,)).training_state()
     with pytest.raises(CheckpointError, match=r"DQN: the saved network does not fit this one"):
         DQN(spec, seed=0, units=(9,)).load_training_state(state)
-    with pytest.raises(CheckpointError, match=r"DQN: the saved state does not fit this agent: '_rng'"):
+    with pytest.raises(
+        CheckpointError, match=r"DQN: the saved state of its random generators does not fit this agent: '_rng'"
+    ):
         DQN(spec, seed=0, units=(8,)).load_training_state(TrainingState(state.tensors))
 
 

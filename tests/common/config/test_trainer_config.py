@@ -17,5 +17,7 @@ def test_an_interval_of_zero_or_null_means_never(never: int | None) -> None:
 
 
 def test_an_unknown_precision_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"^precision: .*'float32' or 'bfloat16', found 'float16'$"):
+    with pytest.raises(
+        ConfigError, match=r"^precision: .*'float32', 'rounded_products' or 'bfloat16', found 'float16'$"
+    ):
         validate(TrainerConfig, {"max_opts": 1, "precision": "float16"})

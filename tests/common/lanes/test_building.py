@@ -16,7 +16,7 @@ from common.interfaces import EnvSpec
 from common.lanes.building import build_env, build_lanes, lanes_of, picks_of, read_spec, spec_of, stacked_spec
 from common.lanes.plain_lanes import PlainLanes
 from common.lanes.vector_lanes import VectorLanes
-from common.plugins.part_config import EnvConfig, PluginConfig
+from common.plugins.part_config import EnvConfig, WrapperConfig
 from tests.conftest import ROOT
 from tests.parts import CountingEnv, Goals
 
@@ -68,8 +68,8 @@ def test_a_factory_with_a_seed_gets_one_for_each_environment_unless_it_is_config
 
 def test_wrappers_are_put_around_the_environment_the_first_one_innermost() -> None:
     wrappers = (
-        PluginConfig(target="gymnasium.wrappers:TimeLimit", params={"max_episode_steps": 3}),
-        PluginConfig(target="gymnasium.wrappers:TimeAwareObservation"),
+        WrapperConfig(target="gymnasium.wrappers:TimeLimit", params={"max_episode_steps": 3}),
+        WrapperConfig(target="gymnasium.wrappers:TimeAwareObservation"),
     )
     env = build_env(named("tests.parts:CountingEnv", wrappers=wrappers))
     assert type(env).__name__ == "TimeAwareObservation"
@@ -79,7 +79,7 @@ def test_wrappers_are_put_around_the_environment_the_first_one_innermost() -> No
 
 def test_wrappers_of_vector_environments_work_too() -> None:
     wrappers = (
-        PluginConfig(target="gymnasium.wrappers.vector:RescaleAction", params={"min_action": 0, "max_action": 1}),
+        WrapperConfig(target="gymnasium.wrappers.vector:RescaleAction", params={"min_action": 0, "max_action": 1}),
     )
     params = {"id": "Pendulum-v1", "num_envs": 2, "vectorization_mode": "sync"}
     lanes = build_lanes(named("gymnasium:make_vec", params, wrappers=wrappers))
@@ -91,7 +91,7 @@ def test_wrappers_of_vector_environments_work_too() -> None:
 def test_parameters_that_a_wrapper_does_not_take_are_found_when_the_configuration_is_checked() -> None:
     config = named(
         params={"id": "CartPole-v1"},
-        wrappers=(PluginConfig(target="gymnasium.wrappers:TimeLimit", params={"steps": 3}),),
+        wrappers=(WrapperConfig(target="gymnasium.wrappers:TimeLimit", params={"steps": 3}),),
     )
     with pytest.raises(ConfigError, match=r"env\.wrappers\.0\.params\.steps: unknown parameter"):
         config.check("env", frozenset())

@@ -76,3 +76,14 @@ def test_an_environment_that_calls_exit_raises_instead() -> None:
     env.reset()
     with pytest.raises(EnvExitError, match=r"sys\.exit\(3\)"):
         env.step(0)
+
+
+def test_a_safe_stop_is_watched_and_leaves_environments_as_busy_as_they_were() -> None:
+    busy, seen = Busy(), list[float]()
+    watch = Watch(threading.Event(), busy)
+    with watch.stopping(lambda: seen.append(busy.since)):
+        watch.rest()
+        assert busy.since == math.inf
+        busy.since = 1.0  # They are being built anew since then.
+    assert max(seen) < math.inf
+    assert busy.since == 1.0

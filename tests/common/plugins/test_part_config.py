@@ -6,6 +6,7 @@ import pytest
 
 from common.errors import ConfigError, PluginError
 from common.plugins.part_config import AgentArguments, EnvConfig, PluginConfig
+from common.settings import validate
 
 GIVEN = AgentArguments.__required_keys__
 NONE = frozenset[str]()
@@ -89,3 +90,20 @@ def test_parameters_for_evaluation_replace_those_of_training() -> None:
 def test_without_parameters_for_evaluation_its_environment_is_that_of_training() -> None:
     env = EnvConfig(target="a:b", params={"x": 1})
     assert env.for_evaluation() == EnvConfig(target="a:b", params={"x": 1})
+
+
+def test_a_wrapper_of_single_actors_is_built_by_them_alone_and_by_evaluations() -> None:
+    everywhere, beside_a_person = {"target": "a:b"}, {"target": "a:c", "actors": [0, 2]}
+    env = validate(EnvConfig, {"target": "a:d", "wrappers": [everywhere, beside_a_person]})
+    own = {actor_id: [each.target for each in env.for_actor(actor_id).wrappers] for actor_id in (0, 1, 2)}
+    assert own == {0: ["a:b", "a:c"], 1: ["a:b"], 2: ["a:b", "a:c"]}
+    assert env.for_evaluation().wrappers == env.wrappers
+
+
+def test_an_age_of_models_is_limited_only_at_a_rate() -> None:
+    with pytest.raises(ConfigError, match=r"env\.max_model_age_seconds needs env\.rate_hz"):
+        validate(EnvConfig, {"target": "tests.parts:CountingEnv", "max_model_age_seconds": 5})
+
+
+def test_evaluations_keep_the_rate() -> None:
+    assert EnvConfig(target="tests.parts:CountingEnv", rate_hz=20.0).for_evaluation().rate_hz == 20.0

@@ -12,6 +12,8 @@ import torch
 import common.agents
 from common import processors
 from common.agents import networks
+from common.envs import people
+from common.envs.people.device import METHODS, Device
 from common.interfaces import Agent
 from common.plugins import part_loading
 from common.plugins.shipped import OWN_PACKAGES, SHIPPED
@@ -55,6 +57,12 @@ def test_every_network_that_a_configuration_can_name_is_listed() -> None:
 
     fitting = {name for name in networks.__all__ if isinstance(part := getattr(networks, name), type) and fits(part)}
     assert {f"common.agents.networks:{name}" for name in fitting} == SHIPPED["network"]
+
+
+def test_every_device_is_listed() -> None:
+    modules = [importlib.import_module(f"common.envs.people.{m.name}") for m in pkgutil.iter_modules(people.__path__)]
+    devices = [part for part in classes_in(*modules) if all(hasattr(part, name) for name in METHODS)]
+    assert named([part for part in devices if part is not Device]) == SHIPPED["device"]
 
 
 @pytest.mark.parametrize("target", sorted(SHIPPED["environment"]))

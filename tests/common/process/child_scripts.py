@@ -9,9 +9,11 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from typing import Any, Final
 
-from common.process.child import say
+from common.process.child import read_boot, say
+from common.process.signals import leave_to_parent
 
 MODULE: Final = "tests.common.process.child_scripts"
 
@@ -33,6 +35,13 @@ def listening(boot: dict[str, Any]) -> int:
     for line in sys.stdin:
         tell(heard=json.loads(line))
     return 0
+
+
+def leaving(boot: dict[str, Any]) -> int:
+    """Leaves signals to its parent, says hello, and sends every line of its stdin back, until its stdin closes."""
+    leave_to_parent()
+    tell(pid=os.getpid())
+    return listening(boot)
 
 
 def stubborn(boot: dict[str, Any]) -> int:
@@ -100,6 +109,12 @@ def environment(boot: dict[str, Any]) -> int:
     return 0
 
 
+def priority(boot: dict[str, Any]) -> int:
+    """Sends the priority of its main thread."""
+    tell(priority=os.getpriority(os.PRIO_PROCESS, 0))
+    return 0
+
+
 def descriptor(boot: dict[str, Any]) -> int:
     """Writes to a file descriptor that it inherited."""
     os.write(boot["fd"], b"x")
@@ -112,6 +127,19 @@ def parent(boot: dict[str, Any]) -> int:
 
     child = Child("grandchild", MODULE, {"life": "obedient"})
     tell(grandchild=child.next_event(30)["pid"])
+    threading.Event().wait()
+    return 0
+
+
+def parent_of_spare(boot: dict[str, Any]) -> int:
+    """Starts a spare, and sends its process id when it waits."""
+    from common.process.spare import Spare
+
+    spare = Spare("spare", MODULE)
+    spare.begin(is_urgent=True)
+    while not spare.is_warm:
+        time.sleep(0.01)
+    tell(spare=spare.pid)
     threading.Event().wait()
     return 0
 
@@ -152,6 +180,11 @@ def late(boot: dict[str, Any]) -> int:
     return 5
 
 
+def main() -> int:
+    told = read_boot()
+    code: int = globals()[told["life"]](told)
+    return code
+
+
 if __name__ == "__main__":
-    told = json.loads(sys.stdin.readline())
-    sys.exit(globals()[told["life"]](told))
+    sys.exit(main())

@@ -43,3 +43,13 @@ def test_a_signal_after_the_exit_code_is_decided_changes_nothing(
 ) -> None:
     """Python removes our handlers before it has exited; then a signal that is not ignored kills the process."""
     assert start_child("late", ignores=ignores).wait(PATIENCE) == code
+
+
+def test_a_child_that_leaves_signals_to_its_parent_ends_when_its_stdin_closes(start_child: StartChild) -> None:
+    child = start_child("leaving")
+    child.next_event(PATIENCE)
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGTERM):
+        os.kill(child.pid, number)
+    child.tell({"number": 1})
+    assert child.next_event(PATIENCE) == {"heard": {"number": 1}}
+    assert child.end(PATIENCE) == 0

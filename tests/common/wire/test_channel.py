@@ -13,6 +13,7 @@ from common.errors import ConfigError
 from common.wire.channel import TokenPlugin, get_model, open_channel, watch_credentials
 from common.wire.pb import crossborder_pb2 as pb
 from common.wire.pb import crossborder_pb2_grpc as pb_grpc
+from common.wire.tls import read_pair
 from common.wire.tokens import ACTOR_VARIABLE, Tokens
 from common.wire.trust import Trust
 from learner.commands.authority import make_files
@@ -94,3 +95,22 @@ def test_models_arrive_as_serialised_messages() -> None:
         messages = list(get_model(channel)(pb.GetModelRequest(), timeout=PATIENCE))
     server.stop(None).wait()
     assert [pb.GetModelResponse.FromString(message).data for message in messages] == [b"ab", b"cd"]
+
+
+def test_the_certificate_of_a_learner_is_checked_for_the_name_that_was_resolved_to_its_address(tmp_path: Path) -> None:
+    make_files(tmp_path, ["ranks.example"], 1, renew=False)
+    pair = read_pair(tmp_path / "server.pem", tmp_path / "server.key")
+    server = grpc.server(ThreadPoolExecutor(1))
+    pb_grpc.add_LearnerServiceServicer_to_server(OneModel(), server)  # type: ignore[abstract]
+    port = server.add_secure_port("127.0.0.1:0", grpc.ssl_server_credentials([pair]))
+    server.start()
+    credentials = watch_credentials(f"ranks.example:{port}", Trust(ca=tmp_path / "ca.pem")).get()
+
+    def fetch(name: str) -> int:
+        with open_channel(f"127.0.0.1:{port}", credentials, name) as channel:
+            return len(list(get_model(channel)(pb.GetModelRequest(), timeout=PATIENCE)))
+
+    assert fetch("ranks.example") == 2
+    with pytest.raises(grpc.RpcError, match="Hostname Verification Check failed"):
+        fetch("other.example")
+    server.stop(None).wait()

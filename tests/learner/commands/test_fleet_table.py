@@ -8,6 +8,7 @@ import pytest
 from rich.console import Console
 
 from learner.commands.fleet_table import ActorView, Choice, FleetTable, FleetView
+from learner.ingest.cordons import Selection
 
 EVERY = Choice()
 
@@ -43,16 +44,16 @@ def test_another_run_at_the_same_address_begins_at_zero() -> None:
     ("actors", "expected"),
     [
         ((), "no actors"),
-        ((actor(0),), "0   -     cpu-1:7  online   50     10.0    100  0.5 s    -3.0           0"),
+        ((actor(0),), "0   -     cpu-1:7  online   50     10.0    100  0.5 s   -3.00           0"),
         ((actor(0, lag_opt_steps=None, last_return=None, state="away"),), "0   -     cpu-1:7  away     -     10.0"),
     ],
 )
 def test_the_table_has_a_line_for_each_actor(actors: tuple[ActorView, ...], expected: str) -> None:
     out = io.StringIO()
     before = tuple(dataclasses.replace(actor, items=90) for actor in actors)
-    Console(file=out, width=120).print(FleetTable(look(0.0, *before), look(1.0, *actors)).table(EVERY))
+    Console(file=out, width=160).print(FleetTable(look(0.0, *before), look(1.0, *actors)).table(EVERY))
     assert expected in out.getvalue()
-    assert "replay 90 of 200, ratio 3.0 of 4" in out.getvalue()
+    assert "replay 90 of 200, ratio since the start 3.0 (now set to 4)" in out.getvalue()
 
 
 def test_whatever_an_actor_calls_its_host_is_shown_as_it_is() -> None:
@@ -94,3 +95,17 @@ def test_a_fleet_of_a_thousand_is_shown_in_pages() -> None:
     Console(file=out, width=160).print(fleet.table(Choice(rows=300, page=2)))
     assert "1000 online · page 2 of 4" in out.getvalue()
     assert len(fleet.to_json(Choice(rows=300))["actors"]) == 300
+
+
+def test_cordons_are_in_the_headline_and_beside_the_actors_that_they_are_about() -> None:
+    racks = Selection(hosts=frozenset({"cpu-2", "cpu-3"}))
+    actors = actor(0), actor(1, host="cpu-2"), actor(2, host="cpu-3"), actor(3, host="cpu-3", state="left")
+    drained = Selection(hosts=frozenset({"cpu-3"}))
+    fleet = FleetTable(look(0.0), look(1.0, *actors, cordoned=racks, drained=drained))
+    out = io.StringIO()
+    Console(file=out, width=250).print(fleet.table(Choice(states=("online", "left"))))
+    assert "cordoned: hosts cpu-2, cpu-3, of which drained: hosts cpu-3" in out.getvalue()
+    shown = [line.split("  ") for line in out.getvalue().splitlines()[-4:]]
+    states = [next(cell.strip() for cell in line if "online" in cell or "left" in cell) for line in shown]
+    assert states == ["online", "online, cordoned", "online, draining", "left"]
+    assert fleet.to_json(EVERY)["drained"] == {"actor_ids": [], "hosts": ["cpu-3"], "all": False}

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from common.config.run_config import load_config
-from learner.commands.learner_server import main, parser
+from learner.commands.learner_server import COMMANDS, main, parser
 from tests.conftest import ROOT
 
 
@@ -26,7 +26,7 @@ def test_no_actor_runs_on_the_learners_host_unless_it_is_asked_for() -> None:
     assert parser().parse_args(["--config", "a.yaml", "--local-actors", "2"]).local_actors == 2
 
 
-@pytest.mark.parametrize("command", ["status", "ratio"])
+@pytest.mark.parametrize("command", COMMANDS)
 def test_a_command_for_a_running_learner_has_a_help_of_its_own(
     command: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

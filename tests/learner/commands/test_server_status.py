@@ -93,7 +93,7 @@ def test_once_prints_the_table(start: Start, watched: LearnerServer) -> None:
     headings, row = (line.split() for line in status.output().splitlines()[-2:])
     assert headings == ["id", "name", "host", "state", "lag", "steps/s", "steps", "seen", "return", "reconnects"]
     assert row[:7] == ["0", "-", "here:1", "online", "0", "0.0", "5"]
-    assert row[-2:] == ["1.5", "2"]
+    assert row[-2:] == ["1.50", "2"]
 
 
 def test_a_terminal_shows_it_live_until_ctrl_c(watched: LearnerServer) -> None:

@@ -31,12 +31,18 @@ class Chunks:
     def __len__(self) -> int:
         return sum(self._lengths)
 
+    def check(self, parts: Parts) -> None:
+        assert parts.schema == SCHEMA
+
     def items(self, parts: Parts) -> Iterator[tuple[int, Items]]:
-        first = 0
+        self._first = 0
         for length in self._lengths:
-            n = np.arange(first, first + length)
+            n = np.arange(self._first, self._first + length)
             yield 0, {"n": n, "x": np.where(n == 7, np.float32(self._x), np.float32(0))}
-            first += length
+            self._first += length
+
+    def name_row(self, row: int) -> str:
+        return f"row {self._first + row}"
 
 
 @pytest.fixture

@@ -137,7 +137,9 @@ def test_nobody_intervened_and_what_else_is_not_known_is_named(tmp_path: Path, m
     found = loaded(CountingEnv(), INTERVENED, state)
     assert not found["intervened"].any()
     assert not found["state"].any()
-    with pytest.raises(SchemaMismatchError, match=r"column 'log_prob': the run's rows have it, dataset .* does not"):
+    with pytest.raises(
+        SchemaMismatchError, match=r"column 'log_prob': the run's rows have it, episode 0 of dataset .* does not"
+    ):
         loaded(CountingEnv(), Column("log_prob", "<f4"))
 
 

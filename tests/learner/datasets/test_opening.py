@@ -22,6 +22,32 @@ def test_a_missing_extra_is_named_with_what_to_install(monkeypatch: pytest.Monke
         pass
 
 
+@pytest.mark.parametrize(
+    ("package", "file"), [("pyarrow", "one.parquet"), ("pyarrow", "meta/info.json"), ("av", "meta/info.json")]
+)
+def test_the_missing_extra_of_robots_is_named_too(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, package: str, file: str
+) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+    for module in ("step_table", "parquet_episodes", "lerobot_pictures", "lerobot_features", "lerobot_episodes"):
+        monkeypatch.delitem(sys.modules, f"learner.datasets.{module}", raising=False)
+    (tmp_path / file).parent.mkdir(exist_ok=True)
+    (tmp_path / file).touch()
+    with (
+        pytest.raises(PluginError, match=rf"dataset {tmp_path}: .*{package}.*; pip install 'crossborder\[lerobot\]'"),
+        open_dataset(str(tmp_path)),
+    ):
+        pass
+
+
+def test_files_of_two_kinds_are_no_dataset(tmp_path: Path) -> None:
+    for name in ("one.npz", "one.parquet"):
+        (tmp_path / name).touch()
+    message = f"dataset {tmp_path}: expected files of one kind, found .npz and .parquet files"
+    with pytest.raises(DatasetError, match=message), open_dataset(str(tmp_path)):
+        pass
+
+
 def test_the_directory_of_a_run_is_its_replay(tmp_path: Path) -> None:
     save_replay(tmp_path / "run", 10)
     with open_dataset(str(tmp_path / "run")) as dataset:
@@ -39,6 +65,6 @@ def test_a_run_that_a_learner_is_using_is_not_opened(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("source", ["no/such", "mujoco/hopper/expert-v0"])
 def test_a_source_of_no_known_kind_is_answered_with_the_kinds_there_are(source: str) -> None:
-    message = f"expected minari:ID, a Minari dataset's directory or a run's directory, found '{source}'"
+    message = rf"expected minari:ID, .* or .parquet episodes \(a directory of them, or a file\), found '{source}'"
     with pytest.raises(DatasetError, match=message), open_dataset(source):
         pass

@@ -115,6 +115,15 @@ def test_an_evaluator_that_cannot_be_built_is_told_before_training_begins(make_c
         pytest.fail("it has begun")
 
 
+def test_a_resumed_run_does_not_wait_for_its_evaluator_and_ends_if_it_cannot_be_built(make_config: MakeConfig) -> None:
+    trainer = {"max_opts": 20, "eval_interval": 10}
+    train_in_turns(make_config(agent=IN_TURNS, evaluator={"target": RISING["target"]}, trainer=trainer))
+    evaluator = {**RISING, "target": "tests.parts:NoSuchEvaluator"}
+    config = make_config(agent=IN_TURNS, evaluator=evaluator, trainer=ENDLESS)
+    with Trainer(config, resume=True) as again, pytest.raises(PluginError, match="no callable 'NoSuchEvaluator'"):
+        again.train()
+
+
 def test_ctrl_c_waits_for_no_evaluation(start: Start, write_config: WriteConfig, tmp_path: Path) -> None:
     trainer = start("sync-train", "--config", write_gated(write_config, tmp_path))
     wait_for((tmp_path / "begun").exists, "the evaluation begins")

@@ -37,6 +37,8 @@ def test_ingest_tells_of_items_models_actors_and_of_each_actor(make_config: Make
         "policy_lag_steps_bucket[64.0]": 1,
         "policy_lag_steps_bucket[128.0]": 2,
         "policy_lag_steps_bucket[+Inf]": 2,
+        "fleet_policy_lag_opt_steps[1]": 100,
+        "fleet_episode_return[0.5]": 5,
         "policy_lag_seconds_count": 2,
         "actors[online]": 1,
         "actor_env_steps_total[0]": 60,
@@ -70,6 +72,7 @@ def test_an_actors_own_figures_come_with_its_heartbeats(host: LearnerServer) -> 
     found = scrape_ingest(host)
     expected = {
         "actor_env_steps_total[0]": 50,
+        "actor_intervened_steps_total[0]": 11,
         "actor_env_seconds_total[0]": 4,
         "actor_inference_seconds_total[0]": 2.5,
         "actor_wait_seconds_total[0]": 1.5,
@@ -80,6 +83,12 @@ def test_an_actors_own_figures_come_with_its_heartbeats(host: LearnerServer) -> 
         "dropped_rows_total": 7,
         "env_rebuilds_total": 3,
         "env_hangs_total": 1,
+        "env_seconds_total": 4,
+        "inference_seconds_total": 2.5,
+        "wait_seconds_total": 1.5,
+        "intervened_steps_total": 11,
+        "reconnects_total": 2,
+        "spool_bytes": 380,
     }
     assert {key: found[key] for key in expected} == expected
     assert "actor_policy_lag_opt_steps[0]" not in found, "it has sent no batch"
@@ -115,6 +124,16 @@ def test_series_of_actors_are_as_many_as_there_are_ids(make_config: MakeConfig) 
         "actor_env_steps_total[0]",
         "actor_env_steps_total[1]",
     ]
+
+
+@pytest.mark.parametrize(
+    ("per_actor", "max_actors", "shown"), [(None, 256, True), (None, 257, False), (True, 257, True), (False, 2, False)]
+)
+def test_actors_have_series_of_their_own_in_small_fleets_or_as_the_configuration_says(
+    per_actor: bool | None, max_actors: int, shown: bool, make_config: MakeConfig
+) -> None:
+    config = make_config(metrics={"per_actor": per_actor}, server={"max_actors": max_actors})
+    assert config.shows_each_actor is shown
 
 
 def test_refused_batches_are_counted_by_reason(host: LearnerServer) -> None:

@@ -4,15 +4,24 @@ from __future__ import annotations
 
 import contextlib
 import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
 
+from common.errors import RefusedError
 from common.wire.pb import crossborder_pb2 as pb
 from common.wire.rpc import PROTOCOL_VERSION
+from learner.ingest.joining import join
+from learner.ingest.leading import Leading
 from learner.loop.server import LearnerServer
+from learner.shared.rank_table import RankTable
 from tests.conftest import MakeConfig, wait_for
 from tests.learner.ingest.by_hand import SECONDS, Client, Talk, refusal
+from tests.learner.ingest.cores import LoneCore
+from tests.parts import counting_schema
 
 
 def test_join_tells_everything_an_actor_needs(client: Client) -> None:
@@ -128,3 +137,44 @@ def test_a_join_that_breaks_the_protocol_is_refused_by_name(
     with pytest.raises(grpc.RpcError) as error:
         client.join(**changes)
     assert refusal(error)[1:] == ("bad_items", message)
+
+
+@pytest.fixture
+def ranked(make_config: MakeConfig, tmp_path: Path) -> Iterator[LoneCore]:
+    """The core of rank 1 of two ranks; rank 0 has no actors and this one has three."""
+    lone = LoneCore(tmp_path / "shared", make_config(), counting_schema())
+    lone.core.leading = Leading(tmp_path / "shared", 1, 2)
+    RankTable.create(tmp_path / "shared", 1, ["rank-0:1", "rank-1:1"]).actors[:] = 0, 3
+    yield lone
+    lone.close()
+
+
+def asks(incarnation: int, **changes: Any) -> pb.JoinRequest:
+    values = {"protocol_version": PROTOCOL_VERSION, "incarnation": incarnation, "takes_elsewhere": True, **changes}
+    return pb.JoinRequest(**values)
+
+
+@pytest.mark.parametrize("changes", [{}, {"evaluates": True}])
+def test_a_new_actor_is_led_to_the_rank_with_fewer_actors_and_one_that_evaluates_to_rank_0(
+    ranked: LoneCore, changes: dict[str, Any]
+) -> None:
+    assert join(ranked.core, asks(1, **changes)) == pb.JoinResponse(elsewhere="rank-0:1")
+    assert len(ranked.core.registry.present_rows()) == 0, "it has no id here"
+
+
+def test_an_actor_that_evaluates_and_does_not_go_to_rank_0_is_refused(ranked: LoneCore) -> None:
+    with pytest.raises(RefusedError, match=r"expected to be asked at rank 0, rank-0:1, .* found rank 1"):
+        join(ranked.core, asks(1, evaluates=True, takes_elsewhere=False))
+
+
+@pytest.mark.parametrize("changes", [{"takes_elsewhere": False}, {"wanted_id": 4}, {"former_incarnation": 9}])
+def test_an_actor_that_belongs_here_or_does_not_take_it_is_not_led(ranked: LoneCore, changes: dict[str, Any]) -> None:
+    joined = join(ranked.core, asks(1, **changes))
+    assert (joined.elsewhere, joined.run_id) == ("", "lone")
+    assert join(ranked.core, asks(1)).elsewhere == "", "it is known here"
+
+
+def test_actors_of_all_ranks_stand_on_one_ladder(ranked: LoneCore, make_config: MakeConfig) -> None:
+    ranked.core.config = make_config(exploration={"base": 0.4, "alpha": 7.0, "rungs": 4})
+    told = [join(ranked.core, asks(i, takes_elsewhere=False)).epsilon for i in (1, 2)]
+    assert told == pytest.approx([ranked.core.config.exploration.epsilon(place) for place in (1, 3)])

@@ -258,3 +258,12 @@ def test_incarnations_that_are_gone_are_not_remembered_for_ever() -> None:
     for incarnation in range(1000):
         ids.note_join("a", incarnation)
     assert len(ids._account) <= 64
+
+
+def test_an_incarnation_counts_at_the_address_from_which_it_joined_last() -> None:
+    ids = AddressIds(1, lambda _: True)
+    ids.note_join("a", 1)
+    assert not ids.has_room("a", 2)
+    ids.note_join("b", 1)
+    assert ids.has_room("a", 2)
+    assert not ids.has_room("b", 2)

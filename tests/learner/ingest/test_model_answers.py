@@ -13,6 +13,7 @@ import torch
 from actor.client.assembly import ModelFile, assemble
 from actor.client.fetcher import ModelFetcher
 from common.data import ModelVersion
+from common.shared.slots import Blob, ModelSlots
 from common.wire.channel import get_model
 from common.wire.chunk import checksum
 from common.wire.pb import crossborder_pb2 as pb
@@ -20,7 +21,6 @@ from common.wire.rpc import CHUNK_BYTES, UNARY_BYTES, version_from_pb, version_t
 from learner.ingest.model_answers import ModelAnswer, ModelAnswers
 from learner.loop.server import LearnerServer
 from learner.models.publisher import ModelPublisher
-from learner.models.slots import Blob, ModelSlots
 from tests.conftest import PATIENCE, MakeConfig, wait_for
 from tests.learner.ingest.by_hand import SECONDS, Client, Talk
 

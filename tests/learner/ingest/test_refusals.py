@@ -9,6 +9,7 @@ import pytest
 
 from common.errors import CrossborderError, ProtocolMismatchError, RefusedError, RunDirectoryError, SchemaMismatchError
 from common.wire.rpc import ERROR_KEY, NotJoinedError, StoppingError
+from learner.ingest.cordons import CordonedError
 from learner.ingest.refusals import (
     JOIN_REFUSALS,
     BucketCounts,
@@ -38,6 +39,7 @@ NAMES: dict[type[CrossborderError], str] = {
     RefusedError: "bad_items",
     TooManyActorsError: "too_many_actors",
     CursorsFullError: "too_many_actors",
+    CordonedError: "too_many_actors",
     OverLimitError: "over_limit",
     StoppingError: "stopping",
     TokenReplacedError: "token_replaced",
@@ -51,8 +53,8 @@ def test_every_error_has_the_name_that_the_protocol_gives_it(kind: type[Crossbor
     assert status_of(kind("why"))[1] == NAMES[kind]
 
 
-def test_every_reason_to_refuse_a_join_is_the_name_of_an_error() -> None:
-    assert set(JOIN_REFUSALS) <= set(NAMES.values())
+def test_every_reason_to_refuse_a_join_is_the_name_of_an_error_or_cordoned() -> None:
+    assert {*JOIN_REFUSALS} - {"cordoned"} <= {*NAMES.values()}
 
 
 def test_a_refused_call_ends_with_status_message_and_name(caplog: pytest.LogCaptureFixture) -> None:

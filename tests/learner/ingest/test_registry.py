@@ -92,6 +92,29 @@ def test_an_actor_in_anothers_place_has_its_id_and_a_row_of_its_own(table: Array
     assert registry.row_of(33) == 2
 
 
+def test_a_robot_that_names_its_id_has_it_again_at_once_after_its_process_was_killed(table: Array) -> None:
+    registry = make(table, Clock())
+    assert registry.join(11, "host", 1, wanted=2) == 2
+    assert registry.join(22, "host", 2) == 0, "others take the smallest free id"
+    row = registry.row_of(11)
+    assert row is not None
+    registry.set_state(row, ActorState.AWAY)
+    assert registry.join(33, "host", 3, wanted=2) == 2
+    assert registry.row_of(11) is None, "the process before it has no place any more"
+    assert registry.count(ActorState.LOST) == 1
+
+
+def test_an_id_that_an_actor_has_is_not_given_to_another_who_names_it(table: Array) -> None:
+    registry = make(table, Clock())
+    registry.join(11, "host", 1, wanted=1)
+    row = registry.row_of(11)
+    assert row is not None
+    registry.set_state(row, ActorState.ONLINE)
+    with pytest.raises(TooManyActorsError, match=r"actor id 1: expected that nobody .* on host \(pid 1\), .* online"):
+        registry.join(22, "host", 2, wanted=1)
+    assert registry.join(11, "host", 1, wanted=1) == 1, "but its own process may join again"
+
+
 def test_an_actor_silent_for_too_long_is_lost_and_its_id_free(table: Array) -> None:
     clock = Clock()
     registry = make(table, clock)

@@ -18,7 +18,7 @@ from common.agents.iql import IQL
 from common.agents.iqn import IQN
 from common.agents.sac import SAC
 from common.agents.td3 import TD3
-from common.config.trainer_config import Precision
+from common.config.trainer_config import ComputingPrecision
 from common.data import Record
 from common.errors import ConfigError
 from common.interfaces import Agent, EnvSpec, ReplayBuffer
@@ -56,7 +56,9 @@ def items(actions: gymnasium.Space[Any], n: int = 64) -> ItemMemory:
     )
 
 
-def learn(kind: type[Agent], actions: gymnasium.Space[Any], precision: Precision) -> tuple[Params, Params, list[float]]:
+def learn(
+    kind: type[Agent], actions: gymnasium.Space[Any], precision: ComputingPrecision
+) -> tuple[Params, Params, list[float]]:
     """Parameters before and after a few opt steps, and all that was recorded."""
     make: Any = kind
     agent: Agent = make(EnvSpec(OBS, actions), seed=0, units=(32,), n_updates_per_opt=2)
@@ -70,18 +72,30 @@ def learn(kind: type[Agent], actions: gymnasium.Space[Any], precision: Precision
     return before, dict(agent.save_params()), recorded
 
 
+@pytest.mark.parametrize("precision", ["bfloat16", "rounded_products"])
 @AGENTS
-def test_every_agent_learns_nearly_the_same_in_bfloat16_and_keeps_its_parameters_in_float32(
-    kind: type[Agent], actions: gymnasium.Space[Any]
+def test_every_agent_learns_nearly_the_same_in_less_precision_and_keeps_its_parameters_in_float32(
+    kind: type[Agent], actions: gymnasium.Space[Any], precision: ComputingPrecision
 ) -> None:
-    before, after, recorded = learn(kind, actions, "bfloat16")
+    before, after, recorded = learn(kind, actions, precision)
     _, exact, _ = learn(kind, actions, "float32")
     assert all(math.isfinite(value) for value in recorded)
     assert {value.dtype for value in after.values()} == {torch.float32}
     moved, apart = (
         torch.cat([(after[name] - other[name]).flatten() for name in after]).norm() for other in (before, exact)
     )
-    assert 0 < apart < moved / 2
+    assert apart < moved / 2
+    assert apart > 0 or precision == "rounded_products", "a processor without bfloat16 rounds no products"
+
+
+def test_products_are_rounded_in_the_context_alone() -> None:
+    x = torch.full((64, 64), 1 + 2**-12)
+    exact = x @ x
+    with computing_in("rounded_products", "cpu"):
+        rounded = x @ x
+    assert rounded.dtype == torch.float32
+    assert torch.equal(rounded, exact) or bool((rounded == 64).all()), "this processor may not round"
+    assert torch.equal(x @ x, exact)
 
 
 class Probe(CheckingAgent):

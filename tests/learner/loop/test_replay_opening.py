@@ -7,11 +7,15 @@ import logging
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
 
 from common.config.run_config import RunConfig
-from common.errors import ConfigError, PluginError
+from common.data import Items, Schema
+from common.episode_files import write_episode
+from common.errors import ConfigError, PluginError, SchemaMismatchError
+from common.interfaces import RowMap
 from common.settings import validate
 from examples.own_replay import RecentReplay
 from learner.commands.sync_train import main
@@ -19,6 +23,7 @@ from learner.loop.in_turns import Trainer, train_in_turns
 from learner.loop.replay_opening import build_buffer, build_view, place_on_device
 from learner.loop.resident import MixedResidentReplay
 from learner.loop.server import train_async
+from learner.loop.trainer_metrics import count_draws_by_source
 from learner.replay.memory import ReplayMemory
 from learner.replay.prioritized import PrioritizedReplay
 from learner.replay.queue import QueueReplay
@@ -42,6 +47,31 @@ class NoBuffer:
 
 class NoView:
     """Stands where a view is expected."""
+
+
+class Taught(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """A teacher takes the first steps of every episode."""
+
+    def reset(self, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
+        self._step = 0
+        return super().reset(**kwargs)
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        self._step += 1
+        if self._step > 3:
+            return super().step(action)
+        obs, reward, terminated, truncated, info = super().step(self._step % 2)
+        return obs, reward, terminated, truncated, {**info, "intervene_action": self._step % 2}
+
+
+class WithoutInterventions(RowMap):
+    """Leaves out who acted."""
+
+    def schema(self, rows: Schema) -> Schema:
+        return rows.without(rows.by_name["intervened"])
+
+    def map(self, rows: Items) -> Items:
+        return {name: column for name, column in rows.items() if name != "intervened"}
 
 
 def untimed_rows(run_dir: Path) -> list[dict[str, str]]:
@@ -161,6 +191,17 @@ def test_the_check_finds_a_wrong_parameter_of_a_buffer_of_ones_own(capsys: pytes
     assert "replay.params.shere: unknown parameter (did you mean 'share'?)" in capsys.readouterr().err
 
 
+def test_the_check_compares_the_columns_of_datasets(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    episode = {"action": np.zeros(5, np.int64), "reward": np.zeros(5)}
+    for width in (4, 3):
+        write_episode(tmp_path / f"{width}.npz", {"obs": np.zeros((6, width)), **episode})
+    words = ["--config", "configs/cartpole.yaml", "--check", "--set"]
+    source = "replay.sources={{demos: {{dataset: '{}', share: 0.5}}}}"
+    assert main([*words, source.format(tmp_path / "4.npz")]) == 0
+    assert main([*words, source.format(tmp_path / "3.npz")]) == SchemaMismatchError.exit_code
+    assert "3.npz: array 'obs': the run expects float32 [4] for each step, found float64 [3]" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("replay", "message"),
     [
@@ -202,3 +243,67 @@ def test_draws_are_weighed_by_their_age(
     }
     assert found == {(version, round(1 / (1 + (20 - version) / 2), 4)) for version, _ in found}
     assert len(found) > 5
+
+
+# Sources with interventions.
+
+TAUGHT: dict[str, Any] = {
+    "target": "gymnasium:make",
+    "params": {"id": "CartPole-v1"},
+    "wrappers": [{"target": f"{__name__}:Taught"}],
+    "intervention": "intervene_action",
+}
+
+
+def taught(run_dir: Path, max_opts: int = 100, **replay: Any) -> RunConfig:
+    """A short run in turns in which a teacher intervenes."""
+    values = cartpole(run_dir, 3).model_dump(mode="json")
+    values["trainer"] |= {"max_opts": max_opts, "eval_interval": 0}
+    values["push"]["n_buffer"] = 10
+    values["replay"] |= {"sources": {"people": {"interventions": True, "share": 0.5}}, **replay}
+    return validate(RunConfig, values | {"env": TAUGHT})
+
+
+@pytest.mark.parametrize("replay", [{}, {"prioritized": {"n_opts_final": 1000}}], ids=str)
+def test_a_resumed_run_draws_the_interventions_that_it_would_have_drawn(tmp_path: Path, replay: dict[str, Any]) -> None:
+    def train(name: str, max_opts: int) -> Path:
+        return train_in_turns(taught(tmp_path / name, max_opts, capacity=150, **replay), resume=True).run_dir
+
+    alone = untimed_rows(train("alone", 100))
+    train("resumed", 50)
+    assert untimed_rows(train("resumed", 100)) == alone
+
+
+def test_the_shares_of_a_run_are_drawn_from_its_dataset_and_its_interventions(tmp_path: Path) -> None:
+    train_in_turns(taught(tmp_path / "demos", 20))
+    sources = {"people": {"dataset": str(tmp_path / "demos"), "interventions": True, "share": 0.5}}
+    with Trainer(taught(tmp_path / "run", sources=sources)) as trainer:
+        trainer.train()
+        batch = trainer.run.buffer.batch(256)
+        own, dataset, interventions = trainer.run.buffer.parts  # type: ignore[union-attr]
+        told = [(s.labels, s.value) for metric in count_draws_by_source(trainer.run) for s in metric.samples]
+    people = dataset.sampled + interventions.sampled
+    assert told == [({"source": "actors"}, own.sampled), ({"source": "people"}, people)]
+    assert np.bincount(batch["source"]).tolist() == [128, 128]
+    assert dataset.sampled > interventions.sampled > 0
+    assert 0 < float(untimed_rows(tmp_path / "run")[-1]["train_intervened"]) < 0.5
+    assert own.sampled == people
+
+
+def test_interventions_need_the_column_that_a_step_processor_may_leave_out(tmp_path: Path) -> None:
+    values = taught(tmp_path / "run").model_dump(mode="json")
+    values["step_processor"] = {"target": f"{__name__}:WithoutInterventions"}
+    message = r"sources\.people\.interventions: expected rows with the column 'intervened', found obs, .*step processor"
+    with pytest.raises(ConfigError, match=message), Trainer(validate(RunConfig, values)):
+        pass
+
+
+def test_interventions_need_the_key_by_which_an_environment_tells_of_them(make_config: MakeConfig) -> None:
+    sources = {"people": {"interventions": True, "share": 0.5}}
+    with pytest.raises(ConfigError, match=r"replay\.sources\.people\.interventions needs env\.intervention"):
+        make_config(replay={"sources": sources})
+
+
+def test_a_source_without_any_rows_is_refused(make_config: MakeConfig) -> None:
+    with pytest.raises(ConfigError, match="expected a dataset, interventions: true, or both, found neither"):
+        make_config(replay={"sources": {"people": {"share": 0.5}}})

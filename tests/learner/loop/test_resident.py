@@ -14,11 +14,12 @@ from common.data import Array, Items
 from common.errors import ConfigError
 from common.process.clocks import Deadline
 from learner.loop.resident import MixedResidentReplay, ResidentReplay
+from learner.replay.interventions import PrioritizedInterventions
 from learner.replay.memory import ReplayMemory
 from learner.replay.prioritized import PrioritizedReplay
 from learner.replay.reader import NothingToDrawError
 from learner.replay.shared_buffer import SharedReplay
-from learner.replay.sources import MixedReplay
+from learner.replay.sources import MixedReplay, Source
 from learner.replay.uniform import UniformReplay
 from learner.replay.view import View
 from learner.views.items import SelfContained
@@ -28,7 +29,7 @@ from tests.conftest import PATIENCE, wait_for
 from tests.learner.replay.memories import CAPACITY, WIDE, check_wide, make, open_linked, rows, writing
 from tests.learner.replay.memories import SCHEMA as ITEMS
 from tests.learner.replay.test_reader import Steps
-from tests.learner.views.lanes import SCHEMA, Lanes
+from tests.learner.views.lanes import SCHEMA, WITH_INTERVENTIONS, Lanes
 
 CPU = torch.device("cpu")
 
@@ -75,7 +76,7 @@ def test_a_mixed_replay_on_a_device_gives_the_shares_of_the_other_one(tmp_path: 
 
     def build() -> MixedReplay:
         parts = [PrioritizedReplay(memory, Transitions(SCHEMA), PrioritizedConfig(), 0, 1000) for memory in memories]
-        return MixedReplay(parts[0], [(parts[1], 0.3)], seed=0)
+        return MixedReplay(parts[0], [Source(0.3, parts[1])], seed=0)
 
     plain, resident = build(), MixedResidentReplay(build(), CPU)
     for _ in range(10):
@@ -85,6 +86,22 @@ def test_a_mixed_replay_on_a_device_gives_the_shares_of_the_other_one(tmp_path: 
             replay.update_priority(expected["index"], np.arange(8.0))
     assert (resident.inserted, resident.sampled, len(resident)) == (plain.inserted, plain.sampled, len(plain))
     assert len(resident.batch(4)["source"]) == 4
+
+
+def test_interventions_are_drawn_from_the_copy_of_the_actors_rows(tmp_path: Path) -> None:
+    own = Lanes(tmp_path, capacity=50, schema=WITH_INTERVENTIONS)
+    view = Transitions(WITH_INTERVENTIONS)
+
+    def build() -> MixedReplay:
+        kinds = (PrioritizedReplay, PrioritizedInterventions)
+        parts = [kind(own.memory, view, PrioritizedConfig(), seed, 1000) for seed, kind in enumerate(kinds)]
+        return MixedReplay(parts[0], [Source(0.3, interventions=parts[1])], seed=0)
+
+    plain, resident = build(), MixedResidentReplay(build(), CPU)
+    for _ in range(10):
+        own.play(8)
+        check_same(arrays(resident.tensors(8)), plain.batch(8))
+    assert plain.parts[1].sampled > 15
 
 
 @pytest.mark.parametrize("kind", ["wide", "linked"])

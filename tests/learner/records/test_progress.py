@@ -3,6 +3,7 @@ from __future__ import annotations
 import io
 import logging
 import math
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
@@ -27,8 +28,9 @@ STATUS = Status(
     return_mean=88.8,
     policy_lag=42.0,
     evaluations_skipped=0,
-    record={"opt_steps_per_sec": 650.0, "samples_per_sec": 1300.0, "loss": 0.01, "eval_reward": 99.0},
+    record={"opt_steps_per_sec": 9.0, "samples_per_sec": 0.0, "loss": 0.01, "eval_reward": 99.0},
 )
+BEFORE = replace(STATUS, seconds=10.0, opt_steps=2700, inserted=7400)
 SHOWN = [
     "4,000 of 80,000",
     "123.4 of 475",
@@ -44,7 +46,7 @@ SHOWN = [
 def text_of(status: Status) -> str:
     console = Console(file=io.StringIO(), width=150)
     with console.capture() as capture:
-        console.print(render(status))
+        console.print(render(status, BEFORE))
     return capture.get()
 
 
@@ -62,9 +64,9 @@ def test_a_target_below_zero_is_shown_without_a_bar() -> None:
 
 def test_a_run_that_has_only_begun_can_be_shown() -> None:
     begun = Status(**{**vars(STATUS), "best_score": -math.inf, "inserted": 0, "sampled": 0, "record": {}})
-    assert "0 opt/s" in text_of(begun)
-    assert "best evaluation -, " in begun.line()
-    assert "ratio 0.0" in begun.line()
+    assert "best evaluation -, " in begun.line(begun)
+    assert "0 opt/s, 0 steps/s" in begun.line(begun)
+    assert "ratio 0.0" in begun.line(begun)
 
 
 @pytest.mark.parametrize("key", ["loss", "loss_critic"])
@@ -80,7 +82,7 @@ def test_without_a_terminal_it_logs_plain_lines(
     with caplog.at_level(logging.INFO), Progress(lambda: STATUS, None) as shown:
         while not caplog.messages:
             shown._closed.wait(0.001)
-    assert caplog.messages[0] == STATUS.line()
+    assert caplog.messages[0] == STATUS.line(STATUS)
 
 
 def test_in_a_terminal_the_last_state_stays_on_the_screen() -> None:

@@ -14,12 +14,12 @@ import numpy as np
 import pytest
 
 from common.data import Array, Column, Items, Schema
+from common.shared.words import Word
 from learner.replay.batch_log import BatchLog
 from learner.replay.links import Links
 from learner.replay.memory import ReplayMemory
 from learner.replay.ring import read_ring
 from learner.replay.writer import ReplayWriter
-from learner.shared.control import Word
 from tests.conftest import ROOT
 
 SCHEMA: Final = Schema((Column("n", "<i8"), Column("pair", "<f4", (2,))))

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from common.shared.mapped import map_file
 from learner.replay.batch_log import FEW_RECORDS, MAX_RECORDS, Batch, BatchLog, choose_length
-from learner.shared.mapped import map_file
 
 
 def batch(number: int) -> Batch:

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from common.data import Array
+from common.shared.mapped import map_file
 from learner.replay.links import Links
-from learner.shared.mapped import map_file
 from tests.learner.replay.memories import LANES, linked_rows
 
 N_SLOTS = 50

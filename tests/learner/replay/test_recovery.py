@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 from common.errors import RunDirectoryError
+from common.shared.mapped import hold_until_exit
 from learner.replay.memory import CLOSED, ReplayMemory
 from learner.replay.recovery import Watermark, find_whole_bounds, make_whole
 from learner.replay.writer import ReplayWriter
-from learner.shared.mapped import hold_until_exit
 from tests.conftest import PATIENCE
 from tests.learner.replay.memories import (
     KilledError,

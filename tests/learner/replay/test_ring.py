@@ -5,9 +5,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from common.shared.mapped import map_file
 from learner.replay.checksum import compute_checksum
 from learner.replay.ring import fault_in, read_ring, write_ring, write_rings
-from learner.shared.mapped import map_file
 
 
 @pytest.mark.parametrize("start", range(8))

@@ -174,3 +174,18 @@ def test_rows_whose_records_the_log_has_lost_are_copied_too(tmp_path: Path, monk
     copy = open_linked(tmp_path / "copy", create=False, capacity=100)
     assert previous_rows(copy).tolist() == previous_rows(memory).tolist()
     assert ReplayWriter(copy).last_seq(7) == 15
+
+
+def test_a_copy_of_a_run_of_several_ranks_has_the_shard_of_each(tmp_path: Path) -> None:
+    run = train_in_turns(configured(tmp_path / "run", 300)).run_dir
+    shutil.copytree(run, tmp_path / "shard")
+    (tmp_path / "shard" / "metrics.csv").unlink()  # A rank other than 0 records nothing.
+    (tmp_path / "shard").rename(run / "rank-1")
+    copied = back_up(run, tmp_path / "copy")
+    assert copied.rows == 2 * len(replay_of(run))
+    np.testing.assert_equal(
+        contents(replay_of(tmp_path / "copy" / "rank-1")), contents(replay_of(run / "rank-1")), "the same rows"
+    )
+    shard = tmp_path / "copy" / "rank-1"
+    assert list_states(shard)
+    assert json.loads((shard / "run.json").read_text()) == json.loads((run / "run.json").read_text())

@@ -129,7 +129,8 @@ def test_another_network_is_refused_naming_both_and_the_directory_stays_free(
     config, origin = begun(tmp_path / "run"), Origin.at(earlier, frozenset(option))
     other = changed(config, agent={"params": {"units": [17]}})
     message = (
-        r"run/(best|checkpoints/200): .* was saved there, which does not fit common\.agents\.dqn:DQN of this run: DQN"
+        r"run/(best|checkpoints/200): common\.agents\.dqn:DQN was saved there, which does not fit "
+        r"common\.agents\.dqn:DQN of this run \(agent\.params\.units: \[16\] there, \[17\] here; .*\): DQN"
     )
     with pytest.raises(CheckpointError, match=message), Trainer(other, origin=origin):
         pass

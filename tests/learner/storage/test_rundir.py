@@ -122,7 +122,7 @@ def test_only_what_a_learner_makes_is_swept_up_after_a_start_that_was_killed(tmp
     shared = tmp_path / "run" / "shared"
     for name in ("replay", "sources/.demos.part"):
         (shared / name).mkdir(parents=True)
-    for name in (".control.part", "candidates", "quarantine-trainer.json"):
+    for name in (".control.part", "candidates", "quarantine-trainer.json", "cordons.json", "followed"):
         (shared / name).touch()
     RunDir(tmp_path / "run").close()
     shared.mkdir()
@@ -130,3 +130,21 @@ def test_only_what_a_learner_makes_is_swept_up_after_a_start_that_was_killed(tmp
     with pytest.raises(RunDirectoryError, match=r"expected nothing, or what a learner made, found thesis\.tex"):
         RunDir(tmp_path / "run")
     assert (shared / "thesis.tex").exists()
+
+
+def test_a_host_with_the_shard_of_another_rank_does_not_begin_a_new_run(tmp_path: Path) -> None:
+    (tmp_path / "run" / "rank-1").mkdir(parents=True)
+    (tmp_path / "run" / "rank-1" / "run.json").touch()
+    with pytest.raises(RunDirectoryError, match=r"found shards of other ranks \(rank-1/run\.json\), but not .* rank 0"):
+        RunDir(tmp_path / "run", resume=True)
+    with pytest.raises(RunDirectoryError, match=r"expected a new run directory, found a run \(rank-1/run\.json\)"):
+        RunDir(tmp_path / "run")
+
+
+def test_a_run_keeps_the_most_ranks_with_which_it_has_begun(tmp_path: Path) -> None:
+    for ranks, most in ((2, 2), (1, 2), (3, 3)):
+        run = RunDir(tmp_path / "run", resume=True)
+        begin(run)
+        run.note_ranks(ranks)
+        run.close()
+        assert json.loads((tmp_path / "run" / "run.json").read_text())["n_ranks"] == most

@@ -8,7 +8,7 @@ from typing import Final
 
 import numpy as np
 
-from common.data import Array, Column, Items, Schema
+from common.data import INTERVENED, Array, Column, Items, Schema
 from learner.replay.memory import ReplayMemory
 from learner.replay.reader import ReplayReader
 from learner.replay.view import View
@@ -26,6 +26,7 @@ SCHEMA: Final = Schema.of_rows(
         Column("state/h", "<f4", (3,)),
     )
 )
+WITH_INTERVENTIONS: Final = SCHEMA.plus(INTERVENED)
 
 
 class Lanes:
@@ -34,10 +35,11 @@ class Lanes:
     Args:
         directory: gets the files.
         capacity: rows kept.
+        schema: ``SCHEMA``, or ``WITH_INTERVENTIONS``: then the rows 3, 13, 23, … are intervened.
     """
 
-    def __init__(self, directory: Path, capacity: int = 1000) -> None:
-        self.memory = ReplayMemory(directory / "replay", SCHEMA, capacity, create=True)
+    def __init__(self, directory: Path, capacity: int = 1000, schema: Schema = SCHEMA) -> None:
+        self.memory = ReplayMemory(directory / "replay", schema, capacity, create=True)
         self._writer, self._seq = ReplayWriter(self.memory), 0
 
     def play(self, *lengths: int, ends: bool = True, lane: int = 0) -> list[list[int]]:
@@ -49,7 +51,7 @@ class Lanes:
         rows: list[dict[str, float]] = []
         for number, length in enumerate(lengths):
             done = ends or number < len(lengths) - 1
-            rows += [self._row(t, length, lane, final=t == length, done=done) for t in range(length + done)]
+            rows += [self.row(t, length, lane, final=t == length, done=done) for t in range(length + done)]
         start = self.memory.committed
         self.write(rows)
         firsts = [start + i for i, row in enumerate(rows) if row["first"]]
@@ -63,12 +65,13 @@ class Lanes:
             for lane, length in enumerate(lengths):
                 if t <= length:
                     found[lane].append(start + len(rows))
-                    rows.append(self._row(t, length, lane, final=t == length, done=True))
+                    rows.append(self.row(t, length, lane, final=t == length, done=True))
         self.write(rows)
         return found
 
     @staticmethod
-    def _row(t: int, length: int, lane: int, *, final: bool, done: bool) -> dict[str, float]:
+    def row(t: int, length: int, lane: int = 0, *, final: bool = False, done: bool = False) -> dict[str, float]:
+        """The columns of one row of an episode that are not given by the row's index."""
         is_end = done and t == length - 1
         return {
             "reward": 0.0 if final else 2.0 ** min(t, 100),
@@ -84,8 +87,8 @@ class Lanes:
         n = np.arange(self.memory.committed, self.memory.committed + len(rows))
         items: Items = {name: np.array([row[name] for row in rows]) for name in rows[0]}
         items |= {"obs/at": n, "obs/frame": np.stack([n, n], axis=1), "action": 10 * n, "logp": -n, "version": n // 2}
-        items["state/h"] = np.stack([n, n, n], axis=1)
-        items = {column.name: items[column.name].astype(column.dtype) for column in SCHEMA.columns}
+        items |= {"state/h": np.stack([n, n, n], axis=1), "intervened": n % 10 == 3}
+        items = {column.name: items[column.name].astype(column.dtype) for column in self.memory.schema.columns}
         self._seq += 1
         self._writer.append(items, len(rows), incarnation=1, seq=self._seq, follows=follows)
 

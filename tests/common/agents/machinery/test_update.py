@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -13,6 +13,7 @@ import pytest
 import torch
 from torch import nn
 
+from common.agents.averaging import average, average_by
 from common.agents.awac import AWAC
 from common.agents.bc import BC
 from common.agents.c51 import C51
@@ -24,8 +25,9 @@ from common.agents.machinery.update import Update
 from common.agents.qr_dqn import QRDQN
 from common.agents.sac import SAC
 from common.agents.td3 import TD3
-from common.config.trainer_config import Precision
+from common.config.trainer_config import ComputingPrecision
 from common.data import Items
+from common.errors import RankLostError
 from common.interfaces import EnvSpec
 from common.testing import ItemMemory
 from common.testing.agent_checks import MakeAgent
@@ -106,7 +108,7 @@ def items(actions: gymnasium.Space[Any], obs: gymnasium.spaces.Box, n: int = 32)
     }
 
 
-def learn(kind: Kind, memory: ItemMemory, update: str, precision: Precision = "float32") -> list[Any]:
+def learn(kind: Kind, memory: ItemMemory, update: str, precision: ComputingPrecision = "float32") -> list[Any]:
     """All that six opt steps record and leave behind."""
     make, actions, obs = kind
     agent = make(spec=EnvSpec(obs, actions), seed=0, update=update)
@@ -136,12 +138,13 @@ def test_a_captured_update_is_the_eager_one_also_with_weights_and_reports_the_sa
     np.testing.assert_array_equal(captured.told, eager.told)
 
 
+@pytest.mark.parametrize("precision", ["bfloat16", "rounded_products"])
 @pytest.mark.parametrize("name", ["DQN", "noisy, dueling C51", "TD3"])
-def test_a_captured_update_is_the_eager_one_also_in_bfloat16(name: str) -> None:
+def test_a_captured_update_is_the_eager_one_also_in_less_precision(name: str, precision: ComputingPrecision) -> None:
     kind = KINDS[name]
     memory = items(*kind[1:])
-    captured = learn(kind, ItemMemory(memory), "captured", "bfloat16")
-    assert captured == learn(kind, ItemMemory(memory), "eager", "bfloat16")
+    captured = learn(kind, ItemMemory(memory), "captured", precision)
+    assert captured == learn(kind, ItemMemory(memory), "eager", precision)
 
 
 def test_an_agent_that_has_learnt_takes_over_a_restored_state() -> None:
@@ -191,3 +194,55 @@ def test_a_captured_update_uses_the_parameters_loaded_last() -> None:
     for weight in (1.0, 2.0, 3.0, 4.0):
         net.load_state_dict({"weight": torch.tensor([[weight]])})
         assert float(update({"x": torch.ones(1)})["y"]) == weight
+
+
+@pytest.mark.parametrize("captured", [False, True])
+def test_denormal_numbers_count_as_zero_in_an_update_and_nowhere_else(captured: bool) -> None:
+    update = Update(lambda batch: {"y": batch["x"] * 0.5}, {}, captured=captured)
+    smallest = torch.full((8,), torch.finfo(torch.float32).tiny)
+    for _ in range(3):
+        assert not update({"x": smallest})["y"].any()
+    assert (smallest * 0.5).all()
+
+
+@pytest.fixture
+def averaged() -> Iterator[list[int]]:
+    """How many values each average over ranks had; the second one finds that a rank has ended."""
+    sizes = list[int]()
+
+    def average_values(tensor: torch.Tensor) -> None:
+        sizes.append(tensor.numel())
+        if len(sizes) == 2:
+            raise RankLostError("another rank has ended")
+
+    average_by(average_values, 2)
+    yield sizes
+    average_by(None)
+
+
+def test_a_rank_that_is_lost_while_an_update_is_captured_ends_training(averaged: list[int]) -> None:
+    update = Update(lambda batch: {"mean": average(batch["x"])}, {}, captured=True)
+    update({"x": torch.ones(3)})
+    with pytest.raises(RankLostError):
+        update({"x": torch.ones(3)})
+    assert averaged == [3, 3], "the update is not computed again"
+
+
+def test_updates_stay_eager_without_a_warning_where_averages_cannot_be_captured(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    calls = list[int]()
+
+    def learn(batch: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        calls.append(1)
+        return {"mean": average(batch["x"])}
+
+    update = Update(learn, {}, captured=True)
+    average_by(lambda _: None, 2, can_be_captured=False)
+    try:
+        for _ in range(4):
+            update({"x": torch.ones(3)})
+    finally:
+        average_by(None)
+    assert len(calls) == 4
+    assert not caplog.records

@@ -1,0 +1,243 @@
+"""A relay: it stands between a learner and actors that are near each other, and fetches each model once for them.
+
+Everything but models passes as bytes, with the caller's token, on one connection to the learner. So the learner alone
+decides about callers and batches, and the relay keeps nothing that has to survive.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator, Callable
+from functools import partial
+from pathlib import Path
+from typing import Any, Final, TypeAlias
+
+import grpc
+from google.protobuf.message import DecodeError
+
+from actor.client.relayed_models import AcceptedTokens, Metadata, RelayedModels
+from common.config.server_config import MOST_MESSAGE_BYTES
+from common.errors import AddressError, ConfigError
+from common.settings import Settings
+from common.wire.address import is_loopback, join_address, split_address
+from common.wire.channel import path_of
+from common.wire.pb import crossborder_pb2 as pb
+from common.wire.rpc import CLIENT_OPTIONS, ERROR_KEY, WINDOW_BYTES, version_from_pb
+from common.wire.tls import read_authorities, read_pair
+from common.wire.trust import Trust
+
+log = logging.getLogger(__name__)
+Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
+CHECK_SECONDS: Final = 10.0
+MAX_CONNECTIONS, MAX_CALLS = 1024, 1024
+"""Of callers; calls are those at one time on one connection."""
+_RELAYED: Final = {
+    path_of("Join"): pb.JoinResponse(relayed=True).SerializeToString(),
+    path_of("Check"): pb.CheckResponse(relayed=True).SerializeToString(),
+}
+"""Added to the bytes of an answer, since protobuf reads a message and a field after it as one message."""
+_HEALTH: Final = "/grpc.health.v1.Health/Check"
+_PASSED: Final = ("authorization",)
+"""The callers' metadata that reach the learner."""
+_OPTIONS: Final = (
+    ("grpc.so_reuseport", 0),
+    ("grpc.max_receive_message_length", MOST_MESSAGE_BYTES),
+    # As at the learner: of each stream, the relay receives no more bytes ahead than these.
+    ("grpc.http2.bdp_probe", 0),
+    ("grpc.http2.lookahead_bytes", WINDOW_BYTES),
+    ("grpc.max_allowed_incoming_connections", MAX_CONNECTIONS),
+    ("grpc.max_concurrent_streams", MAX_CALLS),
+    ("grpc.server_handshake_timeout_ms", 10_000),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.min_ping_interval_without_data_ms", 1_000),
+    ("grpc.http2.min_recv_ping_interval_without_data_ms", 1_000),
+    ("grpc.http2.max_ping_strikes", 0),
+    ("grpc.keepalive_time_ms", 30_000),
+)
+
+
+class RelaySettings(Settings):
+    """Where a relay listens, and whom it serves for."""
+
+    learner: str
+    listen: str
+    trust: Trust
+    """How the relay checks the learner; it sends no token of its own."""
+    certificate: Path | None = None
+    """By which callers check the relay."""
+    key: Path | None = None
+    client_ca: Path | None = None
+    """Authorities that must have issued the callers' certificates; None: callers need none."""
+
+    def check(self) -> None:
+        """Check that nobody on another host is let in by mistake.
+
+        Raises:
+            ConfigError: settings contradict each other, or somebody would be.
+        """
+        if (self.certificate is None) != (self.key is None):
+            raise ConfigError("--listen-certificate and --listen-key: expected both or neither, found one of them")
+        if self.client_ca is not None and self.certificate is None:
+            raise ConfigError("--listen-client-ca: expected --listen-certificate and --listen-key beside it")
+        if self.trust.token_file is not None:
+            raise ConfigError("--token-file: expected none, since each actor sends its own token, found one")
+        encrypted = self.trust.uses_tls(split_address(self.learner)[0])
+        if is_loopback(split_address(self.listen)[0]) or self.trust.insecure:
+            return
+        if self.certificate is None:
+            raise ConfigError(
+                f"--listen {self.listen}: expected --listen-certificate and --listen-key for an address beyond "
+                "loopback, or --insecure if that network is yours alone"
+            )
+        if not encrypted:
+            raise ConfigError(
+                f"--listen {self.listen}: expected a learner over TLS (--ca), which asks callers for tokens, found "
+                f"{self.learner} in the clear: the relay would let everybody in"
+            )
+
+
+class Relay(grpc.GenericRpcHandler):
+    """Serves ``LearnerService`` for another server of it.
+
+    Args:
+        channel: to the learner.
+        is_remote: whether the learner is on another host, which its answers to ``Join`` and ``Check`` then say.
+    """
+
+    def __init__(self, channel: grpc.aio.Channel, *, is_remote: bool) -> None:
+        self._channel, self._is_remote = channel, is_remote
+        self._models = RelayedModels(channel, AcceptedTokens(self._check))
+
+    def service(self, handler_call_details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler[Any, Any] | None:
+        method = handler_call_details.method
+        if method == path_of("GetModel"):
+            return grpc.unary_stream_rpc_method_handler(self._give_model)
+        if method == path_of("PushItems"):
+            return grpc.stream_stream_rpc_method_handler(self._push)
+        if method in (path_of("Join"), path_of("Check"), _HEALTH):
+            return grpc.unary_unary_rpc_method_handler(partial(self._ask, method))
+        return None
+
+    async def _check(self, metadata: Metadata) -> bytes:
+        ask: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = self._channel.unary_unary(path_of("Check"))
+        return await ask(pb.CheckRequest().SerializeToString(), metadata=metadata, timeout=CHECK_SECONDS)
+
+    async def _ask(self, method: str, request: bytes, context: Context) -> bytes:
+        is_join = method == path_of("Join")
+        try:
+            if is_join:
+                request = _stay_here(request)
+            ask: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = self._channel.unary_unary(method)
+            answer = await ask(request, metadata=_passed(context), timeout=context.time_remaining())
+            if is_join:
+                self._models.note_run(pb.JoinResponse.FromString(answer).run_id)
+        except grpc.aio.AioRpcError as error:
+            await _refuse(context, error)
+        except DecodeError as error:
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"Join: {error}")
+        return answer + _RELAYED.get(method, b"") if self._is_remote else answer
+
+    async def _give_model(self, request: bytes, context: Context) -> AsyncIterator[bytes]:
+        try:
+            asked = pb.GetModelRequest.FromString(request)
+            messages = await self._models.answer(asked, _passed(context))
+        except grpc.aio.AioRpcError as error:
+            await _refuse(context, error)
+        except DecodeError as error:
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"GetModel: {error}")
+        except ValueError as error:
+            await context.abort(grpc.StatusCode.UNAVAILABLE, f"the relay received a damaged model: {error}")
+        for message in messages:
+            yield message
+
+    async def _push(self, requests: AsyncIterator[bytes], context: Context) -> None:
+        """Pass the messages of a stream in both directions.
+
+        A message is read only after the one before has been taken by the other connection, so backpressure reaches the
+        actor as if it were connected to the learner.
+        """
+        push: grpc.aio.StreamStreamMultiCallable[bytes, bytes] = self._channel.stream_stream(path_of("PushItems"))
+        call = push(metadata=_passed(context))
+        sending = asyncio.create_task(_send(requests, call))
+        try:
+            async for answer in call:
+                self._models.note_newest(version_from_pb(pb.PushItemsResponse.FromString(answer).newest))
+                await context.write(answer)
+        except grpc.aio.AioRpcError as error:
+            await _refuse(context, error)
+        finally:
+            sending.cancel()
+            call.cancel()
+
+
+async def _send(requests: AsyncIterator[bytes], call: grpc.aio.StreamStreamCall[bytes, bytes]) -> None:
+    """Pass a caller's messages on, and its end. If the learner ends the call first, ``Relay._push`` hears of it."""
+    with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
+        async for request in requests:
+            await call.write(request)
+        await call.done_writing()
+
+
+def _stay_here(request: bytes) -> bytes:
+    """The request to join without the offer to go to another rank, which the caller could perhaps not reach."""
+    join = pb.JoinRequest.FromString(request)
+    if not join.takes_elsewhere:
+        return request
+    join.takes_elsewhere = False
+    return join.SerializeToString()
+
+
+def _passed(context: Context) -> Metadata:
+    return [(key, value) for key, value in context.invocation_metadata() or () if key in _PASSED]
+
+
+async def _refuse(context: Context, error: grpc.aio.AioRpcError) -> None:
+    """End a call as the learner, or the connection to it, has ended the relay's own."""
+    kept = tuple((key, value) for key, value in error.trailing_metadata() or () if key == ERROR_KEY)
+    await context.abort(error.code(), error.details() or "", kept)
+
+
+def _open_channel(settings: RelaySettings) -> grpc.aio.Channel:
+    trust, target = settings.trust, f"dns:///{settings.learner}"
+    if not trust.uses_tls(split_address(settings.learner)[0]):
+        return grpc.aio.insecure_channel(target, options=CLIENT_OPTIONS)
+    authorities = read_authorities(trust.ca) if trust.ca else None
+    key, chain = read_pair(trust.certificate, trust.key) if trust.certificate and trust.key else (None, None)
+    return grpc.aio.secure_channel(target, grpc.ssl_channel_credentials(authorities, key, chain), CLIENT_OPTIONS)
+
+
+def _listen(server: grpc.aio.Server, settings: RelaySettings) -> int:
+    try:
+        if settings.certificate is None or settings.key is None:
+            return server.add_insecure_port(settings.listen)
+        authorities = read_authorities(settings.client_ca) if settings.client_ca else None
+        pair = read_pair(settings.certificate, settings.key)
+        asks = authorities is not None
+        return server.add_secure_port(settings.listen, grpc.ssl_server_credentials([pair], authorities, asks))
+    except RuntimeError as error:
+        raise AddressError(f"{settings.listen}: cannot listen there; is another program listening?") from error
+
+
+async def relay(settings: RelaySettings, stopped: asyncio.Event, tell: Callable[[str], None]) -> None:
+    """Serve until ``stopped`` is set.
+
+    Args:
+        settings: checked already.
+        stopped: ends the relay; the callers' streams break, and the actors find the relay or its successor again.
+        tell: takes HOST:PORT when the relay listens.
+
+    Raises:
+        AddressError: the address is taken.
+        ConfigError: a certificate cannot be read.
+    """
+    is_remote = not is_loopback(split_address(settings.learner)[0])
+    async with _open_channel(settings) as channel:
+        server = grpc.aio.server(options=_OPTIONS)
+        server.add_generic_rpc_handlers((Relay(channel, is_remote=is_remote),))
+        port = _listen(server, settings)
+        await server.start()
+        tell(join_address(split_address(settings.listen)[0], port))
+        await stopped.wait()
+        await server.stop(None)

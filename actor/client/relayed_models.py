@@ -1,0 +1,151 @@
+"""A relay's own copies of the learner's newest model and newest candidate."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+import time
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import grpc
+
+from actor.client.assembly import MAX_MODEL_BYTES, assemble
+from common.data import NO_MODEL, ModelVersion
+from common.wire.channel import path_of
+from common.wire.pb import crossborder_pb2 as pb
+from common.wire.rpc import version_from_pb, version_to_pb
+
+log = logging.getLogger(__name__)
+TOKEN_SECONDS: Final = 0.5
+"""A token that the learner has accepted is good for so long; then the learner is asked again."""
+MAX_TOKENS: Final = 4096
+FETCH_SECONDS: Final = 60.0
+Metadata = Sequence[tuple[str, str | bytes]]
+
+
+@dataclass(frozen=True)
+class Copy:
+    """A whole model as it came from the learner.
+
+    Args:
+        version: of the model.
+        messages: serialised ``GetModelResponse``, one after the other.
+    """
+
+    version: ModelVersion
+    messages: tuple[bytes, ...]
+
+
+class AcceptedTokens:
+    """The tokens that the learner has accepted a moment ago, by their digests.
+
+    Args:
+        check: asks the learner with this metadata.
+
+    ``require`` raises grpc.aio.AioRpcError if the learner does not accept the metadata, or does not answer.
+    """
+
+    def __init__(self, check: Callable[[Metadata], Awaitable[object]]) -> None:
+        self._check = check
+        self._accepted_at = OrderedDict[bytes, float]()
+
+    async def require(self, metadata: Metadata) -> None:
+        """Return if the learner accepts the token in ``metadata``, or accepted it less than ``TOKEN_SECONDS`` ago."""
+        accepted_at = self._accepted_at.get(_digest(metadata))
+        if accepted_at is None or time.monotonic() > accepted_at + TOKEN_SECONDS:
+            asked_at = time.monotonic()
+            await self._check(metadata)
+            self.note(metadata, asked_at)
+
+    def note(self, metadata: Metadata, asked_at: float) -> None:
+        """Note that the learner has accepted this metadata when it was asked at this monotonic time."""
+        digest = _digest(metadata)
+        self._accepted_at[digest] = asked_at
+        self._accepted_at.move_to_end(digest)
+        if len(self._accepted_at) > MAX_TOKENS:
+            self._accepted_at.popitem(last=False)
+
+
+def _digest(metadata: Metadata) -> bytes:
+    return hashlib.sha256(repr(sorted(metadata, key=repr)).encode()).digest()
+
+
+class RelayedModels:
+    """Copies of one run's newest models. All methods run on the event loop's thread.
+
+    One call at a time fetches a model. The calls that come meanwhile wait for it and are answered from its copy.
+
+    Args:
+        channel: to the learner.
+        tokens: the callers that the learner accepts.
+    """
+
+    def __init__(self, channel: grpc.aio.Channel, tokens: AcceptedTokens) -> None:
+        self._get: grpc.aio.UnaryStreamMultiCallable[bytes, bytes] = channel.unary_stream(path_of("GetModel"))
+        self._tokens = tokens
+        self._copies: dict[bool, Copy] = {}
+        """By whether it is a candidate."""
+        self._locks = {kind: asyncio.Lock() for kind in (False, True)}
+        self._named = NO_MODEL
+        """The newest version that the learner has named on any stream of the run."""
+        self._run_id = ""
+
+    def note_run(self, run_id: str) -> None:
+        """Note the run that the learner has let an actor join; copies of another run are dropped."""
+        if run_id != self._run_id:
+            self._run_id, self._named = run_id, NO_MODEL
+            self._copies.clear()
+
+    def note_newest(self, version: ModelVersion) -> None:
+        """Note a version that the learner has named as its newest."""
+        self._named = max(self._named, version)
+
+    async def answer(self, request: pb.GetModelRequest, metadata: Metadata) -> Sequence[bytes]:
+        """The messages that answer a request.
+
+        Raises:
+            grpc.aio.AioRpcError: the learner does not accept the caller, or cannot be reached.
+            ValueError: the model came damaged.
+        """
+        have = version_from_pb(request.have) if request.HasField("have") else NO_MODEL
+        copy = self._find(request.candidate, have)
+        if copy is None:
+            async with self._locks[request.candidate]:
+                copy = self._find(request.candidate, have)
+                if copy is None:
+                    copy = await self._ask_learner(request.candidate, metadata)
+                    if copy is None or copy.version == have:
+                        return [pb.GetModelResponse(version=version_to_pb(have), not_modified=True).SerializeToString()]
+                    return copy.messages
+        await self._tokens.require(metadata)
+        return copy.messages
+
+    def _find(self, candidate: bool, have: ModelVersion) -> Copy | None:
+        """The copy, if it is newer than ``have`` and the learner has named no newer model."""
+        copy = self._copies.get(candidate)
+        return copy if copy is not None and copy.version > have and copy.version >= self._named else None
+
+    async def _ask_learner(self, candidate: bool, metadata: Metadata) -> Copy | None:
+        """The learner's newest model, which is fetched if it is not that of the copy; None before the first one."""
+        run_id, copy, asked_at = self._run_id, self._copies.get(candidate), time.monotonic()
+        request = pb.GetModelRequest(candidate=candidate)
+        if copy is not None:
+            request.have.CopyFrom(version_to_pb(copy.version))
+        messages, n_bytes = list[bytes](), 0
+        async for message in self._get(request.SerializeToString(), metadata=metadata, timeout=FETCH_SECONDS):
+            messages.append(message)
+            n_bytes += len(message)
+            if n_bytes > MAX_MODEL_BYTES:
+                raise ValueError(f"model: expected up to {MAX_MODEL_BYTES} bytes, found more")
+        self._tokens.note(metadata, asked_at)
+        file = await asyncio.to_thread(assemble, messages)
+        if file is None:
+            return copy
+        copy = Copy(file.model.version, tuple(messages))
+        if run_id == self._run_id:  # Else another run has begun meanwhile, and this may be a model of the former one.
+            self._copies[candidate] = copy
+        return copy

@@ -1,0 +1,55 @@
+"""``crossborder-launch``: starts a learner and its actors on several hosts by ssh, and ends them together."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+
+from actor.launching.hosts_config import load_hosts
+from actor.launching.launcher import Launcher
+from common.errors import CrossborderError
+from common.process.command import Parser, tell_error
+from common.process.log import setup_logging
+from common.process.signals import StopSignals
+
+EXAMPLES = """\
+  crossborder-launch hosts.yaml             a learner and its actors, until training ends or Ctrl-C
+  crossborder-launch hosts.yaml --show      the ssh commands that it would start, one a line
+
+Certificates and tokens are expected on the hosts: docs/clusters.md. The same command again goes on with the run.
+"""
+
+
+def parser() -> Parser:
+    """The command's options."""
+    made = Parser("crossborder-launch", __doc__ or "", EXAMPLES)
+    made.add_argument("hosts", type=Path, metavar="FILE", help="the YAML file that names the hosts: docs/clusters.md")
+    made.add_argument("--show", action="store_true", help="check the file, print the ssh commands, and exit")
+    return made
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the command; return its exit code."""
+    arguments = parser().parse_args(argv)
+    setup_logging(arguments.log_level, arguments.log_format)
+    signals = StopSignals()
+    try:
+        launcher = Launcher(load_hosts(arguments.hosts), arguments.log_level)
+        if arguments.show:
+            sys.stdout.write("".join(f"{shlex.join(words)}\n" for words in launcher.commands()))
+            return 0
+        signals.on_stop = launcher.stop
+        launcher.run()
+    except CrossborderError as error:
+        if signals.received is None:
+            return tell_error("crossborder-launch", error, arguments.log_format)
+    except KeyboardInterrupt:
+        sys.stderr.write("crossborder-launch: interrupted\n")
+    finally:
+        signals.ignore()
+    return signals.exit_code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

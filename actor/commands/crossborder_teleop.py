@@ -1,0 +1,87 @@
+"""``crossborder-teleop``: a person plays an environment by a device, and each episode becomes a demonstration."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from pathlib import Path
+
+from common.errors import ConfigError, CrossborderError
+from common.plugins.part_config import EnvConfig
+from common.process.command import Parser, at_least, tell_error
+from common.process.log import setup_logging
+from common.process.signals import StopSignals
+from common.settings import validate
+
+EXAMPLES = """\
+  crossborder-teleop --config my_robot.yaml --record demonstrations/
+  crossborder-teleop --config my_robot.yaml --record demonstrations/ --episodes 20
+  crossborder-teleop --config my_robot.yaml --record demonstrations/ --set env.rate_hz=10
+
+The section env of the configuration names the environment; its wrappers name the device: see docs/people.md. No learner
+is needed. Ctrl-C ends it; an episode that has not ended then is not recorded.
+"""
+
+
+def parser() -> Parser:
+    """The command's options."""
+    made = Parser("crossborder-teleop", __doc__, EXAMPLES)
+    made.add_argument("--config", required=True, type=Path, metavar="FILE", help="the YAML file of the run, or its env")
+    made.add_argument(
+        "--record", required=True, type=Path, metavar="DIR", help="the directory that gets each episode as an .npz file"
+    )
+    made.add_argument(
+        "--episodes", type=at_least(1), metavar="N", help="how many episodes to record (default: until Ctrl-C)"
+    )
+    made.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        dest="overrides",
+        metavar="KEY=VALUE",
+        help="replace one value of the YAML file",
+    )
+    return made
+
+
+def _read_env(path: Path, overrides: list[str]) -> EnvConfig:
+    """The section ``env`` of a configuration; the other sections may be missing.
+
+    Raises:
+        ConfigError, PluginError: it cannot be read, or is wrong.
+    """
+    from common.config.run_config import read_values
+
+    values = read_values(path, overrides)
+    if "env" not in values:
+        raise ConfigError(f"{path}: expected a section env, found {', '.join(map(str, values)) or 'nothing'}")
+    config = validate(EnvConfig, values["env"], "env")
+    config.check("env", frozenset())
+    return config
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the command; return its exit code."""
+    arguments = parser().parse_args(argv)
+    setup_logging(arguments.log_level, arguments.log_format)
+    signals, stopped = StopSignals(), threading.Event()
+    signals.on_stop = stopped.set
+    try:
+        from actor.recording import make_directory
+        from actor.teleoperating import record_demonstrations
+
+        config = _read_env(arguments.config, arguments.overrides)
+        make_directory(arguments.record)
+        kept = record_demonstrations(
+            config, arguments.record, arguments.episodes, stopped, lambda line: sys.stdout.write(f"{line}\n")
+        )
+        sys.stdout.write(f"{kept} episodes in {arguments.record}\n")
+    except CrossborderError as error:
+        return tell_error("crossborder-teleop", error, arguments.log_format)
+    finally:
+        signals.ignore()
+    return signals.exit_code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,215 @@
+"""Acting at a fixed rate, as a robot needs it: nothing that may take long happens while a tick is due.
+
+Between two ticks the acting thread does what takes little time: it records a row, and copies the row into the spool,
+from where other threads send it. A new model has been fetched by another thread; the acting thread loads it where an
+episode begins, or right after a step if enough time is left. Where an actor without a rate would wait for the learner,
+this one makes a safe stop first, and begins a new episode afterwards.
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Final
+
+from actor.client.fetcher import ModelFetcher
+from actor.client.pusher import BEHIND_SECONDS, Pusher
+from actor.proxy import ReplayBufferProxy
+from actor.sampler import Sampler
+from actor.stat import ActorCounters
+from common.data import Model
+from common.interfaces import Agent
+from common.lanes.pace import Pace
+from common.lanes.plain_lanes import PlainLanes
+
+log = logging.getLogger(__name__)
+SWITCH_SECONDS: Final = 0.0005
+"""The time after which a thread that runs Python yields to the acting thread. Python's default is 0.005 s."""
+SPARE_SECONDS: Final = 0.001
+"""Time that is left before a tick when everything has taken as long as it did before."""
+LOOK_SECONDS: Final = 0.5
+"""A pause looks this often whether the actor has to end."""
+
+
+@dataclass(frozen=True)
+class Reason:
+    """A reason to make a safe stop and to wait.
+
+    Args:
+        text: for the log.
+        wait: waits for at most the given seconds until the reason is gone; returns whether it is gone.
+    """
+
+    text: str
+    wait: Callable[[float], bool]
+
+
+class Control:
+    """Acts in one lane at a fixed rate.
+
+    Args:
+        sampler: keeps ``pace``.
+        pace: of the steps.
+        lanes: of the sampler, one lane.
+        agent: acts.
+        proxy: takes the rows of each round as a batch.
+        models: fetches models.
+        pusher: sends the batches.
+        stop_safely: makes a safe stop.
+        max_model_age: seconds for which the learner may leave the model unconfirmed (``env.max_model_age_seconds``).
+        counters: counts safe stops.
+    """
+
+    def __init__(
+        self,
+        *,
+        sampler: Sampler,
+        pace: Pace,
+        lanes: PlainLanes,
+        agent: Agent,
+        proxy: ReplayBufferProxy,
+        models: ModelFetcher,
+        pusher: Pusher,
+        stop_safely: Callable[[], None],
+        max_model_age: float | None,
+        counters: ActorCounters,
+    ) -> None:
+        self._sampler, self._pace, self._lanes, self._agent, self._proxy = sampler, pace, lanes, agent, proxy
+        self._models, self._pusher, self._stop_safely = models, pusher, stop_safely
+        self._max_model_age, self._counters = max_model_age, counters
+        self._confirmed_at = time.monotonic()
+        self._sync_seconds = self._inference_seconds = 0.0
+        self._full = Reason("the spool is full (push.spool_bytes)", pusher.wait_for_room)
+        self._behind = Reason(
+            f"an episode has ended, and rows have waited for the learner's acknowledgement for {BEHIND_SECONDS:g} s",
+            pusher.wait_for_learner,
+        )
+        self._old = Reason(
+            f"the learner has not confirmed the model for {max_model_age or 0:g} s (env.max_model_age_seconds)",
+            self._wait_for_word,
+        )
+
+    def run(self, ends: Callable[[], bool]) -> None:
+        """Act until ``ends()`` is true or something raises; then make a safe stop."""
+        with acting_first():
+            try:
+                while not ends():
+                    self._act(ends)
+            finally:
+                self._stop_safely()
+
+    def _act(self, ends: Callable[[], bool]) -> None:
+        """Take one step, or wait if there is a reason to."""
+        reason = self._find_reason_to_wait()
+        if reason is not None:
+            self._pause(reason, ends)
+            return
+        self._sync()
+        before = self._counters.inference_seconds
+        self._sampler.sample_and_push(self._agent, self._proxy)
+        self._inference_seconds = self._counters.inference_seconds - before
+
+    @property
+    def _is_between_episodes(self) -> bool:
+        return self._lanes.waits(0)
+
+    def _find_reason_to_wait(self) -> Reason | None:
+        if not self._has_word():
+            return self._old
+        if not self._pusher.wait_for_room(0.0):
+            return self._full
+        if self._is_between_episodes and not self._pusher.wait_for_learner(0.0):
+            return self._behind
+        return None
+
+    def _has_word(self) -> bool:
+        """Whether the model is young enough. If it is not, a newer one is loaded first, which may make a step late."""
+        if self._max_model_age is None or self._model_age() <= self._max_model_age:
+            return True
+        if (model := self._models.newer_than(self._proxy.version)) is not None:
+            self._load(model)
+        return self._model_age() <= self._max_model_age
+
+    def _model_age(self) -> float:
+        """Seconds since the learner last said that the model that acts is its newest."""
+        confirmed_at = self._models.confirmed_at(self._proxy.version)
+        if confirmed_at is not None:
+            self._confirmed_at = confirmed_at
+        return time.monotonic() - self._confirmed_at
+
+    def _wait_for_word(self, seconds: float) -> bool:
+        self._models.wait_for_word(seconds)
+        return self._has_word()
+
+    def _pause(self, reason: Reason, ends: Callable[[], bool]) -> None:
+        """Make a safe stop, wait, and have a new episode begin.
+
+        The episode before stays without an end: its last row is not linked to another.
+        """
+        log.warning("safe stop: %s", reason.text)
+        began = time.monotonic()
+        self._stop_safely()
+        self._counters.safe_stops += 1
+        self._lanes.reset()
+        while not (ends() or reason.wait(LOOK_SECONDS)):
+            continue
+        waited = time.monotonic() - began
+        self._counters.wait_seconds += waited
+        log.info("waited for %.1f s after the safe stop", waited)
+
+    def _sync(self) -> None:
+        """Load a newer model, if there is one and enough time is left."""
+        model = self._models.newer_than(self._proxy.version)
+        if model is None:
+            return
+        needed = self._sync_seconds + self._inference_seconds + SPARE_SECONDS
+        if not self._is_between_episodes and self._pace.remaining() < needed:
+            self._sync_seconds *= 0.99  # It may have taken so long only once.
+            return
+        self._load(model)
+
+    def _load(self, model: Model) -> None:
+        began = time.monotonic()
+        self._agent.sync_model(model)
+        self._proxy.version, self._sampler.version = model.version, model.version.opt_steps
+        self._sync_seconds = max(time.monotonic() - began, 0.9 * self._sync_seconds)
+
+
+@contextmanager
+def acting_first() -> Iterator[None]:
+    """A context in which this process hands the interpreter and the core to the calling thread soon.
+
+    A look for garbage among all objects that torch and the other libraries have made takes 0.05 s, during which no
+    thread runs; from now on Python looks among new objects only. In a process with real-time priority (chrt) all
+    threads have the same priority, and none of them yields to another, so the calling thread gets the next higher one.
+    """
+    switch_seconds, policy, priority = sys.getswitchinterval(), os.sched_getscheduler(0), os.sched_getparam(0)
+    is_real_time = policy in (os.SCHED_FIFO, os.SCHED_RR)
+    sys.setswitchinterval(SWITCH_SECONDS)
+    gc.collect()
+    gc.freeze()
+    if is_real_time:
+        _take_priority(policy, min(priority.sched_priority + 1, os.sched_get_priority_max(policy)))
+    try:
+        yield
+    finally:  # An actor that starts anew makes its threads anew, with the priority of this thread.
+        sys.setswitchinterval(switch_seconds)
+        gc.unfreeze()
+        if is_real_time:
+            os.sched_setscheduler(0, policy, priority)
+
+
+def _take_priority(policy: int, priority: int) -> None:
+    try:
+        os.sched_setscheduler(0, policy, os.sched_param(priority))
+    except PermissionError:
+        log.warning(
+            "the thread that acts cannot have the real-time priority %d, one above the other threads of this actor",
+            priority,
+        )

@@ -1,0 +1,43 @@
+"""An agent that does nothing, so that what is left to measure is the system."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+
+from common.data import Array
+from common.interfaces import Agent, EnvSpec, ReplayBuffer
+
+
+class Idle(Agent):
+    """Gives actions that were drawn beforehand, and never learns."""
+
+    def __init__(self, spec: EnvSpec, seed: int, epsilon: float, device: str) -> None:
+        del epsilon, device
+        self._space, self._actions = spec.action_space, np.empty(0)
+        self._space.seed(seed)
+        self._weight = torch.zeros(1)
+
+    def sample(self, obs: Any) -> Array:
+        n = len(next(iter(obs.values())) if isinstance(obs, dict) else obs)
+        if len(self._actions) != n:
+            self._actions = np.array([self._space.sample() for _ in range(n)])
+        return self._actions
+
+    def opt(self, buffer: ReplayBuffer) -> None:  # noqa: ARG002
+        return None
+
+    def model_info(self) -> dict[str, torch.Tensor]:
+        return {"weight": self._weight}
+
+    def sync_model(self, model: Any) -> None:
+        """Every model is the same."""
+
+    def save_params(self) -> dict[str, torch.Tensor]:
+        return self.model_info()
+
+    def load_params(self, params: Mapping[str, torch.Tensor]) -> None:
+        """There is nothing to load."""

@@ -1,0 +1,96 @@
+"""Records the operations that a function of tensors calls, as a graph."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import fx
+from torch.utils._pytree import tree_map_only
+from torch.utils.weak import WeakIdKeyDictionary, WeakIdRef
+
+from common.agents.machinery.uncompiled import UncompiledMode
+
+aten = torch.ops.aten
+
+
+class Layout(NamedTuple):
+    """What a tensor is, without its values."""
+
+    shape: torch.Size
+    stride: tuple[int, ...]
+    dtype: torch.dtype
+    device: torch.device
+
+    @classmethod
+    def of(cls, tensor: torch.Tensor) -> Layout:
+        """The layout of a tensor."""
+        return cls(tensor.shape, tensor.stride(), tensor.dtype, tensor.device)
+
+    def make_zeros(self) -> torch.Tensor:
+        """A tensor of zeros."""
+        return torch.empty_strided(self.shape, self.stride, dtype=self.dtype, device=self.device).zero_()
+
+
+class Recorder(UncompiledMode):
+    """Adds each operation that is called while the recorder is entered to a graph, those of autograd too.
+
+    torch's own ``make_fx`` would import torch.compile; see ``uncompiled``.
+
+    Each node has the ``Layout`` of its result in ``meta["layout"]``.
+
+    Args:
+        inputs: the arguments of the function that is recorded.
+    """
+
+    def __init__(self, inputs: Sequence[torch.Tensor]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.graph = fx.Graph()
+        self.outside: dict[fx.Node, Any] = {}
+        """Nodes of the tensors and generators that are neither inputs nor results, with their values."""
+        # Held by strong references, gradients would be copied: autograd hands over only those that nobody else holds.
+        self._nodes = WeakIdKeyDictionary(ref_type=WeakIdRef)
+        for i, tensor in enumerate(inputs):
+            self._note(tensor, self.graph.placeholder(f"input_{i}"))
+
+    def __torch_dispatch__(
+        self, operation: torch._ops.OpOverload, _: object, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if operation is aten.lift_fresh.default:
+            operation = aten.lift_fresh_copy.default  # Each call begins with the numbers of torch.tensor(...) again.
+        result = operation(*args, **kwargs)
+        if isinstance(result, (bool, int, float, complex)):
+            raise TypeError(f"{operation} takes the number {result} from a tensor; another call might take another")
+        if operation.namespace == "profiler":
+            return result
+        args, kwargs = tree_map_only((torch.Tensor, torch.Generator), self._node_of, (args, kwargs))
+        node = self.graph.call_function(operation, args, kwargs)
+        if isinstance(result, torch.Tensor):
+            self._note(result, node)
+        elif isinstance(result, (tuple, list)):
+            for i, part in enumerate(result):
+                if isinstance(part, torch.Tensor):
+                    self._note(part, self.graph.call_function(operator.getitem, (node, i)))
+        return result
+
+    def end(self, results: Iterable[torch.Tensor]) -> None:
+        """Let the graph return these tensors, as a list."""
+        self.graph.output([self._node_of(result) for result in results])
+
+    def _note(self, tensor: torch.Tensor, node: fx.Node) -> None:
+        node.meta["layout"] = Layout.of(tensor)
+        self._nodes[tensor] = node
+
+    def _node_of(self, value: torch.Tensor | torch.Generator) -> fx.Node:
+        node: fx.Node | None = self._nodes.get(value)  # type: ignore[no-untyped-call]
+        if node is None:
+            with self.graph.inserting_before(next(iter(self.graph.nodes))):
+                node = self.graph.placeholder(f"outside_{len(self.outside)}")
+            self.outside[node] = value
+            self._nodes[value] = node
+            if isinstance(value, torch.Tensor):
+                self._note(value, node)
+        return node

@@ -1,0 +1,33 @@
+"""A person's judgement of a step: how a label changes its reward, its end and its ``info``."""
+
+from __future__ import annotations
+
+from typing import Any, Final, SupportsFloat
+
+from common.envs.people.device import Label
+from common.lanes.lanes import SUCCESS
+
+DISCARDED: Final = "discarded"
+"""The key of ``info`` that says whether a person ended the episode as one not worth keeping."""
+Outcome = tuple[Any, SupportsFloat, bool, bool, dict[str, Any]]
+"""What ``step`` of an environment returns."""
+
+
+def judge(outcome: Outcome, label: Label | None, *, reward: float, success_ends: bool) -> Outcome:
+    """The outcome of a step as a person judged it.
+
+    ``success`` adds ``reward``, and ends the episode (terminated) unless ``success_ends`` is False. ``failure`` ends it
+    (terminated) and leaves the reward. ``discard`` ends it as a limit of time would (truncated), so that nothing is
+    learnt from the end itself. ``info`` has ``is_success`` and ``discarded`` at every step; without a label
+    ``is_success`` is the environment's own, or False.
+    """
+    obs, earned, terminated, truncated, info = outcome
+    info = {SUCCESS: False, **info, DISCARDED: label == "discard"}
+    if label is None:
+        return obs, earned, terminated, truncated, info
+    info[SUCCESS] = label == "success"
+    if label == "success":
+        return obs, float(earned) + reward, terminated or success_ends, truncated, info
+    if label == "failure":
+        return obs, earned, True, truncated, info
+    return obs, earned, terminated, True, info

@@ -1,0 +1,153 @@
+"""Warm spares: a process that has imported everything before it is needed as a child.
+
+Most of a child's start is spent on imports. A spare has done them and waits for its boot line; when the child dies, the
+spare gets the boot line and is the next child. ``python -m common.process.spare NICENESS MODULE…`` runs a spare: it
+imports the modules, says that it is warm, and then calls ``main`` of the last one, which reads the boot line.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from common.process.child import WARM, Child, RestartPolicy, say
+
+log = logging.getLogger(__name__)
+NICENESS: Final = 10
+"""The priority at which a spare imports while another process does the work: a tenth of its share of a busy core."""
+SETTLED_SECONDS: Final = 10.0
+"""A child gets a spare when it has lived for this time, so that short runs pay for none."""
+
+
+class Spare:
+    """Starts children of one kind, and holds one process ready that becomes the next of them.
+
+    Not thread-safe: a ``Supervisor`` uses it from its own thread.
+
+    Args:
+        name: the children's name in logs.
+        module: that they run; it has a function ``main`` without arguments.
+        pass_fds: file descriptors that they inherit.
+        env: environment variables that are added to ours.
+        imports: further modules that a spare imports, before ``module``.
+        settled_seconds: a child gets a spare when it has lived for this time.
+        policy: how often a spare that died is replaced.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        module: str,
+        pass_fds: Sequence[int] = (),
+        env: Mapping[str, str] | None = None,
+        *,
+        imports: Sequence[str] = (),
+        settled_seconds: float = SETTLED_SECONDS,
+        policy: RestartPolicy | None = None,
+    ) -> None:
+        self._name, self._module, self._imports = name, module, imports
+        self._pass_fds, self._env = pass_fds, env
+        self._settled_seconds, self._policy = settled_seconds, policy or RestartPolicy()
+        self._waiting: Child | None = None
+        """The process that waits for its boot line."""
+        self._is_urgent = False
+        """Whether it was started at our own priority."""
+        self._settled_at = time.monotonic() + settled_seconds
+
+    @property
+    def pid(self) -> int | None:
+        """The id of the process that waits, or is about to; None if there is none."""
+        return self._waiting.pid if self._waiting is not None else None
+
+    @property
+    def is_warm(self) -> bool:
+        """Whether a process waits that has imported everything."""
+        return self._waiting is not None and self._waiting.is_warm
+
+    def begin(self, *, is_urgent: bool) -> None:
+        """Start a spare now, before the first child; at our own priority if that child is needed soon."""
+        words = (str(0 if is_urgent else NICENESS), *self._imports, self._module)
+        self._waiting = Child(self._name, __name__, None, self._pass_fds, self._env, arguments=words)
+        self._is_urgent = is_urgent
+
+    def start_child(self, boot: Mapping[str, Any]) -> Child:
+        """Start a child: the spare if it is warm or on its way at our own priority, or else a new process."""
+        spare, self._waiting = self._waiting, None
+        self._settled_at = time.monotonic() + self._settled_seconds
+        if spare is not None and spare.poll() is None and (spare.is_warm or self._is_urgent):
+            spare.tell(boot)
+            return spare
+        if spare is not None:
+            _discard(spare)
+        return Child(self._name, self._module, boot, self._pass_fds, self._env)
+
+    def keep_ready(self) -> None:
+        """Start a spare if there is none, or if it has died; to be called about twice a second.
+
+        The child does not need a spare, so a spare that cannot be started is no error.
+        """
+        if self._waiting is not None and self._waiting.poll() is None:
+            return
+        if self._waiting is not None:
+            died, self._waiting = self._waiting, None
+            _discard(died)
+            self._note_failure(f"ended with exit code {died.poll()}")
+        if time.monotonic() >= self._settled_at:
+            try:
+                self.begin(is_urgent=False)
+            except (OSError, subprocess.SubprocessError) as error:  # The host has no process or memory to spare.
+                self._settled_at = time.monotonic() + self._settled_seconds
+                self._note_failure(f"cannot be started: {error}")
+
+    def _note_failure(self, failure: str) -> None:
+        """Log why there is no spare; after too many failures there will be none."""
+        log.warning("the spare of %s %s", self._name, failure)
+        if not self._policy.allows():
+            log.error("the spare of %s keeps failing: there is none", self._name)
+            self._settled_seconds = self._settled_at = float("inf")
+
+    def end(self) -> None:
+        """End the process that waits, if there is one."""
+        if self._waiting is not None:
+            _discard(self._waiting)
+            self._waiting = None
+
+
+def _discard(spare: Child) -> None:
+    """End a spare at once: it has nothing to lose."""
+    spare.kill()
+    spare.end(1.0)
+
+
+def _import_at(niceness: int, modules: Sequence[str]) -> None:
+    """Import modules in this thread, which has a priority of its own on Linux and cannot raise it again."""
+    os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), os.getpriority(os.PRIO_PROCESS, 0) + niceness)
+    for module in modules:
+        importlib.import_module(module)
+
+
+def main() -> int:
+    """Run a spare; return the exit code of the child that it becomes."""
+    niceness, *modules = sys.argv[1:]
+    if int(niceness):
+        importlib.import_module(
+            "numpy"
+        )  # Threads of OpenBLAS, which it starts, would keep the priority of the importing.
+        importing = threading.Thread(target=_import_at, args=(int(niceness), modules), name="importing")
+        importing.start()
+        importing.join()
+    imported = [importlib.import_module(module) for module in modules]
+    say(WARM)
+    code: int = imported[-1].main()
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

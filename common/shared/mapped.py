@@ -1,0 +1,129 @@
+"""Files that several processes map into their memory, and directories that one process at a time may hold."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import mmap
+import os
+import threading
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from common.errors import RunDirectoryError
+
+_fence_lock = threading.Lock()
+_BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
+_LOOK_SECONDS: Final = 0.01
+
+
+def fence() -> None:
+    """A memory barrier: other processes see all loads and stores before it happen before all loads and stores after it.
+
+    Python has no barrier of its own; acquiring and releasing a lock twice makes one on x86 and on ARM.
+    """
+    with _fence_lock:
+        pass
+    with _fence_lock:
+        pass
+
+
+def map_file(path: Path, size: int, *, create: bool, writable: bool = True) -> mmap.mmap:
+    """Map a file into this process's memory, shared with all processes that map it.
+
+    A new file is allocated at once, so that a full disk is noticed here and not at a later write, and synced. A kill
+    leaves a new file whole or not there at all.
+
+    Raises:
+        RunDirectoryError: the file cannot be created or opened, or has another size.
+    """
+    try:
+        if create:
+            _allocate(path, size)
+        fd = os.open(path, os.O_RDWR if writable else os.O_RDONLY)
+        try:
+            if os.fstat(fd).st_size != size:
+                raise RunDirectoryError(f"{path}: expected {size} bytes, found {os.fstat(fd).st_size}")
+            return mmap.mmap(fd, size, access=mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ)
+        finally:
+            os.close(fd)
+    except OSError as error:
+        raise RunDirectoryError(f"{path}: {size} bytes of shared memory: {error.strerror}") from error
+
+
+def boot_id() -> int:
+    """A number that differs from one boot of the host to the next, never 0; always 1 where the kernel has none.
+
+    Within one boot a process sees all that others wrote before it; after another boot, writes that were not synced may
+    be missing.
+    """
+    try:
+        return int(uuid.UUID(_BOOT_ID.read_text().strip()).int >> 65) or 1  # 63 bits fit a signed word.
+    except OSError:
+        return 1
+
+
+def _allocate(path: Path, size: int) -> None:
+    if path.exists():
+        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
+    part = path.with_name(f".{path.name}.part")
+    fd = os.open(part, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600)
+    try:
+        os.posix_fallocate(fd, 0, size)
+        os.fsync(fd)
+    except OSError:
+        part.unlink()
+        raise
+    finally:
+        os.close(fd)
+    part.rename(path)
+
+
+@contextmanager
+def holding_alone(directory: Path, seconds: float = 0.0) -> Iterator[None]:
+    """Be the only process that writes to the replay in ``directory`` within this context.
+
+    Two trainers cannot come here at once, since the run directory has a lock of its own; but the ingest process of a
+    trainer that was killed lives for a moment longer and may still be writing.
+
+    Args:
+        directory: holds the replay.
+        seconds: for which this process waits for the end of that ingest process.
+
+    Raises:
+        RunDirectoryError: the ingest process of a trainer that was killed has not ended in time.
+    """
+    fd, end = os.open(directory, os.O_RDONLY), time.monotonic() + seconds
+    try:
+        while not _try_lock(fd):
+            if time.monotonic() >= end:
+                raise RunDirectoryError(
+                    f"{directory}: the ingest process of a learner that was killed still holds it; it ends within "
+                    "seconds: try again"
+                )
+            time.sleep(_LOOK_SECONDS)  # A wait for a lock has no deadline, so this process looks again and again.
+        yield
+    finally:
+        os.close(fd)
+
+
+def _try_lock(fd: int) -> bool:
+    """Lock an open directory; False if another process has locked it."""
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def hold_until_exit(directory: Path) -> None:
+    """Hold ``directory`` until this process ends; wait while another process holds it.
+
+    The ingest process of a trainer that was killed lives for a moment longer, and the ingest process of the resumed
+    run must not write beside it. The kernel releases the lock when a process ends, however it ends.
+    """
+    fcntl.flock(os.open(directory, os.O_RDONLY), fcntl.LOCK_EX)

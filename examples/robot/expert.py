@@ -1,0 +1,31 @@
+"""A script that presses the button: it makes demonstrations, and stands in for the person who intervenes."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from common.data import Array
+from examples.robot.arm import CONTROL_HZ, SPEED, PressButton
+
+ABOVE: Final = 0.05
+"""Metres above the button at which the hand is steered before it goes down."""
+ALIGNED: Final = 0.012
+"""Metres beside the middle of the button within which the hand goes down."""
+
+
+def press(arm: PressButton, noise: float, rng: np.random.Generator) -> Array:
+    """The next action of somebody who sees where the button is, ``[3]`` in [-1, 1].
+
+    Args:
+        arm: of which the true places of fingertip and button are read.
+        noise: standard deviation of Gaussian noise that is added to the action.
+        rng: draws the noise.
+    """
+    way = arm.button - arm.tip
+    is_above = np.hypot(way[0], way[1]) < ALIGNED
+    way[2] = -ABOVE if is_above else way[2] + ABOVE
+    action = way * CONTROL_HZ / SPEED + noise * rng.standard_normal(3)
+    clipped: Array = np.clip(action, -1, 1).astype(np.float32)
+    return clipped

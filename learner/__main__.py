@@ -1,0 +1,10 @@
+"""``python -m learner`` is ``learner-server``, so that ``torchrun -m learner`` can start several ranks."""
+
+from __future__ import annotations
+
+import sys
+
+from learner.commands.learner_server import main
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,253 @@
+"""``crossborder-doctor``: would a learner work on this host? One line for each thing that can be wrong.
+
+Its counterpart on the hosts of actors is the check of ``actor-worker``, once the learner runs.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+import platform
+import shutil
+import socket
+import ssl
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, cast
+
+from common.config.run_config import RunConfig, load_config
+from common.errors import AddressError, ConfigError, CrossborderError, RunDirectoryError
+from common.process.command import Parser, run_command
+from common.wire.address import split_address
+from learner.commands.training_command import add_override
+
+if TYPE_CHECKING:
+    from common.data import Schema
+
+EXAMPLES = """\
+  crossborder-doctor --config configs/cartpole.yaml
+  crossborder-doctor --config run.yaml --run-dir /data/runs/mine --set trainer.device=cuda
+  crossborder-doctor --config run.yaml --set server.listen=0.0.0.0:50051 \\
+      --set server.tls.certificate=certs/server.pem --set server.tls.key=certs/server.key
+
+Nothing is started and no file stays behind.
+"""
+CLOCK_UNKNOWN: Final = 5
+"""What Linux's ``adjtimex`` returns while nothing keeps the clock: TIME_ERROR."""
+TIMEX_BYTES: Final = 256
+"""More than the ``struct timex`` that ``adjtimex`` fills."""
+
+
+def parser() -> Parser:
+    """The command's options."""
+    made = Parser("crossborder-doctor", __doc__ or "", EXAMPLES)
+    made.add_argument("--config", type=Path, required=True, metavar="FILE", help="the run's YAML file")
+    made.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="KEY.KEY=VALUE",
+        dest="overrides",
+        help="replace one value of the YAML file",
+    )
+    add_override(made, "--run-dir", "run_dir", "DIR", "where the run would write everything")
+    return made
+
+
+class Host:
+    """This host, for a learner of one configuration. Each public method is a check: it returns a finding, or raises."""
+
+    def __init__(self, config: RunConfig) -> None:
+        self._config = config
+        self._schema: Schema | None = None
+
+    def release(self) -> str:
+        import torch
+
+        return f"crossborder {version('crossborder')}, Python {platform.python_version()}, torch {torch.__version__}"
+
+    def cores(self) -> str:
+        return f"{len(os.sched_getaffinity(0))} for trainer, ingest and local actors"
+
+    def device(self) -> str:
+        import torch
+
+        wanted = torch.device(self._config.trainer.device)
+        count = torch.cuda.device_count()
+        if wanted.type != "cuda":
+            return f"trainer.device is {wanted}; " + (
+                f"{count} GPUs stay unused" if count else "torch finds no GPU here"
+            )
+        if (wanted.index or 0) >= count:
+            raise ConfigError(f"trainer.device: expected one of {count} GPUs that torch finds here, found {wanted}")
+        free, total = torch.cuda.mem_get_info(wanted)
+        return f"{torch.cuda.get_device_name(wanted)}, {free / 1e9:.1f} of {total / 1e9:.1f} GB are free"
+
+    def parts(self) -> str:
+        from learner.loop.learner_parts import build_learner_parts
+
+        self._config.check()
+        self._schema = build_learner_parts(self._config).schema
+        return f"{self._config.env.target} and {self._config.agent.target} make rows of {self._schema.row_bytes} bytes"
+
+    def _replay_bytes(self) -> int:
+        row = self._schema.row_bytes if self._schema else 0
+        return row * self._config.replay.capacity
+
+    def _disk(self) -> Path:
+        """The nearest directory that exists, at or above the one of the run."""
+        path = (self._config.run_dir or Path("runs")).absolute()
+        return next(each for each in (path, *path.parents) if each.is_dir())
+
+    def disk(self) -> str:
+        place, needed = self._disk(), self._replay_bytes()
+        free = shutil.disk_usage(place).free
+        found = f"{free / 1e9:.1f} GB free at {place}, the replay takes {needed / 1e6:,.0f} MB"
+        if free < needed:
+            raise RunDirectoryError(f"expected room for the replay, but {found}")
+        return found
+
+    def mapped_files(self) -> str:
+        place = self._disk()
+        try:
+            with tempfile.TemporaryFile(dir=place) as file:
+                os.posix_fallocate(file.fileno(), 0, mmap.PAGESIZE)
+                with mmap.mmap(file.fileno(), mmap.PAGESIZE) as one, mmap.mmap(file.fileno(), mmap.PAGESIZE) as other:
+                    one[:4] = b"here"
+                    is_shared = other[:4] == b"here"
+        except OSError as error:
+            raise RunDirectoryError(f"{place}: no file can be mapped there: {error}") from error
+        if not is_shared:
+            raise RunDirectoryError(f"{place}: two maps of one file show different values")
+        return f"processes share memory through files at {place}"
+
+    def memory(self) -> str:
+        free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        fits = "fits" if self._replay_bytes() < total else "does not fit: draws will read the disk"
+        return f"{free / 1e9:.1f} of {total / 1e9:.1f} GB are unused; the replay {fits}"
+
+    def ports(self) -> str:
+        metrics = self._config.metrics
+        host, port = split_address(self._config.server.listen)
+        named = {"server.listen": (host, port)}
+        for key, value in (("trainer_port", metrics.trainer_port), ("ingest_port", metrics.ingest_port)):
+            if value is not None:
+                named[f"metrics.{key}"] = (metrics.host, value)
+        for key, address in named.items():
+            _require_free(key, *address)
+        return ", ".join(f"{key} {port or 'takes any'}" for key, (_, port) in named.items()) + ": free"
+
+    def certificate(self) -> str:
+        server = self._config.server
+        server.check()
+        if server.tls is None:
+            return "none, which is allowed on loopback and with server.insecure"
+        return describe_certificate(server.tls.certificate, server.tls.key)
+
+    def clock(self) -> str:
+        now = datetime.now(UTC)
+        kept = ctypes.CDLL(None).adjtimex(ctypes.create_string_buffer(TIMEX_BYTES)) != CLOCK_UNKNOWN
+        written = datetime.fromtimestamp(Path(__file__).stat().st_mtime, UTC)
+        if now < written:
+            raise ConfigError(f"expected a time after {written:%Y-%m-%d}, when crossborder was installed, found {now}")
+        return f"{now:%Y-%m-%d %H:%M:%S} UTC, " + ("kept by NTP" if kept else "which no NTP service keeps")
+
+
+def _require_free(key: str, host: str, port: int) -> None:
+    """Check that this process could listen at an address.
+
+    Raises:
+        AddressError: it cannot.
+    """
+    try:
+        with socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET):
+            pass
+    except OSError as error:
+        raise AddressError(f"{key}: {host}:{port}: cannot listen there: {error}") from error
+
+
+def describe_certificate(certificate: Path, key: Path) -> str:
+    """For which names a certificate is, and until when: what a client sees in a handshake within this process.
+
+    Raises:
+        ConfigError: the certificate has expired, or is not valid yet.
+    """
+    ours = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    ours.load_cert_chain(certificate, key)
+    theirs = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    theirs.check_hostname = False
+    theirs.load_verify_locations(certificate)  # The authority may be elsewhere: the certificate vouches for itself.
+    theirs.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+    up, down = ssl.MemoryBIO(), ssl.MemoryBIO()
+    server, client = ours.wrap_bio(up, down, server_side=True), theirs.wrap_bio(down, up)
+    try:
+        for _ in range(2):  # The client's hello, then the server's answer with its certificate.
+            for side in (client, server):
+                try:
+                    side.do_handshake()
+                except ssl.SSLWantReadError:
+                    continue
+    except ssl.SSLError as error:
+        raise ConfigError(f"certificate {certificate}: {error.reason or error}: {error}") from error
+    seen = client.getpeercert() or {}
+    pairs = cast("Sequence[tuple[str, str]]", seen.get("subjectAltName", ()))
+    names = ", ".join(name for _, name in pairs)
+    until = datetime.fromtimestamp(ssl.cert_time_to_seconds(str(seen["notAfter"])), UTC)
+    return f"for {names}; until {until:%Y-%m-%d}, {(until - datetime.now(UTC)).days} days from now"
+
+
+@dataclass(frozen=True)
+class Check:
+    """A check, and advice where it fails."""
+
+    name: str
+    run: Callable[[Host], str]
+    advice: str
+
+
+CHECKS: Final = (
+    Check("release", Host.release, "install crossborder and torch anew"),
+    Check("cores", Host.cores, "give the learner more cores"),
+    Check("device", Host.device, "set trainer.device: cpu, or install a build of torch for this GPU's driver"),
+    Check("parts", Host.parts, "read what learner-server --check says; install what the configuration names"),
+    Check("disk", Host.disk, "name a larger disk by --run-dir, or lower replay.capacity"),
+    Check("mapped files", Host.mapped_files, "name a directory on a local disk by --run-dir"),
+    Check("memory", Host.memory, "lower replay.capacity"),
+    Check("ports", Host.ports, "end the program that listens there, or set another port; 0 takes a free one"),
+    Check("certificate", Host.certificate, "crossborder-certs makes certificates and tokens; --renew renews them"),
+    Check("clock", Host.clock, "keep the clock by NTP (timedatectl set-ntp true)"),
+)
+
+
+def examine(config: RunConfig) -> None:
+    """Run all checks; print a line for each at once, and advice below those that fail.
+
+    Raises:
+        CrossborderError: the error of the first check that failed.
+    """
+    host, failures = Host(config), list[CrossborderError]()
+    for check in CHECKS:
+        try:
+            sys.stdout.write(f"pass  {check.name:<14}{check.run(host)}\n")
+        except CrossborderError as error:
+            sys.stdout.write(f"FAIL  {check.name:<14}{error}\n{'':20}to do: {check.advice}\n")
+            failures.append(error)
+        sys.stdout.flush()
+    if failures:
+        raise failures[0]
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the command; return its exit code."""
+    return run_command(parser(), argv, lambda words: examine(load_config(words.config, words.overrides)))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

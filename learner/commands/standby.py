@@ -1,0 +1,171 @@
+"""``learner-server --standby``: keeps a run alive.
+
+The process that the user starts is the keeper. It runs the learner as a child, and holds a second process that has
+imported torch and everything else of ours that a learner needs. If the learner is killed, or ends with an exception,
+this spare goes on with the run as ``--resume`` does, seconds earlier than a new process could.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import signal
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Final, Self
+
+from common.config.run_config import RunConfig
+from common.errors import ConfigError, CrossborderError
+from common.plugins.part_loading import MOVED
+from common.plugins.shipped import OWN_PACKAGES
+from common.process.child import Child, Supervisor, may_restart_help
+from common.process.command import tell_error
+from common.process.log import setup_logging
+from common.process.signals import StopSignals
+from common.process.spare import Spare
+from common.wire.address import split_address
+from learner.commands.training_command import load_run, require_consistent
+from learner.storage.rundir import default_run_dir
+
+OPTION: Final = "--standby"
+CHILD: Final = "learner.commands.standby_child"
+"""The module of the learner's process."""
+IMPORTS: Final = ("learner.loop.server", "learner.records.progress", "torch._dynamo")
+"""What ``learner-server`` imports when it trains, besides the parts of the configuration. torch imports its compiler,
+which takes almost as long as all the rest of torch, when the first optimiser is made."""
+ENDS: Final = frozenset(code for code in range(256) if code == 0 or not may_restart_help(code))
+"""Exit codes with which a learner has ended for good."""
+RANKS: Final = "WORLD_SIZE"
+"""The variable by which torchrun tells a process the number of ranks."""
+
+
+class Keeper:
+    """Keeps a learner running. Use it once, as a context manager; at its end nothing of it is left.
+
+    Args:
+        config: of the run.
+        arguments: of the command, parsed.
+        words: of the command.
+    """
+
+    def __init__(self, config: RunConfig, arguments: argparse.Namespace, words: Sequence[str]) -> None:
+        self._config, self._run_dir = config, config.run_dir or default_run_dir(config.name)
+        self._words = [word for word in words if word != OPTION]
+        if config.run_dir is None:
+            self._words += ["--run-dir", str(self._run_dir)]
+        self._resume = [] if arguments.resume else ["--resume"]
+        self._ports: list[str] = []
+        self._is_first = True
+        self._given_up: CrossborderError | None = None
+        self._output_fds = [os.dup(stream.fileno()) for stream in (sys.stdout, sys.stderr)]
+        spare = Spare("learner", CHILD, self._output_fds, imports=find_imports(config), settled_seconds=0.0)
+        self._spare = spare
+        self._supervisor = Supervisor(self._start, self._give_up, ENDS, spare=spare)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._supervisor.stop_watching()
+        self._supervisor.child.kill()
+        self._supervisor.child.end(1.0)
+        for fd in self._output_fds:
+            os.close(fd)
+
+    def _start(self) -> Child:
+        """Start the learner: first as the user said, later with ``--resume`` and on the ports that it had."""
+        words = self._words
+        if not self._is_first:
+            self._ports = find_ports(self._config, self._run_dir) or self._ports
+            words = [*words, *self._resume, *self._ports]
+        self._is_first = False
+        return self._spare.start_child({"words": words, "output_fds": self._output_fds})
+
+    def _give_up(self, error: CrossborderError) -> None:
+        self._given_up = error
+
+    def stop(self, number: int) -> None:
+        """Pass a signal on to the learner, which is not started again; from any thread but the supervisor's."""
+        self._supervisor.stop_watching()
+        self._supervisor.child.signal(number)
+
+    def wait(self) -> int:
+        """Wait until the learner has ended for good; return the exit code of the command.
+
+        Raises:
+            ChildFailedError: the learner was killed too often.
+        """
+        self._supervisor.wait()
+        code = self._supervisor.child.wait(math.inf)
+        assert code is not None
+        if code < 0 and self._given_up is not None:
+            raise self._given_up
+        return code if code >= 0 else 128 - code
+
+
+def find_imports(config: RunConfig) -> list[str]:
+    """The modules of ours that a learner with this configuration imports.
+
+    Modules of the user are left out, since importing one may start a simulator: the spare imports them when it takes
+    over.
+    """
+    learner_builds_no_env = {"env"} if config.env.spaces is not None else set()
+    targets = _find_targets(config.model_dump(exclude=learner_builds_no_env))
+    modules = {MOVED.get(target, target).partition(":")[0] for target in targets}
+    return [*IMPORTS, *sorted(module for module in modules if module.partition(".")[0] in OWN_PACKAGES)]
+
+
+def _find_targets(value: Any) -> Iterator[str]:
+    """All parts that plain values name as ``target``."""
+    if isinstance(value, dict):
+        if isinstance(target := value.get("target"), str):
+            yield target
+        for each in value.values():
+            yield from _find_targets(each)
+    elif isinstance(value, list | tuple):
+        for each in value:
+            yield from _find_targets(each)
+
+
+def find_ports(config: RunConfig, run_dir: Path) -> list[str]:
+    """Options that name the ports which a learner has taken where its configuration asks for free ones.
+
+    Actors and Prometheus look for the learner there. There are none if it was killed before it listened.
+    """
+    try:
+        found = json.loads((run_dir / "endpoints.json").read_text())
+    except FileNotFoundError:
+        return []
+    options = []
+    if split_address(config.server.listen)[1] == 0:
+        options += ["--listen", found["learner"]]
+    for name in ("trainer", "ingest"):
+        if getattr(config.metrics, f"{name}_port") == 0:
+            options += ["--set", f"metrics.{name}_port={found[f'{name}_metrics_port']}"]
+    return options
+
+
+def keep_running(parser: argparse.ArgumentParser, arguments: argparse.Namespace, words: Sequence[str]) -> int:
+    """Run ``learner-server --standby``; return its exit code, which is that of the last learner."""
+    require_consistent(parser, arguments)
+    setup_logging(arguments.log_level, arguments.log_format)
+    signals = StopSignals()
+    try:
+        if int(os.environ.get(RANKS, "1")) > 1:
+            raise ConfigError(
+                f"{OPTION}: expected a learner without other ranks, found {RANKS}={os.environ[RANKS]}: torchrun starts "
+                "ranks again (--max-restarts)"
+            )
+        with Keeper(load_run(arguments), arguments, words) as keeper:
+            signals.on_stop = lambda: keeper.stop(signals.received or signal.SIGTERM)
+            return keeper.wait()
+    except CrossborderError as error:
+        return tell_error(parser.prog, error, arguments.log_format)
+    except KeyboardInterrupt:
+        sys.stderr.write(f"{parser.prog}: interrupted\n")
+        return signals.exit_code
+    finally:
+        signals.ignore()

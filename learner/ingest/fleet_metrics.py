@@ -1,0 +1,100 @@
+"""Metrics of all actors together: as many series for a thousand actors as for four."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+import numpy as np
+from prometheus_client.core import GaugeMetricFamily, Metric
+
+from common.data import Array
+from learner.ingest.core import IngestCore
+from learner.records.families import counter, gauge, gauges
+
+SUMMED: Final = {
+    "env_seconds": "Seconds that all actors spent in environments.",
+    "inference_seconds": "Seconds that all actors spent on choosing actions.",
+    "wait_seconds": "Seconds that all actors were held back with a finished batch.",
+    "intervened_steps": "Steps of all actors in which a person or a safety layer acted for the agent.",
+    "reconnects": "Connections of actors that broke and were made again.",
+    "dropped_items": "Rows that actors dropped instead of sending.",
+    "env_rebuilds": "Environments of actors that were built again after an exception.",
+    "env_hangs": "Environments of actors that did not return in time.",
+    "ticks": "Steps of actors that began at a tick of env.rate_hz.",
+    "late_ticks": "Steps of actors that began more than 2 ms after their tick.",
+    "missed_ticks": "Ticks of actors without a step.",
+    "safe_stops": "Safe stops after which actors waited for the learner.",
+}
+"""Columns of the actor table whose sum over all actor processes, present and gone, is a counter."""
+QUANTILES: Final = (0.0, 0.01, 0.5, 0.99, 1.0)
+"""The least, the 100th part, the middle, and so on of a figure over the actors that are there."""
+MAX_RELEASES: Final = 8
+"""Releases that have a series each; actors choose the text, so the rest of them is counted together."""
+NAMES: Final = {"items": "stored_steps", "dropped_items": "dropped_rows"}
+"""Metrics of columns that have another name in the table, which resumed runs have on disk."""
+
+
+def fleet_metrics(core: IngestCore, rows: Array) -> Iterable[Metric]:
+    """The metrics of all actors together.
+
+    Args:
+        core: of ingest.
+        rows: of the actors that hold an id.
+    """
+    for column, text in SUMMED.items():
+        yield counter(f"crossborder_{NAMES.get(column, column)}_total", text, core.registry.total(column))
+    yield gauge(
+        "crossborder_spool_bytes",
+        "Bytes of rows of all actors that wait for an acknowledgement.",
+        rows["spool_bytes"].sum(),
+    )
+    yield gauge("crossborder_cordons", "Ids and hosts that are cordoned.", len(core.cordons.cordoned))
+    text = "Actors by the release that they run."
+    yield gauges("crossborder_actors_by_release", text, "version", _count_releases(rows))
+    rates = core.fleet_rates.rates
+    for name, text, values in (
+        ("last_seen_seconds", "Seconds since ingest last heard of an actor.", time.monotonic() - rows["last_seen"]),
+        (
+            "policy_lag_opt_steps",
+            "Opt steps between the newest model and the one of an actor's last batch.",
+            find_lags(core, rows),
+        ),
+        ("spool_bytes", "Bytes of rows of an actor that wait for an acknowledgement.", rows["spool_bytes"]),
+        ("episode_return", "Return of an actor's last episode.", rows["last_return"][rows["episodes"] > 0]),
+        (
+            "lateness_p99_seconds",
+            "Seconds of lateness that 99 of 100 steps of an actor did not exceed.",
+            rows["lateness_p99_seconds"][rows["ticks"] > 0],
+        ),
+        ("env_steps_per_second", "Environment steps of an actor per second.", rates.get("env_steps")),
+        ("env_share", "Share of an actor's time in environments.", rates.get("env_seconds")),
+        ("inference_share", "Share of an actor's time spent on choosing actions.", rates.get("inference_seconds")),
+        ("wait_share", "Share of an actor's time for which it was held back.", rates.get("wait_seconds")),
+    ):
+        yield _quantiles(f"crossborder_fleet_{name}", text, values)
+
+
+def find_lags(core: IngestCore, rows: Array) -> Array:
+    """Opt steps of the newest model minus those of the last batch, of each actor that has sent one."""
+    lags: Array = core.models.newest().opt_steps - rows["behaviour_opt_steps"][rows["items"] > 0]
+    return lags.clip(0)
+
+
+def _quantiles(name: str, text: str, values: Array | None) -> Metric:
+    """A gauge with a sample for each of ``QUANTILES``; none if no actor has the figure."""
+    family = GaugeMetricFamily(name, text, labels=["quantile"])
+    if values is not None and len(values):
+        for quantile, value in zip(QUANTILES, np.quantile(values, QUANTILES).tolist(), strict=True):
+            family.add_metric([f"{quantile:g}"], value)
+    return family
+
+
+def _count_releases(rows: Array) -> Mapping[str, float]:
+    """The number of actors of each release, of the most frequent ones; the others are ``other``."""
+    versions, counts = np.unique(rows["version"], return_counts=True)
+    most = np.argsort(-counts, kind="stable")
+    shown = {versions[i].decode(errors="replace"): int(counts[i]) for i in most[:MAX_RELEASES]}
+    rest = int(counts[most[MAX_RELEASES:]].sum())
+    return shown | ({"other": rest} if rest else {})

@@ -1,0 +1,95 @@
+"""crossborder from Python, for notebooks and scripts: train a configuration, read its records, load its policy.
+
+    from learner.notebook import load_policy, read_records, train
+
+    run = train("configs/cartpole.yaml", actors=2, settings={"trainer.max_opts": 20_000})
+    read_records(run.run_dir).plot("seconds", "eval_reward")
+    policy = load_policy(run.run_dir / "best")
+
+Trainer, actors and files are those of the commands, so a command can go on with a run that began here.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from copy import deepcopy
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+
+from common.config.nested import assign
+from common.config.run_config import RunConfig, read_values
+from common.errors import ConfigError
+from common.hints import nearest_path
+from common.settings import validate
+from learner.evaluation.policy import load_policy
+from learner.loop.in_turns import Trainer
+from learner.loop.run import Result
+from learner.loop.server import LearnerServer
+from learner.records.progress import Progress
+
+if TYPE_CHECKING:
+    import pandas
+
+__all__ = ["load_policy", "read_records", "train"]
+
+
+def train(
+    config: str | Path | Mapping[str, Any],
+    *,
+    actors: int = 0,
+    settings: Mapping[str, Any] | None = None,
+    resume: bool = False,
+    progress: bool = True,
+) -> Result:
+    """Train until the run ends; an interrupt ends it in order, and the policy so far is saved.
+
+    Args:
+        config: a run's YAML file, or its values.
+        actors: actor processes on this host, as ``learner-server --local-actors`` starts them; 0: train in this process
+            in turns, as ``sync-train`` does.
+        settings: values that replace those of the configuration, by their dotted keys, such as ``{"agent.params.lr":
+            0.001}``.
+        resume: resume the run in ``run_dir``, if there is one.
+        progress: show figures of the run while it trains.
+
+    Returns:
+        The outcome of the run, with its directory in ``run_dir``.
+
+    Raises:
+        ConfigError: the configuration is not valid.
+        CrossborderError: a part cannot be built, or training failed.
+    """
+    values = deepcopy(dict(config)) if isinstance(config, Mapping) else read_values(Path(config))
+    for key, value in (settings or {}).items():
+        assign(values, f"{key}={json.dumps(value)}")
+    run = validate(RunConfig, values)
+    run.check()
+    console = Console() if progress else None
+    if actors:
+        with LearnerServer(run, actors, resume=resume) as server, Progress(server.status, console):
+            return server.train()
+    with Trainer(run, resume=resume) as trainer, Progress(trainer.status, console):
+        return trainer.train()
+
+
+def read_records(run_dir: str | Path) -> pandas.DataFrame:
+    """The records of a run, which may still train: a row for each record, a column for each key.
+
+    A value that a record does not have, such as a score between two evaluations, is NaN.
+
+    Raises:
+        ConfigError: there is no such run.
+        ImportError: pandas is not installed.
+    """
+    try:
+        import pandas  # noqa: PLC0415 - an extra, which training does without
+    except ImportError as error:
+        raise ImportError(f"{error}; pip install 'crossborder[notebook]'") from error
+    path = Path(run_dir) / "metrics.csv"
+    try:
+        return pandas.read_csv(path)
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror}{nearest_path(Path(run_dir))}") from error

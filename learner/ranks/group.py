@@ -1,0 +1,197 @@
+"""The connections between the ranks of a run, by torch.distributed: gloo between CPUs, nccl between GPUs.
+
+Only tensors travel. A rank that waits for the others waits at most ``trainer.rank_seconds``; if the process of another
+rank ends, its connections break, and all others see that at once.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from datetime import timedelta
+from typing import Final
+
+import torch
+import torch.distributed as dist
+
+from common.agents.averaging import average_by
+from common.errors import ConfigError, RankLostError
+from learner.ranks.meeting import open_store
+from learner.ranks.place import Place
+
+log = logging.getLogger(__name__)
+START_SECONDS: Final = 600.0
+"""The ranks wait this long for each other at the start, since one of them may have to load a dataset."""
+LIFE_SECONDS: Final = 0.25
+"""A rank that waits for the others shows a sign of life each time this has passed."""
+
+
+class Group:
+    """The ranks of a run, connected. Use it once, as a context manager.
+
+    Every method must be called by all ranks in the same order; only ``close`` may be called by one alone. In a process,
+    one thread calls them.
+
+    Args:
+        place: of this process.
+        seconds: longest wait for another rank, once training has begun.
+        device: on which the agent learns.
+
+    Raises:
+        RankLostError: the ranks do not find each other.
+        ConfigError: torch has been built without the backend.
+    """
+
+    def __init__(self, place: Place, seconds: float, device: str) -> None:
+        self.place, self._seconds = place, seconds
+        self._is_open = True
+        has_gpu = _use_gpu(place, device)
+        if not dist.is_available() or not dist.is_gloo_available():
+            raise ConfigError("several ranks: expected a torch with torch.distributed and gloo")
+        _stay_on_host(place)
+        with self._watching():
+            store = open_store(place, START_SECONDS, os.environ)
+            dist.init_process_group(
+                "gloo",
+                store=store,
+                rank=place.rank,
+                world_size=place.n_ranks,
+                timeout=timedelta(seconds=START_SECONDS),
+            )
+            self._said = dist.new_group(backend="gloo", timeout=timedelta(seconds=seconds))
+        # Hosts may differ in their GPUs and in their torch, and nccl would wait for a rank that does not use it.
+        uses_nccl = self._agree(has_gpu and dist.is_nccl_available())
+        self._averaging = self._said
+        if uses_nccl:
+            with self._watching():
+                self._averaging = dist.new_group(backend="nccl", timeout=timedelta(seconds=seconds))
+        self._copies = device != "cpu" and not uses_nccl
+        log.info("rank %d of %d, gradients by %s", place.rank, place.n_ranks, "nccl" if uses_nccl else "gloo")
+
+    def __enter__(self) -> Group:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def begin_averaging(self) -> None:
+        """Average the gradients of this process over all ranks from now on, once all have the same agent."""
+        average_by(self._average, self.place.n_ranks, can_be_captured=not self._copies)
+
+    def close(self) -> None:
+        """Close the connections: ranks that still wait for this one raise at once."""
+        if self._is_open:
+            self._is_open = False
+            average_by(None)
+            with suppress(RuntimeError):  # Connections that are broken already cannot be closed in order.
+                dist.destroy_process_group()
+
+    def exchange(self, said: Sequence[float], show_life: Callable[[], None]) -> list[list[float]]:
+        """Tell all ranks a few numbers, and hear theirs, in the order of ranks.
+
+        Args:
+            said: as many numbers on each rank.
+            show_life: called several times a second while this rank waits for others.
+
+        Raises:
+            RankLostError: another rank has ended, or has not answered in time.
+        """
+        mine = torch.tensor(said, dtype=torch.float64)
+        heard = torch.empty(self.place.n_ranks, len(said), dtype=torch.float64)
+        with self._watching():
+            work = dist.all_gather([*heard.unbind()], mine, group=self._said, async_op=True)
+            is_done = threading.Event()
+            # The work ends in a thread of torch, also when it fails: in time, by the timeout of the group.
+            work.get_future().add_done_callback(lambda _: is_done.set())
+            while not is_done.wait(LIFE_SECONDS):
+                show_life()
+            work.wait()
+        found: list[list[float]] = heard.tolist()
+        return found
+
+    def broadcast(self, data: bytes) -> bytes:
+        """The bytes that rank 0 gives, on all ranks; those of the others do not count.
+
+        Raises:
+            RankLostError: another rank has ended, or has not answered in time.
+        """
+        size = torch.tensor([len(data)])
+        with self._watching():
+            dist.broadcast(size, src=0)
+            given = bytearray(data) if self.place.leads else bytearray(int(size))
+            if given:
+                dist.broadcast(torch.frombuffer(given, dtype=torch.uint8), src=0)
+        return bytes(given)
+
+    def gather(self, data: bytes, size: int) -> list[bytes]:
+        """The bytes of all ranks, in the order of ranks.
+
+        Args:
+            data: of this rank, not ending in a zero byte.
+            size: the most bytes of a rank, the same on all ranks.
+
+        Raises:
+            ValueError: there are more bytes.
+            RankLostError: another rank has ended, or has not answered in time.
+        """
+        if len(data) > size:
+            raise ValueError(f"expected at most {size} bytes, found {len(data)}")
+        mine = torch.frombuffer(bytearray(data.ljust(size, b"\0")), dtype=torch.uint8)
+        heard = torch.empty(self.place.n_ranks, size, dtype=torch.uint8)
+        with self._watching():
+            dist.all_gather([*heard.unbind()], mine)
+        return [row.numpy().tobytes().rstrip(b"\0") for row in heard]
+
+    def _agree(self, says: bool) -> bool:
+        """Whether all ranks say so."""
+        return all(answer == b"yes" for answer in self.gather(b"yes" if says else b"no", 3))
+
+    def _average(self, tensor: torch.Tensor) -> None:
+        """Replace the values of a contiguous tensor of floats by their means over all ranks."""
+        there = tensor.cpu() if self._copies else tensor
+        with self._watching():
+            dist.all_reduce(there, group=self._averaging)
+        there.div_(self.place.n_ranks)
+        if there is not tensor:
+            tensor.copy_(there)
+
+    @contextmanager
+    def _watching(self) -> Iterator[None]:
+        """Raise a RankLostError for any error of torch.distributed."""
+        try:
+            yield
+        except (RuntimeError, ValueError) as error:
+            place = self.place
+            text = str(error).partition(". This is typically")[0].splitlines()[0]
+            raise RankLostError(
+                f"rank {place.rank} of {place.n_ranks}: another rank has ended or does not answer: {text}"
+            ) from error
+
+
+def _stay_on_host(place: Place) -> None:
+    """Let ranks on one host listen to each other on its loopback interface only, unless the user names another."""
+    if place.n_local == place.n_ranks:
+        for library in ("GLOO", "NCCL"):
+            os.environ.setdefault(f"{library}_SOCKET_IFNAME", "lo")
+
+
+def _use_gpu(place: Place, device: str) -> bool:
+    """Take the GPU of this rank, if the agent learns on one; whether each rank on this host has one of its own.
+
+    Ranks that share a GPU average their gradients by gloo, on the CPU, as nccl refuses to.
+    """
+    kind, _, number = device.partition(":")
+    if kind != "cuda":
+        return False
+    if number:
+        raise ConfigError(
+            f"trainer.device: expected cuda, of which each rank takes the GPU of its local number, found {device}"
+        )
+    n_gpus = torch.cuda.device_count()
+    if not n_gpus:
+        raise ConfigError("trainer.device: expected cuda with a GPU on this host, found none")
+    torch.cuda.set_device(place.local_rank % n_gpus)
+    return place.n_local <= n_gpus

@@ -1,0 +1,178 @@
+"""The place of this process among the ranks of a run, as torchrun tells it, and what follows for its configuration.
+
+Rank 0 is an ordinary learner: it evaluates, records, saves policies and has the run's directory. Every other rank has a
+directory in it and does none of this.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Self
+
+from common.config.run_config import RunConfig
+from common.errors import ConfigError
+from common.wire.address import split_address
+
+SEEDS_APART: Final = 1_000_000
+"""The seeds of two ranks differ by this: a rank has fewer environments, each of which takes the next seed."""
+
+METRICS_APART: Final = 2
+"""The metrics ports of two ranks on a host differ by this: by default, that of ingest follows that of the trainer."""
+MOST_PORT: Final = 65535
+
+
+@dataclass(frozen=True)
+class Place:
+    """Which rank this process is.
+
+    Args:
+        rank: its number among all ranks.
+        local_rank: its number among the ranks on this host.
+        n_ranks: the number of all ranks.
+        n_local: the number of ranks on this host.
+        restarts_left: how often torchrun will start the ranks again.
+    """
+
+    rank: int = 0
+    local_rank: int = 0
+    n_ranks: int = 1
+    n_local: int = 1
+    restarts_left: int = 0
+
+    @classmethod
+    def find(cls, environment: Mapping[str, str] = os.environ) -> Self:
+        """The place that torchrun's variables tell; without them, the process is alone.
+
+        Raises:
+            ConfigError: a variable is no number, or they contradict each other.
+        """
+        n_ranks = _read(environment, "WORLD_SIZE", 1)
+        if n_ranks <= 1:
+            return cls()
+        restarts = _read(environment, "TORCHELASTIC_MAX_RESTARTS", 0) - _read(
+            environment, "TORCHELASTIC_RESTART_COUNT", 0
+        )
+        place = cls(
+            rank=_read(environment, "RANK"),
+            local_rank=_read(environment, "LOCAL_RANK"),
+            n_ranks=n_ranks,
+            n_local=_read(environment, "LOCAL_WORLD_SIZE", 1),
+            restarts_left=max(0, restarts),
+        )
+        if not (place.rank < n_ranks and place.local_rank < place.n_local <= n_ranks):
+            raise ConfigError(f"torchrun's variables contradict each other: found {place}; start the ranks by torchrun")
+        return place
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether there is no other rank."""
+        return self.n_ranks == 1
+
+    @property
+    def leads(self) -> bool:
+        """Whether this is rank 0, which evaluates, records and saves."""
+        return self.rank == 0
+
+    def directory(self, run_dir: Path) -> Path:
+        """The directory of this rank, for that of rank 0."""
+        return run_dir if self.leads else run_dir / f"rank-{self.rank}"
+
+    def share(self, batch_size: int) -> int:
+        """The number of draws of this rank in a batch of ``batch_size``.
+
+        Raises:
+            ConfigError: the ranks cannot have equal shares.
+        """
+        if batch_size % self.n_ranks or not batch_size:
+            raise ConfigError(
+                f"agent.params.batch_size: expected a multiple of the number of ranks ({self.n_ranks}), since each "
+                f"draws an equal share, found {batch_size}"
+            )
+        return batch_size // self.n_ranks
+
+    def config(self, config: RunConfig) -> RunConfig:
+        """The configuration of this rank, for that of the run.
+
+        Raises:
+            ConfigError: the run cannot have several ranks.
+        """
+        if self.is_alone:
+            return config
+        _require_ranks_fit(config, self)
+        changes: dict[str, Any] = {
+            "server": config.server.model_copy(update={"listen": self._listen(config)}),
+            "metrics": config.metrics.model_copy(
+                update={
+                    key: _move(port, METRICS_APART * self.local_rank)
+                    for key in ("trainer_port", "ingest_port")
+                    if (port := getattr(config.metrics, key)) is not None
+                }
+            ),
+        }
+        if self.leads:
+            return config.model_copy(update=changes)
+        quiet = {"target_score": None, "max_seconds": None, "eval_interval": 0}
+        return config.model_copy(
+            update={
+                **changes,
+                "seed": config.seed + self.rank * SEEDS_APART,
+                "run_dir": None if config.run_dir is None else self.directory(config.run_dir),
+                "trainer": config.trainer.model_copy(update={**quiet, "save_interval": None}),
+                "evaluator": config.evaluator.model_copy(update={"process": "inline"}),
+                "recorders": (),
+                "callbacks": (),
+            }
+        )
+
+    def limits(self, config: RunConfig) -> RunConfig:
+        """The configuration by which this rank keeps the replay ratio: with its share of warm-up and deviation."""
+        if self.is_alone:
+            return config
+        share = -(-config.trainer.warmup_period // self.n_ranks)
+        error = config.replay.error_buffer
+        return config.model_copy(
+            update={
+                "trainer": config.trainer.model_copy(update={"warmup_period": share}),
+                "replay": config.replay.model_copy(
+                    update={"error_buffer": None if error is None else error / self.n_ranks}
+                ),
+            }
+        )
+
+    def _listen(self, config: RunConfig) -> str:
+        host, port = split_address(config.server.listen)
+        return f"{f'[{host}]' if ':' in host else host}:{_move(port, self.local_rank)}"
+
+
+def _require_ranks_fit(config: RunConfig, place: Place) -> None:
+    batch_size = config.agent.params.get("batch_size")
+    if isinstance(batch_size, int):
+        place.share(batch_size)
+    if config.replay.sources and config.replay.prioritized is not None:
+        raise ConfigError(
+            "replay.prioritized: expected no replay.sources beside it with several ranks, since the weights of draws "
+            "are compared over the actors' rows of all ranks only"
+        )
+    _, port = split_address(config.server.listen)
+    first = {port: 1, config.metrics.trainer_port: METRICS_APART, config.metrics.ingest_port: METRICS_APART}
+    taken = [_move(port, apart * i) for port, apart in first.items() if port for i in range(place.n_local)]
+    if len(set(taken)) < len(taken) or max(taken, default=0) > MOST_PORT:
+        raise ConfigError(
+            f"server.listen, metrics.trainer_port, metrics.ingest_port: expected room for the ports of {place.n_local} "
+            f"ranks on this host, found {', '.join(map(str, taken))}; name other ports, or port 0"
+        )
+
+
+def _move(port: int, by: int) -> int:
+    """The port of a rank, for that of the first rank on its host; 0, a free port, stays."""
+    return port + by if port else 0
+
+
+def _read(environment: Mapping[str, str], name: str, default: int | None = None) -> int:
+    text = environment.get(name, "" if default is None else str(default))
+    if not text.isdecimal():
+        raise ConfigError(f"{name}: expected a number, as torchrun sets it, found '{text}'")
+    return int(text)

@@ -1,0 +1,127 @@
+"""The share of each batch that a rank draws from its own shard of the replay."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+from common.data import Array, Items
+from common.interfaces import ReplayBuffer
+from learner.ranks.group import Group
+from learner.ranks.place import Place
+from learner.ranks.turns import Turns
+from learner.replay.prioritized import PrioritizedReplay
+from learner.replay.reader import NothingToDrawError
+
+
+class ShardBuffer(ReplayBuffer):
+    """A ``ReplayBuffer`` that draws this rank's share of a batch, once all ranks have drawn theirs.
+
+    A share that was drawn while another rank could not draw is kept for the next turn, so nothing that is drawn once,
+    as from a queue, is lost.
+
+    The weights of prioritised draws are those of one replay of all shards. A row whose priority is p, in a shard whose
+    priorities have the sum S, begins a draw with the probability ``p / (n S)``, with n ranks. Its weight is
+    ``(least / (p / S))^beta``, where the least probability is that of all ranks.
+
+    Args:
+        shard: this rank's replay.
+        place: of this rank; its share of a batch is the nth part.
+        turns: the exchanges of this rank.
+        gives_tensors: whether the shard gives tensors and no arrays.
+        prioritized: the replay behind ``shard`` that gives weights; None if it gives none.
+    """
+
+    def __init__(
+        self,
+        shard: ReplayBuffer,
+        place: Place,
+        turns: Turns,
+        *,
+        gives_tensors: bool = False,
+        prioritized: PrioritizedReplay | None = None,
+    ) -> None:
+        self._shard, self._place, self._turns = shard, place, turns
+        self._gives_tensors, self._prioritized = gives_tensors, prioritized
+        self._arrays: tuple[int, Items] | None = None
+        self._tensors: tuple[int, dict[str, torch.Tensor]] | None = None
+        """The number of draws and the batch that no opt step has used yet."""
+
+    @property
+    def inserted(self) -> int:
+        """Steps accepted so far by this rank."""
+        return self._shard.inserted
+
+    @property
+    def sampled(self) -> int:
+        """Steps drawn so far by this rank."""
+        return self._shard.sampled
+
+    def __len__(self) -> int:
+        return len(self._shard) or int(self._arrays is not None or self._tensors is not None)
+
+    def batch(self, size: int) -> Items:
+        """Draw this rank's share of ``size`` draws.
+
+        Raises:
+            NothingToDrawError: a rank has nothing to draw from, or training ends.
+            ConfigError: the ranks cannot have equal shares.
+            RankLostError: see ``Turns``.
+        """
+        share = self._place.share(size)
+        with self._drawing():
+            if self._arrays is None or self._arrays[0] != share:
+                self._arrays = share, self._shard.batch(share)
+        scale = self._agree()
+        (_, batch), self._arrays = self._arrays, None
+        return batch if scale is None else {**batch, "weight": batch["weight"] * scale}
+
+    def tensors(self, size: int) -> dict[str, torch.Tensor] | None:
+        """As ``batch``, on the device; None if the shard has arrays only."""
+        if not self._gives_tensors:
+            return None
+        share = self._place.share(size)
+        with self._drawing():
+            if self._tensors is None or self._tensors[0] != share:
+                drawn = self._shard.tensors(share)
+                assert drawn is not None, "the shard gives tensors"
+                self._tensors = share, drawn
+        scale = self._agree()
+        (_, batch), self._tensors = self._tensors, None
+        return batch if scale is None else {**batch, "weight": batch["weight"] * scale}
+
+    def update_priority(self, index: Array, td_error: Array) -> None:
+        """Give draws of this rank new priorities."""
+        self._shard.update_priority(index, td_error)
+
+    @contextmanager
+    def _drawing(self) -> Iterator[None]:
+        """If this rank has nothing to draw from, tell the others before the error is raised."""
+        try:
+            yield
+        except NothingToDrawError:
+            self._turns.ask(has_drawn=False)
+            raise
+
+    def _agree(self) -> float | None:
+        """Agree with the other ranks on the use of what was drawn; return the factor of its weights, if it has any."""
+        own = math.inf if self._prioritized is None else self._prioritized.least_probability
+        least = self._turns.ask(has_drawn=True, least=own)
+        if least is None:
+            raise NothingToDrawError
+        return None if self._prioritized is None else (least / own) ** self._prioritized.beta()
+
+
+def share_updates(shard: ReplayBuffer, group: Group) -> None:
+    """Give prioritised shards the number of updates of rank 0, so that the exponents of their weights are the same.
+
+    The checkpoints of the ranks may be of different opt steps, and a new shard has none.
+
+    Raises:
+        RankLostError: a rank has ended.
+    """
+    if isinstance(shard, PrioritizedReplay):
+        shard.updates = int(group.broadcast(str(shard.updates).encode()))

@@ -1,0 +1,1 @@
+"""Training of reward classifiers on labelled pictures."""

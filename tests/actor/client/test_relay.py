@@ -1,0 +1,108 @@
+"""Actors and a learner with a relay between them: real servers and sockets."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from actor.client.connector import Connector
+from actor.client.probe import Probe
+from actor.client.relay import RelaySettings
+from actor.manager import ActorManager
+from common.errors import AuthenticationError, ConfigError
+from common.wire.pb import crossborder_pb2 as pb
+from common.wire.trust import Trust
+from learner.loop.server import LearnerServer
+from tests.actor.client.relays import relaying
+from tests.conftest import PATIENCE, free_port, wait_for
+from tests.security.conftest import Secured
+
+
+def acting(host: LearnerServer) -> int:
+    return int((host.actor_table["env_steps"] > 0).sum())
+
+
+def test_workers_act_through_a_relay_that_comes_back_and_every_step_is_stored_once(host: LearnerServer) -> None:
+    address = f"127.0.0.1:{free_port()}"
+    manager = ActorManager(address, 1, lambda _: None, Trust(), PATIENCE)
+    with relaying(host.ingest.address, address):
+        wait_for(lambda: acting(host) == 1, "it acts")
+    before = host.control.batches
+    with relaying(host.ingest.address, address):
+        wait_for(lambda: host.control.batches > before + 5, "it pushes through the next relay")
+        (stat,) = manager.stop_and_join(PATIENCE)
+        assert host.run.memory is not None
+        assert host.run.memory.steps == stat.env_steps == host.actor_table["env_steps"][0]
+
+
+def test_answers_of_a_learner_on_another_host_say_so(host: LearnerServer) -> None:
+    _, _, port = host.ingest.address.rpartition(":")
+    for learner, relayed in ((f"127.0.0.1:{port}", False), (f"0.0.0.0:{port}", True)):  # Linux takes 0.0.0.0 to itself.
+        with relaying(learner, trust=Trust(insecure=True)) as address:
+            connector = Connector(address, 1, PATIENCE, threading.Event())
+            assert connector.join().relayed == relayed
+            connector.close()
+            probe = Probe(address, Trust())
+            assert probe.ask().relayed == relayed
+            probe.close()
+
+
+def test_a_learner_that_is_away_is_unavailable_to_callers() -> None:
+    with relaying(f"127.0.0.1:{free_port()}") as address:
+        connector = Connector(address, 1, PATIENCE, threading.Event())
+        with pytest.raises(grpc.RpcError) as refused:
+            connector.stub.Join(pb.JoinRequest(), timeout=PATIENCE)
+        assert refused.value.code() is grpc.StatusCode.UNAVAILABLE
+        connector.close()
+
+
+def test_tls_and_tokens_hold_on_both_sides(tmp_path: Path) -> None:
+    secured = Secured(tmp_path)
+    with secured.server:
+        upstream = Trust.model_validate({"ca": secured.path("ca.pem")})
+        files: dict[str, Any] = {
+            "certificate": Path(secured.path("server.pem")),
+            "key": Path(secured.path("server.key")),
+        }
+        with relaying(secured.address, trust=upstream, **files) as address:
+            run_id = join(address, secured.trust())
+            assert run_id == secured.server.run.dir.identity.run_id
+            stranger = tmp_path / "stranger.token"
+            stranger.write_text("0123456789abcdef0123456789abcdef\n")
+            stranger.chmod(0o600)
+            with pytest.raises(AuthenticationError):
+                join(address, secured.trust(token_file=str(stranger)))
+
+
+def join(address: str, trust: Trust) -> str:
+    connector = Connector(address, 1, PATIENCE, threading.Event(), trust)
+    try:
+        return connector.join().run_id
+    finally:
+        connector.close()
+
+
+FILE = Path("file.pem")
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ({"listen": "0.0.0.0:0"}, "--listen 0.0.0.0:0: expected --listen-certificate and --listen-key"),
+        ({"listen": "0.0.0.0:0", "certificate": FILE, "key": FILE}, "the relay would let everybody in"),
+        ({"certificate": FILE}, "--listen-certificate and --listen-key: expected both or neither"),
+        ({"client_ca": FILE}, "--listen-client-ca: expected --listen-certificate"),
+        ({"trust": Trust(token_file=FILE)}, "--token-file: expected none"),
+    ],
+)
+def test_settings_that_would_let_in_strangers_or_contradict_each_other_are_refused(
+    settings: dict[str, object], told: str
+) -> None:
+    usual = {"learner": "127.0.0.1:1", "listen": "127.0.0.1:0", "trust": Trust()}
+    made = RelaySettings.model_validate({**usual, **settings})
+    with pytest.raises(ConfigError, match=told):
+        made.check()

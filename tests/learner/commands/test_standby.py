@@ -1,0 +1,105 @@
+"""``learner-server --standby`` as real processes: the keeper, the learner that it runs, and the spare that waits."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from common.errors import ConfigError, PluginError
+from learner.commands.learner_server import main
+from learner.commands.standby import IMPORTS, find_imports, find_ports
+from learner.shared.actor_table import map_actor_table
+from tests.chaos.fleet import descendants_of, oldest_child
+from tests.conftest import Command, MakeConfig, children_of, endpoints, is_alive, kill, wait_for
+from tests.e2e.test_by_hand import CALM, grows, steps_by_actor, trains
+from tests.stored import assert_stored
+
+Start = Callable[..., Command]
+WriteConfig = Callable[..., Path]
+EVERY_RUN = ["common.evaluation", "learner.views.transitions"]
+"""Modules of the parts that a configuration has by default."""
+
+
+def none_is_alive(pids: list[int]) -> bool:
+    return not any(map(is_alive, pids))
+
+
+def has_spare(keeper: Command) -> bool:
+    """Whether the spare waits: its ingest, which it starts last, is there."""
+    children = [pid for pid in children_of(keeper.process.pid) if is_alive(pid)]
+    return len(children) == 2 and bool(children_of(max(children)))
+
+
+def test_when_the_learner_is_killed_the_spare_goes_on_and_nothing_acknowledged_is_lost(
+    start: Start, write_config: WriteConfig, tmp_path: Path
+) -> None:
+    run_dir = tmp_path / "run"
+    config = write_config(**{**CALM, "trainer": {**CALM["trainer"], "checkpoint_seconds": 0.1}})
+    keeper = start("learner-server", "--config", str(config), "--standby")
+    before = endpoints(run_dir)
+    actor = start("actor-worker", "--learner", before["learner"])
+    wait_for(lambda: steps_by_actor(run_dir), "the actor joins")
+    wait_for(lambda: has_spare(keeper), "the spare waits")
+    learner, spare = sorted(children_of(keeper.process.pid))
+    kill(learner)
+    wait_for(lambda: "resumed at opt step" in keeper.output(), "the spare takes over")
+    assert oldest_child(keeper.process.pid) == spare
+    assert endpoints(run_dir) == before, "it has the ports that the learner had"
+    grows(run_dir, {actor.process.pid})
+    below = descendants_of(keeper.process.pid)
+    keeper.signal(signal.SIGTERM)
+    assert (keeper.wait(), actor.wait()) == (143, 0), keeper.output() + actor.output()
+    assert none_is_alive(below)
+    assert "learner ended with exit code -9 and is started again" in keeper.output()
+    assert re.search(r"^counting: it was asked to stop", keeper.output(), re.MULTILINE), "the summary is on stdout"
+    table = map_actor_table(run_dir / "shared", create=False)
+    (known,) = (row for row in table if row["pid"])
+    assert_stored(run_dir, {0: int(known["env_steps"])})
+
+
+def test_nothing_outlives_a_keeper_that_is_killed(start: Start, write_config: WriteConfig, tmp_path: Path) -> None:
+    keeper = start("learner-server", "--config", str(write_config(**CALM)), "--standby")
+    wait_for(lambda: trains(tmp_path / "run"), "training begins")
+    below = descendants_of(keeper.process.pid)
+    assert len(below) >= 2
+    kill(keeper.process.pid)
+    wait_for(lambda: none_is_alive(below), "all end themselves")
+
+
+def test_an_error_that_the_next_start_would_have_too_ends_the_command_with_its_code(
+    start: Start, write_config: WriteConfig
+) -> None:
+    config = str(write_config(env={"target": "no_such_module:Env"}))
+    keeper = start("learner-server", "--config", config, "--standby")
+    assert keeper.wait() == PluginError.exit_code
+    assert keeper.output().count("cannot import module 'no_such_module'") == 1
+    assert "started again" not in keeper.output()
+
+
+def test_a_rank_has_no_standby(
+    write_config: WriteConfig, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert main(["--config", str(write_config()), "--standby"]) == ConfigError.exit_code
+    assert "--standby: expected a learner without other ranks, found WORLD_SIZE=2" in capfd.readouterr().err
+
+
+def test_a_spare_imports_our_parts_of_the_configuration_and_none_of_the_users(make_config: MakeConfig) -> None:
+    config = make_config(agent={"target": "common.agents.dqn:DQN"}, env={"target": "common.atari:make"})
+    assert find_imports(config) == [*IMPORTS, "common.agents.dqn", "common.envs.atari", *EVERY_RUN]
+    assert find_imports(make_config()) == [*IMPORTS, *EVERY_RUN]
+
+
+def test_a_learner_that_goes_on_has_the_ports_that_it_had_where_the_configuration_names_none(
+    make_config: MakeConfig, tmp_path: Path
+) -> None:
+    config = make_config(metrics={"ingest_port": 7})
+    assert find_ports(config, tmp_path) == [], "it was killed before it listened"
+    had = {"learner": "127.0.0.1:5", "trainer_metrics_port": 6, "ingest_metrics_port": 7}
+    (tmp_path / "endpoints.json").write_text(json.dumps(had))
+    assert find_ports(config, tmp_path) == ["--listen", "127.0.0.1:5", "--set", "metrics.trainer_port=6"]

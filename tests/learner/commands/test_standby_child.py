@@ -1,0 +1,28 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from common.process.child import Child
+from learner.commands.standby import CHILD
+from tests.conftest import PATIENCE, ROOT
+
+
+def test_it_is_the_command_with_the_output_that_it_was_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    with (tmp_path / "out").open("w") as out, (tmp_path / "err").open("w") as err:
+        fds = (out.fileno(), err.fileno())
+        words = ["--config", str(ROOT / "configs" / "cartpole.yaml"), "--show-config", "--set", "seed=3"]
+        boot: dict[str, Any] = {"words": words, "output_fds": fds}
+        child = Child("learner", CHILD, boot, pass_fds=fds)
+        assert child.wait(PATIENCE) == 0, (tmp_path / "err").read_text()
+        child.end(0)
+    assert "\nseed: 3\n" in (tmp_path / "out").read_text()
+    assert (tmp_path / "err").read_text() == ""
+
+
+def test_a_spare_whose_keeper_ends_without_a_word_ends_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    assert Child("learner", CHILD, None).end(PATIENCE) == 0

@@ -1,0 +1,37 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from common.episode_files import write_episode
+from common.errors import DatasetError
+from learner.datasets.loading import load_dataset
+from learner.datasets.opening import open_dataset
+from learner.replay.memory import ReplayMemory
+from learner.replay.value_rules import ValueRules
+from tests.learner.datasets.robots import make_episode, read_dataset, robot_parts, write_parquet
+
+
+def test_a_value_outside_of_its_bounds_is_named_with_its_file_and_step(tmp_path: Path) -> None:
+    (tmp_path / "demos").mkdir()
+    for number in range(2):
+        episode = make_episode(number, 5)
+        episode["action"][3, 1] = -2 * number
+        write_episode(tmp_path / "demos" / f"{number}.npz", episode)
+    parts = robot_parts()
+    memory = ReplayMemory(tmp_path / "replay", parts.schema, 50, create=True)
+    message = r"column 'action': expected -1 to 1, found -2 in step 3 of .*demos/1.npz"
+    with open_dataset(str(tmp_path / "demos")) as dataset, pytest.raises(DatasetError, match=message):
+        load_dataset(dataset, parts, memory, ValueRules(parts.schema, {}, {}))
+
+
+def test_steps_that_are_left_out_are_counted_in_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The only action of an episode of one frame has no observation after it, so it is no step."""
+    episode = make_episode(1, 3)
+    write_parquet(tmp_path / "demos" / "0.parquet", {name: array[:1] for name, array in episode.items()})
+    write_parquet(tmp_path / "demos" / "1.parquet", {name: array[:3] for name, array in episode.items()})
+    assert [len(rows["reward"]) for rows in read_dataset(tmp_path / "demos")] == [3]
+    (message,) = caplog.messages
+    assert "2 episodes did not terminate" in message
+    assert message.endswith("left out, with rewards of up to 1")

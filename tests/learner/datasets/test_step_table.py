@@ -1,0 +1,65 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from common.errors import DatasetError
+from learner.datasets.step_table import StepTable
+from tests.learner.datasets.robots import write_parquet
+
+
+def write(path: Path, **columns: Any) -> StepTable:
+    write_parquet(path / "steps.parquet", columns, row_group_size=3)
+    return StepTable(path / "steps.parquet")
+
+
+def test_each_episode_is_read_from_the_pieces_of_the_file(tmp_path: Path) -> None:
+    numbers = np.repeat([5, 2, 9], [4, 1, 6])
+    table = write(tmp_path, episode=numbers, x=np.arange(22).reshape(11, 2))
+    found = {episode.number: table.array(rows, "x")[:, 0].tolist() for episode, rows in table.read(["x"])}
+    assert found == {5: [0, 2, 4, 6], 2: [8], 9: [10, 12, 14, 16, 18, 20]}
+    assert str(table.headers(["x"])["x"]) == "int64 [11, 2]"
+
+
+def test_a_file_without_numbers_is_one_episode(tmp_path: Path) -> None:
+    ((episode, rows),) = write(tmp_path, x=np.zeros(7)).read(["x"])
+    assert (episode.number, len(rows)) == (0, 7)
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        ({"episode": [0, 1, 0]}, "column 'episode': expected the rows of episode 0 in one piece"),
+        ({"episode": [0, None, 1]}, "column 'episode': expected a value in each row, found null"),
+        ({"episode": ["a", "a", "b"]}, r"column 'episode': expected a whole number in each row, found object \[\]"),
+        ({"episode": [[0, 1], [0, 1]]}, r"column 'episode': expected a whole number in each row, found int64 \[2\]"),
+        ({"x": np.zeros(0)}, "expected steps, found none"),
+    ],
+)
+def test_rows_that_are_no_episodes_are_named(tmp_path: Path, columns: dict[str, Any], message: str) -> None:
+    with pytest.raises(DatasetError, match=rf"steps.parquet: {message}"):
+        write(tmp_path, **columns)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ([[1.0, 2.0], [3.0]], "expected lists of one length, found 1, 2"),
+        ([[1.0], None], "expected lists of one length, found null"),
+        ([1.0, None], "expected a value in each row, found null"),
+    ],
+)
+def test_values_of_which_no_array_can_be_made_are_named(tmp_path: Path, values: list[Any], message: str) -> None:
+    table = write(tmp_path, x=values)
+    ((_, rows),) = table.read(["x"])
+    with pytest.raises(DatasetError, match=rf"steps.parquet: column 'x': {message}"):
+        table.array(rows, "x")
+
+
+def test_a_file_that_is_no_parquet_file_is_named(tmp_path: Path) -> None:
+    (tmp_path / "steps.parquet").write_bytes(b"not at all")
+    with pytest.raises(DatasetError, match=r"steps.parquet: expected a parquet file, which cannot be read"):
+        StepTable(tmp_path / "steps.parquet")

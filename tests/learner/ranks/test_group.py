@@ -1,0 +1,50 @@
+"""Two real processes, connected by gloo."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import torch
+
+from common.errors import ConfigError
+from learner.ranks.group import Group
+from learner.ranks.place import Place
+
+Pair = Sequence[dict[str, Any]]
+
+
+def test_all_ranks_hear_what_each_says(pair: Pair) -> None:
+    assert [found["exchange"] for found in pair] == [[[0.0, 0.5], [1.0, 0.5]]] * 2
+
+
+def test_all_have_the_bytes_of_rank_0(pair: Pair) -> None:
+    assert [found["broadcast"] for found in pair] == ["of 0"] * 2
+
+
+def test_all_have_the_bytes_of_each_rank(pair: Pair) -> None:
+    assert [found["gather"] for found in pair] == [["host-0:1", "host-1:1"]] * 2
+
+
+def test_a_mean_over_ranks_is_the_same_on_all_and_a_float_also_of_integers(pair: Pair) -> None:
+    assert [found["average"] for found in pair] == [[0.5, 4.0]] * 2
+
+
+def test_a_rank_that_closes_its_connections_is_missed_at_once(pair: Pair) -> None:
+    assert pair[0]["lost"].startswith("RankLostError: rank 0 of 2: another rank has ended or does not answer")
+
+
+def test_a_device_with_a_number_is_refused_since_each_rank_takes_one_of_its_own() -> None:
+    with pytest.raises(ConfigError, match="expected cuda, of which each rank takes the GPU of its local number"):
+        Group(Place(n_ranks=2, n_local=2), 1.0, "cuda:1")
+
+
+def test_a_host_without_a_gpu_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    with pytest.raises(ConfigError, match="expected cuda with a GPU on this host, found none"):
+        Group(Place(n_ranks=2, n_local=2), 1.0, "cuda")
+
+
+def test_ranks_agree_only_if_all_say_so(pair: Pair) -> None:
+    assert [found["agreed"] for found in pair] == [[True, False, False]] * 2

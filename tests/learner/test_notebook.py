@@ -1,0 +1,54 @@
+"""Training from Python: the same parts as the commands have, on real processes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from common.errors import ConfigError
+from learner.loop.learner import Outcome
+from learner.notebook import load_policy, read_records, train
+from tests.conftest import counting_values
+
+CARTPOLE = {
+    "env": {"target": "gymnasium:make", "params": {"id": "CartPole-v1"}},
+    "agent": {"target": "common.agents.dqn:DQN", "params": {"units": [8], "batch_size": 8}},
+    "replay": {"capacity": 1000},
+    "trainer": {"max_opts": 40, "warmup_period": 20, "eval_interval": 20, "record_interval": 10, "sync_interval": 10},
+    "evaluator": {"episodes": 1},
+}
+
+
+def test_a_configuration_is_trained_in_turns_and_its_policy_acts(tmp_path: Path) -> None:
+    run = train(CARTPOLE, settings={"run_dir": str(tmp_path / "run"), "trainer.max_opts": 60}, progress=False)
+    assert (run.outcome, run.opt_steps) == (Outcome.MAX_OPTS, 60)
+    assert CARTPOLE["trainer"] == {**CARTPOLE["trainer"], "max_opts": 40}, "the caller's values are changed"  # type: ignore[dict-item]
+    policy = load_policy(run.run_dir / "best")
+    assert policy(np.zeros(4, np.float32)) in (0, 1)
+
+
+def test_actors_train_a_run_that_is_resumed_by_the_same_call(tmp_path: Path) -> None:
+    values = counting_values(tmp_path / "run")
+    run = train(values, actors=1, settings={"trainer.max_opts": 200})
+    again = train(values, actors=1, settings={"trainer.max_opts": 300}, resume=True)
+    assert (run.opt_steps, again.opt_steps, again.run_dir) == (200, 300, run.run_dir)
+
+
+def test_records_are_a_table_with_a_column_for_each_key(tmp_path: Path) -> None:
+    run = train(CARTPOLE, settings={"run_dir": str(tmp_path / "run")}, progress=False)
+    records = read_records(run.run_dir)
+    assert list(records["opt_steps"]) == [10, 20, 30, 40]
+    assert list(records["eval_reward"].notna()) == [False, True, False, True]
+
+
+def test_a_run_that_is_not_there_is_named_with_its_neighbour(tmp_path: Path) -> None:
+    (tmp_path / "cartpole").mkdir()
+    with pytest.raises(ConfigError, match=r"cartpol/metrics\.csv: cannot be read: No such file.*cartpole"):
+        read_records(tmp_path / "cartpol")
+
+
+def test_a_setting_that_does_not_exist_is_named() -> None:
+    with pytest.raises(ConfigError, match=r"trainer\.max_opt"):
+        train(CARTPOLE, settings={"trainer.max_opt": 60})
