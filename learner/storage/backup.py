@@ -29,6 +29,8 @@ ROWS: Final = 1024
 """Rows that are copied at a time, at most."""
 TRIES: Final = 10
 """The copy of a directory is tried this many times, since the learner may replace the directory meanwhile."""
+REPLAY_TRIES: Final = 64
+"""The copy of a replay is tried this many times, each time with later rows, and at last with the newest row alone."""
 _UNKNOWN: Final = 2**64 - 1
 """Stands for the incarnation of rows of which it is not known. Actors draw theirs at random from all 64-bit numbers."""
 
@@ -130,10 +132,14 @@ def _copy_sources(sources: Path, to: Path) -> None:
 def _copy_replay(source: Path, to: Path) -> int:
     """Copy the rows that are whole, in order, with their links and under their own indices; return their number.
 
-    Where actors overwrite the oldest rows before they are copied, the copy begins anew with later rows.
+    If actors overwrite the oldest rows before they are copied, the copy begins anew: first with nearly as many rows,
+    then with half of the rows of the last try.
+
+    Raises:
+        RunDirectoryError: actors overwrote the rows of all tries.
     """
     memory, later = ReplayMemory.open_saved(source), 0
-    while True:
+    for _ in range(REPLAY_TRIES):
         first, end = find_whole_bounds(memory)
         begin = min(first + later, end)
         batches = list(_list_batches(memory, begin, end))
@@ -152,7 +158,11 @@ def _copy_replay(source: Path, to: Path) -> int:
             copy.close()  # Any host can open a closed replay without comparing checksums.
             return len(copy)
         shutil.rmtree(to)
-        later = max(ROWS, 2 * later)
+        later = min(max(ROWS, 2 * later), (end - first + later) // 2)
+    raise RunDirectoryError(
+        f"{source}: actors have overwritten the rows {REPLAY_TRIES} times while they were copied; try again, or make"
+        " replay.capacity larger"
+    )
 
 
 def _list_batches(memory: ReplayMemory, begin: int, end: int) -> Iterator[Batch]:

@@ -18,6 +18,7 @@ from learner.loop.in_turns import train_in_turns
 from learner.loop.server import train_async
 from learner.replay.memory import ReplayMemory
 from learner.replay.writer import ReplayWriter
+from learner.storage import backup
 from learner.storage.backup import _copy_replay, back_up
 from learner.storage.rundir import list_states
 from tests.conftest import Command, wait_for
@@ -127,6 +128,35 @@ def test_rows_that_are_overwritten_faster_than_they_are_copied_are_left_out(
     copy = replay_of(tmp_path / "copy")
     assert oldest + 10 <= copy.first() < copy.committed == original.committed
     check_rows(contents(copy))
+
+
+@pytest.mark.parametrize(("tries", "copied"), [(1, 50), (3, 13), (20, 1)])
+def test_the_newest_rows_are_copied_where_all_others_are_overwritten(
+    tries: int, copied: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    memory = open_linked(tmp_path / "source", create=True, capacity=100)
+    writer = ReplayWriter(memory)
+    for seq in range(1, 16):
+        writer.append(next_linked(memory, 9), 9, 7, seq)
+    overwritten, copy_batches = iter(range(tries)), backup._copy_batches
+
+    def overwrite_first(*given: Any) -> bool:
+        return next(overwritten, None) is None and copy_batches(*given)
+
+    monkeypatch.setattr(backup, "_copy_batches", overwrite_first)
+    assert _copy_replay(tmp_path / "source" / "replay", tmp_path / "copy" / "replay") == copied
+    copy = open_linked(tmp_path / "copy", create=False, capacity=100)
+    assert (copy.committed, copy.steps) == (memory.committed, memory.steps)
+
+
+def test_a_copy_whose_rows_are_always_overwritten_ends_with_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    memory = open_linked(tmp_path / "source", create=True, capacity=100)
+    ReplayWriter(memory).append(next_linked(memory, 9), 9, 7, 1)
+    monkeypatch.setattr(backup, "_copy_batches", lambda *_: False)
+    with pytest.raises(RunDirectoryError, match="have overwritten the rows 64 times"):
+        _copy_replay(tmp_path / "source" / "replay", tmp_path / "copy" / "replay")
 
 
 @pytest.mark.parametrize("name", ["run", "other"])
