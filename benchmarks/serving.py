@@ -37,6 +37,7 @@ def serve_learner(kind: str, *more: str, encrypted: bool = False) -> Iterator[Le
             *FREE,
             *secured,
             *KINDS[kind],
+            "push={}",  # The defaults.
             "replay.view={}",  # One step in a transition.
             "replay.samples_per_insert=null",
             f"run_dir={directory}/run",

@@ -25,49 +25,57 @@ from typing import Any, Final
 from benchmarks.report import add_choice, children_seconds, report
 from common.errors import BudgetExhaustedError
 
-PEERS: Final = ("stable_baselines3", "sbx")
-
 
 @dataclass(frozen=True)
 class Task:
-    """A task; the peers score every ``interval`` environment steps, as ours does."""
+    """A task, our configuration, and the settings of each peer, whose name begins with its package.
 
+    The peers score every ``interval`` environment steps, as ours does.
+    """
+
+    config: str
     target: float
     episodes: int
     interval: int
     env: str
     env_steps: int
-    peer: dict[str, Any]
+    peers: dict[str, dict[str, Any]]
+
+
+ZOO_DQN: Final = {
+    "algorithm": "DQN",
+    "learning_rate": 2.3e-3,
+    "batch_size": 64,
+    "buffer_size": 100_000,
+    "learning_starts": 1000,
+    "target_update_interval": 10,
+    "train_freq": 256,
+    "gradient_steps": 128,
+    "exploration_fraction": 8000 / 160_000,  # The zoo explores for 16 % of its 50,000 steps.
+    "exploration_final_eps": 0.04,
+    "policy_kwargs": {"net_arch": [256, 256]},
+}
+ZOO_SAC: Final = {"algorithm": "SAC", "learning_rate": 1e-3, "learning_starts": 1000, "buffer_size": 100_000}
+ZOO_CROSSQ: Final = {
+    "algorithm": "CrossQ",
+    "policy_delay": 2,
+    "buffer_size": 100_000,
+    "policy_kwargs": {"net_arch": [256, 256]},
+}
 
 
 TASKS: Final = {
     "cartpole": Task(
-        475.0,
-        20,
-        2000,
-        "CartPole-v1",
-        160_000,
-        {
-            "algorithm": "DQN",
-            "learning_rate": 2.3e-3,
-            "batch_size": 64,
-            "buffer_size": 100_000,
-            "learning_starts": 1000,
-            "target_update_interval": 10,
-            "train_freq": 256,
-            "gradient_steps": 128,
-            "exploration_fraction": 8000 / 160_000,  # The zoo explores for 16 % of its 50,000 steps.
-            "exploration_final_eps": 0.04,
-            "policy_kwargs": {"net_arch": [256, 256]},
-        },
+        "cartpole", 475.0, 20, 2000, "CartPole-v1", 160_000, {"stable_baselines3": ZOO_DQN, "sbx": ZOO_DQN}
     ),
     "pendulum": Task(
+        "pendulum_fastsac",
         -200.0,
         10,
         500,
         "Pendulum-v1",
         20_000,
-        {"algorithm": "SAC", "learning_rate": 1e-3, "learning_starts": 1000, "buffer_size": 100_000},
+        {"stable_baselines3": ZOO_SAC, "sbx": ZOO_SAC, "sbx CrossQ": ZOO_CROSSQ},
     ),
 }
 
@@ -95,14 +103,23 @@ def solve_ours(name: str, seed: int) -> dict[str, float]:
         }
         words = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
         found, done = time_command(
-            [sys.executable, "-m", "learner", "--config", f"configs/{name}.yaml", "--local-actors", "1", *words]
+            [
+                sys.executable,
+                "-m",
+                "learner",
+                "--config",
+                f"configs/{TASKS[name].config}.yaml",
+                "--local-actors",
+                "1",
+                *words,
+            ]
         )
     if done.returncode not in (0, BudgetExhaustedError.exit_code):
         raise RuntimeError(f"learner-server ended with exit code {done.returncode}: {done.stderr}")
     return {"solved": float(done.returncode == 0), **found}
 
 
-def solve_peer(package: str, name: str, seed: int, python: str) -> dict[str, float]:
+def solve_peer(peer: str, name: str, seed: int, python: str) -> dict[str, float]:
     """One run of a peer, in an interpreter of its own.
 
     Raises:
@@ -110,18 +127,18 @@ def solve_peer(package: str, name: str, seed: int, python: str) -> dict[str, flo
     """
     task = TASKS[name]
     job = {
-        "package": package,
+        "package": peer.split(maxsplit=1)[0],
         "env": {"id": task.env},
         "seed": seed,
         "env_steps": task.env_steps,
         "episodes": task.episodes,
         "evaluations": task.env_steps // task.interval,
         "target": task.target,
-        "settings": task.peer,
+        "settings": task.peers[peer],
     }
     found, done = time_command([python, str(Path(__file__).with_name("sb3.py")), json.dumps(job)])
     if done.returncode:
-        raise RuntimeError(f"{package} ended with exit code {done.returncode}: {done.stderr}")
+        raise RuntimeError(f"{peer} ended with exit code {done.returncode}: {done.stderr}")
     curve = json.loads(done.stdout.splitlines()[-1])["curve"]
     return {"solved": float(curve[-1][1] >= task.target), **found}
 
@@ -137,8 +154,8 @@ def main() -> None:
         runs: dict[str, list[dict[str, float]]] = {}
         for seed in range(arguments.seeds):
             runs.setdefault("crossborder", []).append(solve_ours(name, seed))
-            for package in PEERS if arguments.python else ():
-                runs.setdefault(package, []).append(solve_peer(package, name, seed, arguments.python))
+            for peer in TASKS[name].peers if arguments.python else ():
+                runs.setdefault(peer, []).append(solve_peer(peer, name, seed, arguments.python))
             sys.stdout.write(json.dumps({"task": name, "seed": seed, **{who: all_[-1] for who, all_ in runs.items()}}))
             sys.stdout.write("\n")
             sys.stdout.flush()

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from common.agents.exploring.over_values import EpsilonGreedy
-from common.agents.losses.sequences import masked_mean, n_step_target
+from common.agents.losses.sequences import masked_mean, n_step_target, rescale, undo_rescaling
 from common.agents.network_agent import Batch, LaneMemory, NetworkAgent, Results, Update, adam, descend, draw, track
 from common.data import Array, Column, Items, Model, Record
 from common.interfaces import EnvSpec, ReplayBuffer
@@ -19,7 +19,7 @@ WIDTH, BATCH_SIZE, N_STEPS, TAU = 64, 32, 5, 0.01
 
 
 class QLstm(nn.Module):
-    """The values of A actions after each of T observations ``[B, T, D]``, beginning in the states ``[B, 2, WIDTH]``."""
+    """Rescaled values of A actions after each of T observations ``[B, T, D]``, from states ``[B, 2, WIDTH]``."""
 
     def __init__(self, n_inputs: int, n_actions: int) -> None:
         super().__init__()
@@ -84,10 +84,10 @@ class LstmDqn(NetworkAgent):
         chosen = values[:, :-1].gather(2, batch["action"][..., None]).squeeze(2)  # [B, L]
         with torch.no_grad():
             best = values[:, 1:].argmax(dim=2, keepdim=True)
-            next_value = self.qnet_tgt(obs, state)[0][:, 1:].gather(2, best).squeeze(2)
+            next_value = undo_rescaling(self.qnet_tgt(obs, state)[0][:, 1:].gather(2, best).squeeze(2))
             reward, terminated = batch["reward"], batch["terminated"]
             target = n_step_target(reward, terminated, mask, next_value, discount=self.gamma, n=N_STEPS)
-        losses = nn.functional.smooth_l1_loss(chosen, target, reduction="none")
+        losses = nn.functional.smooth_l1_loss(chosen, rescale(target), reduction="none")
         loss = masked_mean(losses, batch["warm"])  # Until it is warmed up, the state is that of an older network.
         descend(loss, self.optimizer, max_grad_norm=10)
         track(self.qnet_tgt, self.qnet, TAU)
