@@ -21,7 +21,7 @@ from typing import Final
 from actor.client.fetcher import ModelFetcher
 from actor.client.pusher import BEHIND_SECONDS, Pusher
 from actor.proxy import ReplayBufferProxy
-from actor.sampler import Sampler
+from actor.sampling.sampler import Sampler
 from actor.stat import ActorCounters
 from common.data import Model
 from common.interfaces import Agent

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from actor.recording import EpisodeRecording
-from actor.sampler import Sampler
+from actor.sampling.sampler import Sampler
 from actor.stat import ActorCounters
 from common import spaces
 from common.data import FINAL, INTERVENED, Array, Items, Leaves, Model, Record

@@ -24,10 +24,10 @@ from actor.client.pusher import Pusher, RunChangedError, SettingsChangedError
 from actor.client.shared_models import SharedModels, find_shared_models
 from actor.control import Control
 from actor.evaluating import CandidateScorer
-from actor.guard import Guard, Watchdog
 from actor.proxy import ReplayBufferProxy
 from actor.recording import EpisodeRecording
-from actor.sampler import Sampler, lanes_of
+from actor.sampling.guard import Guard, Watchdog
+from actor.sampling.sampler import Sampler, lanes_of
 from actor.stat import ActorCounters, ActorStat
 from common.config.actor_config import ActorConfig
 from common.data import Schema

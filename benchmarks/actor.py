@@ -21,7 +21,7 @@ from gymnasium.wrappers import FrameStackObservation
 from torch import nn
 
 from actor.proxy import ReplayBufferProxy
-from actor.sampler import Sampler
+from actor.sampling.sampler import Sampler
 from actor.worker import build_agreed_parts, guard_envs
 from benchmarks.client import Client
 from benchmarks.report import report, run_as_actors_do

@@ -56,9 +56,9 @@ WALKS: Final = (
         "walk-row",
         ("actor", "ingest", "training process"),
         (
-            Step(0, 0, "the agent acts for all lanes", "actor/sampler.py"),
+            Step(0, 0, "the agent acts for all lanes", "actor/sampling/sampler.py"),
             Step(0, 0, "they step together: a round", "common/lanes/lanes.py"),
-            Step(0, 0, "the round is written into columns of rows", "actor/recorder.py"),
+            Step(0, 0, "the round is written into columns of rows", "actor/sampling/recorder.py"),
             Step(0, 0, "push.n_buffer rows become a batch", "actor/proxy.py"),
             Step(0, 0, "the spool keeps it for now", "actor/spool.py"),
             Step(0, 1, "PushItems: batches as one message", "actor/client/pusher.py"),

@@ -24,7 +24,7 @@ from pathlib import Path
 
 import torch
 
-from actor.guard import Watchdog
+from actor.sampling.guard import Watchdog
 from common.config.run_config import RunConfig
 from common.errors import CrossborderError, EnvHungError
 from common.evaluators import open_evaluator

@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
 from typing import Final, Protocol
 
-from actor.guard import Watchdog
+from actor.sampling.guard import Watchdog
 from common.interfaces import Agent, Evaluation, Evaluator
 from common.lanes.lanes import Busy
 from common.lanes.watched_envs import EvaluationAbandoned

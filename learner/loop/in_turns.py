@@ -11,8 +11,8 @@ import threading
 from contextlib import ExitStack
 from typing import Final, Self
 
-from actor.resumable import ResumableSampler
-from actor.sampler import lanes_of
+from actor.sampling.resumable import ResumableSampler
+from actor.sampling.sampler import lanes_of
 from actor.stat import ActorCounters
 from common.config.run_config import RunConfig
 from common.data import Snapshot

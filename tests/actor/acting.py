@@ -10,7 +10,7 @@ import numpy as np
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers import TimeLimit
 
-from actor.sampler import Sampler
+from actor.sampling.sampler import Sampler
 from actor.stat import ActorCounters
 from common.data import PRIORITY, Array, Items, Schema
 from common.interfaces import Agent, EnvSpec, RowMap, StepProcessor

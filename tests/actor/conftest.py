@@ -6,4 +6,4 @@ import pytest
 @pytest.fixture
 def _same_seeds(monkeypatch: pytest.MonkeyPatch) -> None:
     """Vector environments are seeded as plain ones are."""
-    monkeypatch.setattr("actor.sampler.spread", lambda seed: seed)
+    monkeypatch.setattr("actor.sampling.sampler.spread", lambda seed: seed)

@@ -18,7 +18,7 @@ from actor.client.fetcher import ModelFetcher
 from actor.control import SWITCH_SECONDS, Control, acting_first
 from actor.manager import ActorManager
 from actor.proxy import ReplayBufferProxy
-from actor.sampler import Sampler
+from actor.sampling.sampler import Sampler
 from actor.stat import ActorCounters
 from common.config.actor_config import PushConfig
 from common.data import Model, ModelVersion

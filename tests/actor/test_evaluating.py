@@ -14,7 +14,7 @@ import pytest
 
 from actor.client.requests import CandidateScore
 from actor.evaluating import CandidateScorer
-from actor.guard import Watchdog
+from actor.sampling.guard import Watchdog
 from actor.stat import ActorCounters
 from common.data import Array, Model, ModelVersion
 from common.lanes.lanes import Busy

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from actor.proxy import ReplayBufferProxy
-from actor.sampler import Sampler
+from actor.sampling.sampler import Sampler
 from actor.stat import ActorCounters
 from common.config.actor_config import PushConfig
 from common.data import NO_MODEL, BufferedItems, Column, Items, ModelVersion, Schema

@@ -8,7 +8,7 @@ import pytest
 
 from actor import recording
 from actor.recording import EpisodeRecording, make_directory
-from actor.sampler import Sampler
+from actor.sampling.sampler import Sampler
 from actor.stat import ActorCounters
 from common.data import Array, Column, Items
 from common.episode_files import read_episode

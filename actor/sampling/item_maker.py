@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from actor.next_obs import next_of
+from actor.sampling.next_obs import next_of
 from common.data import Array, Items, Leaves, Schema
 from common.interfaces import Step, StepProcessor
 from common.lanes.lanes import Round

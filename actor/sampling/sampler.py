@@ -7,10 +7,10 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from actor.item_maker import ItemMaker
-from actor.next_obs import next_of
-from actor.priority import NEXT, SEEN, add_priority, add_priority_to_rows, noted_columns
-from actor.recorder import Recorder
+from actor.sampling.item_maker import ItemMaker
+from actor.sampling.next_obs import next_of
+from actor.sampling.priority import NEXT, SEEN, add_priority, add_priority_to_rows, noted_columns
+from actor.sampling.recorder import Recorder
 from actor.stat import ActorCounters
 from common.data import PRIORITY, Array, Items, Schema
 from common.errors import PluginError

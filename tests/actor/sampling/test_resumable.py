@@ -12,7 +12,7 @@ import pytest
 from gymnasium.vector import SyncVectorEnv
 from gymnasium.wrappers import NormalizeObservation
 
-from actor.resumable import ResumableSampler
+from actor.sampling.resumable import ResumableSampler
 from actor.stat import ActorCounters
 from common.data import Array, Items, Snapshot
 from common.envs.atari import make
@@ -21,7 +21,7 @@ from common.lanes.building import Env
 from common.parts import Parts
 from common.spaces import flatten, to_columns
 from tests.actor.acting import Kept, env_config, make_parts
-from tests.actor.test_item_maker import Pairs
+from tests.actor.sampling.test_item_maker import Pairs
 from tests.parts import CheckingAgent, CountingEnv, Goals
 
 NEW_SEED = 99
@@ -215,7 +215,7 @@ def test_an_environment_whose_wrapper_remembers_more_than_its_episode_begins_ane
 def test_an_episode_too_long_to_be_kept_begins_anew(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("actor.resumable.MAX_STEPS", 20)
+    monkeypatch.setattr("actor.sampling.resumable.MAX_STEPS", 20)
     alone, resumed = Scene(ENVS["pendulum"]), Scene(ENVS["pendulum"], NEW_SEED)
     agent = Random(alone.parts.spec)
     alone.act(agent, 19)

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from actor.next_obs import next_of
+from actor.sampling.next_obs import next_of
 from common.data import Array, Leaves
 from common.interfaces import EnvSpec
 from common.lanes.lanes import Round

@@ -9,7 +9,7 @@ import pytest
 from gymnasium.vector import AutoresetMode
 from gymnasium.wrappers import Autoreset
 
-from actor.sampler import Sampler, spread
+from actor.sampling.sampler import Sampler, spread
 from actor.stat import ActorCounters
 from common.data import Array, Column, Items, Schema
 from common.errors import PluginError, SchemaMismatchError
@@ -329,7 +329,7 @@ def test_time_in_environments_and_in_inference_is_told_apart_and_pushing_is_neit
         def push(self, items: Items) -> None:
             spend(1000)
 
-    monkeypatch.setattr("actor.sampler.perf_counter", lambda: now)
+    monkeypatch.setattr("actor.sampling.sampler.perf_counter", lambda: now)
     counters = ActorCounters()
     parts = make_parts([Slow() for _ in range(2)], lambda s: Thinking(s, seed=7, epsilon=0.0, device="cpu"))
     sampler = Sampler(parts, counters, seed=7)
@@ -351,7 +351,7 @@ def test_acting_for_a_time_takes_whole_rounds_and_at_least_one(
             now += 1
             return super().step(action)
 
-    monkeypatch.setattr("actor.sampler.perf_counter", lambda: now)
+    monkeypatch.setattr("actor.sampling.sampler.perf_counter", lambda: now)
     parts, counters = make_parts([Slow()]), ActorCounters()
     Sampler(parts, counters, seed=7).act_for(seconds, parts.agent, Kept())
     assert counters.env_steps == rounds

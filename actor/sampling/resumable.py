@@ -14,7 +14,7 @@ from typing import Any, Final, SupportsFloat
 import gymnasium
 import numpy as np
 
-from actor.sampler import Sampler
+from actor.sampling.sampler import Sampler
 from actor.stat import ActorCounters
 from common.data import Array, Leaves, Snapshot
 from common.interfaces import Step, StepProcessor

@@ -11,8 +11,8 @@ from common.data import Array, Items
 from common.errors import PluginError
 from common.lanes.building import Env
 from tests.actor.acting import KeptBatches, act, env_config, make_parts, together
-from tests.actor.test_item_maker import Transitions
-from tests.actor.test_sampler import Doubled
+from tests.actor.sampling.test_item_maker import Transitions
+from tests.actor.sampling.test_sampler import Doubled
 from tests.frame_parts import FilmCritic, check_filmed, filmed_counting_env
 from tests.parts import CheckingAgent, CountingEnv, check_transitions
 
@@ -42,7 +42,7 @@ def limited() -> list[Env]:
 def test_each_step_has_the_error_of_its_transition_and_final_rows_have_none(
     mode: AutoresetMode | None, size: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("actor.sampler.spread", lambda seed: seed)
+    monkeypatch.setattr("actor.sampling.sampler.spread", lambda seed: seed)
     envs = limited()
     lanes = together(envs, mode)
     parts = make_parts(lanes, rates, priorities=True)

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 from gymnasium.vector import SyncVectorEnv
 
-from actor.guard import Guard, Watchdog
-from actor.sampler import Sampler
+from actor.sampling.guard import Guard, Watchdog
+from actor.sampling.sampler import Sampler
 from actor.stat import ActorCounters
 from common.data import Array
 from common.interfaces import StepProcessor
@@ -22,7 +22,7 @@ from common.lanes.building import EnvExitError, lanes_of
 from common.lanes.lanes import Busy
 from common.process.child import RestartPolicy
 from tests.actor.acting import Kept, act, make_parts
-from tests.actor.test_item_maker import Pairs
+from tests.actor.sampling.test_item_maker import Pairs
 from tests.conftest import PATIENCE, ROOT, wait_for
 from tests.parts import CountingEnv, check_rows, expected_rows
 
@@ -208,7 +208,7 @@ def test_time_outside_environments_does_not_count_as_hanging() -> None:
 
 NEVER_LETS_GO = """
 import ctypes
-from actor.guard import Watchdog
+from actor.sampling.guard import Watchdog
 from common.lanes.lanes import Busy
 with Watchdog(Busy(), 0.5, print):
     ctypes.PyDLL(None).sleep(1000)
