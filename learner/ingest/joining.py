@@ -78,29 +78,13 @@ def join(core: IngestCore, request: pb.JoinRequest, name: str = "") -> pb.JoinRe
     Raises:
         ProtocolMismatchError, RefusedError, StoppingError, TooManyActorsError, CursorsFullError: it may not enter.
     """
-    if request.protocol_version != PROTOCOL_VERSION:
-        raise ProtocolMismatchError(
-            f"protocol version: the learner speaks {PROTOCOL_VERSION}, the actor {request.protocol_version}; "
-            "install the same crossborder release on both"
-        )
-    incarnation, former = request.incarnation, request.former_incarnation
-    if not incarnation:
-        raise RefusedError("incarnation: expected a random number, found 0")
-    check_text("host", request.host, MAX_HOST)
-    check_text("version", request.version, MAX_VERSION)
+    _require_wellformed(request)
     if elsewhere := lead(core, request):
         core.leading.note(elsewhere)
         return pb.JoinResponse(elsewhere=elsewhere)
-    wanted = request.wanted_id if request.HasField("wanted_id") else None
-    if wanted is not None and wanted >= core.config.server.max_actors:
-        raise RefusedError(
-            f"wanted_id: expected less than {core.config.server.max_actors} (server.max_actors), found {wanted}"
-        )
-    if request.evaluates and core.scoring is None:
-        raise RefusedError("evaluates: this learner asks no actor to score models (evaluator.process: actor)")
+    incarnation, former = request.incarnation, request.former_incarnation
     is_known = core.registry.row_of(incarnation) is not None or core.registry.row_of(former) is not None
-    if core.control.stopping and not is_known:  # Actors that are known may still hand over their rows.
-        raise StoppingError("the learner is shutting down")
+    _require_admissible(core, request, is_known=is_known)
     core.writer.require_cursor(incarnation)
     actor_id = core.registry.join(
         incarnation,
@@ -109,7 +93,7 @@ def join(core: IngestCore, request: pb.JoinRequest, name: str = "") -> pb.JoinRe
         name=name,
         version=request.version,
         former=former,
-        wanted=wanted,
+        wanted=request.wanted_id if request.HasField("wanted_id") else None,
         closed=core.cordons.cordoned.actor_ids,
     )
     row = core.row_of(incarnation)
@@ -131,6 +115,38 @@ def join(core: IngestCore, request: pb.JoinRequest, name: str = "") -> pb.JoinRe
         newest=version_to_pb(core.newest(candidate=request.evaluates)),
         limits=core.batch_limits.present,
     )
+
+
+def _require_wellformed(request: pb.JoinRequest) -> None:
+    """Check a request by itself.
+
+    Raises:
+        ProtocolMismatchError, RefusedError: no learner of this release would let this actor in.
+    """
+    if request.protocol_version != PROTOCOL_VERSION:
+        raise ProtocolMismatchError(
+            f"protocol version: the learner speaks {PROTOCOL_VERSION}, the actor {request.protocol_version}; "
+            "install the same crossborder release on both"
+        )
+    if not request.incarnation:
+        raise RefusedError("incarnation: expected a random number, found 0")
+    check_text("host", request.host, MAX_HOST)
+    check_text("version", request.version, MAX_VERSION)
+
+
+def _require_admissible(core: IngestCore, request: pb.JoinRequest, *, is_known: bool) -> None:
+    """Check what an actor asks for, and that the learner still takes it.
+
+    Raises:
+        RefusedError, StoppingError: the actor may not enter here.
+    """
+    most = core.config.server.max_actors
+    if request.HasField("wanted_id") and request.wanted_id >= most:
+        raise RefusedError(f"wanted_id: expected less than {most} (server.max_actors), found {request.wanted_id}")
+    if request.evaluates and core.scoring is None:
+        raise RefusedError("evaluates: this learner asks no actor to score models (evaluator.process: actor)")
+    if core.control.stopping and not is_known:  # Actors that are known may still hand over their rows.
+        raise StoppingError("the learner is shutting down")
 
 
 def check(core: IngestCore) -> pb.CheckResponse:

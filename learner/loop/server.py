@@ -150,11 +150,7 @@ class LearnerServer:
             if self.together is not None:
                 self.together.listen(self.learner, self.ingest.address, shared)
             if local_actors:
-                address, trust = self.ingest.local_address, local_trust(config.server)
-                models = shared / "models"
-                self.local_actors = ActorManager(
-                    address, local_actors, self.fail, trust, models=models, spares=coming_actors
-                )
+                self.local_actors = self._start_local_actors(local_actors, coming_actors)
                 ending_local_actors.callback(self.local_actors.stop_and_join, LEAVE_SECONDS)
             self._stack = stack.pop_all()
 
@@ -163,6 +159,11 @@ class LearnerServer:
 
     def __exit__(self, *exception: object) -> None:
         self._stack.close()
+
+    def _start_local_actors(self, n: int, spares: Sequence[Spare] | None) -> ActorManager:
+        """Start actors on this host; they read models from the trainer's slots."""
+        trust, models = local_trust(self.config.server), self.run.dir.shared / "models"
+        return ActorManager(self.ingest.local_address, n, self.fail, trust, models=models, spares=spares)
 
     def _open_group(self, stack: ExitStack) -> Group | None:
         if self.place.is_alone:
