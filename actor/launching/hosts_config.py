@@ -5,11 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import yaml
 from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
+from common.config.nested import read_yaml
 from common.errors import ConfigError
-from common.hints import nearest_path
 from common.settings import Settings, validate
 from common.wire.address import split_address
 from common.wire.trust import Trust
@@ -121,12 +120,4 @@ def load_hosts(path: Path) -> LaunchConfig:
     Raises:
         ConfigError: the file cannot be read, or values are wrong.
     """
-    try:
-        values = yaml.safe_load(path.read_text())
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: cannot be read: {error}{nearest_path(path)}") from error
-    except yaml.YAMLError as error:
-        raise ConfigError(f"{path}: not valid YAML: {error}") from error
-    if not isinstance(values, dict):
-        raise ConfigError(f"{path}: expected a mapping, found {type(values).__name__}")
-    return validate(LaunchConfig, values)
+    return validate(LaunchConfig, read_yaml(path))

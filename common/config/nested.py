@@ -2,11 +2,30 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import yaml
 
 from common.errors import ConfigError
+from common.hints import nearest_path
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    """The mapping in a YAML file; an empty file is an empty mapping.
+
+    Raises:
+        ConfigError: the file cannot be read, is no YAML, or holds no mapping.
+    """
+    try:
+        values = yaml.safe_load(path.read_text())
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: cannot be read: {error}{nearest_path(path)}") from error
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{path}: not valid YAML: {error}") from error
+    if not isinstance(values, dict | None):
+        raise ConfigError(f"{path}: expected a mapping, found {type(values).__name__}")
+    return values or {}
 
 
 def overlay(values: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:

@@ -13,12 +13,11 @@ from common.config.actor_config import ActorConfig
 from common.config.discount import NAME as DISCOUNT
 from common.config.discount import discount_of
 from common.config.evaluator_config import EVALUATOR_OPTIONAL, EvaluatorArguments
-from common.config.nested import assign, overlay
+from common.config.nested import assign, overlay, read_yaml
 from common.config.replay_config import ReplayConfig, Unit
 from common.config.server_config import ServerConfig, TlsConfig
 from common.config.trainer_config import TrainerConfig
 from common.errors import ConfigError
-from common.hints import nearest_path
 from common.plugins.part_config import AgentArguments, PluginConfig
 from common.settings import Settings, validate
 
@@ -230,14 +229,7 @@ def read_values(path: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
     Raises:
         ConfigError: the file cannot be read, or is no mapping.
     """
-    try:
-        values = yaml.safe_load(path.read_text()) or {}
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: cannot be read: {error}{nearest_path(path)}") from error
-    except yaml.YAMLError as error:
-        raise ConfigError(f"{path}: not valid YAML: {error}") from error
-    if not isinstance(values, dict):
-        raise ConfigError(f"{path}: expected a mapping, found {type(values).__name__}")
+    values = read_yaml(path)
     values.setdefault("name", path.stem)
     for assignment in overrides:
         assign(values, assignment)

@@ -10,9 +10,8 @@ from typing import Any, Literal
 import yaml
 from pydantic import Field, NonNegativeInt, PositiveInt, field_validator, model_validator
 
+from common.config.nested import read_yaml
 from common.config.run_config import RunConfig, load_config
-from common.errors import ConfigError
-from common.hints import nearest_path
 from common.settings import Settings, validate
 from learner.curves.reading import SCORE
 from learner.sweeps.dimensions import Choices, Dimension, parse_dimension
@@ -122,15 +121,7 @@ def load_sweep(path: Path) -> SweepConfig:
     Raises:
         ConfigError: the file cannot be read, or values are wrong.
     """
-    try:
-        values = yaml.safe_load(path.read_text())
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: cannot be read: {error}{nearest_path(path)}") from error
-    except yaml.YAMLError as error:
-        raise ConfigError(f"{path}: not valid YAML: {error}") from error
-    if not isinstance(values, dict):
-        raise ConfigError(f"{path}: expected a mapping, found {type(values).__name__}")
-    return validate(SweepConfig, values)
+    return validate(SweepConfig, read_yaml(path))
 
 
 def configure(path: Path, values: Mapping[str, Any]) -> RunConfig:
