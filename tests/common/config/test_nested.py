@@ -1,10 +1,35 @@
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from common.config.nested import assign, flatten, overlay
+from common.config.nested import assign, flatten, overlay, read_yaml
+from common.errors import ConfigError
+
+
+@pytest.mark.parametrize(("text", "values"), [(b"", {}), (b"# nothing yet\n", {}), (b"a: {b: 1}", {"a": {"b": 1}})])
+def test_a_file_is_read_as_a_mapping(tmp_path: Path, text: bytes, values: dict[str, Any]) -> None:
+    (tmp_path / "file.yaml").write_bytes(text)
+    assert read_yaml(tmp_path / "file.yaml") == values
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (b"a: [1", "not valid YAML"),
+        (b"[]", "expected a mapping, found list"),
+        (b"0", "expected a mapping, found int"),
+        (b"\xff\xfe\x00a", "cannot be read"),
+        (None, "cannot be read: .*No such file"),
+    ],
+)
+def test_another_file_is_refused_by_name(tmp_path: Path, text: bytes | None, message: str) -> None:
+    if text is not None:
+        (tmp_path / "file.yaml").write_bytes(text)
+    with pytest.raises(ConfigError, match=rf"file\.yaml: {message}"):
+        read_yaml(tmp_path / "file.yaml")
 
 
 @pytest.mark.parametrize(
