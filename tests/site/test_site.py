@@ -40,8 +40,12 @@ SEARCHES = {
 }
 """Words that people type, and a page that must be among the first answers."""
 BROKEN_CODE = """
-return [...document.querySelectorAll('.md-typeset td code')]
-    .filter(each => !each.textContent.includes(' ') && each.getClientRects().length > 1).map(each => each.textContent)
+// Names that take several lines. Outside tables, a name that is longer than a line may.
+const lines = each => each.offsetHeight / parseFloat(getComputedStyle(each).lineHeight);
+const fillsLine = each => !each.closest('td') && each.offsetWidth > 0.9 * each.parentElement.clientWidth;
+return [...document.querySelectorAll('.md-typeset :not(pre) > code')]
+    .filter(each => !each.textContent.includes(' ') && lines(each) > 1.9 && !fillsLine(each))
+    .map(each => each.textContent)
 """
 PLAIN_BLOCKS = """
 return [...document.querySelectorAll('.md-content pre > code')]
