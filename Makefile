@@ -80,7 +80,7 @@ dashboards-types: $(READY)
 
 # The film in the README: `make demo` in a terminal.
 film: $(READY)
-	$(BIN)/python -m pages.film docs/images/demo.svg make demo
+	env -u MAKELEVEL -u MAKEFLAGS $(BIN)/python -m pages.film docs/images/demo.svg make demo
 
 # Generated pages are committed, to be read without the site; a test sees that they are what the models say.
 pages: $(READY)
