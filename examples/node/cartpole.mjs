@@ -96,10 +96,13 @@ class Actor {
 }
 
 const [address = "127.0.0.1:50051", ca, tokenFile] = process.argv.slice(2);
-const learner = new Learner(address, { ca, tokenFile });
-const actor = new Actor(learner);
+let learner, actor;
 process.once("SIGINT", () => learner.stop());
-await learner.serve(() => actor.act());
+do {
+  learner = new Learner(address, { ca, tokenFile }, learner?.holdsId);
+  actor = new Actor(learner);
+  await learner.serve(() => actor.act());
+} while (learner.startsOver);
 const { env_steps, reconnects } = learner.figures;
 const said = { actor_id: learner.joined.actor_id, env_steps, reconnects, unacked: learner.unacked.length };
 console.log(JSON.stringify({ ...said, batches: actor.batches ?? 0 }));

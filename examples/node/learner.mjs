@@ -1,16 +1,19 @@
 // The actor's end of the wire, written from crossborder.proto alone: joins, keeps one stream open, fetches models.
 import { randomBytes } from "node:crypto";
-import { readFileSync } from "node:fs";
+import { existsSync, readFileSync } from "node:fs";
 import { hostname } from "node:os";
 import { setTimeout as sleep } from "node:timers/promises";
 import { fileURLToPath } from "node:url";
 import grpc from "@grpc/grpc-js";
 import protoLoader from "@grpc/proto-loader";
 
-const PROTO = fileURLToPath(new URL("../../protos/crossborder/v1/crossborder.proto", import.meta.url));
+// Beside this file, where you have copied both; else in the clone.
+const PROTO = ["./crossborder.proto", "../../protos/crossborder/v1/crossborder.proto"]
+  .map((path) => fileURLToPath(new URL(path, import.meta.url)))
+  .find((path) => existsSync(path));
 const PROTOCOL_VERSION = 3;
 const JOIN_MS = 5_000;
-const PATIENCE_MS = 60_000;
+const PATIENCE_MS = 120_000;
 const HEARTBEAT_MS = 1_000;
 const SILENCE_MS = 15_000; // Every heartbeat is answered: a learner that is silent for so long is gone.
 const FINISH_MS = 10_000;
@@ -18,12 +21,17 @@ const MAX_MESSAGE_BYTES = 5 << 20; // A model of up to 4 MiB comes in one messag
 
 // Writes one value of a dtype into a DataView: its size and how.
 const DTYPES = {
+  "|b1": [1, (view, at, value) => view.setUint8(at, value ? 1 : 0)],
+  "|u1": [1, (view, at, value) => view.setUint8(at, value)],
+  "|i1": [1, (view, at, value) => view.setInt8(at, value)],
+  "<u2": [2, (view, at, value) => view.setUint16(at, value, true)],
+  "<i2": [2, (view, at, value) => view.setInt16(at, value, true)],
+  "<u4": [4, (view, at, value) => view.setUint32(at, value, true)],
+  "<i4": [4, (view, at, value) => view.setInt32(at, value, true)],
+  "<u8": [8, (view, at, value) => view.setBigUint64(at, BigInt(value), true)],
+  "<i8": [8, (view, at, value) => view.setBigInt64(at, BigInt(value), true)],
   "<f4": [4, (view, at, value) => view.setFloat32(at, value, true)],
   "<f8": [8, (view, at, value) => view.setFloat64(at, value, true)],
-  "<i8": [8, (view, at, value) => view.setBigInt64(at, BigInt(value), true)],
-  "<u2": [2, (view, at, value) => view.setUint16(at, value, true)],
-  "<u4": [4, (view, at, value) => view.setUint32(at, value, true)],
-  "|b1": [1, (view, at, value) => view.setUint8(at, value ? 1 : 0)],
 };
 
 // PushItemsRequest.payload: all values of a column, one column after another, little-endian, without padding.
@@ -90,14 +98,24 @@ function credentials({ ca, tokenFile }) {
 
 const newIncarnation = () => String((randomBytes(8).readBigUInt64LE() >> 1n) + 1n);
 
+// Why a Join that will be tried again has failed, and what may help.
+function explain({ message }, { ca }) {
+  const hint = ca ? "" : " (a learner with TLS needs the file of its authority, ca.pem)";
+  return `no answer from the learner yet: ${message}${hint}`;
+}
+
 export class Learner {
   // `trust` has `ca` and `tokenFile`, both paths; without `ca` nothing is encrypted, which a learner allows on its own
-  // host only.
-  constructor(address, trust = {}) {
+  // host only. `former` is the incarnation whose id this one takes over.
+  constructor(address, trust = {}, former = "0") {
     const options = { keepCase: true, longs: String, defaults: true };
     const { LearnerService } = grpc.loadPackageDefinition(protoLoader.loadSync(PROTO, options)).crossborder.v1;
     const limits = { "grpc.max_receive_message_length": MAX_MESSAGE_BYTES };
     this.client = new LearnerService(address, credentials(trust), limits);
+    this.trust = trust;
+    this.former = former;
+    this.startsOver = false; // Whether to go on with a new Learner: for another run, or for other settings.
+    this.holdsId = "0"; // The incarnation that has got an id of the other run: the `former` of the new Learner.
     this.incarnation = newIncarnation();
     this.seq = this.acked = 0;
     this.unacked = []; // Batches kept until they are acknowledged, oldest first.
@@ -117,14 +135,15 @@ export class Learner {
         });
       } catch (error) {
         if (outlook(error) !== "again" || Date.now() > end) throw error;
-        await sleep(Math.random() * ceiling);
+        console.error(explain(error, this.trust));
+        await sleep((0.5 + 0.5 * Math.random()) * ceiling);
       }
     }
   }
 
   // Join, then act with `act` while a stream is open; return once everything is handed over.
   async serve(act) {
-    this.joined = await this.join();
+    this.joined = await this.join(this.former);
     this.newest = this.joined.newest;
     const conversation = this.stayConnected();
     const acting = act().then(() => this.finish());
@@ -147,14 +166,24 @@ export class Learner {
       }
       await sleep(Math.random() * 500);
       await this.joinAgain();
+      if (this.left) return;
     }
   }
 
   async joinAgain() {
     let again = await this.join();
-    if (again.run_id !== this.joined.run_id) throw new Error(`another run answers: ${again.run_id}`);
-    if (again.config_json !== this.joined.config_json || again.epsilon !== this.joined.epsilon)
-      throw new Error("the learner has changed the settings of this actor: start it again");
+    if (again.run_id !== this.joined.run_id) {
+      console.error(`another run answers: ${again.run_id}; rows of the former run are dropped`);
+      this.unacked = [];
+      this.holdsId = this.incarnation;
+      this.startsOver = this.left = true;
+      return this.stop();
+    }
+    if (again.config_json !== this.joined.config_json || again.epsilon !== this.joined.epsilon) {
+      console.error("the learner has changed the settings of this actor, which hands over its rows and starts over");
+      this.startsOver = true;
+      this.stop();
+    }
     if (Number(again.last_seq) < this.acked) {
       // The learner has lost batches that it had acknowledged: go on as a new incarnation, in the place of this one.
       const former = this.incarnation;
@@ -165,6 +194,7 @@ export class Learner {
       again = await this.join(former);
     }
     this.figures.reconnects += 1;
+    console.error(`joined again as actor ${again.actor_id}`);
     this.acknowledge(again.last_seq, again.newest);
   }
 

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
+import signal
 import subprocess
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +19,9 @@ import pytest
 from common.config.run_config import RunConfig, load_config
 from common.data import Items
 from learner.commands.authority import make_files
-from tests.conftest import PATIENCE, ROOT, kill, wait_for
+from tests.conftest import PATIENCE, ROOT, Command, free_port, kill, wait_for
 from tests.e2e.test_counting import train_in_thread
+from tests.learner.loop.test_run import replay_of
 from tests.stored import stored_rows
 
 NODE = shutil.which("node")
@@ -116,3 +120,69 @@ def test_columns_that_it_does_not_make_are_named(tmp_path: Path, node: Start) ->
         _, err = actor.communicate(timeout=PATIENCE)
         assert "column priority: expected" in err
         assert actor.returncode == 1
+
+
+@pytest.fixture
+def serve(start: Callable[..., Command]) -> Callable[..., Command]:
+    """Starts a learner at an address; it trains without end."""
+
+    def _serve(address: str, *words: str) -> Command:
+        free = (
+            "metrics.trainer_port=0",
+            "metrics.ingest_port=0",
+            "trainer.target_score=null",
+            "trainer.max_opts=1000000",
+        )
+        settings = [word for setting in free for word in ("--set", setting)]
+        return start("learner-server", *words, "--listen", address, *settings)
+
+    return _serve
+
+
+def has_stored(run_dir: Path, steps: int) -> bool:
+    return (run_dir / "shared" / "replay").exists() and replay_of(run_dir).steps > steps
+
+
+def end(server: Command) -> list[int]:
+    """End a learner in order; return the steps of each actor, as it reported them."""
+    server.process.send_signal(signal.SIGTERM)
+    server.wait()
+    return [int(steps) for steps in re.findall(r"^\d+, (\d+), [\d.]+, [\d.]+$", server.output(), re.MULTILINE)]
+
+
+def test_it_starts_over_with_its_id_where_another_run_answers(
+    tmp_path: Path, serve: Callable[..., Command], node: Start
+) -> None:
+    address = f"127.0.0.1:{free_port()}"
+    actor = node(address)
+    for name in ("one", "other"):
+        run_dir = tmp_path / name
+        server = serve(address, "--config", "configs/cartpole.yaml", "--run-dir", str(run_dir))
+        wait_for(partial(has_stored, run_dir, 500), "rows")
+        if name == "one":
+            kill(server.process.pid)
+            server.wait()
+    reported = end(server)
+    said = summary(actor)
+    assert (said["actor_id"], said["unacked"]) == (0, 0)
+    assert [said["env_steps"]] == reported == [replay_of(run_dir).steps]
+    assert_whole_episodes(stored_rows(run_dir))
+
+
+def test_it_hands_over_its_rows_and_starts_over_where_its_settings_have_changed(
+    tmp_path: Path, serve: Callable[..., Command], node: Start
+) -> None:
+    address, run_dir = f"127.0.0.1:{free_port()}", tmp_path / "run"
+    actor = node(address)
+    first = serve(address, "--config", "configs/cartpole.yaml", "--run-dir", str(run_dir))
+    wait_for(partial(has_stored, run_dir, 500), "rows")
+    kill(first.process.pid)
+    first.wait()
+    stored = replay_of(run_dir).steps
+    second = serve(address, "--resume", str(run_dir), "--set", "exploration.base=0.3")
+    wait_for(partial(has_stored, run_dir, stored + 1000), "rows of the new settings")
+    reported = end(second)
+    said = summary(actor)
+    assert said["unacked"] == 0
+    assert reported[-1] == said["env_steps"] > 0
+    assert sum(reported) == replay_of(run_dir).steps, "the rows of both incarnations"
