@@ -118,7 +118,8 @@ class Actor:
                     return self._run_once(joined)
                 except (RunChangedError, SettingsChangedError, LearnerAwayError) as change:
                     log.warning("starting over: %s", change)
-                    self._connector.renew(keeps_place=False)
+                    # To learn of another run the actor has joined it, which took an id there.
+                    self._connector.renew(keeps_place=isinstance(change, RunChangedError))
                     # The pusher has set ``_stopped``. ``stop`` may be called at this moment and sets its own flag
                     # first, so looking at the flag after clearing the event misses no call.
                     self._stopped.clear()

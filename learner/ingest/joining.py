@@ -95,6 +95,7 @@ def join(core: IngestCore, request: pb.JoinRequest, name: str = "") -> pb.JoinRe
         former=former,
         wanted=request.wanted_id if request.HasField("wanted_id") else None,
         closed=core.cordons.cordoned.actor_ids,
+        evaluates=request.evaluates,
     )
     row = core.row_of(incarnation)
     core.note_kind(row, evaluates=request.evaluates)

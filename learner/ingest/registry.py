@@ -109,8 +109,11 @@ class Registry:
         former: int = 0,
         wanted: int | None = None,
         closed: Collection[int] = (),
+        evaluates: bool = False,
     ) -> int:
         """Enter an actor and return its id: the id that it had, the id that it wants, or the smallest free id.
+
+        An actor that evaluates gets the largest free id, since ids say how much the actors that record explore.
 
         Args:
             incarnation: of the actor process.
@@ -121,8 +124,9 @@ class Registry:
             former: the incarnation whose row this one takes over; 0 for none. From then on the former incarnation is
                 unknown.
             wanted: the id that a new actor must have, below ``max_actors``. An actor that is away is given up for it.
-                None takes the smallest free id.
+                None takes a free id.
             closed: ids that are not free, although nobody has them.
+            evaluates: whether it scores models and records nothing.
 
         Raises:
             TooManyActorsError: no id is free, or another actor has the wanted one.
@@ -136,16 +140,18 @@ class Registry:
                 self._from_before.add(incarnation)
         row = self._rows.get(incarnation)
         if row is None or self._table["state"][row] not in HOLDS_ID:
-            row = self._enter(incarnation, self._free_id(closed) if wanted is None else self._vacate(wanted), row)
+            actor_id = self._find_free_id(closed, evaluates) if wanted is None else self._vacate(wanted)
+            row = self._enter(incarnation, actor_id, row)
         self._table["host"][row] = host.encode()[:HOST_BYTES]
         self._table["pid"][row] = pid
         self._table["name"][row], self._table["version"][row] = name.encode(), version.encode()[:32]
         self._table["last_seen"][row] = self._clock()
         return int(self._table["actor_id"][row])
 
-    def _free_id(self, closed: Collection[int]) -> int:
+    def _find_free_id(self, closed: Collection[int], evaluates: bool) -> int:
         taken = {*closed, *self._table["actor_id"][np.isin(self._table["state"], HOLDS_ID)].tolist()}
-        free = next((i for i in range(self._max_actors) if i not in taken), None)
+        ids = range(self._max_actors)
+        free = next((i for i in (reversed(ids) if evaluates else ids) if i not in taken), None)
         if free is None:
             raise TooManyActorsError(f"all {self._max_actors} actor ids (server.max_actors) are taken or cordoned")
         return free

@@ -48,6 +48,15 @@ def test_actors_get_the_smallest_free_id_and_keep_it(table: Array) -> None:
     assert registry.join(12, "host", 1) == 1
 
 
+def test_an_actor_that_evaluates_gets_the_largest_free_id_and_leaves_the_others_to_those_that_explore(
+    table: Array,
+) -> None:
+    registry = make(table, Clock())
+    assert [registry.join(i, "host", 1, evaluates=i == 11) for i in (11, 12, 13)] == [2, 0, 1]
+    with pytest.raises(TooManyActorsError):
+        registry.join(14, "host", 1, evaluates=True)
+
+
 def test_the_clock_may_begin_anew_as_it_does_when_the_host_is_started_again(table: Array) -> None:
     registry = make(table, Clock())
     for incarnation in (11, 12):

@@ -67,13 +67,13 @@ def test_an_evaluating_actor_is_offered_candidates_and_the_others_are_not(lone: 
 
 
 def test_a_score_reaches_the_trainer_once_however_often_it_is_reported(lone: LoneCore, tmp_path: Path) -> None:
-    enter(lone.core, EVALUATOR, evaluates=True)
+    evaluator = enter(lone.core, EVALUATOR, evaluates=True)
     for _ in range(3):
         say(lone.core, EVALUATOR, seconds=2.0)
     assert lone.core.control.scores == 1
     told = json.loads((tmp_path / "shared" / "score.json").read_text())
     expected = {"incarnation": 1, "opt_steps": 100, "score": 7.5, "record": {"eval_return": 7.5}, "seconds": 2.0}
-    assert told == {**expected, "actor_id": 0}
+    assert told == {**expected, "actor_id": evaluator.actor_id}
     lone.candidates.publish(200, wait=True)
     say(lone.core, EVALUATOR, 200)
     say(lone.core, EVALUATOR, 100)
