@@ -88,6 +88,8 @@ def _make(kind: str, given: Mapping[str, Any], where: str) -> Space[Any]:
         case "Box":
             dtype = np.dtype(given.get("dtype", "float32"))
             low, high = (np.asarray(given[key], dtype) for key in ("low", "high"))
+            if "shape" not in given and not low.ndim:
+                raise ConfigError(f"{where}.shape: expected a list, [] for a single number, found none")
             shape = tuple(given["shape"]) if "shape" in given else low.shape
             low, high = (np.broadcast_to(bound, shape) for bound in (low, high))
             return spaces.Box(low, high, shape, dtype.type)

@@ -45,8 +45,8 @@ def _export(arguments: argparse.Namespace) -> Mapping[str, object]:
         "observation_space": " ".join(str(spec.observation_space).split()),
         "action_space": " ".join(str(spec.action_space).split()),
     }
-    export_policy(agent.policy(), spec.observation_space, metadata, arguments.output)
-    return {"output": str(arguments.output), **metadata}
+    tensors = export_policy(agent.policy(), spec.observation_space, metadata, arguments.output)
+    return {"output": str(arguments.output), **tensors, **metadata}
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -249,11 +249,12 @@ def tell_result(config: RunConfig, result: Result, statistics: str) -> None:
     best = (
         f"best evaluation {format_return(result.best_score)}" if math.isfinite(result.best_score) else "no evaluation"
     )
-    policies = "best/, final/" if (result.run_dir / "best").exists() else "final/"
+    files = ("best/", "final/", "config.yaml", "metrics.csv", "learning_curve.png")
+    written = ", ".join(name for name in files if (result.run_dir / name).exists())
     sys.stdout.write(
         f"\n{config.name}: {result.outcome.value}; {best}; {result.opt_steps} opt steps and "
         f"{result.samples_total} steps\n\n{statistics}\n"
-        f"run directory: {result.run_dir} ({policies}, config.yaml, metrics.csv, learning_curve.png)\n"
+        f"run directory: {result.run_dir} ({written})\n"
     )
     target = config.trainer.target_score
     if target is not None and result.outcome.is_finish and result.outcome is not Outcome.TARGET:

@@ -69,7 +69,9 @@ def read_curve(run: Path, axis: str = "env-steps", record: str = SCORE) -> Curve
             raise ConfigError(f"{path}: expected a column {key}, found none{nearest(key, columns)}")
     points = _points(rows, column, record)
     if not points:
-        raise ConfigError(f"{path}: expected rows with {record}, found none: the run has not recorded it yet")
+        others = [key for key in ("train_return", "loss") if key != record and _points(rows, column, key)]
+        hint = f"; --record {others[0]} plots what there is" if others else ""
+        raise ConfigError(f"{path}: expected rows with {record}, found none: the run has not recorded it yet{hint}")
     return Curve(run, np.array([*points]), np.array([*points.values()]), _settings(run / "config.yaml"))
 
 

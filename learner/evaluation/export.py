@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ OPSET = 18
 
 def export_policy(
     policy: torch.nn.Module, observations: gymnasium.Space[Any], metadata: Mapping[str, str], path: Path
-) -> None:
+) -> dict[str, str]:
     """Write a policy as ONNX: input ``obs`` ``[batch, *shape]``, output ``action`` ``[batch, *action_shape]``.
 
     Structured observations have an input for each leaf, ``obs/PATH``.
@@ -33,6 +33,9 @@ def export_policy(
         observations: the space of the observations as the agent sees them; inputs have its shapes and dtypes.
         metadata: becomes the ``metadata_props`` of the ONNX model.
         path: of the file.
+
+    Returns:
+        ``inputs`` and ``outputs``: the name, dtype and shape of each, as text.
 
     Raises:
         PluginError: the policy cannot be exported for batches of any size.
@@ -51,6 +54,17 @@ def export_policy(
         path.write_bytes(model.SerializeToString())
     except OSError as error:
         raise ConfigError(f"--output {path}: cannot be written: {error.strerror}") from error
+    return {"inputs": _describe(model.graph.input), "outputs": _describe(model.graph.output)}
+
+
+def _describe(values: Iterable[onnx.ValueInfoProto]) -> str:
+    """The name, dtype and shape of each value, such as ``obs float32 [batch, 4]``."""
+    texts = []
+    for value in values:
+        tensor = value.type.tensor_type
+        shape = ", ".join(size.dim_param or str(size.dim_value) for size in tensor.shape.dim)
+        texts.append(f"{value.name} {onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type)} [{shape}]")
+    return "; ".join(texts)
 
 
 def _to_onnx(policy: torch.nn.Module, leaves: Mapping[str, torch.Tensor]) -> onnx.ModelProto:

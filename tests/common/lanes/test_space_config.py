@@ -85,6 +85,10 @@ def test_a_factory_that_is_not_there_is_a_plugin_error() -> None:
             r"observation\.high: expected a value, found none",
         ),
         (
+            {"observation": {"type": "Box", "low": 0, "high": 3, "dtype": "uint8"}, "action": ACTION},
+            r"observation\.shape: expected a list, \[\] for a single number, found none",
+        ),
+        (
             {"observation": ACTION, "action": {**ACTION, "strat": 1}},
             r"action\.strat: unknown key of a Discrete .did you mean 'start'",
         ),

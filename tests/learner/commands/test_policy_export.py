@@ -27,7 +27,8 @@ def test_a_saved_policy_becomes_a_file_that_says_where_it_comes_from(
     assert json.loads(metadata["env"])["params"] == {"id": "CartPole-v1"}
     assert metadata["agent"] == "common.agents.dqn:DQN"
     assert metadata["action_space"] == str(gymnasium.spaces.Discrete(2))
-    assert json.loads(capsys.readouterr().out) == {"output": str(file), **metadata}
+    tensors = {"inputs": "obs float32 [batch, 4]", "outputs": "action int64 [batch]"}
+    assert json.loads(capsys.readouterr().out) == {"output": str(file), **tensors, **metadata}
 
 
 def test_where_nothing_was_scored_the_last_policy_is_exported(
