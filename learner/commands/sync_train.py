@@ -32,6 +32,7 @@ def parser() -> Parser:
     made = make_training_parser("sync-train", __doc__, EXAMPLES)
     add_resume(made)
     add_origin(made)
+    made.set_defaults(local_actors=1)  # This process acts itself.
     return made
 
 

@@ -31,6 +31,7 @@ Train = Callable[[RunConfig, argparse.Namespace, Console | None, StopSignals], N
 def make_training_parser(name: str, description: str, examples: str) -> Parser:
     """A parser with the options of every command that trains."""
     parser = Parser(name, description, examples)
+    parser.set_defaults(local_actors=0)
     parser.add_argument("--config", type=Path, metavar="FILE", help="the run's YAML file")
     parser.add_argument(
         "--set",
@@ -210,7 +211,7 @@ def run_training_command(
 
 
 def _check(config: RunConfig, arguments: argparse.Namespace) -> None:
-    """Build the parts that a learner builds, try an opt step, and print the columns of what its actors will send.
+    """Build the parts that this command builds, try an opt step, and print the columns of what its actors will send.
 
     With ``--from``, the saved agent is loaded too. Datasets must have the columns of the run.
 
@@ -232,7 +233,7 @@ def _check(config: RunConfig, arguments: argparse.Namespace) -> None:
     for each in datasets:
         with open_dataset(each) as dataset:
             dataset.check(parts)
-    if config.env.spaces is None:
+    if config.env.spaces is None or arguments.local_actors:
         build_eval_env(config.env, parts.frames).close()
     kind = "Rows" if parts.schema.is_rows else "Items"
     sys.stdout.write(f"{config.name}: good. {kind}: {', '.join(map(str, parts.schema.columns))}\n")

@@ -16,7 +16,7 @@ import yaml
 
 from common.wire.pb import crossborder_pb2 as pb
 from common.wire.rpc import ERROR_KEY, PROTOCOL_VERSION
-from learner.commands import learner_server
+from learner.commands import learner_server, sync_train
 from tests.conftest import Command, endpoints
 
 Start = Callable[..., Command]
@@ -124,6 +124,20 @@ def test_a_good_configuration_passes_the_check_and_starts_nothing(
     assert check.wait() == 0
     assert "counting: good. Rows: obs <f4 [3]" in check.output()
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("main", "words", "code"),
+    [(learner_server.main, [], 0), (learner_server.main, ["--local-actors", "1"], 3), (sync_train.main, [], 3)],
+)
+def test_the_check_builds_the_environment_where_this_command_acts(
+    write_config: WriteConfig, main: Callable[[list[str]], int], words: list[str], code: int
+) -> None:
+    space = {"type": "Box", "low": 0, "high": 1, "shape": [3]}
+    spaces = {"observation": space, "action": {"type": "Discrete", "n": 2}}
+    elsewhere = {"target": "no_such_game:Game", "params": {}, "spaces": spaces}
+    config = write_config(env=elsewhere, agent=DQN, trainer={"max_opts": 5, "eval_interval": 0})
+    assert main(["--config", str(config), "--check", *words]) == code
 
 
 def test_the_resolved_configuration_is_shown_with_its_overrides(start: Start, write_config: WriteConfig) -> None:
