@@ -19,9 +19,11 @@ import pytest
 from common.config.run_config import RunConfig, load_config
 from common.data import Items
 from learner.commands.authority import make_files
+from learner.storage.checkpoint import Checkpoints
 from tests.conftest import PATIENCE, ROOT, Command, free_port, kill, wait_for
 from tests.e2e.test_counting import train_in_thread
 from tests.learner.loop.test_run import replay_of
+from tests.learner.storage.test_checkpoint import CONFIG, OBS, dqn
 from tests.stored import stored_rows
 
 NODE = shutil.which("node")
@@ -186,3 +188,19 @@ def test_it_hands_over_its_rows_and_starts_over_where_its_settings_have_changed(
     assert said["unacked"] == 0
     assert reported[-1] == said["env_steps"] > 0
     assert sum(reported) == replay_of(run_dir).steps, "the rows of both incarnations"
+
+
+def test_a_saved_policy_is_read_as_the_page_says(tmp_path: Path) -> None:
+    agent = dqn(seed=3)
+    Checkpoints(tmp_path, CONFIG, "run-id").save("best", agent, opt_steps=12)
+    page = (ROOT / "docs" / "protocol.md").read_text()
+    (snippet,) = re.findall(r"```javascript\n(const saved = .*?)```", page, re.DOTALL)
+    script = (
+        'import { readFileSync } from "node:fs";\n'
+        f'import {{ QNetwork, readTensors }} from "{HERE}/network.mjs";\n'
+        + snippet.replace("runs/fruit/best", str(tmp_path / "best"))
+        + f"console.log(JSON.stringify({OBS.tolist()}.map((obs) => network.values(obs))));"
+    )
+    (tmp_path / "read.mjs").write_text(script)
+    done = subprocess.run([str(NODE), tmp_path / "read.mjs"], capture_output=True, text=True, check=True)
+    np.testing.assert_array_equal(np.argmax(json.loads(done.stdout), axis=1), agent.sample(OBS))
