@@ -207,7 +207,9 @@ class ServerConfig(Settings):
         if admins and not actors:
             raise ConfigError("server.actor_token_file: expected tokens of actors beside those of admins, found none")
         if not (is_loopback(host) or self.insecure or (self.tls and actors)):
+            needed = {"server.tls": self.tls, "server.actor_token_file": actors}
+            missing = " and ".join(name for name, given in needed.items() if not given)
             raise ConfigError(
-                f"server.listen: '{self.listen}' is reachable from other hosts; expected server.tls and "
-                "server.actor_token_file (crossborder-certs makes both), or --insecure if that network is yours alone"
+                f"server.listen: '{self.listen}' is reachable from other hosts; expected {missing} too "
+                "(crossborder-certs makes certificates and tokens), or --insecure if that network is yours alone"
             )

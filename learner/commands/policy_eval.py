@@ -38,12 +38,21 @@ def parser() -> Parser:
 
 
 def _environment(arguments: argparse.Namespace, config: EnvConfig) -> AbstractContextManager[AnyEnv]:
+    from common.errors import PluginError
     from common.lanes.building import build_env
     from learner.evaluation.video import filming
 
-    if arguments.record_video is None:
-        return closing(build_env(config))
-    return filming(config, Path(arguments.record_video or arguments.run / "videos"), arguments.checkpoint)
+    try:
+        if arguments.record_video is None:
+            return closing(build_env(config))
+        return filming(config, Path(arguments.record_video or arguments.run / "videos"), arguments.checkpoint)
+    except PluginError as error:
+        if config.spaces is None:
+            raise
+        raise PluginError(
+            f"{error}; the run describes its spaces (env.spaces), so only its actors may have the environment: "
+            "let an actor score policies (evaluator.process: actor)"
+        ) from error
 
 
 def _evaluate(arguments: argparse.Namespace) -> Mapping[str, object]:

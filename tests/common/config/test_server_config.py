@@ -18,7 +18,8 @@ def check(**settings: Any) -> None:
 
 @pytest.mark.parametrize("listen", ["0.0.0.0:50051", "[::]:0", "192.168.1.5:1", "gpu-host:50051"])
 def test_listening_beyond_loopback_needs_tls_and_tokens_or_insecure(listen: str) -> None:
-    with pytest.raises(ConfigError, match=r"server\.listen: .* reachable from other hosts; .* or --insecure"):
+    both = r"expected server\.tls and server\.actor_token_file too"
+    with pytest.raises(ConfigError, match=rf"server\.listen: .* reachable from other hosts; {both} .* or --insecure"):
         check(listen=listen)
     check(listen=listen, insecure=True)
 
@@ -49,7 +50,7 @@ def test_tls_and_tokens_let_a_learner_listen_anywhere(secured: dict[str, Any]) -
         ({"insecure": True}, r"--insecure\): expected neither server\.tls nor tokens beside it"),
         ({"tls": None}, r"server\.tls: .* tokens, which are sent over TLS only"),
         ({"tls": None, "insecure": True}, r"--insecure\): expected neither"),
-        ({"actor_token_file": None}, r"server\.listen: .* expected server\.tls and server\.actor_token_file"),
+        ({"actor_token_file": None}, r"server\.listen: .* expected server\.actor_token_file too"),
         ({"actor_token_file": "no.token"}, r"token file no\.token: cannot be read"),
         ({"tls": {"certificate": "no.pem", "key": "no.key"}}, r"private key no\.key: cannot be read"),
     ],

@@ -35,6 +35,18 @@ def test_a_policy_is_scored_in_the_environment_of_evaluations(
     assert (found["eval_reward_min"], found["eval_reward_max"]) == (3.0, 3.0)
 
 
+def test_a_run_whose_environment_only_actors_have_says_who_can_score_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    box = {"type": "Box", "low": -1, "high": 1, "shape": [4]}
+    spaces = {"observation": box, "action": {"type": "Discrete", "n": 2}}
+    env = CONFIG.env.model_copy(update={"target": "no_such_game:Game", "params": {}, "spaces": spaces})
+    Checkpoints(tmp_path, CONFIG.model_copy(update={"env": env}), "run").save("best", dqn(seed=1), opt_steps=12)
+    assert policy_eval.main(["--run", str(tmp_path)]) == 3
+    assert "no_such_game" in (told := capsys.readouterr().err)
+    assert "let an actor score policies" in told
+
+
 class LongestEpisodes:
     """A user's evaluator: the score is a number that says how it was built."""
 
