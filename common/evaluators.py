@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+from collections.abc import Callable
+from contextlib import AbstractContextManager, ExitStack, closing
 from functools import partial
 
 from common.config.actor_config import ActorConfig
@@ -17,14 +18,21 @@ from common.lanes.watched_envs import Watch
 from common.plugins.part_config import EnvConfig
 
 
-def open_evaluator(config: ActorConfig, training: EnvSpec, watch: Watch, stack: ExitStack) -> Evaluator:
+def open_evaluator(
+    config: ActorConfig,
+    training: EnvSpec | None,
+    watch: Watch,
+    stack: ExitStack,
+    film: Callable[[EnvConfig], AbstractContextManager[AnyEnv]] | None = None,
+) -> Evaluator:
     """Build the evaluator of a run and its first environment.
 
     Args:
         config: names the evaluator and the environment.
-        training: the spaces of one lane as they are recorded.
+        training: the spaces of one lane as they are recorded; None: they are not compared.
         watch: over every environment that the evaluator steps.
         stack: stops the environments safely and closes them.
+        film: opens the one environment that is filmed while it plays all episodes; None: nothing is filmed.
 
     Raises:
         CrossborderError: one of them cannot be built, or the environment has other spaces than that of training.
@@ -34,23 +42,23 @@ def open_evaluator(config: ActorConfig, training: EnvSpec, watch: Watch, stack: 
     rate_hz = env_config.rate_hz if env_config.eval_at_rate else None
 
     def make_env() -> AnyEnv:
-        env = build_eval_env(config.env, training)
-        stack.callback(env.close)
+        opened = closing(build_eval_env(config.env, training)) if film is None else film(env_config)
+        env = stack.enter_context(opened)
         check_safe_stop(env_config, env.action_space, env)
         stack.enter_context(watch.stopping(partial(stop_safely, env)))
         watched = watch.over(env)
         return watched if rate_hz is None else PacedEnv(watched, Pace(rate_hz, watch.abandoned))
 
-    make_more = make_env if rate_hz is None else None  # There is one robot.
+    make_more = make_env if rate_hz is None and film is None else None  # There is one robot.
     return build_evaluator(make_env(), config.evaluator, env_config, make_more)
 
 
-def build_eval_env(config: EnvConfig, training: EnvSpec) -> AnyEnv:
+def build_eval_env(config: EnvConfig, training: EnvSpec | None) -> AnyEnv:
     """Build an environment of evaluations, which must have the spaces of training.
 
     Args:
         config: of the environment in training.
-        training: the spaces of one lane as they are recorded.
+        training: the spaces of one lane as they are recorded; None: they are not compared.
 
     Raises:
         PluginError: it cannot be built.
@@ -58,7 +66,7 @@ def build_eval_env(config: EnvConfig, training: EnvSpec) -> AnyEnv:
     """
     env = build_env(config.for_evaluation())
     found = spec_of(env, float64=config.float64)
-    if found != training:
+    if training is not None and found != training:
         env.close()
         raise ConfigError(f"env.eval_params: expected the spaces of training, {training}, found {found}")
     return env

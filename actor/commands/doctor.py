@@ -128,7 +128,8 @@ CHECKS: Final = (
     Check(
         "schema",
         Visit.schema,
-        "install what the learner names on this host too, in the same version; if you trust it, --allow it",
+        "install the code that the learner names here too, in the same version, and --allow it if you trust it; "
+        "an actor in another language needs neither",
     ),
     Check("round trip", Visit.round_trip, "look at the network: the learner does not answer in time"),
     Check("clock", Visit.clock, "keep both clocks by NTP (timedatectl set-ntp true)"),

@@ -148,6 +148,11 @@ class RunConfig(ActorConfig):
         return self
 
     @property
+    def is_scored_by_actors(self) -> bool:
+        """Whether actors that evaluate score the policy."""
+        return self.evaluator.process == "actor" and bool(self.trainer.eval_interval)
+
+    @property
     def shows_each_actor(self) -> bool:
         """Whether ``/metrics`` of ingest has series of each actor."""
         chosen = self.metrics.per_actor

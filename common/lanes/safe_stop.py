@@ -58,6 +58,8 @@ def _stop(how: Callable[[AnyEnv], object], env: AnyEnv) -> None:
         how(env)
     except (Exception, SystemExit):
         log.critical("the safe stop failed: the robot may still move", exc_info=True)
+    else:
+        log.info("a safe stop was made")
 
 
 def _step(env: AnyEnv, value: Any) -> None:

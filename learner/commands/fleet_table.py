@@ -45,6 +45,8 @@ class ActorView:
     """The name of the token by which the actor proves itself; empty for a token without a name."""
     version: str = ""
     """The crossborder release that the actor runs."""
+    evaluates: bool = False
+    """Whether the actor scores candidates and pushes no rows."""
 
     @property
     def process(self) -> tuple[int, str, int]:
@@ -190,10 +192,12 @@ class FleetTable:
         return Group(self._headline(choice), table if actors else Text("no actors", "yellow"))
 
     def _state(self, actor: ActorView) -> str:
-        """The state of an actor, and the order that it is under."""
+        """The state of an actor, whether it evaluates, and the order that it is under."""
+        if actor.state not in PRESENT:
+            return actor.state
         who = actor.actor_id, actor.host
         order = "draining" if self.now.drained.covers(*who) else "cordoned" if self.now.cordoned.covers(*who) else ""
-        return f"{actor.state}, {order}" if order and actor.state in PRESENT else actor.state
+        return ", ".join(filter(None, (actor.state, "evaluating" if actor.evaluates else "", order)))
 
     def _cordons(self) -> str:
         """The cordons, for the headline."""

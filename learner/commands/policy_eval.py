@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import argparse
 import sys
+import threading
 from collections.abc import Mapping
-from contextlib import AbstractContextManager, ExitStack, closing
+from contextlib import AbstractContextManager, ExitStack
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -37,42 +39,36 @@ def parser() -> Parser:
     return made
 
 
-def _environment(arguments: argparse.Namespace, config: EnvConfig) -> AbstractContextManager[AnyEnv]:
-    from common.errors import PluginError
-    from common.lanes.building import build_env
+def _film(arguments: argparse.Namespace, config: EnvConfig) -> AbstractContextManager[AnyEnv]:
     from learner.evaluation.video import filming
 
-    try:
-        if arguments.record_video is None:
-            return closing(build_env(config))
-        return filming(config, Path(arguments.record_video or arguments.run / "videos"), arguments.checkpoint)
-    except PluginError as error:
-        if config.spaces is None:
-            raise
-        raise PluginError(
-            f"{error}; the run describes its spaces (env.spaces), so only its actors may have the environment: "
-            "let an actor score policies (evaluator.process: actor)"
-        ) from error
+    return filming(config, Path(arguments.record_video or arguments.run / "videos"), arguments.checkpoint)
 
 
 def _evaluate(arguments: argparse.Namespace) -> Mapping[str, object]:
-    from common.evaluation import build_evaluator
-    from common.lanes.building import build_env
+    from common.errors import PluginError
+    from common.evaluators import open_evaluator
+    from common.lanes.watched_envs import Watch
     from learner.storage.checkpoint import load_agent
 
     agent, parts, meta = load_agent(arguments.run / arguments.checkpoint)
-    config, env_config = _evaluator(arguments, parts.evaluator), parts.env.for_evaluation()
+    parts = parts.model_copy(update={"evaluator": _evaluator(arguments, parts.evaluator)})
+    film = None if arguments.record_video is None else partial(_film, arguments)
     with ExitStack() as stack:
-
-        def make_env() -> AnyEnv:
-            return stack.enter_context(closing(build_env(env_config)))
-
-        env = stack.enter_context(_environment(arguments, env_config))
-        films = arguments.record_video is not None  # One environment then plays all episodes, one after another.
-        evaluation = build_evaluator(env, config, env_config, None if films else make_env).evaluate(agent)
+        try:
+            evaluator = open_evaluator(parts, None, Watch(threading.Event()), stack, film)
+        except PluginError as error:
+            if parts.env.spaces is None:
+                raise
+            raise PluginError(
+                f"{error}; the run describes its spaces (env.spaces), so only its actors may have the environment: "
+                "let an actor score policies (evaluator.process: actor)"
+            ) from error
+        evaluation = evaluator.evaluate(agent)
     record = {key: float(value) for key, value in evaluation.record.items()}
-    place, episodes = str(arguments.run / arguments.checkpoint), {"episodes": config.episodes, "seed": config.seed}
-    return {"checkpoint": place, "opt_steps": meta["opt_steps"], **episodes, "score": float(evaluation.score), **record}
+    asked = {"episodes": parts.evaluator.episodes, "seed": parts.evaluator.seed}
+    place = str(arguments.run / arguments.checkpoint)
+    return {"checkpoint": place, "opt_steps": meta["opt_steps"], **asked, "score": float(evaluation.score), **record}
 
 
 def _evaluator(arguments: argparse.Namespace, saved: EvaluatorConfig) -> EvaluatorConfig:

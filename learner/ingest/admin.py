@@ -63,7 +63,10 @@ class AdminServicer(pb_grpc.AdminServiceServicer):
             replay_capacity=core.memory.capacity,
             return_mean=control.return_mean if control.episodes else None,
             samples_per_insert=core.ratio.samples_per_insert,
-            actors=[_actor_status(row, newest.opt_steps, now) for row in core.registry.recent_rows(RECENT_SECONDS)],
+            actors=[
+                _actor_status(row, newest.opt_steps, now, evaluates=self._evaluates(row))
+                for row in core.registry.recent_rows(RECENT_SECONDS)
+            ],
             cordoned=_selection_to_pb(core.cordons.cordoned),
             drained=_selection_to_pb(core.cordons.drained),
         )
@@ -98,6 +101,11 @@ class AdminServicer(pb_grpc.AdminServiceServicer):
         self, request: pb.UncordonRequest, _: grpc.aio.ServicerContext[Any, Any]
     ) -> pb.UncordonResponse:
         return pb.UncordonResponse(actors=self._change(self._core.cordons.uncordon, request.actors))
+
+    def _evaluates(self, row: np.void) -> bool:
+        """Whether the actor of this row of the table is there to score candidates."""
+        at = self._core.registry.row_of(int(row["incarnation"]))
+        return at is not None and self._core.evaluates(at)
 
     def _change(self, change: Callable[[Selection], None], asked: pb.ActorSelection) -> int:
         """Change the cordons for the selected actors; return how many of them hold an id now.
@@ -135,7 +143,7 @@ def _selection_to_pb(actors: Selection) -> pb.ActorSelection:
     return pb.ActorSelection(actor_ids=sorted(actors.actor_ids), hosts=sorted(actors.hosts), all=actors.everybody)
 
 
-def _actor_status(row: np.void, newest_opt_steps: int, now: float) -> pb.ActorStatus:
+def _actor_status(row: np.void, newest_opt_steps: int, now: float, *, evaluates: bool) -> pb.ActorStatus:
     """One row of the actor table as it travels; ``now`` is on the host's monotonic clock."""
     values = plain_values(row)
     lag = max(0, newest_opt_steps - values["behaviour_opt_steps"])
@@ -144,5 +152,6 @@ def _actor_status(row: np.void, newest_opt_steps: int, now: float) -> pb.ActorSt
         "lag_opt_steps": lag if values["items"] else None,
         "silent_seconds": max(0.0, now - values["last_seen"]),
         "last_return": values["last_return"] if values["episodes"] else None,
+        "evaluates": evaluates,
     }
     return pb.ActorStatus(**fields)

@@ -122,7 +122,7 @@ class IngestCore:
         )
         self.fleet_rates = FleetRates()
         self.answers = ModelAnswers(self.models, config.trainer.model_deltas)
-        self.scoring = Scoring(boot, self.control) if config.evaluator.process == "actor" else None
+        self.scoring = Scoring(boot, self.control) if config.is_scored_by_actors else None
         """For evaluating actors; None where the trainer has its candidates scored otherwise."""
         self.leading = Leading(boot.directory, boot.rank, boot.n_ranks)
         self.traces = BatchTraces(boot.directory)

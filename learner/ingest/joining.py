@@ -145,7 +145,9 @@ def _require_admissible(core: IngestCore, request: pb.JoinRequest, *, is_known: 
     if request.HasField("wanted_id") and request.wanted_id >= most:
         raise RefusedError(f"wanted_id: expected less than {most} (server.max_actors), found {request.wanted_id}")
     if request.evaluates and core.scoring is None:
-        raise RefusedError("evaluates: this learner asks no actor to score models (evaluator.process: actor)")
+        raise RefusedError(
+            "evaluates: this learner asks no actor to score models (evaluator.process: actor, trainer.eval_interval)"
+        )
     if core.control.stopping and not is_known:  # Actors that are known may still hand over their rows.
         raise StoppingError("the learner is shutting down")
 

@@ -49,11 +49,14 @@ class CandidateScores:
     def take(self, score: pb.Score, actor_id: int) -> None:
         """Hand a score over, unless that candidate or a later one has been scored already.
 
+        A candidate of the learner's former lives is left out too: an actor that was scoring it while the learner was
+        killed reports it to the resumed learner, which no longer waits for it.
+
         Raises:
             RefusedError: it is no score of a candidate.
         """
         version = version_from_pb(score.model)
-        if version <= self._newest:
+        if version <= self._newest or version.incarnation < self._control.incarnation:
             return
         _check(score, self._candidates.newest())
         found: dict[str, Any] = {

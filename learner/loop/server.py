@@ -192,7 +192,7 @@ class LearnerServer:
     def _make_actor_scoring(self, stack: ExitStack) -> ActorScoring | None:
         """The scoring by an actor, if the configuration asks for it."""
         config, run = self.config, self.run
-        if config.evaluator.process != "actor" or not config.trainer.eval_interval:
+        if not config.is_scored_by_actors:
             return None
         scoring = ActorScoring(
             run.dir.shared,

@@ -99,4 +99,4 @@ def test_the_robot_is_stopped_before_the_disk_is_waited_for(tmp_path: Path, capl
     config = teleoperated({"label": "success"}, safe_stop=f"{__name__}:halt")
     with caplog.at_level(logging.INFO):
         record_demonstrations(config, tmp_path, 1, threading.Event(), str)
-    assert [message.split()[0] for message in caplog.messages] == ["halt", "recorded"]
+    assert [message.split()[0] for message in caplog.messages] == ["halt", "a", "recorded"], "a safe stop was made"

@@ -486,6 +486,7 @@ class ActorStatus(_message.Message):
     RECONNECTS_FIELD_NUMBER: _builtins.int
     NAME_FIELD_NUMBER: _builtins.int
     VERSION_FIELD_NUMBER: _builtins.int
+    EVALUATES_FIELD_NUMBER: _builtins.int
     actor_id: _builtins.int
     host: _builtins.str
     pid: _builtins.int
@@ -506,6 +507,8 @@ class ActorStatus(_message.Message):
     """Of the token that it joined with; empty where tokens are not asked for."""
     version: _builtins.str
     """As in JoinRequest."""
+    evaluates: _builtins.bool
+    """Whether it scores candidates and pushes no rows."""
     def __init__(
         self,
         *,
@@ -521,10 +524,11 @@ class ActorStatus(_message.Message):
         reconnects: _builtins.int = ...,
         name: _builtins.str = ...,
         version: _builtins.str = ...,
+        evaluates: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_lag_opt_steps", b"_lag_opt_steps", "_last_return", b"_last_return", "lag_opt_steps", b"lag_opt_steps", "last_return", b"last_return"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_lag_opt_steps", b"_lag_opt_steps", "_last_return", b"_last_return", "actor_id", b"actor_id", "env_steps", b"env_steps", "host", b"host", "items", b"items", "lag_opt_steps", b"lag_opt_steps", "last_return", b"last_return", "name", b"name", "pid", b"pid", "reconnects", b"reconnects", "silent_seconds", b"silent_seconds", "state", b"state", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_lag_opt_steps", b"_lag_opt_steps", "_last_return", b"_last_return", "actor_id", b"actor_id", "env_steps", b"env_steps", "evaluates", b"evaluates", "host", b"host", "items", b"items", "lag_opt_steps", b"lag_opt_steps", "last_return", b"last_return", "name", b"name", "pid", b"pid", "reconnects", b"reconnects", "silent_seconds", b"silent_seconds", "state", b"state", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__lag_opt_steps: _TypeAlias = _typing.Literal["lag_opt_steps"]  # noqa: Y015
     _WhichOneofArgType__lag_opt_steps: _TypeAlias = _typing.Literal["_lag_opt_steps", b"_lag_opt_steps"]  # noqa: Y015

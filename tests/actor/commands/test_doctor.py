@@ -45,7 +45,7 @@ def test_parts_that_differ_on_this_host_fail_alone_and_end_the_command_with_thei
     assert lines[6].startswith(
         "FAIL  schema      the learner names code that this actor does not allow: env.target: 'tests.parts:"
     )
-    assert lines[7].lstrip().startswith("to do: install what the learner names on this host too")
+    assert lines[7].lstrip().startswith("to do: install the code that the learner names here too")
     assert isinstance(error, PluginError)
 
 

@@ -99,7 +99,12 @@ def test_a_fleet_of_a_thousand_is_shown_in_pages() -> None:
 
 def test_cordons_are_in_the_headline_and_beside_the_actors_that_they_are_about() -> None:
     racks = Selection(hosts=frozenset({"cpu-2", "cpu-3"}))
-    actors = actor(0), actor(1, host="cpu-2"), actor(2, host="cpu-3"), actor(3, host="cpu-3", state="left")
+    actors = (
+        actor(0),
+        actor(1, host="cpu-2", evaluates=True),
+        actor(2, host="cpu-3"),
+        actor(3, host="cpu-3", state="left"),
+    )
     drained = Selection(hosts=frozenset({"cpu-3"}))
     fleet = FleetTable(look(0.0), look(1.0, *actors, cordoned=racks, drained=drained))
     out = io.StringIO()
@@ -107,5 +112,5 @@ def test_cordons_are_in_the_headline_and_beside_the_actors_that_they_are_about()
     assert "cordoned: hosts cpu-2, cpu-3, of which drained: hosts cpu-3" in out.getvalue()
     shown = [line.split("  ") for line in out.getvalue().splitlines()[-4:]]
     states = [next(cell.strip() for cell in line if "online" in cell or "left" in cell) for line in shown]
-    assert states == ["online", "online, cordoned", "online, draining", "left"]
+    assert states == ["online", "online, evaluating, cordoned", "online, draining", "left"]
     assert fleet.to_json(EVERY)["drained"] == {"actor_ids": [], "hosts": ["cpu-3"], "all": False}

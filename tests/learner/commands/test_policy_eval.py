@@ -2,7 +2,9 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any, ClassVar
 
+import gymnasium
 import pytest
 
 from common.config.evaluator_config import EvaluatorConfig
@@ -45,6 +47,39 @@ def test_a_run_whose_environment_only_actors_have_says_who_can_score_it(
     assert policy_eval.main(["--run", str(tmp_path)]) == 3
     assert "no_such_game" in (told := capsys.readouterr().err)
     assert "let an actor score policies" in told
+
+
+class Braked(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """CartPole with a brake; it notes its steps and stops."""
+
+    opened: ClassVar[list[Braked]] = []
+
+    def __init__(self, env: Env) -> None:
+        super().__init__(env)
+        self.calls: list[str] = []
+        self.opened.append(self)
+
+    def step(self, action: Any) -> Any:
+        self.calls.append("step")
+        return super().step(action)
+
+    def halt(self) -> None:
+        self.calls.append("halt")
+
+
+def braked(render_mode: str | None = None) -> Env:
+    return Braked(gymnasium.make("CartPole-v1", render_mode=render_mode))
+
+
+@pytest.mark.parametrize("films", [False, True])
+def test_a_robot_plays_alone_and_is_stopped_at_the_end(tmp_path: Path, films: bool) -> None:
+    robot = {"target": f"{__name__}:braked", "params": {}, "rate_hz": 500.0, "safe_stop": "halt"}
+    env = CONFIG.env.model_copy(update=robot)
+    Checkpoints(tmp_path, CONFIG.model_copy(update={"env": env}), "run").save("best", dqn(seed=1), opt_steps=12)
+    Braked.opened.clear()
+    assert policy_eval.main(["--run", str(tmp_path), "--episodes", "3", *(["--record-video"] if films else [])]) == 0
+    (played,) = [env.calls for env in Braked.opened if env.calls]
+    assert played == ["step"] * (len(played) - 1) + ["halt"]
 
 
 class LongestEpisodes:

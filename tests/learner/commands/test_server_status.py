@@ -80,6 +80,7 @@ def test_one_look_as_json_has_every_actor(start: Start, watched: LearnerServer) 
         "items_per_second": 0.0,
         "name": "",
         "version": "",
+        "evaluates": False,
     }
     assert (left["state"], left["items"], left["lag_opt_steps"], left["last_return"]) == ("left", 0, None, None)
 

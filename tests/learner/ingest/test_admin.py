@@ -30,6 +30,18 @@ def status(client: Client) -> pb.StatusResponse:
     return pb_grpc.AdminServiceStub(client.channel).Status(pb.StatusRequest(), timeout=SECONDS)
 
 
+def test_status_says_which_actor_evaluates(make_config: MakeConfig) -> None:
+    scored = {"evaluator": {"process": "actor"}, "trainer": {"max_opts": 10, "eval_interval": 5}}
+    with LearnerServer(make_config(server={"admin": True}, **scored)) as server:
+        scores, records = Client(server), Client(server, 78)
+        scores.join(evaluates=True)
+        records.join()
+        found = {actor.actor_id: actor.evaluates for actor in status(records).actors}
+        assert found == {0: False, server.config.server.max_actors - 1: True}
+        for client in (scores, records):
+            client.channel.close()
+
+
 def test_every_state_of_an_actor_has_a_name_on_the_wire_and_the_other_way_round() -> None:
     on_the_wire = {name.removeprefix("ACTOR_STATE_") for name in dict(pb.ActorState.items())} - {"UNSPECIFIED"}
     assert on_the_wire == {state.name for state in ActorState} - {"UNUSED"}

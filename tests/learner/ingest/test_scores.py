@@ -25,9 +25,9 @@ from tests.parts import counting_schema, expected_rows
 EVALUATOR, ACTOR = 5, 6
 
 
-def make(tmp_path: Path, process: str) -> LoneCore:
-    evaluator = {"process": process}
-    return LoneCore(tmp_path / "shared", counting_config(tmp_path / "run", evaluator=evaluator), counting_schema())
+def make(tmp_path: Path, process: str, eval_interval: int = 5) -> LoneCore:
+    parts = {"evaluator": {"process": process}, "trainer": {"max_opts": 10, "eval_interval": eval_interval}}
+    return LoneCore(tmp_path / "shared", counting_config(tmp_path / "run", **parts), counting_schema())
 
 
 @pytest.fixture
@@ -90,6 +90,16 @@ def test_an_ingest_process_that_begins_knows_which_score_was_handed_over_last(lo
     assert lone.core.control.scores == 1
 
 
+def test_a_score_of_a_former_life_of_the_learner_is_left_out_and_its_actor_stays(tmp_path: Path) -> None:
+    lone = make(tmp_path, "actor")
+    enter(lone.core, EVALUATOR, evaluates=True)
+    lone.core.control.incarnation = 2  # Resumed, and no candidate yet.
+    say(lone.core, EVALUATOR)
+    assert lone.core.control.scores == 0
+    assert not (tmp_path / "shared" / "score.json").exists()
+    lone.close()
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -120,8 +130,11 @@ def test_only_an_actor_that_joined_to_evaluate_may_score_and_it_may_push_no_rows
         push(lone.core, lone.core.row_of(EVALUATOR), Request(head, (encode(schema, rows, 5),)))
 
 
-def test_a_learner_that_scores_by_itself_refuses_evaluating_actors(tmp_path: Path) -> None:
-    lone = make(tmp_path, "inline")
-    with pytest.raises(RefusedError, match=r"asks no actor to score models \(evaluator.process: actor\)"):
+@pytest.mark.parametrize(("process", "eval_interval"), [("inline", 5), ("actor", 0)])
+def test_a_learner_that_asks_no_actor_for_scores_refuses_evaluating_actors(
+    tmp_path: Path, process: str, eval_interval: int
+) -> None:
+    lone = make(tmp_path, process, eval_interval)
+    with pytest.raises(RefusedError, match=r"asks no actor to score models \(evaluator.process: actor, trainer.eval"):
         enter(lone.core, EVALUATOR, evaluates=True)
     lone.close()
