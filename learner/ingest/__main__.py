@@ -14,7 +14,9 @@ import sys
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
+from prometheus_client.registry import Collector
 
+from common.config.run_config import MetricsConfig
 from common.errors import AddressError, CrossborderError
 from common.process.child import read_boot, say, say_error
 from common.process.log import RateFilter, setup_logging
@@ -77,6 +79,23 @@ class _TrainerEvents:
                 await self._ended.wait()
 
 
+def serve_metrics(collector: Collector, config: MetricsConfig, port: int | None) -> MetricsServer:
+    """Serve the metrics on the port of the ingest process before this one, where Prometheus looks for them.
+
+    If the configuration leaves the port open, another program may have got it meanwhile: then a free port is taken.
+
+    Raises:
+        AddressError: the configuration names the port, and it is taken.
+    """
+    try:
+        return MetricsServer(collector, config, port)
+    except AddressError as error:
+        if config.ingest_port != 0:
+            raise
+        log.warning("%s; a free port is taken, since metrics.ingest_port is 0", error)
+        return MetricsServer(collector, config, 0)
+
+
 async def serve(boot: IngestBoot) -> None:
     """Serve until the trainer says stop or is gone."""
     hold_until_exit(boot.directory)
@@ -86,7 +105,7 @@ async def serve(boot: IngestBoot) -> None:
     servicer = LearnerServicer(core, bell, limits, audit)
     admission = Admission(Gate.of(config), limits, core.counts, audit, config.limits.handshake_seconds)
     events = _TrainerEvents(core, bell, servicer)
-    metrics = MetricsServer(IngestCollector(core), boot.config.metrics, boot.metrics_port)
+    metrics = serve_metrics(IngestCollector(core), boot.config.metrics, boot.metrics_port)
     server = grpc.aio.server(interceptors=[admission], options=_options(core, descriptors))
     port = await _start(server, boot, core, servicer, audit)
     host, _, _ = boot.listen.rpartition(":")
