@@ -42,18 +42,21 @@ AGENTS = {
 
 
 def make_rows(schema: Schema, kind: str) -> Items:
-    """Random rows of one lane."""
+    """Random rows of one lane, in episodes of twenty steps on average."""
     rng, items = np.random.default_rng(0), {}
     for column in schema.columns:
         shape = (ROWS, *column.shape)
         if column.name == "terminated":
-            items[column.name] = rng.random(shape) < 0.05
+            items[column.name] = np.append(rng.random(ROWS - 2) < 0.05, [False, False])
         elif np.dtype(column.dtype).kind == "f":
             items[column.name] = rng.uniform(-1, 1, shape).astype(column.dtype)
         else:
             n = ENVS[kind]["actions"] if column.name == "action" else 1
             items[column.name] = rng.integers(n, size=shape).astype(column.dtype)
-    return {**items, "lane": np.zeros(ROWS, np.uint16)}
+    ends = items["terminated"]
+    ends[1:] &= ~ends[:-1]  # The row after the last step of an episode is a final row.
+    flags = {"truncated": np.zeros(ROWS, np.bool_), "final": np.roll(ends, 1), "first": np.roll(ends, 2)}
+    return {**items, **flags, "lane": np.zeros(ROWS, np.uint16)}
 
 
 @contextmanager

@@ -19,6 +19,7 @@ EXAMPLES = """\
 SOURCES: Final = {
     "configs": "configs",
     "dashboards": "docker/grafana/dashboards",
+    "docs": "docs",
     "prometheus/alerts.yml": "docker/prometheus/alerts.yml",
     "prometheus/prometheus.yml": "docker/prometheus/prometheus.yml",
     "prometheus/scaling.yml": "docker/prometheus/scaling.yml",

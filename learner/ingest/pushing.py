@@ -10,8 +10,8 @@ from typing import Final, TypeAlias
 
 import numpy as np
 
-from common.data import FINAL, FIRST, MAX_ENV_ERROR, MAX_EPISODES, VERSION, Items, ModelVersion, Schema
-from common.errors import BadValue, RefusedError, SchemaMismatchError
+from common.data import FINAL, MAX_ENV_ERROR, MAX_EPISODES, VERSION, Items, ModelVersion, Schema
+from common.errors import RefusedError, SchemaMismatchError
 from common.process.log import quote
 from common.shared.mapped import fence
 from common.values import KEEP_ALL
@@ -21,6 +21,7 @@ from common.wire.compression import decompress
 from common.wire.pb import crossborder_pb2 as pb
 from common.wire.rpc import version_from_pb
 from learner.ingest.core import IngestCore
+from learner.ingest.episode_flags import check_flags
 from learner.ingest.registry import MAX_RETURN
 from learner.replay.quarantine import Record, summarize_row
 from learner.shared.actor_table import REPORTED, ActorState
@@ -119,23 +120,8 @@ def _decode(core: IngestCore, request: pb.PushItemsRequest, payload: Payload, la
         )
     items = decode(core.schema, request.rows, _decompress(core, request, payload), core.values)
     if core.schema.is_rows:
-        _check_flags(items)
+        check_flags(items)
     return items
-
-
-def _check_flags(items: Items) -> None:
-    """Check that no final row begins an episode or says how a step ended.
-
-    Raises:
-        RefusedError: naming the first wrong row.
-    """
-    final = items[FINAL.name]
-    if not np.count_nonzero(final):
-        return
-    for name in (FIRST.name, "terminated", "truncated"):
-        if name in items and len(found := np.flatnonzero(final & items[name])):
-            bad = BadValue(name, "False in a final row", "True", int(found[0]))
-            raise RefusedError(str(bad), "values", bad)
 
 
 def _limits_of(core: IngestCore, incarnation: int) -> pb.Limits:
