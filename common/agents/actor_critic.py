@@ -15,7 +15,6 @@ from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 from torch import nn
 
 from common.agents.actions import ActionScale
-from common.agents.losses.values import CriticLoss
 from common.agents.network_agent import (
     Batch,
     Inference,
@@ -35,8 +34,20 @@ from common.agents.networks.layers import Observed
 from common.agents.networks.normalization import build_normalizer
 from common.agents.networks.pictures import RandomShift
 from common.agents.networks.policies import GreedyActor
-from common.agents.shared_settings import NetworkConfig, NormalizeObservations, NormalizeRewards, ShiftPixels
-from common.config.replay_config import Unit
+from common.agents.shared_settings import (
+    BatchItems,
+    CriticCount,
+    DiscountFactor,
+    EncoderFeatures,
+    GradNormLimit,
+    LossOfCritics,
+    NetworkConfig,
+    NormalizeObservations,
+    NormalizeRewards,
+    RewardScale,
+    ShiftPixels,
+    UpdatesPerOpt,
+)
 from common.data import Array, Leaves, Record
 from common.interfaces import EnvSpec, ReplayBuffer
 from common.plugins.part_config import PluginConfig
@@ -60,11 +71,7 @@ class ActorCriticConfig(LayersConfig, NetworkConfig):
         "critics; it is called with in_shape, out_dim=feature_dim and params. null: observations are flattened; in a "
         "Dict or Tuple, each part is encoded.",
     )
-    feature_dim: PositiveInt = Field(
-        50,
-        description="The number of outputs of network, if one is given, and of features of each picture in a Dict or "
-        "Tuple observation.",
-    )
+    feature_dim: EncoderFeatures = 50
     frozen_encoders: dict[str, FrozenEncoderConfig] = Field(
         {},
         description="Pretrained networks for pictures, by the path of the observation's part. They are not trained, "
@@ -82,28 +89,18 @@ class ActorCriticConfig(LayersConfig, NetworkConfig):
     normalize_observations: NormalizeObservations = False
     normalize_rewards: NormalizeRewards = False
     lr: PositiveFloat = Field(3e-4, description="The learning rate of actor and critics.")
-    batch_size: PositiveInt = Field(256, description="The number of items in the batch of one update.")
-    n_updates_per_opt: PositiveInt = Field(
-        1, description="The number of updates in one opt step, each with its own batch."
-    )
-    discount_factor: Unit = Field(
-        0.99, description="Gamma: a reward counts this factor less with each step that it lies ahead."
-    )
-    n_critics: PositiveInt = Field(2, description="The number of critics; targets take the least of their values.")
-    critic_loss: CriticLoss = Field(
-        "mse", description="The loss of the critics' errors: smooth_l1 (Huber) or mse (mean squared error)."
-    )
+    batch_size: BatchItems = 256
+    n_updates_per_opt: UpdatesPerOpt = 1
+    discount_factor: DiscountFactor = 0.99
+    n_critics: CriticCount = 2
+    critic_loss: LossOfCritics = "mse"
     tau: Annotated[float, Field(gt=0, le=1)] = Field(
         0.005,
         description="How far the target networks move towards the online networks in an update of the targets; 1 "
         "copies the online networks.",
     )
-    reward_scale: PositiveFloat = Field(
-        1.0, description="The factor by which rewards are multiplied before the agent learns from them."
-    )
-    max_grad_norm: PositiveFloat | None = Field(
-        None, description="The greatest norm of the gradients; larger ones are scaled down to it. null: no limit."
-    )
+    reward_scale: RewardScale = 1.0
+    max_grad_norm: GradNormLimit = None
 
     @property
     def units_of_critics(self) -> tuple[int, ...]:

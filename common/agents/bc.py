@@ -7,7 +7,7 @@ from typing import Any
 
 import gymnasium
 import torch
-from pydantic import Field, PositiveFloat, PositiveInt
+from pydantic import Field, PositiveInt
 from torch import nn
 
 from common.agents.actions import ActionIndex, ActionScale
@@ -28,7 +28,13 @@ from common.agents.networks.encoders import build_mlp, select_leaves
 from common.agents.networks.layers import Observed
 from common.agents.networks.normalization import build_normalizer
 from common.agents.networks.policies import CategoricalPolicy, GaussianConfig, GaussianPolicy, GreedyActor, GreedyQ
-from common.agents.shared_settings import NormalizeObservations
+from common.agents.shared_settings import (
+    BatchItems,
+    GradNormLimit,
+    LearningRate,
+    NormalizeObservations,
+    PictureFeatures,
+)
 from common.data import Array, Leaves, Record
 from common.interfaces import EnvSpec, ReplayBuffer
 from common.spaces import from_columns
@@ -40,14 +46,10 @@ class BCConfig(UpdateConfig, GaussianConfig):
     """``agent.params`` of ``common.agents.bc:BC``."""
 
     units: tuple[PositiveInt, ...] = Field((256, 256), description="The width of each hidden layer.")
-    feature_dim: PositiveInt = Field(
-        50, description="The number of features of each picture in a Dict or Tuple observation."
-    )
-    lr: PositiveFloat = Field(3e-4, description="The learning rate.")
-    batch_size: PositiveInt = Field(256, description="The number of items in the batch of one update.")
-    max_grad_norm: PositiveFloat | None = Field(
-        None, description="The greatest norm of the gradients; larger ones are scaled down to it. null: no limit."
-    )
+    feature_dim: PictureFeatures = 50
+    lr: LearningRate = 3e-4
+    batch_size: BatchItems = 256
+    max_grad_norm: GradNormLimit = None
     normalize_observations: NormalizeObservations = False
 
 

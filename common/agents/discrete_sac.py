@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from copy import deepcopy
-from typing import Annotated, Any
+from typing import Any
 
 import torch
 from pydantic import Field, PositiveFloat, PositiveInt
@@ -15,7 +15,7 @@ from torch import nn
 
 from common.agents.actions import ActionIndex
 from common.agents.losses.entropy import discrete_soft_policy_loss, discrete_soft_value, ent_coef_loss
-from common.agents.losses.values import CriticLoss, critic_loss, td_target
+from common.agents.losses.values import critic_loss, td_target
 from common.agents.network_agent import (
     Batch,
     Inference,
@@ -37,7 +37,22 @@ from common.agents.networks.layers import Observed
 from common.agents.networks.normalization import build_normalizer
 from common.agents.networks.pictures import RandomShift
 from common.agents.networks.policies import CategoricalPolicy, GreedyQ
-from common.agents.shared_settings import NormalizeObservations, NormalizeRewards, OneNetworkConfig, ShiftPixels
+from common.agents.shared_settings import (
+    BatchItems,
+    CriticCount,
+    DiscountFactor,
+    FirstEntCoef,
+    GradNormLimit,
+    LearnsEntCoef,
+    LossOfCritics,
+    NormalizeObservations,
+    NormalizeRewards,
+    OneNetworkConfig,
+    PictureFeatures,
+    ShiftPixels,
+    TauOfCritics,
+    UpdatesPerOpt,
+)
 from common.config.replay_config import Unit
 from common.data import Array, Leaves, Record
 from common.interfaces import EnvSpec, ReplayBuffer
@@ -56,39 +71,20 @@ class DiscreteSACConfig(OneNetworkConfig):
         description="Your own networks, one for the actor and one for each critic; each is called with in_shape, "
         "out_dim and params. null: networks with the layers of units.",
     )
-    feature_dim: PositiveInt = Field(
-        256, description="The number of features of each picture in a Dict or Tuple observation."
-    )
+    feature_dim: PictureFeatures = 256
     random_shift: ShiftPixels = 0
     normalize_observations: NormalizeObservations = False
     normalize_rewards: NormalizeRewards = False
     lr: PositiveFloat = Field(3e-4, description="The learning rate of actor, critics and entropy coefficient.")
-    batch_size: PositiveInt = Field(64, description="The number of items in the batch of one update.")
-    n_updates_per_opt: PositiveInt = Field(
-        1, description="The number of updates in one opt step, each with its own batch."
-    )
-    discount_factor: Unit = Field(
-        0.99, description="Gamma: a reward counts this factor less with each step that it lies ahead."
-    )
-    n_critics: PositiveInt = Field(2, description="The number of critics; targets take the least of their values.")
-    critic_loss: CriticLoss = Field(
-        "mse", description="The loss of the critics' errors: smooth_l1 (Huber) or mse (mean squared error)."
-    )
-    tau: Annotated[float, Field(gt=0, le=1)] = Field(
-        0.005,
-        description="How far the targets move towards the critics in an update of the targets; 1 copies the critics.",
-    )
-    max_grad_norm: PositiveFloat | None = Field(
-        None, description="The greatest norm of the gradients; larger ones are scaled down to it. null: no limit."
-    )
-    ent_coef: PositiveFloat = Field(
-        1.0,
-        description="The entropy coefficient: the weight of the entropy beside the return. With auto_ent_coef, its "
-        "first value.",
-    )
-    auto_ent_coef: bool = Field(
-        True, description="Whether the entropy coefficient is learned so that the policy keeps target_entropy."
-    )
+    batch_size: BatchItems = 64
+    n_updates_per_opt: UpdatesPerOpt = 1
+    discount_factor: DiscountFactor = 0.99
+    n_critics: CriticCount = 2
+    critic_loss: LossOfCritics = "mse"
+    tau: TauOfCritics = 0.005
+    max_grad_norm: GradNormLimit = None
+    ent_coef: FirstEntCoef = 1.0
+    auto_ent_coef: LearnsEntCoef = True
     target_entropy: Unit = Field(
         0.98, description="The entropy that the policy keeps, as a share of the entropy of uniformly random actions."
     )

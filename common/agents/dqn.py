@@ -13,11 +13,12 @@ from pydantic import Field, PositiveFloat, model_validator
 from torch import nn
 
 from common.agents.losses.munchausen import munchausen_bonus, soft_value
-from common.agents.losses.values import CriticLoss, critic_loss, double_q_value, greedy_value, td_target
+from common.agents.losses.values import critic_loss, double_q_value, greedy_value, td_target
 from common.agents.network_agent import Batch, discount_of
 from common.agents.networks.encoders import LeafSpaces
 from common.agents.networks.heads import DuelingNetwork
 from common.agents.q_agent import QAgent, QAgentConfig, QLoss
+from common.agents.shared_settings import LossOfCritics
 from common.config.replay_config import Unit
 from common.settings import Settings
 from common.spaces import from_columns
@@ -60,9 +61,7 @@ class MunchausenConfig(QAgentConfig):
 class DQNConfig(MunchausenConfig):
     """``agent.params`` of ``common.agents.dqn:DQN``."""
 
-    critic_loss: CriticLoss = Field(
-        "smooth_l1", description="The loss of the critics' errors: smooth_l1 (Huber) or mse (mean squared error)."
-    )
+    critic_loss: LossOfCritics = "smooth_l1"
 
 
 class DQN(QAgent):

@@ -32,8 +32,16 @@ from common.agents.networks.encoders import build_mlp, build_network, select_lea
 from common.agents.networks.layers import Observed
 from common.agents.networks.normalization import build_normalizer
 from common.agents.networks.policies import GaussianConfig, LikeliestAction, PolicyAndBaseline
-from common.agents.shared_settings import NormalizeObservations, OneNetworkConfig
-from common.config.replay_config import Unit
+from common.agents.shared_settings import (
+    BatchSequences,
+    DiscountFactor,
+    GradNormLimit,
+    LearningRate,
+    NormalizeObservations,
+    OneNetworkConfig,
+    PictureFeatures,
+    RewardScale,
+)
 from common.data import Array, Column, Items, Leaves, Model, Record
 from common.errors import ConfigError
 from common.interfaces import EnvSpec, ReplayBuffer
@@ -55,18 +63,12 @@ class IMPALAConfig(OneNetworkConfig, GaussianConfig):
         description="Your own network for policy and baseline together; it is called with in_shape, out_dim and "
         "params. null: a network with the layers of units.",
     )
-    feature_dim: PositiveInt = Field(
-        256, description="The number of features of each picture in a Dict or Tuple observation."
-    )
+    feature_dim: PictureFeatures = 256
     normalize_observations: NormalizeObservations = False
-    lr: PositiveFloat = Field(6e-4, description="The learning rate.")
-    batch_size: PositiveInt = Field(32, description="The number of sequences in the batch of one update.")
-    discount_factor: Unit = Field(
-        0.99, description="Gamma: a reward counts this factor less with each step that it lies ahead."
-    )
-    reward_scale: PositiveFloat = Field(
-        1.0, description="The factor by which rewards are multiplied before the agent learns from them."
-    )
+    lr: LearningRate = 6e-4
+    batch_size: BatchSequences = 32
+    discount_factor: DiscountFactor = 0.99
+    reward_scale: RewardScale = 1.0
     baseline_cost: PositiveFloat = Field(
         0.5, description="The weight of the baseline's loss; the policy's loss has the weight 1."
     )
@@ -83,9 +85,7 @@ class IMPALAConfig(OneNetworkConfig, GaussianConfig):
         description="The greatest ratio of probabilities by which a later error counts in earlier steps (c-bar of "
         "V-trace).",
     )
-    max_grad_norm: PositiveFloat | None = Field(
-        40.0, description="The greatest norm of the gradients; larger ones are scaled down to it. null: no limit."
-    )
+    max_grad_norm: GradNormLimit = 40.0
 
 
 class IMPALA(NetworkAgent):

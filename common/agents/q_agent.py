@@ -37,7 +37,19 @@ from common.agents.networks.noisy import add_noise, drawn_noise
 from common.agents.networks.normalization import build_normalizer
 from common.agents.networks.pictures import RandomShift
 from common.agents.networks.policies import GreedyQ
-from common.agents.shared_settings import NormalizeObservations, NormalizeRewards, OneNetworkConfig, ShiftPixels
+from common.agents.shared_settings import (
+    BatchItems,
+    DiscountFactor,
+    Dueling,
+    GradNormLimit,
+    LearningRate,
+    NormalizeObservations,
+    NormalizeRewards,
+    OneNetworkConfig,
+    PictureFeatures,
+    ShiftPixels,
+    UpdatesPerOpt,
+)
 from common.config.replay_config import Unit
 from common.data import Array, Items, Leaves, Model, Record
 from common.interfaces import EnvSpec, ReplayBuffer
@@ -56,30 +68,20 @@ class QAgentConfig(OneNetworkConfig):
         description="Your own network; it is called with in_shape, out_dim and params. null: a network with the "
         "layers of units.",
     )
-    feature_dim: PositiveInt = Field(
-        256, description="The number of features of each picture in a Dict or Tuple observation."
-    )
+    feature_dim: PictureFeatures = 256
     random_shift: ShiftPixels = 0
     normalize_observations: NormalizeObservations = False
     normalize_rewards: NormalizeRewards = False
-    lr: PositiveFloat = Field(1e-3, description="The learning rate.")
-    batch_size: PositiveInt = Field(64, description="The number of items in the batch of one update.")
-    n_updates_per_opt: PositiveInt = Field(
-        1, description="The number of updates in one opt step, each with its own batch."
-    )
-    discount_factor: Unit = Field(
-        0.99, description="Gamma: a reward counts this factor less with each step that it lies ahead."
-    )
+    lr: LearningRate = 1e-3
+    batch_size: BatchItems = 64
+    n_updates_per_opt: UpdatesPerOpt = 1
+    discount_factor: DiscountFactor = 0.99
     double_dqn: bool = Field(
         True,
         description="Whether the online network chooses the next action in targets, and the target network only "
         "values it (double DQN).",
     )
-    dueling: bool = Field(
-        False,
-        description="Whether the last layer computes the state's value and the actions' advantages apart (dueling "
-        "networks).",
-    )
+    dueling: Dueling = False
     noisy: PositiveFloat | None = Field(
         None,
         description="Noisy networks: linear layers have noise whose size is learned, and begins at this value (0.5 "
@@ -93,9 +95,7 @@ class QAgentConfig(OneNetworkConfig):
     soft_update_interval: PositiveInt = Field(
         250, description="The number of opt steps between two updates of the target network."
     )
-    max_grad_norm: PositiveFloat | None = Field(
-        10.0, description="The greatest norm of the gradients; larger ones are scaled down to it. null: no limit."
-    )
+    max_grad_norm: GradNormLimit = 10.0
     explorer: Explorer = Field(
         EpsilonGreedy(), description="The way in which actors explore, by kind: epsilon_greedy, softmax or greedy."
     )

@@ -26,7 +26,6 @@ from common.agents.losses.sequences import (
     sequence_priority,
     undo_rescaling,
 )
-from common.agents.losses.values import CriticLoss
 from common.agents.network_agent import Batch, Inference, LaneMemory, Results, descend, name_td_error
 from common.agents.networks.encoders import LeafSpaces, build_encoder
 from common.agents.networks.heads import DuelingNetwork
@@ -34,7 +33,7 @@ from common.agents.networks.layers import Mlp
 from common.agents.networks.recurrent import MemoryConfig, RecurrentEncoder, RecurrentNetwork
 from common.agents.q_agent import QAgent, QAgentConfig, QLoss
 from common.agents.recurrent import RecurrentAgent, add_time, require_sequences
-from common.config.replay_config import Unit
+from common.agents.shared_settings import BatchSequences, Dueling, LossOfCritics, MaxShare, TargetSteps
 from common.data import Array, Leaves
 from common.interfaces import EnvSpec, ReplayBuffer
 from common.spaces import from_columns, to_columns
@@ -47,26 +46,16 @@ class R2D2Config(QAgentConfig):
         MemoryConfig(), description="The recurrent memory, an LSTM or GRU, between the network and the layers of units."
     )
     units: tuple[PositiveInt, ...] = Field((128,), description="The width of each hidden layer above the memory.")
-    dueling: bool = Field(
-        True,
-        description="Whether the last layer computes the state's value and the actions' advantages apart (dueling "
-        "networks).",
-    )
-    batch_size: PositiveInt = Field(32, description="The number of sequences in the batch of one update.")
-    n_steps: PositiveInt = Field(
-        5, description="The number of steps over which a target sums rewards; it is smaller near the end of a sequence."
-    )
+    dueling: Dueling = True
+    batch_size: BatchSequences = 32
+    n_steps: TargetSteps = 5
     value_rescaling: bool = Field(
         True,
         description="Whether values are learned on the scale of their square roots, for returns of very different "
         "sizes.",
     )
-    max_share: Unit = Field(
-        0.9, description="The share of the greatest TD error in the priority of a sequence; their mean has the rest."
-    )
-    critic_loss: CriticLoss = Field(
-        "smooth_l1", description="The loss of the critics' errors: smooth_l1 (Huber) or mse (mean squared error)."
-    )
+    max_share: MaxShare = 0.9
+    critic_loss: LossOfCritics = "smooth_l1"
 
     @model_validator(mode="after")
     def _one_network(self) -> R2D2Config:

@@ -9,7 +9,7 @@ does not know it while it acts.
 from __future__ import annotations
 
 from copy import deepcopy
-from typing import Annotated, Any, ClassVar, Final
+from typing import Any, ClassVar, Final
 
 import torch
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
@@ -37,8 +37,23 @@ from common.agents.networks.layers import Mlp
 from common.agents.networks.normalization import build_normalizer
 from common.agents.networks.recurrent import MemoryConfig, RecurrentCritics, RecurrentEncoder, RecurrentNetwork
 from common.agents.recurrent import RecurrentAgent, add_time, require_sequences
-from common.agents.shared_settings import NetworkConfig, NormalizeObservations
-from common.config.replay_config import Unit
+from common.agents.shared_settings import (
+    BatchSequences,
+    CriticCount,
+    DiscountFactor,
+    EncoderFeatures,
+    FirstEntCoef,
+    GradNormLimit,
+    LearnsEntCoef,
+    MaxShare,
+    NetworkConfig,
+    NormalizeObservations,
+    RewardScale,
+    TargetEntropy,
+    TargetSteps,
+    TauOfCritics,
+    UpdatesPerOpt,
+)
 from common.data import Array, Leaves, Model, Record
 from common.interfaces import EnvSpec, ReplayBuffer
 from common.plugins.part_config import PluginConfig
@@ -60,54 +75,25 @@ class RecurrentSACConfig(NetworkConfig):
         description="Your own network for observations, below the memories; it is called with in_shape, "
         "out_dim=feature_dim and params. null: observations are flattened; in a Dict or Tuple, each part is encoded.",
     )
-    feature_dim: PositiveInt = Field(
-        50,
-        description="The number of outputs of network, if one is given, and of features of each picture in a Dict or "
-        "Tuple observation.",
-    )
+    feature_dim: EncoderFeatures = 50
     normalize_observations: NormalizeObservations = False
     lr: PositiveFloat = Field(3e-4, description="The learning rate of actor, critics and entropy coefficient.")
-    batch_size: PositiveInt = Field(32, description="The number of sequences in the batch of one update.")
-    n_updates_per_opt: PositiveInt = Field(
-        1, description="The number of updates in one opt step, each with its own batch."
-    )
-    discount_factor: Unit = Field(
-        0.99, description="Gamma: a reward counts this factor less with each step that it lies ahead."
-    )
-    n_steps: PositiveInt = Field(
-        1, description="The number of steps over which a target sums rewards; it is smaller near the end of a sequence."
-    )
-    n_critics: PositiveInt = Field(2, description="The number of critics; targets take the least of their values.")
-    tau: Annotated[float, Field(gt=0, le=1)] = Field(
-        0.005,
-        description="How far the targets move towards the critics in an update of the targets; 1 copies the critics.",
-    )
-    reward_scale: PositiveFloat = Field(
-        1.0, description="The factor by which rewards are multiplied before the agent learns from them."
-    )
-    max_grad_norm: PositiveFloat | None = Field(
-        None, description="The greatest norm of the gradients; larger ones are scaled down to it. null: no limit."
-    )
-    ent_coef: PositiveFloat = Field(
-        1.0,
-        description="The entropy coefficient: the weight of the entropy beside the return. With auto_ent_coef, its "
-        "first value.",
-    )
-    auto_ent_coef: bool = Field(
-        True, description="Whether the entropy coefficient is learned so that the policy keeps target_entropy."
-    )
-    target_entropy: float | None = Field(
-        None,
-        description="The entropy that the policy keeps, in nats, for actions in [-1, 1]; null: minus the number of "
-        "their dimensions.",
-    )
+    batch_size: BatchSequences = 32
+    n_updates_per_opt: UpdatesPerOpt = 1
+    discount_factor: DiscountFactor = 0.99
+    n_steps: TargetSteps = 1
+    n_critics: CriticCount = 2
+    tau: TauOfCritics = 0.005
+    reward_scale: RewardScale = 1.0
+    max_grad_norm: GradNormLimit = None
+    ent_coef: FirstEntCoef = 1.0
+    auto_ent_coef: LearnsEntCoef = True
+    target_entropy: TargetEntropy = None
     random_opts: NonNegativeInt = Field(
         1,
         description="The number of opt steps during which exploring actors take uniformly random actions.",
     )
-    max_share: Unit = Field(
-        0.9, description="The share of the greatest TD error in the priority of a sequence; their mean has the rest."
-    )
+    max_share: MaxShare = 0.9
 
 
 class RecurrentSAC(RecurrentAgent):

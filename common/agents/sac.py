@@ -15,6 +15,7 @@ from common.agents.losses.entropy import ent_coef_loss, soft_policy_loss, squash
 from common.agents.network_agent import Batch, Results, build_optimizer, descend, track
 from common.agents.networks.critics import EntropyCoef
 from common.agents.networks.layers import Observed
+from common.agents.shared_settings import FirstEntCoef, LearnsEntCoef, TargetEntropy
 from common.data import Array
 from common.interfaces import EnvSpec
 
@@ -22,19 +23,9 @@ from common.interfaces import EnvSpec
 class SACConfig(BootstrappingConfig):
     """``agent.params`` of ``common.agents.sac:SAC``."""
 
-    ent_coef: PositiveFloat = Field(
-        1.0,
-        description="The entropy coefficient: the weight of the entropy beside the return. With auto_ent_coef, its "
-        "first value.",
-    )
-    auto_ent_coef: bool = Field(
-        True, description="Whether the entropy coefficient is learned so that the policy keeps target_entropy."
-    )
-    target_entropy: float | None = Field(
-        None,
-        description="The entropy that the policy keeps, in nats, for actions in [-1, 1]; null: minus the number of "
-        "their dimensions.",
-    )
+    ent_coef: FirstEntCoef = 1.0
+    auto_ent_coef: LearnsEntCoef = True
+    target_entropy: TargetEntropy = None
     ent_coef_lr: PositiveFloat | None = Field(
         None, description="The learning rate of the entropy coefficient; null takes lr."
     )

@@ -4,12 +4,88 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
+from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
+from common.agents.losses.values import CriticLoss
 from common.agents.network_agent import UpdateConfig
 from common.agents.networks.encoders import is_own_network
+from common.config.replay_config import Unit
 from common.plugins.part_config import PluginConfig
 
+LearningRate = Annotated[PositiveFloat, Field(description="The learning rate.")]
+BatchItems = Annotated[PositiveInt, Field(description="The number of items in the batch of one update.")]
+BatchSequences = Annotated[PositiveInt, Field(description="The number of sequences in the batch of one update.")]
+UpdatesPerOpt = Annotated[
+    PositiveInt, Field(description="The number of updates in one opt step, each with its own batch.")
+]
+DiscountFactor = Annotated[
+    Unit, Field(description="Gamma: a reward counts this factor less with each step that it lies ahead.")
+]
+RewardScale = Annotated[
+    PositiveFloat, Field(description="The factor by which rewards are multiplied before the agent learns from them.")
+]
+GradNormLimit = Annotated[
+    PositiveFloat | None,
+    Field(description="The greatest norm of the gradients; larger ones are scaled down to it. null: no limit."),
+]
+PictureFeatures = Annotated[
+    PositiveInt, Field(description="The number of features of each picture in a Dict or Tuple observation.")
+]
+EncoderFeatures = Annotated[
+    PositiveInt,
+    Field(
+        description="The number of outputs of network, if one is given, and of features of each picture in a "
+        "Dict or Tuple observation."
+    ),
+]
+Dueling = Annotated[
+    bool,
+    Field(
+        description="Whether the last layer computes the state's value and the actions' advantages apart "
+        "(dueling networks)."
+    ),
+]
+CriticCount = Annotated[
+    PositiveInt, Field(description="The number of critics; targets take the least of their values.")
+]
+LossOfCritics = Annotated[
+    CriticLoss, Field(description="The loss of the critics' errors: smooth_l1 (Huber) or mse (mean squared error).")
+]
+TauOfCritics = Annotated[
+    float,
+    Field(
+        gt=0,
+        le=1,
+        description="How far the targets move towards the critics in an update of the targets; 1 copies the critics.",
+    ),
+]
+FirstEntCoef = Annotated[
+    PositiveFloat,
+    Field(
+        description="The entropy coefficient: the weight of the entropy beside the return. With auto_ent_coef, "
+        "its first value."
+    ),
+]
+LearnsEntCoef = Annotated[
+    bool, Field(description="Whether the entropy coefficient is learned so that the policy keeps target_entropy.")
+]
+TargetEntropy = Annotated[
+    float | None,
+    Field(
+        description="The entropy that the policy keeps, in nats, for actions in [-1, 1]; null: minus the number "
+        "of their dimensions."
+    ),
+]
+TargetSteps = Annotated[
+    PositiveInt,
+    Field(
+        description="The number of steps over which a target sums rewards; it is smaller near the end of a sequence."
+    ),
+]
+MaxShare = Annotated[
+    Unit,
+    Field(description="The share of the greatest TD error in the priority of a sequence; their mean has the rest."),
+]
 ShiftPixels = Annotated[
     NonNegativeInt,
     Field(description="The most pixels by which pictures are shifted at random in updates (DrQ takes 4); 0: no shift."),
