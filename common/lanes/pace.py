@@ -46,6 +46,7 @@ class Pace:
         self._period, self._stopped, self._note, self._clock = 1 / rate_hz, stopped, note, clock
         self._began: float | None = None  # None: the next step begins an episode.
         self._tick = 0
+        self._stepped_at = 0.0  # When the newest step began.
         self._late = self._missed = 0
         self._throttle = LogThrottle(LOGGED_EVERY, clock)
 
@@ -63,8 +64,10 @@ class Pace:
 
     def wait(self) -> bool:
         """Wait until the next step may begin; False if it must not begin, because ``stopped`` was set."""
+        now = self._clock()
         if self._began is None:
-            self._began, self._tick = self._clock(), 0
+            self._began, self._tick, self._stepped_at = now, 0, now
+        busy = now - self._stepped_at
         missed = max(0, int(-self.remaining() / self._period))
         self._tick += missed
         if (seconds := self.remaining()) > 0:
@@ -75,17 +78,19 @@ class Pace:
         self._tick += 1
         self._note(lateness, missed)
         if lateness > LATE_SECONDS or missed:
-            self._tell(lateness, missed)
+            self._tell(lateness, missed, busy)
+        self._stepped_at = self._clock()
         return True
 
-    def _tell(self, lateness: float, missed: int) -> None:
+    def _tell(self, lateness: float, missed: int, busy: float) -> None:
         self._late += lateness > LATE_SECONDS
         self._missed += missed
         if self._throttle.due() is not None:
             log.warning(
-                "env.rate_hz: %d steps late and %d ticks missed so far; this step began %.1f ms after its tick. Either "
-                "a step and its action take longer than %.1f ms, or another process took the core",
-                *(self._late, self._missed, lateness * 1e3, self._period * 1e3),
+                "env.rate_hz: %d steps late and %d ticks missed so far. This step began %.1f ms after its tick. The "
+                "step before it and the choice of its action took %.1f ms, and %.1f ms lie between two ticks; if there "
+                "was time enough, another process took the core",
+                *(self._late, self._missed, lateness * 1e3, busy * 1e3, self._period * 1e3),
             )
 
 

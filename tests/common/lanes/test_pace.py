@@ -79,8 +79,17 @@ def test_a_stop_ends_the_wait_and_the_step_is_not_taken() -> None:
 def test_late_steps_are_logged_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:
     begun(Clock(), [0.15] * 500)  # 75 s
     first, second = caplog.messages
-    assert first.startswith("env.rate_hz: 1 steps late and 0 ticks missed so far; this step began 50.0 ms after")
+    assert first.startswith("env.rate_hz: 1 steps late and 0 ticks missed so far. This step began 50.0 ms after its")
+    assert "took 150.0 ms, and 100.0 ms lie between two ticks" in first
     assert second.startswith("env.rate_hz: 2")
+
+
+def test_a_late_wait_is_told_with_a_step_that_had_time_enough(caplog: pytest.LogCaptureFixture) -> None:
+    clock = Clock()
+    clock.oversleeps = 0.004
+    begun(clock, [0.01] * 2)
+    (told,) = caplog.messages
+    assert "began 4.0 ms after its tick. The step before it and the choice of its action took 10.0 ms" in told
 
 
 def test_an_environment_keeps_the_pace_for_whoever_steps_it() -> None:
