@@ -4,6 +4,7 @@
 //   npm install && node cartpole.mjs 127.0.0.1:50051      in another, in this directory
 //
 // Beyond the learner's own host: node cartpole.mjs HOST:PORT ca.pem actor.token
+// With mutual TLS: node cartpole.mjs HOST:PORT ca.pem actor.token actor.pem actor.key
 import { setImmediate } from "node:timers/promises";
 import { Learner, isNewer } from "./learner.mjs";
 import { QNetwork, choose, epsilonAt, readTensors } from "./network.mjs";
@@ -95,11 +96,11 @@ class Actor {
   }
 }
 
-const [address = "127.0.0.1:50051", ca, tokenFile] = process.argv.slice(2);
+const [address = "127.0.0.1:50051", ca, tokenFile, certificate, key] = process.argv.slice(2);
 let learner, actor;
 process.once("SIGINT", () => learner.stop());
 do {
-  learner = new Learner(address, { ca, tokenFile }, learner?.holdsId);
+  learner = new Learner(address, { ca, tokenFile, certificate, key }, learner?.holdsId);
   actor = new Actor(learner);
   await learner.serve(() => actor.act());
 } while (learner.startsOver);

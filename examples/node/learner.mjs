@@ -84,9 +84,11 @@ function outlook(error) {
 }
 
 // TLS with the authority in the file `ca`, and on every call the token in the file `tokenFile`: `NAME TOKEN` or a token.
-function credentials({ ca, tokenFile }) {
+// With mutual TLS the actor's own certificate and key, in the files `certificate` and `key`.
+function credentials({ ca, tokenFile, certificate, key }) {
   if (!ca) return grpc.credentials.createInsecure();
-  const encrypted = grpc.credentials.createSsl(readFileSync(ca));
+  const own = certificate ? [readFileSync(key), readFileSync(certificate)] : [];
+  const encrypted = grpc.credentials.createSsl(readFileSync(ca), ...own);
   if (!tokenFile) return encrypted;
   const addToken = (_, done) => {
     const metadata = new grpc.Metadata();
@@ -105,8 +107,8 @@ function explain({ message }, { ca }) {
 }
 
 export class Learner {
-  // `trust` has `ca` and `tokenFile`, both paths; without `ca` nothing is encrypted, which a learner allows on its own
-  // host only. `former` is the incarnation whose id this one takes over.
+  // `trust` has the paths `ca`, `tokenFile`, `certificate` and `key`; without `ca` nothing is encrypted, which a learner
+  // allows on its own host only. `former` is the incarnation whose id this one takes over.
   constructor(address, trust = {}, former = "0") {
     const options = { keepCase: true, longs: String, defaults: true };
     const { LearnerService } = grpc.loadPackageDefinition(protoLoader.loadSync(PROTO, options)).crossborder.v1;

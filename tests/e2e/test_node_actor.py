@@ -78,17 +78,29 @@ def assert_whole_episodes(rows: Items) -> None:
         assert rows["terminated"][i] == terminated
 
 
-def test_what_it_pushes_over_tls_with_a_token_trains_the_agent_and_it_says_goodbye(tmp_path: Path, node: Start) -> None:
-    make_files(tmp_path, ["localhost"], 1, renew=False)
-    secured = (
-        f"server.tls={{certificate: {tmp_path}/server.pem, key: {tmp_path}/server.key}}",
-        f"server.actor_token_file={tmp_path}/actor.token",
+def secured(directory: Path, *, is_mutual: bool) -> tuple[str, ...]:
+    """Make certificates and tokens; the settings of a learner with them."""
+    make_files(directory, ["localhost"], 1, renew=False)
+    client_ca = f", client_ca: {directory}/ca.pem" if is_mutual else ""
+    return (
+        f"server.tls={{certificate: {directory}/server.pem, key: {directory}/server.key{client_ca}}}",
+        f"server.actor_token_file={directory}/actor.token",
         "server.listen=localhost:0",
     )
+
+
+@pytest.mark.parametrize(
+    ("is_mutual", "trust"),
+    [(False, ["ca.pem", "actor.token"]), (True, ["ca.pem", "actor.token", "actor.pem", "actor.key"])],
+    ids=["tls", "mutual tls"],
+)
+def test_what_it_pushes_over_tls_with_a_token_trains_the_agent_and_it_says_goodbye(
+    tmp_path: Path, node: Start, trust: list[str], *, is_mutual: bool
+) -> None:
     target = "trainer.target_score=60", "trainer.eval_interval=250", "evaluator.episodes=5"
-    config = cartpole(tmp_path / "run", *secured, *target)
+    config = cartpole(tmp_path / "run", *secured(tmp_path, is_mutual=is_mutual), *target)
     with train_in_thread(config, local_actors=0) as (server, results):
-        said = summary(node(server.ingest.address, tmp_path / "ca.pem", tmp_path / "actor.token"))
+        said = summary(node(server.ingest.address, *(tmp_path / name for name in trust)))
     (result,) = results
     assert result.best_score >= 60
     assert said["unacked"] == 0
