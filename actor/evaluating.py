@@ -18,7 +18,7 @@ from common.evaluators import open_evaluator
 from common.interfaces import Evaluation
 from common.lanes.watched_envs import EvaluationAbandoned, Watch
 from common.parts import Parts
-from common.process.child import RestartPolicy
+from common.process.restarts import RestartPolicy
 
 log = logging.getLogger(__name__)
 WAIT_SECONDS = 1.0

@@ -10,9 +10,10 @@ from pathlib import Path
 from actor.model_share import ModelShare
 from actor.stat import ActorStat
 from common.errors import CrossborderError
-from common.process.child import Child, Supervisor
+from common.process.child import Child
 from common.process.clocks import Deadline
 from common.process.spare import Spare
+from common.process.supervisor import Supervisor
 from common.wire.trust import Trust
 
 log = logging.getLogger(__name__)

@@ -1,4 +1,4 @@
-"""Child processes: how they are started, heard, watched, restarted with a rate limit, and ended in time.
+"""Child processes: how they are started, heard and ended in time.
 
 A child gets JSON lines on stdin, the first at its start. It ends itself when its stdin closes, so no child outlives its
 parent. It writes events on stdout (see ``say``) and its log on stderr. Other lines on either, which users' parts may
@@ -11,49 +11,27 @@ A process that is to become a child later (see ``common.process.spare``) gets no
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import json
 import logging
-import math
 import os
 import queue
 import signal
 import subprocess
 import sys
 import threading
-import time
-from collections import deque
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
-from common.errors import ChildFailedError, CrossborderError, EnvHungError, LearnerUnreachableError, by_exit_code
+from common.errors import ChildFailedError, CrossborderError, by_exit_code
 from common.process.clocks import Deadline
+from common.process.kept_memory import KEEP_BUFFERS
 from common.process.log import relog
-
-if TYPE_CHECKING:
-    from common.process.spare import Spare
 
 log = logging.getLogger(__name__)
 Event = dict[str, Any]
 _MARK = "crossborder-event"
 WARM: Final[Event] = {"warm": True}
 """The event of a spare that has imported everything and waits for its boot line."""
-KEEP_BUFFERS = {
-    # By default glibc gives large buffers back to the kernel, and the next large buffer costs page faults. If it keeps
-    # them, a model of 7 MB is assembled and loaded in 6 ms instead of 25, and messages of 1 MiB pass twice as fast.
-    "MALLOC_MMAP_THRESHOLD_": str(1 << 30),
-    "MALLOC_TRIM_THRESHOLD_": str(2 << 30),
-}
-_M_TRIM_THRESHOLD: Final = -1
-_M_MMAP_THRESHOLD: Final = -3
-"""The numbers of the same two settings for mallopt(3)."""
-
-
-def keep_buffers() -> None:
-    """Have this process keep freed memory from now on, as ``KEEP_BUFFERS`` does for children; only glibc knows how."""
-    if hasattr(libc := ctypes.CDLL(None), "mallopt"):
-        libc.mallopt(_M_MMAP_THRESHOLD, 1 << 30)
-        libc.mallopt(_M_TRIM_THRESHOLD, (1 << 31) - 1)
 
 
 def read_boot() -> dict[str, Any]:
@@ -240,141 +218,3 @@ class Child:
             if pipe is not None and not thread.is_alive():
                 pipe.close()
         return code
-
-
-class RestartPolicy:
-    """Allows at most ``times`` restarts within ``seconds``."""
-
-    def __init__(self, times: int = 5, seconds: float = 60.0, clock: Callable[[], float] = time.monotonic) -> None:
-        self._times, self._seconds, self._clock = times, seconds, clock
-        self._recent: deque[float] = deque()
-
-    def allows(self) -> bool:
-        """Whether one more restart is allowed now; if it is, it is counted."""
-        now = self._clock()
-        while self._recent and now - self._recent[0] > self._seconds:
-            self._recent.popleft()
-        if len(self._recent) >= self._times:
-            return False
-        self._recent.append(now)
-        return True
-
-
-_EXIT_CODES_TO_RESTART: Final = (1, LearnerUnreachableError.exit_code, EnvHungError.exit_code)
-
-
-def may_restart_help(code: int) -> bool:
-    """Whether a process that ended with this exit code may end otherwise when it is started again.
-
-    A restart may help after a signal (a code below 0), after an unexpected exception, when the learner could not be
-    reached and when an environment hangs. After any other error of ours, the next start would end in the same way.
-    """
-    return code <= 0 or code in _EXIT_CODES_TO_RESTART
-
-
-class Supervisor:
-    """Keeps one child running until ``stop``: watches it in a thread and starts it again when it dies.
-
-    Args:
-        start: starts the child; called again for each restart.
-        on_give_up: called with the reason when the child died too often, or ended for a reason that a restart does not
-            remove.
-        finished: exit codes of a child that has done its work and is not started again.
-        policy: how often to restart.
-        is_hung: called twice a second while the child runs. A child that hangs is killed, and then started again as
-            any other child that dies.
-        spare: from which ``start`` takes the next child. It is kept ready here, and ended when watching ends.
-
-    Only a child for which ``may_restart_help`` is started again.
-    """
-
-    def __init__(
-        self,
-        start: Callable[[], Child],
-        on_give_up: Callable[[CrossborderError], None],
-        finished: frozenset[int] = frozenset({0}),
-        policy: RestartPolicy | None = None,
-        is_hung: Callable[[], bool] = lambda: False,
-        *,
-        spare: Spare | None = None,
-    ) -> None:
-        self._start = start
-        self._spare = spare
-        self._is_hung = is_hung
-        self._on_give_up = on_give_up
-        self._finished = finished
-        self._policy = policy or RestartPolicy()
-        self._stopping = threading.Event()
-        self.restarts = 0
-        self.child = start()
-        self._thread = threading.Thread(target=self._watch, name=f"watch-{self.child.name}", daemon=True)
-        self._thread.start()
-
-    def _watch(self) -> None:
-        # From now on only this thread starts, takes and ends spares, so a spare needs no lock.
-        try:
-            while not self._stopping.is_set() and self._look():
-                if self._spare is not None:
-                    self._spare.keep_ready()
-        finally:
-            if self._spare is not None:
-                self._spare.end()
-
-    def _look(self) -> bool:
-        """Watch the child for half a second, and start it again if it has died; False if it is no longer watched."""
-        code = self.child.wait(0.5)
-        if code is None and not self._stopping.is_set() and self._is_hung():
-            code = self._kill_hung()
-        if code is None or self._stopping.is_set():
-            return True
-        return code not in self._finished and self._restart(code)
-
-    def _kill_hung(self) -> int | None:
-        """Kill the child; its exit code, or None if the kernel cannot end it yet, as in a call to a disk that hangs.
-
-        Then the child still counts as hanging, and is killed again half a second later.
-        """
-        log.error("%s (process %d) shows no sign of life and is killed", self.child.name, self.child.pid)
-        self.child.kill()
-        return self.child.wait(10.0)
-
-    def _restart(self, code: int) -> bool:
-        """Start the child again after its end with this exit code, or give it up; False if it is no longer watched."""
-        if not may_restart_help(code) or not self._policy.allows():
-            self._on_give_up(self.child.error())
-            return False
-        log.warning("%s ended with exit code %d and is started again", self.child.name, code)
-        try:
-            self.child.end(0)
-            child = self._start()
-        except ChildFailedError as error:
-            log.warning("%s and is tried again", error)
-            return True  # ``self.child`` is still the dead child: ``_watch`` comes here again while the policy allows.
-        except CrossborderError as error:
-            self._on_give_up(error)
-            return False
-        except (OSError, subprocess.SubprocessError) as error:
-            self._on_give_up(ChildFailedError(f"{self.child.name} cannot be started again: {error}"))
-            return False
-        if self._stopping.is_set():
-            child.end(0)  # ``stop_watching`` was called during the start: its caller knows only the former child.
-            return False
-        self.child = child
-        self.restarts += 1
-        return True
-
-    def wait(self, seconds: float = math.inf) -> bool:
-        """Wait until the child is no longer watched: it has finished, was given up, or ``stop_watching`` was called.
-
-        Returns:
-            False if the child is still watched after ``seconds``.
-        """
-        deadline = Deadline(seconds)
-        while self._thread.is_alive() and not deadline.passed():
-            self._thread.join(timeout=min(1.0, deadline.remaining()))
-        return not self._thread.is_alive()
-
-    def stop_watching(self) -> None:
-        """Stop watching: if the child ends from now on, it is not started again."""
-        self._stopping.set()
-        self._thread.join(timeout=5)

@@ -17,7 +17,8 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from common.process.child import WARM, Child, RestartPolicy, say
+from common.process.child import WARM, Child, say
+from common.process.restarts import RestartPolicy
 
 log = logging.getLogger(__name__)
 NICENESS: Final = 10
@@ -137,9 +138,8 @@ def main() -> int:
     """Run a spare; return the exit code of the child that it becomes."""
     niceness, *modules = sys.argv[1:]
     if int(niceness):
-        importlib.import_module(
-            "numpy"
-        )  # Threads of OpenBLAS, which it starts, would keep the priority of the importing.
+        # It starts the threads of OpenBLAS, which would keep the low priority of the importing thread.
+        importlib.import_module("numpy")
         importing = threading.Thread(target=_import_at, args=(int(niceness), modules), name="importing")
         importing.start()
         importing.join()

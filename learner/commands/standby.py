@@ -21,11 +21,13 @@ from common.config.run_config import RunConfig
 from common.errors import ConfigError, CrossborderError
 from common.plugins.part_loading import MOVED
 from common.plugins.shipped import OWN_PACKAGES
-from common.process.child import Child, Supervisor, may_restart_help
+from common.process.child import Child
 from common.process.command import tell_error
 from common.process.log import setup_logging
+from common.process.restarts import may_restart_help
 from common.process.signals import StopSignals
 from common.process.spare import Spare
+from common.process.supervisor import Supervisor
 from common.wire.address import split_address
 from learner.commands.training_command import load_run, require_consistent
 from learner.storage.rundir import default_run_dir

@@ -15,8 +15,9 @@ import queue
 from common.config.run_config import RunConfig
 from common.errors import CrossborderError, by_exit_code
 from common.interfaces import Evaluation
-from common.process.child import Child, Event, Supervisor
+from common.process.child import Child, Event
 from common.process.clocks import Deadline, Stillness
+from common.process.supervisor import Supervisor
 from learner.evaluation.candidate import CandidateScoring
 from learner.evaluation.scoring import CANDIDATE, FinishedEvaluation
 from learner.shared.bell import Bell

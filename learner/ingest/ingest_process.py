@@ -12,9 +12,10 @@ from collections.abc import Callable
 from typing import Any, Self
 
 from common.errors import CrossborderError
-from common.process.child import Child, Supervisor
+from common.process.child import Child
 from common.process.clocks import Stillness
 from common.process.spare import Spare
+from common.process.supervisor import Supervisor
 from common.shared.mapped import fence
 from common.wire.address import split_address
 from learner.shared.bell import Bell

@@ -13,7 +13,7 @@ import torch
 from rich.console import Console
 
 from common.config.run_config import RunConfig, dump_config
-from common.process.child import keep_buffers
+from common.process.kept_memory import keep_buffers
 from learner.datasets.loading import load_dataset
 from learner.datasets.opening import Dataset, open_dataset
 from learner.datasets.sources import open_source

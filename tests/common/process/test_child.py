@@ -2,31 +2,14 @@ from __future__ import annotations
 
 import logging
 import os
-import platform
 import signal
-import subprocess
-import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from common.errors import AddressError, ChildFailedError, ConfigError, CrossborderError
-from common.process.child import KEEP_BUFFERS, Child, RestartPolicy, Supervisor
+from common.errors import AddressError, ChildFailedError
 from tests.common.process.conftest import StartChild
 from tests.conftest import PATIENCE, ROOT, is_alive, kill, wait_for
-
-
-def supervise(
-    start: Callable[[], Child],
-    failures: list[CrossborderError],
-    times: int = 2,
-    finished: frozenset[int] = frozenset({0}),
-) -> Supervisor:
-    return Supervisor(start, failures.append, finished, RestartPolicy(times))
-
-
-# One child.
 
 
 def test_a_child_gets_its_boot_line_and_its_events_arrive_in_order(start_child: StartChild) -> None:
@@ -176,152 +159,3 @@ def test_a_package_in_the_current_directory_does_not_hide_ours(
     (tmp_path / "common" / "__init__.py").write_text("raise AssertionError('imported')")
     monkeypatch.chdir(tmp_path)
     assert start_child("obedient", env={"PYTHONPATH": str(ROOT)}).next_event(PATIENCE)
-
-
-# Restarts.
-
-
-def test_restarts_are_allowed_up_to_a_number_in_a_span_of_time() -> None:
-    now = 0.0
-    policy = RestartPolicy(times=3, seconds=60.0, clock=lambda: now)
-    assert [policy.allows() for _ in range(4)] == [True, True, True, False]
-    now = 60.0
-    assert not policy.allows()
-    now = 60.5
-    assert [policy.allows() for _ in range(4)] == [True, True, True, False]
-
-
-def test_a_refused_restart_does_not_count() -> None:
-    now = 0.0
-    policy = RestartPolicy(times=1, seconds=10.0, clock=lambda: now)
-    assert policy.allows()
-    now = 9.0
-    assert not policy.allows()
-    now = 11.0
-    assert policy.allows()
-
-
-def test_a_killed_child_is_started_again(start_child: StartChild) -> None:
-    failures: list[CrossborderError] = []
-    supervisor = supervise(lambda: start_child("obedient"), failures)
-    first = supervisor.child.next_event(PATIENCE)["pid"]
-    kill(first)
-    wait_for(lambda: supervisor.restarts == 1, "the restart")
-    assert supervisor.child.next_event(PATIENCE)["pid"] != first
-    supervisor.stop_watching()
-    assert failures == []
-
-
-def test_a_child_that_hangs_is_killed_and_started_again(start_child: StartChild) -> None:
-    failures: list[CrossborderError] = []
-    hung: set[int] = set()
-    children: list[Child] = []
-
-    def start() -> Child:
-        children.append(start_child("obedient"))
-        return children[-1]
-
-    supervisor = Supervisor(start, failures.append, is_hung=lambda: children[-1].pid in hung)
-    os.kill(children[0].pid, signal.SIGSTOP)
-    hung.add(children[0].pid)
-    wait_for(lambda: supervisor.restarts == 1, "the restart")
-    assert children[0].poll() == -signal.SIGKILL
-    children[1].next_event(PATIENCE)
-    supervisor.stop_watching()
-    assert failures == []
-
-
-def test_a_child_that_reports_an_error_of_ours_is_not_started_again(start_child: StartChild) -> None:
-    failures: list[CrossborderError] = []
-    supervisor = supervise(lambda: start_child("reporting", error="no such key", code=ConfigError.exit_code), failures)
-    supervisor.wait()
-    assert supervisor.restarts == 0
-    assert [(type(error), str(error)) for error in failures] == [(ConfigError, "no such key")]
-
-
-@pytest.mark.parametrize(("life", "code"), [("silent", 1), ("silent", 6), ("shot", -signal.SIGKILL)])
-def test_a_child_that_keeps_dying_is_given_up(start_child: StartChild, life: str, code: int) -> None:
-    failures: list[CrossborderError] = []
-    supervisor = supervise(lambda: start_child(life, code=code), failures, times=2)
-    supervisor.wait()
-    assert supervisor.restarts == 2
-    assert [(type(e), str(e)) for e in failures] == [(ChildFailedError, f"child-{life} ended with exit code {code:d}")]
-
-
-def test_a_child_that_has_finished_is_left_alone(start_child: StartChild) -> None:
-    failures: list[CrossborderError] = []
-    supervisor = supervise(lambda: start_child("silent", code=0), failures)
-    supervisor.wait()
-    assert (supervisor.restarts, failures) == (0, [])
-
-
-def test_a_child_that_may_never_finish_is_started_again_after_exit_code_0(start_child: StartChild) -> None:
-    failures: list[CrossborderError] = []
-    supervisor = supervise(lambda: start_child("silent", code=0), failures, times=1, finished=frozenset())
-    supervisor.wait()
-    assert supervisor.restarts == 1
-    assert [type(error) for error in failures] == [ChildFailedError]
-
-
-def test_a_restart_that_fails_is_given_up_with_its_reason(start_child: StartChild) -> None:
-    failures: list[CrossborderError] = []
-    reason = AddressError("taken meanwhile")
-    lives = iter(["shot"])
-
-    def start() -> Child:
-        for life in lives:
-            return start_child(life)
-        raise reason
-
-    supervise(start, failures).wait()
-    assert failures == [reason]
-
-
-def test_a_child_that_dies_while_it_is_started_again_is_started_once_more(start_child: StartChild) -> None:
-    failures: list[CrossborderError] = []
-    lives = iter(["shot", "dies at the start", "obedient"])
-
-    def start() -> Child:
-        life = next(lives)
-        if life == "dies at the start":
-            raise ChildFailedError("it ended with exit code -9")
-        return start_child(life, code=-signal.SIGKILL)
-
-    supervisor = supervise(start, failures)
-    wait_for(lambda: supervisor.restarts == 1, "the restart")
-    supervisor.child.next_event(PATIENCE)
-    supervisor.stop_watching()
-    assert failures == []
-
-
-def test_a_child_may_end_once_it_is_no_longer_watched(start_child: StartChild) -> None:
-    failures: list[CrossborderError] = []
-    supervisor = supervise(lambda: start_child("obedient"), failures)
-    supervisor.stop_watching()
-    kill(supervisor.child.pid)
-    supervisor.wait()
-    assert supervisor.child.wait(PATIENCE) == -signal.SIGKILL
-    assert (supervisor.restarts, failures) == (0, [])
-
-
-# Memory.
-
-FREE_AND_FILL_AGAIN = """
-import resource
-from common.process.child import keep_buffers
-
-keep_buffers()
-bytes(32 << 20)
-before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-for _ in range(10):
-    bytearray(b"x") * (32 << 20)
-print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
-"""
-
-
-@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another C library")
-def test_a_process_that_keeps_its_buffers_fills_freed_memory_without_page_faults() -> None:
-    environment = {name: value for name, value in os.environ.items() if name not in KEEP_BUFFERS}
-    command = [sys.executable, "-c", FREE_AND_FILL_AGAIN]
-    done = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, check=True)
-    assert int(done.stdout) < 10 * (32 << 20) / 4096 / 2

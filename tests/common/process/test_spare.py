@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 
 from common.errors import CrossborderError
-from common.process.child import Child, RestartPolicy, Supervisor
+from common.process.child import Child
+from common.process.restarts import RestartPolicy
 from common.process.spare import Spare
+from common.process.supervisor import Supervisor
 from tests.common.process.child_scripts import MODULE
 from tests.common.process.conftest import StartChild
 from tests.conftest import PATIENCE, ROOT, is_alive, kill, wait_for

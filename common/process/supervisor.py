@@ -1,0 +1,125 @@
+"""Keeps a child process running: watches it, and starts it again when it dies."""
+
+from __future__ import annotations
+
+import logging
+import math
+import subprocess
+import threading
+from collections.abc import Callable
+
+from common.errors import ChildFailedError, CrossborderError
+from common.process.child import Child
+from common.process.clocks import Deadline
+from common.process.restarts import RestartPolicy, may_restart_help
+from common.process.spare import Spare
+
+log = logging.getLogger(__name__)
+
+
+class Supervisor:
+    """Keeps one child running until ``stop``: watches it in a thread and starts it again when it dies.
+
+    Args:
+        start: starts the child; called again for each restart.
+        on_give_up: called with the reason when the child died too often, or ended for a reason that a restart does not
+            remove.
+        finished: exit codes of a child that has done its work and is not started again.
+        policy: how often to restart.
+        is_hung: called twice a second while the child runs. A child that hangs is killed, and then started again as
+            any other child that dies.
+        spare: from which ``start`` takes the next child. It is kept ready here, and ended when watching ends.
+
+    Only a child for which ``may_restart_help`` is started again.
+    """
+
+    def __init__(
+        self,
+        start: Callable[[], Child],
+        on_give_up: Callable[[CrossborderError], None],
+        finished: frozenset[int] = frozenset({0}),
+        policy: RestartPolicy | None = None,
+        is_hung: Callable[[], bool] = lambda: False,
+        *,
+        spare: Spare | None = None,
+    ) -> None:
+        self._start = start
+        self._spare = spare
+        self._is_hung = is_hung
+        self._on_give_up = on_give_up
+        self._finished = finished
+        self._policy = policy or RestartPolicy()
+        self._stopping = threading.Event()
+        self.restarts = 0
+        self.child = start()
+        self._thread = threading.Thread(target=self._watch, name=f"watch-{self.child.name}", daemon=True)
+        self._thread.start()
+
+    def _watch(self) -> None:
+        # From now on only this thread starts, takes and ends spares, so a spare needs no lock.
+        try:
+            while not self._stopping.is_set() and self._look():
+                if self._spare is not None:
+                    self._spare.keep_ready()
+        finally:
+            if self._spare is not None:
+                self._spare.end()
+
+    def _look(self) -> bool:
+        """Watch the child for half a second, and start it again if it has died; False if it is no longer watched."""
+        code = self.child.wait(0.5)
+        if code is None and not self._stopping.is_set() and self._is_hung():
+            code = self._kill_hung()
+        if code is None or self._stopping.is_set():
+            return True
+        return code not in self._finished and self._restart(code)
+
+    def _kill_hung(self) -> int | None:
+        """Kill the child; its exit code, or None if the kernel cannot end it yet, as in a call to a disk that hangs.
+
+        Then the child still counts as hanging, and is killed again half a second later.
+        """
+        log.error("%s (process %d) shows no sign of life and is killed", self.child.name, self.child.pid)
+        self.child.kill()
+        return self.child.wait(10.0)
+
+    def _restart(self, code: int) -> bool:
+        """Start the child again after its end with this exit code, or give it up; False if it is no longer watched."""
+        if not may_restart_help(code) or not self._policy.allows():
+            self._on_give_up(self.child.error())
+            return False
+        log.warning("%s ended with exit code %d and is started again", self.child.name, code)
+        try:
+            self.child.end(0)
+            child = self._start()
+        except ChildFailedError as error:
+            log.warning("%s and is tried again", error)
+            return True  # ``self.child`` is still the dead child: ``_watch`` comes here again while the policy allows.
+        except CrossborderError as error:
+            self._on_give_up(error)
+            return False
+        except (OSError, subprocess.SubprocessError) as error:
+            self._on_give_up(ChildFailedError(f"{self.child.name} cannot be started again: {error}"))
+            return False
+        if self._stopping.is_set():
+            child.end(0)  # ``stop_watching`` was called during the start: its caller knows only the former child.
+            return False
+        self.child = child
+        self.restarts += 1
+        return True
+
+    def wait(self, seconds: float = math.inf) -> bool:
+        """Wait until the child is no longer watched: it has finished, was given up, or ``stop_watching`` was called.
+
+        Returns:
+            False if the child is still watched after ``seconds``.
+        """
+        deadline = Deadline(seconds)
+        while self._thread.is_alive() and not deadline.passed():
+            self._thread.join(timeout=min(1.0, deadline.remaining()))
+        return not self._thread.is_alive()
+
+    def stop_watching(self) -> None:
+        """Stop watching: if the child ends from now on, it is not started again."""
+        self._stopping.set()
+        self._thread.join(timeout=5)

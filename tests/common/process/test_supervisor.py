@@ -1,0 +1,129 @@
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+
+import pytest
+
+from common.errors import AddressError, ChildFailedError, ConfigError, CrossborderError
+from common.process.child import Child
+from common.process.restarts import RestartPolicy
+from common.process.supervisor import Supervisor
+from tests.common.process.conftest import StartChild
+from tests.conftest import PATIENCE, kill, wait_for
+
+
+def supervise(
+    start: Callable[[], Child],
+    failures: list[CrossborderError],
+    times: int = 2,
+    finished: frozenset[int] = frozenset({0}),
+) -> Supervisor:
+    return Supervisor(start, failures.append, finished, RestartPolicy(times))
+
+
+# One child.
+
+
+def test_a_killed_child_is_started_again(start_child: StartChild) -> None:
+    failures: list[CrossborderError] = []
+    supervisor = supervise(lambda: start_child("obedient"), failures)
+    first = supervisor.child.next_event(PATIENCE)["pid"]
+    kill(first)
+    wait_for(lambda: supervisor.restarts == 1, "the restart")
+    assert supervisor.child.next_event(PATIENCE)["pid"] != first
+    supervisor.stop_watching()
+    assert failures == []
+
+
+def test_a_child_that_hangs_is_killed_and_started_again(start_child: StartChild) -> None:
+    failures: list[CrossborderError] = []
+    hung: set[int] = set()
+    children: list[Child] = []
+
+    def start() -> Child:
+        children.append(start_child("obedient"))
+        return children[-1]
+
+    supervisor = Supervisor(start, failures.append, is_hung=lambda: children[-1].pid in hung)
+    os.kill(children[0].pid, signal.SIGSTOP)
+    hung.add(children[0].pid)
+    wait_for(lambda: supervisor.restarts == 1, "the restart")
+    assert children[0].poll() == -signal.SIGKILL
+    children[1].next_event(PATIENCE)
+    supervisor.stop_watching()
+    assert failures == []
+
+
+def test_a_child_that_reports_an_error_of_ours_is_not_started_again(start_child: StartChild) -> None:
+    failures: list[CrossborderError] = []
+    supervisor = supervise(lambda: start_child("reporting", error="no such key", code=ConfigError.exit_code), failures)
+    supervisor.wait()
+    assert supervisor.restarts == 0
+    assert [(type(error), str(error)) for error in failures] == [(ConfigError, "no such key")]
+
+
+@pytest.mark.parametrize(("life", "code"), [("silent", 1), ("silent", 6), ("shot", -signal.SIGKILL)])
+def test_a_child_that_keeps_dying_is_given_up(start_child: StartChild, life: str, code: int) -> None:
+    failures: list[CrossborderError] = []
+    supervisor = supervise(lambda: start_child(life, code=code), failures, times=2)
+    supervisor.wait()
+    assert supervisor.restarts == 2
+    assert [(type(e), str(e)) for e in failures] == [(ChildFailedError, f"child-{life} ended with exit code {code:d}")]
+
+
+def test_a_child_that_has_finished_is_left_alone(start_child: StartChild) -> None:
+    failures: list[CrossborderError] = []
+    supervisor = supervise(lambda: start_child("silent", code=0), failures)
+    supervisor.wait()
+    assert (supervisor.restarts, failures) == (0, [])
+
+
+def test_a_child_that_may_never_finish_is_started_again_after_exit_code_0(start_child: StartChild) -> None:
+    failures: list[CrossborderError] = []
+    supervisor = supervise(lambda: start_child("silent", code=0), failures, times=1, finished=frozenset())
+    supervisor.wait()
+    assert supervisor.restarts == 1
+    assert [type(error) for error in failures] == [ChildFailedError]
+
+
+def test_a_restart_that_fails_is_given_up_with_its_reason(start_child: StartChild) -> None:
+    failures: list[CrossborderError] = []
+    reason = AddressError("taken meanwhile")
+    lives = iter(["shot"])
+
+    def start() -> Child:
+        for life in lives:
+            return start_child(life)
+        raise reason
+
+    supervise(start, failures).wait()
+    assert failures == [reason]
+
+
+def test_a_child_that_dies_while_it_is_started_again_is_started_once_more(start_child: StartChild) -> None:
+    failures: list[CrossborderError] = []
+    lives = iter(["shot", "dies at the start", "obedient"])
+
+    def start() -> Child:
+        life = next(lives)
+        if life == "dies at the start":
+            raise ChildFailedError("it ended with exit code -9")
+        return start_child(life, code=-signal.SIGKILL)
+
+    supervisor = supervise(start, failures)
+    wait_for(lambda: supervisor.restarts == 1, "the restart")
+    supervisor.child.next_event(PATIENCE)
+    supervisor.stop_watching()
+    assert failures == []
+
+
+def test_a_child_may_end_once_it_is_no_longer_watched(start_child: StartChild) -> None:
+    failures: list[CrossborderError] = []
+    supervisor = supervise(lambda: start_child("obedient"), failures)
+    supervisor.stop_watching()
+    kill(supervisor.child.pid)
+    supervisor.wait()
+    assert supervisor.child.wait(PATIENCE) == -signal.SIGKILL
+    assert (supervisor.restarts, failures) == (0, [])
