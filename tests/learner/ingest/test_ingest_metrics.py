@@ -145,7 +145,7 @@ def test_refused_batches_are_counted_by_reason(host: LearnerServer) -> None:
         assert refusal(error)[1] == name
     found = scrape_ingest(host)
     refused = {key: value for key, value in found.items() if key.startswith("refused_batches_total")}
-    counts = {"schema": 1, "payload": 2, "sequence": 2, "rows": 2, "report": 9, "values": 4, "bounds": 1}
+    counts = {"schema": 1, "payload": 2, "sequence": 2, "rows": 2, "report": 9, "values": 6, "bounds": 1}
     assert refused == {f"refused_batches_total[{reason}]": count for reason, count in counts.items()}
     assert found["out_of_bounds_values_total[action]"] == 2
 
