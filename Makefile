@@ -8,7 +8,7 @@ PROTO := common/wire/pb/crossborder.proto
 # Tests start hundreds of processes: each takes the compiled modules that the first one wrote, whatever the caller's shell says.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-fast chaos check cluster-test generated lint proto proto-check proto-release proto-buf dashboards dashboards-check dashboards-types film pages \
+.PHONY: demo test test-fast chaos check cluster-test format generated lint proto proto-check proto-release proto-buf dashboards dashboards-check dashboards-types film pages \
 	docs site-check wheel node-actor manifests manifests-check kustomize lock audit images compose-test bench clean
 
 # torch goes first, by itself: a later open requirement could fetch a CUDA build of several GB.
@@ -27,7 +27,7 @@ demo: $(READY)
 test: $(READY)
 	$(BIN)/pytest -n 5 --dist loadfile --no-loadscope-reorder --max-worker-restart 0
 
-# The tests that start no process, in about a minute.
+# The tests that start no process, in two to three minutes.
 test-fast: $(READY)
 	$(BIN)/pytest -n 2 --dist loadfile -m "not slow and not browser and not compose and not clusters"
 
@@ -39,6 +39,10 @@ chaos: $(READY)
 	done
 	$(BIN)/python -m tests.chaos soak --minutes $(SOAK_MINUTES)
 	$(BIN)/python -m tests.chaos.tables
+
+format: $(READY)
+	$(BIN)/ruff check --fix --quiet .
+	$(BIN)/ruff format .
 
 lint: $(READY)
 	$(BIN)/ruff check .

@@ -74,7 +74,7 @@ def test_all_sections_are_walked() -> None:
 def test_every_field_is_described_by_a_sentence(description: str | None) -> None:
     assert description
     assert description.strip(" .")
-    assert description.endswith(".")
+    assert description.endswith("."), "a description ends with a full stop"
 
 
 @pytest.mark.parametrize(

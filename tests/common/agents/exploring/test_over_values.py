@@ -1,12 +1,16 @@
 from __future__ import annotations
 
+from typing import get_args
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from common.agents.exploring.over_values import EpsilonGreedy, EvaluationEpsilon, Greedy, Softmax
+from common.agents.exploring.over_values import EpsilonGreedy, EvaluationEpsilon, Explorer, Greedy, Softmax
+from common.agents.q_agent import QAgentConfig
 from common.data import Array
+from tests.conftest import ROOT
 
 UNIT = st.floats(0, 1)
 VALUES = np.array([[1.0, 3.0, 2.0, -50.0]], np.float32)
@@ -19,6 +23,18 @@ def shares(
     n = 20_000
     actions = explorer.choose(values.repeat(n, axis=0), opt_steps, rung, np.random.default_rng(0))
     return np.bincount(actions, minlength=values.shape[1]) / n
+
+
+KINDS = [model.model_fields["kind"].default for model in get_args(get_args(Explorer)[0])]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_each_kind_is_named_where_a_user_looks_for_one(kind: str) -> None:
+    page = (ROOT / "docs" / "choosing-an-agent.md").read_text().partition("## Exploration")[2]
+    assert f"`{kind}`" in page
+    description = QAgentConfig.model_fields["explorer"].description
+    assert description is not None
+    assert kind in description
 
 
 # Epsilon-greedy.
