@@ -77,6 +77,8 @@ class IngestProcess:
         hung_seconds: float | None = None,
     ) -> None:
         self._boot = {**boot, "bell_fds": coming.fds}
+        self.when_moved: Callable[[], None] = lambda: None
+        """Called from another thread when a restarted process has taken another port for its metrics."""
         self._control, self._hung_seconds = control, hung_seconds
         self._stillness = Stillness(lambda: control.ingest_beats)
         self.spare, self.trainer_bell, self._ingest_bell = coming.spare, coming.trainer_bell, coming.ingest_bell
@@ -89,9 +91,12 @@ class IngestProcess:
         except CrossborderError:
             child.end(1.0)
             raise
+        has_moved = ready["metrics_port"] != self.metrics_port
         # From now on a restart must use the ports on which actors and Prometheus look for ingest.
         self._boot |= {"listen": ready["address"], "metrics_port": ready["metrics_port"]}
         self._stillness.begin()
+        if has_moved:
+            self.when_moved()
         return child
 
     def _is_hung(self) -> bool:

@@ -146,6 +146,7 @@ class LearnerServer:
             self.intake = self._make_intake()
             self._metrics = self._serve_metrics()
             stack.callback(self._metrics.close)
+            self.ingest.when_moved = self._write_endpoints
             self._write_endpoints()
             if self.together is not None:
                 self.together.listen(self.learner, self.ingest.address, shared)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import json
+import socket
 
 import grpc
 import pytest
@@ -33,6 +35,19 @@ def test_after_ingest_is_killed_every_acknowledged_batch_is_stored_once(client: 
     assert talk.say(client.batch(1, start=0)).acked_seq == 1
     assert talk.say(client.batch(2, start=5)).acked_seq == 2
     assert client.stored() == list(range(10))
+
+
+def test_the_endpoints_name_the_port_of_the_metrics_that_a_restarted_process_has_taken(client: Client) -> None:
+    server = client.server
+    endpoints = server.run.dir.path / "endpoints.json"
+    assert json.loads(endpoints.read_text())["ingest_metrics_port"] == server.ingest.metrics_port
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        server.ingest._boot["metrics_port"] = taken.getsockname()[1]  # As if it had been the port of the first process.
+        kill(server.ingest.pid)
+        wait_for(lambda: server.ingest.restarts == 1, "the restart")
+        port = server.ingest.metrics_port
+        assert port not in (None, 0, taken.getsockname()[1])
+        assert json.loads(endpoints.read_text())["ingest_metrics_port"] == port
 
 
 def test_actors_can_hand_over_when_ingest_dies_while_the_learner_stops(make_config: MakeConfig) -> None:
