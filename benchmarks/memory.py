@@ -51,6 +51,7 @@ def without_velocities(elements: list[int], frame_stack: int = 1) -> dict[str, A
 def remember_cue(delay: int) -> dict[str, Way]:
     """Agents that are asked for a cue after ``delay`` steps; a sequence is a whole episode."""
     length = delay + 1
+    stack = min(length, 16)  # More frames in an observation are refused.
     settings = {"env.params.delay": delay, "name": f"cue_{delay}"}
     sequences = {"target": "learner.views.sequences:Sequences", "params": {"length": length, "period": length}}
     recurrent = {"replay.view": json.dumps(sequences), "replay.samples_per_insert": 8 * length}
@@ -61,7 +62,7 @@ def remember_cue(delay: int) -> dict[str, Way]:
     plain = {"agent": json.dumps(dqn), "replay.view": "{params: {n: 5}}", "replay.samples_per_insert": 16}
     return {
         "R2D2": Way("cue", 1 / 4, {**settings, **recurrent}),
-        f"DQN, stack of {length}": Way("cue", 1 / 4, {**settings, **plain, "env.frame_stack": length}),
+        f"DQN, stack of {stack}": Way("cue", 1 / 4, {**settings, **plain, "env.frame_stack": stack}),
         "DQN": Way("cue", 1 / 4, {**settings, **plain}),
     }
 
