@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+from benchmarks import zoo
 from common.config.run_config import RunConfig, load_config
 from learner.loop.in_turns import train_in_turns
 from learner.loop.run import Result
@@ -43,46 +44,13 @@ class Task:
     """The algorithm of the same name there, with the settings of RL Baselines3 Zoo."""
 
 
-_ZOO_SAC = {"algorithm": "SAC", "learning_rate": 3e-4, "learning_starts": 10_000, "buffer_size": 1_000_000}
-_ZOO_DQN = {
-    "algorithm": "DQN",
-    "learning_rate": 6.3e-4,
-    "batch_size": 128,
-    "buffer_size": 50_000,
-    "learning_starts": 0,
-    "target_update_interval": 250,
-    "train_freq": 4,
-    "gradient_steps": -1,
-    "exploration_final_eps": 0.1,
-    "policy_kwargs": {"net_arch": [256, 256]},
-}
 TASKS = {
-    "cartpole": Task(
-        50_000,
-        20,
-        {
-            "algorithm": "DQN",
-            "learning_rate": 2.3e-3,
-            "batch_size": 64,
-            "buffer_size": 100_000,
-            "learning_starts": 1000,
-            "target_update_interval": 10,
-            "train_freq": 256,
-            "gradient_steps": 128,
-            "exploration_fraction": 0.16,
-            "exploration_final_eps": 0.04,
-            "policy_kwargs": {"net_arch": [256, 256]},
-        },
-    ),
-    "acrobot": Task(50_000, 20, {**_ZOO_DQN, "exploration_fraction": 0.24}),
-    "lunarlander": Task(50_000, 20, {**_ZOO_DQN, "exploration_fraction": 0.24}),
-    "pendulum": Task(
-        10_000,
-        20,
-        {"algorithm": "SAC", "learning_rate": 1e-3, "learning_starts": 1000, "buffer_size": 100_000},
-    ),
-    "halfcheetah": Task(100_000, 10, _ZOO_SAC),
-    "hopper": Task(100_000, 10, _ZOO_SAC),
+    "cartpole": Task(50_000, 20, zoo.CARTPOLE_DQN),
+    "acrobot": Task(50_000, 20, zoo.DQN),
+    "lunarlander": Task(50_000, 20, zoo.DQN),
+    "pendulum": Task(10_000, 20, zoo.PENDULUM_SAC),
+    "halfcheetah": Task(100_000, 10, zoo.MUJOCO_SAC),
+    "hopper": Task(100_000, 10, zoo.MUJOCO_SAC),
 }
 
 

@@ -2,7 +2,7 @@
 
     python -m benchmarks.solve --python PYTHON     an interpreter with stable-baselines3 and sbx
 
-The peers have the settings of RL Baselines3 Zoo for the task (https://github.com/DLR-RM/rl-baselines3-zoo). All count
+The peers have the settings of RL Baselines3 Zoo for the task (``benchmarks.zoo``). All count
 processes, imports, compilation and evaluations, since a user waits for all of them; all score the same greedy episodes
 after the same numbers of environment steps, and may use both cores. For each seed they take turns. A run that does not
 reach the target counts with the time that it took, and ``solved`` says how many runs did.
@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from benchmarks import zoo
 from benchmarks.report import add_choice, children_seconds, report
 from common.errors import BudgetExhaustedError
 
@@ -42,31 +43,18 @@ class Task:
     peers: dict[str, dict[str, Any]]
 
 
-ZOO_DQN: Final = {
-    "algorithm": "DQN",
-    "learning_rate": 2.3e-3,
-    "batch_size": 64,
-    "buffer_size": 100_000,
-    "learning_starts": 1000,
-    "target_update_interval": 10,
-    "train_freq": 256,
-    "gradient_steps": 128,
-    "exploration_fraction": 8000 / 160_000,  # The zoo explores for 16 % of its 50,000 steps.
-    "exploration_final_eps": 0.04,
-    "policy_kwargs": {"net_arch": [256, 256]},
-}
-ZOO_SAC: Final = {"algorithm": "SAC", "learning_rate": 1e-3, "learning_starts": 1000, "buffer_size": 100_000}
-ZOO_CROSSQ: Final = {
-    "algorithm": "CrossQ",
-    "policy_delay": 2,
-    "buffer_size": 100_000,
-    "policy_kwargs": {"net_arch": [256, 256]},
-}
-
-
+CARTPOLE_STEPS: Final = 160_000
+CARTPOLE_DQN: Final = {**zoo.CARTPOLE_DQN, "exploration_fraction": 0.16 * 50_000 / CARTPOLE_STEPS}
+"""Explores for as many steps as the zoo's run of 50,000 steps."""
 TASKS: Final = {
     "cartpole": Task(
-        "cartpole", 475.0, 20, 2000, "CartPole-v1", 160_000, {"stable_baselines3": ZOO_DQN, "sbx": ZOO_DQN}
+        "cartpole",
+        475.0,
+        20,
+        2000,
+        "CartPole-v1",
+        CARTPOLE_STEPS,
+        {"stable_baselines3": CARTPOLE_DQN, "sbx": CARTPOLE_DQN},
     ),
     "pendulum": Task(
         "pendulum_fastsac",
@@ -75,7 +63,7 @@ TASKS: Final = {
         500,
         "Pendulum-v1",
         20_000,
-        {"stable_baselines3": ZOO_SAC, "sbx": ZOO_SAC, "sbx CrossQ": ZOO_CROSSQ},
+        {"stable_baselines3": zoo.PENDULUM_SAC, "sbx": zoo.PENDULUM_SAC, "sbx CrossQ": zoo.PENDULUM_CROSSQ},
     ),
 }
 

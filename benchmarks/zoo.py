@@ -1,0 +1,53 @@
+"""Settings of RL Baselines3 Zoo for stable-baselines3 and sbx (https://github.com/DLR-RM/rl-baselines3-zoo)."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+Settings = dict[str, Any]
+CARTPOLE_DQN: Final[Settings] = {
+    "algorithm": "DQN",
+    "learning_rate": 2.3e-3,
+    "batch_size": 64,
+    "buffer_size": 100_000,
+    "learning_starts": 1000,
+    "target_update_interval": 10,
+    "train_freq": 256,
+    "gradient_steps": 128,
+    "exploration_fraction": 0.16,
+    "exploration_final_eps": 0.04,
+    "policy_kwargs": {"net_arch": [256, 256]},
+}
+"""Of CartPole, for 50,000 steps."""
+DQN: Final[Settings] = {
+    "algorithm": "DQN",
+    "learning_rate": 6.3e-4,
+    "batch_size": 128,
+    "buffer_size": 50_000,
+    "learning_starts": 0,
+    "target_update_interval": 250,
+    "train_freq": 4,
+    "gradient_steps": -1,
+    "exploration_fraction": 0.24,
+    "exploration_final_eps": 0.1,
+    "policy_kwargs": {"net_arch": [256, 256]},
+}
+"""Of Acrobot and LunarLander."""
+PENDULUM_SAC: Final[Settings] = {
+    "algorithm": "SAC",
+    "learning_rate": 1e-3,
+    "learning_starts": 1000,
+    "buffer_size": 100_000,
+}
+MUJOCO_SAC: Final[Settings] = {
+    "algorithm": "SAC",
+    "learning_rate": 3e-4,
+    "learning_starts": 10_000,
+    "buffer_size": 1_000_000,
+}
+PENDULUM_CROSSQ: Final[Settings] = {
+    "algorithm": "CrossQ",
+    "policy_delay": 2,
+    "buffer_size": 100_000,
+    "policy_kwargs": {"net_arch": [256, 256]},
+}
