@@ -14,10 +14,11 @@ import pytest
 import yaml
 
 from common import errors
+from common.config.nested import overlay
 from common.config.run_config import RunConfig
 from common.errors import CrossborderError
 from common.settings import validate
-from learner.commands import learner_server
+from learner.commands import learner_server, sync_train
 from learner.records.csv_recorder import KEYS
 from pages import configuration
 from tests.conftest import ROOT, MakeConfig, wait_for
@@ -240,3 +241,11 @@ def test_python_on_a_page_can_be_parsed_and_imports_names_that_exist(code: str) 
         if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] in ("actor", "common", "learner"):
             module = importlib.import_module(node.module or "")
             assert [name.name for name in node.names if not hasattr(module, name.name)] == []
+
+
+def test_the_changes_of_the_first_contribution_make_a_configuration_that_passes_its_check(tmp_path: Path) -> None:
+    (changes,) = re.findall(r"^```yaml\n(.*?)^```", (ROOT / "CONTRIBUTING.md").read_text(), re.MULTILINE | re.DOTALL)
+    plain = yaml.safe_load((ROOT / "configs" / "acrobot.yaml").read_text())
+    path = tmp_path / "mountaincar.yaml"
+    path.write_text(yaml.safe_dump(overlay(plain, yaml.safe_load(changes))))
+    assert sync_train.main(["--config", str(path), "--check"]) == 0
