@@ -65,7 +65,7 @@ def configuration(run_dir: Path, part: Mapping[str, Any]) -> dict[str, Any]:
     """The configuration of a run that stores what comes and does not learn, with the values of ``part``."""
     return {
         "agent": {"target": "benchmarks.idle:Idle"},
-        "trainer": {"max_opts": 1, "warmup_period": 10**12, "eval_interval": None, "checkpoint_seconds": None},
+        "trainer": {"max_opts": 1, "eval_interval": None, "checkpoint_seconds": None},
         "server": {"listen": "127.0.0.1:0"},
         "metrics": {"trainer_port": None, "ingest_port": 0},
         "run_dir": str(run_dir),
