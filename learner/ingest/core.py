@@ -172,7 +172,7 @@ class IngestCore:
         also while the trainer waits for steps. The ratio may allow the trainer's next draw, but a queue or a view may
         need more rows for it than there are: if actors waited too, neither side could go on.
         """
-        if self.control.stopping or self.control.trainer_wants or not sampled:
+        if self.control.stopping or self.control.trainer_waits or not sampled:
             return 0.0
         return self.ratio.limiter().excess(self.memory.steps, sampled)
 

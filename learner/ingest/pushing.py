@@ -189,11 +189,11 @@ def _store(core: IngestCore, request: pb.PushItemsRequest, items: Items) -> int:
         items, request.rows, request.incarnation, request.seq, follows=not request.after_drop
     )
     core.control.batches += 1
-    # The trainer sets ``trainer_wants`` and then looks for rows once more before it sleeps; ingest commits the rows
-    # and then looks at ``trainer_wants``. With a fence between the two steps on either side, at least one of the
+    # The trainer sets ``trainer_waits`` and then looks for rows once more before it sleeps; ingest commits the rows
+    # and then looks at ``trainer_waits``. With a fence between the two steps on either side, at least one of the
     # processes sees what the other has written, so no row comes without the bell while the trainer sleeps.
     fence()
-    if 0 < core.control.trainer_wants <= core.memory.steps:
+    if core.control.trainer_waits:
         core.trainer_bell.ring()
     return unfinished
 

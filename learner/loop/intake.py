@@ -43,7 +43,7 @@ class Intake:
         self._buffer, self._ratio, self._control, self._bell = buffer, ratio, control, bell
         self._release_held = release_held
         self._starvation_seconds, self._clock = starvation_seconds, clock
-        control.trainer_wants = 0  # A killed training process may have left a number.
+        control.trainer_waits = 0  # A killed training process may have left a 1.
         self._seen_steps, self._seen_at = -1, clock()
 
     def may_sample(self) -> bool:
@@ -51,23 +51,21 @@ class Intake:
         return self._ratio.limiter().may_sample(self._buffer.inserted, self._buffer.sampled)
 
     def wait(self) -> None:
-        """Wait until enough new steps are stored for the next draw, at most ``WAIT_SECONDS``.
+        """Wait until new steps are stored, at most ``WAIT_SECONDS``.
 
         Raises:
             StarvedError: no step has come for ``starvation_seconds``.
         """
         started, before = self._clock(), self._buffer.inserted
         self._watch_starvation(before, started)
-        # The ratio may allow a draw for which there are not enough rows yet.
-        wanted = max(before + 1, self._ratio.limiter().may_sample_from(self._buffer.sampled))
-        # Ingest rings the bell only if it sees the number after it has stored rows. So the number is written first and
-        # the counter is read once more afterwards: either ingest sees the number, or the new steps are seen here.
-        self._control.trainer_wants = wanted
+        # Ingest rings the bell only if it sees the flag after it has stored rows. So the flag is raised first and the
+        # counter is read once more afterwards: either ingest sees the flag, or the new steps are seen here.
+        self._control.trainer_waits = 1
         fence()
-        self._release_held()
-        if self._buffer.inserted < wanted:
+        self._release_held()  # The ratio may allow a draw for which there are not enough rows yet.
+        if self._buffer.inserted == before:
             self._bell.wait(WAIT_SECONDS)
-        self._control.trainer_wants = 0
+        self._control.trainer_waits = 0
         self._control.trainer_wait_seconds += self._clock() - started
 
     def _watch_starvation(self, steps: int, now: float) -> None:

@@ -71,13 +71,6 @@ class RatioLimiter:
             return True
         return sampled <= self._due(inserted, self.samples_per_insert) + self._error()
 
-    def may_sample_from(self, sampled: int) -> int:
-        """The number of steps inserted from which on the trainer may draw a batch, or one step less by rounding."""
-        if self.samples_per_insert is None:
-            return self._warm_at()
-        behind = sampled - self.sampled_before - self._error()
-        return max(self._warm_at(), self._first() + math.floor(behind / self.samples_per_insert))
-
     def draws_between(self, before: int, after: int) -> int:
         """Steps to draw for the steps that were inserted while ``inserted`` went from ``before`` to ``after``."""
         counted = max(after, self._warm_at()) - max(before, self._warm_at())

@@ -33,8 +33,8 @@ class ControlBlock(Words):
     """1: training is over; ingest announces that to the actors and ends."""
     sampled = Word(1)
     """Items drawn from the replay."""
-    trainer_wants = Word(2)
-    """Ingest rings the trainer's bell when this number of steps is stored; 0: the trainer does not wait."""
+    trainer_waits = Word(2)
+    """1: ingest rings the trainer's bell when it has committed items."""
     incarnation = Word(3)
     """How many times the run has been started."""
     divergences = Word(5)
@@ -109,7 +109,7 @@ class ControlBlock(Words):
     def start(self, incarnation: int, sampled: int) -> None:
         """Set the trainer's words to their first values; an earlier trainer may have left other values."""
         self.incarnation, self.sampled = incarnation, sampled
-        self.stopping = self.trainer_wants = self.release_at = self.actors_online = self.actors_present = (
+        self.stopping = self.trainer_waits = self.release_at = self.actors_online = self.actors_present = (
             self.trainer_beats
         ) = 0
 

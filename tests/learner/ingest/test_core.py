@@ -102,7 +102,7 @@ def test_nobody_is_held_back_while_the_trainer_waits_for_rows(lone: LoneCore) ->
     for seq in range(1, 4):
         push(core, row, batch(seq))
     assert core.turns.holds(row)
-    core.control.trainer_wants = 1
+    core.control.trainer_waits = 1
     assert core.settle_turns() == 0
     push(core, row, batch(4))
     assert not core.turns.holds(row)
@@ -135,19 +135,8 @@ def test_the_trainers_bell_rings_for_a_batch_only_while_the_trainer_waits(lone: 
     row = enter(core)
     push(core, row, batch(1))
     assert not lone.bell.wait(0)
-    core.control.trainer_wants = 1
+    core.control.trainer_waits = 1
     push(core, row, batch(2))
-    assert lone.bell.wait(0)
-
-
-def test_the_trainers_bell_does_not_ring_before_the_trainer_has_enough_steps(lone: LoneCore) -> None:
-    core = lone.core
-    row = enter(core)
-    push(core, row, batch(1))
-    core.control.trainer_wants = 2 * core.memory.steps + 1
-    push(core, row, batch(2))
-    assert not lone.bell.wait(0)
-    push(core, row, batch(3))
     assert lone.bell.wait(0)
 
 

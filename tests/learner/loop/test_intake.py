@@ -15,8 +15,6 @@ from learner.replay.ratio import LiveRatio
 from learner.shared.bell import Bell
 from learner.shared.control import ControlBlock
 
-WARM_UP_OF_10 = RatioLimiter(None, warmup=10)
-
 
 class Counts(ReplayBuffer):
     """A replay buffer that only counts."""
@@ -35,17 +33,14 @@ class Counts(ReplayBuffer):
 
 
 def make(
-    directory: Path,
-    starvation: float | None = None,
-    release_held: Callable[[], None] = lambda: None,
-    limiter: RatioLimiter = WARM_UP_OF_10,
+    directory: Path, starvation: float | None = None, release_held: Callable[[], None] = lambda: None
 ) -> tuple[Intake, Counts, ControlBlock, Bell]:
     counts, control, bell = Counts(), ControlBlock.open(directory, create=True), Bell.create()
-    control.trainer_wants = 1  # As a process that was killed has left it.
+    control.trainer_waits = 1  # As a process that was killed has left it.
     now = iter(range(1000))
     intake = Intake(
         buffer=counts,
-        ratio=LiveRatio(control, limiter),
+        ratio=LiveRatio(control, RatioLimiter(None, warmup=10)),
         control=control,
         bell=bell,
         release_held=release_held,
@@ -60,7 +55,7 @@ def test_waiting_ends_when_ingest_rings_and_says_so_while_it_lasts(tmp_path: Pat
     heard = threading.Event()
 
     def ingest() -> None:
-        while not control.trainer_wants:
+        while not control.trainer_waits:
             heard.wait(0.001)
         counts.inserted = 10
         bell.ring()
@@ -70,38 +65,17 @@ def test_waiting_ends_when_ingest_rings_and_says_so_while_it_lasts(tmp_path: Pat
     while not intake.may_sample():
         intake.wait()
     thread.join()
-    assert not control.trainer_wants
+    assert not control.trainer_waits
     assert control.trainer_wait_seconds > 0
 
 
-def test_actors_that_are_held_back_are_released_once_ingest_can_see_that_the_trainer_wants(tmp_path: Path) -> None:
+def test_actors_that_are_held_back_are_released_once_ingest_can_see_that_the_trainer_waits(tmp_path: Path) -> None:
     seen = list[int]()
-    intake, _, control, _ = make(tmp_path, release_held=lambda: seen.append(control.trainer_wants))
-    assert not control.trainer_wants
+    intake, _, control, _ = make(tmp_path, release_held=lambda: seen.append(control.trainer_waits))
+    assert not control.trainer_waits
     intake.wait()
-    assert seen == [10]
-    assert not control.trainer_wants
-
-
-@pytest.mark.parametrize(
-    ("limiter", "inserted", "sampled", "wanted"),
-    [
-        (WARM_UP_OF_10, 3, 0, 10),
-        (WARM_UP_OF_10, 10, 64, 11),
-        (RatioLimiter(4.0, warmup=10, error_buffer=1.0), 10, 64, 10 + 15),
-    ],
-    ids=["in the warm-up", "where the view needs more rows", "by the ratio"],
-)
-def test_a_wait_is_for_as_many_steps_as_the_next_draw_needs(
-    tmp_path: Path, limiter: RatioLimiter, inserted: int, sampled: int, wanted: int
-) -> None:
-    seen = list[int]()
-    intake, counts, control, _ = make(
-        tmp_path, release_held=lambda: seen.append(control.trainer_wants), limiter=limiter
-    )
-    counts.inserted, counts.sampled = inserted, sampled
-    intake.wait()
-    assert seen == [wanted]
+    assert seen == [1]
+    assert not control.trainer_waits
 
 
 def test_steps_that_came_before_the_wait_end_it_without_a_ring(tmp_path: Path) -> None:

@@ -33,21 +33,6 @@ def test_actors_may_run_ahead_by_the_error_buffer_and_no_more() -> None:
     assert limiter.excess(inserted=115, sampled=105 * 4 - 20) == 0
 
 
-@given(
-    spi=st.one_of(st.none(), st.floats(0.01, 1000)),
-    error=st.floats(0.001, 1e4),
-    warmup=st.integers(1, 5000),
-    sampled=st.integers(0, 10**7),
-)
-def test_the_trainer_may_draw_from_the_number_of_steps_on_that_it_is_told(
-    spi: float | None, error: float, warmup: int, sampled: int
-) -> None:
-    limiter = RatioLimiter(spi, warmup, error)
-    wanted = limiter.may_sample_from(sampled)
-    assert not limiter.may_sample(wanted - 1, sampled)
-    assert limiter.may_sample(wanted + 2, sampled)
-
-
 @pytest.mark.parametrize("batch", [1, 64, 1000])
 @pytest.mark.parametrize("insert", [1, 100, 5000])
 @given(spi=st.floats(0.01, 1000), error=st.one_of(st.none(), st.floats(0.001, 1e6)), warmup=st.integers(1, 5000))
