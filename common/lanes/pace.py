@@ -88,8 +88,8 @@ class Pace:
         if self._throttle.due() is not None:
             log.warning(
                 "env.rate_hz: %d steps late and %d ticks missed so far. This step began %.1f ms after its tick. The "
-                "step before it and the choice of this action took %.1f ms, and %.1f ms lie between two ticks; if "
-                "there was time enough, another process took the core",
+                "step before it, its recording and the choice of this action took %.1f ms, and %.1f ms lie between two "
+                "ticks; if there was time enough, another process took the core",
                 *(self._late, self._missed, lateness * 1e3, busy * 1e3, self._period * 1e3),
             )
 

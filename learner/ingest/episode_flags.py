@@ -7,35 +7,38 @@ import numpy as np
 from common.data import FINAL, FIRST, LANE, Array, Items
 from common.errors import BadValue, RefusedError
 
-_ENDS = ("terminated", "truncated")
-
 
 def check_flags(items: Items) -> None:
     """Check where the episodes of a batch begin and end.
 
-    No final row begins an episode or says how a step ended. A row that ends an episode is followed in its lane by the
-    final row, or, where the final row was lost with the environment, by the first row of the next episode. A final row
-    is followed by a first row. Otherwise the next observation of a step would be of another episode.
+    No final row begins an episode or says how a step ended. In each lane a final row is followed by the first row of an
+    episode, and a truncated row by its final row: otherwise the step's next observation would be of another episode. A
+    row that is terminated may be followed by any row, since its next observation does not count: a map of rows may call
+    the loss of a life an end.
 
     Args:
         items: rows in the order of time, ``[n]`` each.
 
     Raises:
-        RefusedError: naming the first wrong row.
+        RefusedError: naming the first row that breaks a rule.
     """
     final = items[FINAL.name]
-    ended = items["terminated"] | items["truncated"]
-    if not np.count_nonzero(final | ended):
+    truncated = items.get("truncated", np.zeros_like(final))
+    if not np.count_nonzero(final | truncated):
         return
-    for name in (FIRST.name, *_ENDS):
-        _refuse(np.flatnonzero(final & items[name]), name, wanted=False, where="in a final row")
+    for name in (FIRST.name, "terminated", "truncated"):
+        if name in items:
+            _refuse(np.flatnonzero(final & items[name]), name, wanted=False, where="in a final row")
     # The rows of each lane one after the other, so that the next row of a lane is the next one in these arrays.
     order = np.argsort(items[LANE.name], kind="stable")
-    lane, first, final, ended = (column[order] for column in (items[LANE.name], items[FIRST.name], final, ended))
-    goes_on = (lane[1:] == lane[:-1]) & ~first[1:]
-    after_final, after_end = goes_on & final[:-1], goes_on & ended[:-1] & ~final[1:]
-    _refuse(order[1:][after_final], FIRST.name, wanted=True, where="after a final row of its lane")
-    _refuse(order[1:][after_end], FINAL.name, wanted=True, where="after the last step of an episode of its lane")
+    columns = (items[LANE.name], items[FIRST.name], final, truncated)
+    lane, first, final, truncated = (column[order] for column in columns)
+    goes_on, following = lane[1:] == lane[:-1], order[1:]
+    _refuse(
+        following[goes_on & final[:-1] & ~first[1:]], FIRST.name, wanted=True, where="after a final row of its lane"
+    )
+    cut_off = goes_on & truncated[:-1] & ~final[1:]
+    _refuse(following[cut_off], FINAL.name, wanted=True, where="after a truncated row of its lane")
 
 
 def _refuse(rows: Array, name: str, *, wanted: bool, where: str) -> None:

@@ -44,26 +44,29 @@ class Intake:
         self._release_held = release_held
         self._starvation_seconds, self._clock = starvation_seconds, clock
         control.trainer_waits = 0  # A killed training process may have left a 1.
+        self._considered = buffer.inserted
+        """The steps with which ``may_sample`` was last decided."""
         self._seen_steps, self._seen_at = -1, clock()
 
     def may_sample(self) -> bool:
         """Whether the warm-up is over and the replay ratio allows another batch."""
-        return self._ratio.limiter().may_sample(self._buffer.inserted, self._buffer.sampled)
+        self._considered = self._buffer.inserted
+        return self._ratio.limiter().may_sample(self._considered, self._buffer.sampled)
 
     def wait(self) -> None:
-        """Wait until new steps are stored, at most ``WAIT_SECONDS``.
+        """Wait until there are more steps than ``may_sample`` was decided with, at most ``WAIT_SECONDS``.
 
         Raises:
             StarvedError: no step has come for ``starvation_seconds``.
         """
-        started, before = self._clock(), self._buffer.inserted
-        self._watch_starvation(before, started)
+        started = self._clock()
+        self._watch_starvation(self._buffer.inserted, started)
         # Ingest rings the bell only if it sees the flag after it has stored rows. So the flag is raised first and the
         # counter is read once more afterwards: either ingest sees the flag, or the new steps are seen here.
         self._control.trainer_waits = 1
         fence()
         self._release_held()  # The ratio may allow a draw for which there are not enough rows yet.
-        if self._buffer.inserted == before:
+        if self._buffer.inserted == self._considered:
             self._bell.wait(WAIT_SECONDS)
         self._control.trainer_waits = 0
         self._control.trainer_wait_seconds += self._clock() - started

@@ -146,7 +146,7 @@ class LearnerServer:
             self.intake = self._make_intake()
             self._metrics = self._serve_metrics()
             stack.callback(self._metrics.close)
-            self.ingest.when_moved = self._write_endpoints
+            self.ingest.when_moved = self._write_endpoints_again
             self._write_endpoints()
             if self.together is not None:
                 self.together.listen(self.learner, self.ingest.address, shared)
@@ -251,6 +251,13 @@ class LearnerServer:
         }
         log.info("listening on %s; run directory %s", self.ingest.address, self.run.dir.path)
         self.run.dir.write_json("endpoints.json", endpoints)
+
+    def _write_endpoints_again(self) -> None:
+        """Write ``endpoints.json`` for another port of ingest's metrics, without which training goes on."""
+        try:
+            self._write_endpoints()
+        except (OSError, CrossborderError) as error:
+            log.error("endpoints.json keeps the former port of ingest's metrics: %s", error)
 
     def fail(self, error: CrossborderError) -> None:
         """End training because a part of the system cannot go on; from any thread."""

@@ -89,7 +89,10 @@ def test_a_late_wait_is_told_with_a_step_that_had_time_enough(caplog: pytest.Log
     clock.oversleeps = 0.004
     begun(clock, [0.01] * 2)
     (told,) = caplog.messages
-    assert "began 4.0 ms after its tick. The step before it and the choice of this action took 10.0 ms" in told
+    assert (
+        "began 4.0 ms after its tick. The step before it, its recording and the choice of this action took 10.0 ms"
+        in told
+    )
 
 
 def test_an_environment_keeps_the_pace_for_whoever_steps_it() -> None:

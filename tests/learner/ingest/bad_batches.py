@@ -59,10 +59,10 @@ BAD_BATCHES: dict[str, tuple[Callable[[Client], pb.PushItemsRequest], str, str]]
         "bad_items",
         "actor 0: column 'first': expected True after a final row of its lane, found False in row 2",
     ),
-    "an episode that goes on after its end": (
-        lambda c: c.batch(1, payload=encode(c.schema, {**c.items(0, 5), **flags(2, "terminated")}, 5)),
+    "an episode that goes on after it was truncated": (
+        lambda c: c.batch(1, payload=encode(c.schema, {**c.items(0, 5), **flags(2, "truncated")}, 5)),
         "bad_items",
-        "actor 0: column 'final': expected True after the last step of an episode of its lane, found False in row 3",
+        "actor 0: column 'final': expected True after a truncated row of its lane, found False in row 3",
     ),
     "a score of an actor that does not evaluate": (
         lambda c: c.batch(1, report=pb.Report(score=pb.Score(score=1.0))),

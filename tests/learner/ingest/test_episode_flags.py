@@ -23,10 +23,10 @@ def rows(told: str, lanes: str = "") -> Items:
         ("b--", ""),
         ("---", ""),
         ("b-tfb-ufb", ""),
-        ("--t", ""),
+        ("--u", ""),
         ("f", ""),
         ("fb-", ""),
-        ("-tb-", ""),
+        ("-t-tb-", ""),
         ("bb--tuffbb--", "010101010101"),
         ("t-fb", "0101"),
         ("-tf--", "10012"),
@@ -40,9 +40,9 @@ def test_whole_episodes_and_parts_of_them_are_taken(told: str, lanes: str) -> No
     ("told", "lanes", "message"),
     [
         ("b-f--", "", "'first': expected True after a final row of its lane, found False in row 3"),
-        ("b-t--", "", "'final': expected True after the last step of an episode of its lane, found False in row 3"),
-        ("b-ut-", "", "'final': expected True after the last step of an episode of its lane, found False in row 3"),
-        ("tt--", "0101", "'final': expected True after the last step of an episode of its lane, found False in row 2"),
+        ("b-u--", "", "'final': expected True after a truncated row of its lane, found False in row 3"),
+        ("b-ub-", "", "'final': expected True after a truncated row of its lane, found False in row 3"),
+        ("uu--", "0101", "'final': expected True after a truncated row of its lane, found False in row 2"),
         ("bf---", "10101", "'first': expected True after a final row of its lane, found False in row 3"),
     ],
 )
@@ -54,7 +54,7 @@ def test_an_episode_that_goes_on_after_its_end_is_refused(told: str, lanes: str,
 
 def test_the_first_wrong_row_of_the_batch_is_named_whichever_lane_it_is_of() -> None:
     with pytest.raises(RefusedError, match="found False in row 4"):
-        check_flags(rows("-t-t-f", "101101"))
+        check_flags(rows("-u-u-f", "101101"))
 
 
 @pytest.mark.parametrize("name", ["first", "terminated", "truncated"])
@@ -62,4 +62,10 @@ def test_a_final_row_neither_begins_an_episode_nor_is_a_step(name: str) -> None:
     items = rows("b-f")
     items[name][2] = True
     with pytest.raises(RefusedError, match=f"column '{name}': expected False in a final row, found True in row 2"):
+        check_flags(items)
+
+
+def test_rows_that_do_not_say_how_an_episode_ends_are_checked_for_the_rest() -> None:
+    items = {name: column for name, column in rows("b-f-").items() if name not in ("terminated", "truncated")}
+    with pytest.raises(RefusedError, match="'first': expected True after a final row"):
         check_flags(items)

@@ -85,6 +85,18 @@ def test_steps_that_came_before_the_wait_end_it_without_a_ring(tmp_path: Path) -
     assert not bell.wait(0)
 
 
+def test_steps_that_came_after_the_decision_and_before_the_wait_end_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    intake, counts, _, bell = make(tmp_path)
+    counts.inserted = 9
+    assert not intake.may_sample()
+    counts.inserted = 10  # Ingest rings for nobody, as the trainer does not wait yet.
+    monkeypatch.setattr(bell, "wait", lambda _: pytest.fail("the trainer sleeps"))
+    intake.wait()
+    assert intake.may_sample()
+
+
 def test_a_trainer_nobody_sends_steps_to_gives_up_with_the_reason(tmp_path: Path) -> None:
     intake, counts, _, _ = make(tmp_path, starvation=3.0)
     intake.wait()
