@@ -119,7 +119,7 @@ def main() -> None:
     parser = argparse.ArgumentParser("benchmarks.returns", description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("task", choices=TASKS)
     parser.add_argument("--way", choices=get_args(Way), required=True)
-    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--seeds", type=int, default=5, help="all seeds below this number (default: 5)")
     parser.add_argument("--first-seed", type=int, default=0, help="the seeds before it have been run (default: 0)")
     parser.add_argument("--python", default=sys.executable, help="an interpreter with the peer's package")
     arguments = parser.parse_args()
