@@ -130,12 +130,19 @@ def test_a_setting_on_a_page_is_on_the_page_of_settings(key: str) -> None:
     assert f"| `{key.partition(':')[0]}` |" in PAGES["configuration.md"]
 
 
+OURS = rf"(?:{'|'.join(SCRIPTS)})"
+
+
+def commands_in_blocks() -> list[str]:
+    """Our commands in the pages' blocks of code, without comments and what the shell does with their output."""
+    text = re.sub(r"\s*\\\n\s*", " ", "\n".join(PAGES.values()))
+    found = re.findall(rf"^(?: {{4,}}|\$ )({OURS} .*?)(?:  .*| [|>] .*)?$", text, re.MULTILINE)
+    return sorted(set(found))
+
+
 def commands() -> list[str]:
-    """Our commands in the pages' blocks of code, without their comments, and those between backticks."""
-    ours = rf"(?:{'|'.join(SCRIPTS)})"
-    text = "\n".join(PAGES.values()).replace("\\\n", "")
-    blocks = re.findall(rf"^ {{4,}}({ours} .*?)(?:  .*)?$", text, re.MULTILINE)
-    return sorted({*blocks, *on_pages(rf"{ours}(?: [^`]+)?")})
+    """Our commands in blocks of code, and those between backticks."""
+    return sorted({*commands_in_blocks(), *on_pages(rf"{OURS}(?: [^`]+)?")})
 
 
 @pytest.mark.parametrize("usage", commands())
