@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
 
-if TYPE_CHECKING:
-    from common.data import Array
-
+Array = np.ndarray[Any, np.dtype[Any]]
 ROUNDINGS: Final = 64
 """A finite bound of floats is widened by this many roundings of float32. A policy that scales its output to the bounds
 may exceed them by a few roundings, above all a policy in another language."""
