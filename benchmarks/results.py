@@ -20,7 +20,10 @@ from learner.curves.together import bring_together
 PAGE = Path("docs/results.md")
 PICTURE = Path("docs/images/results.png")
 WAYS: dict[Way, tuple[str, int, str]] = {
-    "async": ("asynchronous, 2 actors", 2, "tab:blue"),
+    "1 actor": ("1 actor", 2, "tab:cyan"),
+    "2 actors": ("2 actors", 2, "tab:purple"),
+    "4 actors": ("4 actors", 2, "tab:blue"),
+    "16 actors": ("16 actors", 2, "tab:red"),
     "in turns": ("in turns", 1, "tab:green"),
     "sb3": ("stable-baselines3", 1, "tab:orange"),
 }

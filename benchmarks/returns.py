@@ -1,6 +1,6 @@
 """Return after a budget of environment steps: with actors, in turns, and in stable-baselines3, over several seeds.
 
-    python -m benchmarks.returns cartpole --way async             one task, one way, five seeds
+    python -m benchmarks.returns cartpole --way "4 actors"        one task, one way, nine seeds
     python -m benchmarks.returns cartpole --way sb3 --python …    the same budget, with a Python that has the package
     python -m benchmarks.returns hopper --way sbx --python …      the same of stable-baselines3 in JAX
 
@@ -30,8 +30,9 @@ from learner.loop.server import train_async
 
 RESULTS = Path(__file__).parent / "results"
 EVALUATIONS = 10
-Way = Literal["async", "in turns", "sb3", "sbx"]
-PACKAGES = {"sb3": "stable_baselines3", "sbx": "sbx"}
+Way = Literal["1 actor", "2 actors", "4 actors", "16 actors", "in turns", "sb3", "sbx"]
+ACTORS: dict[Way, int] = {"1 actor": 1, "2 actors": 2, "4 actors": 4, "16 actors": 16}
+PACKAGES: dict[Way, str] = {"sb3": "stable_baselines3", "sbx": "sbx"}
 
 
 @dataclass(frozen=True)
@@ -79,7 +80,8 @@ def train_ours(name: str, way: Way, seed: int) -> dict[str, Any]:
     """One run of crossborder: its curve, opt steps and seconds."""
     with tempfile.TemporaryDirectory() as directory:
         config = configure(name, seed, Path(directory) / "run")
-        result: Result = train_async(config, local_actors=2) if way == "async" else train_in_turns(config)
+        actors = ACTORS.get(way)
+        result: Result = train_in_turns(config) if actors is None else train_async(config, local_actors=actors)
         with (result.run_dir / "metrics.csv").open(newline="") as file:
             scored = [row for row in csv.DictReader(file) if row["eval_reward"]]
     curve = [[int(float(row["samples_total"])), round(float(row["eval_reward"]), 2)] for row in scored]
@@ -119,7 +121,7 @@ def main() -> None:
     parser = argparse.ArgumentParser("benchmarks.returns", description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("task", choices=TASKS)
     parser.add_argument("--way", choices=get_args(Way), required=True)
-    parser.add_argument("--seeds", type=int, default=5, help="all seeds below this number (default: 5)")
+    parser.add_argument("--seeds", type=int, default=9, help="all seeds below this number (default: 9)")
     parser.add_argument("--first-seed", type=int, default=0, help="the seeds before it have been run (default: 0)")
     parser.add_argument("--python", default=sys.executable, help="an interpreter with the peer's package")
     arguments = parser.parse_args()
