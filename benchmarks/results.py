@@ -19,15 +19,21 @@ from learner.curves.together import bring_together
 
 PAGE = Path("docs/results.md")
 PICTURE = Path("docs/images/results.png")
-WAYS: dict[Way, tuple[str, int, str]] = {
-    "1 actor": ("1 actor", 2, "tab:cyan"),
-    "2 actors": ("2 actors", 2, "tab:purple"),
-    "4 actors": ("4 actors", 2, "tab:blue"),
-    "16 actors": ("16 actors", 2, "tab:red"),
-    "in turns": ("in turns", 1, "tab:green"),
-    "sb3": ("stable-baselines3", 1, "tab:orange"),
+WAYS: dict[Way, tuple[str, int]] = {
+    "1 actor": ("1 actor", 1),
+    "2 actors": ("2 actors", 2),
+    "4 actors": ("4 actors", 1),
+    "16 actors": ("16 actors", 1),
+    "in turns": ("in turns", 1),
+    "sb3": ("stable-baselines3", 1),
 }
-"""The name of each way, the cores that it uses, and the colour of its curve."""
+"""The name of each way, and the cores that it uses."""
+DRAWN: tuple[tuple[str, str, tuple[Way, ...]], ...] = (
+    ("asynchronous", "tab:blue", ("4 actors", "2 actors")),
+    ("in turns", "tab:green", ("in turns",)),
+    ("stable-baselines3", "tab:orange", ("sb3",)),
+)
+"""The curves of each panel: name, colour, and the ways of which the first one with runs is drawn."""
 COMPARED = ("cartpole", "acrobot", "lunarlander", "pendulum")
 """The tasks of the table and the picture."""
 Run = dict[str, Any]
@@ -47,7 +53,7 @@ def table(tasks: Sequence[str]) -> str:
         "|---|---|--:|--:|--:|--:|--:|--:|--:|",
     ]
     for task in tasks:
-        for way, (name, cores, _) in WAYS.items():
+        for way, (name, cores) in WAYS.items():
             runs = runs_of(task, way)
             if runs:
                 cells = [
@@ -71,15 +77,15 @@ def plot(tasks: Sequence[str]) -> None:
     figure = Figure(figsize=(5 * len(tasks), 4.2), layout="constrained")
     panels = figure.subplots(1, len(tasks), squeeze=False)[0]
     for panel, task in zip(panels, tasks, strict=True):
-        for way, (name, _, colour) in WAYS.items():
-            curves = [_curve(run) for run in runs_of(task, way)]
+        for name, colour, ways in DRAWN:
+            curves = next(([_curve(run) for run in found] for way in ways if (found := runs_of(task, way))), [])
             if curves:
                 draw_band(panel, bring_together(curves), name, colour)
         panel.set_title(task)
         panel.set_xlabel("environment steps")
         panel.grid(alpha=0.3)
     panels[0].set_ylabel("return of greedy episodes")
-    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=len(WAYS))
+    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=len(DRAWN))
     figure.savefig(PICTURE, dpi=110)
 
 

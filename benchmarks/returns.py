@@ -41,8 +41,8 @@ class Task:
 
     env_steps: int
     episodes: int
-    sb3: dict[str, Any]
-    """The algorithm of the same name there, with the settings of RL Baselines3 Zoo."""
+    sb3: dict[str, Any] | None = None
+    """The algorithm of the same name there, with the settings of RL Baselines3 Zoo; None: there is no peer."""
 
 
 TASKS = {
@@ -52,6 +52,8 @@ TASKS = {
     "pendulum": Task(10_000, 20, zoo.PENDULUM_SAC),
     "halfcheetah": Task(100_000, 10, zoo.MUJOCO_SAC),
     "hopper": Task(100_000, 10, zoo.MUJOCO_SAC),
+    "minatar_breakout": Task(500_000, 20),
+    "minatar_space_invaders": Task(500_000, 20),
 }
 
 
@@ -91,6 +93,8 @@ def train_ours(name: str, way: Way, seed: int) -> dict[str, Any]:
 def train_peer(name: str, package: str, seed: int, python: str) -> dict[str, Any]:
     """One run of stable-baselines3 or of its form in JAX, in an interpreter of its own."""
     config, task = load_config(Path(f"configs/{name}.yaml")), TASKS[name]
+    if task.sb3 is None:
+        raise SystemExit(f"{name}: expected a task that has a peer: {', '.join(n for n, t in TASKS.items() if t.sb3)}")
     job = {
         "package": package,
         "env": config.env.params,

@@ -76,7 +76,11 @@ def parser() -> Parser:
     )
     made.add_argument("--page", type=at_least(1), default=1, metavar="K", help="the page to show (default: 1)")
     how = made.add_mutually_exclusive_group()
-    how.add_argument("--once", action="store_true", help="print the table once; its rates are those of one --interval")
+    how.add_argument(
+        "--once",
+        action="store_true",
+        help="print the table once, as is done where the output is no terminal; its rates are those of one --interval",
+    )
     how.add_argument("--json", action="store_true", help="print one JSON object; its rates are those of one --interval")
     return made
 
@@ -91,7 +95,7 @@ def _show(arguments: argparse.Namespace, stopped: threading.Event) -> None:
         fleet = FleetTable(before, client.fetch_status())
         if arguments.json:
             sys.stdout.write(json.dumps(fleet.to_json(choice)) + "\n")
-        elif arguments.once:
+        elif arguments.once or not sys.stdout.isatty():
             Console(width=None if sys.stdout.isatty() else PIPE_WIDTH).print(fleet.table(choice))
         else:
             _show_live(client, fleet, choice, arguments.interval, stopped)

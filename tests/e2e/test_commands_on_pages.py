@@ -30,12 +30,7 @@ Settings = dict[str, Any]
 Story = dict[str, Any]
 
 STORIES: Final[dict[str, Story]] = yaml.safe_load(Path(__file__).with_name("stories.yaml").read_text())
-ELSEWHERE: Final[Mapping[str, str]] = {
-    "learner-server status --learner gpu-host:50051 --ca certs/ca.pem --token-file certs/admin.token": (
-        "tests/learner/commands/test_server_status.py"
-    ),
-    "crossborder-launch hosts.yaml": "tests/clusters",
-}
+ELSEWHERE: Final[Mapping[str, str]] = {"crossborder-launch hosts.yaml": "tests/clusters"}
 """Which tests run the commands that are in no story; the tutorial's own test runs those of the tutorial."""
 
 READY: Final = {"learner-server": "listening on", "actor-worker": "joined run", "actor-relay": "listens on"}

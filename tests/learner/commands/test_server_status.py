@@ -85,9 +85,10 @@ def test_one_look_as_json_has_every_actor(start: Start, watched: LearnerServer) 
     assert (left["state"], left["items"], left["lag_opt_steps"], left["last_return"]) == ("left", 0, None, None)
 
 
-def test_once_prints_the_table(start: Start, watched: LearnerServer) -> None:
+@pytest.mark.parametrize("how", [["--once"], []], ids=["asked to", "without a terminal"])
+def test_the_table_is_printed_once(start: Start, watched: LearnerServer, how: list[str]) -> None:
     talk = busy(watched)
-    status = start("learner.commands.server_status", "--learner", watched.ingest.address, "--once", "--interval", "0.1")
+    status = start("learner.commands.server_status", "--learner", watched.ingest.address, "--interval", "0.1", *how)
     assert status.wait() == 0, status.output()
     talk.end()
     assert "actors: 1 online" in status.output()
