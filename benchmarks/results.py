@@ -87,7 +87,8 @@ def plot(tasks: Sequence[str]) -> None:
         panel.set_xlabel("environment steps")
         panel.grid(alpha=0.3)
     panels[0].set_ylabel("return of greedy episodes")
-    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=len(DRAWN))
+    handles, _ = panels[0].get_legend_handles_labels()  # Its labels have numbers of runs, which differ by task.
+    figure.legend(handles, [name for name, _, _ in DRAWN], loc="outside lower center", ncols=len(DRAWN))
     figure.savefig(PICTURE, dpi=110)
 
 
