@@ -49,8 +49,8 @@ def runs_of(task: str, way: Way) -> list[Run]:
 def table(tasks: Sequence[str]) -> str:
     """Medians, and the range in brackets."""
     lines = [
-        "| task | way | cores | final return | mean of the last 3 | mean of all 10 | environment steps | opt steps | seconds "
-        "| seeds |",
+        "| task | way | cores | final return | mean of the last 3 | mean of all 10 | environment steps | opt steps "
+        "| seconds | seeds |",
         "|---|---|--:|--:|--:|--:|--:|--:|--:|--:|",
     ]
     for task in tasks:
