@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 import numpy as np
-from numpy.typing import ArrayLike, DTypeLike
+from numpy.typing import ArrayLike, DTypeLike, NDArray
 
-Array = np.ndarray[Any, np.dtype[Any]]
 ROUNDINGS: Final = 64
 """A finite bound of floats is widened by this many roundings of float32. A policy that scales its output to the bounds
 may exceed them by a few roundings, above all a policy in another language."""
@@ -26,7 +25,7 @@ class Domain:
         high: the greatest values, in the same shape. Infinity and the largest integer exclude nothing.
     """
 
-    def __init__(self, low: Array, high: Array) -> None:
+    def __init__(self, low: NDArray[Any], high: NDArray[Any]) -> None:
         self.low, self.high = low, high
         slack = _slack(low, high)
         width = len(low) * max(1, TILE // len(low)) if len(low) > 1 else 1
@@ -61,7 +60,7 @@ class Domain:
             return None
         return first if all(d is not None and d.to_json() == first.to_json() for d in domains) else None
 
-    def holds(self, values: Array) -> bool:
+    def holds(self, values: NDArray[Any]) -> bool:
         """Whether no value is outside.
 
         Args:
@@ -78,11 +77,11 @@ class Domain:
         n = len(values)
         return not (_count(values > self._high[:n]) or _count(values < self._low[:n]))
 
-    def outside(self, values: Array) -> Array:
+    def outside(self, values: NDArray[Any]) -> NDArray[Any]:
         """For each of the flat values of whole rows, whether it is outside, ``[n]`` bool."""
         k = len(self.low)
         rows = values.reshape(-1, k)
-        found: Array = (rows > self._high[:k]) | (rows < self._low[:k])
+        found: NDArray[Any] = (rows > self._high[:k]) | (rows < self._low[:k])
         return found.reshape(-1)
 
     def text(self, element: int = 0) -> str:
@@ -120,16 +119,16 @@ def _ends(dtype: np.dtype[Any]) -> tuple[float, float]:
     return info.min, info.max
 
 
-def _slack(low: Array, high: Array) -> Array:
+def _slack(low: NDArray[Any], high: NDArray[Any]) -> NDArray[Any]:
     """By how much bounds are widened, in their dtype."""
     if low.dtype.kind != "f":
         return np.zeros_like(low)
     ends = np.abs([low, high]).astype(np.float64)  # [2, k]
     reach = np.where(np.isfinite(ends), ends, 0.0).max(axis=0)
     eps = max(np.finfo(low.dtype).eps, np.finfo(np.float32).eps)
-    slack: Array = (ROUNDINGS * eps * reach).astype(low.dtype)
+    slack: NDArray[Any] = (ROUNDINGS * eps * reach).astype(low.dtype)
     return slack
 
 
-def _finite_or_none(bounds: Array) -> list[float | None]:
+def _finite_or_none(bounds: NDArray[Any]) -> list[float | None]:
     return [bound if np.isfinite(bound) else None for bound in bounds.tolist()]

@@ -74,8 +74,9 @@ def blocks(page: str, language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```", PAGES[page], re.MULTILINE | re.DOTALL)
 
 
-def write_yaml(path: Path, values: Settings, *changes: Settings) -> None:
-    """A file with ``values``, overlaid by the changes in turn."""
+def write_yaml(path: Path, text: str, *changes: Settings) -> None:
+    """A file with the values of ``text``, overlaid by the changes in turn."""
+    values = yaml.safe_load(text)
     for each in changes:
         values = overlay(values, each)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -86,19 +87,17 @@ def write_files(place: Path, changes: Settings, port: int) -> None:
     """The files that the pages' commands name: those of the repository and of the pages, with small budgets."""
     ports = {"server": {"listen": f"127.0.0.1:{port}"}, "metrics": {"trainer_port": 0, "ingest_port": 0}}
     for name in ("cartpole", "pendulum", "pendulum_offline"):
-        values = yaml.safe_load((ROOT / "configs" / f"{name}.yaml").read_text())
-        write_yaml(place / "configs" / f"{name}.yaml", values, changes, ports)
-    own_parts = yaml.safe_load((ROOT / "examples" / "own_parts.yaml").read_text())
-    write_yaml(place / "examples" / "own_parts.yaml", own_parts, ports)
-    sweep = yaml.safe_load((ROOT / "examples" / "sweeps" / "cartpole.yaml").read_text())
-    small = {"fixed": {"trainer.max_opts": 200}, "seeds": [0], "trials": 2}
+        config = Path("configs", f"{name}.yaml")
+        write_yaml(place / config, (ROOT / config).read_text(), changes, ports)
+    for copied in ("FILE", "run.yaml"):
+        shutil.copy(place / "configs" / "cartpole.yaml", place / copied)
+    write_yaml(place / "examples" / "own_parts.yaml", (ROOT / "examples" / "own_parts.yaml").read_text(), ports)
+    sweep = (ROOT / "examples" / "sweeps" / "cartpole.yaml").read_text()
     for name in ("examples/sweeps/cartpole.yaml", "sweep.yaml"):
-        write_yaml(place / name, sweep, small)
-    for name in ("FILE", "run.yaml"):
-        write_yaml(place / name, yaml.safe_load((place / "configs" / "cartpole.yaml").read_text()))
-    (place / "hosts.yaml").write_text((ROOT / "deploy" / "ssh" / "hosts.yaml").read_text())
+        write_yaml(place / name, sweep, {"fixed": {"trainer.max_opts": 200}, "seeds": [0], "trials": 2})
     (online,) = (block for block in blocks("demonstrations.md", "yaml") if block.startswith("# online.yaml"))
-    write_yaml(place / "online.yaml", yaml.safe_load(online), changes, ports)
+    write_yaml(place / "online.yaml", online, changes, ports)
+    shutil.copy(ROOT / "deploy" / "ssh" / "hosts.yaml", place)
     shutil.copytree(Path(__file__).with_name("of-0.2"), place / "runs" / "of-0.2")
     write_robot(place, ports)
 
@@ -108,7 +107,7 @@ def write_robot(place: Path, ports: Settings) -> None:
     arm = next(block for block in blocks("robots.md", "python") if "class Arm" in block)
     (place / "my_robot.py").write_text(arm.replace("128, 128", "24, 24") + IDLE_ROBOT)
     config = next(block for block in blocks("robots.md", "yaml") if "my_robot:Arm" in block)
-    write_yaml(place / "arm.yaml", yaml.safe_load(config.replace("128, 128", "24, 24")), ports)
+    write_yaml(place / "arm.yaml", config.replace("128, 128", "24, 24"), ports)
     env = next(block for block in blocks("people.md", "yaml") if "success_ends" in block)
     person = env.replace("common.envs.people.keyboard:Keyboard", "my_robot:Person").replace("200", "8")
     (place / "label.yaml").write_text(person)
@@ -164,7 +163,7 @@ class Terminals:
         return re.sub(r" /(data|shared)/", r" \1/", line)
 
     def _expand(self, word: str) -> list[str]:
-        """The words that a shell makes of a word."""
+        """The words that a shell makes of a word; the pages put patterns with ``=`` between quotation marks."""
         if "*" not in word or "=" in word:
             return [word]
         return sorted(str(path.relative_to(self._place)) for path in self._place.glob(word))
