@@ -33,6 +33,8 @@ EVALUATIONS = 10
 Way = Literal["1 actor", "2 actors", "4 actors", "16 actors", "in turns", "sb3", "sbx"]
 ACTORS: dict[Way, int] = {"1 actor": 1, "2 actors": 2, "4 actors": 4, "16 actors": 16}
 PACKAGES: dict[Way, str] = {"sb3": "stable_baselines3", "sbx": "sbx"}
+MINATAR_LIMIT = {"max_episode_steps": 5000}
+"""That of our evaluations, without which an episode may last for ever."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +45,8 @@ class Task:
     episodes: int
     sb3: dict[str, Any] | None = None
     """The algorithm of the same name there, with the settings of RL Baselines3 Zoo; None: there is no peer."""
+    sb3_env: dict[str, Any] | None = None
+    """Arguments of ``gymnasium.make`` there; None: those of the configuration."""
 
 
 TASKS = {
@@ -52,8 +56,8 @@ TASKS = {
     "pendulum": Task(10_000, 20, zoo.PENDULUM_SAC),
     "halfcheetah": Task(100_000, 10, zoo.MUJOCO_SAC),
     "hopper": Task(100_000, 10, zoo.MUJOCO_SAC),
-    "minatar_breakout": Task(500_000, 20),
-    "minatar_space_invaders": Task(500_000, 20),
+    "minatar_breakout": Task(500_000, 20, zoo.MINATAR_DQN, {"id": "MinAtar/Breakout-v1"} | MINATAR_LIMIT),
+    "minatar_space_invaders": Task(500_000, 20, zoo.MINATAR_DQN, {"id": "MinAtar/SpaceInvaders-v1"} | MINATAR_LIMIT),
 }
 
 
@@ -97,7 +101,7 @@ def train_peer(name: str, package: str, seed: int, python: str) -> dict[str, Any
         raise SystemExit(f"{name}: expected a task that has a peer: {', '.join(n for n, t in TASKS.items() if t.sb3)}")
     job = {
         "package": package,
-        "env": config.env.params,
+        "env": task.sb3_env or config.env.params,
         "seed": seed,
         "env_steps": task.env_steps,
         "episodes": task.episodes,

@@ -15,6 +15,21 @@ import gymnasium
 import numpy as np
 import torch
 from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
+from torch import nn
+
+
+class MinAtarNetwork(BaseFeaturesExtractor):  # type: ignore[misc] # without the package it has no type
+    """The network of MinAtar's authors up to its outputs (arXiv:1903.03176), for observations ``[10, 10, C]``."""
+
+    def __init__(self, observation_space: gymnasium.spaces.Box) -> None:
+        super().__init__(observation_space, features_dim=128)
+        convolution = nn.Conv2d(observation_space.shape[-1], 16, 3)
+        self.layers = nn.Sequential(convolution, nn.ReLU(), nn.Flatten(), nn.Linear(16 * 8 * 8, 128), nn.ReLU())
+
+    def forward(self, obs: torch.Tensor) -> torch.Tensor:
+        """``[B, 10, 10, C]`` to ``[B, 128]``."""
+        return self.layers(obs.movedim(-1, 1))  # type: ignore[no-any-return]
 
 
 def evaluate(model: Any, env: gymnasium.Env[Any, Any], episodes: int) -> float:
@@ -55,6 +70,8 @@ def main() -> None:
     job = json.loads(sys.argv[1])
     torch.set_num_threads(1)
     settings = dict(job["settings"])
+    if settings.pop("minatar_network", False):
+        settings["policy_kwargs"] = {"features_extractor_class": MinAtarNetwork, "net_arch": []}
     algorithm = getattr(importlib.import_module(job.get("package", "stable_baselines3")), settings.pop("algorithm"))
     model = algorithm("MlpPolicy", gymnasium.make(**job["env"]), seed=job["seed"], device="cpu", **settings)
     score, started = Score(gymnasium.make(**job["env"]), job), time.perf_counter()

@@ -51,3 +51,17 @@ PENDULUM_CROSSQ: Final[Settings] = {
     "buffer_size": 100_000,
     "policy_kwargs": {"net_arch": [256, 256]},
 }
+MINATAR_DQN: Final[Settings] = {
+    "algorithm": "DQN",
+    "minatar_network": True,
+    "learning_rate": 2.5e-4,
+    "batch_size": 32,
+    "buffer_size": 100_000,
+    "learning_starts": 5000,
+    "target_update_interval": 1000,
+    "train_freq": 1,
+    "gradient_steps": 1,
+    "exploration_fraction": 0.2,
+    "exploration_final_eps": 0.1,
+}
+"""Of MinAtar's games, for 500,000 steps. The zoo has none, so these are the settings of ``configs/minatar_*.yaml``."""
