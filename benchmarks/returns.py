@@ -56,10 +56,8 @@ TASKS = {
     "pendulum": Task(10_000, 20, zoo.PENDULUM_SAC),
     "halfcheetah": Task(100_000, 10, zoo.MUJOCO_SAC),
     "hopper": Task(100_000, 10, zoo.MUJOCO_SAC),
-    "minatar_breakout": Task(500_000, 20, zoo.MINATAR_DQN, {"id": "minatar:MinAtar/Breakout-v1"} | MINATAR_LIMIT),
-    "minatar_space_invaders": Task(
-        500_000, 20, zoo.MINATAR_DQN, {"id": "minatar:MinAtar/SpaceInvaders-v1"} | MINATAR_LIMIT
-    ),
+    "minatar_breakout": Task(500_000, 20, zoo.MINATAR_DQN, {"id": "MinAtar/Breakout-v1"} | MINATAR_LIMIT),
+    "minatar_space_invaders": Task(500_000, 20, zoo.MINATAR_DQN, {"id": "MinAtar/SpaceInvaders-v1"} | MINATAR_LIMIT),
 }
 
 

@@ -69,6 +69,8 @@ class Score(BaseCallback):  # type: ignore[misc] # without the package it has no
 def main() -> None:
     job = json.loads(sys.argv[1])
     torch.set_num_threads(1)
+    if job["env"]["id"].startswith("MinAtar/"):
+        importlib.import_module("minatar.gym").register_envs()
     settings = dict(job["settings"])
     if settings.pop("minatar_network", False):
         settings["policy_kwargs"] = {"features_extractor_class": MinAtarNetwork, "net_arch": []}
