@@ -19,6 +19,16 @@ from common.agents.actions import ActionScale
 from common.errors import ConfigError
 
 
+def sample_softmax(logits: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """Draw from the softmax of logits ``[n, A]`` by the Gumbel-max trick (arXiv:1611.00712): numbers ``[n]``.
+
+    ``torch.multinomial`` raises an error at logits that are NaN. Here they raise none, so a run whose policy has diverged
+    goes on to its next record, and the learner's check of the record names the losses that are not finite.
+    """
+    noise = torch.empty(logits.shape, device=logits.device).exponential_(generator=generator)
+    return (logits - noise.log()).argmax(dim=1)
+
+
 class ActionDistribution(nn.Module, abc.ABC):
     """A distribution of actions for each row of a network's outputs."""
 
@@ -69,8 +79,7 @@ class Categoricals(ActionDistribution):
         self.n_outputs, self.n_dims = sum(self._sizes), len(self._sizes)
 
     def sample(self, outputs: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-        draws = [torch.multinomial(part.softmax(dim=1), 1, generator=generator) for part in self._split(outputs)]
-        return torch.cat(draws, dim=1)
+        return torch.stack([sample_softmax(part, generator) for part in self._split(outputs)], dim=1)
 
     def likeliest(self, outputs: torch.Tensor) -> torch.Tensor:
         return torch.stack([part.argmax(dim=1) for part in self._split(outputs)], dim=1)

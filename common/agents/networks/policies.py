@@ -14,7 +14,7 @@ from pydantic import Field, model_validator
 from torch import nn
 
 from common.agents.actions import ActionScale
-from common.agents.networks.action_distributions import ActionDistribution
+from common.agents.networks.action_distributions import ActionDistribution, sample_softmax
 from common.agents.networks.layers import Observed
 from common.settings import Settings
 
@@ -132,7 +132,7 @@ class CategoricalPolicy(nn.Module):
 
     def sample(self, obs: Observed, generator: torch.Generator) -> torch.Tensor:
         """Random actions: B observations to ``[B]``, counted from 0."""
-        return torch.multinomial(self.forward(obs).softmax(dim=1), 1, generator=generator).squeeze(1)
+        return sample_softmax(self.forward(obs), generator)
 
     def log_prob(self, obs: Observed, action: torch.Tensor) -> torch.Tensor:
         """Logarithm of the probability of actions ``[B]``, ``[B]``."""

@@ -39,6 +39,11 @@ def test_choices_of_a_discrete_action_come_as_often_as_the_softmax_says() -> Non
     assert shares == pytest.approx([1 / 8, 2 / 8, 5 / 8], abs=0.02)
 
 
+def test_a_policy_that_has_diverged_still_draws_choices_so_that_its_losses_are_recorded() -> None:
+    drawn = categoricals(SWITCHES).sample(torch.full((4, 5), math.nan), generator())
+    assert drawn.tolist() == [[0, 0]] * 4
+
+
 def test_log_probabilities_and_entropies_of_components_add_up() -> None:
     outputs = torch.tensor([[0.3, -0.2, 1.0, 0.0, -1.0]])
     first, second = outputs[0, :2].softmax(0), outputs[0, 2:].softmax(0)
