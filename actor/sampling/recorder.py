@@ -58,8 +58,10 @@ class Recorder:
         self._reward = self._columns["reward"]
         # One column, or for a structured space a dict of columns by path.
         self._obs, self._action = (from_columns(name, self._columns) for name in ("obs", "action"))
-        is_leaf = not isinstance(self._obs, dict) and not isinstance(self._action, dict)
-        self._is_single = is_leaf and self._n == 1
+        # A single lane writes elements instead of slices, which is faster. numpy sets no number, such as an observation
+        # of a Discrete space, to an array of one element.
+        is_array = isinstance(self._obs, _ARRAY) and self._obs.ndim > 1
+        self._is_single = self._n == 1 and is_array and isinstance(self._action, _ARRAY)
         if isinstance(self._action, _ARRAY):
             self._dtype, self._shape = self._action.dtype, (self._n, *self._action.shape[1:])
             self._acts_by_number = self._action.ndim == 1
@@ -88,7 +90,7 @@ class Recorder:
             self._allocate(2 * len(self._reward))
         if type(actions) is not _ARRAY or actions.dtype is not self._dtype or actions.shape != self._shape:
             self._require_actions(actions)
-        if self._is_single:  # The same for one lane, where writing an element is faster than writing a slice.
+        if self._is_single:
             self._obs[start] = obs
             self._action[start] = actions.item() if self._acts_by_number else actions  # type: ignore[union-attr]
         else:

@@ -23,7 +23,7 @@ from common.agents.network_agent import (
     Results,
     Update,
     build_optimizer,
-    draw,
+    draw_transitions,
     report_td_error,
 )
 from common.agents.networks.blocks import LayersConfig
@@ -243,7 +243,8 @@ class ActorCritic(NetworkAgent):
             return None
         record: Record = {}
         for _ in range(self.config.n_updates_per_opt):
-            batch = self._normalize(self._shift(draw(buffer, self.config.batch_size, self.device)))
+            drawn = draw_transitions(type(self).__name__, buffer, self.config.batch_size, self.device)
+            batch = self._normalize(self._shift(drawn))
             batch["action"] = self.action_scale.from_env(batch["action"])  # [B, A], in [-1, 1] from here on.
             results = self._update_critics(batch)
             report_td_error(buffer, batch, results)

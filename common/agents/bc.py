@@ -22,7 +22,7 @@ from common.agents.network_agent import (
     UpdateConfig,
     build_optimizer,
     descend,
-    draw,
+    draw_transitions,
 )
 from common.agents.networks.encoders import build_mlp, select_leaves
 from common.agents.networks.layers import Observed
@@ -120,7 +120,8 @@ class BC(NetworkAgent):
     def opt(self, buffer: ReplayBuffer) -> Record | None:
         if len(buffer) == 0:
             return None
-        return {**self._learn(self._normalize(draw(buffer, self.config.batch_size, self.device)))}
+        batch = draw_transitions(type(self).__name__, buffer, self.config.batch_size, self.device)
+        return {**self._learn(self._normalize(batch))}
 
     def _learn_from(self, batch: Batch) -> Results:
         log_prob = self.imitator.log_prob(from_columns("obs", batch), self._from_env(batch["action"]))

@@ -26,7 +26,7 @@ from common.agents.network_agent import (
     build_optimizer,
     descend,
     discount_of,
-    draw,
+    draw_transitions,
     measure_td_error,
     report_td_error,
     track,
@@ -167,7 +167,8 @@ class DiscreteSAC(NetworkAgent):
             return None
         results: Results = {}
         for _ in range(self.config.n_updates_per_opt):
-            batch = self._normalize(self._shift(draw(buffer, self.config.batch_size, self.device)))
+            drawn = draw_transitions(type(self).__name__, buffer, self.config.batch_size, self.device)
+            batch = self._normalize(self._shift(drawn))
             batch["action"] = self.actions.from_env(batch["action"])  # [B], numbers from here on.
             results = self._update(batch)
             report_td_error(buffer, batch, results)

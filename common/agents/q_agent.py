@@ -26,7 +26,7 @@ from common.agents.network_agent import (
     Update,
     build_optimizer,
     descend,
-    draw,
+    draw_transitions,
     measure_td_error,
     report_td_error,
     to_tensors,
@@ -234,7 +234,8 @@ class QAgent(NetworkAgent):
 
     def _draw(self, buffer: ReplayBuffer) -> Batch:
         """A batch as the networks see it."""
-        return self._normalize(self._shift(draw(buffer, self.config.batch_size, self.device)))
+        batch = draw_transitions(type(self).__name__, buffer, self.config.batch_size, self.device)
+        return self._normalize(self._shift(batch))
 
     def _learn_from(self, batch: Batch) -> Results:
         """One gradient step on a batch."""

@@ -26,7 +26,7 @@ from common.agents.losses.sequences import (
     sequence_priority,
     undo_rescaling,
 )
-from common.agents.network_agent import Batch, Inference, LaneMemory, Results, descend, name_td_error
+from common.agents.network_agent import Batch, Inference, LaneMemory, Results, descend, draw, name_td_error
 from common.agents.networks.encoders import LeafSpaces, build_encoder
 from common.agents.networks.heads import DuelingNetwork
 from common.agents.networks.layers import Mlp
@@ -114,7 +114,7 @@ class R2D2(RecurrentAgent, QAgent):
         return self.actions.to_env(index)
 
     def _draw(self, buffer: ReplayBuffer) -> Batch:
-        batch = super()._draw(buffer)
+        batch = self._normalize(draw(buffer, self.config.batch_size, self.device))
         require_sequences(type(self).__name__, batch)
         return batch
 

@@ -8,6 +8,7 @@ from typing import Final
 import torch
 
 from common.data import Items, Leaves
+from common.errors import ConfigError
 from common.interfaces import ReplayBuffer
 
 Batch = Mapping[str, torch.Tensor]
@@ -34,6 +35,21 @@ def draw(buffer: ReplayBuffer, size: int, device: torch.device) -> dict[str, tor
     """
     batch = buffer.tensors(size)
     return to_tensors(buffer.batch(size), device) if batch is None else batch
+
+
+def draw_transitions(agent: str, buffer: ReplayBuffer, size: int, device: torch.device) -> dict[str, torch.Tensor]:
+    """Draw a batch of transitions as ``draw`` does, for the agent of this name.
+
+    Raises:
+        ConfigError: the buffer's view makes sequences.
+    """
+    batch = draw(buffer, size, device)
+    if "mask" in batch:
+        raise ConfigError(
+            f"replay.view: {agent} learns from transitions, but the view makes sequences; remove replay.view.target, "
+            "or take an agent with a memory"
+        )
+    return batch
 
 
 def discount_of(batch: Batch, discount_factor: float) -> torch.Tensor | float:

@@ -22,8 +22,8 @@ from common.errors import ConfigError
 def sample_softmax(logits: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     """Draw from the softmax of logits ``[n, A]`` by the Gumbel-max trick (arXiv:1611.00712): numbers ``[n]``.
 
-    ``torch.multinomial`` raises an error at logits that are NaN. Here they raise none, so a run whose policy has diverged
-    goes on to its next record, and the learner's check of the record names the losses that are not finite.
+    ``torch.multinomial`` raises an error at logits that are NaN. Here they raise none, so a run whose policy has
+    diverged goes on to its next record, and the learner's check of the record names the losses that are not finite.
     """
     noise = torch.empty(logits.shape, device=logits.device).exponential_(generator=generator)
     return (logits - noise.log()).argmax(dim=1)

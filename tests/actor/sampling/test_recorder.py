@@ -87,6 +87,28 @@ class Parted(gymnasium.Env[Any, Any]):
         return self._observe(), 1.0, len(self.taken) % 4 == 0, False, {}
 
 
+class NumberEnv(gymnasium.Env[Any, Any]):
+    """Observes random elements of a space without dimensions, and remembers them; episodes have four steps."""
+
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def __init__(self, space: gymnasium.Space[Any]) -> None:
+        self.observation_space = space
+        self.seen: list[Any] = []
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        self._left = 4
+        return self._observe(), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self._left -= 1
+        return self._observe(), 1.0, self._left == 0, False, {}
+
+    def _observe(self) -> Any:
+        self.seen.append(self.observation_space.sample())
+        return self.seen[-1]
+
+
 def mirrored(obs: Leaves) -> Leaves:
     """Takes what it sees."""
     assert isinstance(obs, dict)
@@ -116,6 +138,17 @@ def test_nested_spaces_are_recorded_leaf_by_leaf_in_their_own_dtypes(n: int, mod
         np.testing.assert_array_equal(
             rows["action/pair/1"][steps], [action["pair"][1] for action in env.taken[: np.count_nonzero(steps)]]
         )
+
+
+@pytest.mark.parametrize("n", [1, 2])
+@pytest.mark.parametrize("space", [gymnasium.spaces.Discrete(5, start=-1), gymnasium.spaces.Box(-1, 1, ())])
+def test_observations_of_a_single_number_are_recorded(space: gymnasium.Space[Any], n: int) -> None:
+    envs = [NumberEnv(space) for _ in range(n)]
+    sink, _ = act(make_parts(envs, lambda s: Acts(s, lambda obs: np.zeros(len(obs), np.int64))), 10)
+    for j, env in enumerate(envs):
+        seen = sink.lane(j)["obs"]
+        assert (seen.ndim, len(seen) >= 10) == (1, True)
+        np.testing.assert_array_equal(seen, env.seen[: len(seen)])
 
 
 def test_an_action_that_lacks_a_leaf_is_refused() -> None:

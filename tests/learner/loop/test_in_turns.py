@@ -24,7 +24,7 @@ IDLE = {"target": "common.agents.dqn:DQN", "params": {"units": [4]}}
 
 
 class Paying(gymnasium.Env[Array, Any]):
-    """Pays so much in each of its episodes of one step."""
+    """Pays the same amount in each of its episodes of one step."""
 
     def __init__(self, pay: float, n_actions: int = 2, width: int = 1) -> None:
         self.observation_space = gymnasium.spaces.Box(-1, 1, (width,), np.float32)
@@ -59,6 +59,20 @@ def test_what_the_agent_gets_in_training_is_recorded(make_config: MakeConfig) ->
         rows = list(csv.DictReader(file))
     assert [(row["train_return"], row["train_length"]) for row in rows] == [("3.0", "1.0")] * 2
     assert [row["train_success"] for row in rows] == ["0.5"] * 2
+
+
+@pytest.mark.parametrize("envs_per_actor", [1, 2])
+@pytest.mark.parametrize("env_id", ["FrozenLake-v1", "Blackjack-v1", "Taxi-v4"])
+def test_an_agent_learns_from_observations_that_are_numbers(
+    env_id: str, envs_per_actor: int, make_config: MakeConfig
+) -> None:
+    config = make_config(
+        agent=IDLE,
+        env={"target": "gymnasium:make", "params": {"id": env_id, "max_episode_steps": 20}},
+        envs_per_actor=envs_per_actor,
+        trainer={"max_opts": 10, "warmup_period": 5, "eval_interval": 0},
+    )
+    assert train_in_turns(config).opt_steps == 10
 
 
 def cartpole(run_dir: Path, seed: int, envs_per_actor: int = 1, **replay: Any) -> RunConfig:

@@ -4,7 +4,15 @@ import numpy as np
 import pytest
 import torch
 
-from common.agents.machinery.batches import discount_of, draw, measure_td_error, report_td_error, to_tensors
+from common.agents.machinery.batches import (
+    discount_of,
+    draw,
+    draw_transitions,
+    measure_td_error,
+    report_td_error,
+    to_tensors,
+)
+from common.errors import ConfigError
 from common.testing import ItemMemory
 from tests.common.agents.parts import WeightedMemory
 
@@ -34,6 +42,13 @@ def test_a_buffer_that_has_tensors_is_not_asked_for_arrays(monkeypatch: pytest.M
     monkeypatch.setattr(memory, "tensors", lambda _: there)
     assert draw(memory, 5, CPU) is there
     assert memory.sampled == 0
+
+
+def test_an_agent_of_transitions_refuses_sequences() -> None:
+    sequences = ItemMemory(ROWS | {"mask": np.ones((3, 4), np.bool_)})
+    with pytest.raises(ConfigError, match=r"replay\.view: TD3 learns from transitions, but the view makes sequences"):
+        draw_transitions("TD3", sequences, 2, CPU)
+    assert draw_transitions("TD3", ItemMemory(ROWS), 2, CPU)["x"].shape == (2, 2)
 
 
 def test_the_batchs_own_discounts_take_the_place_of_the_discount_factor() -> None:
