@@ -19,21 +19,20 @@ from learner.curves.together import bring_together
 
 PAGE = Path("docs/results.md")
 PICTURE = Path("docs/images/results.png")
-WAYS: dict[Way, tuple[str, int]] = {
-    "1 actor": ("1 actor", 1),
-    "2 actors": ("2 actors", 2),
-    "4 actors": ("4 actors", 1),
-    "16 actors": ("16 actors", 1),
-    "in turns": ("in turns", 1),
-    "sb3": ("stable-baselines3", 1),
+WAYS: dict[Way, str] = {
+    "1 actor": "1 actor",
+    "4 actors": "4 actors",
+    "16 actors": "16 actors",
+    "in turns": "in turns",
+    "sb3": "stable-baselines3",
 }
-"""The name of each way, and the cores that it uses."""
-DRAWN: tuple[tuple[str, str, tuple[Way, ...]], ...] = (
-    ("asynchronous", "tab:blue", ("4 actors", "2 actors")),
-    ("in turns", "tab:green", ("in turns",)),
-    ("stable-baselines3", "tab:orange", ("sb3",)),
+"""The name of each way in the table."""
+DRAWN: tuple[tuple[str, str, Way], ...] = (
+    ("4 actors", "tab:blue", "4 actors"),
+    ("in turns", "tab:green", "in turns"),
+    ("stable-baselines3", "tab:orange", "sb3"),
 )
-"""The curves of each panel: name, colour, and the ways of which the first one with runs is drawn."""
+"""The curves of each panel: name, colour and way."""
 COMPARED = ("cartpole", "acrobot", "lunarlander", "pendulum")
 """The tasks of the table and the picture."""
 Run = dict[str, Any]
@@ -47,27 +46,41 @@ def runs_of(task: str, way: Way) -> list[Run]:
 
 
 def table(tasks: Sequence[str]) -> str:
-    """Medians, and the range in brackets."""
+    """Medians, and the range in brackets; of differences the mean, and an interval of 95 % in brackets."""
     lines = [
-        "| task | way | cores | final return | mean of the last 3 | mean of all 10 | environment steps | opt steps "
-        "| seconds | seeds |",
+        "| task | way | final return | mean of the last 3 | mean of all 10 | difference to in turns | environment steps "
+        "| opt steps | seconds | seeds |",
         "|---|---|--:|--:|--:|--:|--:|--:|--:|--:|",
     ]
     for task in tasks:
-        for way, (name, cores) in WAYS.items():
+        for way, name in WAYS.items():
             runs = runs_of(task, way)
             if runs:
                 cells = [
                     _spread([run["curve"][-1][1] for run in runs]),
                     _spread([statistics.mean(score for _, score in run["curve"][-3:]) for run in runs]),
-                    _spread([statistics.mean(score for _, score in run["curve"]) for run in runs]),
+                    _spread(_means(runs)),
+                    "" if way == "in turns" else _difference(_means(runs), _means(runs_of(task, "in turns"))),
                     f"{statistics.median(run['curve'][-1][0] for run in runs):,.0f}",
                     f"{statistics.median(run['opt_steps'] for run in runs):,.0f}",
                     _spread([run["seconds"] for run in runs]),
                     str(len(runs)),
                 ]
-                lines.append(f"| {task} | {name} | {cores} | {' | '.join(cells)} |")
+                lines.append(f"| {task} | {name} | {' | '.join(cells)} |")
     return "\n".join(lines)
+
+
+def _means(runs: Sequence[Run]) -> list[float]:
+    """The mean score of each run's evaluations."""
+    return [statistics.mean(score for _, score in run["curve"]) for run in runs]
+
+
+def _difference(values: Sequence[float], others: Sequence[float]) -> str:
+    """The difference of the means, and its bootstrap interval of 95 %."""
+    rng = np.random.default_rng(0)
+    drawn, drawn_others = (rng.choice(each, (10_000, len(each))).mean(axis=1) for each in (values, others))
+    low, high = np.percentile(drawn - drawn_others, [2.5, 97.5])
+    return f"{statistics.mean(values) - statistics.mean(others):+,.0f} ({low:+,.0f} to {high:+,.0f})"
 
 
 def _spread(values: Sequence[float]) -> str:
@@ -79,10 +92,8 @@ def plot(tasks: Sequence[str]) -> None:
     figure = Figure(figsize=(5 * len(tasks), 4.2), layout="constrained")
     panels = figure.subplots(1, len(tasks), squeeze=False)[0]
     for panel, task in zip(panels, tasks, strict=True):
-        for name, colour, ways in DRAWN:
-            curves = next(([_curve(run) for run in found] for way in ways if (found := runs_of(task, way))), [])
-            if curves:
-                draw_band(panel, bring_together(curves), name, colour)
+        for name, colour, way in DRAWN:
+            draw_band(panel, bring_together([_curve(run) for run in runs_of(task, way)]), name, colour)
         panel.set_title(task)
         panel.set_xlabel("environment steps")
         panel.grid(alpha=0.3)

@@ -30,8 +30,8 @@ from learner.loop.server import train_async
 
 RESULTS = Path(__file__).parent / "results"
 EVALUATIONS = 10
-Way = Literal["1 actor", "2 actors", "4 actors", "16 actors", "in turns", "sb3", "sbx"]
-ACTORS: dict[Way, int] = {"1 actor": 1, "2 actors": 2, "4 actors": 4, "16 actors": 16}
+Way = Literal["1 actor", "4 actors", "16 actors", "in turns", "sb3", "sbx"]
+ACTORS: dict[Way, int] = {"1 actor": 1, "4 actors": 4, "16 actors": 16}
 PACKAGES: dict[Way, str] = {"sb3": "stable_baselines3", "sbx": "sbx"}
 MINATAR_LIMIT = {"max_episode_steps": 5000}
 """That of our evaluations, without which an episode may last for ever."""
