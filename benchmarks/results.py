@@ -48,8 +48,8 @@ def runs_of(task: str, way: Way) -> list[Run]:
 def table(tasks: Sequence[str]) -> str:
     """Medians, and the range in brackets; of differences the mean, and an interval of 95 % in brackets."""
     lines = [
-        "| task | way | final return | mean of the last 3 | mean of all 10 | difference to in turns | environment steps "
-        "| opt steps | seconds | seeds |",
+        "| task | way | final return | mean of the last 3 | mean of all 10 | difference to in turns "
+        "| environment steps | opt steps | seconds | seeds |",
         "|---|---|--:|--:|--:|--:|--:|--:|--:|--:|",
     ]
     for task in tasks:

@@ -11,8 +11,8 @@ import torch
 from pydantic import Field, PositiveFloat
 
 from common.agents.actor_critic import ActorCritic, ActorCriticConfig
-from common.agents.losses.imitation import exp_weight, softmax_weight, weighted_imitation_loss
-from common.agents.losses.values import critic_loss, least_value, td_target
+from common.agents.losses.imitation import exp_weight, softmax_weight
+from common.agents.losses.values import critic_loss, least_value, td_target, weighted_mean
 from common.agents.network_agent import Batch, Results, descend, discount_of, measure_td_error, track
 from common.agents.networks.batch_norm import frozen_statistics
 from common.agents.networks.layers import Observed
@@ -80,7 +80,7 @@ class AdvantageWeighted(ActorCritic):
         else:
             weight = exp_weight(advantage, config.inv_lambda, config.exp_adv_max)
         log_prob = self.actor.log_prob(obs, action)  # [B]
-        loss = weighted_imitation_loss(log_prob, weight)
+        loss = weighted_mean(-weight * log_prob, batch.get("weight"))
         descend(loss, self._actor_optimizer, config.max_grad_norm)
         track(self.critics_tgt, self.critics, config.tau)
         return {"loss_actor": loss.detach(), "adv_mean": advantage.mean(), "log_prob": log_prob.detach().mean()}

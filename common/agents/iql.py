@@ -42,10 +42,11 @@ class IQL(AdvantageWeighted):
         self._value_optimizer = build_optimizer(self.value.parameters(), self.config.lr, self.config.optimizer)
 
     def _improve_critics(self, batch: Batch) -> Results:
-        return self._improve_value(from_columns("obs", batch), batch["action"]) | super()._improve_critics(batch)
+        return self._improve_value(batch) | super()._improve_critics(batch)
 
-    def _improve_value(self, obs: Observed, action: torch.Tensor) -> Results:
-        loss = expectile_loss(self._advantage(obs, action), self.config.tau_iql)
+    def _improve_value(self, batch: Batch) -> Results:
+        advantage = self._advantage(from_columns("obs", batch), batch["action"])  # [B]
+        loss = expectile_loss(advantage, self.config.tau_iql, batch.get("weight"))
         descend(loss, self._value_optimizer, self.config.max_grad_norm)
         return {"loss_value": loss.detach()}
 

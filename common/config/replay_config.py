@@ -33,7 +33,7 @@ class PrioritizedConfig(Settings):
     n_opts_final: PositiveInt | None = Field(
         None,
         description="The number of updates of priorities over which beta goes linearly from beta_0 to beta_final; "
-        "null takes trainer.max_opts.",
+        "null takes those of the whole run: trainer.max_opts times the agent's n_updates_per_opt.",
     )
     normalize: Literal["all", "batch"] = Field(
         "all",

@@ -18,6 +18,8 @@ from common.settings import Settings, validate
 
 MAX_STACK: Final = 16
 """The most frames in one observation."""
+_CHECKED: Final = frozenset({"bool", "int", "float", "str", "None"})
+"""The types whose values are compared with the annotations of a target that has no ``Config``."""
 MAX_RATE_HZ: Final = 1000.0
 """The highest rate of an actor: the system wakes a process a tenth of a millisecond late."""
 
@@ -78,12 +80,26 @@ class PluginConfig(Settings):
     ) -> None:
         by_name = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
         known = {name for name, parameter in signature.items() if parameter.kind in by_name} - given
-        for name in self.params:
-            if name not in known and not _takes_any(signature):
+        for name, value in self.params.items():
+            if name in known:
+                expected = inspect.formatannotation(signature[name].annotation).strip("'")
+                if not _fits(value, expected):
+                    raise ConfigError(f"{params_at}.{name}: expected {expected}, found {value!r}")
+            elif not _takes_any(signature):
                 raise ConfigError(f"{params_at}.{name}: unknown parameter{nearest(name, known)}")
         for name in sorted(known - optional - self.params.keys()):
             if signature[name].default is inspect.Parameter.empty:
                 raise ConfigError(f"{params_at}.{name}: expected a value, found none")
+
+
+def _fits(value: object, annotation: str) -> bool:
+    """Whether a value fits an annotation made of ``_CHECKED`` types, such as ``int | None``; others are not checked."""
+    types = set(annotation.split(" | "))
+    if not types <= _CHECKED:
+        return True
+    if type(value) is int and "float" in types:
+        return True
+    return type(value).__name__.removesuffix("Type") in types
 
 
 def _takes_any(signature: Mapping[str, inspect.Parameter]) -> bool:

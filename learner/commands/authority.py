@@ -102,7 +102,10 @@ def sign(authority: Signed, name: str, hosts: Sequence[str] = (), days: int = 36
 
 def _builder(name: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey, days: int) -> x509.CertificateBuilder:
     now = datetime.now(UTC)
-    until = now + timedelta(days=days)
+    try:
+        until = now + timedelta(days=days)
+    except OverflowError as error:
+        raise ConfigError(f"--days {days}: expected a date before the year 10000") from error
     return (
         x509.CertificateBuilder()
         .subject_name(name)
@@ -123,7 +126,11 @@ def _host(host: str) -> x509.GeneralName:
     try:
         return x509.IPAddress(ipaddress.ip_address(host))
     except ValueError:
+        pass
+    try:
         return x509.DNSName(host)
+    except ValueError as error:
+        raise ConfigError(f"--host {host}: expected ASCII letters; write the name in its form with xn--") from error
 
 
 def load_authority(directory: Path) -> Signed:
@@ -161,7 +168,7 @@ def make_files(directory: Path, hosts: Sequence[str], days: int, *, renew: bool)
     has_authority = any(name in present for name in AUTHORITY)
     authority = load_authority(directory) if has_authority else make_authority()
     contents: dict[str, bytes] = {} if has_authority else _pair("ca", authority)
-    contents |= _pair("server", sign(authority, hosts[0], [*dict.fromkeys([*hosts, *ALWAYS_NAMED])], days))
+    contents |= _pair("server", sign(authority, "learner", [*dict.fromkeys([*hosts, *ALWAYS_NAMED])], days))
     contents |= _pair("actor", sign(authority, "actor", days=days))
     contents |= {name: _new_tokens(directory / name) for name in TOKENS}
     return _write(directory, contents)

@@ -8,11 +8,12 @@ from __future__ import annotations
 import argparse
 import csv
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from common.errors import ConfigError
+from common.hints import nearest
 from common.process.command import Parser, at_least, run_command
 from learner.curves.reading import SCORE, Curve, read_curve
 
@@ -109,6 +110,7 @@ def _plot(arguments: argparse.Namespace) -> None:
 
     record = SCORE if arguments.record == "score" else arguments.record
     groups = _groups(arguments, record)
+    _require_tasks(arguments.ranges, {curve.task for curves in groups.values() for curve in curves})
     options = {"ranges": dict(arguments.ranges), "hold": arguments.hold, "points": arguments.points}
     bands = {name: bring_together(curves, **options) for name, curves in groups.items()}
     y_label = "return of evaluations" if record == SCORE else record
@@ -142,6 +144,17 @@ def _groups(arguments: argparse.Namespace, record: str) -> dict[str, list[Curve]
         own = curve.name if arguments.by is None else f"{arguments.by} {_value(curve, arguments.by)}"
         groups.setdefault(own if group is None else group, []).append(curve)
     return groups
+
+
+def _require_tasks(ranges: Iterable[tuple[str, tuple[float, float]]], tasks: Set[str]) -> None:
+    """Check that each range is that of a task.
+
+    Raises:
+        ConfigError: no run has the task.
+    """
+    for task, _ in ranges:
+        if task not in tasks:
+            raise ConfigError(f"--range {task}: expected the task of a run{nearest(task, tasks)}")
 
 
 def _matches(glob: str) -> Iterable[Path]:

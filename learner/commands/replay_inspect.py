@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from rich.bar import Bar
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from common.errors import RunDirectoryError
 from common.hints import nearest_path
@@ -119,23 +119,19 @@ def _print_quarantine(console: Console, records: list[dict[str, Any]]) -> None:
     """The newest records, as many as a screen has room for."""
     if records:
         title = f"quarantine: {len(records)} batches refused or rows suspected, newest first; all with --json"
-        shown = [_without_markup({**record, "time": _clock_time(record["time"])}) for record in records[:SHOWN_RECORDS]]
+        shown = [{**record, "time": _clock_time(record["time"])} for record in records[:SHOWN_RECORDS]]
         console.print(_table(title, ("time", "actor_id", "host", "seq", "index", "reason", "message"), shown))
-
-
-def _without_markup(record: dict[str, Any]) -> dict[str, Any]:
-    """The record with texts in which rich finds no markup: strangers choose hosts and messages."""
-    return {key: escape(value) if isinstance(value, str) else value for key, value in record.items()}
 
 
 def _clock_time(unix_seconds: float) -> str:
     return datetime.fromtimestamp(unix_seconds).astimezone().isoformat(sep=" ", timespec="seconds")
 
 
+# Cells are ``Text``, in which rich finds no markup: strangers choose hosts and messages.
 def _table(title: str, headings: tuple[str, ...], rows: Iterable[dict[str, Any]]) -> Table:
     table = Table(*headings, title=title, title_justify="left", box=None, pad_edge=False)
     for row in rows:
-        table.add_row(*(_cell(row[heading]) for heading in headings))
+        table.add_row(*(Text(_cell(row[heading])) for heading in headings))
     return table
 
 
@@ -143,7 +139,7 @@ def _side_by_side(title: str, rows: list[dict[str, Any]]) -> Table:
     """A row of the replay in each column."""
     table = Table(title=title, title_justify="left", box=None, pad_edge=False, show_header=False)
     for name in rows[0]:
-        table.add_row(name, *(_cell(row[name]) for row in rows))
+        table.add_row(name, *(Text(_cell(row[name])) for row in rows))
     return table
 
 

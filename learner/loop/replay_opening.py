@@ -102,7 +102,7 @@ def _build_shipped(memory: ReplayMemory, config: RunConfig, seed: int) -> Shared
     view, prioritized = build_view(memory.schema, config), config.replay.prioritized
     if prioritized is None:
         return UniformReplay(memory, view, seed)
-    return PrioritizedReplay(memory, view, prioritized, seed, config.trainer.max_opts)
+    return PrioritizedReplay(memory, view, prioritized, seed, _count_updates(config))
 
 
 def _build_interventions(memory: ReplayMemory, config: RunConfig, seed: int) -> SharedReplay:
@@ -110,7 +110,13 @@ def _build_interventions(memory: ReplayMemory, config: RunConfig, seed: int) -> 
     view, prioritized = build_view(memory.schema, config), config.replay.prioritized
     if prioritized is None:
         return UniformInterventions(memory, view, seed)
-    return PrioritizedInterventions(memory, view, prioritized, seed, config.trainer.max_opts)
+    return PrioritizedInterventions(memory, view, prioritized, seed, _count_updates(config))
+
+
+def _count_updates(config: RunConfig) -> int:
+    """The updates of priorities in the whole run: an agent may take several in one opt step."""
+    updates: int = config.trainer.max_opts * config.agent.params.get("n_updates_per_opt", 1)
+    return updates
 
 
 def build_view(schema: Schema, config: RunConfig) -> View:

@@ -27,11 +27,16 @@ def mask_secrets(values: Mapping[str, Any]) -> dict[str, Any]:
     return {key: _masked(value, is_secret=_SECRET_KEY.search(str(key)) is not None) for key, value in values.items()}
 
 
+def hide_user(url: str) -> str:
+    """A URL whose user and password are masked."""
+    return _USER_IN_URL.sub(MASK, url)
+
+
 def _masked(value: Any, *, is_secret: bool) -> Any:
     if isinstance(value, Mapping):
         return mask_secrets(value)
     if isinstance(value, list | tuple):
         return [_masked(each, is_secret=is_secret) for each in value]
     if isinstance(value, str):
-        return MASK if is_secret else _USER_IN_URL.sub(MASK, value)
+        return MASK if is_secret else hide_user(value)
     return value

@@ -16,7 +16,9 @@ try:
 except ImportError as error:
     raise ImportError(f"{error}; pip install 'crossborder[mlflow]'") from error
 
+from common.errors import PluginError
 from common.interfaces import RunIdentity
+from learner.records.masking import hide_user
 
 log = logging.getLogger(__name__)
 _TAG = "crossborder_run_id"
@@ -41,7 +43,7 @@ class MlflowRecorder:
         config: of the run, without secrets.
 
     Raises:
-        MlflowException: the MLflow run cannot be created. Later failures are logged, and training goes on.
+        PluginError: the MLflow run cannot be created. Later failures are logged, and training goes on.
     """
 
     def __init__(
@@ -57,18 +59,25 @@ class MlflowRecorder:
             tracking_uri = (run_dir / "mlflow").resolve().as_uri()
             os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")  # MLflow 3 refuses files without it.
         self._client = MlflowClient(tracking_uri)
+        try:
+            self._run_id = self._begin(run_dir, experiment, identity, config or {})
+        except MlflowException as error:
+            raise PluginError(f"recorders: MLflow at {hide_user(tracking_uri)}: {error}") from error
+
+    def _begin(self, run_dir: Path, experiment: str, identity: RunIdentity | None, config: Mapping[str, Any]) -> str:
+        """Find the MLflow run of an earlier life of this run, or create one with its parameters; return its id."""
         found = self._client.get_experiment_by_name(experiment)
         experiment_id = found.experiment_id if found else self._client.create_experiment(experiment)
         earlier = self._find_run(experiment_id, identity) if identity is not None else None
         if earlier is not None:
-            self._run_id = earlier
             self._client.update_run(earlier, status="RUNNING")
-            return  # Its parameters stay those of its first life, since MLflow takes no others.
+            return earlier  # Its parameters stay those of its first life, since MLflow takes no others.
         tags = {_TAG: identity.run_id} if identity is not None else {}
-        self._run_id = self._client.create_run(experiment_id, tags=tags, run_name=run_dir.resolve().name).info.run_id
-        params = [Param(key, str(value)) for key, value in _flat(config or {})]
+        run_id: str = self._client.create_run(experiment_id, tags=tags, run_name=run_dir.resolve().name).info.run_id
+        params = [Param(key, str(value)) for key, value in _flat(config)]
         for start in range(0, len(params), PARAMS_PER_BATCH):
-            self._client.log_batch(self._run_id, params=params[start : start + PARAMS_PER_BATCH])
+            self._client.log_batch(run_id, params=params[start : start + PARAMS_PER_BATCH])
+        return run_id
 
     def _find_run(self, experiment_id: str, identity: RunIdentity) -> str | None:
         """The id of the MLflow run of an earlier life of this run; None if none has its tag."""

@@ -44,7 +44,7 @@ def loading_progress(name: str, total: int, console: Console | None) -> Iterator
             bars.update(bar, completed=done)
             if console is None and time.monotonic() >= next_line:
                 log.info("loading %s: %d of %d rows", name, done, total)
-                next_line += PLAIN_SECONDS
+                next_line = time.monotonic() + PLAIN_SECONDS
 
         yield advance
     log.info("loaded %d rows from %s", done, name)

@@ -12,7 +12,7 @@ from pydantic import Field, PositiveInt
 from torch import nn
 
 from common.agents.exploring.noise import OrnsteinUhlenbeckNoise
-from common.agents.networks.layers import Head, Observed
+from common.agents.networks.layers import Head, Observed, undecayed
 from common.settings import Settings
 
 EPSILON = 1e-6
@@ -52,7 +52,7 @@ class StateDependentActor(nn.Module):
     def __init__(self, body: nn.Module, n_dims: int, config: StateDependentNoise) -> None:
         super().__init__()
         self.body, self.mean = body, Head(config.features, n_dims)
-        self.lstd = nn.Parameter(torch.full((config.features, n_dims), config.initial_lstd))
+        self.lstd = undecayed(torch.full((config.features, n_dims), config.initial_lstd))
 
     def forward(self, obs: Observed) -> torch.Tensor:
         """Means and logarithms of standard deviations, before tanh: observations of B rows to ``[B, 2 A]``."""

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import torch
 
+from common.agents.losses.values import weighted_mean
 
-def expectile_loss(error: torch.Tensor, tau: float) -> torch.Tensor:
+
+def expectile_loss(error: torch.Tensor, tau: float, weight: torch.Tensor | None = None) -> torch.Tensor:
     """Mean of ``|tau - 1(u < 0)| u^2`` over errors ``[B]``, target minus prediction (IQL, arXiv:2110.06169, 5).
 
-    With tau 0.5 it is half the squared error; towards 1 the prediction rises to the greatest target.
+    With tau 0.5 it is half the squared error; towards 1 the prediction rises to the greatest target. ``weight`` ``[B]``
+    multiplies the loss of each item, if it is given.
     """
-    weight = torch.where(error < 0, 1 - tau, tau)
-    return (weight * error.square()).mean()
+    return weighted_mean(torch.where(error < 0, 1 - tau, tau) * error.square(), weight)
 
 
 def exp_weight(advantage: torch.Tensor, inv_lambda: float, most: float) -> torch.Tensor:
@@ -25,8 +27,3 @@ def exp_weight(advantage: torch.Tensor, inv_lambda: float, most: float) -> torch
 def softmax_weight(advantage: torch.Tensor, inv_lambda: float) -> torch.Tensor:
     """``exp(A / lambda)`` over its mean in the batch, ``[B]`` to ``[B]``, as AWAC's authors' code normalises it."""
     return len(advantage) * (inv_lambda * advantage).softmax(dim=0)
-
-
-def weighted_imitation_loss(log_prob: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-    """Minus the mean of weighted log-probabilities ``log pi(a|s)`` of the batch's actions, both ``[B]``."""
-    return -(weight * log_prob).mean()

@@ -79,8 +79,8 @@ class AdamConfig(AnyOptimizerConfig):
 class AdamWConfig(AnyOptimizerConfig):
     """Adam whose weights decay apart from the gradients (arXiv:1711.05101).
 
-    Only parameters of two and more dimensions decay, the weights of layers. Biases, the gains of normalisation and
-    single numbers, such as SAC's entropy coefficient, do not.
+    Only parameters of two and more dimensions decay, the weights of layers. Biases, the gains of normalisation, the
+    sizes of exploration noise and single numbers, such as SAC's entropy coefficient, do not.
     """
 
     kind: Literal["adamw"] = Field("adamw", description="The AdamW optimiser: Adam with weight decay.")
@@ -161,7 +161,8 @@ def _decay_weights(optimizer: torch.optim.Optimizer, weight_decay: float) -> Non
     @torch.no_grad()
     def shrink(stepping: torch.optim.Optimizer, *_: Any) -> None:
         group = stepping.param_groups[0]
-        weights = [parameter for parameter in group["params"] if parameter.dim() >= 2 and parameter.grad is not None]
+        learnt = (parameter for parameter in group["params"] if parameter.grad is not None)
+        weights = [parameter for parameter in learnt if parameter.dim() >= 2 and getattr(parameter, "decays", True)]
         if weights:
             torch._foreach_mul_(weights, 1 - weight_decay * group["lr"])
 

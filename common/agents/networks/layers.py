@@ -25,6 +25,13 @@ ACTIVATIONS: Final[Mapping[Activation, Callable[[], nn.Module]]] = {
 }
 
 
+def undecayed(values: torch.Tensor) -> nn.Parameter:
+    """A parameter that weight decay leaves alone, such as the size of exploration noise."""
+    parameter = nn.Parameter(values)
+    parameter.decays = False  # type: ignore[attr-defined] # AdamW asks for it.
+    return parameter
+
+
 class Head(nn.Linear):
     """A network's last layer: its outputs are float32 even under autocast, where bfloat16 rounds 100.3 to 100.5."""
 

@@ -10,6 +10,8 @@ import torch
 from torch import nn
 from torch.func import functional_call
 
+from common.agents.networks.layers import undecayed
+
 
 class NoisyLinear(nn.Module):
     """A linear layer with factorised Gaussian noise: ``(W + S * e_out e_in^T) x + b + s * e_out`` (10, 11 and 3.2).
@@ -26,7 +28,7 @@ class NoisyLinear(nn.Module):
         super().__init__()
         self.layer = layer
         first = sigma / math.sqrt(layer.in_features)
-        self.sigma = nn.Parameter(torch.full_like(layer.weight, first))
+        self.sigma = undecayed(torch.full_like(layer.weight, first))
         self.bias_sigma = nn.Parameter(torch.full_like(layer.weight[:, 0], first)) if layer.bias is not None else None
         self._noise: tuple[torch.Tensor, torch.Tensor] | None = None
 

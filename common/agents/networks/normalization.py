@@ -149,7 +149,8 @@ def _merge(
     else:
         n = counts.sum()
         weight = (counts.flatten() / n).view(-1, *(1 for _ in mean.shape))
-        mean_of_rows = (weight * rows).sum(dim=0)
+        # Deviations from the first row, which always counts, are exactly 0 where an element is constant.
+        mean_of_rows = rows[0] + (weight * (rows - rows[0])).sum(dim=0)
         var_of_rows = (weight * (rows - mean_of_rows).square()).sum(dim=0)
     if not learns_alone():
         n, mean_of_rows, var_of_rows = _merge_ranks(n, mean_of_rows, var_of_rows, mean)

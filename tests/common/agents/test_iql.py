@@ -44,7 +44,7 @@ def test_the_value_learns_the_expectile_of_the_least_target_critic_over_the_data
         with torch.no_grad():
             next(net.parameters())[0, -1] = 1.0
     for _ in range(500):
-        agent._improve_value(torch.zeros(2, 2), torch.tensor([[1.0], [-1.0]]))
+        agent._improve_value({"obs": torch.zeros(2, 2), "action": torch.tensor([[1.0], [-1.0]])})
     assert agent.value(torch.zeros(1, 2)).item() == pytest.approx(value, abs=0.02)
 
 
@@ -77,10 +77,21 @@ def test_the_critics_never_ask_the_policy() -> None:
         assert same(copies(agents[0].nets[name]), copies(agents[1].nets[name])), name
 
 
+def test_the_weights_of_items_scale_the_losses_of_value_and_policy() -> None:
+    batch = {"obs": torch.zeros(2, 2), "action": torch.tensor([[1.0], [-1.0]])}
+    losses = [
+        {name: float(found[name]) for name in ("loss_value", "loss_actor")}
+        for weight in ({}, {"weight": torch.tensor([0.5, 0.5])})
+        for agent in [make()]
+        for found in [agent._improve_actor(batch | weight) | agent._improve_value(batch | weight)]
+    ]
+    assert losses[1] == pytest.approx({name: loss / 2 for name, loss in losses[0].items()}, rel=1e-4)
+
+
 def test_the_values_loss_changes_no_critic() -> None:
     agent = make()
     before = copies(agent.critics_tgt)
-    agent._improve_value(torch.zeros(2, 2), torch.ones(2, 1))
+    agent._improve_value({"obs": torch.zeros(2, 2), "action": torch.ones(2, 1)})
     assert same(copies(agent.critics_tgt), before)
     assert all(parameter.grad is None for parameter in agent.critics_tgt.parameters())
 

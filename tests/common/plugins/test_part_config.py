@@ -44,6 +44,9 @@ NONE = frozenset[str]()
         ("tests.parts:CheckingAgent", {"seed": 1}, GIVEN, r"seed: unknown parameter"),
         ("tests.parts:DyingEnv", {}, NONE, r"agent\.params\.marker: expected a value, found none"),
         ("gymnasium:make", {}, NONE, r"agent\.params\.id: expected a value, found none"),
+        ("learner.views.sequences:Sequences", {"length": "4"}, NONE, r"params\.length: expected int, found '4'"),
+        ("learner.views.sequences:Sequences", {"length": 4, "across": 1}, NONE, r"across: expected bool, found 1"),
+        ("gymnasium:make", {"id": "CartPole-v1", "max_episode_steps": 0.5}, NONE, r"expected int \| None, found 0\.5"),
         ("tests.parts:CountingEnv", {"a": 1}, NONE, r"agent\.params\.a: unknown parameter \(known: none\)"),
     ],
 )
@@ -60,7 +63,8 @@ def test_parameters_are_checked_by_config_or_by_signature(
         ("common.agents.dqn:DQN", {"lr": 0.1}, GIVEN),
         ("tests.parts:CheckingAgent", {"batch_size": 1}, GIVEN),
         ("tests.parts:DyingEnv", {"marker": "m"}, NONE),
-        ("gymnasium:make", {"id": "CartPole-v1", "anything": 1}, NONE),
+        ("gymnasium:make", {"id": "CartPole-v1", "max_episode_steps": None, "anything": 1}, NONE),
+        ("common.envs.wrappers:discounted_return", {"discount_factor": 1}, frozenset({"env"})),
         ("types:SimpleNamespace", {"anything": 1}, NONE),
     ],
 )

@@ -58,3 +58,17 @@ def test_renewing_everything_keeps_tokens_with_names(tmp_path: Path) -> None:
 def test_a_malformed_name_is_refused(tmp_path: Path, name: str) -> None:
     with pytest.raises(ConfigError, match="name: expected up to 32 letters"):
         add_token(tmp_path, "actor", name, renew=False)
+
+
+def test_a_host_may_have_a_longer_name_than_a_certificates_subject(tmp_path: Path) -> None:
+    make_files(tmp_path, ["learner-0.crossborder-learner.reinforcement-learning.svc.cluster.local"], 365, renew=False)
+    assert (tmp_path / "server.pem").exists()
+
+
+@pytest.mark.parametrize(
+    ("host", "days", "told"),
+    [("rechner-ü", 365, "--host rechner-ü: expected ASCII"), ("gpu-host", 4_000_000, "--days 4000000: expected")],
+)
+def test_a_host_or_a_time_that_no_certificate_takes_is_refused(tmp_path: Path, host: str, days: int, told: str) -> None:
+    with pytest.raises(ConfigError, match=told):
+        make_files(tmp_path, [host], days, renew=False)

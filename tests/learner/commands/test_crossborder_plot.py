@@ -71,6 +71,7 @@ def test_scores_are_shares_of_a_range() -> None:
         (["runs/dqn-2"], "runs/dqn-2/metrics.csv: cannot be read"),
         (["--group", "x=runs/ppo-*"], "--group x=runs/ppo-*: expected directories of runs, found none"),
         (["runs/dqn-0", "--record", "los"], "did you mean 'loss'?"),
+        (["runs/dqn-0", "--range", "CartPole-v0=0:1"], "--range CartPole-v0: expected the task of a run (did you mean"),
         (["runs/dqn-0", "--csv", "no/where.csv"], "no/where.csv: cannot be written"),
     ],
 )

@@ -61,6 +61,14 @@ def test_two_runs_share_a_tracking_store_and_an_experiment(tmp_path: Path, monke
     assert sorted(run.info.run_name or "" for run in client.search_runs([found.experiment_id])) == ["a", "b"]
 
 
+def test_a_server_that_cannot_be_reached_is_named_without_its_password(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+    with pytest.raises(PluginError, match=r"recorders: MLflow at http://\*+@127\.0\.0\.1:9: "):
+        MlflowRecorder(tmp_path, "http://me:secret@127.0.0.1:9")
+
+
 def test_training_goes_on_when_the_tracking_store_fails(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     recorder = MlflowRecorder(tmp_path)
     (run,) = (tmp_path / "mlflow").glob("*/*/meta.yaml")

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from common.agents.losses.imitation import exp_weight, expectile_loss, softmax_weight, weighted_imitation_loss
+from common.agents.losses.imitation import exp_weight, expectile_loss, softmax_weight
 
 ADVANTAGES = st.lists(st.floats(-20, 20, width=32), min_size=1, max_size=8)
 
@@ -49,7 +49,3 @@ def test_softmax_weights_are_the_exponentials_over_their_mean(advantages: list[f
     found = softmax_weight(tensor(*advantages), inv_lambda)
     assert found.tolist() == pytest.approx(slow, rel=1e-3, abs=1e-6)
     assert float(found.mean()) == pytest.approx(1.0, rel=1e-4)
-
-
-def test_the_imitation_loss_is_minus_the_mean_of_weighted_log_probabilities() -> None:
-    assert float(weighted_imitation_loss(tensor(-1.0, -2.0, 3.0), tensor(1.0, 0.5, 2.0))) == pytest.approx(-4 / 3)

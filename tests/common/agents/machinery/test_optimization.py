@@ -20,6 +20,7 @@ from common.agents.machinery.optimization import (
     track,
 )
 from common.agents.machinery.update import Update, UpdateConfig
+from common.agents.networks.noisy import NoisyLinear
 from common.errors import ConfigError
 from common.settings import validate
 from tests.common.agents.parts import copies, same
@@ -216,6 +217,16 @@ def test_adamw_is_torchs_for_weights_and_leaves_biases_alone() -> None:
         descend(mine(batch["x"]).square().mean(), optimizer)
         descend(theirs(batch["x"]).square().mean(), reference)
     torch.testing.assert_close(copies(mine), copies(theirs))
+
+
+def test_adamw_leaves_the_sizes_of_exploration_noise_alone() -> None:
+    noisy = NoisyLinear(nn.Linear(2, 3), 0.5)
+    before = {name: value.clone() for name, value in noisy.state_dict().items()}
+    optimizer = build_optimizer(noisy.parameters(), 0.1, AdamWConfig(weight_decay=0.5))
+    zeros = [0 * parameter.sum() for parameter in noisy.parameters()]
+    descend(torch.stack(zeros).sum(), optimizer)
+    expected = before | {"layer.weight": 0.95 * before["layer.weight"]}
+    torch.testing.assert_close(dict(noisy.state_dict()), expected)
 
 
 @pytest.mark.parametrize("centered", [False, True])

@@ -90,6 +90,14 @@ def test_floats_of_structured_observations_are_normalised_and_other_leaves_stay(
     assert acting["gear"] is batch["obs/gear"]
 
 
+def test_an_element_that_never_changes_becomes_0_in_sequences_too() -> None:
+    normalizer, mask = build_normalizer({"": BOX}, enabled=True, rewards=False), torch.ones(32, 40, dtype=torch.bool)
+    mask[7, 5:] = False
+    constant = torch.tensor([100.3, 1000.7]).expand(32, 41, 2)
+    normalizer.merge({"obs": constant, "mask": mask})
+    assert torch.equal(normalizer(constant), torch.zeros(32, 41, 2))
+
+
 def test_sequences_are_merged_step_by_step() -> None:
     flat, timed = Normalizer({"": BOX}), Normalizer({"": BOX})
     flat.merge({"obs": rows(12)})
