@@ -1,8 +1,9 @@
 """Which code a learner may have this actor import and call, decided before anything is imported or called.
 
-A configuration names code in nine places: the environment and its wrappers, the device by which a person takes over,
-the agent, the step processor, the agent's network and its frozen encoders, the ``id`` of ``gymnasium:make``, and, where
-an actor evaluates, the evaluator. Each name is checked twice:
+A configuration names code in these places: the environment, its wrappers and its safe stop, the device by which a
+person takes over, the agent, the step processor, the agent's network and its frozen encoders, the ``id`` of
+``gymnasium:make``, and, where an actor evaluates, the evaluator, the ``id`` of its environments and the spaces. Each
+name is checked twice:
 
 1. as a text, before its module is imported: importing a module executes it;
 2. as an object, before it is called: it must be a class of the right kind, or a function that is allowed by its whole
@@ -48,6 +49,8 @@ _WITHOUT_ID: Final = ("common.envs.goals:Reach", "common.envs.memory_tasks:Cue")
 """Environments of crossborder's own; nothing in their parameters names code."""
 _TELEOPERATE: Final = "common.envs.people.teleoperation:Teleoperate"
 """The wrapper whose parameter ``device`` names code."""
+_OF_ONE_PACKAGE: Final = ("common.envs.minatar:make", "common.envs.pool:make")
+"""Factories that make the environments of one package each, whatever the ``id``."""
 _MAKERS: Final = ("gymnasium:make", "gymnasium:make_vec")
 """The factories whose ``id`` names an entry of gymnasium's registry."""
 
@@ -106,7 +109,8 @@ class Allowance:
         for name in names:
             if name.role is not None and not self._is_shipped(name):
                 self._check_kind(name, name.role)
-        self._check_gymnasium_id(config)
+        for place, env_id in _env_ids(config, evaluates):
+            self._check_gymnasium_id(place, env_id, config.env.target)
 
     def _covers(self, name: Name) -> bool:
         if self._is_shipped(name):
@@ -130,33 +134,29 @@ class Allowance:
                 f"if you trust it, start the actor with --allow {name.text}"
             )
 
-    def _check_gymnasium_id(self, config: ActorConfig) -> None:
+    def _check_gymnasium_id(self, place: str, env_id: object, target: str) -> None:
         """Check that the id names an environment of gymnasium itself or of an allowed package."""
-        target, env_id = config.env.target, config.env.params.get("id")
         if target not in SHIPPED["environment"] or target in _WITHOUT_ID or env_id in self._entries:
             return
         if not isinstance(env_id, str):
-            raise PluginError(f"env.params.id: expected the id of an environment as text, found {env_id!r}")
-        if target in (
-            "common.envs.minatar:make",
-            "common.envs.pool:make",
-        ):  # These make environments of one package each.
+            raise PluginError(f"{place}: expected the id of an environment as text, found {env_id!r}")
+        if target in _OF_ONE_PACKAGE:
             return
         if target not in _MAKERS:
             if not env_id.startswith("ALE/"):
-                raise PluginError(f"env.params.id: expected an Atari game such as ALE/Pong-v5, found '{env_id}'")
+                raise PluginError(f"{place}: expected an Atari game such as ALE/Pong-v5, found '{env_id}'")
             return
         module, colon, name = env_id.rpartition(":")
         if colon:
             part_loading.load_module(module)  # It is allowed; importing it enters its environments into the registry.
         specs = [spec for known, spec in gymnasium.registry.items() if name in (known, known.rpartition("-v")[0])]
         if not specs:
-            raise PluginError(f"env.params.id: gymnasium has no environment '{env_id}' on this host")
+            raise PluginError(f"{place}: gymnasium has no environment '{env_id}' on this host")
         for spec in specs:
             home = _module_of(spec)
             if not any(_within(home, package) for package in (*GYMNASIUM_PACKAGES, *self._entries)):
                 raise PluginError(
-                    f"env.params.id: '{env_id}' is an environment of {home}, which this actor does not allow; if you "
+                    f"{place}: '{env_id}' is an environment of {home}, which this actor does not allow; if you "
                     f"trust it, start the actor with --allow {home}"
                 )
 
@@ -198,11 +198,20 @@ def _part_names(config: ActorConfig, evaluates: bool) -> Iterator[Name]:
     for key, network in networks.items():
         if isinstance(network, dict) and isinstance(network.get("target"), str):
             yield Name(f"agent.params.{key}.target", network["target"], "network", by_module=True)
-    env_id = config.env.params.get("id")
-    if config.env.target in _MAKERS and isinstance(env_id, str) and ":" in env_id:
-        yield Name("env.params.id", env_id, by_module=True)
+    for place, env_id in _env_ids(config, evaluates):
+        if config.env.target in _MAKERS and isinstance(env_id, str) and ":" in env_id:
+            yield Name(place, env_id, by_module=True)
+    if evaluates and isinstance(config.env.spaces, str):
+        yield Name("env.spaces", config.env.spaces)
     if isinstance(config.env.safe_stop, str) and ":" in config.env.safe_stop:
         yield Name("env.safe_stop", config.env.safe_stop)
+
+
+def _env_ids(config: ActorConfig, evaluates: bool) -> Iterator[tuple[str, object]]:
+    """The ids of the environments in which an actor acts and, if it evaluates, evaluates: their places and values."""
+    yield "env.params.id", config.env.params.get("id")
+    if evaluates and "id" in config.env.eval_params:
+        yield "env.eval_params.id", config.env.eval_params["id"]
 
 
 def _other_names(config: ActorConfig, evaluates: bool) -> Iterator[Name]:

@@ -228,6 +228,22 @@ def test_an_evaluator_is_checked_only_where_the_actor_evaluates() -> None:
         Allowance(("mine",)).check(config(evaluator={"target": "mine.parts:Mind"}), evaluates=True)
 
 
+@pytest.mark.parametrize("env_id", ["Theirs-v0", "theirs.envs:Theirs-v0"])
+def test_an_evaluators_own_environment_is_checked_only_where_the_actor_evaluates(env_id: str) -> None:
+    own = config(env={**CARTPOLE, "eval_params": {"id": env_id}})
+    Allowance(()).check(own)
+    with pytest.raises(PluginError, match=rf"env\.eval_params\.id: .*{env_id}"):
+        Allowance(()).check(own, evaluates=True)
+
+
+def test_a_function_that_gives_the_spaces_is_checked_only_where_the_actor_evaluates() -> None:
+    own = config(env={**CARTPOLE, "spaces": "mine.parts:spaces"})
+    Allowance(()).check(own)
+    with pytest.raises(PluginError, match=r"env\.spaces: 'mine\.parts:spaces'.*--allow mine\.parts:spaces"):
+        Allowance(("mine",)).check(own, evaluates=True)
+    Allowance(("mine.parts:spaces",)).check(own, evaluates=True)
+
+
 def teleoperated(device: Any) -> dict[str, Any]:
     """An environment in which a person takes over by a device."""
     return {**CARTPOLE, "wrappers": [{"target": TELEOPERATE, "params": {"device": device}}]}
