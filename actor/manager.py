@@ -91,6 +91,8 @@ class ActorManager:
     def ask_to_stop(self) -> None:
         """Have all workers end in order; ``stop_and_join`` waits for that."""
         for supervisor in self._supervisors:
+            supervisor.stop_restarting()  # All of them first: a signal may have reached the workers already.
+        for supervisor in self._supervisors:
             supervisor.stop_watching()
             supervisor.child.close_stdin()
 

@@ -144,10 +144,10 @@ class ModelFetcher:
                 return
             try:
                 file = self._fetch()
-            except (grpc.RpcError, ValueError) as error:
+            except (grpc.RpcError, ValueError, OSError, MemoryError) as error:
                 if self._ends_trust(error):
                     return
-                reason = describe(error) if isinstance(error, grpc.RpcError) else str(error)
+                reason = describe(error) if isinstance(error, grpc.RpcError) else repr(error)
                 log.warning("a model could not be fetched and is tried again: %s", reason)
                 self._stopped.wait(backoff.next_delay())
                 continue

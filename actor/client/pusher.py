@@ -93,7 +93,7 @@ class Pusher:
         self._given_up = threading.Event()
         self.changes: Sequence[str] = ()
         """Settings of the actor's parts that have changed: the actor must hand over its rows and start anew."""
-        self.failure: CrossborderError | None = None
+        self.failure: Exception | None = None
         self._thread = threading.Thread(target=self._run, name="pusher", daemon=True)
         self._thread.start()
 
@@ -179,7 +179,7 @@ class Pusher:
             self._stream_until_left()
         except StoppingError as farewell:
             log.info("%s", farewell)
-        except CrossborderError as error:
+        except Exception as error:  # noqa: BLE001 - whoever asks for ``failure`` raises it
             self.failure = error
         finally:
             self._spool.disconnect()

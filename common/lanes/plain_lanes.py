@@ -172,7 +172,8 @@ class PlainLanes(Lanes):
         if self._watch.unseen:
             self._watch.see(info)
         for key, column in self._picks.info.items():
-            self._round.info[key][j] = as_shape(info.get(key, 0), column.shape, f"info['{key}']")
+            value = info.get(key)
+            self._round.info[key][j] = as_shape(0 if value is None else value, column.shape, f"info['{key}']")
         instead = info.get(self._picks.intervention) if self._picks.intervention else None
         if instead is not None:
             self._intervene(j, instead, actions)

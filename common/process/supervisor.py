@@ -119,7 +119,11 @@ class Supervisor:
             self._thread.join(timeout=min(1.0, deadline.remaining()))
         return not self._thread.is_alive()
 
+    def stop_restarting(self) -> None:
+        """Do not start the child again if it ends from now on; returns at once."""
+        self._stopping.set()
+
     def stop_watching(self) -> None:
         """Stop watching: if the child ends from now on, it is not started again."""
-        self._stopping.set()
+        self.stop_restarting()
         self._thread.join(timeout=5)

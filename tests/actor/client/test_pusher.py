@@ -308,6 +308,14 @@ def test_a_refusal_for_good_ends_the_actor_with_it(serve: Serve, way: str, kind:
     assert learner.streams == 1
 
 
+def test_an_error_that_nobody_foresaw_ends_the_actor_with_it(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    def run(*_: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr("actor.client.pusher.PushStream.run", run)
+    assert str(push(serve, BreakingLearner(), 10).failure) == "can't start new thread"
+
+
 def test_another_run_at_the_same_address_is_noticed(serve: Serve) -> None:
     learner = BreakingLearner(breaks=[(2, "lost")], run_ids=["run", "another"])
     outcome = push(serve, learner, 10_000)

@@ -228,6 +228,18 @@ def test_values_of_info_and_executed_actions_are_recorded(mode: AutoresetMode | 
     assert successes[:4] == [True, True, False, False]
 
 
+class Unsure(Informing):
+    """Says None of a force that it does not know."""
+
+    def step(self, action: int) -> tuple[Array, float, bool, bool, dict[str, Any]]:
+        return *super().step(action)[:4], {"force": None}
+
+
+def test_a_value_of_info_that_is_none_counts_as_missing() -> None:
+    sink, _ = act(make_parts([Unsure()], config=env_config(info={"force": "float32[3]"})), 9)
+    assert not sink.column("info/force").any()
+
+
 def test_a_value_of_info_of_another_shape_is_refused() -> None:
     config = env_config(info={"force": "float32[2]"})
     with pytest.raises(PluginError, match=r"info\['force'\]: expected the shape \[2\], found \[3\]"):

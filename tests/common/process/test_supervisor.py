@@ -119,6 +119,23 @@ def test_a_child_that_dies_while_it_is_started_again_is_started_once_more(start_
     assert failures == []
 
 
+def test_children_that_a_signal_ends_before_the_last_is_asked_to_stop_are_not_started_again(
+    start_child: StartChild,
+) -> None:
+    failures: list[CrossborderError] = []
+    supervisors = [supervise(lambda: start_child("obedient"), failures) for _ in range(2)]
+    children = [supervisor.child for supervisor in supervisors]
+    for supervisor in supervisors:
+        supervisor.stop_restarting()
+    for child in children:
+        kill(child.next_event(PATIENCE)["pid"])
+        assert child.wait(PATIENCE) == -signal.SIGKILL
+    for supervisor in supervisors:
+        supervisor.stop_watching()
+    assert [supervisor.child for supervisor in supervisors] == children
+    assert failures == []
+
+
 def test_a_child_may_end_once_it_is_no_longer_watched(start_child: StartChild) -> None:
     failures: list[CrossborderError] = []
     supervisor = supervise(lambda: start_child("obedient"), failures)
