@@ -61,7 +61,7 @@ class Group:
                 world_size=place.n_ranks,
                 timeout=timedelta(seconds=START_SECONDS),
             )
-            self._said = dist.new_group(backend="gloo", timeout=timedelta(seconds=seconds))
+            self._said: dist.ProcessGroup | None = dist.new_group(backend="gloo", timeout=timedelta(seconds=seconds))
         # Hosts may differ in their GPUs and in their torch, and nccl would wait for a rank that does not use it.
         uses_nccl = self._agree(has_gpu and dist.is_nccl_available())
         self._averaging = self._said
@@ -88,6 +88,9 @@ class Group:
             average_by(None)
             with suppress(RuntimeError):  # Connections that are broken already cannot be closed in order.
                 dist.destroy_process_group()
+            # Torch joins the threads of a group when nothing refers to the group any more. A thread that frees its
+            # tensors while Python ends would end the process with SIGABRT (pytorch/pytorch#179291).
+            self._said = self._averaging = None
 
     def exchange(self, said: Sequence[float], show_life: Callable[[], None]) -> list[list[float]]:
         """Tell all ranks a few numbers, and hear theirs, in the order of ranks.

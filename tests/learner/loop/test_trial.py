@@ -89,9 +89,9 @@ def test_a_recurrent_agent_with_transitions_is_told_the_column_and_the_view_that
         attempt(config, quick=quick)
 
 
-def test_an_agent_of_transitions_with_sequences_is_told_the_columns() -> None:
+def test_an_agent_of_transitions_with_sequences_is_told_so() -> None:
     config = load_config(ROOT / "configs/cartpole.yaml", [f"replay.view={SEQUENCES}"])
-    with pytest.raises(ConfigError, match=r"needs a column next_obs, but a batch has obs, action, .*mask"):
+    with pytest.raises(ConfigError, match=r"DQN learns from transitions, but the view makes sequences; remove"):
         attempt(config)
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch._dynamo  # Imported while a group is open, it would keep this group's threads for good.
 from gymnasium import spaces
 
 from common.agents.averaging import average
@@ -272,6 +273,12 @@ def slow_weights(errors: Sequence[Sequence[float]], rank: int, index: Array, nor
     return found
 
 
+def find_threads() -> list[str]:
+    """The names of this process's threads that torch has begun for a group."""
+    names = [path.read_text().strip() for path in Path("/proc/self/task").glob("*/comm")]
+    return [name for name in names if "gloo" in name]
+
+
 def main() -> int:
     directory = Path(sys.argv[1])
     torch.set_num_threads(1)
@@ -279,6 +286,7 @@ def main() -> int:
         group.begin_averaging()
         rank = Rank(group, directory)
         found = {name: getattr(rank, name)() for name in SCENARIOS}
+    found["threads"] = find_threads()
     (directory / f"{rank.rank}.json").write_text(json.dumps(found))
     return 0
 

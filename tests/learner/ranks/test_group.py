@@ -35,6 +35,10 @@ def test_a_rank_that_closes_its_connections_is_missed_at_once(pair: Pair) -> Non
     assert pair[0]["lost"].startswith("RankLostError: rank 0 of 2: another rank has ended or does not answer")
 
 
+def test_a_group_that_is_closed_leaves_no_threads_behind(pair: Pair) -> None:
+    assert [found["threads"] for found in pair] == [[], []]
+
+
 def test_a_device_with_a_number_is_refused_since_each_rank_takes_one_of_its_own() -> None:
     with pytest.raises(ConfigError, match="expected cuda, of which each rank takes the GPU of its local number"):
         Group(Place(n_ranks=2, n_local=2), 1.0, "cuda:1")
