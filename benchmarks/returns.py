@@ -18,6 +18,7 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -39,7 +40,7 @@ MINATAR_LIMIT = {"max_episode_steps": 5000}
 
 @dataclass(frozen=True)
 class Task:
-    """A task, ``configs/NAME.yaml``, with its budget of environment steps."""
+    """A task with its budget of environment steps."""
 
     env_steps: int
     episodes: int
@@ -47,6 +48,10 @@ class Task:
     """The algorithm of the same name there, with the settings of RL Baselines3 Zoo; None: there is no peer."""
     sb3_env: dict[str, Any] | None = None
     """Arguments of ``gymnasium.make`` there; None: those of the configuration."""
+    config: str | None = None
+    """The name of its file in ``configs/``; None: that of the task."""
+    settings: tuple[str, ...] = ()
+    """Other settings than the file's, as ``--set`` has them."""
 
 
 TASKS = {
@@ -56,17 +61,27 @@ TASKS = {
     "pendulum": Task(10_000, 20, zoo.PENDULUM_SAC),
     "halfcheetah": Task(100_000, 10, zoo.MUJOCO_SAC),
     "hopper": Task(100_000, 10, zoo.MUJOCO_SAC),
+    "crossq_halfcheetah": Task(100_000, 10, zoo.MUJOCO_CROSSQ),
+    "crossq_hopper": Task(
+        100_000, 10, zoo.MUJOCO_CROSSQ, config="crossq_halfcheetah", settings=("env.params.id=Hopper-v5",)
+    ),
     "minatar_breakout": Task(500_000, 20, zoo.MINATAR_DQN, {"id": "MinAtar/Breakout-v1"} | MINATAR_LIMIT),
     "minatar_space_invaders": Task(500_000, 20, zoo.MINATAR_DQN, {"id": "MinAtar/SpaceInvaders-v1"} | MINATAR_LIMIT),
 }
 
 
+def load(name: str, settings: Sequence[str] = ()) -> RunConfig:
+    """The task's configuration."""
+    task = TASKS[name]
+    return load_config(Path(f"configs/{task.config or name}.yaml"), [*task.settings, *settings])
+
+
 def configure(name: str, seed: int, run_dir: Path) -> RunConfig:
     """The task's configuration with its budget in place of its target."""
-    plain, task = load_config(Path(f"configs/{name}.yaml")), TASKS[name]
+    plain, task = load(name), TASKS[name]
     ratio, batch = plain.replay.samples_per_insert, plain.agent.params["batch_size"]
     if ratio is None:
-        raise SystemExit(f"configs/{name}.yaml: expected replay.samples_per_insert, found null")
+        raise SystemExit(f"{name}: expected replay.samples_per_insert, found null")
     opts = int((task.env_steps - plain.trainer.warmup_period) * ratio / batch)
     interval = opts // EVALUATIONS
     trainer = {"target_score": "null", "max_opts": interval * EVALUATIONS, "eval_interval": interval}
@@ -79,7 +94,7 @@ def configure(name: str, seed: int, run_dir: Path) -> RunConfig:
         "seed": seed,
         "run_dir": run_dir,
     }
-    return load_config(Path(f"configs/{name}.yaml"), [f"{key}={value}" for key, value in ours.items()])
+    return load(name, [f"{key}={value}" for key, value in ours.items()])
 
 
 def train_ours(name: str, way: Way, seed: int) -> dict[str, Any]:
@@ -96,7 +111,7 @@ def train_ours(name: str, way: Way, seed: int) -> dict[str, Any]:
 
 def train_peer(name: str, package: str, seed: int, python: str) -> dict[str, Any]:
     """One run of stable-baselines3 or of its form in JAX, in an interpreter of its own."""
-    config, task = load_config(Path(f"configs/{name}.yaml")), TASKS[name]
+    config, task = load(name), TASKS[name]
     if task.sb3 is None:
         raise SystemExit(f"{name}: expected a task that has a peer: {', '.join(n for n, t in TASKS.items() if t.sb3)}")
     job = {

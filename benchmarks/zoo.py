@@ -51,6 +51,13 @@ PENDULUM_CROSSQ: Final[Settings] = {
     "buffer_size": 100_000,
     "policy_kwargs": {"net_arch": [256, 256]},
 }
+MUJOCO_CROSSQ: Final[Settings] = {
+    "algorithm": "CrossQ",
+    "learning_starts": 5000,
+    "buffer_size": 1_000_000,
+    "policy_kwargs": {"net_arch": {"pi": [256, 256], "qf": [512, 512]}},
+}
+"""With the critics of ``configs/crossq_halfcheetah.yaml``: the authors' are four times as wide."""
 MINATAR_DQN: Final[Settings] = {
     "algorithm": "DQN",
     "minatar_network": True,
