@@ -123,7 +123,4 @@ class CandidateScorer:
 
     def close(self) -> None:
         """Close all environments."""
-        try:
-            self._envs.close()
-        except Exception:
-            log.warning("an environment of the evaluation could not be closed", exc_info=True)
+        self._envs.close()

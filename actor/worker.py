@@ -186,8 +186,8 @@ class Actor:
         config = joined.config
         try:
             parts = build_agreed_parts(config, joined.schema, seed=joined.seed, epsilon=joined.epsilon)
-        except CrossborderError as error:
-            counters.note_env_error(f"the parts of this actor cannot be built: {error}")
+        except Exception as error:
+            counters.note_env_error(f"the parts of this actor cannot be built: {type(error).__name__}: {error}")
             raise
         busy = Busy()
         guard_envs(parts, config.env, counters, busy)
@@ -224,8 +224,8 @@ class Actor:
         try:
             parts = build_agreed_parts(config, joined.schema, seed=joined.seed, epsilon=0.0, n_envs=0)
             scorer = CandidateScorer(config, parts, counters, Watch(self._stopped, busy), pusher.report_score)
-        except CrossborderError as error:
-            counters.note_env_error(f"the parts of this actor cannot be built: {error}")
+        except Exception as error:
+            counters.note_env_error(f"the parts of this actor cannot be built: {type(error).__name__}: {error}")
             raise
         stack.callback(scorer.close)
         fetcher.allow(max_file_bytes(parts.agent.model_info()))

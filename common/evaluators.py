@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager, ExitStack, closing
+from contextlib import AbstractContextManager, ExitStack
 from functools import partial
 
 from common.config.actor_config import ActorConfig
@@ -11,7 +11,7 @@ from common.errors import ConfigError
 from common.evaluation import build_evaluator
 from common.interfaces import EnvSpec, Evaluator
 from common.lanes.building import build_env, spec_of
-from common.lanes.lanes import AnyEnv
+from common.lanes.lanes import AnyEnv, close_env
 from common.lanes.pace import Pace, PacedEnv
 from common.lanes.safe_stop import build_safe_stop, check_safe_stop
 from common.lanes.watched_envs import Watch
@@ -42,8 +42,11 @@ def open_evaluator(
     rate_hz = env_config.rate_hz if env_config.eval_at_rate else None
 
     def make_env() -> AnyEnv:
-        opened = closing(build_eval_env(config.env, training)) if film is None else film(env_config)
-        env = stack.enter_context(opened)
+        if film is None:
+            env = build_eval_env(config.env, training)
+            stack.callback(close_env, env)
+        else:
+            env = stack.enter_context(film(env_config))
         check_safe_stop(env_config, env.action_space, env)
         stack.enter_context(watch.stopping(partial(stop_safely, env)))
         watched = watch.over(env)
@@ -67,6 +70,6 @@ def build_eval_env(config: EnvConfig, training: EnvSpec | None) -> AnyEnv:
     env = build_env(config.for_evaluation())
     found = spec_of(env, float64=config.float64)
     if training is not None and found != training:
-        env.close()
+        close_env(env)
         raise ConfigError(f"env.eval_params: expected the spaces of training, {training}, found {found}")
     return env

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -61,32 +62,37 @@ def build_parts(config: ActorConfig, *, seed: int, epsilon: float = 0.0, device:
     Raises:
         CrossborderError: a part cannot be built or does not fit the others.
     """
-    lanes = build_lanes(config.env, n_envs, seed) if n_envs else None
-    frames = lanes.spec if lanes else read_spec(config.env)
-    check_safe_stop(config.env, frames.action_space, lanes.envs[0] if isinstance(lanes, PlainLanes) else None)
-    spec = stacked_spec(frames, config.env.frame_stack)
-    agent = config.agent.build(**AgentArguments(spec=spec, seed=seed, epsilon=epsilon, device=device))
-    if not isinstance(agent, Agent):
-        raise PluginError(f"agent.target: expected a common.interfaces.Agent, found {type(agent).__name__}")
-    row_map, processors = build_processors(config.step_processor, lanes.n if lanes else 1)
-    rows = row_schema(frames, agent, config.env)
-    schema = check_mapped(row_map, rows) if row_map else processors[0].schema(spec) if processors else rows
-    if config.push.initial_priorities:
-        if type(agent).td_error is Agent.td_error:
-            raise PluginError(f"push.initial_priorities: {config.agent.target} has no td_error(items)")
-        schema = schema.plus(PRIORITY)
-    return Parts(
-        agent,
-        schema,
-        spec,
-        frames,
-        rows,
-        frame_stack=config.env.frame_stack,
-        lanes=lanes,
-        row_map=row_map,
-        processors=processors,
-        has_priorities=config.push.initial_priorities,
-    )
+    with ExitStack() as stack:
+        lanes = build_lanes(config.env, n_envs, seed) if n_envs else None
+        if lanes is not None:
+            stack.callback(lanes.close)
+        frames = lanes.spec if lanes else read_spec(config.env)
+        check_safe_stop(config.env, frames.action_space, lanes.envs[0] if isinstance(lanes, PlainLanes) else None)
+        spec = stacked_spec(frames, config.env.frame_stack)
+        agent = config.agent.build(**AgentArguments(spec=spec, seed=seed, epsilon=epsilon, device=device))
+        if not isinstance(agent, Agent):
+            raise PluginError(f"agent.target: expected a common.interfaces.Agent, found {type(agent).__name__}")
+        row_map, processors = build_processors(config.step_processor, lanes.n if lanes else 1)
+        rows = row_schema(frames, agent, config.env)
+        schema = check_mapped(row_map, rows) if row_map else processors[0].schema(spec) if processors else rows
+        if config.push.initial_priorities:
+            if type(agent).td_error is Agent.td_error:
+                raise PluginError(f"push.initial_priorities: {config.agent.target} has no td_error(items)")
+            schema = schema.plus(PRIORITY)
+        parts = Parts(
+            agent,
+            schema,
+            spec,
+            frames,
+            rows,
+            frame_stack=config.env.frame_stack,
+            lanes=lanes,
+            row_map=row_map,
+            processors=processors,
+            has_priorities=config.push.initial_priorities,
+        )
+        stack.pop_all()  # The lanes stay open.
+    return parts
 
 
 def row_schema(frames: EnvSpec, agent: Agent | None = None, config: EnvConfig | None = None) -> Schema:

@@ -63,13 +63,16 @@ class Probe:
         address: HOST:PORT.
         trust: as an actor's.
         clock: Unix seconds.
+        actor_id: of the actor whose parameters are asked for; None: those that most actors have.
 
     Raises:
         ConfigError: a file of ``trust`` cannot be read, or its settings contradict each other.
     """
 
-    def __init__(self, address: str, trust: Trust, clock: Callable[[], float] = time.time) -> None:
-        self._clock = clock
+    def __init__(
+        self, address: str, trust: Trust, clock: Callable[[], float] = time.time, actor_id: int | None = None
+    ) -> None:
+        self._clock, self._question = clock, pb.CheckRequest(wanted_id=actor_id)
         self._channel = open_channel(address, watch_credentials(address, trust).get())
         self._stub = pb_grpc.LearnerServiceStub(self._channel)
 
@@ -82,7 +85,7 @@ class Probe:
             LearnerUnreachableError: it did not answer.
         """
         asked_at = self._clock()
-        found = _call(lambda: self._stub.Check(pb.CheckRequest(), timeout=ANSWER_SECONDS))
+        found = _call(lambda: self._stub.Check(self._question, timeout=ANSWER_SECONDS))
         answered_at = self._clock()
         if found.protocol_version != PROTOCOL_VERSION:
             raise ProtocolMismatchError(

@@ -169,6 +169,7 @@ class Pusher:
             # The pusher's thread may open a stream at this moment. It looks at ``_given_up`` after it has named the
             # stream, and we look at the stream after we have given up: one of the two cancels it.
             self._given_up.set()
+            self._stopped.set()  # It may be trying to join again.
             if self._stream is not None:
                 self._stream.cancel()
             self._thread.join(1.0)

@@ -75,6 +75,10 @@ class PushStream:
     def _messages(self) -> Iterator[Request]:
         yield self._requests.make_heartbeat(self._incarnation)
         while True:
+            if time.monotonic() - self._heard_at > SILENCE_SECONDS:
+                log.warning("the learner has been silent for %g s", SILENCE_SECONDS)
+                self.cancel()
+                return
             unsent = self._spool.next_unsent(self._epoch, HEARTBEAT_SECONDS)
             if unsent is not None:
                 yield self._requests.make_message(self._incarnation, *unsent)
@@ -83,10 +87,6 @@ class PushStream:
             elif self._spool.drained:
                 self.has_left = True
                 yield self._requests.make_heartbeat(self._incarnation, leaving=True)
-                return
-            elif time.monotonic() - self._heard_at > SILENCE_SECONDS:
-                log.warning("the learner has been silent for %g s", SILENCE_SECONDS)
-                self.cancel()
                 return
             else:
                 yield self._requests.make_heartbeat(self._incarnation)

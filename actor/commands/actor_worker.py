@@ -129,7 +129,7 @@ def _check(arguments: argparse.Namespace, trust: Trust, _: StopSignals) -> None:
     for address in addresses:
         if len(addresses) > 1:
             sys.stdout.write(f"{address}\n")
-        examine(address, trust, sys.stdout)
+        examine(address, trust, sys.stdout, evaluates=arguments.evaluate, actor_id=arguments.id)
 
 
 def _prepare_recording(arguments: argparse.Namespace) -> None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import statistics
+import threading
 import time
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from typing import Final, TextIO
 
@@ -15,7 +16,11 @@ from actor.client.handshake import connect, inspect_certificate, resolve
 from actor.client.join_answer import read_config
 from actor.client.probe import CheckAnswer, Probe
 from actor.worker import build_agreed_parts
-from common.errors import ConfigError, CrossborderError, ProtocolMismatchError, RefusedError
+from common.config.actor_config import ActorConfig
+from common.data import Schema
+from common.errors import ConfigError, CrossborderError, PluginError, ProtocolMismatchError, RefusedError
+from common.evaluators import open_evaluator
+from common.lanes.watched_envs import Watch
 from common.wire.address import split_address
 from common.wire.trust import Trust
 
@@ -30,9 +35,12 @@ class Visit:
     The checks after ``protocol`` use the answer that it gets.
     """
 
-    def __init__(self, address: str, trust: Trust, probe: Probe) -> None:
+    def __init__(
+        self, address: str, trust: Trust, probe: Probe, *, evaluates: bool = False, actor_id: int | None = None
+    ) -> None:
         self._host, self._port = split_address(address)
         self._trust, self._probe = trust, probe
+        self._evaluates, self._actor_id = evaluates, actor_id
         self._answers: list[CheckAnswer] = []
 
     def name(self) -> str:
@@ -60,14 +68,31 @@ class Visit:
         answer = self._answers[0]
         if answer.actors >= answer.max_actors:
             raise RefusedError(f"expected a place for one more actor, found all {answer.max_actors} taken")
+        if self._actor_id is not None and self._actor_id >= answer.max_actors:
+            raise RefusedError(f"--id: expected less than {answer.max_actors}, found {self._actor_id}")
         return f"{answer.actors} of {answer.max_actors} places are taken"
 
     def schema(self) -> str:
         answer = self._answers[0]
         config = read_config(answer.config_json)
-        check_names(config, self._trust, self._host, relayed=answer.relayed)
-        build_agreed_parts(config, answer.schema, seed=0, epsilon=0.0).close()
+        check_names(config, self._trust, self._host, relayed=answer.relayed, evaluates=self._evaluates)
+        try:
+            self._build(config, answer.schema)
+        except CrossborderError:
+            raise
+        except Exception as error:
+            raise PluginError(f"the parts cannot be built here: {type(error).__name__}: {error}") from error
         return f"{config.env.target} and {config.agent.target} make {', '.join(map(str, answer.schema.columns))}"
+
+    def _build(self, config: ActorConfig, schema: Schema) -> None:
+        """Build the parts of the actor, and close them."""
+        if self._actor_id is not None:
+            config = config.model_copy(update={"env": config.env.for_actor(self._actor_id)})
+        with ExitStack() as stack:
+            parts = build_agreed_parts(config, schema, seed=0, epsilon=0.0, n_envs=0 if self._evaluates else None)
+            stack.callback(parts.close)
+            if self._evaluates:
+                open_evaluator(config, parts.frames, Watch(threading.Event()), stack)
 
     def round_trip(self) -> str:
         self._answers.extend(self._probe.ask() for _ in range(QUESTIONS))
@@ -137,7 +162,15 @@ CHECKS: Final = (
 )
 
 
-def examine(address: str, trust: Trust, out: TextIO, clock: Callable[[], float] = time.time) -> None:
+def examine(
+    address: str,
+    trust: Trust,
+    out: TextIO,
+    clock: Callable[[], float] = time.time,
+    *,
+    evaluates: bool = False,
+    actor_id: int | None = None,
+) -> None:
     """Run all checks without joining; write a line for each at once, and advice below those that fail.
 
     Args:
@@ -145,14 +178,16 @@ def examine(address: str, trust: Trust, out: TextIO, clock: Callable[[], float] 
         trust: the same as an actor's.
         out: takes the lines.
         clock: Unix seconds, of this host.
+        evaluates: whether the actor would score candidates.
+        actor_id: that the actor would ask for.
 
     Raises:
         ConfigError: a file of ``trust`` cannot be read.
         CrossborderError: the error of the first check that failed.
     """
     failures: list[CrossborderError] = []
-    with closing(Probe(address, trust, clock)) as probe:
-        visit = Visit(address, trust, probe)
+    with closing(Probe(address, trust, clock, actor_id)) as probe:
+        visit = Visit(address, trust, probe, evaluates=evaluates, actor_id=actor_id)
         for check in CHECKS:
             try:
                 out.write(f"pass  {check.name:<12}{check.run(visit)}\n")

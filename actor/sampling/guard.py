@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from actor.stat import ActorCounters
 from common.lanes.building import EnvExitError
-from common.lanes.lanes import AnyEnv, Busy
+from common.lanes.lanes import AnyEnv, Busy, close_env
 from common.lanes.safe_stop import SafeStop
 from common.process.restarts import RestartPolicy
 
@@ -56,10 +56,7 @@ class Guard:
         self._counters.env_rebuilds += 1
         self.busy.since = time.monotonic()
         self._stop_safely(env)
-        try:
-            env.close()
-        except Exception:
-            log.warning("the environment that raised could not be closed", exc_info=True)
+        close_env(env)
         return self._build()
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from contextlib import ExitStack
 from typing import Any
 
 import gymnasium
@@ -10,11 +12,11 @@ from common import spaces
 from common.data import Column
 from common.errors import PluginError
 from common.interfaces import EnvSpec
-from common.lanes.lanes import AnyEnv, Lanes, Picks
+from common.lanes.lanes import AnyEnv, Lanes, Picks, close_env
 from common.lanes.plain_lanes import PlainLanes
 from common.lanes.space_config import read_spaces
 from common.lanes.vector_lanes import VectorLanes, is_vector
-from common.plugins.part_config import EnvConfig
+from common.plugins.part_config import EnvConfig, WrapperConfig
 
 Env = gymnasium.Env[Any, Any]
 
@@ -41,9 +43,7 @@ def build_env(config: EnvConfig, seed: int | None = None) -> AnyEnv:
             package that it needs is not installed.
     """
     try:
-        env = config.build(optional=None if seed is None else {"seed": seed})
-        for wrapper in config.wrappers:
-            env = wrapper.build(env=env)
+        env = _wrap(config.build(optional=None if seed is None else {"seed": seed}), config.wrappers)
     except SystemExit as exit_:
         raise PluginError(f"env {config.target}: {EnvExitError(exit_)} while it was built") from exit_
     except (gymnasium.error.Error, ImportError, TypeError) as error:
@@ -51,11 +51,21 @@ def build_env(config: EnvConfig, seed: int | None = None) -> AnyEnv:
     if not (isinstance(env, gymnasium.Env) or is_vector(env)):
         raise PluginError(f"env {config.target}: expected a gymnasium.Env or VectorEnv, found {type(env).__name__}")
     if is_vector(env) and (config.rate_hz is not None or config.safe_stop is not None):
-        env.close()
+        close_env(env)
         raise PluginError(
             f"env {config.target}: expected a plain environment with env.rate_hz or env.safe_stop, since a robot is "
             "one lane, found a vector environment"
         )
+    return env
+
+
+def _wrap(env: AnyEnv, wrappers: Sequence[WrapperConfig]) -> AnyEnv:
+    try:
+        for wrapper in wrappers:
+            env = wrapper.build(env=env)
+    except BaseException:
+        close_env(env)
+        raise
     return env
 
 
@@ -80,11 +90,17 @@ def build_lanes(config: EnvConfig, n: int = 1, seed: int | None = None) -> Lanes
         PluginError: it cannot be built, see ``build_env``.
         ConfigError: a space cannot be recorded, or frames cannot be stacked.
     """
-    env = build_env(config, seed)
-    if is_vector(env):
-        return lanes_of(env, config)
-    more = [build_env(config, None if seed is None else seed + j) for j in range(1, n)]
-    return lanes_of([env, *more], config)
+
+    def build(j: int) -> AnyEnv:
+        env = build_env(config, None if seed is None else seed + j)
+        stack.callback(close_env, env)
+        return env
+
+    with ExitStack() as stack:
+        first = build(0)
+        lanes = lanes_of(first if is_vector(first) else [first, *map(build, range(1, n))], config)
+        stack.pop_all()  # They stay open.
+    return lanes
 
 
 def lanes_of(envs: AnyEnv, config: EnvConfig | None = None) -> Lanes:
@@ -137,7 +153,7 @@ def read_spec(config: EnvConfig) -> EnvSpec:
     try:
         return spec_of(env, float64=config.float64)
     finally:
-        env.close()
+        close_env(env)
 
 
 def stacked_spec(spec: EnvSpec, frames: int) -> EnvSpec:

@@ -34,6 +34,14 @@ SUCCESS: Final = "is_success"
 """The key of ``info`` by which gymnasium's robotics environments say at the end whether an episode succeeded."""
 
 
+def close_env(env: AnyEnv) -> None:
+    """Close an environment. What it raises is logged: a run that ends in order does not fail because of it."""
+    try:
+        env.close()
+    except Exception:
+        log.warning("an environment could not be closed", exc_info=True)
+
+
 class Keeper(Protocol):
     """Watches over environments: it knows since when one is busy, and replaces one that has raised."""
 

@@ -13,7 +13,7 @@ from common import spaces
 from common.data import Leaves
 from common.errors import PluginError
 from common.interfaces import EnvSpec
-from common.lanes.lanes import SUCCESS, AnyEnv, KeyWatch, Lanes, Picks, Round
+from common.lanes.lanes import SUCCESS, AnyEnv, KeyWatch, Lanes, Picks, Round, close_env
 from common.leaves import as_shape, copy_leaves, empty_leaves, pick_lanes, put_leaves
 
 _ARRAY = np.ndarray  # A global name is found faster than an attribute.
@@ -209,4 +209,4 @@ class PlainLanes(Lanes):
 
     def close(self) -> None:
         for env in self.envs:
-            env.close()
+            close_env(env)

@@ -14,7 +14,7 @@ from common import spaces
 from common.data import Array, Leaves
 from common.errors import PluginError
 from common.interfaces import EnvSpec
-from common.lanes.lanes import MAX_LANES, SUCCESS, AnyEnv, KeyWatch, Lanes, Picks, Round
+from common.lanes.lanes import MAX_LANES, SUCCESS, AnyEnv, KeyWatch, Lanes, Picks, Round, close_env
 from common.leaves import as_shape, copy_leaves, empty_leaves, on_host, pick_lanes, put_leaves
 
 
@@ -215,7 +215,7 @@ class VectorLanes(Lanes):
         self._env = wrapper(self._env)
 
     def close(self) -> None:
-        self._env.close()
+        close_env(self._env)
 
 
 def is_vector(env: AnyEnv) -> bool:

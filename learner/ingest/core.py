@@ -86,10 +86,9 @@ class IngestCore:
     def __init__(self, boot: IngestBoot) -> None:
         config = boot.config
         self.config, self.run_id = config, boot.run_id
-        self.actor_config_json = config.actor_part().to_json()
+        self._actor_config_json = config.actor_part().to_json()
         overridden = config.agent_overrides.keys() | config.env_overrides.keys()
-        self.own_config_json = {i: config.part_of(i).to_json() for i in overridden}
-        """By actor id, of actors with parameters of their own."""
+        self._own_config_json = {i: config.part_of(i).to_json() for i in overridden}
         self.schema = Schema.from_json(boot.columns)
         self.control = ControlBlock.open(boot.directory)
         self.memory = ReplayMemory(
@@ -140,6 +139,11 @@ class IngestCore:
         if row is None:
             raise NotJoinedError(f"incarnation {incarnation:016x} has not joined")
         return row
+
+    def config_json_of(self, actor_id: int | None) -> str:
+        """The part of the configuration that this actor gets; None: the part of actors without own parameters."""
+        own = None if actor_id is None else self._own_config_json.get(actor_id)
+        return own or self._actor_config_json
 
     def evaluates(self, row: int) -> bool:
         """Whether the actor in this row of the actor table scores candidates and records no steps."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Any, Self
 
 from common.errors import CrossborderError
@@ -17,7 +18,8 @@ from common.process.clocks import Stillness
 from common.process.spare import Spare
 from common.process.supervisor import Supervisor
 from common.shared.mapped import fence
-from common.wire.address import split_address
+from common.wire.address import join_address, split_address
+from common.wire.held_port import hold_port
 from learner.shared.bell import Bell
 from learner.shared.control import ControlBlock
 
@@ -30,7 +32,7 @@ _ENVIRONMENT = {
 
 
 class ComingIngest:
-    """The bells between trainer and ingest, and the process that becomes ingest. Use it as a context manager.
+    """The bells between trainer and ingest, its port, and the process that becomes ingest: a context manager.
 
     It outlives each ingest process.
 
@@ -43,12 +45,27 @@ class ComingIngest:
         self.fds = (self.trainer_bell.write_fd, self.ingest_bell.read_fd)
         self.spare = Spare("ingest", "learner.ingest.__main__", self.fds, _ENVIRONMENT)
         self.spare.begin(is_urgent=is_urgent)
+        self._stack = ExitStack()
+
+    def hold_port(self, address: str) -> str:
+        """Keep the port of an address for ingest, so that no other program gets it while ingest is started again.
+
+        Returns:
+            the address, with a number in the place of port 0.
+        """
+        host, port = split_address(address)
+        try:
+            held = self._stack.enter_context(hold_port(port))
+        except OSError:  # The port is taken on one of the interfaces; ingest says so if it is that of the address.
+            return address
+        return join_address(host, held.getsockname()[1])
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exception: object) -> None:
         self.spare.end()
+        self._stack.close()
         self.trainer_bell.close()
         self.ingest_bell.close()
 
@@ -76,7 +93,7 @@ class IngestProcess:
         on_failure: Callable[[CrossborderError], None],
         hung_seconds: float | None = None,
     ) -> None:
-        self._boot = {**boot, "bell_fds": coming.fds}
+        self._boot = {**boot, "listen": coming.hold_port(boot["listen"]), "bell_fds": coming.fds}
         self.when_moved: Callable[[], None] = lambda: None
         """Called from another thread when a restarted process has taken another port for its metrics."""
         self._control, self._hung_seconds = control, hung_seconds

@@ -111,7 +111,7 @@ def join(core: IngestCore, request: pb.JoinRequest, name: str = "") -> pb.JoinRe
         seed=seed,
         epsilon=core.config.exploration.epsilon(actor_id * core.leading.n_ranks + core.leading.rank),
         schema=schema_to_pb(core.schema),
-        config_json=core.own_config_json.get(actor_id, core.actor_config_json),
+        config_json=core.config_json_of(actor_id),
         last_seq=core.writer.last_seq(incarnation),
         newest=version_to_pb(core.newest(candidate=request.evaluates)),
         limits=core.batch_limits.present,
@@ -152,15 +152,16 @@ def _require_admissible(core: IngestCore, request: pb.JoinRequest, *, is_known: 
         raise StoppingError("the learner is shutting down")
 
 
-def check(core: IngestCore) -> pb.CheckResponse:
+def check(core: IngestCore, request: pb.CheckRequest) -> pb.CheckResponse:
     """The answer to a host that does not act yet; no actor is entered or counted."""
+    wanted = request.wanted_id if request.HasField("wanted_id") else None
     return pb.CheckResponse(
         protocol_version=PROTOCOL_VERSION,
         unix_seconds=time.time(),
         actors=len(core.registry.present_rows()),
         max_actors=core.config.server.max_actors,
         schema=schema_to_pb(core.schema),
-        config_json=core.actor_config_json,
+        config_json=core.config_json_of(wanted),
         limits=core.batch_limits.present,
     )
 

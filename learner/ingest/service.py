@@ -154,7 +154,7 @@ class LearnerServicer(pb_grpc.LearnerServiceServicer):
         return response
 
     async def Check(self, request: pb.CheckRequest, context: Context) -> pb.CheckResponse:  # noqa: ARG002, N802
-        return check(self._core)
+        return check(self._core, request)
 
     async def GetModel(  # type: ignore[override]  # noqa: N802 - Admission lets bytes pass
         self, request: pb.GetModelRequest, context: Context

@@ -137,3 +137,18 @@ def test_with_first_priorities_there_is_a_column_for_them(processor: str | None)
     assert parts.has_priorities
     own = names(parts.schema)[: -len(ROW_COLUMNS)] if parts.schema.is_rows else names(parts.schema)
     assert own[-1] == "priority"
+
+
+class Closing(CountingEnv):
+    """Counts how many were closed."""
+
+    closed = 0
+
+    def close(self) -> None:
+        Closing.closed += 1
+
+
+def test_lanes_are_closed_when_a_later_part_does_not_fit() -> None:
+    with pytest.raises(PluginError, match=r"agent\.target: expected"):
+        build_parts(config(env={"target": f"{__name__}:Closing"}, agent={"target": "builtins:dict"}), seed=0, n_envs=3)
+    assert Closing.closed == 3

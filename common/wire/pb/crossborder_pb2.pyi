@@ -119,18 +119,26 @@ class CheckRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     PAYLOAD_FIELD_NUMBER: _builtins.int
+    WANTED_ID_FIELD_NUMBER: _builtins.int
     payload: _builtins.bytes
     """Ignored: its size, up to `Limits.max_message_bytes`, shows how fast rows could travel."""
+    wanted_id: _builtins.int
+    """As in JoinRequest: config_json of the answer then has this actor's own parameters. Absent: those that most actors
+    have.
+    """
     def __init__(
         self,
         *,
         payload: _builtins.bytes = ...,
+        wanted_id: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_wanted_id", b"_wanted_id", "wanted_id", b"wanted_id"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["payload", b"payload"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_wanted_id", b"_wanted_id", "payload", b"payload", "wanted_id", b"wanted_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__wanted_id: _TypeAlias = _typing.Literal["wanted_id"]  # noqa: Y015
+    _WhichOneofArgType__wanted_id: _TypeAlias = _typing.Literal["_wanted_id", b"_wanted_id"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__wanted_id) -> _WhichOneofReturnType__wanted_id | None: ...
 
 Global___CheckRequest: _TypeAlias = CheckRequest  # noqa: Y015
 

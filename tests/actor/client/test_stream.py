@@ -127,3 +127,25 @@ def test_an_incarnation_that_the_learner_does_not_know_joins_again_and_a_refusal
     assert broken == "FAILED_PRECONDITION: by script"
     with pytest.raises(RefusedError, match="by script"):
         line(HearingLearner(error="bad_items")).open().run(lambda _: None)
+
+
+def test_a_silent_learner_is_left_also_while_rows_keep_coming(
+    line: MakeLine, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A robot's spool sends without waiting for acknowledgements."""
+    monkeypatch.setattr("actor.client.stream.SILENCE_SECONDS", 0.1)
+    found, ended = line(HearingLearner(answers=False)), threading.Event()
+
+    def feed() -> None:
+        n = 0
+        while not ended.wait(0.001):
+            found.put(n := n + 1)
+
+    feeding = threading.Thread(target=feed)
+    feeding.start()
+    try:
+        assert found.open().run(lambda _: None)
+    finally:
+        ended.set()
+        feeding.join(PATIENCE)
+    assert "the learner has been silent for 0.1 s" in caplog.text

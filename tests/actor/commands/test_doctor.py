@@ -8,6 +8,7 @@ import socket
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import grpc
 import pytest
@@ -18,13 +19,28 @@ from common.wire.trust import Trust
 from learner.loop.server import LearnerServer
 from learner.shared.actor_table import ActorState
 from tests.conftest import Command, MakeConfig
+from tests.parts import CountingEnv
 
 
-def lines_and_error(address: str, trust: Trust | None = None, ahead: float = 0.0) -> tuple[list[str], Exception | None]:
+class NoDevice(CountingEnv):
+    """An environment whose device is missing on this host."""
+
+    def __init__(self, device: str = "") -> None:
+        super().__init__()
+        if device:
+            raise OSError(f"no {device}")
+
+
+NO_DEVICE = {"target": f"{__name__}:NoDevice", "spaces": "tests.parts:CountingEnv"}
+
+
+def lines_and_error(
+    address: str, trust: Trust | None = None, ahead: float = 0.0, **options: Any
+) -> tuple[list[str], Exception | None]:
     """What is written, and what is raised at the end."""
     out, error = io.StringIO(), None
     try:
-        examine(address, trust or Trust(), out, lambda: time.time() - ahead)
+        examine(address, trust or Trust(), out, lambda: time.time() - ahead, **options)
     except CrossborderError as raised:
         error = raised
     return out.getvalue().splitlines(), error
@@ -54,6 +70,35 @@ def test_a_clock_that_is_wrong_fails_with_how_far_it_is_off(host: LearnerServer,
     lines, error = lines_and_error(host.ingest.address, ahead=ahead)
     assert isinstance(error, ConfigError)
     assert re.search(rf"FAIL  clock       expected the same time within 5 s, .* s {word}", "\n".join(lines))
+
+
+@pytest.mark.parametrize(
+    ("env", "options", "fails"),
+    [
+        ({"params": {"device": "arm"}}, {}, True),
+        ({"eval_params": {"device": "arm"}}, {}, False),
+        ({"eval_params": {"device": "arm"}}, {"evaluates": True}, True),
+        ({}, {"actor_id": 0}, False),
+        ({}, {"actor_id": 1}, True),
+    ],
+)
+def test_a_device_that_is_missing_is_named_for_the_actor_that_would_need_it(
+    make_config: MakeConfig, env: dict[str, Any], options: dict[str, Any], fails: bool
+) -> None:
+    config = make_config(env={**NO_DEVICE, **env}, env_overrides={1: {"device": "arm"}})
+    with LearnerServer(config) as server:
+        lines, error = lines_and_error(server.ingest.address, **options)
+    assert lines[6].startswith("FAIL  schema" if fails else "pass  schema")
+    assert isinstance(error, PluginError) == fails
+    if fails:
+        assert lines[6].endswith("the parts cannot be built here: OSError: no arm")
+
+
+def test_an_id_that_no_actor_can_have_fails_the_room_check(host: LearnerServer) -> None:
+    most = host.config.server.max_actors
+    lines, error = lines_and_error(host.ingest.address, actor_id=most)
+    assert isinstance(error, RefusedError)
+    assert f"FAIL  room        --id: expected less than {most}, found {most}" in lines
 
 
 def test_a_learner_whose_places_are_all_taken_fails_the_room_check(make_config: MakeConfig) -> None:

@@ -221,3 +221,56 @@ def test_environments_of_box2d_and_mujoco_are_built_and_stepped(tmp_path: Path) 
         check=False,
     )
     assert done.returncode == 0, done.stderr
+
+
+class Breaking(CountingEnv):
+    """Fails at its third construction, and at each close once it has noted it."""
+
+    built, closed = 0, 0
+
+    def __init__(self, fails_at: int = 3) -> None:
+        super().__init__()
+        Breaking.built += 1
+        if Breaking.built == fails_at:
+            raise OSError("no third robot")
+
+    def close(self) -> None:
+        Breaking.closed += 1
+        raise RuntimeError("the device is gone")
+
+
+@pytest.fixture
+def none_built(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Breaking, "built", 0)
+    monkeypatch.setattr(Breaking, "closed", 0)
+
+
+BREAKING = f"{__name__}:Breaking"
+
+
+@pytest.mark.usefixtures("none_built")
+def test_environments_are_closed_when_a_later_one_cannot_be_built() -> None:
+    with pytest.raises(OSError, match="no third robot"):
+        build_lanes(named(BREAKING), 3)
+    assert (Breaking.built, Breaking.closed) == (3, 2)
+
+
+@pytest.mark.usefixtures("none_built")
+def test_an_environment_whose_wrapper_cannot_be_built_is_closed() -> None:
+    with pytest.raises(PluginError, match="max_episode_steps"):
+        build_env(named(BREAKING, wrappers=(WrapperConfig(target="gymnasium.wrappers:TimeLimit"),)))
+    assert (Breaking.built, Breaking.closed) == (1, 1)
+
+
+@pytest.mark.usefixtures("none_built")
+def test_all_environments_are_closed_though_one_raises_and_the_log_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    build_lanes(named(BREAKING), 2).close()
+    assert Breaking.closed == 2
+    assert [record.getMessage() for record in caplog.records] == ["an environment could not be closed"] * 2
+
+
+@pytest.mark.usefixtures("none_built")
+def test_a_vector_environment_that_cannot_be_closed_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    lanes = build_lanes(named("gymnasium.vector:SyncVectorEnv", {"env_fns": [Breaking]}))
+    lanes.close()
+    assert "an environment could not be closed" in caplog.text

@@ -9,6 +9,7 @@ import socket
 import grpc
 import pytest
 
+from common.wire.address import split_address
 from common.wire.pb import crossborder_pb2 as pb
 from learner.loop.server import LearnerServer
 from tests.conftest import MakeConfig, kill, wait_for
@@ -35,6 +36,14 @@ def test_after_ingest_is_killed_every_acknowledged_batch_is_stored_once(client: 
     assert talk.say(client.batch(1, start=0)).acked_seq == 1
     assert talk.say(client.batch(2, start=5)).acked_seq == 2
     assert client.stored() == list(range(10))
+
+
+def test_nobody_gets_the_port_while_ingest_is_away(client: Client) -> None:
+    ingest = client.server.ingest
+    ingest._supervisor.stop_restarting()
+    kill(ingest.pid)
+    with socket.socket() as other, pytest.raises(OSError, match="Address already in use"):
+        other.bind(split_address(ingest.address))
 
 
 def test_the_endpoints_name_the_port_of_the_metrics_that_a_restarted_process_has_taken(client: Client) -> None:

@@ -123,6 +123,16 @@ def test_check_tells_a_host_what_it_needs_and_joins_nobody(client: Client) -> No
     assert client.stub.Check(pb.CheckRequest(), timeout=SECONDS).actors == 1
 
 
+def test_check_has_the_parameters_of_the_id_that_is_asked_for(make_config: MakeConfig) -> None:
+    agent = {"target": "common.agents.dqn:DQN", "params": {"lr": 0.5}}
+    config = make_config(agent=agent, agent_overrides={1: {"lr": 0.25}}, server={"max_actors": 2})
+    with LearnerServer(config) as server:
+        stub = Client(server).stub
+        questions = [pb.CheckRequest(wanted_id=actor_id) for actor_id in (None, 0, 1)]
+        told = [json.loads(stub.Check(question, timeout=SECONDS).config_json) for question in questions]
+    assert [config["agent"]["params"]["lr"] for config in told] == [0.5, 0.5, 0.25]
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
