@@ -8,9 +8,8 @@ import logging
 import sys
 from pathlib import Path
 
-from common.errors import CrossborderError
-from common.process.command import Parser, tell_error
-from common.process.log import quiet_grpc, setup_logging
+from common.process.command import Parser, run_service
+from common.process.log import quiet_grpc
 from common.process.signals import StopSignals
 from common.wire.trust import Trust, add_learner_options, read_trust
 
@@ -60,19 +59,14 @@ async def _serve(arguments: argparse.Namespace, signals: StopSignals) -> None:
     await relay(settings, stopped, lambda address: log.info("relay for %s listens on %s", arguments.learner, address))
 
 
+def _relay(arguments: argparse.Namespace, signals: StopSignals) -> None:
+    quiet_grpc(arguments.log_format)
+    asyncio.run(_serve(arguments, signals))
+
+
 def main(argv: list[str] | None = None) -> int:
     """Run the command; return its exit code."""
-    arguments = parser().parse_args(argv)
-    setup_logging(arguments.log_level, arguments.log_format)
-    quiet_grpc(arguments.log_format)
-    signals = StopSignals()
-    try:
-        asyncio.run(_serve(arguments, signals))
-    except CrossborderError as error:
-        return tell_error("actor-relay", error, arguments.log_format)
-    finally:
-        signals.ignore()
-    return signals.exit_code
+    return run_service(parser(), argv, _relay)
 
 
 if __name__ == "__main__":

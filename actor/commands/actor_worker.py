@@ -10,8 +10,8 @@ from pathlib import Path
 
 from actor.manager import ActorManager
 from common.errors import ConfigError, CrossborderError
-from common.process.command import Parser, at_least, positive, tell_error, tell_exit
-from common.process.log import quiet_grpc, setup_logging
+from common.process.command import Parser, at_least, positive, run_service, tell_error
+from common.process.log import quiet_grpc
 from common.process.signals import StopSignals
 from common.wire.endpoints import split_addresses
 from common.wire.trust import Trust, add_learner_options, read_trust
@@ -145,29 +145,19 @@ def _prepare_recording(arguments: argparse.Namespace) -> None:
     make_directory(arguments.record)
 
 
+def _run(arguments: argparse.Namespace, signals: StopSignals) -> None:
+    quiet_grpc("text" if arguments.num_actors > 1 else arguments.log_format)
+    if arguments.id is not None and arguments.num_actors > 1:
+        raise ConfigError(f"--id: expected one actor, found --num-actors {arguments.num_actors}")
+    if arguments.record is not None:
+        _prepare_recording(arguments)
+    run = _check if arguments.check else _run_one if arguments.num_actors == 1 else _run_many
+    run(arguments, read_trust(Trust, arguments), signals)
+
+
 def main(argv: list[str] | None = None) -> int:
     """Run the command; return its exit code."""
-    arguments = parser().parse_args(argv)
-    setup_logging(arguments.log_level, arguments.log_format)
-    quiet_grpc("text" if arguments.num_actors > 1 else arguments.log_format)
-    signals = StopSignals()
-    try:
-        if arguments.id is not None and arguments.num_actors > 1:
-            raise ConfigError(f"--id: expected one actor, found --num-actors {arguments.num_actors}")
-        if arguments.record is not None:
-            _prepare_recording(arguments)
-        run = _check if arguments.check else _run_one if arguments.num_actors == 1 else _run_many
-        run(arguments, read_trust(Trust, arguments), signals)
-    except CrossborderError as error:
-        if signals.received is None:
-            return tell_error("actor-worker", error, arguments.log_format)
-    except (SystemExit, KeyboardInterrupt) as error:
-        if signals.received is None:
-            return tell_exit(error)
-        sys.stderr.write("actor-worker: interrupted\n")
-    finally:
-        signals.ignore()
-    return signals.exit_code
+    return run_service(parser(), argv, _run)
 
 
 if __name__ == "__main__":

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
+import argparse
 import shlex
 import sys
 from pathlib import Path
 
 from actor.launching.hosts_config import load_hosts
 from actor.launching.launcher import Launcher
-from common.errors import CrossborderError
-from common.process.command import Parser, tell_error
-from common.process.log import setup_logging
+from common.process.command import Parser, run_service
 from common.process.signals import StopSignals
 
 EXAMPLES = """\
@@ -29,26 +28,18 @@ def parser() -> Parser:
     return made
 
 
-def main(argv: list[str] | None = None) -> int:
-    """Run the command; return its exit code."""
-    arguments = parser().parse_args(argv)
-    setup_logging(arguments.log_level, arguments.log_format)
-    signals = StopSignals()
-    try:
-        launcher = Launcher(load_hosts(arguments.hosts), arguments.log_level)
-        if arguments.show:
-            sys.stdout.write("".join(f"{shlex.join(words)}\n" for words in launcher.commands()))
-            return 0
+def _launch(arguments: argparse.Namespace, signals: StopSignals) -> None:
+    launcher = Launcher(load_hosts(arguments.hosts), arguments.log_level)
+    if arguments.show:
+        sys.stdout.write("".join(f"{shlex.join(words)}\n" for words in launcher.commands()))
+    else:
         signals.on_stop = launcher.stop
         launcher.run()
-    except CrossborderError as error:
-        if signals.received is None:
-            return tell_error("crossborder-launch", error, arguments.log_format)
-    except KeyboardInterrupt:
-        sys.stderr.write("crossborder-launch: interrupted\n")
-    finally:
-        signals.ignore()
-    return signals.exit_code
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the command; return its exit code."""
+    return run_service(parser(), argv, _launch)
 
 
 if __name__ == "__main__":

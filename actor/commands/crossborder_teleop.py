@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import argparse
 import sys
 import threading
 from pathlib import Path
 
-from common.errors import ConfigError, CrossborderError
+from common.errors import ConfigError
 from common.plugins.part_config import EnvConfig
-from common.process.command import Parser, at_least, tell_error
-from common.process.log import setup_logging
+from common.process.command import Parser, at_least, run_service
 from common.process.signals import StopSignals
 from common.settings import validate
 
@@ -60,27 +60,23 @@ def _read_env(path: Path, overrides: list[str]) -> EnvConfig:
     return config
 
 
+def _record(arguments: argparse.Namespace, signals: StopSignals) -> None:
+    from actor.recording import make_directory
+    from actor.teleoperating import record_demonstrations
+
+    stopped = threading.Event()
+    signals.on_stop = stopped.set
+    config = _read_env(arguments.config, arguments.overrides)
+    make_directory(arguments.record)
+    kept = record_demonstrations(
+        config, arguments.record, arguments.episodes, stopped, lambda line: sys.stdout.write(f"{line}\n")
+    )
+    sys.stdout.write(f"{kept} episodes in {arguments.record}\n")
+
+
 def main(argv: list[str] | None = None) -> int:
     """Run the command; return its exit code."""
-    arguments = parser().parse_args(argv)
-    setup_logging(arguments.log_level, arguments.log_format)
-    signals, stopped = StopSignals(), threading.Event()
-    signals.on_stop = stopped.set
-    try:
-        from actor.recording import make_directory
-        from actor.teleoperating import record_demonstrations
-
-        config = _read_env(arguments.config, arguments.overrides)
-        make_directory(arguments.record)
-        kept = record_demonstrations(
-            config, arguments.record, arguments.episodes, stopped, lambda line: sys.stdout.write(f"{line}\n")
-        )
-        sys.stdout.write(f"{kept} episodes in {arguments.record}\n")
-    except CrossborderError as error:
-        return tell_error("crossborder-teleop", error, arguments.log_format)
-    finally:
-        signals.ignore()
-    return signals.exit_code
+    return run_service(parser(), argv, _record)
 
 
 if __name__ == "__main__":

@@ -7,12 +7,14 @@ import logging
 import math
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import takewhile
 from typing import Any, Final
 
 from common.errors import CrossborderError
 from common.hints import nearest
 from common.process.log import LogFormat, setup_logging
+from common.process.signals import StopSignals
 
 log = logging.getLogger(__name__)
 SHELLS: Final = ("bash", "zsh", "tcsh", "fish", "powershell")
@@ -129,15 +131,48 @@ def run_command(parser: Parser, argv: Sequence[str] | None, act: Callable[[argpa
         act: does the work of the command, by its parsed words.
 
     Returns:
-        The exit code: 0, or that of the ``CrossborderError`` that ``act`` raised; stderr shows the error.
+        The exit code; see ``run_until_signal``.
+    """
+    return run_service(parser, argv, lambda arguments, _: act(arguments))
+
+
+def run_service(
+    parser: Parser, argv: Sequence[str] | None, act: Callable[[argparse.Namespace, StopSignals], None]
+) -> int:
+    """As ``run_command``, for a command that goes on until it is told to stop: ``act`` sets ``on_stop`` of the signals.
+
+    Returns:
+        The exit code; see ``run_until_signal``.
     """
     arguments = parser.parse_args(argv)
     setup_logging(arguments.log_level, arguments.log_format)
+    return run_until_signal(parser.prog, arguments.log_format, partial(act, arguments))
+
+
+def run_until_signal(command: str, form: LogFormat, act: Callable[[StopSignals], None]) -> int:
+    """Do the work of a command until it is done or a signal comes, and tell the user why it ends.
+
+    Args:
+        command: its name.
+        form: of the log.
+        act: does the work. It may set ``on_stop`` of the signals; without that a signal raises KeyboardInterrupt in it.
+
+    Returns:
+        The exit code: that of the error that ``act`` raised, 128 + the signal that came, or 0.
+    """
+    signals = StopSignals()
     try:
-        act(arguments)
+        act(signals)
     except CrossborderError as error:
-        return tell_error(parser.prog, error, arguments.log_format)
-    return 0
+        if signals.received is None or error.exit_code:  # An error with exit code 0 only says that it was told to stop.
+            return tell_error(command, error, form)
+    except (SystemExit, KeyboardInterrupt) as error:
+        if signals.received is None:
+            return tell_exit(error)
+        sys.stderr.write(f"{command}: interrupted\n")
+    finally:
+        signals.ignore()
+    return signals.exit_code
 
 
 def tell_exit(error: BaseException) -> int:

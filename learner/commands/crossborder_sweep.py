@@ -5,12 +5,13 @@ from __future__ import annotations
 import argparse
 import sys
 import threading
+from functools import partial
 from pathlib import Path
 
 from rich.console import Console
 
-from common.errors import CrossborderError, PluginError
-from common.process.command import Parser, at_least, tell_error
+from common.errors import PluginError
+from common.process.command import Parser, at_least, run_until_signal
 from common.process.log import setup_logging
 from common.process.signals import StopSignals
 
@@ -85,16 +86,7 @@ def main(argv: list[str] | None = None) -> int:
     arguments = made.parse_args(argv)
     console = Console(stderr=True) if sys.stderr.isatty() and arguments.log_format == "text" else None
     setup_logging(arguments.log_level, arguments.log_format, console)
-    signals = StopSignals()
-    try:
-        _sweep(arguments, console, signals)
-    except CrossborderError as error:
-        return tell_error(made.prog, error, arguments.log_format)
-    except KeyboardInterrupt:
-        sys.stderr.write(f"{made.prog}: interrupted\n")
-    finally:
-        signals.ignore()
-    return signals.exit_code
+    return run_until_signal(made.prog, arguments.log_format, partial(_sweep, arguments, console))
 
 
 if __name__ == "__main__":

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from common.errors import CrossborderError
 from common.process.clocks import Deadline
-from common.process.command import Parser, positive, tell_error
-from common.process.log import setup_logging
+from common.process.command import Parser, positive, run_service
 from common.process.signals import StopSignals
 from learner.commands.fleet_table import PRESENT, ActorView
 from learner.commands.selection import count_actors, make_selecting_parser, open_admin_clients, selection_of
@@ -48,11 +47,15 @@ def parser() -> Parser:
     return made
 
 
-def _drain(arguments: argparse.Namespace, stopped: threading.Event) -> None:
+def _drain(arguments: argparse.Namespace, signals: StopSignals) -> None:
+    stopped = threading.Event()
+    signals.on_stop = stopped.set
     actors = selection_of(arguments)
     with open_admin_clients(arguments) as clients:
         told = sum(client.drain(actors) for client in clients)
         left = _wait_until_gone(clients, actors, arguments.timeout, stopped)
+    if stopped.is_set():
+        return
     if left:
         named = ", ".join(f"{actor.actor_id} ({actor.host}, {actor.state})" for actor in left[:MAX_NAMED])
         raise CrossborderError(f"{len(left)} of {count_actors(told)} have not left in time, and are to leave: {named}")
@@ -74,15 +77,7 @@ def _wait_until_gone(
 
 def main(argv: list[str] | None = None) -> int:
     """Run the command; return its exit code."""
-    arguments = parser().parse_args(argv)
-    setup_logging(arguments.log_level, arguments.log_format)
-    stopped, signals = threading.Event(), StopSignals()
-    signals.on_stop = stopped.set
-    try:
-        _drain(arguments, stopped)
-    except CrossborderError as error:
-        return signals.exit_code or tell_error(NAME, error, arguments.log_format)
-    return signals.exit_code
+    return run_service(parser(), argv, _drain)
 
 
 if __name__ == "__main__":

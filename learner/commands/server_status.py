@@ -14,9 +14,7 @@ from typing import TYPE_CHECKING, Final
 from rich.console import Console
 from rich.live import Live
 
-from common.errors import CrossborderError
-from common.process.command import Parser, at_least, positive, tell_error
-from common.process.log import setup_logging
+from common.process.command import Parser, at_least, positive, run_service
 from common.process.signals import StopSignals
 from common.wire.trust import add_learner_options, read_trust
 from learner.commands.fleet_table import PRESENT, SORTS, STATES, Choice, FleetTable
@@ -85,7 +83,9 @@ def parser() -> Parser:
     return made
 
 
-def _show(arguments: argparse.Namespace, stopped: threading.Event) -> None:
+def _show(arguments: argparse.Namespace, signals: StopSignals) -> None:
+    stopped = threading.Event()
+    signals.on_stop = stopped.set
     from learner.commands.admin_client import AdminClient, AdminTrust
 
     choice = Choice(arguments.state, arguments.host, arguments.sort, arguments.rows, arguments.page)
@@ -120,15 +120,7 @@ def _show_live(
 
 def main(argv: list[str] | None = None) -> int:
     """Run the command; return its exit code."""
-    arguments = parser().parse_args(argv)
-    setup_logging(arguments.log_level, arguments.log_format)
-    stopped, signals = threading.Event(), StopSignals()
-    signals.on_stop = stopped.set
-    try:
-        _show(arguments, stopped)
-    except CrossborderError as error:
-        return tell_error(NAME, error, arguments.log_format)
-    return signals.exit_code
+    return run_service(parser(), argv, _show)
 
 
 if __name__ == "__main__":

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from common.config.run_config import RunConfig, dump_config, load_config
-from common.errors import BudgetExhaustedError, ConfigError, CrossborderError
+from common.errors import BudgetExhaustedError, ConfigError
 from common.hints import nearest
-from common.process.command import Parser, tell_error, tell_exit
+from common.process.command import Parser, run_until_signal
 from common.process.log import setup_logging
 from common.process.signals import StopSignals
 from learner.records.status import format_return
@@ -182,8 +182,8 @@ def run_training_command(
     require_consistent(parser, arguments)
     console = Console(stderr=True) if sys.stderr.isatty() and arguments.log_format == "text" else None
     setup_logging(arguments.log_level, arguments.log_format, console)
-    signals = StopSignals()
-    try:
+
+    def act(signals: StopSignals) -> None:
         config = load_run(arguments)
         trains = not (arguments.show_config or arguments.check)
         if trains:
@@ -199,15 +199,8 @@ def run_training_command(
             _check(config, arguments)
         else:
             train(config, arguments, console, signals)
-    except CrossborderError as error:
-        return tell_error(parser.prog, error, arguments.log_format)
-    except (SystemExit, KeyboardInterrupt) as error:
-        if signals.received is None:
-            return tell_exit(error)
-        sys.stderr.write(f"{parser.prog}: interrupted\n")
-    finally:
-        signals.ignore()
-    return signals.exit_code
+
+    return run_until_signal(parser.prog, arguments.log_format, act)
 
 
 def _check(config: RunConfig, arguments: argparse.Namespace) -> None:

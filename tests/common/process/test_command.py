@@ -3,6 +3,7 @@ from __future__ import annotations
 import argparse
 import json
 import shlex
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -10,8 +11,10 @@ from pathlib import Path
 import pytest
 import shtab
 
-from common.errors import AddressError
-from common.process.command import SHELLS, Parser, at_least, positive, run_command, tell_error
+from common.errors import AddressError, CrossborderError
+from common.process.command import SHELLS, Parser, at_least, positive, run_command, run_until_signal, tell_error
+from common.process.signals import StopSignals
+from common.wire.rpc import StoppingError
 from tests.conftest import ROOT
 
 
@@ -142,3 +145,34 @@ def test_a_command_that_is_run_acts_on_its_words_and_an_error_is_told_with_its_c
     assert seen == ["green"]
     assert run_command(parser, ["--leaves", "green"], fail) == AddressError.exit_code
     assert capsys.readouterr().err.startswith("brew: port 1 is taken\nbrew: exit code 5: ")
+
+
+def test_a_signal_interrupts_a_command_and_gives_its_exit_code(
+    parser: Parser, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run_command(parser, ["--leaves", "green"], lambda _: signal.raise_signal(signal.SIGTERM)) == 143
+    assert capsys.readouterr().err == "brew: interrupted\n"
+
+
+@pytest.mark.parametrize("raised", [SystemExit(0), KeyboardInterrupt()])
+def test_a_part_that_would_end_a_command_in_silence_fails_it(
+    parser: Parser, raised: BaseException, caplog: pytest.LogCaptureFixture
+) -> None:
+    def leave(_: argparse.Namespace) -> None:
+        raise raised
+
+    assert run_command(parser, ["--leaves", "green"], leave) == 1
+    assert f"one of your parts raised {raised!r}" in caplog.text
+
+
+@pytest.mark.parametrize(("error", "code"), [(AddressError("port 1 is taken"), 5), (StoppingError("it ends"), 143)])
+def test_after_a_signal_an_error_is_told_unless_it_only_says_that_the_command_was_told_to_stop(
+    capsys: pytest.CaptureFixture[str], error: CrossborderError, code: int
+) -> None:
+    def stop(signals: StopSignals) -> None:
+        signals.on_stop = lambda: None
+        signal.raise_signal(signal.SIGTERM)
+        raise error
+
+    assert run_until_signal("brew", "text", stop) == code
+    assert ("port 1 is taken" in capsys.readouterr().err) == (code == 5)
