@@ -119,8 +119,9 @@ class Together:
         """Show ingest and the other ranks a sign of life, while this rank is busy with an evaluation."""
         self._beat()
         self._turns.answer_while_busy()
-        if self._turns.ending is not None and self._learner is not None:
-            self._learner.request_stop()
+        learner, ending = self._learner, self._turns.ending
+        if ending is not None and learner is not None and learner.outcome is None:  # The last evaluation goes on.
+            learner.request_stop()
 
     def train(self, intake: Intake, after_step: Callable[[], None], settle: Callable[[], None], failed: Failed) -> None:
         """Take opt steps with the other ranks until one of them ends training; all end with the same outcome.

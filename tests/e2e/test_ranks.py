@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import os
 import signal
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -20,11 +22,11 @@ from tests.stored import assert_stored
 TORCHRUN = "torch.distributed.run"
 
 
-def write_ranks_config(directory: Path) -> tuple[Path, list[str]]:
+def write_ranks_config(directory: Path, **trainer: Any) -> tuple[Path, list[str]]:
     """A counting run, and the addresses of two ranks on this host."""
     port = free_port()
     changes = {
-        "trainer": {**ENDLESS, "checkpoint_seconds": 0.1},
+        "trainer": {**ENDLESS, "checkpoint_seconds": 0.1, **trainer},
         "replay": {"capacity": CAPACITY, "samples_per_insert": 1.6},
         "push": {"n_buffer": 10, "spool_bytes": 50_000},
         "server": {"listen": f"127.0.0.1:{port}"},
@@ -78,3 +80,12 @@ def test_a_signal_while_the_ranks_start_ends_all_in_order(start: Callable[..., C
     shards = [tmp_path / "run", tmp_path / "run" / "rank-1"]
     assert [json.loads((shard / "run.json").read_text())["incarnation"] for shard in shards] == [1, 1]
     assert (shards[0] / "final").exists()
+
+
+def test_the_last_policy_is_scored_where_no_evaluation_was_due(start: Callable[..., Command], tmp_path: Path) -> None:
+    config, _ = write_ranks_config(tmp_path, max_opts=30, eval_interval=20)
+    words = ("--config", str(config), "--local-actors", "1", "--set", "evaluator.max_steps=20")
+    assert start(TORCHRUN, "--nproc-per-node", "2", "-m", "learner", *words).wait() == 0
+    with (tmp_path / "run" / "metrics.csv").open(newline="") as file:
+        scored = [int(row["opt_steps"]) for row in csv.DictReader(file) if row["eval_reward"]]
+    assert scored == [20, 30]
