@@ -61,7 +61,10 @@ class OfflineTrainer:
         with ExitStack() as stack, opening as found:
             directory, earlier = open_directory(config, stack, resume=resume, origin=origin)
             capacity = earlier.saved_capacity() if earlier is not None else None
-            self.config = _make_room(config, found) if capacity is None else _with_capacity(config, capacity)
+            if earlier is None or capacity is None:
+                self.config = _make_room(config, found)
+            else:
+                self.config = _with_rows(config, capacity, initial_priorities=earlier.config.push.initial_priorities)
             self.run = stack.enter_context(Run(self.config, directory, earlier, origin=origin))
             is_copied = earlier is None and origin is not None and origin.has_replay
             if found is not None and not is_copied:
@@ -114,17 +117,17 @@ def _choose_source(dataset: str | None, origin: Origin | None) -> str:
     return dataset or replay or ""
 
 
-def _with_capacity(config: RunConfig, capacity: int) -> RunConfig:
-    """The configuration with a replay of ``capacity`` rows."""
-    return config.model_copy(update={"replay": config.replay.model_copy(update={"capacity": capacity})})
-
-
 def _make_room(config: RunConfig, dataset: Dataset | None) -> RunConfig:
     """The configuration with room for all rows of the dataset, and without actors that give first priorities."""
     rows = len(dataset) if dataset is not None else 0
-    config = _with_capacity(config, max(config.replay.capacity, rows))
-    push = config.push.model_copy(update={"initial_priorities": False})
-    return config.model_copy(update={"push": push})
+    return _with_rows(config, max(config.replay.capacity, rows), initial_priorities=False)
+
+
+def _with_rows(config: RunConfig, capacity: int, *, initial_priorities: bool) -> RunConfig:
+    """The configuration with a replay of ``capacity`` rows, which have first priorities or have none."""
+    replay = config.replay.model_copy(update={"capacity": capacity})
+    push = config.push.model_copy(update={"initial_priorities": initial_priorities})
+    return config.model_copy(update={"replay": replay, "push": push})
 
 
 def train_offline(

@@ -155,6 +155,19 @@ def test_first_priorities_of_an_earlier_run_are_left_out_and_asked_of_nobody(
     assert "priority" not in stored_rows(result.run_dir)
 
 
+def test_a_resumed_run_has_first_priorities_only_if_it_had_them_before(tmp_path: Path, make_config: MakeConfig) -> None:
+    ape_x: dict[str, Any] = {"replay": {"prioritized": {}}, "push": {"initial_priorities": True}}
+    directory = earlier(tmp_path)
+    for max_opts in (100, 200):
+        config = make_config(agent=IN_TURNS, trainer={"max_opts": max_opts}, **ape_x)
+        result = train_offline(config, str(directory), resume=True)
+    assert result.opt_steps == 200
+    rating = {"target": "tests.parts:RatingAgent", "params": {"in_turns": True}}
+    had = train_in_turns(counting_config(tmp_path / "had", seed=5, agent=rating, **ape_x)).run_dir
+    longer = counting_config(had, agent=rating, trainer={"max_opts": 600}, **ape_x)
+    assert train_offline(longer, None, resume=True).opt_steps == 600
+
+
 def test_rows_that_were_overwritten_or_half_written_are_not_read(tmp_path: Path, make_config: MakeConfig) -> None:
     run_dir = tmp_path / "killed"
     RunDir(run_dir).close()
