@@ -9,6 +9,7 @@ import argparse
 import csv
 import sys
 from collections.abc import Iterable, Mapping, Set
+from glob import glob
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -86,10 +87,10 @@ def parser() -> Parser:
 
 
 def _group(text: str) -> tuple[str, str]:
-    name, equals, glob = text.partition("=")
-    if not (name and equals and glob):
+    name, equals, pattern = text.partition("=")
+    if not (name and equals and pattern):
         raise argparse.ArgumentTypeError(f"expected NAME=GLOB, found '{text}'")
-    return name, glob
+    return name, pattern
 
 
 def _range(text: str) -> tuple[str, tuple[float, float]]:
@@ -131,10 +132,11 @@ def _groups(arguments: argparse.Namespace, record: str) -> dict[str, list[Curve]
         ConfigError: there is no run, or a run cannot be read.
     """
     places = [(None, run) for run in arguments.runs]
-    for name, glob in arguments.group:
-        matched = sorted(path for path in _matches(glob) if path.is_dir())
+    for name, pattern in arguments.group:
+        found = map(Path, glob(pattern, recursive=True))  # noqa: PTH207 - Path.glob refuses some patterns, such as "."
+        matched = sorted(path for path in found if path.is_dir())
         if not matched:
-            raise ConfigError(f"--group {name}={glob}: expected directories of runs, found none")
+            raise ConfigError(f"--group {name}={pattern}: expected directories of runs, found none")
         places += [(name, run) for run in matched]
     if not places:
         raise ConfigError("expected directories of runs, found none: name them, or groups of them by --group NAME=GLOB")
@@ -155,11 +157,6 @@ def _require_tasks(ranges: Iterable[tuple[str, tuple[float, float]]], tasks: Set
     for task, _ in ranges:
         if task not in tasks:
             raise ConfigError(f"--range {task}: expected the task of a run{nearest(task, tasks)}")
-
-
-def _matches(glob: str) -> Iterable[Path]:
-    path = Path(glob)
-    return Path(path.anchor or ".").glob(str(path.relative_to(path.anchor) if path.anchor else path))
 
 
 def _value(curve: Curve, key: str) -> object:

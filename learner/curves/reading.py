@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import csv
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -15,6 +14,7 @@ from common.config.nested import flatten
 from common.data import Array
 from common.errors import ConfigError
 from common.hints import nearest, nearest_path
+from learner.shared.metrics_file import Row, read_numbers, read_rows
 
 SCORE: Final = "eval_reward"
 AXES: Final[Mapping[str, str]] = {"opt-steps": "opt_steps", "env-steps": "samples_total", "seconds": "seconds"}
@@ -57,19 +57,19 @@ def read_curve(run: Path, axis: str = "env-steps", record: str = SCORE) -> Curve
         record: the column to read.
 
     Raises:
-        ConfigError: there is no such run, no such record, or no row that has it.
+        ConfigError: there is no such run, no such record, or no row that has it, or a value is no number.
     """
     path, column = run / "metrics.csv", AXES[axis]
     try:
-        columns, rows = _read_rows(path)
+        columns, rows = read_rows(path)
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}{nearest_path(run)}") from error
     for key in (column, record):
         if key not in columns:
             raise ConfigError(f"{path}: expected a column {key}, found none{nearest(key, columns)}")
-    points = _points(rows, column, record)
+    points = _points(path, rows, column, record)
     if not points:
-        others = [key for key in ("train_return", "loss") if key != record and _points(rows, column, key)]
+        others = [key for key in ("train_return", "loss") if key != record and _points(path, rows, column, key)]
         hint = f"; --record {others[0]} plots what there is" if others else ""
         raise ConfigError(f"{path}: expected rows with {record}, found none: the run has not recorded it yet{hint}")
     return Curve(run, np.array([*points]), np.array([*points.values()]), _settings(run / "config.yaml"))
@@ -78,18 +78,12 @@ def read_curve(run: Path, axis: str = "env-steps", record: str = SCORE) -> Curve
 def read_points(run: Path, axis: str = "opt-steps", record: str = SCORE) -> dict[float, float]:
     """The points of a curve, as ``read_curve`` reads it, of a run that may have none yet."""
     path = run / "metrics.csv"
-    return _points(_read_rows(path)[1], AXES[axis], record) if path.exists() else {}
+    return _points(path, read_rows(path)[1], AXES[axis], record) if path.exists() else {}
 
 
-def _read_rows(path: Path) -> tuple[list[str], list[dict[str, str]]]:
-    """The columns of a file and its complete rows."""
-    with path.open(newline="") as file:
-        reader = csv.DictReader(file)
-        return list(reader.fieldnames or ()), [row for row in reader if None not in row.values()]
-
-
-def _points(rows: Iterable[Mapping[str, str]], column: str, record: str) -> dict[float, float]:
-    found = {float(row[column]): float(row[record]) for row in rows if row[column] and row.get(record)}
+def _points(path: Path, rows: Sequence[Row], column: str, record: str) -> dict[float, float]:
+    rows = [row for row in rows if row[column] and row.get(record)]
+    found = dict(zip(read_numbers(path, rows, column), read_numbers(path, rows, record), strict=True))
     return dict(sorted(found.items()))
 
 

@@ -7,6 +7,8 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from learner.shared.metrics_file import Row, read_numbers, read_rows
+
 KEYS = (
     "seconds",
     "samples_total",
@@ -32,24 +34,29 @@ class CsvRecorder:
         path: of the file.
         resume_at: the opt step at which a resumed run goes on. Rows up to this step stay; the run takes the steps of
             later rows again, so these rows are removed. None begins a new file.
+
+    Raises:
+        OSError: the file cannot be read or written.
+        ConfigError: the file that is there is no CSV file, or has an opt step that is no number.
     """
 
     def __init__(self, path: Path, resume_at: int | None = None) -> None:
         self._path = path
         self._columns = ["opt_steps", *KEYS]
-        rows: list[dict[str, str]] = []
+        rows: list[Row] = []
         if resume_at is not None and path.exists():
-            rows = [row for row in self._read() if _is_kept(row, resume_at)]
+            rows = self._read()
+            steps = read_numbers(path, rows, "opt_steps")
+            rows = [row for row, step in zip(rows, steps, strict=True) if step <= resume_at]
         self._rewrite(self._columns, rows)
 
-    def _read(self) -> list[dict[str, str]]:
+    def _read(self) -> list[Row]:
         """All rows of the file, whose columns become those of this recorder."""
-        with self._path.open(newline="") as file:
-            reader = csv.DictReader(file)
-            self._columns = list(reader.fieldnames or self._columns)
-            return list(reader)
+        columns, rows = read_rows(self._path)
+        self._columns = columns or self._columns
+        return rows
 
-    def _rewrite(self, columns: Sequence[str], rows: Sequence[Mapping[str, str]]) -> None:
+    def _rewrite(self, columns: Sequence[str], rows: Sequence[Row]) -> None:
         """Replace the file by one with these columns and rows, and go on writing to the new file.
 
         The new file is complete before it gets the old one's name: a kill leaves one of the two whole.
@@ -86,8 +93,3 @@ class CsvRecorder:
         self.flush()
         os.fsync(self._file.fileno())
         self._file.close()
-
-
-def _is_kept(row: Mapping[str, str | None], opt_steps: int) -> bool:
-    """Whether a row is of no later step than ``opt_steps`` and complete: a kill may have cut the last row off."""
-    return None not in row.values() and int(row["opt_steps"] or 0) <= opt_steps

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-import csv
 from pathlib import Path
+from typing import Final
 
-_NEEDED = ("seconds", "samples_total", "eval_reward", "eval_reward_min", "eval_reward_max")
+from learner.shared.metrics_file import Row, read_numbers, read_rows
+
+_SCORE: Final = "eval_reward"
+_LEAST: Final = "eval_reward_min"
+_MOST: Final = "eval_reward_max"
 
 
 def plot_learning_curve(metrics: Path, picture: Path, title: str, target: float | None) -> bool:
     """Plot the evaluation return over wall-clock seconds and over samples.
+
+    Its least and its most are drawn too, where an evaluation has recorded both.
 
     Args:
         metrics: the run's ``metrics.csv``.
@@ -19,22 +25,31 @@ def plot_learning_curve(metrics: Path, picture: Path, title: str, target: float 
 
     Returns:
         Whether there is a picture; there is none of a run without evaluations.
+
+    Raises:
+        OSError: a file cannot be read or written.
+        ConfigError: ``metrics`` is no CSV file, or has a value that is no number.
     """
     import matplotlib  # It takes a quarter of a second, which a run need not pay when it begins.
 
     matplotlib.use("Agg")
     from matplotlib.figure import Figure
 
-    with metrics.open(newline="") as file:
-        rows = [row for row in csv.DictReader(file) if row["eval_reward"]]
-    if not rows:
+    scored = [row for row in read_rows(metrics)[1] if row.get(_SCORE)]
+    if not scored:
         return False
-    column = {key: [float(row[key]) for row in rows] for key in _NEEDED}
+    bounded = [row for row in scored if row.get(_LEAST) and row.get(_MOST)]
+
+    def numbers(rows: list[Row], column: str) -> list[float]:
+        return read_numbers(metrics, rows, column)
+
     figure = Figure(figsize=(10, 4), layout="constrained")
     axes = figure.subplots(1, 2, sharey=True)
     for axis, key, label in zip(axes, ("seconds", "samples_total"), ("wall-clock (s)", "samples (items)"), strict=True):
-        axis.fill_between(column[key], column["eval_reward_min"], column["eval_reward_max"], alpha=0.2, label="min-max")
-        axis.plot(column[key], column["eval_reward"], marker=".", label="mean return")
+        if bounded:
+            least, most = numbers(bounded, _LEAST), numbers(bounded, _MOST)
+            axis.fill_between(numbers(bounded, key), least, most, alpha=0.2, label="min-max")
+        axis.plot(numbers(scored, key), numbers(scored, _SCORE), marker=".", label="mean return")
         if target is not None:
             axis.axhline(target, color="grey", linestyle="--", linewidth=1, label=f"target {target:g}")
         axis.set_xlabel(label)

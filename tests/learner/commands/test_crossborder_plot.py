@@ -47,6 +47,11 @@ def test_a_glob_makes_a_group() -> None:
     assert {name: (rows[0][0], rows[0][4]) for name, rows in found.items()} == {"all": (100, 4), "second": (100, 2)}
 
 
+def test_a_directory_is_a_group_of_one_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir("runs/dqn-0")
+    assert plot("--group", "here=.") == {"here": [(400, 10, 10, 10, 1), (800, 20, 20, 20, 1)]}
+
+
 def test_runs_are_grouped_by_a_value_of_their_configuration(capsys: pytest.CaptureFixture[str]) -> None:
     found = plot("runs/dqn-0", "runs/dqn-1", "--by", "agent.params.lr", "--record", "loss", "--over", "seconds")
     assert found["agent.params.lr 0.1"] == [(1, 1, 1, 1, 1), (2, 2, 2, 2, 1)]
@@ -70,12 +75,18 @@ def test_scores_are_shares_of_a_range() -> None:
         ([], "expected directories of runs, found none: name them"),
         (["runs/dqn-2"], "runs/dqn-2/metrics.csv: cannot be read"),
         (["--group", "x=runs/ppo-*"], "--group x=runs/ppo-*: expected directories of runs, found none"),
+        (["--group", "x=/"], "/metrics.csv: cannot be read"),
+        (["--group", "x=runs/**x"], "--group x=runs/**x: expected directories of runs, found none"),
+        (["words"], "words/metrics.csv: column eval_reward: expected numbers, found 'high'"),
+        (["bytes"], "bytes/metrics.csv: expected a CSV file, found another"),
         (["runs/dqn-0", "--record", "los"], "did you mean 'loss'?"),
         (["runs/dqn-0", "--range", "CartPole-v0=0:1"], "--range CartPole-v0: expected the task of a run (did you mean"),
         (["runs/dqn-0", "--csv", "no/where.csv"], "no/where.csv: cannot be written"),
     ],
 )
 def test_a_mistake_is_told(words: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:
+    write_run(Path("words"), "100,1,400,high,0.5")
+    (write_run(Path("bytes")) / "metrics.csv").write_bytes(b"opt_steps\n\xff")
     assert crossborder_plot.main(words) == 2
     assert told in capsys.readouterr().err
 

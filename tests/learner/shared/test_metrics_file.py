@@ -1,0 +1,40 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from common.errors import ConfigError
+from learner.shared.metrics_file import read_numbers, read_rows
+
+
+def write(directory: Path, text: bytes) -> Path:
+    path = directory / "metrics.csv"
+    path.write_bytes(text)
+    return path
+
+
+def test_a_row_that_a_kill_cut_off_is_left_out(tmp_path: Path) -> None:
+    path = write(tmp_path, b"opt_steps,loss\n1,0.5\n2,\n3")
+    assert read_rows(path) == (
+        ["opt_steps", "loss"],
+        [{"opt_steps": "1", "loss": "0.5"}, {"opt_steps": "2", "loss": ""}],
+    )
+
+
+def test_an_empty_file_has_neither_columns_nor_rows(tmp_path: Path) -> None:
+    assert read_rows(write(tmp_path, b"")) == ([], [])
+
+
+@pytest.mark.parametrize("text", [b"opt_steps\n\xff\n", b"opt_steps\n" + b"1" * 200_000])
+def test_a_file_that_is_no_csv_file_is_told(tmp_path: Path, text: bytes) -> None:
+    with pytest.raises(ConfigError, match=r"metrics\.csv: expected a CSV file, found another: "):
+        read_rows(write(tmp_path, text))
+
+
+def test_a_value_that_is_no_number_is_told_with_its_column(tmp_path: Path) -> None:
+    path = write(tmp_path, b"opt_steps,loss\n1,0.5\n2,low\n")
+    _, rows = read_rows(path)
+    assert read_numbers(path, rows, "opt_steps") == [1, 2]
+    with pytest.raises(ConfigError, match=r"metrics\.csv: column loss: expected numbers, found 'low'"):
+        read_numbers(path, rows, "loss")
