@@ -78,14 +78,14 @@ class Host:
     def device(self) -> str:
         import torch
 
-        wanted = torch.device(self._config.trainer.device)
+        from learner.loop.devices import require_device
+
+        wanted = require_device(self._config.trainer.device)
         count = torch.cuda.device_count()
         if wanted.type != "cuda":
             return f"trainer.device is {wanted}; " + (
                 f"{count} GPUs stay unused" if count else "torch finds no GPU here"
             )
-        if (wanted.index or 0) >= count:
-            raise ConfigError(f"trainer.device: expected one of {count} GPUs that torch finds here, found {wanted}")
         free, total = torch.cuda.mem_get_info(wanted)
         return f"{torch.cuda.get_device_name(wanted)}, {free / 1e9:.1f} of {total / 1e9:.1f} GB are free"
 

@@ -9,6 +9,7 @@ from common.data import ENVELOPE_BYTES, INTERVENED, Schema
 from common.errors import ConfigError
 from common.hints import nearest
 from common.parts import Parts, build_parts
+from learner.loop.devices import require_device
 
 
 def build_learner_parts(config: RunConfig, *, epsilon: float = 0.0, n_envs: int = 0) -> Parts:
@@ -20,9 +21,10 @@ def build_learner_parts(config: RunConfig, *, epsilon: float = 0.0, n_envs: int 
         n_envs: number of environments, where the learner acts itself; 0: none.
 
     Raises:
-        CrossborderError: a part cannot be built, a batch of rows does not fit into a message, or a setting names a
-            column that the rows do not have.
+        CrossborderError: there is no such device, a part cannot be built, a batch of rows does not fit into a message,
+            or a setting names a column that the rows do not have.
     """
+    require_device(config.trainer.device)
     parts = build_parts(config, seed=config.seed, epsilon=epsilon, device=config.trainer.device, n_envs=n_envs)
     _check_message_size(config, parts.schema)
     _check_clipped_columns(config, parts.schema)

@@ -67,6 +67,14 @@ def test_a_gpu_that_is_not_there_is_named(examine: Callable[..., tuple[int, list
     assert any("expected one of 0 GPUs that torch finds here, found cuda" in line for line in lines)
 
 
+def test_a_device_that_torch_does_not_know_fails_its_check_and_the_others_go_on(
+    examine: Callable[..., tuple[int, list[str]]],
+) -> None:
+    code, lines = examine("trainer.device=gpu0")
+    assert (code, failed(lines)) == (2, ["device", "parts"])
+    assert lines[-1].startswith("pass  clock")
+
+
 def test_a_certificate_is_shown_with_its_names_and_its_last_day(tmp_path: Path) -> None:
     certificate, key = write_pair(tmp_path, days=30)
     assert re.search(r"for gpu-host; until \d{4}-\d\d-\d\d, (29|30) days", describe_certificate(certificate, key))

@@ -1,0 +1,24 @@
+from __future__ import annotations
+
+import pytest
+import torch
+
+from common.errors import ConfigError
+from learner.loop.devices import require_device
+
+
+def test_a_device_that_is_there_is_returned() -> None:
+    assert require_device("cpu") == torch.device("cpu")
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("gpu0", "expected a device such as cpu, cuda or cuda:1, found 'gpu0'"),
+        ("cuda:99", r"expected one of \d GPUs that torch finds here, found cuda:99"),
+        ("mps", "expected a device that torch can use here, found mps: "),
+    ],
+)
+def test_a_device_that_is_not_there_is_told(text: str, told: str) -> None:
+    with pytest.raises(ConfigError, match=f"^trainer.device: {told}"):
+        require_device(text)
