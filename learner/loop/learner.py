@@ -280,7 +280,8 @@ class Learner:
         """End training: announce it, publish a last model, flush, save ``final/``, score, take a last checkpoint.
 
         A policy that has diverged is neither published nor saved. Training that was asked to stop scores nothing more.
-        Where actors score, the last policy is scored before they are told to stop.
+        Where actors score, the last policy is scored before they are told to stop. Without a score, or without
+        ``final/``, the last checkpoint is taken all the same.
 
         Raises:
             CheckpointError: ``final/`` could not be saved.
@@ -288,25 +289,31 @@ class Learner:
         """
         self._ended = self._clock()
         try:
-            if self.scoring.needs_actors and not self._diverged:
+            if self.scoring.needs_actors:
                 self._score_last()
         finally:
             announce_stop()
-        if self._diverged:
-            return
+            if not self._diverged:
+                self._save_last()
+
+    def _save_last(self) -> None:
+        """Publish, flush and save for the last time; score the last policy, unless actors score it."""
         self.publish(self.opt_steps, wait=True)
         for recorder in self._recorders:
             with logging_write_errors("the last records are missing"):
                 recorder.flush()
-        self._save_as("final")
         try:
-            self._score_last()
+            self._save_as("final")
+            if not self.scoring.needs_actors:
+                self._score_last()
         finally:
             if self._checkpointer is not None and not self._diverged:
                 self._checkpointer.finish(self._moment(), self.best_score)
 
     def _score_last(self) -> None:
-        """Wait for the evaluation that still runs; score the last policy, unless it has been scored."""
+        """Wait for the evaluation that still runs; score the last policy, unless it has been scored or has diverged."""
+        if self._diverged:
+            return
         self._collect(wait=True)
         if self._is_scored or self.outcome is Outcome.STOPPED or not self._config.eval_interval:
             return

@@ -15,13 +15,14 @@ import torch
 from common.config.actor_config import ActorConfig
 from common.config.trainer_config import TrainerConfig
 from common.data import Array, Items, Model, Record
-from common.errors import DivergedError
+from common.errors import CheckpointError, DivergedError, PluginError
 from common.interfaces import Agent, Callback, Evaluation, ReplayBuffer
 from common.plugins.part_config import EnvConfig, PluginConfig
 from learner.callbacks.calling import Callbacks
 from learner.evaluation.scoring import FinishedEvaluation, InlineScoring, Scoring
 from learner.loop.learner import Learner, Outcome, publish_to_nobody
 from learner.storage.checkpoint import Checkpoints
+from learner.storage.checkpointer import Checkpointer
 from learner.storage.moment import Moment
 
 
@@ -119,6 +120,19 @@ class LoggedCheckpoints(Checkpoints):
         return super().save(name, agent, **meta)
 
 
+class DiaryCheckpointer(Checkpointer):
+    """Writes into the diary that the last checkpoint is taken."""
+
+    def __init__(self, diary: Diary) -> None:
+        self._diary = diary
+
+    def tick(self, moment: Moment, best_score: float) -> None:
+        """Take none."""
+
+    def finish(self, moment: Moment, best_score: float) -> None:
+        self._diary.events.append("last checkpoint")
+
+
 def make(
     diary: Diary,
     directory: Path,
@@ -127,6 +141,7 @@ def make(
     began: Moment | None = None,
     best_score: float = -math.inf,
     callbacks: Callbacks | None = None,
+    checkpointer: Checkpointer | None = None,
     **settings: Any,
 ) -> Learner:
     parts = ActorConfig(env=EnvConfig(target="none:none"), agent=PluginConfig(target="none:none"))
@@ -143,6 +158,7 @@ def make(
         began=began,
         best_score=best_score,
         callbacks=callbacks,
+        checkpointer=checkpointer,
         config=TrainerConfig(**{"max_opts": 1000, **intervals}),
         clock=diary.clock,
     )
@@ -456,6 +472,34 @@ def test_training_is_finished_in_order_whatever_ends_its_loop(tmp_path: Path) ->
             learner.step()
         assert diary.events[-4:] == ["stop", f"publish {learner.opt_steps} and wait", "flush", "save final"]
         assert learner.outcome is (Outcome.MAX_OPTS if error is None else Outcome.STOPPED)
+
+
+class LostScoring(LateScoring):
+    """Actors score, and their score cannot be read."""
+
+    needs_actors = True
+
+    def poll(self, *, wait: bool = False) -> FinishedEvaluation | None:
+        raise PluginError("the score cannot be read")
+
+
+def test_the_last_checkpoint_is_taken_also_where_final_cannot_be_saved(tmp_path: Path) -> None:
+    diary = Diary()
+    learner = make(diary, tmp_path, max_opts=1, checkpointer=DiaryCheckpointer(diary))
+    (tmp_path / ".final.part").touch()
+    learner.step()
+    with pytest.raises(CheckpointError, match=r"final\.part: cannot be saved"):
+        learner.finish(diary.announce_stop)
+    assert diary.events[-2:] == ["save final", "last checkpoint"]
+
+
+def test_final_and_the_last_checkpoint_are_saved_also_where_the_last_score_of_an_actor_is_lost(tmp_path: Path) -> None:
+    diary = Diary()
+    learner = make(diary, tmp_path, LostScoring(), max_opts=1, eval_interval=2, checkpointer=DiaryCheckpointer(diary))
+    learner.step()
+    with pytest.raises(PluginError, match="the score cannot be read"):
+        learner.finish(diary.announce_stop)
+    assert diary.events[-5:] == ["stop", "publish 1 and wait", "flush", "save final", "last checkpoint"]
 
 
 def test_an_error_of_the_loop_goes_before_one_of_the_end_which_is_logged(
