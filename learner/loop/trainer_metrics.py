@@ -8,6 +8,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterable, Mapping
 from importlib.metadata import version
+from pathlib import Path
 
 import torch
 from prometheus_client.core import Metric
@@ -67,7 +68,7 @@ class TrainerCollector(Collector):
         yield gauge(
             "crossborder_disk_free_bytes",
             "Free bytes on the file system of the run directory.",
-            shutil.disk_usage(self._run.dir.path).free,
+            _find_free_bytes(self._run.dir.path),
         )
         yield counters(
             "crossborder_child_restarts_total",
@@ -158,3 +159,11 @@ def count_draws_by_source(run: Run) -> Iterable[Metric]:
     numbers = buffer.sampled_by_source if isinstance(buffer, MixedReplay) else [buffer.sampled]
     drawn = dict(zip(("actors", *run.config.replay.sources), numbers, strict=True))
     yield counters("crossborder_source_samples_drawn_total", "Steps drawn from each source.", "source", drawn)
+
+
+def _find_free_bytes(directory: Path) -> float | None:
+    """Free bytes on the file system of a directory; None if the directory is gone."""
+    try:
+        return shutil.disk_usage(directory).free
+    except OSError:
+        return None
