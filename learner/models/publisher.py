@@ -7,6 +7,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
+import numpy as np
 import torch
 from safetensors.torch import save
 
@@ -106,6 +107,7 @@ def _lay_out(data: memoryview, blank: bytes, sent: Mapping[str, torch.Tensor]) -
     views = []
     for name, tensor in sent.items():
         place = begin + layout[name]["data_offsets"][0]
-        flat = torch.frombuffer(data, dtype=torch.uint8, count=tensor.nbytes, offset=place)
+        # torch.frombuffer takes no empty tensor.
+        flat = torch.from_numpy(np.frombuffer(data, np.uint8, tensor.nbytes, place))
         views.append(flat.view(tensor.dtype).reshape(tensor.shape))
     return views
