@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import torch
 from safetensors import SafetensorError
@@ -29,6 +29,9 @@ from common.interfaces import Agent
 from common.parts import build_parts
 from common.settings import validate
 from learner.shared.durable import old_of, put_in_place, removing_unfinished
+
+_EVERY_META: Final = {"config": dict, "opt_steps": int, "run_id": str}
+"""What the meta data of every policy has."""
 
 
 @dataclass
@@ -154,8 +157,8 @@ class NoCheckpoints(Checkpoints):
 def read_best_score(run: Path) -> float:
     """The score of ``best/`` in a run's directory; minus infinity if there is none that can be read."""
     try:
-        return float(load_params(run / "best")[1]["score"])
-    except (CheckpointError, LookupError, TypeError, ValueError):
+        return float(_read_meta(run / "best")["score"])
+    except (OSError, LookupError, TypeError, ValueError):
         return -math.inf
 
 
@@ -168,6 +171,18 @@ def _read_meta(directory: Path) -> dict[str, Any]:
     return meta
 
 
+def _require_whole(meta: object) -> None:
+    """Check that the meta data of a policy have what every policy has.
+
+    Raises:
+        ValueError: they do not.
+    """
+    found = meta if isinstance(meta, dict) else {}
+    missing = [key for key, kind in _EVERY_META.items() if not isinstance(found.get(key), kind)]
+    if missing:
+        raise ValueError(f"meta.json: expected {', '.join(_EVERY_META)}, found no good {', '.join(missing)}")
+
+
 def load_params(directory: Path) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
     """The parameters and the meta data of a policy.
 
@@ -175,9 +190,11 @@ def load_params(directory: Path) -> tuple[dict[str, torch.Tensor], dict[str, Any
         CheckpointError: the directory holds no readable checkpoint.
     """
     try:
-        return load_file(directory / "model.safetensors"), _read_meta(directory)
+        params, meta = load_file(directory / "model.safetensors"), _read_meta(directory)
+        _require_whole(meta)
     except (OSError, ValueError, SafetensorError) as error:
         raise CheckpointError(f"{directory}: no readable checkpoint: {error}{nearest_path(directory)}") from error
+    return params, meta
 
 
 def _as_now(meta: dict[str, Any]) -> dict[str, Any]:

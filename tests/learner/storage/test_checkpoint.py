@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from common.interfaces import Agent
 from common.lanes.building import build_env, spec_of
 from common.plugins.part_config import EnvConfig, PluginConfig
 from examples.own_parts import Corridor, TabularQ
-from learner.storage.checkpoint import Checkpoints, load_agent, load_params
+from learner.storage.checkpoint import Checkpoints, load_agent, load_params, read_best_score
 from tests.common.test_evaluation import Idle
 
 CONFIG = ActorConfig(
@@ -125,8 +126,34 @@ def test_a_damaged_or_missing_checkpoint_is_refused_with_its_place(tmp_path: Pat
         load_agent(tmp_path / "best")
 
 
+@pytest.mark.parametrize(
+    ("meta", "missing"),
+    [
+        ({}, "config, opt_steps, run_id"),
+        ([], "config, opt_steps, run_id"),
+        ({"config": 3, "opt_steps": 1, "run_id": "run"}, "config"),
+        ({"config": CONFIG.model_dump(mode="json"), "run_id": "run"}, "opt_steps"),
+    ],
+)
+def test_meta_data_without_what_every_policy_has_are_refused(tmp_path: Path, meta: object, missing: str) -> None:
+    Checkpoints(tmp_path, CONFIG, "run").save("best", dqn(seed=1), opt_steps=1)
+    (tmp_path / "best" / "meta.json").write_text(json.dumps(meta))
+    message = rf"best: no readable checkpoint: meta\.json: expected config, opt_steps, run_id, found no good {missing}$"
+    with pytest.raises(CheckpointError, match=message):
+        load_agent(tmp_path / "best")
+
+
+def test_the_best_score_is_read_without_the_model(tmp_path: Path) -> None:
+    assert read_best_score(tmp_path) == -math.inf
+    Checkpoints(tmp_path, CONFIG, "run").save("best", dqn(seed=1), opt_steps=1, score=3.5)
+    (tmp_path / "best" / "model.safetensors").unlink()
+    assert read_best_score(tmp_path) == 3.5
+    (tmp_path / "best" / "meta.json").write_text("[]")
+    assert read_best_score(tmp_path) == -math.inf
+
+
 def test_a_network_of_another_shape_is_refused(tmp_path: Path) -> None:
-    Checkpoints(tmp_path, CONFIG, "run").save("best", dqn(seed=1))
+    Checkpoints(tmp_path, CONFIG, "run").save("best", dqn(seed=1), opt_steps=1)
     meta = json.loads((tmp_path / "best" / "meta.json").read_text())
     meta["config"]["agent"]["params"]["units"] = [9]
     (tmp_path / "best" / "meta.json").write_text(json.dumps(meta))
