@@ -30,6 +30,7 @@ from common.process.spare import Spare
 from common.process.supervisor import Supervisor
 from common.wire.address import split_address
 from learner.commands.training_command import load_run, require_consistent
+from learner.ranks.place import RANKS, count_ranks
 from learner.storage.rundir import default_run_dir
 
 OPTION: Final = "--standby"
@@ -40,8 +41,6 @@ IMPORTS: Final = ("learner.loop.server", "learner.records.progress", "torch._dyn
 which takes almost as long as all the rest of torch, when the first optimiser is made."""
 ENDS: Final = frozenset(code for code in range(256) if code == 0 or not may_restart_help(code))
 """Exit codes with which a learner has ended for good."""
-RANKS: Final = "WORLD_SIZE"
-"""The variable by which torchrun tells a process the number of ranks."""
 
 
 class Keeper:
@@ -156,7 +155,7 @@ def keep_running(parser: argparse.ArgumentParser, arguments: argparse.Namespace,
     setup_logging(arguments.log_level, arguments.log_format)
     signals = StopSignals()
     try:
-        if int(os.environ.get(RANKS, "1")) > 1:
+        if count_ranks() > 1:
             raise ConfigError(
                 f"{OPTION}: expected a learner without other ranks, found {RANKS}={os.environ[RANKS]}: torchrun starts "
                 "ranks again (--max-restarts)"

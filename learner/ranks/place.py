@@ -22,6 +22,8 @@ SEEDS_APART: Final = 1_000_000
 METRICS_APART: Final = 2
 """The metrics ports of two ranks on a host differ by this: by default, that of ingest follows that of the trainer."""
 MOST_PORT: Final = 65535
+RANKS: Final = "WORLD_SIZE"
+"""The variable of torchrun that tells how many ranks there are."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +51,7 @@ class Place:
         Raises:
             ConfigError: a variable is no number, or they contradict each other.
         """
-        n_ranks = _read(environment, "WORLD_SIZE", 1)
+        n_ranks = count_ranks(environment)
         if n_ranks <= 1:
             return cls()
         restarts = _read(environment, "TORCHELASTIC_MAX_RESTARTS", 0) - _read(
@@ -145,6 +147,15 @@ class Place:
     def _listen(self, config: RunConfig) -> str:
         host, port = split_address(config.server.listen)
         return f"{f'[{host}]' if ':' in host else host}:{_move(port, self.local_rank)}"
+
+
+def count_ranks(environment: Mapping[str, str] = os.environ) -> int:
+    """The number of ranks that torchrun's variable tells; without it, 1.
+
+    Raises:
+        ConfigError: it is no number.
+    """
+    return _read(environment, RANKS, 1)
 
 
 def _require_ranks_fit(config: RunConfig, place: Place) -> None:

@@ -87,6 +87,9 @@ def test_a_rank_has_no_standby(
     monkeypatch.setenv("WORLD_SIZE", "2")
     assert main(["--config", str(write_config()), "--standby"]) == ConfigError.exit_code
     assert "--standby: expected a learner without other ranks, found WORLD_SIZE=2" in capfd.readouterr().err
+    monkeypatch.setenv("WORLD_SIZE", "two")
+    assert main(["--config", str(write_config()), "--standby"]) == ConfigError.exit_code
+    assert "WORLD_SIZE: expected a number, as torchrun sets it, found 'two'" in capfd.readouterr().err
 
 
 def test_a_spare_imports_our_parts_of_the_configuration_and_none_of_the_users(make_config: MakeConfig) -> None:
