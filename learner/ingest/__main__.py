@@ -103,7 +103,7 @@ async def serve(boot: IngestBoot) -> None:
     config, core, audit = boot.config.server, IngestCore(boot), AuditLog(boot.directory.parent / "audit.jsonl")
     limits, bell = CallLimits(config.limits, config.fleet, core.counts), Bell(boot.bell_fds[1], -1)
     servicer = LearnerServicer(core, bell, limits, audit)
-    admission = Admission(Gate.of(config), limits, core.counts, audit, config.limits.handshake_seconds)
+    admission = Admission(Gate.of(config), limits, core.counts, audit, config)
     events = _TrainerEvents(core, bell, servicer)
     metrics = serve_metrics(IngestCollector(core), boot.config.metrics, boot.metrics_port)
     server = grpc.aio.server(interceptors=[admission], options=_options(core, descriptors))
@@ -112,13 +112,21 @@ async def serve(boot: IngestBoot) -> None:
     audit.note("start", "ok", address=f"{host}:{port}", run_id=boot.run_id)
     say({"address": f"{host}:{port}", "metrics_port": metrics.port})
     watch = DescriptorWatch(descriptors)
-    while not events.has_ended():
+
+    def tick() -> None:
         core.tick()
         admission.tick()
         watch.tick()
+
+    while not events.has_ended():
+        tick()
         await events.wait(TICK_SECONDS)
     if not events.trainer_is_gone:
-        await servicer.wind_up(config.grace_seconds)
+        winding_up = asyncio.create_task(servicer.wind_up(config.grace_seconds))
+        while not winding_up.done():  # The trainer sees by the ticks that this process lives.
+            tick()
+            await asyncio.wait([winding_up], timeout=TICK_SECONDS)
+        await winding_up
     core.tick()
     core.quarantine.write()
     # Calls that go on would keep the ingest process of the next trainer waiting for this directory.

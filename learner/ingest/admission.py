@@ -14,14 +14,15 @@ from typing import Any, Final, TypeAlias
 import grpc
 from google.protobuf.message import DecodeError
 
+from common.config.server_config import ServerConfig
 from common.errors import CrossborderError, RefusedError
 from common.process.log import LogThrottle
 from common.wire.batch import Request
 from common.wire.channel import path_of
 from common.wire.rpc import ERROR_KEY
-from learner.ingest.audit import AuditLog
+from learner.ingest.audit import STRANGER, AuditLog
 from learner.ingest.cordons import CordonedError
-from learner.ingest.gate import HEALTH_METHODS, Caller, Gate, current_caller, peer_host
+from learner.ingest.gate import HEALTH_METHODS, Caller, Gate, current_caller, peer_address
 from learner.ingest.limits import CallLimits
 from learner.ingest.refusals import Context, IngestCounts, OverLimitError, UnauthenticatedError, refuse, status_of
 
@@ -51,7 +52,7 @@ class _OpenCall:
 
 
 class Admission(grpc.aio.ServerInterceptor):
-    """Checks every call's token, holds a place within the limits while the call is open, and limits its first wait.
+    """Checks every call's token, holds a place within the limits while the call is open, and limits how long it waits.
 
     gRPC itself reads the message of a unary call before it asks any interceptor, and waits for that message for ever.
     So every method is served as a stream, which is the same on the wire, and nothing of a refused call is read.
@@ -62,14 +63,15 @@ class Admission(grpc.aio.ServerInterceptor):
         limits: on open calls.
         counts: of calls without a valid token.
         audit: notes refusals and revoked tokens.
-        handshake_seconds: a unary call's message must come within this time.
+        config: a unary call's message must come within ``limits.handshake_seconds``, and each message of an answer must
+            be read within ``lost_seconds``.
     """
 
     def __init__(
-        self, gate: Gate, limits: CallLimits, counts: IngestCounts, audit: AuditLog, handshake_seconds: float
+        self, gate: Gate, limits: CallLimits, counts: IngestCounts, audit: AuditLog, config: ServerConfig
     ) -> None:
         self._gate, self._limits, self._counts, self._audit = gate, limits, counts, audit
-        self._handshake_seconds = handshake_seconds
+        self._handshake_seconds, self._answer_seconds = config.limits.handshake_seconds, config.lost_seconds
         self._open = set[_OpenCall]()
         self._names = gate.names()
         self._refusal_log = LogThrottle(REFUSALS_LOGGED_EVERY)
@@ -101,7 +103,7 @@ class Admission(grpc.aio.ServerInterceptor):
             try:
                 caller = self._gate.identify(method, metadata, context.peer())
             except UnauthenticatedError as error:
-                await self._refuse_stranger(method, context, error)
+                await self._refuse_stranger("unknown" if handler is _UNKNOWN else method, context, error)
             else:
                 await self._serve_caller(handler, caller, requests, context)
 
@@ -111,7 +113,7 @@ class Admission(grpc.aio.ServerInterceptor):
 
     async def _refuse_stranger(self, method: str, context: Context, unauthenticated: UnauthenticatedError) -> None:
         peer = context.peer()
-        self._audit.note("refused", "unauthenticated", method=method, peer=peer_host(peer))
+        self._audit.note("refused", STRANGER, method=method, peer=peer_address(peer))
         try:
             self._limits.count_failure(peer)
         except OverLimitError as error:
@@ -176,9 +178,16 @@ class Admission(grpc.aio.ServerInterceptor):
         answer = _behaviour(handler)(given, context)
         if inspect.isasyncgen(answer):
             async for message in answer:
-                await context.write(message)
+                await self._write(context, message)
         elif (message := await answer) is not None:
-            await context.write(message)
+            await self._write(context, message)
+
+    async def _write(self, context: Context, message: Any) -> None:
+        try:
+            async with asyncio.timeout(self._answer_seconds):
+                await context.write(message)
+        except TimeoutError:
+            raise self._limits.count_refusal("answer_seconds") from None
 
     async def _read_first(self, context: Context) -> Any:
         try:

@@ -1,7 +1,8 @@
 """The audit log: who joined, who was refused, whose token was revoked, and what admins did. One JSON object a line.
 
 No caller can fill the disk: equal events within ten seconds become one line with a count, lines are limited in number
-and length, and the oldest file is overwritten.
+and length, and the oldest file is overwritten. Callers without a valid token have lines of their own, so however many
+calls they make, the lines about others are written.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import os
 import time
 from collections import OrderedDict
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path
@@ -22,16 +24,33 @@ from common.process.log import LogThrottle
 
 log = logging.getLogger(__name__)
 Fact: TypeAlias = str | int | float
+STRANGER: Final = "unauthenticated"
+"""The outcome of a call without a valid token."""
 INTERVAL_SECONDS: Final = 10.0
 MAX_KINDS: Final = 1000
-"""Different events that are counted at one time; further events are left out."""
+"""Different events that are counted at one time, of strangers and of others each; further events are left out."""
 MAX_TEXT: Final = 200
 """Characters of one value."""
 LINES_PER_SECOND, LINES_AT_ONCE = 10.0, 1000
+STRANGERS_LINES_PER_SECOND, STRANGERS_LINES_AT_ONCE = 0.1, 100
 MAX_BYTES: Final = 4 << 20
 """Of one file."""
 N_OLD_FILES: Final = 3
 FAILURES_LOGGED_EVERY: Final = 60.0
+
+
+class _Lines:
+    """How many lines may be written, and the events that are being counted.
+
+    Args:
+        bucket: a line takes one.
+    """
+
+    def __init__(self, bucket: Bucket) -> None:
+        self.bucket = bucket
+        self.left_out = 0
+        self.counted = OrderedDict[tuple[tuple[str, Fact], ...], tuple[float, int]]()
+        """By event: when its interval began, and how often the event came again since. The oldest interval first."""
 
 
 class AuditLog:
@@ -45,43 +64,46 @@ class AuditLog:
 
     def __init__(self, path: Path, max_bytes: int = MAX_BYTES, clock: Callable[[], float] = time.monotonic) -> None:
         self._path, self._max_bytes, self._clock = path, max_bytes, clock
-        self._lines = Bucket(LINES_PER_SECOND, LINES_AT_ONCE, clock)
-        self._left_out = 0
-        self._open = OrderedDict[tuple[tuple[str, Fact], ...], tuple[float, int]]()
-        """By event: when its interval began, and how often the event came again since. The oldest interval first."""
+        self._lines = _Lines(Bucket(LINES_PER_SECOND, LINES_AT_ONCE, clock))
+        self._strangers = _Lines(Bucket(STRANGERS_LINES_PER_SECOND, STRANGERS_LINES_AT_ONCE, clock))
         self._failures = LogThrottle(FAILURES_LOGGED_EVERY, clock)
 
     def note(self, event: str, outcome: str, **facts: Fact) -> None:
         """Write an event at once, or count it if an equal event was written within the interval."""
         entry: dict[str, Fact] = {"event": event, "outcome": outcome, **facts}
         key = tuple((name, value[:MAX_TEXT] if isinstance(value, str) else value) for name, value in entry.items())
-        if key in self._open:
-            began, repeats = self._open[key]
-            self._open[key] = began, repeats + 1
-        elif len(self._open) < MAX_KINDS:
-            self._open[key] = self._clock(), 0
-            self._write(dict(key))
+        lines = self._strangers if outcome == STRANGER else self._lines
+        if key in lines.counted:
+            began, repeats = lines.counted[key]
+            lines.counted[key] = began, repeats + 1
+        elif len(lines.counted) < MAX_KINDS:
+            lines.counted[key] = self._clock(), 0
+            self._write(dict(key), lines)
         else:
-            self._left_out += 1
+            lines.left_out += 1
 
     def tick(self) -> None:
         """Write the counts of intervals that are over; an event that keeps coming has one line for each interval."""
+        for lines in (self._lines, self._strangers):
+            self._write_counts(lines)
+
+    def _write_counts(self, lines: _Lines) -> None:
         now = self._clock()
-        while self._open:
-            key, (began, repeats) = next(iter(self._open.items()))
+        while lines.counted:
+            key, (began, repeats) = next(iter(lines.counted.items()))
             if now < began + INTERVAL_SECONDS:
                 return
-            del self._open[key]
+            del lines.counted[key]
             if repeats:
-                self._open[key] = now, 0
-                self._write({**dict(key), "count": repeats})
+                lines.counted[key] = now, 0
+                self._write({**dict(key), "count": repeats}, lines)
 
-    def _write(self, entry: dict[str, Fact]) -> None:
-        if not self._lines.take():
-            self._left_out += 1
+    def _write(self, entry: dict[str, Fact], lines: _Lines) -> None:
+        if not lines.bucket.take():
+            lines.left_out += 1
             return
-        if self._left_out:
-            entry, self._left_out = {**entry, "events_left_out": self._left_out}, 0
+        if lines.left_out:
+            entry, lines.left_out = {**entry, "events_left_out": lines.left_out}, 0
         line = json.dumps({"time": datetime.now(UTC).isoformat(timespec="milliseconds"), **entry}) + "\n"
         try:
             self._append(line.encode())
@@ -91,12 +113,11 @@ class AuditLog:
                 log.error("audit log %s: cannot be written: %s (%d more)", self._path, error.strerror, missed)
 
     def _append(self, line: bytes) -> None:
+        with suppress(FileNotFoundError):
+            if 0 < self._path.stat().st_size > self._max_bytes - len(line):
+                self._rotate()
         fd = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
         try:
-            if 0 < os.fstat(fd).st_size > self._max_bytes - len(line):
-                self._rotate()
-                os.close(fd)
-                fd = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
             os.write(fd, line)
         finally:
             os.close(fd)

@@ -34,8 +34,9 @@ CALL_LIMITS = (
     "address_actors",
     "address_failures",
     "handshake_seconds",
+    "answer_seconds",
 )
-"""The limits of ``server.limits`` for which a call can be refused."""
+"""The limits for which a call can be refused: those of ``server.limits``, and the time for reading an answer."""
 
 
 class OverLimitError(CrossborderError):

@@ -23,9 +23,9 @@ class Transitions(PathView):
     Observations and actions of structured spaces come as ``obs/…``, ``action/…`` and ``next_obs/…``. With n > 1,
     ``reward = r_0 + gamma r_1 + … + gamma^(k-1) r_(k-1)`` (float32), ``next_obs``, ``terminated`` and ``truncated``
     are those of the last of the k steps, and ``discount = gamma^k`` (float32) is the factor of the value of
-    ``next_obs`` in the target. k is n, but fewer where the episode ends before; so every step of a whole episode can
-    be drawn. The action and the extras are those of the first step. Multi-step learning as in Rainbow,
-    arXiv:1710.02298.
+    ``next_obs`` in the target. k is n, but fewer where the episode ends or is terminated before; so every step of a
+    whole episode can be drawn. The action and the extras are those of the first step. Multi-step learning as in
+    Rainbow, arXiv:1710.02298.
 
     Args:
         schema: of the rows.
@@ -64,10 +64,13 @@ class Transitions(PathView):
     def _plan_path(self, rows: Rows, index: Array, path: Array) -> Plan:
         if self._n == 1:
             return self._plan(rows, index, index, path)
-        is_step = ~rows.take(FINAL.name, path[:, :-1])
+        steps, each = path[:, :-1], np.arange(len(path))
+        is_step, terminated = ~rows.take(FINAL.name, steps), rows.take("terminated", steps)
+        if terminated[:, :-1].any():  # The episode may go on in the replay: a map of rows may end it at a lost life.
+            is_step[:, 1:] &= ~np.logical_or.accumulate(terminated[:, :-1], axis=1)
         count = is_step.sum(axis=1)
-        rewards = np.where(is_step, rows.take("reward", path[:, :-1]), 0.0)
-        plan = self._plan(rows, index, path[np.arange(len(path)), count - 1], path[:, -1])
+        rewards = np.where(is_step, rows.take("reward", steps), 0.0)
+        plan = self._plan(rows, index, path[each, count - 1], path[each, count])
         del plan.takes["reward"]
         made = {
             "reward": (rewards @ self._powers[:-1]).astype(np.float32),

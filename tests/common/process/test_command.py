@@ -156,12 +156,12 @@ def test_a_signal_interrupts_a_command_and_gives_its_exit_code(
 
 @pytest.mark.parametrize("raised", [SystemExit(0), KeyboardInterrupt()])
 def test_a_part_that_would_end_a_command_in_silence_fails_it(
-    parser: Parser, raised: BaseException, caplog: pytest.LogCaptureFixture
+    raised: BaseException, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def leave(_: argparse.Namespace) -> None:
+    def leave(_: StopSignals) -> None:
         raise raised
 
-    assert run_command(parser, ["--leaves", "green"], leave) == 1
+    assert run_until_signal("brew", "text", leave) == 1
     assert f"one of your parts raised {raised!r}" in caplog.text
 
 

@@ -6,7 +6,17 @@ from typing import Any
 
 import pytest
 
-from learner.ingest.audit import INTERVAL_SECONDS, LINES_AT_ONCE, MAX_TEXT, N_OLD_FILES, AuditLog
+from learner.ingest.audit import (
+    INTERVAL_SECONDS,
+    LINES_AT_ONCE,
+    MAX_KINDS,
+    MAX_TEXT,
+    N_OLD_FILES,
+    STRANGER,
+    STRANGERS_LINES_AT_ONCE,
+    STRANGERS_LINES_PER_SECOND,
+    AuditLog,
+)
 from tests.common.process.test_clocks import Clock
 
 
@@ -84,3 +94,17 @@ def test_an_audit_log_that_cannot_be_written_is_logged_and_stops_nothing(
 ) -> None:
     AuditLog(path / "nowhere", clock=clock).note("join", "ok")
     assert "cannot be written: No such file or directory" in caplog.text
+
+
+def test_however_many_calls_strangers_make_the_lines_about_others_are_written(
+    audit: AuditLog, path: Path, clock: Clock
+) -> None:
+    for turn in range(20):
+        for i in range(2 * MAX_KINDS):
+            audit.note("refused", STRANGER, peer=f"10.{turn}.{i // 256}.{i % 256}")
+        audit.note("drain", "ok", name="alice", turn=turn)
+        clock.now += INTERVAL_SECONDS
+        audit.tick()
+    events = [entry["event"] for entry in entries(path)]
+    assert events.count("drain") == 20
+    assert 0 < events.count("refused") <= STRANGERS_LINES_AT_ONCE + 20 * INTERVAL_SECONDS * STRANGERS_LINES_PER_SECOND

@@ -12,7 +12,7 @@ import pytest
 from common.wire.address import split_address
 from common.wire.pb import crossborder_pb2 as pb
 from learner.loop.server import LearnerServer
-from tests.conftest import MakeConfig, kill, wait_for
+from tests.conftest import PATIENCE, MakeConfig, kill, wait_for
 from tests.learner.ingest.by_hand import SECONDS, Client, Talk
 
 
@@ -81,3 +81,13 @@ def test_actors_can_hand_over_when_ingest_dies_while_the_learner_stops(make_conf
         wait_for(lambda: server.ingest.exit_code() == 0, "it ends in order")
         assert server.ingest.restarts == 1, "it is not started once more"
         assert client.stored() == list(range(10))
+
+
+def test_ingest_shows_life_while_it_waits_for_actors_that_are_slow_to_leave(make_config: MakeConfig) -> None:
+    with LearnerServer(make_config(server={"grace_seconds": 4.0, "hung_seconds": 1.5})) as server:
+        client = Client(server)
+        client.join()
+        Talk(client.stub).say(client.batch(1))
+        server.ingest.announce_stop()
+        server.ingest._supervisor.wait(PATIENCE)
+        assert (server.ingest.exit_code(), server.ingest.restarts) == (0, 0)

@@ -95,3 +95,16 @@ def test_wrong_parameters_and_schemas_are_refused() -> None:
         Transitions(SCHEMA, n=3)
     with pytest.raises(ConfigError, match=r"expected rows with obs, .*found the columns \['n', 'pair'\]"):
         Transitions(ITEMS)
+
+
+def test_n_steps_end_at_a_termination_after_which_the_episode_goes_on(tmp_path: Path) -> None:
+    """As a map of rows has it that calls the loss of a life an end."""
+    lanes = Lanes(tmp_path)
+    rows = [lanes.row(t, 7, 0, final=False, done=False) for t in range(7)]
+    rows[2]["terminated"] = True
+    lanes.write(rows)
+    batch = lanes.draw(Transitions(SCHEMA, discount_factor=0.5, n=3), [0, 1, 2, 3])
+    assert batch["reward"].tolist() == [1 + 1 + 1, 2 + 2, 4, 8 + 8 + 8]
+    assert batch["discount"].tolist() == [0.125, 0.25, 0.5, 0.125]
+    assert batch["terminated"].tolist() == [True, True, True, False]
+    assert batch["next_obs/at"].tolist() == [3, 3, 3, 6]
