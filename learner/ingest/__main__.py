@@ -103,7 +103,7 @@ async def serve(boot: IngestBoot) -> None:
     config, core, audit = boot.config.server, IngestCore(boot), AuditLog(boot.directory.parent / "audit.jsonl")
     limits, bell = CallLimits(config.limits, config.fleet, core.counts), Bell(boot.bell_fds[1], -1)
     servicer = LearnerServicer(core, bell, limits, audit)
-    admission = Admission(Gate.of(config), limits, core.counts, audit, config)
+    admission = Admission(Gate.of(config), limits, core.counts, audit, config.limits.handshake_seconds)
     events = _TrainerEvents(core, bell, servicer)
     metrics = serve_metrics(IngestCollector(core), boot.config.metrics, boot.metrics_port)
     server = grpc.aio.server(interceptors=[admission], options=_options(core, descriptors))

@@ -14,7 +14,6 @@ from typing import Any, Final, TypeAlias
 import grpc
 from google.protobuf.message import DecodeError
 
-from common.config.server_config import ServerConfig
 from common.errors import CrossborderError, RefusedError
 from common.process.log import LogThrottle
 from common.wire.batch import Request
@@ -52,7 +51,7 @@ class _OpenCall:
 
 
 class Admission(grpc.aio.ServerInterceptor):
-    """Checks every call's token, holds a place within the limits while the call is open, and limits how long it waits.
+    """Checks every call's token, holds a place within the limits while the call is open, and limits its first wait.
 
     gRPC itself reads the message of a unary call before it asks any interceptor, and waits for that message for ever.
     So every method is served as a stream, which is the same on the wire, and nothing of a refused call is read.
@@ -63,15 +62,14 @@ class Admission(grpc.aio.ServerInterceptor):
         limits: on open calls.
         counts: of calls without a valid token.
         audit: notes refusals and revoked tokens.
-        config: a unary call's message must come within ``limits.handshake_seconds``, and each message of an answer must
-            be read within ``lost_seconds``.
+        handshake_seconds: a unary call's message must come within this time.
     """
 
     def __init__(
-        self, gate: Gate, limits: CallLimits, counts: IngestCounts, audit: AuditLog, config: ServerConfig
+        self, gate: Gate, limits: CallLimits, counts: IngestCounts, audit: AuditLog, handshake_seconds: float
     ) -> None:
         self._gate, self._limits, self._counts, self._audit = gate, limits, counts, audit
-        self._handshake_seconds, self._answer_seconds = config.limits.handshake_seconds, config.lost_seconds
+        self._handshake_seconds = handshake_seconds
         self._open = set[_OpenCall]()
         self._names = gate.names()
         self._refusal_log = LogThrottle(REFUSALS_LOGGED_EVERY)
@@ -178,16 +176,9 @@ class Admission(grpc.aio.ServerInterceptor):
         answer = _behaviour(handler)(given, context)
         if inspect.isasyncgen(answer):
             async for message in answer:
-                await self._write(context, message)
-        elif (message := await answer) is not None:
-            await self._write(context, message)
-
-    async def _write(self, context: Context, message: Any) -> None:
-        try:
-            async with asyncio.timeout(self._answer_seconds):
                 await context.write(message)
-        except TimeoutError:
-            raise self._limits.count_refusal("answer_seconds") from None
+        elif (message := await answer) is not None:
+            await context.write(message)
 
     async def _read_first(self, context: Context) -> Any:
         try:

@@ -34,9 +34,8 @@ CALL_LIMITS = (
     "address_actors",
     "address_failures",
     "handshake_seconds",
-    "answer_seconds",
 )
-"""The limits for which a call can be refused: those of ``server.limits``, and the time for reading an answer."""
+"""The limits of ``server.limits`` for which a call can be refused."""
 
 
 class OverLimitError(CrossborderError):
