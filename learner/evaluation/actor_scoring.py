@@ -66,6 +66,7 @@ class ActorScoring(CandidateScoring):
         while finished is None and self._running is not None and not deadline.passed():
             if self._abandoned.wait(LISTEN_SECONDS):
                 break
+            self._control.trainer_beats += 1  # The trainer lives while it waits for the last score.
             finished = self._collect()
         return finished
 

@@ -14,6 +14,7 @@ from rich.console import Console
 
 from common.config.run_config import RunConfig, dump_config
 from common.process.kept_memory import keep_buffers
+from common.shared.mapped import holding_alone
 from learner.datasets.loading import load_dataset
 from learner.datasets.opening import Dataset, open_dataset
 from learner.datasets.sources import open_source
@@ -41,6 +42,8 @@ from learner.storage.rundir import RunDir, default_run_dir
 from learner.storage.training_state import StateFiles
 
 log = logging.getLogger(__name__)
+FORMER_INGEST_SECONDS = 30.0
+"""The ingest process of a trainer that was killed gets this long to end. It takes a moment, unless it is frozen."""
 
 
 @dataclass(frozen=True)
@@ -65,6 +68,8 @@ def open_directory(
 ) -> tuple[RunDir, ResumePoint | None]:
     """Lock a run's directory, and read the state that earlier lives of the run left there.
 
+    The ingest process of a trainer that was killed may still be storing rows: this waits until it has ended.
+
     Args:
         config: of the run, checked already.
         stack: releases the lock of the directory when the stack is closed.
@@ -75,12 +80,14 @@ def open_directory(
         The directory, and the point at which the run is resumed; None for a new run.
 
     Raises:
-        RunDirectoryError: see ``RunDir``.
+        RunDirectoryError: see ``RunDir``; or that ingest process has not ended in time.
         CrossborderError: the run cannot be resumed, or not with this configuration.
     """
     path = config.run_dir or default_run_dir(config.name)
     directory = RunDir(path, resume=resume, origin=origin.record() if origin else None)
     stack.callback(directory.close)
+    with holding_alone(directory.shared, FORMER_INGEST_SECONDS):
+        log.debug("no process writes to %s", directory.shared)
     if not directory.identity.is_resumed:
         return directory, None
     earlier = ResumePoint.read(path, directory.identity.run_id)

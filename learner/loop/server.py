@@ -23,7 +23,6 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Self
 
 from actor.manager import ActorManager
@@ -32,7 +31,6 @@ from common.config.run_config import RunConfig
 from common.config.server_config import ServerConfig
 from common.errors import CrossborderError, DivergedError, RankLostError
 from common.process.spare import Spare
-from common.shared.mapped import holding_alone
 from common.wire.trust import ANY, Trust
 from learner.evaluation.actor_scoring import CANDIDATES, ActorScoring
 from learner.ingest.ingest_process import ComingIngest, IngestProcess
@@ -56,8 +54,6 @@ from learner.shared.control import ControlBlock
 from learner.storage.origin import Origin
 
 log = logging.getLogger(__name__)
-FORMER_INGEST_SECONDS = 30.0
-"""The ingest process of a trainer that was killed gets this long to end. It takes a moment, unless it is frozen."""
 LEAVE_SECONDS = 2.0
 """Local actors get this long to end. Ingest has taken their rows already, within its own grace period."""
 
@@ -113,7 +109,6 @@ class LearnerServer:
                 when_met()
             directory, earlier, beginning = open_rank(config, stack, group, resume=resume, origin=origin)
             origin = origin if self.place.leads else None
-            _wait_for_former_ingest(directory.shared)
             self.run = run = stack.enter_context(Run(config, directory, earlier, origin=origin, place=self.place))
             self.buffer, shared = run.buffer, directory.shared
             # The files of a resumed run are there already, unless the run was in turns or from a dataset until now.
@@ -343,16 +338,6 @@ class LearnerServer:
             return_mean=self.control.return_mean,
             policy_lag=self.control.policy_lag,
         )
-
-
-def _wait_for_former_ingest(shared: Path) -> None:
-    """Wait until the ingest process of a trainer that was killed has ended: it may still be storing rows.
-
-    Raises:
-        RunDirectoryError: it has not ended in time.
-    """
-    with holding_alone(shared, FORMER_INGEST_SECONDS):
-        log.debug("no process writes to %s", shared)
 
 
 def _make_publisher(run: Run, name: str) -> ModelPublisher:

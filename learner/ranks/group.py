@@ -46,12 +46,23 @@ class Group:
     """
 
     def __init__(self, place: Place, seconds: float, device: str) -> None:
-        self.place, self._seconds = place, seconds
+        self.place = place
         self._is_open = True
         has_gpu = _use_gpu(place, device)
         if not dist.is_available() or not dist.is_gloo_available():
             raise ConfigError("several ranks: expected a torch with torch.distributed and gloo")
         _stay_on_host(place)
+        try:
+            self._connect(seconds, has_gpu=has_gpu, device=device)
+        except BaseException:
+            self.close()
+            raise
+
+    def _connect(self, seconds: float, *, has_gpu: bool, device: str) -> None:
+        """Meet the other ranks; whoever constructs the group closes it if they do not come."""
+        place = self.place
+        self._said: dist.ProcessGroup | None = None
+        self._averaging: dist.ProcessGroup | None = None
         with self._watching():
             store = open_store(place, START_SECONDS, os.environ)
             dist.init_process_group(
@@ -61,7 +72,7 @@ class Group:
                 world_size=place.n_ranks,
                 timeout=timedelta(seconds=START_SECONDS),
             )
-            self._said: dist.ProcessGroup | None = dist.new_group(backend="gloo", timeout=timedelta(seconds=seconds))
+            self._said = dist.new_group(backend="gloo", timeout=timedelta(seconds=seconds))
         # Hosts may differ in their GPUs and in their torch, and nccl would wait for a rank that does not use it.
         uses_nccl = self._agree(has_gpu and dist.is_nccl_available())
         self._averaging = self._said
@@ -86,8 +97,9 @@ class Group:
         if self._is_open:
             self._is_open = False
             average_by(None)
-            with suppress(RuntimeError):  # Connections that are broken already cannot be closed in order.
-                dist.destroy_process_group()
+            if dist.is_initialized():
+                with suppress(RuntimeError):  # Connections that are broken already cannot be closed in order.
+                    dist.destroy_process_group()
             # Torch joins the threads of a group when nothing refers to the group any more. A thread that frees its
             # tensors while Python ends would end the process with SIGABRT (pytorch/pytorch#179291).
             self._said = self._averaging = None

@@ -19,6 +19,7 @@ from learner.models.publisher import ModelPublisher
 from learner.shared.control import ControlBlock
 from learner.storage.checkpoint import Checkpoints, load_params
 from learner.storage.moment import Moment
+from tests.conftest import PATIENCE
 from tests.learner.storage.test_checkpoint import CONFIG
 from tests.parts import CheckingAgent, CountingEnv
 
@@ -42,15 +43,22 @@ class Host:
         self.control.scores += 1
 
 
-@pytest.fixture
-def host(tmp_path: Path) -> Host:
+def make_host(tmp_path: Path, finish_seconds: float) -> Host:
+    """A host that waits this long for the last score."""
     control = ControlBlock.open(tmp_path, create=True)
     agent = CheckingAgent(spec_of(CountingEnv()), seed=0, epsilon=0.0, device="cpu")
     publisher = ModelPublisher(tmp_path / CANDIDATES, agent.model_info(), 3)
     checkpoints = Checkpoints(tmp_path, CONFIG, "run")
     publish = partial(publisher.publish, wait=True)
-    scoring = ActorScoring(tmp_path, control, publish, incarnation=3, checkpoints=checkpoints, finish_seconds=0.2)
+    scoring = ActorScoring(
+        tmp_path, control, publish, incarnation=3, checkpoints=checkpoints, finish_seconds=finish_seconds
+    )
     return Host(tmp_path, scoring, agent, publisher, control)
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Host:
+    return make_host(tmp_path, finish_seconds=0.2)
 
 
 def test_the_model_of_a_candidate_is_published_and_its_score_comes_later(host: Host) -> None:
@@ -98,12 +106,17 @@ def test_a_candidate_is_skipped_while_another_has_no_score_and_it_is_said_once(
     assert said.startswith("opt step 20: evaluation skipped, the one before has no score yet; is an actor-worker")
 
 
-def test_at_the_end_a_score_is_waited_for_and_given_up_in_time(host: Host, caplog: pytest.LogCaptureFixture) -> None:
+def test_at_the_end_a_score_is_waited_for_and_the_trainer_shows_life_meanwhile(tmp_path: Path) -> None:
+    host = make_host(tmp_path, finish_seconds=PATIENCE)
     host.scoring.begin(host.agent, FIRST)
-    threading.Timer(0.05, host.report, (10, 4.0)).start()
+    threading.Timer(0.2, host.report, (10, 4.0)).start()
     finished = host.scoring.poll(wait=True)
     assert finished is not None
     assert finished.evaluation.score == 4.0
+    assert host.control.trainer_beats
+
+
+def test_a_score_that_does_not_come_is_given_up(host: Host, caplog: pytest.LogCaptureFixture) -> None:
     host.scoring.begin(host.agent, LATER)
     assert host.scoring.poll(wait=True) is None
     assert "opt step 20: the evaluation is abandoned: no score came" in caplog.text

@@ -14,6 +14,7 @@ import pytest
 
 from common.config.run_config import RunConfig, load_config
 from common.errors import CheckpointError, ConfigError, RunDirectoryError
+from learner.loop import run as run_module
 from learner.loop.in_turns import Trainer, train_in_turns
 from learner.loop.offline import train_offline
 from learner.loop.run import Result
@@ -110,7 +111,11 @@ def test_a_new_run_from_a_dataset_needs_one(tmp_path: Path) -> None:
     assert not (tmp_path / "run").exists()
 
 
-def test_sync_train_waits_for_nobody_but_says_who_still_writes(tmp_path: Path, make_config: MakeConfig) -> None:
+@pytest.mark.parametrize("train", [sync_train, offline_train])
+def test_a_run_without_actors_does_not_go_on_while_a_former_ingest_process_still_writes(
+    tmp_path: Path, make_config: MakeConfig, monkeypatch: pytest.MonkeyPatch, train: Callable[[RunConfig], Result]
+) -> None:
+    monkeypatch.setattr(run_module, "FORMER_INGEST_SECONDS", 0.1)
     with LearnerServer(make_config(agent=IN_TURNS, server={"grace_seconds": 0.5})) as server:
         run = server.run
         config = configured(tmp_path / "other", 10)
@@ -118,7 +123,7 @@ def test_sync_train_waits_for_nobody_but_says_who_still_writes(tmp_path: Path, m
         shutil.rmtree(tmp_path / "other" / "shared")
         (tmp_path / "other" / "shared").symlink_to(run.dir.shared)
         with pytest.raises(RunDirectoryError, match="the ingest process of a learner that was killed still holds it"):
-            train_in_turns(config, resume=True)
+            train(config)
 
 
 # A backup.

@@ -7,10 +7,12 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 
-from common.errors import ConfigError
+from common.errors import ConfigError, RankLostError
 from learner.ranks.group import Group
 from learner.ranks.place import Place
+from tests.conftest import free_port
 
 Pair = Sequence[dict[str, Any]]
 
@@ -48,6 +50,18 @@ def test_a_host_without_a_gpu_is_told_so(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
     with pytest.raises(ConfigError, match="expected cuda with a GPU on this host, found none"):
         Group(Place(n_ranks=2, n_local=2), 1.0, "cuda")
+
+
+def test_a_group_that_cannot_be_made_leaves_no_connections_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(**_: object) -> None:
+        raise RuntimeError("the other rank is gone")
+
+    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+    monkeypatch.setenv("MASTER_PORT", str(free_port()))
+    monkeypatch.setattr(dist, "new_group", refuse)
+    with pytest.raises(RankLostError, match="the other rank is gone"):
+        Group(Place(), 1.0, "cpu")
+    assert not dist.is_initialized()
 
 
 def test_ranks_agree_only_if_all_say_so(pair: Pair) -> None:
