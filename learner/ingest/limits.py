@@ -29,17 +29,9 @@ ACTIVE_SECONDS = 10.0
 RENEWAL_SECONDS = 60.0
 """An actor beyond its share needs at least this long to replace the whole replay."""
 REPEATS_PER_SECOND, REPEATS_AT_ONCE = 1.0, 5.0
-"""Requests of one connection for a model that the connection has received already."""
+"""Requests of one connection for a model, or a candidate, that the connection has received already."""
 MAX_CONNECTIONS = 8192
 """Connections that are remembered; ``server.limits.max_connections`` is at most this by default."""
-
-
-class _Account:
-    """The open calls of one account, and the buckets for its joins and its failures."""
-
-    def __init__(self, joins: Bucket, failures: Bucket) -> None:
-        self.joins, self.failures = joins, failures
-        self.open_calls = 0
 
 
 class _YieldingPlaces:
@@ -86,7 +78,9 @@ class CallLimits:
         self._health_places = _YieldingPlaces(config.max_health_calls)
         self._admin_places = _YieldingPlaces(config.max_admin_calls)
         self._joins = Bucket(config.joins_per_second, 2 * fleet, clock)
-        self._accounts = OrderedDict[str, _Account]()
+        self._open = Counter[str]()
+        """By account, its open calls; an account without one is not there."""
+        self._account_joins, self._failures = OrderedDict[str, Bucket](), OrderedDict[str, Bucket]()
 
     @contextmanager
     def call(self, caller: Caller, end: Callable[[OverLimitError], None]) -> Iterator[None]:
@@ -111,16 +105,16 @@ class CallLimits:
 
     @contextmanager
     def _actor_call(self, caller: Caller) -> Iterator[None]:
-        account, open_calls = self._account(caller.account), self._counts.open_calls
+        account, open_calls = caller.account, self._counts.open_calls
         self._require(open_calls["calls"] < self._max_calls, "calls")
-        self._require(account.open_calls < self._max_account_calls, "address_calls")
+        self._require(self._open[account] < self._max_account_calls, "address_calls")
         open_calls["calls"] += 1
-        account.open_calls += 1
+        self._open[account] += 1
         try:
             yield
         finally:
             open_calls["calls"] -= 1
-            account.open_calls -= 1
+            self._open -= Counter([account])
 
     def count_join(self, caller: Caller) -> None:
         """Count a join.
@@ -128,7 +122,9 @@ class CallLimits:
         Raises:
             OverLimitError: there are too many joins, of this account or of all accounts.
         """
-        self._require(self._account(caller.account).joins.take(), "address_joins")
+        rate = self._config.address_joins_per_second
+        bucket = self._bucket(self._account_joins, caller.account, rate, self._fleet)
+        self._require(bucket.take(), "address_joins")
         self._require(self._joins.take(), "joins")
 
     def count_failure(self, peer: str) -> None:
@@ -137,7 +133,9 @@ class CallLimits:
         Raises:
             OverLimitError: there are too many such calls from the peer's address.
         """
-        self._require(self._account(peer_address(peer)).failures.take(), "address_failures")
+        rate = self._config.address_failures_per_second
+        bucket = self._bucket(self._failures, peer_address(peer), rate, max(1.0, 10 * rate))
+        self._require(bucket.take(), "address_failures")
 
     def count_refusal(self, limit: str) -> OverLimitError:
         """Count a call that is refused for a limit of ``CALL_LIMITS``; return the error to raise."""
@@ -148,18 +146,14 @@ class CallLimits:
         if not within:
             raise self.count_refusal(limit)
 
-    def _account(self, name: str) -> _Account:
-        known = self._accounts.get(name)
-        if known is None:
-            if len(self._accounts) >= MAX_ACCOUNTS:
-                self._accounts.popitem(last=False)
-            failures = self._config.address_failures_per_second
-            known = self._accounts[name] = _Account(
-                Bucket(self._config.address_joins_per_second, self._fleet, self._clock),
-                Bucket(failures, max(1.0, 10 * failures), self._clock),
-            )
-        self._accounts.move_to_end(name)
-        return known
+    def _bucket(self, known: OrderedDict[str, Bucket], account: str, rate: float, at_once: float) -> Bucket:
+        """Find or make the account's bucket; beyond ``MAX_ACCOUNTS`` the account that called longest ago goes."""
+        if account not in known:
+            if len(known) >= MAX_ACCOUNTS:
+                known.popitem(last=False)
+            known[account] = Bucket(rate, at_once, self._clock)
+        known.move_to_end(account)
+        return known[account]
 
 
 class AddressIds:
@@ -263,17 +257,22 @@ class ModelRepeats:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._asked = OrderedDict[str, tuple[ModelVersion, float]]()
-        """By connection: the model of its last answer, and the time until which its repeats are spent."""
+        self._asked = OrderedDict[tuple[str, bool], tuple[ModelVersion, float]]()
+        """By reader: the model of its last answer, and the time until which its repeats are spent."""
 
-    def count_request(self, connection: str, newest: ModelVersion) -> float:
-        """Count a request for the newest model; return the seconds that the answer must wait."""
+    def count_request(self, reader: tuple[str, bool], newest: ModelVersion) -> float:
+        """Count a request for the newest model; return the seconds that the answer must wait.
+
+        Args:
+            reader: a connection, and whether it asks for candidates instead of models for acting.
+            newest: the model, or the candidate, of the answer.
+        """
         now = self._clock()
-        version, spent_until = self._asked.get(connection, (None, 0.0))
+        version, spent_until = self._asked.get(reader, (None, 0.0))
         if version == newest:
             spent_until = max(spent_until, now) + 1 / REPEATS_PER_SECOND
-        self._asked[connection] = newest, spent_until
-        self._asked.move_to_end(connection)
+        self._asked[reader] = newest, spent_until
+        self._asked.move_to_end(reader)
         if len(self._asked) > MAX_CONNECTIONS:
             self._asked.popitem(last=False)
         return max(0.0, spent_until - now - REPEATS_AT_ONCE / REPEATS_PER_SECOND) if version == newest else 0.0

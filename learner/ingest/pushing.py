@@ -72,7 +72,7 @@ def _take(core: IngestCore, row: int, request: pb.PushItemsRequest, payload: Pay
         figures = _check_report(report)
     elif request.seq <= last:  # The actor has not heard the acknowledgement and sends the batch again.
         core.control.duplicates += 1
-        return last
+        figures = _check_report(report)
     else:
         if core.evaluates(row):
             raise RefusedError(f"seq: expected 0 of an actor that evaluates, found {request.seq}", "sequence")

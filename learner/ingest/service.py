@@ -104,8 +104,6 @@ class LearnerServicer(pb_grpc.LearnerServiceServicer):
         self._streams: set[ActorStream] = set()
         self._newest: dict[int, ActorStream] = {}
         """By row of the actor table, the actor's newest stream: a broken stream may end after the next has begun."""
-        self._held: dict[ActorStream, int] = {}
-        """Streams that wait for their actor's turn, with the actor's row."""
         self._stream_ended = asyncio.Event()
 
     def on_bell(self) -> None:
@@ -124,8 +122,8 @@ class LearnerServicer(pb_grpc.LearnerServiceServicer):
             fence()
             if release_at > control.sampled or not release_at:
                 break
-        free = [stream for stream, row in self._held.items() if not self._core.turns.holds(row)]
-        for stream in self._streams if control.stopping else free:
+        came = self._core.turns.take_came() & self._newest.keys()
+        for stream in self._streams if control.stopping else [self._newest[row] for row in came]:
             stream.awake.set()
 
     async def Join(self, request: pb.JoinRequest, context: Context) -> pb.JoinResponse:  # noqa: ARG002, N802
@@ -161,7 +159,7 @@ class LearnerServicer(pb_grpc.LearnerServiceServicer):
     ) -> AsyncIterator[bytes]:
         core = self._core
         newest = core.newest(candidate=request.candidate)
-        seconds = core.model_repeats.count_request(context.peer(), newest)
+        seconds = core.model_repeats.count_request((context.peer(), request.candidate), newest)
         if seconds:  # The connection asks again and again for the same model.
             core.counts.quota_hold_seconds["models"] += seconds
             await asyncio.sleep(seconds)
@@ -233,14 +231,11 @@ class LearnerServicer(pb_grpc.LearnerServiceServicer):
             core.counts.quota_hold_seconds["items"] += await self._wait(stream, min(seconds, STILL_HERE_SECONDS))
 
     async def _hold_for_turn(self, stream: ActorStream, row: int) -> None:
-        core, self._held[stream] = self._core, row
-        try:
-            self._wake_streams()
-            while core.turns.holds(row) and not stream.is_leaving:
-                core.control.actor_hold_seconds += await self._wait(stream, STILL_HERE_SECONDS)
-                self._wake_streams()  # Also after a second without a bell: an admin may have changed the ratio.
-        finally:
-            del self._held[stream]
+        core = self._core
+        self._wake_streams()
+        while core.turns.holds(row) and not stream.is_leaving:
+            core.control.actor_hold_seconds += await self._wait(stream, STILL_HERE_SECONDS)
+            self._wake_streams()  # Also after a second without a bell: an admin may have changed the ratio.
 
     async def _wait(self, stream: ActorStream, seconds: float) -> float:
         """Wait until the stream is woken, at most ``seconds``; after ``STILL_HERE_SECONDS`` send a sign of life.

@@ -85,8 +85,9 @@ class QueueReplay(SharedReplay):
             self._taken = self._taken[:0]
 
     def state(self) -> Snapshot:
-        values = {**super().state().values, "end": self._end, "lost": self.lost}
-        return Snapshot(values, {"ready": self._ready})
+        with self._alone:
+            values = {**super().state().values, "end": self._end, "lost": self.lost}
+            return Snapshot(values, {"ready": self._ready})
 
     def restore(self, state: Snapshot) -> None:
         super().restore(state)

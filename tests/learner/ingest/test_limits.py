@@ -133,7 +133,20 @@ def test_only_a_limited_number_of_accounts_is_remembered() -> None:
     limits = Limited()
     for host in range(MAX_ACCOUNTS + 10):
         limits.count_failure(peer(host))
-    assert len(limits._accounts) == MAX_ACCOUNTS
+    assert len(limits._failures) == MAX_ACCOUNTS
+
+
+def test_failures_of_many_addresses_give_nobody_more_calls_or_joins() -> None:
+    limits = Limited(max_address_calls=1)
+    with ExitStack() as held:
+        limits.hold(held, host=1)
+        assert limits.joins(100) == FLEET
+        for host in range(MAX_ACCOUNTS):
+            limits.count_failure(peer(host))
+        with pytest.raises(OverLimitError, match="address calls"):
+            limits.hold(held, host=1)
+        assert limits.joins(100) == 0
+    assert not limits._open, "accounts without an open call are not remembered"
 
 
 GREEDY = 99
@@ -226,12 +239,13 @@ def test_without_a_multiple_nobody_waits() -> None:
 def test_a_connection_that_asks_for_one_model_over_and_over_is_answered_once_a_second() -> None:
     clock = Clock()
     repeats, first, second = ModelRepeats(clock), ModelVersion(1, 0), ModelVersion(1, 5)
-    delays = [repeats.count_request("one", first) for _ in range(9)]
+    delays = [repeats.count_request(("one", False), first) for _ in range(9)]
     assert delays == [0, 0, 0, 0, 0, 0, 1, 2, 3]
-    assert repeats.count_request("other", first) == 0
-    assert repeats.count_request("one", second) == 0, "a newer model is there at once"
+    assert repeats.count_request(("other", False), first) == 0
+    assert repeats.count_request(("one", True), first) == 0, "candidates are counted by themselves"
+    assert repeats.count_request(("one", False), second) == 0, "a newer model is there at once"
     clock.now += 100.0
-    assert repeats.count_request("one", second) == 0
+    assert repeats.count_request(("one", False), second) == 0
 
 
 def test_an_address_holds_a_limited_number_of_ids_and_leaves_room_for_others() -> None:

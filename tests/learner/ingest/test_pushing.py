@@ -15,6 +15,7 @@ from common.wire.compression import compress
 from common.wire.pb import crossborder_pb2 as pb
 from learner.loop.server import LearnerServer
 from learner.replay.memory import ReplayMemory
+from learner.shared.actor_table import ActorState
 from tests.conftest import MakeConfig, counting_config, wait_for
 from tests.e2e.test_frames import PARTS
 from tests.learner.ingest.bad_batches import BAD_BATCHES
@@ -38,6 +39,16 @@ def test_a_batch_sent_again_is_acknowledged_and_not_stored_again(client: Client)
         assert talk.say(client.batch(seq, start=seq * 5)).acked_seq == max(seq, 2 if client.stored()[5:] else seq)
     assert client.stored() == [*range(5, 10), *range(10, 15)]
     assert client.server.control.duplicates == 2
+
+
+def test_an_actor_that_sends_its_last_batch_again_has_left_all_the_same(client: Client) -> None:
+    client.join()
+    last = client.batch(1, start=0, report=pb.Report(leaving=True))
+    Talk(client.stub).say(last)
+    client.join()
+    Talk(client.stub).say(last)
+    wait_for(lambda: list(client.server.actor_table["state"]).count(ActorState.LEFT) == 1, "the actor has left")
+    assert client.stored() == [0, 1, 2, 3, 4]
 
 
 @pytest.fixture(scope="module")

@@ -38,6 +38,18 @@ def test_nobody_waits_while_the_ratio_allows_it() -> None:
     assert ratio.allow(0) == 0
 
 
+def test_each_turn_is_told_once_when_it_comes() -> None:
+    ratio = Ratio()
+    ratio.store(HONEST, 10)
+    ratio.store(GREEDY, 100)
+    assert ratio.turns.take_came() == set()
+    ratio.allow(30)
+    assert ratio.turns.take_came() == {HONEST}
+    ratio.allow(100)
+    assert ratio.turns.take_came() == {GREEDY}
+    assert ratio.turns.take_came() == set()
+
+
 def test_a_batch_without_steps_makes_nobody_wait() -> None:
     ratio = Ratio()
     ratio.stored = 0.5  # Less than what counts as a debt of an unknown actor.
