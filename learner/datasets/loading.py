@@ -71,7 +71,7 @@ def load_dataset(
 
 
 def _rows_at_once(memory: ReplayMemory) -> int:
-    return max(1, min(MAX_ROWS, MAX_BYTES // memory.schema.row_bytes, memory.max_rows))
+    return max(1, min(MAX_ROWS, MAX_BYTES // memory.schema.row_bytes, memory.capacity))
 
 
 def _require_room(memory: ReplayMemory, rows: int, dataset: Dataset) -> None:

@@ -15,7 +15,6 @@ from typing import Final
 
 from common.config.run_config import RunConfig
 from common.wire.pb import crossborder_pb2 as pb
-from learner.replay.memory import ReplayMemory
 from learner.shared.durable import replace_text
 
 log = logging.getLogger(__name__)
@@ -30,9 +29,10 @@ class BatchLimits:
     Args:
         directory: of the run's shared files.
         present: the limits that actors are told from now on.
+        capacity: of the replay. A run whose replay was lost may go on with a smaller one, which takes no larger batch.
     """
 
-    def __init__(self, directory: Path, present: pb.Limits) -> None:
+    def __init__(self, directory: Path, present: pb.Limits, capacity: int) -> None:
         self.present = present
         self.largest = pb.Limits()
         """The largest limits that the run has told any actor."""
@@ -44,13 +44,14 @@ class BatchLimits:
         now = {name: getattr(self.largest, name) for name in _KEPT}
         if now != before:
             replace_text(path, json.dumps(now) + "\n")
+        self.largest.max_rows = min(self.largest.max_rows, capacity)
 
 
-def present_limits(config: RunConfig, memory: ReplayMemory) -> pb.Limits:
+def present_limits(config: RunConfig) -> pb.Limits:
     """The limits of a configuration: at most a small part of the replay, but room for ``push.n_buffer`` rows."""
     part = max(config.push.n_buffer, config.replay.capacity // BATCHES_PER_REPLAY)
     return pb.Limits(
-        max_rows=min(config.server.max_rows, memory.max_rows, part),
+        max_rows=min(config.server.max_rows, config.replay.capacity, part),
         max_message_bytes=config.server.max_message_bytes,
         silence_seconds=config.server.lost_seconds,
         compressions=[pb.COMPRESSION_ZSTD],

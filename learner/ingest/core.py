@@ -108,7 +108,7 @@ class IngestCore:
         self.writer = ReplayWriter(self.memory, self.registry.is_gone)
         self.values = ValueRules.of(self.schema, config.server)
         self.quarantine = Quarantine(boot.directory, "ingest")
-        self.batch_limits = BatchLimits(boot.directory, present_limits(config, self.memory))
+        self.batch_limits = BatchLimits(boot.directory, present_limits(config), self.memory.capacity)
         self.counts = IngestCounts()
         self.env_error_log = LogThrottle(ENV_ERRORS_LOGGED_EVERY)
         self.unfinished_log = LogThrottle(UNFINISHED_LOGGED_EVERY)

@@ -101,7 +101,7 @@ class ReplayMemory:
     ) -> None:
         self.directory = directory
         self.schema = schema
-        self.capacity = self.max_rows = capacity
+        self.capacity = capacity
         layout = Layout(schema, capacity, slack, began, began if steps_began is None else steps_began)
         if create:
             directory.mkdir(parents=True)

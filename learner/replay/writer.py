@@ -63,7 +63,7 @@ class ReplayWriter:
 
         Args:
             items: ``[rows, *shape]``; they must fit the schema.
-            rows: 1 to ``max_rows``.
+            rows: 1 to the replay's capacity.
             incarnation: of the actor process that sent them.
             seq: of the batch; it must follow ``last_seq``.
             follows: False if the actor dropped rows before this batch: then no row continues an earlier one.
@@ -107,7 +107,7 @@ class ReplayWriter:
         The reader looks at ``oldest`` after it has gathered, and redraws the rows below it.
         """
         memory, header = self._memory, self._header
-        assert 1 <= rows <= memory.max_rows, f"{rows} rows in a batch of 1 to {memory.max_rows}"
+        assert 1 <= rows <= memory.capacity, f"{rows} rows in a batch of 1 to {memory.capacity}"
         if incarnation not in self._slots:
             self._take_slot(incarnation)
         start, first = memory.committed, memory.first()
