@@ -23,7 +23,6 @@ TESTED_ELSEWHERE: dict[str, str] = {
     "learner/loop/together.py": "e2e/test_ranks.py",
     "learner/evaluation/candidate.py": "learner/evaluation/test_actor_scoring.py",
     "learner/loop/learner_parts.py": "learner/loop/test_run.py",
-    "learner/loop/trainer_metrics.py": "learner/records/test_families.py",
     "learner/replay/view.py": "common/testing/test_view_checks.py",
     "learner/shared/followed_batch.py": "learner/ingest/test_batch_traces.py",
     "learner/storage/moment.py": "learner/storage/test_training_state.py",
