@@ -114,6 +114,8 @@ def require_consistent(parser: argparse.ArgumentParser, arguments: argparse.Name
         parser.error("--resume DIR goes on with a run, --from begins a new one: leave out one of them")
     elif arguments.config is not None:
         parser.error("--resume DIR goes on as DIR/config.yaml says: leave out --config, or DIR")
+    elif any(override.startswith("run_dir=") for override in arguments.overrides):
+        parser.error("--resume DIR goes on in DIR: leave out --run-dir, or DIR")
 
 
 def load_run(arguments: argparse.Namespace) -> RunConfig:

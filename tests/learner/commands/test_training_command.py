@@ -39,6 +39,8 @@ def test_options_that_contradict_each_other_are_told_of(
     [
         ([], "the following arguments are required: --config"),
         (["--config", "a.yaml", "--resume", "run"], "leave out --config, or DIR"),
+        (["--resume", "run", "--run-dir", "other"], "leave out --run-dir, or DIR"),
+        (["--resume", "run", "--set", "run_dir=other"], "leave out --run-dir, or DIR"),
     ],
 )
 def test_a_run_is_resumed_by_its_own_configuration(
