@@ -18,13 +18,29 @@ except ImportError as error:
 from optuna.exceptions import ExperimentalWarning
 from optuna.pruners import BasePruner, MedianPruner, NopPruner
 from optuna.samplers import BaseSampler, RandomSampler, TPESampler
-from optuna.storages import JournalStorage
+from optuna.storages import BaseStorage, JournalStorage, get_storage
 from optuna.storages.journal import JournalFileBackend
 from optuna.trial import FrozenTrial, Trial, TrialState
+from sqlalchemy.exc import SQLAlchemyError
 
+from common.errors import ConfigError
 from learner.sweeps.dimensions import Choices
 from learner.sweeps.directory import SweepDirectory
 from learner.sweeps.sweep_config import SweepConfig
+
+
+def _open_journal(directory: SweepDirectory) -> BaseStorage:
+    return JournalStorage(JournalFileBackend(str(directory.path / "study.journal")))
+
+
+def _open_database(url: str) -> BaseStorage:
+    try:
+        return get_storage(url)
+    except (SQLAlchemyError, ImportError) as error:
+        reason = str(error).splitlines()[0]  # The URL may hold a password, and is not repeated.
+        raise ConfigError(
+            f"--study: expected the URL of a database that can be opened, such as sqlite:///study.db: {reason}"
+        ) from error
 
 
 @dataclass(frozen=True)
@@ -44,6 +60,9 @@ class SweepStudy:
     Args:
         directory: of the sweep.
         storage: a URL of a database for Optuna; None keeps the trials in a file of the directory.
+
+    Raises:
+        ConfigError: the database cannot be opened.
     """
 
     def __init__(self, directory: SweepDirectory, storage: str | None = None) -> None:
@@ -51,11 +70,10 @@ class SweepStudy:
         optuna.logging.disable_default_handler()
         optuna.logging.enable_propagation()
         optuna.logging.set_verbosity(optuna.logging.WARNING)
-        journal = JournalStorage(JournalFileBackend(str(directory.path / "study.journal"))) if storage is None else None
         with directory.alone():
             self.optuna = optuna.create_study(
                 study_name=directory.path.resolve().name,
-                storage=journal or storage,
+                storage=_open_database(storage) if storage else _open_journal(directory),
                 direction=self._sweep.score.direction,
                 pruner=_pruner(self._sweep),
                 load_if_exists=True,

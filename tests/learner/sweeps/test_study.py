@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from common.errors import PluginError
+from common.errors import ConfigError, PluginError
 from learner.commands import crossborder_sweep
 from learner.sweeps.directory import SweepDirectory
 from learner.sweeps.study import SweepStudy
@@ -81,6 +81,13 @@ def test_seeds_alone_are_a_grid(tmp_path: Path) -> None:
 def test_choices_of_the_example_are_values_of_its_lists(tmp_path: Path) -> None:
     study = open_study(tmp_path, space={WORTH: [1.0, None]}, sampler="random", trials=12)
     assert {values[WORTH] for values in finish(study, 12)} == {1.0, None}
+
+
+@pytest.mark.parametrize("url", ["study.db", "nosuch://optuna:secret@db/sweeps", "sqlite:///{}/missing/study.db"])
+def test_a_database_that_cannot_be_opened_is_told_without_its_password(tmp_path: Path, url: str) -> None:
+    with pytest.raises(ConfigError, match=r"--study: expected the URL of a database that can be opened") as error:
+        open_study(tmp_path, url)
+    assert "secret" not in str(error.value)
 
 
 def test_without_optuna_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
