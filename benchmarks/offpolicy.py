@@ -9,33 +9,33 @@ learner learns from are up to N updates old. Every run takes the same number of 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from benchmarks.variants import Variant, main
 
-BUDGET: Final[dict[str, Any]] = {
-    "trainer.target_score": "null",
-    "trainer.max_opts": 1500,
-    "trainer.eval_interval": 100,
-}
+
+def make_variants(max_opts: int, eval_interval: int) -> dict[str, Variant]:
+    """The variants, each with the same opt steps."""
+    budget = {"trainer.target_score": "null", "trainer.max_opts": max_opts, "trainer.eval_interval": eval_interval}
+    return {
+        "1 actor": Variant(budget, actors=1),
+        "4 actors": Variant(budget, actors=4),
+        "16 actors": Variant(budget, actors=16),
+        "4 actors, no correction": Variant(budget | {"agent.params.correction": "none"}, actors=4),
+        "lag 50": _at_lag(50, "vtrace", budget),
+        "lag 50, no correction": _at_lag(50, "none", budget),
+        "lag 200": _at_lag(200, "vtrace", budget),
+        "lag 200, no correction": _at_lag(200, "none", budget),
+    }
 
 
-def _at_lag(opt_steps: int, correction: str) -> Variant:
+def _at_lag(opt_steps: int, correction: str, budget: Mapping[str, Any]) -> Variant:
     lag = {"trainer.sync_interval": opt_steps, "agent.params.correction": correction}
-    return Variant(BUDGET | lag, actors=2)
+    return Variant({**budget, **lag}, actors=2)
 
-
-VARIANTS: Final = {
-    "1 actor": Variant(BUDGET, actors=1),
-    "4 actors": Variant(BUDGET, actors=4),
-    "16 actors": Variant(BUDGET, actors=16),
-    "4 actors, no correction": Variant(BUDGET | {"agent.params.correction": "none"}, actors=4),
-    "lag 50": _at_lag(50, "vtrace"),
-    "lag 50, no correction": _at_lag(50, "none"),
-    "lag 200": _at_lag(200, "vtrace"),
-    "lag 200, no correction": _at_lag(200, "none"),
-}
 
 if __name__ == "__main__":
-    main("offpolicy", "Steps of older policies", Path("configs/impala_cartpole.yaml"), VARIANTS, __doc__ or "")
+    variants = make_variants(max_opts=1500, eval_interval=100)
+    main("offpolicy", "Steps of older policies", Path("configs/impala_cartpole.yaml"), variants, __doc__ or "")
