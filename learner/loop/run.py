@@ -87,7 +87,7 @@ def open_directory(
     directory = RunDir(path, resume=resume, origin=origin.record() if origin else None)
     stack.callback(directory.close)
     with holding_alone(directory.shared, FORMER_INGEST_SECONDS):
-        log.debug("no process writes to %s", directory.shared)
+        pass  # Now no process writes to the replay any more.
     if not directory.identity.is_resumed:
         return directory, None
     earlier = ResumePoint.read(path, directory.identity.run_id)
