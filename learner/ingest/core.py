@@ -74,7 +74,7 @@ class Scoring:
 
 
 class IngestCore:
-    """The state that all requests share. Every method is quick.
+    """The state that all requests share. No method waits.
 
     Args:
         boot: see ``IngestBoot``.

@@ -68,7 +68,8 @@ class IngestCollector(Collector):
         yield counters(
             "crossborder_nonfinite_values_total", "Values that were NaN or infinite.", "column", values.nonfinite_found
         )
-        yield counters("crossborder_out_of_bounds_values_total", "Outside.", "column", values.outside_found)
+        text = "Values outside the bounds of their space."
+        yield counters("crossborder_out_of_bounds_values_total", text, "column", values.outside_found)
         yield counter(
             "crossborder_ack_hold_seconds_total",
             "Seconds that acknowledgements were held back to keep the replay ratio.",

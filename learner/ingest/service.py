@@ -1,6 +1,6 @@
-"""``LearnerService``: brings requests to ``joining`` and ``pushing``, and holds answers back until their time has come.
+"""``LearnerService``: brings requests to ``joining`` and ``pushing``, and holds answers back for the ratio and quotas.
 
-This module decides nothing. Its errors reach ``Admission``, which turns them into gRPC statuses.
+This module decides nothing itself. Its errors reach ``Admission``, which turns them into gRPC statuses.
 """
 
 from __future__ import annotations

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections import deque
 
 N_NOTES = 256
-"""Moments kept, at most."""
+"""The most moments that are kept."""
 
 
 class RowAges:
-    """Knows when a row came. The time is too early by at most one interval between two notes.
+    """Knows when the oldest row came. The time it tells is too early by at most one interval between two notes.
 
     The interval is the time between two calls of ``note``, or the time in which a 256th of the replay came, if that
     time is longer.
@@ -25,7 +25,7 @@ class RowAges:
         self._notes = deque([(end, now)])  # (index, time): rows from this index on came at this time or later.
 
     def __len__(self) -> int:
-        """Moments kept."""
+        """The number of moments that are kept."""
         return len(self._notes)
 
     def note(self, end: int, now: float) -> None:

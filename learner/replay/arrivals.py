@@ -9,10 +9,11 @@ from learner.replay.reader import ReplayReader
 
 
 def find_arrivals(reader: ReplayReader, since: int) -> Array:
-    """The rows at which draws can begin, and of which that is settled by the rows from ``since`` on.
+    """Find the rows at which a draw can begin, and could not yet before the rows from ``since`` on came.
 
-    It is settled for a row once ``View.reach`` rows follow it, or the final row of its episode. So only rows at this
-    distance behind a new row, or at a smaller one behind a new final row, are looked at. Each row is found once.
+    Whether a draw can begin at a row is settled once ``View.reach`` rows follow it, or the final row of its episode.
+    So this looks only at rows at that distance before a new row, and at smaller distances before a new final row. It
+    finds each row once.
 
     Returns:
         Absolute indices ``[n]``, ascending, each once.

@@ -148,7 +148,7 @@ class PrioritizedReplay(SharedReplay):
         self._n_excluded = len(excluded)
 
     def find_new(self, since: int) -> Array:
-        """The rows at which draws can begin, and of which that is settled by the rows from ``since`` on, ``[n]``."""
+        """Find the rows ``[n]`` at which a draw can begin, and could not yet before the rows from ``since`` on came."""
         return find_arrivals(self._reader, since)
 
     def _read_first_priorities(self, index: Array) -> Array | float:

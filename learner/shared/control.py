@@ -32,15 +32,15 @@ class ControlBlock(Words):
     stopping = Word(0)
     """1: training is over; ingest announces that to the actors and ends."""
     sampled = Word(1)
-    """Items drawn from the replay."""
+    """Steps drawn from the replay."""
     trainer_waits = Word(2)
-    """1: ingest rings the trainer's bell when it has committed items."""
+    """1: ingest rings the trainer's bell when it has committed rows."""
     incarnation = Word(3)
     """How many times the run has been started."""
     divergences = Word(5)
     """Times that training ended because a loss or a score was not finite, in all lives of the run."""
     trainer_wait_seconds = Word(4, float)
-    """Seconds the trainer has waited for items."""
+    """Seconds that the trainer has waited for rows."""
     trainer_beats = Word(6)
     """Signs of life of the training loop so far: opt steps, steps of evaluations, waits for items and for scores."""
     # Written by ingest.
@@ -65,9 +65,9 @@ class ControlBlock(Words):
     actors_online = Word(16)
     """Actors with an open stream."""
     env_steps = Word(17)
-    """Environment steps all actors have reported."""
+    """Environment steps that all actors have reported."""
     episodes = Word(18)
-    """Episodes all actors have reported."""
+    """Episodes that all actors have reported."""
     return_mean = Word(19, float)
     """Mean return of the last 100 episodes; 0 before the first."""
     policy_lag = Word(20, float)
