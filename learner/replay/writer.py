@@ -282,20 +282,17 @@ class ReplayWriter:
         """The slot of a cursor that no process needs; of several, that of the process that stored a batch longest ago.
 
         An actor process needs its cursor as long as it may send its last batch again because the acknowledgement was
-        lost: without the cursor that batch would be stored twice. It does not need the cursor once it is gone. Where
-        all processes may come back, one loses its cursor whose rows have all been overwritten.
+        lost: without the cursor that batch would be stored twice. It does not need the cursor once it is gone, or once
+        all of its rows have been overwritten.
 
         Raises:
             CursorsFullError: all cursors are needed.
         """
         cursors = self._memory.cursors
-        slots = [int(slot) for slot in np.argsort(cursors["end"], kind="stable")]
-        for slot in slots:
-            incarnation = int(cursors["incarnation"][slot])
-            if not incarnation or self._is_gone(incarnation):
-                return slot
-        if cursors["end"][slots[0]] <= self._memory.first():
-            return slots[0]
+        for slot in np.argsort(cursors["end"], kind="stable"):
+            incarnation, end = int(cursors["incarnation"][slot]), int(cursors["end"][slot])
+            if not incarnation or end <= self._memory.first() or self._is_gone(incarnation):
+                return int(slot)
         raise CursorsFullError(
             f"the replay has cursors for {len(cursors)} actor processes, and all of these may still send a batch again"
         )

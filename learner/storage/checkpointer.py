@@ -97,8 +97,6 @@ class Checkpointer:
         self._wait()
         self._take(moment, best_score)
         self._wait()
-        self._take(moment, best_score)  # If the one before was still being written, the last is taken now.
-        self._wait()
 
     def _take(self, moment: Moment, best_score: float) -> None:
         is_writing = self._writing is not None and self._writing.is_alive()

@@ -79,17 +79,6 @@ def test_draws_that_are_overwritten_while_they_are_gathered_are_made_again_with_
     assert batch["pair"].tolist() == [[11, 11], [9, 9], [12, 12]]
 
 
-def test_batches_of_all_sizes_share_one_array_for_each_column(tmp_path: Path) -> None:
-    memory, writer = make(tmp_path)
-    store(writer, 0, 10)
-    reader = reader_of(memory)
-    large, small = (reader.gather(making(reader, iter([index])), len(index))[1] for index in ([1, 2, 3], [7, 8]))
-    assert small["n"].tolist() == [7, 8]
-    assert np.shares_memory(large["n"], small["n"])
-    _, larger = reader.gather(making(reader, iter([[4, 5, 6, 7]])), 4)
-    assert larger["pair"].tolist() == [[4, 4], [5, 5], [6, 6], [7, 7]]
-
-
 def test_draws_are_made_again_until_none_is_overwritten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     memory, writer = make(tmp_path)
     store(writer, 0, 10)

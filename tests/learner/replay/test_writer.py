@@ -84,18 +84,6 @@ def test_the_cursor_unused_for_longest_makes_room_once_its_items_are_overwritten
     assert writer.last_seq(N_CURSORS + 1) == 1
 
 
-def test_a_process_that_is_gone_gives_its_cursor_before_one_whose_items_are_overwritten(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("learner.replay.memory.N_CURSORS", 3)
-    writer = ReplayWriter(
-        ReplayMemory(tmp_path / "replay", SCHEMA, 2, create=True), lambda incarnation: incarnation == 3
-    )
-    for incarnation in range(1, 5):
-        writer.append(rows(0, 1), 1, incarnation, seq=1)
-    assert [writer.last_seq(incarnation) for incarnation in range(1, 5)] == [1, 1, 0, 1]
-
-
 def test_no_batch_is_stored_twice_for_want_of_cursors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("learner.replay.memory.N_CURSORS", 20)
     memory, gone = ReplayMemory(tmp_path / "replay", SCHEMA, 1000, create=True), set[int]()

@@ -22,7 +22,6 @@ from learner.replay.memory import ReplayMemory
 from learner.replay.recovery import Watermark
 from learner.replay.uniform import UniformReplay
 from learner.replay.writer import ReplayWriter
-from learner.storage import checkpointer
 from learner.storage.checkpoint import SaveCounts
 from learner.storage.checkpointer import WINDOW, Checkpointer
 from learner.storage.moment import Moment
@@ -123,30 +122,6 @@ def test_training_goes_on_while_a_state_is_written_and_the_state_stays_as_it_was
     state = newest(tmp_path / "checkpoints")
     assert (state.moment, state.best_score) == (Moment(2, 64, 10.0), -math.inf)
     assert torch.equal(state.agent().tensors["table"], table)
-
-
-def test_the_last_state_is_taken_also_where_the_one_before_takes_very_long(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    class Disk(logging.Handler):
-        """Goes on when the trainer has waited in vain."""
-
-        def emit(self, record: logging.LogRecord) -> None:
-            assert "a checkpoint is not written after" in record.getMessage()
-            monkeypatch.setattr(checkpointer, "WRITE_SECONDS", PATIENCE)
-            files.gate.set()
-
-    files, disk = GatedFiles(tmp_path / "checkpoints"), Disk()
-    monkeypatch.setattr(checkpointer, "WRITE_SECONDS", 0.01)
-    scene = Scene(tmp_path, files)
-    scene.step(at=10.0)
-    scene.step(at=11.0)
-    checkpointer.log.addHandler(disk)
-    try:
-        scene.finish()
-    finally:
-        checkpointer.log.removeHandler(disk)
-    assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == ["1", "2"]
 
 
 def test_a_state_is_due_after_so_many_rows_too_and_waits_for_the_one_before(tmp_path: Path) -> None:
