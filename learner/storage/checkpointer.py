@@ -93,10 +93,14 @@ class Checkpointer:
             self._take(moment, best_score)
 
     def finish(self, moment: Moment, best_score: float) -> None:
-        """Take the last checkpoint and wait until it is written."""
-        self._wait()
-        self._take(moment, best_score)
-        self._wait()
+        """Take the last checkpoint and wait until it is written; one that is being written is waited for twice."""
+        for _ in range(2):
+            self._wait()
+            self._take(moment, best_score)
+        if self._newest.opt_steps < moment.opt_steps:
+            log.error("the last checkpoint, of opt step %d, is not taken", moment.opt_steps)
+        else:
+            self._wait()
 
     def _take(self, moment: Moment, best_score: float) -> None:
         is_writing = self._writing is not None and self._writing.is_alive()

@@ -157,6 +157,31 @@ def test_a_full_disk_does_not_end_training(tmp_path: Path, caplog: pytest.LogCap
     assert "training goes on without this checkpoint: no space left on device" in caplog.messages
 
 
+def test_the_last_state_is_written_although_the_one_before_takes_longer_than_the_first_wait(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("learner.storage.checkpointer.WRITE_SECONDS", 0.0)
+    files = GatedFiles(tmp_path / "checkpoints")
+    scene = Scene(tmp_path, files)
+    scene.step(at=10.0)
+    assert files.begun.wait(PATIENCE)
+    scene.step(at=11.0)
+    scene.finish()
+    assert "the last checkpoint, of opt step 2, is not taken" in caplog.messages
+    waits = list[float]()
+    join = threading.Thread.join
+
+    def open_gate_at_the_second_wait(thread: threading.Thread, seconds: float) -> None:
+        waits.append(seconds)
+        if len(waits) >= 2:
+            files.gate.set()
+            join(thread, PATIENCE)
+
+    monkeypatch.setattr(threading.Thread, "join", open_gate_at_the_second_wait)
+    scene.finish()
+    assert newest(tmp_path / "checkpoints").opt_steps == 2
+
+
 def test_a_diverged_agent_or_loss_is_not_kept(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     files = StateFiles(tmp_path / "states", {"run_id": "run"}, keep=9, counts=SaveCounts())
     scene = Scene(tmp_path, files)
