@@ -105,7 +105,7 @@ class IngestCore:
             config.server.limits.handshake_seconds,
         )
         self.cordons = Cordons(boot.directory / "cordons.json")
-        self.writer = ReplayWriter(self.memory, self.registry.is_gone)
+        self.writer = ReplayWriter(self.memory, self.registry.is_gone, self.registry.is_present)
         self.values = ValueRules.of(self.schema, config.server)
         self.quarantine = Quarantine(boot.directory, "ingest")
         self.batch_limits = BatchLimits(boot.directory, present_limits(config), self.memory.capacity)
@@ -116,9 +116,7 @@ class IngestCore:
         self.turns = Turns()
         self.replay_share = ReplayShare(config.replay.capacity, config.server.replay_share)
         self.model_repeats = ModelRepeats()
-        self.address_ids = AddressIds(
-            config.server.address_actors, lambda incarnation: self.registry.row_of(incarnation) is not None
-        )
+        self.address_ids = AddressIds(config.server.address_actors, self.registry.is_present)
         self.fleet_rates = FleetRates()
         self.answers = ModelAnswers(self.models, config.trainer.model_deltas)
         self.scoring = Scoring(boot, self.control) if config.is_scored_by_actors else None

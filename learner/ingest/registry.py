@@ -190,6 +190,10 @@ class Registry:
         row = self._rows.get(incarnation)
         return row if row is not None and self._state.item(row) in _HOLDS_ID else None
 
+    def is_present(self, incarnation: int) -> bool:
+        """Whether an actor holds an id now."""
+        return self.row_of(incarnation) is not None
+
     def may_return(self, incarnation: int) -> bool:
         """Whether an actor is known and has not said goodbye: it may still have rows to hand over."""
         row = self._rows.get(incarnation)

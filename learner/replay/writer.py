@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Mapping
+from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -41,12 +42,18 @@ class ReplayWriter:
     Args:
         memory: opened for writing.
         is_gone: whether the actor process of an incarnation will never send anything again. None: it is never known.
+        is_present: whether the actor process of an incarnation holds an id now. None: it is never known.
     """
 
-    def __init__(self, memory: ReplayMemory, is_gone: Callable[[int], bool] | None = None) -> None:
+    def __init__(
+        self,
+        memory: ReplayMemory,
+        is_gone: Callable[[int], bool] | None = None,
+        is_present: Callable[[int], bool] | None = None,
+    ) -> None:
         self._memory = memory
         self._header = memory.header
-        self._is_gone = is_gone or (lambda _: False)
+        self._is_gone, self._is_present = is_gone or (lambda _: False), is_present or (lambda _: False)
         self._finish_last_batch()
         self._slots = {int(row["incarnation"]): i for i, row in enumerate(memory.cursors) if row["incarnation"]}
         self._look_at_links()
@@ -282,17 +289,19 @@ class ReplayWriter:
         """The slot of a cursor that no process needs; of several, that of the process that stored a batch longest ago.
 
         An actor process needs its cursor as long as it may send its last batch again because the acknowledgement was
-        lost: without the cursor that batch would be stored twice. It does not need the cursor once it is gone, or once
-        all of its rows have been overwritten.
+        lost: without the cursor that batch would be stored twice. It does not need the cursor once it is gone. If none
+        is gone, a process that holds no id gives up its cursor once all of its rows have been overwritten.
 
         Raises:
             CursorsFullError: all cursors are needed.
         """
-        cursors = self._memory.cursors
-        for slot in np.argsort(cursors["end"], kind="stable"):
-            incarnation, end = int(cursors["incarnation"][slot]), int(cursors["end"][slot])
-            if not incarnation or end <= self._memory.first() or self._is_gone(incarnation):
-                return int(slot)
-        raise CursorsFullError(
-            f"the replay has cursors for {len(cursors)} actor processes, and all of these may still send a batch again"
-        )
+        incarnations, ends = (self._memory.cursors[name].tolist() for name in ("incarnation", "end"))
+        slots, first = sorted(range(len(ends)), key=ends.__getitem__), self._memory.first()
+        free = (slot for slot in slots if not incarnations[slot] or self._is_gone(incarnations[slot]))
+        overwritten = (slot for slot in slots if ends[slot] <= first and not self._is_present(incarnations[slot]))
+        slot = next(chain(free, overwritten), None)
+        if slot is None:
+            raise CursorsFullError(
+                f"the replay has cursors for {len(ends)} actor processes, and all of these may still send a batch again"
+            )
+        return slot

@@ -296,6 +296,7 @@ def test_an_actor_is_gone_when_it_said_goodbye_or_was_lost_for_a_day(table: Arra
     registry.set_state(0, ActorState.LEFT)
     registry.set_state(1, ActorState.AWAY)
     assert [registry.is_gone(incarnation) for incarnation in (11, 12, 13)] == [True, False, False]
+    assert [registry.is_present(incarnation) for incarnation in (11, 12, 13)] == [False, True, False]
     clock.now += GONE_SECONDS
     registry.expire()
     assert not registry.is_gone(12)

@@ -104,6 +104,22 @@ def test_no_batch_is_stored_twice_for_want_of_cursors(tmp_path: Path, monkeypatc
     assert [again.last_seq(incarnation) for incarnation in (1, 5, 9, 21)] == [1, 0, 1, 1]
 
 
+def test_a_process_that_is_gone_gives_up_its_cursor_first_and_one_that_holds_an_id_never(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("learner.replay.memory.N_CURSORS", 4)
+    memory, gone, present = ReplayMemory(tmp_path / "replay", SCHEMA, 4, create=True), {3}, {1}
+    writer = ReplayWriter(memory, gone.__contains__, present.__contains__)
+    for incarnation in (1, 2, 3, 4, 4, 4, 4):
+        writer.append(rows(0, 1), 1, incarnation, seq=writer.last_seq(incarnation) + 1)
+    writer.append(rows(0, 1), 1, 5, seq=1)
+    assert [writer.last_seq(incarnation) for incarnation in range(1, 6)] == [1, 1, 0, 4, 1]
+    writer.append(rows(0, 1), 1, 6, seq=1)
+    assert [writer.last_seq(incarnation) for incarnation in (1, 2, 6)] == [1, 0, 1]
+    with pytest.raises(CursorsFullError, match="cursors for 4 actor processes"):
+        writer.require_cursor(7)
+
+
 # Kills.
 
 
