@@ -73,7 +73,7 @@ class ReplayReader:
         self.first = self.end = 0
         self._base = 0
         """A multiple of the number of slots, at most ``first``: row i lies in slot ``i - _base``, wrapped once."""
-        self._out: dict[int, Items] = {}
+        self._out: Items = {}
 
     @property
     def schema(self) -> Schema:
@@ -136,14 +136,14 @@ class ReplayReader:
         """Make draws and assemble a batch of them; draws that are torn or touch an excluded row are made again.
 
         Returns:
-            The draws, and the columns of the view, ``[size, …]``. Arrays of stored columns are reused by the next call
-            of the same size.
+            The draws, and the columns of the view, ``[size, …]``. Arrays of stored columns are reused by the next
+            call.
 
         Raises:
             NothingToDrawError: there is nothing to draw from.
         """
         draws = make(size)
-        batch = self._fill(draws.plan, self._out.setdefault(size, {}))
+        batch = self._fill(draws.plan, self._out)
         spoilt = self.find_spoilt(draws.plan)
         if len(spoilt):
             self._redraw(make, spoilt, draws, batch)
@@ -162,7 +162,7 @@ class ReplayReader:
         raise NothingToDrawError
 
     def _fill(self, plan: Plan, out: Items) -> Items:
-        """Gather the columns that a plan takes, into the arrays of ``out`` where they fit."""
+        """Gather the columns that a plan takes, into the arrays of ``out``, which grow with the largest."""
         columns, base = self.memory.columns, self._base
         slots: dict[int, Array] = {}
         filled: Items = {}
@@ -172,10 +172,10 @@ class ReplayReader:
                 at = slots[id(index)] = index - base
             stored, into = columns[column], out.get(name)
             shape = at.shape + stored.shape[1:]
-            if into is None or into.shape != shape:
+            if into is None or len(into) < len(at) or into.shape[1:] != shape[1:]:
                 into = out[name] = np.empty(shape, stored.dtype)
             # With out= and a mode, take writes in place: 102 µs where fancy indexing took 786 (Atari, batch 32).
-            filled[name] = stored.take(at, 0, into, "wrap")
+            filled[name] = stored.take(at, 0, into[: len(at)], "wrap")
         return filled
 
     def find_spoilt(self, plan: Plan) -> Array:

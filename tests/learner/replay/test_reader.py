@@ -105,6 +105,19 @@ def test_draws_that_are_always_spoilt_end_with_an_error(tmp_path: Path) -> None:
         reader.gather(making(reader, repeat([4])), 1)
 
 
+def test_batches_of_all_sizes_share_one_array_for_each_column(tmp_path: Path) -> None:
+    memory, writer = make(tmp_path)
+    store(writer, 0, 10)
+    reader = reader_of(memory)
+    draws = making(reader, iter([[1, 2, 3], [4], [5, 6]]))
+    _, largest = reader.gather(draws, 3)
+    assert largest["n"].tolist() == [1, 2, 3]
+    for size, expected in ((1, [4]), (2, [5, 6])):
+        _, batch = reader.gather(draws, size)
+        assert batch["n"].tolist() == expected
+        assert np.shares_memory(batch["n"], largest["n"])
+
+
 class Neighbours(View):
     """Two columns of a row and the row after it, and one that is made of the row before."""
 
