@@ -63,6 +63,18 @@ def put_in_place(draft: Path, target: Path) -> None:
         raise
 
 
+def settle(directory: Path) -> None:
+    """Remove the drafts that a kill has left of directories named by numbers, and put back former ones.
+
+    Raises:
+        OSError: a former directory cannot be put back.
+    """
+    for old in directory.glob(".[0-9]*.old"):
+        _put_back(old, old.with_name(old.stem[1:]))
+    for draft in directory.glob(".[0-9]*.part"):
+        shutil.rmtree(draft, ignore_errors=True)
+
+
 def replace_text(path: Path, text: str) -> None:
     """Write a file, whole or not at all, and sync it."""
     part = path.with_name(f".{path.name}.part")

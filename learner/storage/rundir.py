@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from common.errors import CheckpointError, RunDirectoryError
 from common.interfaces import RunIdentity
-from learner.shared.durable import old_of, replace_text
+from learner.shared.durable import old_of, replace_text, settle
 
 _SHARED: Final = (
     "replay",
@@ -134,6 +134,8 @@ class RunDir:
         self.shared.mkdir()
 
     def _resume(self, work: Sequence[str]) -> None:
+        for directory in (self.path, self.path / "checkpoints"):
+            settle(directory)
         if all(name.startswith("rank-") for name in work):
             raise RunDirectoryError(
                 f"{self.path}: cannot be resumed: found shards of other ranks ({', '.join(work)}), but not the run of "

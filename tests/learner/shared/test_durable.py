@@ -11,7 +11,14 @@ import pytest
 
 from common.errors import CheckpointError
 from learner.shared import durable
-from learner.shared.durable import logging_write_errors, old_of, put_in_place, removing_unfinished, replace_text
+from learner.shared.durable import (
+    logging_write_errors,
+    old_of,
+    put_in_place,
+    removing_unfinished,
+    replace_text,
+    settle,
+)
 
 
 def make(directory: Path, text: str) -> Path:
@@ -70,6 +77,17 @@ def test_a_former_directory_that_a_kill_has_left_beside_the_new_one_is_removed(t
     put_in_place(make(tmp_path / "draft", "third"), target)
     assert (target / "f").read_text() == "third"
     assert [path.name for path in tmp_path.iterdir()] == ["target"]
+
+
+def test_what_a_kill_has_left_is_settled_although_nobody_writes_that_number_again(tmp_path: Path) -> None:
+    for name in (".7.part", ".8.old", ".9.old", "9", ".best.old"):
+        make(tmp_path / name, name)
+    settle(tmp_path)
+    assert {path.name: (path / "f").read_text() for path in tmp_path.iterdir()} == {
+        "8": ".8.old",
+        "9": "9",
+        ".best.old": ".best.old",
+    }
 
 
 def test_a_file_is_replaced_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -109,6 +109,19 @@ def test_a_resumed_run_that_fails_to_come_up_stays(tmp_path: Path) -> None:
     assert RunDir(tmp_path / "run", resume=True).identity.incarnation == 2
 
 
+def test_a_resumed_run_removes_drafts_and_finds_the_checkpoint_that_was_being_replaced(tmp_path: Path) -> None:
+    run = RunDir(tmp_path / "run")
+    begin(run)
+    run.close()
+    states = tmp_path / "run" / "checkpoints"
+    (states / "0").rename(states / ".0.old")
+    for draft in (states / ".0.part", tmp_path / "run" / ".50.part"):
+        draft.mkdir()
+    RunDir(tmp_path / "run", resume=True).close()
+    assert [path.name for path in states.iterdir()] == ["0"]
+    assert not (tmp_path / "run" / ".50.part").exists()
+
+
 def test_nobody_finds_the_addresses_of_an_earlier_life(tmp_path: Path) -> None:
     run = RunDir(tmp_path / "run")
     begin(run)
