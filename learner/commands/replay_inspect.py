@@ -145,7 +145,7 @@ def _side_by_side(title: str, rows: list[dict[str, Any]]) -> Table:
 
 def _cell(value: Any) -> str:
     if isinstance(value, dict):
-        return f"{value['shape']} {value['min']:.4g}…{value['max']:.4g}"
+        return f"{value['shape']} {_cell(value['min'])}…{_cell(value['max'])}"
     if isinstance(value, list):
         return f"[{' '.join(map(_cell, value))}]"
     return f"{value:.4g}" if isinstance(value, float) else "-" if value is None else str(value)
@@ -153,6 +153,8 @@ def _cell(value: Any) -> str:
 
 def _bars(name: str, histogram: ValueHistogram) -> Table:
     title = f"{name}: mean {histogram.mean:.4g}, {histogram.low:.4g} to {histogram.high:.4g}, {histogram.n:,} rows"
+    if histogram.n_nonfinite:
+        title += f", and {histogram.n_nonfinite:,} with NaN or infinity"
     table = Table.grid("", "", "", padding=(0, 1))
     table.title, table.title_justify = title, "left"
     highest = max(histogram.counts)

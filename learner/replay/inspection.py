@@ -28,9 +28,10 @@ PRIORITIES: Final = re.compile(r"buffer\.(\d+:)?priorities")
 
 @dataclass(frozen=True)
 class ValueHistogram:
-    """How many of ``n`` values lie in each of ``N_BINS`` bins of equal width, from ``low`` to ``high``."""
+    """How many of ``n`` finite values lie in each of ``N_BINS`` bins of equal width, from ``low`` to ``high``."""
 
     n: int
+    n_nonfinite: int
     mean: float
     low: float
     high: float
@@ -38,12 +39,14 @@ class ValueHistogram:
 
     @classmethod
     def of(cls, values: Array) -> ValueHistogram | None:
-        """Of values ``[n]``; None if there are none."""
+        """Of values ``[n]``; None if none is finite."""
+        n_values, values = len(values), values[np.isfinite(values)]
         if not len(values):
             return None
         low, high = float(values.min()), float(values.max())
         counts, _ = np.histogram(values, N_BINS, (low, high if high > low else low + 1.0))
-        return cls(len(values), float(values.mean(dtype=np.float64)), low, high, counts.tolist())
+        mean = float(values.mean(dtype=np.float64))
+        return cls(len(values), n_values - len(values), mean, low, high, counts.tolist())
 
     def edges(self) -> list[float]:
         """Where the bins begin and end, ``[N_BINS + 1]``."""
@@ -136,10 +139,10 @@ class Inspection:
 
     def _read_priorities(self) -> Items:
         """The priorities in the newest checkpoint, by name: of the actors' rows, and of those of each source."""
-        kept = sorted((self._run / "checkpoints").glob("[0-9]*"), key=lambda path: int(path.name))
+        kept = [path for path in (self._run / "checkpoints").glob("[0-9]*") if path.name.isdecimal()]
         if not kept:
             return {}
-        path = kept[-1] / "state.safetensors"
+        path = max(kept, key=lambda path: int(path.name)) / "state.safetensors"
         try:
             with safe_open(path, "numpy") as state:
                 names = sorted(name for name in state.keys() if PRIORITIES.fullmatch(name))  # noqa: SIM118 - no mapping

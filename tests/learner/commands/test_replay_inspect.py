@@ -7,13 +7,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+from common.data import Column, Schema
 from common.wire.pb import crossborder_pb2 as pb
 from learner.commands.replay_inspect import main
 from learner.loop.in_turns import train_in_turns
 from learner.loop.server import LearnerServer, train_async
 from tests.conftest import MakeConfig
+from tests.learner.datasets.saved import save_batches
 from tests.learner.ingest.by_hand import Client, Talk
 
 
@@ -78,6 +81,17 @@ def test_a_run_in_turns_with_pictures_has_no_actors(
     assert found["newest"][0]["obs"]["shape"] == [32, 32]
     assert main([str(run)]) == 0
     assert "steps ever stored" in capsys.readouterr().out.replace("\n", "")
+
+
+def test_values_that_are_not_finite_are_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    schema = Schema((Column("reward", "<f4"), Column("obs", "<f4", (9,))))
+    items = {"reward": np.array([1.0, np.nan], np.float32), "obs": np.full((2, 9), np.nan, np.float32)}
+    save_batches(tmp_path, schema, 10, [(7, items)])
+    assert main([str(tmp_path)]) == 0
+    shown = capsys.readouterr().out
+    assert "[9] nan…nan" in shown
+    assert "1 rows, and 1 with NaN or infinity" in " ".join(shown.split())
+    assert inspect(tmp_path, capsys)["histograms"]["reward"]["n_nonfinite"] == 1
 
 
 @pytest.mark.parametrize("make", [lambda path: None, lambda path: path.mkdir()], ids=["missing", "empty"])

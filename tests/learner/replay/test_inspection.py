@@ -101,6 +101,7 @@ def test_rewards_first_priorities_and_the_priorities_of_the_newest_checkpoint_ar
         state = tmp_path / "checkpoints" / str(opt_steps)
         state.mkdir(parents=True)
         save_file({"buffer.priorities": np.full(4, priority)}, state / "state.safetensors")
+    (tmp_path / "checkpoints" / "12.bak").mkdir()
     found = Inspection(tmp_path).histograms()
     assert {name: (one.n, one.mean) for name, one in found.items()} == {
         "reward": (4, 1.5),
@@ -154,3 +155,10 @@ def test_a_histogram_counts_every_value_also_equal_ones() -> None:
     spread = ValueHistogram.of(np.arange(100.0))
     assert spread is not None
     assert spread.counts == [5] * 20
+
+
+def test_values_that_are_not_finite_are_counted_apart() -> None:
+    found = ValueHistogram.of(np.array([1.0, np.nan, 3.0, -np.inf]))
+    assert found is not None
+    assert (found.n, found.n_nonfinite, found.mean, found.low, found.high) == (2, 2, 2.0, 1.0, 3.0)
+    assert ValueHistogram.of(np.full(2, np.nan)) is None
