@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from common.data import NO_MODEL, ModelVersion
 from common.errors import RefusedError
+from common.process.log import LogThrottle
 from common.shared.slots import ModelSlots
 from common.wire.pb import crossborder_pb2 as pb
 from common.wire.rpc import version_from_pb
@@ -17,6 +18,7 @@ from learner.shared.control import ControlBlock
 from learner.shared.durable import replace_text
 
 log = logging.getLogger(__name__)
+FAILURES_LOGGED_EVERY: Final = 60.0
 MAX_KEYS: Final = 64
 """The most values in a score's record, and the most characters of a key."""
 
@@ -33,7 +35,10 @@ class CandidateScores:
 
     def __init__(self, path: Path, candidates: ModelSlots, control: ControlBlock) -> None:
         self._path, self._candidates, self._control = path, candidates, control
+        self._failures = LogThrottle(FAILURES_LOGGED_EVERY)
         self._newest = self._read()
+        if self._newest != NO_MODEL:  # The process before this one may have been killed before it raised the word.
+            control.scores += 1
 
     def _read(self) -> ModelVersion:
         """The candidate that an ingest process before this one has handed over last."""
@@ -42,15 +47,16 @@ class CandidateScores:
             return ModelVersion(int(found["incarnation"]), int(found["opt_steps"]))
         except FileNotFoundError:
             return NO_MODEL
-        except (ValueError, LookupError, TypeError) as error:
-            log.warning("%s is damaged (%s); the trainer may be told one score twice", self._path, error)
+        except (OSError, ValueError, LookupError, TypeError) as error:
+            log.warning("%s cannot be read (%s); the trainer may be told one score twice", self._path, error)
             return NO_MODEL
 
     def take(self, score: pb.Score, actor_id: int) -> None:
         """Hand a score over, unless that candidate or a later one has been scored already.
 
         A candidate of the learner's former lives is left out too: an actor that was scoring it while the learner was
-        killed reports it to the resumed learner, which no longer waits for it.
+        killed reports it to the resumed learner, which no longer waits for it. A score that cannot be written is
+        handed over with a later report: the actor repeats it in each.
 
         Raises:
             RefusedError: it is no score of a candidate.
@@ -65,7 +71,12 @@ class CandidateScores:
             "score": score.score,
         }
         found |= {"record": dict(score.record), "seconds": score.seconds, "actor_id": actor_id}
-        replace_text(self._path, json.dumps(found) + "\n")
+        try:
+            replace_text(self._path, json.dumps(found) + "\n")
+        except OSError as error:
+            if (missed := self._failures.due()) is not None:
+                log.error("a score waits: %s cannot be written: %s (%d more before it)", self._path, error, missed)
+            return
         # The trainer reads the file after it has seen the word change, so the file comes first.
         self._control.scores += 1
         self._newest = version

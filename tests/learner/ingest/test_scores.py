@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -81,13 +81,45 @@ def test_a_score_reaches_the_trainer_once_however_often_it_is_reported(lone: Lon
     assert json.loads((tmp_path / "shared" / "score.json").read_text())["opt_steps"] == 200
 
 
-def test_an_ingest_process_that_begins_knows_which_score_was_handed_over_last(lone: LoneCore, tmp_path: Path) -> None:
+def test_an_ingest_process_that_begins_knows_which_score_was_handed_over_last_and_has_the_trainer_look(
+    lone: LoneCore, tmp_path: Path
+) -> None:
     enter(lone.core, EVALUATOR, evaluates=True)
     say(lone.core, EVALUATOR)
+    lone.core.control.scores -= 1  # Killed between the file and the word.
     assert lone.core.scoring is not None
     again = CandidateScores(tmp_path / "shared" / "score.json", lone.core.scoring.slots, lone.core.control)
+    assert lone.core.control.scores == 1
     again.take(pb.Score(model=pb.ModelVersion(incarnation=1, opt_steps=100), score=1.0), 0)
     assert lone.core.control.scores == 1
+
+
+def test_a_score_that_cannot_be_written_is_taken_with_a_later_report(
+    lone: LoneCore, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    enter(lone.core, EVALUATOR, evaluates=True)
+    in_the_way = tmp_path / "shared" / ".score.json.part"
+    in_the_way.mkdir()
+    for _ in range(3):
+        say(lone.core, EVALUATOR)
+    assert lone.core.control.scores == 0
+    (message,) = (found for found in caplog.messages if "a score waits" in found)
+    assert "score.json cannot be written: [Errno 21] Is a directory" in message
+    in_the_way.rmdir()
+    say(lone.core, EVALUATOR)
+    assert lone.core.control.scores == 1
+
+
+@pytest.mark.parametrize("damage", [Path.mkdir, lambda path: path.write_text("half")])
+def test_a_score_that_cannot_be_read_is_told_of(
+    lone: LoneCore, tmp_path: Path, caplog: pytest.LogCaptureFixture, damage: Callable[[Path], None]
+) -> None:
+    path = tmp_path / "shared" / "score.json"
+    damage(path)
+    assert lone.core.scoring is not None
+    CandidateScores(path, lone.core.scoring.slots, lone.core.control)
+    assert lone.core.control.scores == 0
+    assert "score.json cannot be read" in caplog.text
 
 
 def test_a_score_of_a_former_life_of_the_learner_is_left_out_and_its_actor_stays(tmp_path: Path) -> None:
