@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import Any, Final
 
 import numpy as np
@@ -34,14 +33,6 @@ ActorOf = Callable[[int], tuple[int, str] | None]
 """Takes an incarnation; gives the actor's id and host, None if they are no longer known."""
 
 
-@dataclass(frozen=True)
-class BadRow:
-    """A row, by absolute index, with the first of its values that its column may not hold."""
-
-    index: int
-    bad: BadValue
-
-
 def screen(
     memory: ReplayMemory, rules: ValueRules, actor_of: ActorOf, quarantine: Quarantine, name: str = "the replay"
 ) -> int:
@@ -57,23 +48,22 @@ def screen(
     Returns:
         How many were excluded.
     """
-    found = list(_find_bad_rows(memory, rules))
-    if not found:
+    found = _find_bad_rows(memory, rules)
+    if not len(found):
         return 0
-    indices = np.array([row.index for row in found], np.int64)
-    incarnations = memory.find_origins(indices)
-    memory.exclude(indices)
-    for row, incarnation in zip(found[:N_NAMED], incarnations.tolist(), strict=False):
-        bad = row.bad
-        why = {"reason": "found bad", "message": bad.at(f"row {row.index} of {name}")}
+    incarnations = memory.find_origins(found)
+    memory.exclude(found)
+    named = [(row, _find_bad_value(memory, rules, row)) for row in found[:N_NAMED].tolist()]
+    for (row, bad), incarnation in zip(named, incarnations.tolist(), strict=False):
+        why = {"reason": "found bad", "message": bad.at(f"row {row} of {name}")}
         why |= {"column": bad.column, "expected": bad.expected, "found": bad.found}
-        quarantine.add(_make_record(memory, row.index, incarnation, actor_of(incarnation), **why))
+        quarantine.add(_make_record(memory, row, incarnation, actor_of(incarnation), **why))
     quarantine.write()
     log.warning(
         "%d rows of %s hold values that are refused, and will never be drawn; the first: %s; %s",
         len(found),
         name,
-        found[0].bad.at(f"row {found[0].index}"),
+        named[0][1].at(f"row {found[0]}"),
         _count_by_actor(incarnations, actor_of, N_NAMED),
     )
     return len(found)
@@ -106,25 +96,31 @@ def report_suspects(memory: ReplayMemory, drawn: Array, actor_of: ActorOf, quara
     )
 
 
-def _find_bad_rows(memory: ReplayMemory, rules: ValueRules) -> Iterator[BadRow]:
-    """All rows that count and hold a value which the rules refuse, in order."""
+def _find_bad_rows(memory: ReplayMemory, rules: ValueRules) -> Array:
+    """The absolute indices of all rows that count and hold a value which the rules refuse, ``[n]`` int64, in order."""
+    found = [np.empty(0, np.int64)]
     columns = [column for column in memory.schema.columns if rules.can_refuse(column)]
-    if not columns:
-        return
     first, end = memory.first(), memory.committed
-    size = max(1, CHUNK_BYTES // max(column.row_bytes for column in columns))
+    size = max(1, CHUNK_BYTES // max((column.row_bytes for column in columns), default=1))
     next_report = Deadline(PROGRESS_SECONDS)
     for start in range(first, end, size):
         stop = min(end, start + size)
-        bad: dict[int, BadValue] = {}
+        is_bad = np.zeros(stop - start, np.bool_)
         for column in columns:
-            values = read_ring(memory.columns[column.name], start, stop)
-            for row in np.flatnonzero(rules.find_refused(column, values)).tolist():
-                bad.setdefault(row, rules.find_first_refused(column, values[row : row + 1]))
-        yield from (BadRow(start + row, bad[row]) for row in sorted(bad))
+            is_bad |= rules.find_refused(column, read_ring(memory.columns[column.name], start, stop))
+        found.append(start + np.flatnonzero(is_bad))
         if next_report.passed():
             next_report = Deadline(PROGRESS_SECONDS)
             log.info("looking for values that are refused: %d of %d rows", stop - first, end - first)
+    return np.concatenate(found)
+
+
+def _find_bad_value(memory: ReplayMemory, rules: ValueRules, row: int) -> BadValue:
+    """The first value of a bad row that its column may not hold."""
+    values = {name: read_ring(ring, row, row + 1) for name, ring in memory.columns.items()}
+    columns = (column for column in memory.schema.columns if rules.can_refuse(column))
+    refusing = next(column for column in columns if rules.find_refused(column, values[column.name]).any())
+    return rules.find_first_refused(refusing, values[refusing.name])
 
 
 def _make_record(memory: ReplayMemory, row: int, incarnation: int, actor: tuple[int, str] | None, **why: Any) -> Record:

@@ -9,6 +9,7 @@ import pytest
 
 from common.data import Array, Column, Items, Schema
 from common.domain import Domain
+from common.errors import BadValue
 from learner.replay import screening
 from learner.replay.memory import ReplayMemory
 from learner.replay.quarantine import Quarantine, read_records
@@ -79,13 +80,20 @@ def test_rows_are_found_in_every_chunk_excluded_and_named_with_their_actors(
     assert records[0].values == {"obs": [0.0, 0.0], "action": 2, "done": False}
 
 
-def test_of_many_only_some_are_named(tmp_path: Path) -> None:
+def test_of_many_only_some_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    named, find = list[Array](), ValueRules.find_first_refused
+
+    def count(rules: ValueRules, column: Column, values: Array) -> BadValue:
+        named.append(values)
+        return find(rules, column, values)
+
+    monkeypatch.setattr(ValueRules, "find_first_refused", count)
     memory = filled(tmp_path, 50)
     memory.columns["action"][:] = 9
     assert screen(memory, rules(), nobody, Quarantine(tmp_path, "trainer")) == 50
     drawable: Array = ~memory.is_excluded(np.arange(50))
     assert not drawable.any()
-    assert len(read_records(tmp_path, "trainer")) == screening.N_NAMED
+    assert len(read_records(tmp_path, "trainer")) == len(named) == screening.N_NAMED
 
 
 def test_the_rows_that_opt_drew_before_it_raised_are_named_with_their_actors_and_recorded(tmp_path: Path) -> None:
