@@ -29,6 +29,7 @@ INCREDIBLE_LOGGED_EVERY = 10.0
 """Seconds between two lines of the log, over all actors."""
 MAX_RETURN = float(np.finfo(np.float32).max)
 """Rewards are float32, so a return beyond the largest float32 is wrong."""
+_SUMMED: Final = (*REPORTED, "items", "episodes")
 # Numbers of states, for each message: Python 3.11 takes a microsecond to find a member of an enum.
 _HOLDS_ID: Final = frozenset(map(int, HOLDS_ID))
 _ONLINE, _BUILDING = int(ActorState.ONLINE), int(ActorState.BUILDING)
@@ -42,7 +43,8 @@ class Registry:
     """The rows of the actor table, by incarnation. Rows that an ingest process before this one wrote are taken over.
 
     Actor processes get rows 0, 1, 2, … in the order of joining and keep them. The id of an actor that is gone passes on
-    to the next actor; when the table is full, the row of the actor that has been gone for longest passes on too.
+    to the next actor; when the table is full, the row of the actor that has been gone for longest passes on too. The
+    last row is no actor's: it holds the figures of all actors whose rows have passed on, so that no sum ever falls.
 
     This process is the only writer of the table. Other processes and the metrics' thread read it at any time without a
     lock, so no decision here may depend on what they have read.
@@ -64,6 +66,7 @@ class Registry:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._table = table
+        table["state"][-1] = ActorState.UNUSED  # Until release 0.3 this row was an actor's too.
         self._state, self._last_seen, self._items = table["state"], table["last_seen"], table["items"]
         self._behaviour_opt_steps = table["behaviour_opt_steps"]
         self._reported = table[list(REPORTED)]
@@ -174,9 +177,11 @@ class Registry:
         state = ActorState.AWAY  # An actor that was lost is back, and keeps its figures.
         if row is None:
             # The first row that was never used, or else the row of the actor that has been gone for longest.
-            gone = ~np.isin(self._table["state"], HOLDS_ID)
-            row, state = int(np.where(gone, self._table["last_seen"], np.inf).argmin()), ActorState.JOINED
+            gone = ~np.isin(self._table["state"][:-1], HOLDS_ID)
+            row, state = int(np.where(gone, self._table["last_seen"][:-1], np.inf).argmin()), ActorState.JOINED
             self._rows.pop(int(self._table["incarnation"][row]), None)
+            for column in (self._table[name] for name in _SUMMED):
+                column[[row, -1]] = 0, column[-1] + column[row]
             self._table[row] = 0
             self._table["incarnation"][row] = incarnation
             self._rows[incarnation] = row

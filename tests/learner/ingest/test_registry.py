@@ -334,6 +334,24 @@ def test_an_actor_that_was_here_before_ingest_was_started_again_goes_on_from_its
     assert registry.total("env_steps") == pytest.approx(10**13 + UNSEEN_SECONDS * MAX_RATE)
 
 
+def test_no_sum_falls_when_the_row_of_an_actor_passes_on_to_another(table: Array) -> None:
+    clock = Clock()
+    small = table[:4].copy()
+    registry = make(small, clock)
+    for number, incarnation in enumerate((11, 12, 13, 14, 15), start=1):
+        clock.now += 1.0
+        enter(registry, incarnation)
+        row = registry.row_of(incarnation)
+        assert row is not None
+        registry.note_report(row, figures(env_steps=number, env_seconds=0.5), building=False)
+        registry.note_batch(row, steps=10, behaviour_opt_steps=5, returns=[1.0], lengths=[3])
+        registry.set_state(row, ActorState.LEFT)
+        registry = make(small, clock)
+        sums = [registry.total(name) for name in ("env_steps", "env_seconds", "items", "episodes")]
+        assert sums == [sum(range(number + 1)), 0.5 * number, 10 * number, number]
+    assert sorted(small["incarnation"].tolist()) == [0, 13, 14, 15]
+
+
 def test_sums_do_not_overflow_however_many_actors_report_the_most_there_can_be(table: Array) -> None:
     table["state"], table["env_steps"] = ActorState.LEFT, int(MAX_TOTAL)
     assert make(table, Clock()).total("env_steps") == len(table) * int(MAX_TOTAL)
