@@ -31,6 +31,8 @@ _SHARED: Final = (
     "rank-actors",
     "cordons.json",
     "followed",
+    "limits.json",
+    "score.json",
 )
 """Names in ``shared/``; a draft of one is called ``.NAME.part``."""
 

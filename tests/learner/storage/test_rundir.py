@@ -135,7 +135,8 @@ def test_only_what_a_learner_makes_is_swept_up_after_a_start_that_was_killed(tmp
     shared = tmp_path / "run" / "shared"
     for name in ("replay", "sources/.demos.part"):
         (shared / name).mkdir(parents=True)
-    for name in (".control.part", "candidates", "quarantine-trainer.json", "cordons.json", "followed"):
+    ingest = ("quarantine-ingest.json", "cordons.json", "followed", "limits.json", "score.json")
+    for name in (".control.part", "candidates", "quarantine-trainer.json", *ingest):
         (shared / name).touch()
     RunDir(tmp_path / "run").close()
     shared.mkdir()
