@@ -40,7 +40,7 @@ class AdminServicer(pb_grpc.AdminServiceServicer):
 
     Args:
         core: the state that all requests share.
-        audit: notes every call.
+        audit: notes every call once its change is made; ``Admission`` notes those that are refused or fail.
     """
 
     def __init__(self, core: IngestCore, audit: AuditLog) -> None:
@@ -82,8 +82,8 @@ class AdminServicer(pb_grpc.AdminServiceServicer):
             validate(RunConfig, overlay(core.config.model_dump(mode="json"), changes))
         except ConfigError as error:
             raise RefusedError(str(error)) from error
-        self._audit.note("admin", "ok", **current_caller.get().facts(), before=f"{before}", wanted=f"{wanted}")
         core.ratio.change(wanted, core.memory.steps, core.control.sampled)
+        self._audit.note("admin", "ok", **current_caller.get().facts(), before=f"{before}", wanted=f"{wanted}")
         return pb.SetReplayRatioResponse(before=before)
 
     async def Cordon(  # noqa: N802
@@ -117,8 +117,8 @@ class AdminServicer(pb_grpc.AdminServiceServicer):
         actors = _read_selection(asked, self._core.config.server.max_actors)
         if len(actors.hosts | self._core.cordons.cordoned.hosts) > MAX_HOSTS:
             raise RefusedError(f"hosts: expected at most {MAX_HOSTS} cordoned at one time, found more")
-        self._audit.note("admin", "ok", **current_caller.get().facts(), actors=str(actors))
         change(actors)
+        self._audit.note("admin", "ok", **current_caller.get().facts(), actors=str(actors))
         rows = self._core.registry.present_rows()
         return sum(actors.covers(int(row["actor_id"]), host_of(row)) for row in rows)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from typing import Any
 
 import grpc
 import pytest
@@ -96,6 +97,12 @@ def admin_of(client: Client) -> pb_grpc.AdminServiceStub:
     return pb_grpc.AdminServiceStub(client.channel)
 
 
+def audit_of(client: Client) -> list[dict[str, Any]]:
+    """The events in the audit log."""
+    lines = (client.server.run.dir.path / "audit.jsonl").read_text().splitlines()
+    return [json.loads(line) for line in lines]
+
+
 def cannot_join(client: Client, **changes: object) -> str:
     """The message of a refusal after which an actor asks again."""
     with pytest.raises(grpc.RpcError) as error:
@@ -183,9 +190,16 @@ def test_a_selection_that_no_actor_can_be_in_is_refused(client: Client) -> None:
 def test_cordons_are_in_the_audit_log_and_the_waiting_of_actors_is_not(client: Client) -> None:
     admin_of(client).Cordon(pb.CordonRequest(actors=HERE), timeout=SECONDS)
     cannot_join(client)
-    run_dir = client.server.config.run_dir
-    assert run_dir is not None
-    events = [json.loads(line) for line in (run_dir / "audit.jsonl").read_text().splitlines()]
-    (cordon,) = (event for event in events if event["event"] == "admin")
+    (cordon,) = (event for event in audit_of(client) if event["event"] == "admin")
     assert (cordon["method"], cordon["actors"]) == ("/crossborder.v1.AdminService/Cordon", "hosts here")
-    assert [event for event in events if event["event"] == "refused"] == []
+    assert [event for event in audit_of(client) if event["event"] == "refused"] == []
+
+
+def test_a_cordon_that_cannot_be_kept_is_in_the_audit_log_as_a_failure(client: Client) -> None:
+    (client.server.run.dir.shared / ".cordons.json.part").mkdir()
+    with pytest.raises(grpc.RpcError) as error:
+        admin_of(client).Cordon(pb.CordonRequest(actors=HERE), timeout=SECONDS)
+    assert refusal(error)[1] == "internal"
+    (event,) = (event for event in audit_of(client) if event.get("method", "").endswith("/Cordon"))
+    assert (event["event"], event["outcome"]) == ("refused", "internal")
+    assert "cordons.json: cannot be written: Is a directory" in event["reason"]
