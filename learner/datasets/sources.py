@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 from typing import Final
 
-from common.errors import ConfigError
+from common.errors import ConfigError, RunDirectoryError
 from common.parts import Parts
 from learner.datasets.loading import load_dataset
 from learner.datasets.opening import open_dataset
@@ -37,7 +37,7 @@ def open_source(name: str, dataset: str, shared: Path, parts: Parts, rules: Valu
     path = shared / "sources" / name
     if not path.exists():
         _copy(dataset, path, parts, rules)
-    elif (path / NOTE).exists() and (copied := json.loads((path / NOTE).read_text())["dataset"]) != dataset:
+    elif (path / NOTE).exists() and (copied := _read_note(path / NOTE)) != dataset:
         raise ConfigError(
             f"replay.sources.{name}.dataset: expected '{copied}', of which this run has a copy, found '{dataset}'; to "
             "learn from another dataset, begin a new run"
@@ -45,6 +45,14 @@ def open_source(name: str, dataset: str, shared: Path, parts: Parts, rules: Valu
     memory = ReplayMemory.open_saved(path)
     memory.schema.require_equal(parts.schema, mine=f"source {name}", theirs="this run")
     return memory
+
+
+def _read_note(note: Path) -> str:
+    """The dataset of which a source is a copy."""
+    try:
+        return str(json.loads(note.read_text())["dataset"])
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        raise RunDirectoryError(f"{note}: expected the name of a dataset, found {error!r}") from error
 
 
 def _copy(dataset: str, path: Path, parts: Parts, rules: ValueRules) -> None:

@@ -11,6 +11,7 @@ from typing import Final, Self
 import numpy as np
 
 from common.data import Array
+from common.errors import RunDirectoryError
 from common.shared.mapped import map_file
 from learner.shared.durable import replace_text
 
@@ -53,9 +54,12 @@ class RankTable:
 
         Raises:
             OSError: it is not there yet.
-            RunDirectoryError: its parts do not fit each other, since it is just being replaced.
+            RunDirectoryError: it is damaged, or its parts do not fit each other, since it is just being replaced.
         """
-        told = json.loads((shared / FILE).read_text())
-        size = _ITEM.itemsize * len(told["addresses"])
-        mapped = map_file(shared / ACTORS_FILE, size, create=False, writable=False)
-        return cls(told["rank"], told["addresses"], np.frombuffer(mapped, _ITEM))
+        try:
+            told = json.loads((shared / FILE).read_text())
+            rank, addresses = int(told["rank"]), [str(address) for address in told["addresses"]]
+        except (ValueError, LookupError, TypeError) as error:
+            raise RunDirectoryError(f"{shared / FILE}: expected a rank and addresses, found {error!r}") from error
+        mapped = map_file(shared / ACTORS_FILE, _ITEM.itemsize * len(addresses), create=False, writable=False)
+        return cls(rank, addresses, np.frombuffer(mapped, _ITEM))

@@ -226,12 +226,11 @@ def read_newest_watermark(directory: Path, run_id: str) -> Watermark | None:
     The other files of that checkpoint need not be whole: rows that were on disk then are still there.
     """
     for path in list_numbered(directory):
-        with suppress(CheckpointError):
+        with suppress(CheckpointError), _reading(path):
             manifest = _read_manifest(path, run_id)
             if "replay.json" in manifest["sha256"]:
-                with _reading(path):
-                    _require_whole(path, "replay.json", manifest)
-                    return Watermark.from_json((path / "replay.json").read_text())
+                _require_whole(path, "replay.json", manifest)
+                return Watermark.from_json((path / "replay.json").read_text())
     return None
 
 

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from common.errors import ConfigError, DatasetError, SchemaMismatchError
-from learner.datasets.sources import open_source
+from common.errors import ConfigError, DatasetError, RunDirectoryError, SchemaMismatchError
+from learner.datasets.sources import NOTE, open_source
 from learner.replay.value_rules import ValueRules
 from tests.learner.datasets.saved import NUMBERED, parts_of, save_batches, save_replay
 from tests.parts import counting_schema, expected_rows
@@ -34,6 +34,14 @@ def test_a_resumed_run_does_not_take_its_copy_for_another_dataset(run: Path, tmp
     open_source("demos", str(run), tmp_path, parts_of(COUNTING), RULES)
     with pytest.raises(ConfigError, match=r"replay\.sources\.demos\.dataset: expected '.*run', .* found 'other'"):
         open_source("demos", "other", tmp_path, parts_of(COUNTING), RULES)
+
+
+@pytest.mark.parametrize("text", ["half", "{}", "[]"])
+def test_a_damaged_note_of_the_dataset_is_named(run: Path, tmp_path: Path, text: str) -> None:
+    memory = open_source("demos", str(run), tmp_path, parts_of(COUNTING), RULES)
+    (memory.directory / NOTE).write_text(text)
+    with pytest.raises(RunDirectoryError, match=r"demos/dataset\.json: expected the name of a dataset, found"):
+        open_source("demos", str(run), tmp_path, parts_of(COUNTING), RULES)
 
 
 def test_a_copy_that_was_killed_is_made_anew(run: Path, tmp_path: Path) -> None:

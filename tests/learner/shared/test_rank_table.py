@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from common.errors import RunDirectoryError
-from learner.shared.rank_table import ACTORS_FILE, RankTable
+from learner.shared.rank_table import ACTORS_FILE, FILE, RankTable
 
 
 def test_what_the_trainer_writes_ingest_reads(tmp_path: Path) -> None:
@@ -29,4 +29,12 @@ def test_a_table_that_is_not_there_or_is_being_replaced_cannot_be_opened(tmp_pat
     RankTable.create(tmp_path, 1, ["a:1", "b:1"])
     (tmp_path / ACTORS_FILE).unlink()
     with pytest.raises(RunDirectoryError, match="rank-actors"):
+        RankTable.open(tmp_path)
+
+
+@pytest.mark.parametrize("text", ["half", "[]", '{"rank": 1}', '{"rank": null, "addresses": []}'])
+def test_a_table_that_is_damaged_is_named(tmp_path: Path, text: str) -> None:
+    RankTable.create(tmp_path, 1, ["a:1", "b:1"])
+    (tmp_path / FILE).write_text(text)
+    with pytest.raises(RunDirectoryError, match=r"ranks\.json: expected a rank and addresses, found"):
         RankTable.open(tmp_path)

@@ -112,5 +112,6 @@ def test_the_watermark_of_the_newest_state_is_found_whatever_else_is_damaged(tmp
     assert watermark() == WATERMARKS[2]
     (tmp_path / "checkpoints" / "2" / "replay.json").write_text(WATERMARKS[0].to_json())
     assert watermark() == WATERMARKS[1]
-    (tmp_path / "checkpoints" / "1" / "manifest.json").write_text("{}")
-    assert watermark() is None
+    for damaged in ({}, {"format": 1, "run_id": "run", "opt_steps": 1}):
+        (tmp_path / "checkpoints" / "1" / "manifest.json").write_text(json.dumps(damaged))
+        assert watermark() is None
