@@ -61,9 +61,6 @@ class UniformReplay(SharedReplay):
         index, plan = self._view.choose(self._reader, tries, size)
         return Draws(index, plan, {}) if len(index) == size else super().make_draws(size)
 
-    def update_priority(self, index: Array, td_error: Array) -> None:
-        """Do nothing: every row stays as likely as any other."""
-
     def state(self) -> Snapshot:
         state, ahead = super().state(), self._ahead
         values = {**state.values, "draw_bytes": self._draw_bytes}
