@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import mmap
-import zlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
@@ -12,7 +11,7 @@ from typing import Final
 import numpy as np
 
 from common.data import Array, Column
-from learner.replay.checksum import LARGE_BYTES, add_to_checksum
+from learner.replay.checksum import add_to_checksum
 
 MapFile = Callable[[Path, int], mmap.mmap]
 """``common.shared.mapped.map_file`` with its options bound: takes the path of a file and its size in bytes."""
@@ -69,9 +68,7 @@ def write_rings(rings: Sequence[Array], columns: Sequence[Array], start: int) ->
         for ring, rows in zip(rings, columns, strict=True):
             part = ring[slot:end]
             part[...] = rows
-            # The two are the same for few bytes, and most columns of a batch have few.
-            is_large = part.nbytes >= LARGE_BYTES
-            checksum = add_to_checksum(checksum, part) if is_large else zlib.crc32(part.data, checksum)
+            checksum = add_to_checksum(checksum, part)
         return checksum
     for ring, rows in zip(rings, columns, strict=True):
         write_ring(ring, rows, start)
