@@ -208,7 +208,7 @@ class Child:
         """
         self.close_stdin()
         if self.wait(seconds) is None:
-            log.warning("%s did not end within %g s and is killed", self.name, seconds)
+            log.warning("%s has not ended in time and is killed", self.name)
             self._process.kill()
         code = self._process.wait(timeout=10)
         with contextlib.suppress(ProcessLookupError):

@@ -63,7 +63,7 @@ def put_in_place(draft: Path, target: Path) -> None:
         raise
 
 
-def settle(directory: Path) -> None:
+def clean_up(directory: Path) -> None:
     """Remove the drafts that a kill has left of directories named by numbers, and put back former ones.
 
     Raises:

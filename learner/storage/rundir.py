@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from common.errors import CheckpointError, RunDirectoryError
 from common.interfaces import RunIdentity
-from learner.shared.durable import old_of, replace_text, settle
+from learner.shared.durable import clean_up, old_of, replace_text
 
 _SHARED: Final = (
     "replay",
@@ -137,7 +137,7 @@ class RunDir:
 
     def _resume(self, work: Sequence[str]) -> None:
         for directory in (self.path, self.path / "checkpoints"):
-            settle(directory)
+            clean_up(directory)
         if all(name.startswith("rank-") for name in work):
             raise RunDirectoryError(
                 f"{self.path}: cannot be resumed: found shards of other ranks ({', '.join(work)}), but not the run of "

@@ -77,7 +77,7 @@ def test_a_child_that_ignores_its_stdin_is_killed(start_child: StartChild, caplo
     assert child.wait(0) is None
     assert child.end(0.1) == -signal.SIGKILL
     assert not is_alive(child.pid)
-    assert "child-stubborn did not end within 0.1 s and is killed" in caplog.messages
+    assert "child-stubborn has not ended in time and is killed" in caplog.messages
 
 
 def test_a_child_that_has_ended_can_be_ended_again(start_child: StartChild) -> None:

@@ -12,12 +12,12 @@ import pytest
 from common.errors import CheckpointError
 from learner.shared import durable
 from learner.shared.durable import (
+    clean_up,
     logging_write_errors,
     old_of,
     put_in_place,
     removing_unfinished,
     replace_text,
-    settle,
 )
 
 
@@ -82,7 +82,7 @@ def test_a_former_directory_that_a_kill_has_left_beside_the_new_one_is_removed(t
 def test_what_a_kill_has_left_is_settled_although_nobody_writes_that_number_again(tmp_path: Path) -> None:
     for name in (".7.part", ".8.old", ".9.old", "9", ".best.old"):
         make(tmp_path / name, name)
-    settle(tmp_path)
+    clean_up(tmp_path)
     assert {path.name: (path / "f").read_text() for path in tmp_path.iterdir()} == {
         "8": ".8.old",
         "9": "9",
