@@ -13,6 +13,6 @@ from benchmarks.offpolicy import make_variants
 from benchmarks.variants import main
 
 if __name__ == "__main__":
-    variants = make_variants(max_opts=8000, eval_interval=400)
+    variants = make_variants(max_opts=900, eval_interval=100)
     config = Path("configs/impala_minatar_breakout.yaml")
     main("offpolicy_minatar", "IMPALA on MinAtar's Breakout", config, variants, __doc__ or "")
