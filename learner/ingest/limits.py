@@ -123,7 +123,7 @@ class CallLimits:
             OverLimitError: there are too many joins, of this account or of all accounts.
         """
         rate = self._config.address_joins_per_second
-        bucket = self._bucket(self._account_joins, caller.account, rate, self._fleet)
+        bucket = self._find_bucket(self._account_joins, caller.account, rate, self._fleet)
         self._require(bucket.take(), "address_joins")
         self._require(self._joins.take(), "joins")
 
@@ -134,7 +134,7 @@ class CallLimits:
             OverLimitError: there are too many such calls from the peer's address.
         """
         rate = self._config.address_failures_per_second
-        bucket = self._bucket(self._failures, peer_address(peer), rate, max(1.0, 10 * rate))
+        bucket = self._find_bucket(self._failures, peer_address(peer), rate, max(1.0, 10 * rate))
         self._require(bucket.take(), "address_failures")
 
     def count_refusal(self, limit: str) -> OverLimitError:
@@ -146,7 +146,7 @@ class CallLimits:
         if not within:
             raise self.count_refusal(limit)
 
-    def _bucket(self, known: OrderedDict[str, Bucket], account: str, rate: float, at_once: float) -> Bucket:
+    def _find_bucket(self, known: OrderedDict[str, Bucket], account: str, rate: float, at_once: float) -> Bucket:
         """Find or make the account's bucket; beyond ``MAX_ACCOUNTS`` the account that called longest ago goes."""
         if account not in known:
             if len(known) >= MAX_ACCOUNTS:

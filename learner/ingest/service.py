@@ -122,8 +122,8 @@ class LearnerServicer(pb_grpc.LearnerServiceServicer):
             fence()
             if release_at > control.sampled or not release_at:
                 break
-        came = self._core.turns.take_came() & self._newest.keys()
-        for stream in self._streams if control.stopping else [self._newest[row] for row in came]:
+        freed = self._core.turns.take_freed() & self._newest.keys()
+        for stream in self._streams if control.stopping else [self._newest[row] for row in freed]:
             stream.awake.set()
 
     async def Join(self, request: pb.JoinRequest, context: Context) -> pb.JoinResponse:  # noqa: ARG002, N802

@@ -26,7 +26,7 @@ class Turns:
         self._order: list[tuple[float, int]] = []
         """A heap of finish times. An actor that stores again gets another entry; its older entries are skipped."""
         self._owed = 0.0
-        self._came = set[int]()
+        self._freed = set[int]()
 
     def note_batch(self, actor: int, steps: int, excess: float) -> None:
         """Note a batch that was stored.
@@ -60,10 +60,10 @@ class Turns:
         """Whether the actor must wait for its turn."""
         return actor in self._finish
 
-    def take_came(self) -> set[int]:
+    def take_freed(self) -> set[int]:
         """The actors whose turn has come since the last call."""
-        came, self._came = self._came, set()
-        return came
+        freed, self._freed = self._freed, set()
+        return freed
 
     def _owe(self, actor: int, steps: float) -> None:
         finish = self._finish[actor] = max(self._now, self._finish.get(actor, 0.0)) + steps
@@ -83,7 +83,7 @@ class Turns:
             heappop(self._order)
             if self._finish[actor] <= first:  # Otherwise this was an older entry.
                 del self._finish[actor]
-                self._came.add(actor)
+                self._freed.add(actor)
         if not self._finish:
             self._now = self._owed = 0.0
             self._order.clear()

@@ -42,12 +42,12 @@ def test_each_turn_is_told_once_when_it_comes() -> None:
     ratio = Ratio()
     ratio.store(HONEST, 10)
     ratio.store(GREEDY, 100)
-    assert ratio.turns.take_came() == set()
+    assert ratio.turns.take_freed() == set()
     ratio.allow(30)
-    assert ratio.turns.take_came() == {HONEST}
+    assert ratio.turns.take_freed() == {HONEST}
     ratio.allow(100)
-    assert ratio.turns.take_came() == {GREEDY}
-    assert ratio.turns.take_came() == set()
+    assert ratio.turns.take_freed() == {GREEDY}
+    assert ratio.turns.take_freed() == set()
 
 
 def test_a_batch_without_steps_makes_nobody_wait() -> None:
