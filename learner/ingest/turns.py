@@ -61,7 +61,7 @@ class Turns:
         return actor in self._finish
 
     def take_freed(self) -> set[int]:
-        """The actors whose turn has come since the last call."""
+        """Return the actors whose turn has come since the last call."""
         freed, self._freed = self._freed, set()
         return freed
 
