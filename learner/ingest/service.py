@@ -256,13 +256,15 @@ class LearnerServicer(pb_grpc.LearnerServiceServicer):
     async def wind_up(self, seconds: float) -> None:
         """Tell every actor to stop, and wait until all actors have left or the time is over.
 
-        Actors that are away get the same time: they may join again, hear of the end and hand over their rows.
+        Actors that are away get the same time: they may join again, hear of the end and hand over their rows. So do
+        those that have just joined: they hear of the end on the stream that they begin in a moment.
         """
         try:
             async with asyncio.timeout(seconds):
                 # Exceptions are those of streams that end at this moment and need not hear of the stop.
                 await asyncio.gather(*(stream.send() for stream in self._streams), return_exceptions=True)
-                while self._streams or len(self._core.registry.working_rows()):
+                registry = self._core.registry
+                while self._streams or len(registry.working_rows()) or registry.count(ActorState.JOINED):
                     self._stream_ended.clear()  # No stream can end before the wait: only an ``await`` lets others run.
                     await self._stream_ended.wait()
         except TimeoutError:

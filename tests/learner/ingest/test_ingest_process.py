@@ -83,6 +83,19 @@ def test_actors_can_hand_over_when_ingest_dies_while_the_learner_stops(make_conf
         assert client.stored() == list(range(10))
 
 
+def test_an_actor_that_has_just_joined_hears_of_the_end(make_config: MakeConfig) -> None:
+    with LearnerServer(make_config(server={"grace_seconds": SECONDS})) as server:
+        client = Client(server)
+        client.join()
+        server.ingest.announce_stop()
+        server.ingest._supervisor.wait(0.5)  # As long as an actor may take to begin its stream.
+        talk = Talk(client.stub)
+        assert talk.say(client.batch(0, rows=0, payload=b"")).stop
+        talk.say(client.batch(0, rows=0, payload=b"", report=pb.Report(leaving=True)))
+        talk.end()
+        wait_for(lambda: server.ingest.exit_code() == 0, "it ends in order")
+
+
 def test_ingest_shows_life_while_it_waits_for_actors_that_are_slow_to_leave(make_config: MakeConfig) -> None:
     with LearnerServer(make_config(server={"grace_seconds": 4.0, "hung_seconds": 1.5})) as server:
         client = Client(server)
