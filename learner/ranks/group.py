@@ -59,7 +59,7 @@ class Group:
             raise
 
     def _connect(self, seconds: float, *, has_gpu: bool, device: str) -> None:
-        """Meet the other ranks; whoever constructs the group closes it if they do not come."""
+        """Meet the other ranks; if this raises, the caller closes the group."""
         place = self.place
         self._said: dist.ProcessGroup | None = None
         self._averaging: dist.ProcessGroup | None = None

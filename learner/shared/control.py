@@ -42,7 +42,7 @@ class ControlBlock(Words):
     trainer_wait_seconds = Word(4, float)
     """Seconds that the trainer has waited for rows."""
     trainer_beats = Word(6)
-    """Signs of life of the training loop so far: opt steps, steps of evaluations, waits for items and for scores."""
+    """Signs of life of the training loop so far: opt steps, steps of evaluations, and waits."""
     # Written by ingest.
     ingest_beats = Word(7)
     """Signs of life of ingest so far, several a second."""

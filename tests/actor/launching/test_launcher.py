@@ -34,7 +34,7 @@ def test_actors_start_when_the_learner_answers_and_end_when_it_has_ended(hosts: 
     running = threading.Thread(target=Launcher(hosts.config("a", "b")).run)
     running.start()
     wait_for(lambda: hosts.lines("started").count(ACTORS) == 2, "two hosts of actors")
-    wait_for(lambda: LEARNER in hosts.lines("started"), "the learner, which nobody waits for but by asking it")
+    wait_for(lambda: LEARNER in hosts.lines("started"), "the learner")
     started = hosts.lines("started")
     assert started.index(HEALTH) < started.index(ACTORS)
     (hosts.folder / "go").open("w").close()
