@@ -68,8 +68,8 @@ class ActorCriticConfig(LayersConfig, NetworkConfig):
     network: PluginConfig | None = Field(
         None,
         description="Your own network for observations, below the layers of units, one for the actor and one for all "
-        "critics; it is called with in_shape, out_dim=feature_dim and params. null: observations are flattened; in a "
-        "Dict or Tuple, each part is encoded.",
+        "critics; it is called with in_shape, out_dim=feature_dim and params. null: a picture has convolutions, other "
+        "observations are flattened; in a Dict or Tuple, each part is encoded.",
     )
     feature_dim: EncoderFeatures = 50
     frozen_encoders: dict[str, FrozenEncoderConfig] = Field(

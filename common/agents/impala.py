@@ -61,7 +61,7 @@ class IMPALAConfig(OneNetworkConfig, GaussianConfig):
     network: PluginConfig | None = Field(
         None,
         description="Your own network for policy and baseline together; it is called with in_shape, out_dim and "
-        "params. null: a network with the layers of units.",
+        "params. null: a network with the layers of units, above convolutions for each picture.",
     )
     feature_dim: PictureFeatures = 256
     normalize_observations: NormalizeObservations = False

@@ -66,7 +66,7 @@ class QAgentConfig(OneNetworkConfig):
     network: PluginConfig | None = Field(
         None,
         description="Your own network; it is called with in_shape, out_dim and params. null: a network with the "
-        "layers of units.",
+        "layers of units, above convolutions for each picture.",
     )
     feature_dim: PictureFeatures = 256
     random_shift: ShiftPixels = 0

@@ -73,7 +73,8 @@ class RecurrentSACConfig(NetworkConfig):
     network: PluginConfig | None = Field(
         None,
         description="Your own network for observations, below the memories; it is called with in_shape, "
-        "out_dim=feature_dim and params. null: observations are flattened; in a Dict or Tuple, each part is encoded.",
+        "out_dim=feature_dim and params. null: a picture has convolutions, other observations are flattened; in a Dict "
+        "or Tuple, each part is encoded.",
     )
     feature_dim: EncoderFeatures = 50
     normalize_observations: NormalizeObservations = False

@@ -29,13 +29,13 @@ GradNormLimit = Annotated[
     Field(description="The greatest norm of the gradients; larger ones are scaled down to it. null: no limit."),
 ]
 PictureFeatures = Annotated[
-    PositiveInt, Field(description="The number of features of each picture in a Dict or Tuple observation.")
+    PositiveInt, Field(description="The number of features of each picture among the observations, without a network.")
 ]
 EncoderFeatures = Annotated[
     PositiveInt,
     Field(
-        description="The number of outputs of network, if one is given, and of features of each picture in a "
-        "Dict or Tuple observation."
+        description="The number of outputs of network, if one is given; without one, of features of each picture "
+        "among the observations."
     ),
 ]
 Dueling = Annotated[

@@ -1,7 +1,7 @@
 """From the leaves of an observation to the features that a network computes with.
 
-A single Box is taken as it is: flattened, or given to the network of ``network``. Every other space is structured. Each
-of its leaves has an encoder of its own, and ``JointEncoder`` joins their features:
+The network of ``network`` is given the observations as they are. Without one, a single Box that is no picture is
+flattened; in every other space each leaf has an encoder of its own, and ``JointEncoder`` joins their features:
 
     pictures                  convolutions (``common.agents.networks.pictures`` says which leaves are pictures), or a
                               pretrained network and a trained layer (``common.agents.networks.frozen``)
@@ -158,24 +158,24 @@ def build_encoder(
 ) -> tuple[nn.Module, int]:
     """Make the encoder that turns observations of B rows into features ``[B, F]``; it is returned with F.
 
-    The features are the positive parts of the network's ``feature_dim`` outputs. Without a network, they are a single
-    Box's elements, or what ``JointEncoder`` makes of other spaces and of pictures that a pretrained network encodes,
-    with ``feature_dim`` features for each picture.
+    The features are the positive parts of the network's ``feature_dim`` outputs. Without a network, they are the
+    elements of a single Box that is no picture, or what ``JointEncoder`` makes of any other space, with
+    ``feature_dim`` features for each picture.
 
     Raises:
         PluginError, ConfigError: see ``build_network``.
     """
     if network is not None:
         return nn.Sequential(build_network(network, leaves, feature_dim), nn.ReLU()), feature_dim
-    if _is_box(leaves) and not frozen:
+    if _is_vector(leaves):
         return nn.Flatten(), math.prod(_only(leaves).shape or ())
     encoder = JointEncoder(leaves, feature_dim, frozen)
     return encoder, encoder.n_features
 
 
 def build_mlp(leaves: LeafSpaces, out_dim: int, units: Sequence[int], picture_dim: int) -> nn.Module:
-    """Make a network of hidden layers, over the ``JointEncoder`` unless observations are a single Box."""
-    if _is_box(leaves):
+    """Make a network of hidden layers, over the ``JointEncoder`` unless observations are a vector."""
+    if _is_vector(leaves):
         return Mlp(_only(leaves).shape or (), out_dim, units)
     encoder = JointEncoder(leaves, picture_dim)
     return nn.Sequential(encoder, Mlp((encoder.n_features,), out_dim, units))
@@ -185,9 +185,10 @@ def _only(leaves: LeafSpaces) -> gymnasium.Space[Any]:
     return next(iter(leaves.values()))
 
 
-def _is_box(leaves: LeafSpaces) -> bool:
-    """Whether the observations are a single Box, and no scalars."""
-    return "" in leaves and isinstance(leaves[""], spaces.Box) and leaves[""].shape != ()
+def _is_vector(leaves: LeafSpaces) -> bool:
+    """Whether the observations are a single Box that can be flattened: neither scalars nor pictures."""
+    box = leaves.get("")
+    return isinstance(box, spaces.Box) and box.shape != () and not is_picture(box)
 
 
 def is_own_network(network: PluginConfig) -> bool:

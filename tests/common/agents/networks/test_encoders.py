@@ -102,6 +102,16 @@ def test_a_single_box_has_the_plain_network() -> None:
     assert n_features == 6
 
 
+@pytest.mark.parametrize(("side", "kind"), [(84, NatureCnn), (10, ImpalaCnn)])
+def test_a_single_picture_has_convolutions(side: int, kind: type[nn.Module]) -> None:
+    space = Box(0, 255, (4, side, side), np.uint8)
+    net, (encoder, n_features) = build_mlp(leaves_of(space), 6, (8,), 7), build_encoder(None, leaves_of(space), 7)
+    picture = observations(space)[""]
+    assert net(picture).shape == (BATCH, 6)
+    assert encoder(picture).shape == (BATCH, n_features) == (BATCH, 7)
+    assert all(kind in map(type, built.modules()) for built in (net, encoder))
+
+
 def test_gradients_reach_the_encoder_of_every_leaf() -> None:
     net = build_mlp(leaves_of(ROBOT), 1, (8,), 4)
     net(observations()).sum().backward()
