@@ -66,6 +66,12 @@ TASKS = {
         100_000, 10, zoo.MUJOCO_CROSSQ, config="crossq_halfcheetah", settings=("env.params.id=Hopper-v5",)
     ),
     "minatar_breakout": Task(500_000, 20, zoo.MINATAR_DQN, {"id": "MinAtar/Breakout-v1"} | MINATAR_LIMIT),
+    "minatar_breakout_a2c": Task(
+        1_000_000, 20, zoo.MINATAR_A2C, {"id": "MinAtar/Breakout-v1"} | MINATAR_LIMIT, config="impala_minatar_breakout"
+    ),
+    "minatar_breakout_ppo": Task(
+        1_000_000, 20, zoo.MINATAR_PPO, {"id": "MinAtar/Breakout-v1"} | MINATAR_LIMIT, config="impala_minatar_breakout"
+    ),
     "minatar_space_invaders": Task(500_000, 20, zoo.MINATAR_DQN, {"id": "MinAtar/SpaceInvaders-v1"} | MINATAR_LIMIT),
 }
 

@@ -72,3 +72,17 @@ MINATAR_DQN: Final[Settings] = {
     "exploration_final_eps": 0.1,
 }
 """Of MinAtar's games, for 500,000 steps. The zoo has none, so these are the settings of ``configs/minatar_*.yaml``."""
+MINATAR_A2C: Final[Settings] = {
+    "algorithm": "A2C",
+    "minatar_network": True,
+    "learning_rate": 6e-4,
+    "n_steps": 640,
+    "gae_lambda": 1.0,
+    "ent_coef": 0.01,
+    "vf_coef": 0.25,
+    "max_grad_norm": 40.0,
+    "use_rms_prop": False,
+}
+"""The settings of ``configs/impala_minatar_breakout.yaml``; an update learns once from 640 steps of one environment."""
+MINATAR_PPO: Final[Settings] = {"algorithm": "PPO", "minatar_network": True}
+"""The package's own defaults; ten passes over every 2,048 steps."""
