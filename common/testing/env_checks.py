@@ -12,8 +12,8 @@ import numpy as np
 from common.data import Array, Leaves
 from common.lanes.building import Env, spec_of
 from common.lanes.vector_lanes import is_vector
-from common.spaces import flatten, leaves_of, to_columns
-from common.testing.play import Policy, explaining, play
+from common.spaces import flatten, leaves_of, to_columns, unflatten
+from common.testing.play import Policy, explaining, play, record_leaves
 from common.testing.vector_checks import check_space, check_vector_env
 
 
@@ -58,7 +58,11 @@ def _check_reset(env: Env) -> None:
 
 def _check_step(env: Env, policy: Policy | None) -> None:
     obs, _ = env.reset(seed=7)
-    found = env.step(policy(obs) if policy else env.action_space.sample())
+    if policy is None:
+        found = env.step(env.action_space.sample())
+    else:
+        action = policy(record_leaves(spec_of(env).observation_space, obs))
+        found = env.step(unflatten(env.action_space, action))
     is_five = isinstance(found, tuple) and len(found) == 5
     assert is_five, f"step() gave {found!r}: return observation, reward, terminated, truncated, info"
     obs, reward, terminated, truncated, _ = found

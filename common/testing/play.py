@@ -68,21 +68,24 @@ def play(env: Env, steps: int, *, seed: int = 0, policy: Policy | None = None) -
     spec = spec_of(env)
     env.action_space.seed(seed)
     episodes: list[list[Step]] = [[]]
-    obs = _record(spec.observation_space, env.reset(seed=seed)[0])
+    obs = record_leaves(spec.observation_space, env.reset(seed=seed)[0])
     for _ in range(steps):
         if episodes[-1] and (episodes[-1][-1].terminated or episodes[-1][-1].truncated):
             episodes.append([])
-            obs = _record(spec.observation_space, env.reset()[0])
-        action = policy(obs) if policy else _record(spec.action_space, env.action_space.sample())
+            obs = record_leaves(spec.observation_space, env.reset()[0])
+        action = policy(obs) if policy else record_leaves(spec.action_space, env.action_space.sample())
         found, reward, terminated, truncated, _ = env.step(spaces.unflatten(spec.action_space, action))
-        next_obs = _record(spec.observation_space, found)
+        next_obs = record_leaves(spec.observation_space, found)
         episodes[-1].append(Step(obs, action, float(reward), next_obs, bool(terminated), bool(truncated)))
         obs = next_obs
     return episodes
 
 
-def _record(space: gymnasium.Space[Any], value: Any) -> Leaves:
-    """A copy of the leaves of an element: the environment may write its next observation into the same array."""
+def record_leaves(space: gymnasium.Space[Any], value: Any) -> Leaves:
+    """A copy of the leaves of an element: the environment may write its next observation into the same array.
+
+    Leaves have the dtypes of ``space``.
+    """
     return copy_leaves(spaces.flatten(space, value))
 
 

@@ -11,6 +11,7 @@ import pytest
 from common.processors import SameColumns
 from common.testing import check_env
 from examples.own_parts import Corridor
+from tests.common.agents.parts import Structured
 from tests.common.testing.parts import Broken, Walk, broken, fails_saying
 from tests.parts import Goals
 
@@ -77,6 +78,28 @@ def test_a_good_environment_passes() -> None:
     check_env(Walk())
     check_env(Corridor(length=3))
     check_env(Goals())
+
+
+class Hand(Structured):
+    """Nested observations and actions; a step takes nothing but an action of the space."""
+
+    def __init__(self) -> None:
+        parts = gymnasium.spaces.Dict(
+            {"closed": gymnasium.spaces.Discrete(2), "force": gymnasium.spaces.Box(0, 1, (2,))}
+        )
+        super().__init__(gymnasium.spaces.Dict({"left": parts}), gymnasium.spaces.Dict({"right": parts}))
+
+    def reset(self, **given: Any) -> tuple[Any, dict[str, Any]]:
+        self.steps = 0
+        return super().reset(**given)
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        assert self.action_space.contains(action)
+        return super().step(action)
+
+
+def test_a_policy_is_given_leaves_by_path_and_gives_such_leaves() -> None:
+    check_env(Hand(), policy=lambda obs: {f"right/{name}": obs[f"left/{name}"] for name in ("closed", "force")})
 
 
 class Halved(Goals):
