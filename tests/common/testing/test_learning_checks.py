@@ -165,6 +165,14 @@ def test_a_prioritised_buffer_is_refused_that_has(what: str) -> None:
         check_replay_buffer(broken(PrioritizedMemory, attributes)(items()), items())
 
 
+def test_a_prioritised_buffer_of_two_rows_passes_only_if_it_draws_by_priority() -> None:
+    two = {name: column[:2] for name, column in items().items()}
+    check_replay_buffer(PrioritizedMemory(two), two)
+    attributes, message = BROKEN_PRIORITIES["priorities that nobody heeds"]
+    with fails_saying(message):
+        check_replay_buffer(broken(PrioritizedMemory, attributes)(two), two)
+
+
 # Evaluators.
 
 
