@@ -32,7 +32,7 @@ from common.agents.network_agent import (
     track,
 )
 from common.agents.networks.critics import EntropyCoef, QNetworks
-from common.agents.networks.encoders import LeafSpaces, build_mlp, build_network, select_leaves
+from common.agents.networks.encoders import select_leaves
 from common.agents.networks.layers import Observed
 from common.agents.networks.normalization import build_normalizer
 from common.agents.networks.pictures import RandomShift
@@ -125,8 +125,9 @@ class DiscreteSAC(NetworkAgent):
         self._shift = RandomShift(spec.observation_space, config.random_shift, seed, self.device)
         self._shift_generator = self._shift.generator
         torch.manual_seed(seed)
-        self.actor = CategoricalPolicy(self._make_network(observations)).to(self.device)
-        self.critics = QNetworks(self._make_network(observations) for _ in range(config.n_critics)).to(self.device)
+        actor, *critics = (config.build(observations, self.actions.size) for _ in range(1 + config.n_critics))
+        self.actor = CategoricalPolicy(actor).to(self.device)
+        self.critics = QNetworks(critics).to(self.device)
         self.critics_tgt = deepcopy(self.critics)
         self.ent_coef = EntropyCoef(config.ent_coef, learned=config.auto_ent_coef).to(self.device)
         self.target_entropy = config.target_entropy * math.log(self.actions.size)
@@ -147,13 +148,6 @@ class DiscreteSAC(NetworkAgent):
         self._policy = nn.Sequential(self.normalizer, greedy)
         self._act_greedily = Inference(self._policy, self.device, captured=captured)
         self._act_exploring = Inference(self._explore, self.device, captured=captured)
-
-    def _make_network(self, observations: LeafSpaces) -> nn.Module:
-        """The user's own network, or one of ``units``: observations of B rows to ``[B, A]``."""
-        config, n_actions = self.config, self.actions.size
-        if config.network is None:
-            return build_mlp(observations, n_actions, config.units, config.feature_dim)
-        return build_network(config.network, observations, n_actions)
 
     def _explore(self, obs: Observed) -> torch.Tensor:
         """Random actions of the policy, as their numbers ``[n]``, for n observations."""

@@ -28,8 +28,8 @@ from common.agents.network_agent import (
     draw,
 )
 from common.agents.networks.action_distributions import Categoricals, make_distribution
-from common.agents.networks.encoders import build_mlp, build_network, select_leaves
-from common.agents.networks.layers import Observed
+from common.agents.networks.encoders import select_leaves
+from common.agents.networks.layers import Observed, flatten_time
 from common.agents.networks.normalization import build_normalizer
 from common.agents.networks.policies import GaussianConfig, LikeliestAction, PolicyAndBaseline
 from common.agents.shared_settings import (
@@ -125,12 +125,7 @@ class IMPALA(NetworkAgent):
         leaves = select_leaves(spec.observation_space)
         torch.manual_seed(seed)
         self.actions = make_distribution("IMPALA", spec.action_space, self.device, config.min_lstd, config.max_lstd)
-        n_outputs = self.actions.n_outputs + 1
-        net = (
-            build_mlp(leaves, n_outputs, config.units, config.feature_dim)
-            if config.network is None
-            else build_network(config.network, leaves, n_outputs)
-        )
+        net = config.build(leaves, self.actions.n_outputs + 1)
         self.policy_net = PolicyAndBaseline(net, self.actions).to(self.device)
         self.normalizer = build_normalizer(leaves, enabled=config.normalize_observations).to(self.device)
         self.nets = {"policy": self.policy_net, "normalizer": self.normalizer}
@@ -185,7 +180,7 @@ class IMPALA(NetworkAgent):
         """One gradient step on B sequences of L steps."""
         config, mask, weight = self.config, batch["mask"], batch.get("weight")
         shape = mask.shape  # [B, L]
-        outputs, value = self.policy_net(_flatten(from_columns("obs", batch)))  # Of B (L + 1) observations.
+        outputs, value = self.policy_net(flatten_time(from_columns("obs", batch)))  # Of B (L + 1) observations.
         value = value.view(shape[0], -1)  # [B, L + 1]
         outputs = outputs.view(*value.shape, -1)[:, :-1].flatten(0, 1)  # [B L, K]
         log_prob = self.actions.log_prob(outputs, self._choice(batch)).view(shape)
@@ -226,10 +221,3 @@ class IMPALA(NetworkAgent):
 
     def policy(self) -> nn.Module:
         return nn.Sequential(self.normalizer, LikeliestAction(self.policy_net))
-
-
-def _flatten(obs: Observed) -> Observed:
-    """Observations ``[B, T, *shape]`` as those of B T rows."""
-    if isinstance(obs, dict):
-        return {path: leaf.flatten(0, 1) for path, leaf in obs.items()}
-    return obs.flatten(0, 1)

@@ -32,7 +32,7 @@ from common.agents.network_agent import (
     to_tensors,
     track,
 )
-from common.agents.networks.encoders import LeafSpaces, build_mlp, build_network, select_leaves
+from common.agents.networks.encoders import LeafSpaces, select_leaves
 from common.agents.networks.noisy import add_noise, drawn_noise
 from common.agents.networks.normalization import build_normalizer
 from common.agents.networks.pictures import RandomShift
@@ -183,11 +183,8 @@ class QAgent(NetworkAgent):
         """The loss of ``qnet`` on a batch; ``target_net``, made as ``qnet`` was, values the next observations."""
 
     def _make_network(self, observations: LeafSpaces, out_dim: int) -> nn.Module:
-        """The user's own network, or one of ``units``: observations of B rows to ``[B, out_dim]``."""
-        config = self.config
-        if config.network is None:
-            return self._add_noise(build_mlp(observations, out_dim, config.units, config.feature_dim))
-        return self._add_noise(build_network(config.network, observations, out_dim))
+        """The network of the settings, noisy if they say so: observations of B rows to ``[B, out_dim]``."""
+        return self._add_noise(self.config.build(observations, out_dim))
 
     def _add_noise(self, net: nn.Module) -> nn.Module:
         """The network, its linear layers noisy if the settings say so."""

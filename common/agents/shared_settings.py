@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Annotated
 
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
+from torch import nn
 
 from common.agents.losses.values import CriticLoss
 from common.agents.network_agent import UpdateConfig
-from common.agents.networks.encoders import is_own_network
+from common.agents.networks.encoders import LeafSpaces, build_mlp, build_network, is_own_network
 from common.config.replay_config import Unit
 from common.plugins.part_config import PluginConfig
 
@@ -125,3 +126,13 @@ class OneNetworkConfig(NetworkConfig):
         if self.network is not None and "units" in self.model_fields_set:
             raise ValueError("give units or network, not both: a network takes its widths as network.params")
         return self
+
+    def build(self, leaves: LeafSpaces, out_dim: int) -> nn.Module:
+        """Make the user's own network, or one of ``units``, from the leaves of B observations to ``[B, out_dim]``.
+
+        Raises:
+            PluginError, ConfigError: see ``build_network``.
+        """
+        if self.network is None:
+            return build_mlp(leaves, out_dim, self.units, self.feature_dim)
+        return build_network(self.network, leaves, out_dim)

@@ -25,6 +25,11 @@ ACTIVATIONS: Final[Mapping[Activation, Callable[[], nn.Module]]] = {
 }
 
 
+def flatten_time(obs: Observed) -> Observed:
+    """Observations of B sequences ``[B, T, *shape]`` as those of B T rows ``[B * T, *shape]``."""
+    return {path: leaf.flatten(0, 1) for path, leaf in obs.items()} if isinstance(obs, dict) else obs.flatten(0, 1)
+
+
 def undecayed(values: torch.Tensor) -> nn.Parameter:
     """A parameter that weight decay leaves alone, such as the size of exploration noise."""
     parameter = nn.Parameter(values)

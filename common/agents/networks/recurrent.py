@@ -13,7 +13,7 @@ from pydantic import Field, PositiveInt
 from torch import nn
 
 from common.agents.networks.critics import Critics
-from common.agents.networks.layers import Observed
+from common.agents.networks.layers import Observed, flatten_time
 from common.settings import Settings
 
 MemoryKind = Literal["lstm", "gru"]
@@ -114,8 +114,7 @@ class RecurrentEncoder(nn.Module):
 
         An action of zeros says that there was none.
         """
-        rows = {path: leaf.flatten(0, 1) for path, leaf in obs.items()} if isinstance(obs, dict) else obs.flatten(0, 1)
-        features = self.encoder(rows).unflatten(0, action_before.shape[:2])  # [B, T, F]
+        features = self.encoder(flatten_time(obs)).unflatten(0, action_before.shape[:2])  # [B, T, F]
         outputs, after = self.memory(torch.cat((features.float(), action_before), dim=2), state)
         return outputs, after
 
