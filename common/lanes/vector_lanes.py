@@ -53,6 +53,7 @@ class VectorLanes(Lanes):
 
     def reset(self, seed: int | None = None) -> None:
         self._seed, self._is_new = seed, True
+        self._done = self._reset_now = None  # The next step is a step of every lane, wherever an episode has ended.
 
     def observe(self) -> Leaves:
         self.begins, self._reset_now = self._reset_now, None
@@ -99,7 +100,8 @@ class VectorLanes(Lanes):
         finally:
             busy.since = math.inf
         self._obs, self._reset_now, self._done = self._leaves(obs), idle, None
-        outcome = Round(on_host(reward), on_host(terminated), on_host(truncated), self._obs)
+        ends = (np.asarray(on_host(flags), bool) for flags in (terminated, truncated))
+        outcome = Round(on_host(reward), *ends, self._obs)
         self._rounds += 1
         self._returns += outcome.reward
         done = outcome.terminated | outcome.truncated
@@ -191,7 +193,7 @@ class VectorLanes(Lanes):
     def _lose(self, error: Exception | SystemExit) -> Round:
         """All lanes lose their episodes, and begin others in a new environment."""
         self._replace(error)
-        self._is_new, self._done, self._reset_now = True, None, None
+        self.reset()
         nothing = np.zeros(self.n, bool)
         return Round(np.zeros(self.n), nothing, nothing, self._obs, taken=nothing)
 

@@ -86,6 +86,19 @@ def test_all_lanes_can_be_reset_at_any_time(mode: AutoresetMode | None) -> None:
 
 
 @MODES
+def test_a_reset_right_after_the_end_of_an_episode_leaves_nothing_of_it(mode: AutoresetMode | None) -> None:
+    lanes = counting(2, mode)
+    lanes.reset(10)
+    for _ in range(6):  # The sixth step ends the episodes.
+        lanes.step(answers(lanes.observe()))
+    lanes.reset(20)
+    first = lanes.step(answers(lanes.observe()))
+    assert first.taken is None, "every lane took the step"
+    assert array(lanes.observe()).tolist() == [[20, 2, 0], [21, 2, 0]]
+    assert lanes.begins is None
+
+
+@MODES
 def test_a_keeper_sees_when_an_environment_is_busy(mode: AutoresetMode | None) -> None:
     seen: list[float] = []
 

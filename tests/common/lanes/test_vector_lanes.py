@@ -96,6 +96,17 @@ def test_tensors_are_taken_as_arrays() -> None:
     assert isinstance(outcome.reward, np.ndarray)
 
 
+def test_ends_that_are_given_as_numbers_are_taken_as_booleans() -> None:
+    class Numbers(Fixed):
+        def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+            obs, reward, terminated, truncated, infos = super().step(actions)
+            return obs, reward, terminated.astype(np.uint8), truncated.astype(np.uint8), infos
+
+    outcome = third(Numbers(AutoresetMode.NEXT_STEP, lambda done: {}))
+    assert (list(outcome.returns), list(outcome.lengths)) == ([3.0], [3]), "of the second lane alone"
+    assert outcome.terminated.tolist() == [False, True]
+
+
 def test_observations_of_another_shape_are_refused() -> None:
     with pytest.raises(PluginError, match=r"expected observations of shape \[2, 1\], found \[2\]"):
         third(Fixed(None, lambda done: {}, obs=np.zeros(2, np.float32)))
