@@ -157,7 +157,7 @@ class Actor:
                 work(own, pusher, fetcher, counters, stack)
             finally:
                 unacknowledged = pusher.finish(FINISH_SECONDS)
-                fetcher.join(1.0)
+                fetcher.end(1.0)
         failure = pusher.failure or fetcher.failure
         if isinstance(failure, LearnerAwayError):
             self._dropped_rows = pusher.lost_rows

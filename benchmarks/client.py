@@ -48,7 +48,7 @@ class Client:
     ) -> None:
         unacknowledged = self.pusher.finish(FLUSH_SECONDS)
         self._stopped.set()
-        self._fetcher.join(1.0)
+        self._fetcher.end(1.0)
         self._connector.close()
         if unacknowledged:
             raise SystemExit(f"{unacknowledged} batches were not acknowledged")

@@ -64,6 +64,7 @@ class ModelFetcher:
         """The last model's file, for deltas; None if it could not be assembled, so that the next model comes whole."""
         self.failure: AuthenticationError | None = None
         """The learner no longer trusts this actor, and fetching has ended."""
+        self._has_ended = False
         self._thread = threading.Thread(target=self._run, name="models", daemon=True)
         self._thread.start()
 
@@ -126,8 +127,13 @@ class ModelFetcher:
             self._changed.notify_all()
             self._heard.notify_all()
 
-    def join(self, seconds: float) -> None:
-        """Wait for the end of the thread, which ``stopped`` ends."""
+    def end(self, seconds: float) -> None:
+        """End fetching, and wait for the thread, which may be in a long transfer.
+
+        A thread that is still in a transfer ends after it. An actor that starts anew clears ``stopped`` meanwhile, so
+        the thread does not rely on that alone.
+        """
+        self._has_ended = True
         self.wake()
         self._thread.join(seconds)
 
@@ -136,11 +142,11 @@ class ModelFetcher:
 
     def _run(self) -> None:
         backoff = Backoff()
-        while not self._stopped.is_set():
+        while not self._is_over():
             with self._changed:
                 if not self._changed.wait_for(self._has_work, 1.0):
                     continue
-            if self._stopped.is_set():
+            if self._is_over():
                 return
             try:
                 file = self._fetch()
@@ -158,8 +164,11 @@ class ModelFetcher:
                     self._changed.notify_all()
                     self._heard.notify_all()
 
+    def _is_over(self) -> bool:
+        return self._has_ended or self._stopped.is_set()
+
     def _has_work(self) -> bool:
-        return (self._max_bytes is not None and self._announced > self._version()) or self._stopped.is_set()
+        return (self._max_bytes is not None and self._announced > self._version()) or self._is_over()
 
     def _fetch(self) -> ModelFile | None:
         """The newest model; None if the learner has none that is newer than the present one."""

@@ -187,7 +187,7 @@ def test_a_newer_model_that_is_there_is_loaded_rather_than_waited_for() -> None:
     assert control._find_reason_to_wait() is None
     assert agent.loaded == [VERSION]
     stopped.set()
-    models.join(PATIENCE)
+    models.end(PATIENCE)
 
 
 def test_the_process_is_as_it_was_when_the_acting_has_ended() -> None:

@@ -35,7 +35,7 @@ def fetch(serve: Serve) -> Iterator[Fetch]:
     yield _fetch
     for fetcher, channel, stopped in made:
         stopped.set()
-        fetcher.join(PATIENCE)
+        fetcher.end(PATIENCE)
         channel.close()
 
 
@@ -148,3 +148,24 @@ def test_an_actor_that_has_to_end_stops_waiting_for_a_first_model() -> None:
     stopped.set()
     waiting.join(PATIENCE)
     assert given == [None]
+
+
+def test_a_fetcher_that_was_ended_in_a_long_transfer_fetches_no_more_when_its_actor_starts_anew() -> None:
+    stopped, in_transfer, goes_on = threading.Event(), threading.Event(), threading.Event()
+
+    def answer(*_: object, **__: object) -> Iterator[bytes]:
+        in_transfer.set()
+        assert goes_on.wait(PATIENCE)
+        return iter(chunk.SerializeToString() for chunk in chunks())
+
+    others = {*threading.enumerate()}
+    fetcher = ModelFetcher(answer, stopped)
+    (thread,) = {*threading.enumerate()} - others
+    fetcher.announce(VERSION)
+    assert in_transfer.wait(PATIENCE)
+    stopped.set()
+    fetcher.end(0.0)
+    stopped.clear()
+    goes_on.set()
+    thread.join(PATIENCE)
+    assert not thread.is_alive()

@@ -172,7 +172,7 @@ def push(
     was_stopped = stopped.is_set()
     outcome = Outcome(pusher.finish(PATIENCE), pusher.failure, was_stopped)
     stopped.set()
-    fetcher.join(5)
+    fetcher.end(5)
     connector.close()
     return outcome
 

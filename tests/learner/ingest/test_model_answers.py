@@ -156,7 +156,7 @@ def test_an_actor_follows_many_versions_bit_for_bit_at_less_than_half_their_byte
     assert server.control.fetches == 6
     assert server.control.model_bytes_sent - sent < 5 * whole / 2
     stopped.set()
-    fetcher.join(PATIENCE)
+    fetcher.end(PATIENCE)
     client.channel.close()
 
 
