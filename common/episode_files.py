@@ -20,8 +20,10 @@ truncated. Arrays with other names are left out.
 
 from __future__ import annotations
 
+import lzma
 import math
 import os
+import tokenize
 import zipfile
 import zlib
 from collections.abc import Iterator, Mapping
@@ -41,7 +43,11 @@ SPACES: Final = ("obs", "action")
 AT_ONCE: Final = 1 << 20
 """Bytes that are written at a time."""
 FLAGS: Final = ("terminated", "truncated")
-OPTIONAL: Final = ("intervened", "info")
+_UNREADABLE: Final = (
+    *(OSError, EOFError, MemoryError, RuntimeError, ValueError),
+    *(zipfile.BadZipFile, zlib.error, lzma.LZMAError),
+)
+"""The errors of a file that is no .npz file, or a damaged one."""
 
 
 class ArrayHeader(NamedTuple):
@@ -126,7 +132,8 @@ def check_headers(headers: Mapping[str, ArrayHeader], place: str) -> int:
         DatasetError: naming the array, the expected and the found shape or dtype.
     """
     for name in ("reward", *SPACES):
-        if not any(_is_in(found, name) for found in headers):
+        is_there = any(_is_in(found, name) for found in headers) if name in SPACES else name in headers
+        if not is_there:
             raise DatasetError(f"{place}: expected an array '{name}', found {_listed(headers)}{nearest(name, headers)}")
     steps = _count_steps(headers["reward"], place)
     for name, header in headers.items():
@@ -149,11 +156,13 @@ def ends_of(columns: Mapping[str, Array], place: str) -> Items:
 
 def is_of_layout(name: str) -> bool:
     """Whether an array of this name belongs to an episode."""
-    return name.partition("/")[0] in (*SPACES, "reward", *FLAGS, *OPTIONAL)
+    is_alone = name in ("reward", *FLAGS, "intervened")
+    return is_alone or name.startswith("info/") or any(_is_in(name, space) for space in SPACES)
 
 
-def _is_in(name: str, group: str) -> bool:
-    return name == group or name.startswith(f"{group}/")
+def _is_in(name: str, space: str) -> bool:
+    """Whether an array is that of a space, or of one of its leaves."""
+    return name == space or name.startswith(f"{space}/")
 
 
 def _count_steps(reward: ArrayHeader, place: str) -> int:
@@ -204,7 +213,7 @@ def _opened(path: Path) -> Iterator[zipfile.ZipFile]:
     try:
         with zipfile.ZipFile(path) as archive:
             yield archive
-    except (OSError, EOFError, MemoryError, RuntimeError, ValueError, zipfile.BadZipFile, zlib.error) as error:
+    except _UNREADABLE as error:
         raise DatasetError(f"{path}: expected an episode as an .npz file, which cannot be read: {error}") from error
 
 
@@ -233,13 +242,16 @@ def _read_header(archive: zipfile.ZipFile, name: str) -> ArrayHeader:
     """Dtype and shape of an array.
 
     Raises:
-        ValueError: the array is of a version that only arrays of structures need, or has fewer or more values than its
-            header says.
+        ValueError: the array is of a version that only arrays of structures need, its header is damaged, or it has
+            fewer or more values than its header says.
     """
     with archive.open(f"{name}.npy") as file:
         if (version := np.lib.format.read_magic(file)) != (1, 0):  # A later version may have a header of 4 GiB.
             raise ValueError(f"array '{name}': expected numpy's format 1.0, found {'.'.join(map(str, version))}")
-        shape, _, dtype = np.lib.format.read_array_header_1_0(file)
+        try:
+            shape, _, dtype = np.lib.format.read_array_header_1_0(file)
+        except (SyntaxError, TypeError, tokenize.TokenError) as error:  # numpy reads the header as Python's literals.
+            raise ValueError(f"array '{name}': its header is damaged: {error}") from error
         found, expected = archive.getinfo(f"{name}.npy").file_size - file.tell(), math.prod(shape) * dtype.itemsize
     if found != expected and not dtype.hasobject:
         raise ValueError(f"array '{name}': expected {expected} bytes of {dtype} {list(shape)}, found {found}")

@@ -61,7 +61,13 @@ def test_an_episode_without_an_end_counts_as_cut_off(tmp_path: Path) -> None:
 
 
 def test_other_arrays_are_left_out(tmp_path: Path) -> None:
-    write_episode(tmp_path / "one.npz", make_episode(task=np.array("open the door"), log_prob=np.zeros(2)))
+    others = {
+        "task": np.array("open the door"),
+        "log_prob": np.zeros(2),
+        "reward/own": np.zeros(STEPS),
+        "info": np.ones(2),
+    }
+    write_episode(tmp_path / "one.npz", make_episode(**others))
     assert_same(read_episode(tmp_path / "one.npz"), make_episode())
 
 
@@ -69,6 +75,7 @@ def test_other_arrays_are_left_out(tmp_path: Path) -> None:
     ("other", "message"),
     [
         ({"reward": None, "rewards": np.zeros(STEPS)}, r"expected an array 'reward', .*did you mean 'rewards'"),
+        ({"reward": None, "reward/own": np.zeros(STEPS)}, r"expected an array 'reward', found .*'reward/own'"),
         ({"action": None}, r"expected an array 'action', found 'obs/front', 'obs/wrist', 'reward'"),
         ({"reward": np.zeros((STEPS, 1))}, r"'reward': expected the shape \[T\] .* found float64 \[5, 1\]"),
         ({"reward": np.zeros(0)}, r"'reward': expected the shape \[T\] of at least one step, found float64 \[0\]"),
@@ -148,6 +155,46 @@ def test_a_file_that_was_cut_or_damaged_is_named(tmp_path: Path) -> None:
     path.write_bytes(whole[:place] + b"\xff" + whole[place + 1 :])
     with pytest.raises(DatasetError, match=r"one.npz: expected .* cannot be read: Bad CRC-32 .*'action.npy'"):
         read_episode(path)
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        b"{'descr': '<f4', 'fortran_order': False, 'shape': (5,",
+        b"{'descr': '<f4', 'fortran_order': False, 'shape': 5,)}",
+        b"{'descr': '<f4', b'fortran_order': False, 'shape': (5,)}",
+    ],
+    ids=["cut off", "no Python", "bytes as a key"],
+)
+def test_a_damaged_header_is_named(tmp_path: Path, header: bytes) -> None:
+    path = tmp_path / "bad.npz"
+    write_episode(path, make_episode())
+    with zipfile.ZipFile(path) as archive:
+        contents = {name: archive.read(name) for name in archive.namelist()}
+    reward = contents["reward.npy"]
+    contents["reward.npy"] = reward[:10] + header.ljust(len(reward) - 10 - 4 * STEPS - 1) + b"\n" + reward[-4 * STEPS :]
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, content in contents.items():
+            archive.writestr(name, content)
+    with pytest.raises(DatasetError, match=r"bad.npz: .* cannot be read: array 'reward': its header is damaged"):
+        read_headers(path)
+
+
+def test_a_damaged_file_of_another_compression_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "bad.npz"
+    np.savez(path, **make_episode())  # type: ignore[arg-type]
+    with zipfile.ZipFile(path) as archive:
+        contents = {name: archive.read(name) for name in archive.namelist()}
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_LZMA) as archive:
+        for name, content in contents.items():
+            archive.writestr(name, content)
+    assert_same(read_episode(path), make_episode())
+    damaged = bytearray(path.read_bytes())
+    begin = len("obs/front.npy") + 30 + 9  # After the names and sizes, and the properties of the compression.
+    damaged[begin : begin + 8] = b"\xff" * 8
+    path.write_bytes(damaged)
+    with pytest.raises(DatasetError, match=r"bad.npz: expected an episode .* cannot be read"):
+        read_headers(path)
 
 
 def test_what_cannot_be_written_leaves_nothing_behind(tmp_path: Path) -> None:
