@@ -12,7 +12,7 @@ or ``spaces: module:attr``, a function without arguments that returns both space
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
 import numpy as np
@@ -32,6 +32,7 @@ _KEYS: Final[dict[str, tuple[set[str], set[str]]]] = {
     "Tuple": ({"spaces"}, set()),
 }
 """By type, the keys that a description must have, and those that it may have."""
+_NAMES: Final = ("observation", "action")
 
 
 def read_spaces(found: str | Mapping[str, Any], where: str = "env.spaces") -> EnvSpec:
@@ -43,22 +44,18 @@ def read_spaces(found: str | Mapping[str, Any], where: str = "env.spaces") -> En
     """
     if isinstance(found, str):
         made = part_loading.load_part(found)()
-        observation, action = made if isinstance(made, tuple) else _attributes_of(made)
+        given = made if isinstance(made, tuple) else tuple(getattr(made, f"{name}_space", None) for name in _NAMES)
+        if len(given) != len(_NAMES):
+            raise ConfigError(f"{where}: expected {found} to return an observation and an action space, found {made!r}")
+        observation, action = given
     else:
         if found.keys() != set(_NAMES):
-            raise ConfigError(f"{where}: expected the keys observation and action, found {sorted(found)}")
+            raise ConfigError(f"{where}: expected the keys observation and action, found {[*found]}")
         observation, action = (_read(found[name], f"{where}.{name}") for name in _NAMES)
     for name, space in zip(_NAMES, (observation, action), strict=True):
         if not isinstance(space, Space):
             raise ConfigError(f"{where}: expected a gymnasium.Space as {name} space, found {space!r}")
     return EnvSpec(observation, action)
-
-
-_NAMES: Final = ("observation", "action")
-
-
-def _attributes_of(made: Any) -> Iterator[Any]:
-    return (getattr(made, f"{name}_space", None) for name in _NAMES)
 
 
 def _read(found: Any, where: str) -> Space[Any]:
@@ -68,7 +65,7 @@ def _read(found: Any, where: str) -> Space[Any]:
         ConfigError: it lacks a key, has an unknown one, or a value does not suit.
     """
     kind = found.get("type") if isinstance(found, Mapping) else None
-    if kind not in _KEYS:
+    if not isinstance(kind, str) or kind not in _KEYS:
         raise ConfigError(f"{where}: expected a mapping with type: {', '.join(_KEYS)}, found {found!r}")
     needed, optional = _KEYS[kind]
     given = {key: value for key, value in found.items() if key != "type"}
@@ -79,7 +76,7 @@ def _read(found: Any, where: str) -> Space[Any]:
         raise ConfigError(f"{where}.{missing[0]}: expected a value, found none")
     try:
         return _make(kind, given, where)
-    except (TypeError, ValueError, AssertionError, OverflowError) as error:
+    except (AssertionError, MemoryError, OverflowError, TypeError, ValueError) as error:
         raise ConfigError(f"{where}: no {kind} can be made of {given}: {error}") from error
 
 
@@ -100,6 +97,8 @@ def _make(kind: str, given: Mapping[str, Any], where: str) -> Space[Any]:
         case "MultiBinary":
             return spaces.MultiBinary(given["n"])
         case "Dict":
+            if not isinstance(given["spaces"], Mapping):
+                raise ConfigError(f"{where}.spaces: expected a mapping of names to spaces, found {given['spaces']!r}")
             parts = {key: _read(part, f"{where}.spaces.{key}") for key, part in given["spaces"].items()}
             return spaces.Dict(parts)
     return spaces.Tuple([_read(part, f"{where}.spaces.{i}") for i, part in enumerate(given["spaces"])])

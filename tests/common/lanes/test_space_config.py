@@ -66,6 +66,17 @@ def test_a_factory_that_gives_something_else_is_refused(factory: str) -> None:
         read_spaces(f"{where}:{factory}")
 
 
+def three_spaces() -> tuple[Any, ...]:
+    return CAMERA, CAMERA, CountingEnv.action_space
+
+
+def test_a_factory_that_gives_more_than_two_spaces_is_refused() -> None:
+    with pytest.raises(
+        ConfigError, match=r"env\.spaces: expected .*three_spaces to return an observation and an action"
+    ):
+        read_spaces(f"{__name__}:three_spaces")
+
+
 def test_a_factory_that_is_not_there_is_a_plugin_error() -> None:
     with pytest.raises(PluginError, match="no_such"):
         read_spaces("no_such:spaces")
@@ -80,6 +91,16 @@ def test_a_factory_that_is_not_there_is_a_plugin_error() -> None:
             r"env\.spaces\.observation: expected a mapping with type: Box, Discrete",
         ),
         ({"observation": {"type": "Text"}, "action": ACTION}, r"observation: expected a mapping with type: Box"),
+        ({"observation": {"type": ["Box"]}, "action": ACTION}, r"observation: expected a mapping with type: Box"),
+        ({1: ACTION, "action": ACTION}, r"expected the keys observation and action, found \[1, 'action'\]"),
+        (
+            {"observation": {"type": "Dict", "spaces": [ACTION]}, "action": ACTION},
+            r"observation\.spaces: expected a mapping of names to spaces, found \[",
+        ),
+        (
+            {"observation": {"type": "Box", "low": 0, "high": 1, "shape": [10**15]}, "action": ACTION},
+            r"observation: no Box can be made of",
+        ),
         (
             {"observation": {"type": "Box", "low": 0}, "action": ACTION},
             r"observation\.high: expected a value, found none",
