@@ -45,7 +45,7 @@ def inspect_certificate(host: str, port: int, trust: Trust) -> str:
 
     Raises:
         AuthenticationError: actor and learner do not trust each other, or the learner does not speak TLS.
-        LearnerUnreachableError: nobody listens there.
+        LearnerUnreachableError: nobody listens there, or the learner does not answer.
     """
     try:
         with connect(host, port) as plain, _context(trust).wrap_socket(plain, server_hostname=host) as encrypted:
@@ -60,6 +60,9 @@ def inspect_certificate(host: str, port: int, trust: Trust) -> str:
         else:
             meaning = f"{_refusal(trust)} ({error.reason or error})"
         raise AuthenticationError(meaning) from error
+    except TimeoutError as error:
+        found = f"no answer to the TLS handshake within {CONNECT_SECONDS:g} s"
+        raise LearnerUnreachableError(f"port {port} of {host}: {found}") from error
     except OSError as error:
         raise AuthenticationError(f"{_refusal(trust)} ({error})") from error
     return _describe(certificate)

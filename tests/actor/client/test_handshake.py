@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterator
 
 import pytest
@@ -46,6 +47,16 @@ def test_a_certificate_is_described_by_its_names_its_issuer_and_its_end(secured:
 def test_a_port_where_nobody_listens_is_unreachable_over_tls_too(free_port: int) -> None:
     with pytest.raises(LearnerUnreachableError, match="Connection refused"):
         inspect_certificate("127.0.0.1", free_port, Trust())
+
+
+def test_a_learner_that_is_frozen_is_unreachable_and_not_said_to_refuse_the_handshake(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("actor.client.handshake.CONNECT_SECONDS", 0.1)
+    with socket.create_server(("127.0.0.1", 0)) as frozen:  # The kernel takes the connection, and nobody answers.
+        port = frozen.getsockname()[1]
+        with pytest.raises(LearnerUnreachableError, match=f"port {port} of 127.0.0.1: no answer to the TLS handshake"):
+            inspect_certificate("127.0.0.1", port, Trust())
 
 
 def test_a_certificate_that_the_actor_has_no_authority_for_is_refused(secured: Secured) -> None:
