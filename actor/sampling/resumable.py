@@ -150,7 +150,13 @@ class ResumableSampler(Sampler):
                 continue
             mine = {n.removeprefix(f"{j}."): a for n, a in state.arrays.items() if n.startswith(f"{j}.")}
             kept = Snapshot(values, mine)
-            if not self._play(lanes, j, kept, ended=state.values["waiting"][j]):
+            if not len(kept.arrays[SUMS]):
+                log.warning(
+                    "environment %d begins another episode: its episode had %d steps or more, which are not kept, and "
+                    "the curve will not be that of a run that was never interrupted",
+                    *(j, MAX_STEPS),
+                )
+            elif not self._play(lanes, j, kept, ended=state.values["waiting"][j]):
                 log.warning(
                     "environment %d does not do the same again, at step %d of the %d of its episode: it begins another "
                     "one, and the curve will not be that of a run that was never interrupted",

@@ -223,4 +223,6 @@ def test_an_episode_too_long_to_be_kept_begins_anew(
     assert caplog.messages == []
     alone.act(agent, 1)
     Scene(ENVS["pendulum"], NEW_SEED).sampler.restore(alone.state())
-    assert len(caplog.messages) == 2
+    assert [message.partition(", which")[0] for message in caplog.messages] == [
+        f"environment {j} begins another episode: its episode had 20 steps or more" for j in range(2)
+    ]
