@@ -128,7 +128,7 @@ def record_demonstrations(
         tell: takes a line for the user at the end of each episode.
 
     Returns:
-        The number of episodes that were kept.
+        The number of episodes that were written.
 
     Raises:
         ConfigError: no person can act in this environment.
@@ -152,7 +152,7 @@ def record_demonstrations(
         finally:
             stop_safely(lanes, config)  # The disk may take long, and nobody steers any more.
             recording.close(FINISH_SECONDS)
-        return spectator.kept
+        return recording.recorded
     finally:
         lanes.close()
 

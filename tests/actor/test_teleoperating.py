@@ -56,6 +56,14 @@ def test_a_discarded_episode_is_not_written_and_does_not_count(tmp_path: Path) -
     assert list(tmp_path.iterdir()) == []
 
 
+def test_an_episode_that_cannot_be_written_is_not_counted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    told: list[str] = []
+    gone = tmp_path / "gone"
+    assert record_demonstrations(teleoperated({"label": "success"}), gone, 1, threading.Event(), told.append) == 0
+    assert told == ["episode 1: 1 steps, 0 of them by the person, return 1.5, success"]
+    assert "1 episodes could not be recorded" in caplog.text
+
+
 def test_an_episode_that_has_not_ended_is_not_written(tmp_path: Path) -> None:
     stopped = threading.Event()
     stopped.set()
