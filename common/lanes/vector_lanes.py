@@ -100,8 +100,8 @@ class VectorLanes(Lanes):
         finally:
             busy.since = math.inf
         self._obs, self._reset_now, self._done = self._leaves(obs), idle, None
-        ends = (np.asarray(on_host(flags), bool) for flags in (terminated, truncated))
-        outcome = Round(on_host(reward), *ends, self._obs)
+        terminated, truncated = (np.asarray(on_host(flags), bool) for flags in (terminated, truncated))
+        outcome = Round(on_host(reward), terminated, truncated, self._obs)
         self._rounds += 1
         self._returns += outcome.reward
         done = outcome.terminated | outcome.truncated

@@ -159,7 +159,7 @@ def test_a_fetcher_that_was_ended_in_a_long_transfer_fetches_no_more_when_its_ac
         return iter(chunk.SerializeToString() for chunk in chunks())
 
     others = {*threading.enumerate()}
-    fetcher = ModelFetcher(answer, stopped)
+    fetcher = ModelFetcher(cast("Any", answer), stopped)
     (thread,) = {*threading.enumerate()} - others
     fetcher.announce(VERSION)
     assert in_transfer.wait(PATIENCE)
