@@ -17,6 +17,8 @@ from google.protobuf.message import Message
 _VARINT, _LENGTH = 0, 2
 _FIXED: Final = {1: 8, 5: 4}
 """The sizes in bytes of values of fixed size, by wire type."""
+MOST_FIELDS: Final = 100
+"""The most fields up to the large one. Our messages have ten; 16 MiB can hold eight million, which take ten seconds."""
 
 
 def serialize(head: Message, number: int, pieces: Iterable[bytes | memoryview]) -> bytes:
@@ -30,18 +32,20 @@ def split(message: bytes, number: int) -> tuple[bytes, memoryview]:
     """A serialised message without field ``number``, and a view of that field's first value; empty if it has none.
 
     Raises:
-        ValueError: the message cannot be read up to that field.
+        ValueError: the message cannot be read up to that field, or ``MOST_FIELDS`` other fields come before it.
     """
     tag, at = number << 3 | _LENGTH, 0
     try:
-        while at < len(message):
+        for _ in range(MOST_FIELDS):
+            if at >= len(message):
+                return message, memoryview(b"")
             found, begin, end = _field(message, at)
             if found == tag and end <= len(message):
                 return message[:at] + message[end:], memoryview(message)[begin:end]
             at = end
     except (IndexError, KeyError) as error:
         raise ValueError(f"expected fields of a message, found other bytes after the first {at}") from error
-    return message, memoryview(b"")
+    raise ValueError(f"expected fewer than {MOST_FIELDS} fields before the large one, found more")
 
 
 def _field(message: bytes, at: int) -> tuple[int, int, int]:

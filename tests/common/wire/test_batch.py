@@ -4,6 +4,7 @@ import pytest
 from google.protobuf.message import DecodeError
 
 from common.wire.batch import Request
+from common.wire.large_field import MOST_FIELDS
 from common.wire.pb import crossborder_pb2 as pb
 
 HEAD = pb.PushItemsRequest(incarnation=2**63, seq=300, rows=7, report=pb.Report(env_steps=5), after_drop=True)
@@ -30,3 +31,11 @@ def test_a_request_that_protobuf_has_written_is_read(payload: bytes) -> None:
 def test_other_bytes_and_a_payload_that_comes_twice_are_refused(message: bytes) -> None:
     with pytest.raises(DecodeError):
         Request.parse(message)
+
+
+def test_a_message_of_very_many_fields_is_refused_before_they_are_looked_at() -> None:
+    payload = Request(pb.PushItemsRequest(), (b"payload",)).serialize()
+    unknown = b"\xf8\x07\x01"  # A field of a later protocol.
+    assert Request.parse(unknown * (MOST_FIELDS - 1) + payload).payload == (b"payload",)
+    with pytest.raises(DecodeError, match=f"expected fewer than {MOST_FIELDS} fields"):
+        Request.parse(unknown * MOST_FIELDS + payload)
