@@ -15,9 +15,18 @@ def split_address(address: str) -> tuple[str, int]:
         ConfigError: it is no HOST:PORT.
     """
     found = re.fullmatch(r"(?:\[([0-9A-Fa-f:.]+)\]|([^:\[\]\s]+)):([0-9]{1,5})", address)
-    if found is None or int(found[3]) > 65535:
+    if found is None or int(found[3]) > 65535 or not (found[1] or _is_name(found[2])):
         raise ConfigError(f"address: expected HOST:PORT or [IPv6]:PORT, found '{address}'")
     return found[1] or found[2], int(found[3])
+
+
+def _is_name(host: str) -> bool:
+    """Whether a host can be looked up: ``socket.getaddrinfo`` raises UnicodeError for a name that no host can have."""
+    try:
+        host.encode("idna")
+    except UnicodeError:
+        return False
+    return True
 
 
 def join_address(host: str, port: int) -> str:

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import socket
+
 import pytest
 
 from common.errors import ConfigError
@@ -21,6 +23,14 @@ def test_an_address_is_a_host_and_a_port(address: str, parts: tuple[str, int]) -
 def test_a_text_of_another_form_is_no_address(address: str) -> None:
     with pytest.raises(ConfigError, match=rf"expected HOST:PORT or \[IPv6\]:PORT, found '{address}'"):
         split_address(address)
+
+
+@pytest.mark.parametrize("host", ["gpu..host", ".host", "h" * 64, "\ud800"])
+def test_a_name_that_no_host_can_have_is_no_address(host: str) -> None:
+    with pytest.raises(UnicodeError):
+        socket.getaddrinfo(host, 50051)
+    with pytest.raises(ConfigError, match="expected HOST:PORT"):
+        split_address(f"{host}:50051")
 
 
 @pytest.mark.parametrize(
