@@ -45,7 +45,8 @@ def read_boot() -> dict[str, Any]:
 
 def say(event: Event) -> None:
     """Send an event from a child to its parent. They agree on its keys; ``error`` and ``warm`` are reserved."""
-    sys.stdout.write(json.dumps({_MARK: event}) + "\n")
+    # The line break before it ends a line that a user's part has left open, as ``print(".", end="")`` does.
+    sys.stdout.write(f"\n{json.dumps({_MARK: event})}\n")
     sys.stdout.flush()
 
 
@@ -63,7 +64,7 @@ def _event_in(line: str) -> Event | None:
     """The event in a line of stdout, or None if the line is something else that was printed."""
     try:
         value = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return value[_MARK] if isinstance(value, dict) and value.keys() == {_MARK} else None
 
@@ -137,7 +138,8 @@ class Child:
         for line in self._process.stdout:
             event = _event_in(line)
             if event is None:
-                logging.getLogger(self.name).info("%s", line.rstrip())
+                if line := line.rstrip():
+                    logging.getLogger(self.name).info("%s", line)
             elif "error" in event:
                 self._reported = by_exit_code(event["exit_code"], event["error"])
             elif event == WARM:

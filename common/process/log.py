@@ -128,7 +128,7 @@ def relog(child: str, line: str) -> None:
         level, name = logging.getLevelNamesMapping()[entry["level"]], f"{child}.{entry['logger']}"
         identity = {key: entry[key] for key in _KEYS} if entry.keys() >= {*_KEYS} else {}
         given = {"msg": str(entry["message"]), "exc_text": entry.get("exception"), "identity": identity}
-    except (ValueError, LookupError, TypeError):  # No JSON of our logging: a library has written to stderr.
+    except (ValueError, LookupError, TypeError, RecursionError):  # No record of ours: a library's line.
         logging.getLogger(child).log(_foreign_level(line), "%s", line)
         return
     record = logging.makeLogRecord({"name": name, "levelno": level, "levelname": entry["level"], **given})

@@ -78,6 +78,14 @@ def chatty(boot: dict[str, Any]) -> int:
     return 0
 
 
+def dotting(boot: dict[str, Any]) -> int:
+    """Shows its progress by dots on one line, and sends an event after each."""
+    for dots in (1, 2):
+        sys.stdout.write(".")
+        tell(dots=dots)
+    return 0
+
+
 def simulating(boot: dict[str, Any]) -> int:
     """Starts a helper process, which inherits everything and never ends, and dies."""
     helper = subprocess.Popen([sys.executable, "-c", "import signal; signal.pause()"])

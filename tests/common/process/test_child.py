@@ -109,7 +109,9 @@ def test_the_log_of_a_child_is_passed_on_record_by_record(
     assert records[2].exc_text.endswith("RuntimeError: broken")
 
 
-@pytest.mark.parametrize("line", ["A library greets you.", "3.5", "[1, 2]", '"error"', '{"error": "x"}', "null"])
+@pytest.mark.parametrize(
+    "line", ["A library greets you.", "3.5", "[1, 2]", '"error"', '{"error": "x"}', "null", "[" * 10_000]
+)
 def test_a_line_that_is_no_event_is_logged_and_does_no_harm(
     start_child: StartChild, caplog: pytest.LogCaptureFixture, line: str
 ) -> None:
@@ -119,6 +121,17 @@ def test_a_line_that_is_no_event_is_logged_and_does_no_harm(
         line,
         "\N{REPLACEMENT CHARACTER} no text",
     ]
+
+
+def test_an_event_arrives_although_a_part_has_left_a_line_open(
+    start_child: StartChild, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "child-dotting")
+    child = start_child("dotting")
+    assert child.next_event(PATIENCE) == {"dots": 1}
+    assert child.next_event(PATIENCE) == {"dots": 2}
+    assert child.end(PATIENCE) == 0
+    assert [r.getMessage() for r in caplog.records if r.name == "child-dotting"] == [".", "."]
 
 
 def test_processes_that_a_child_has_started_end_with_it(start_child: StartChild) -> None:

@@ -105,7 +105,16 @@ def test_a_record_of_a_child_below_the_level_is_left_out(caplog: pytest.LogCaptu
 
 @pytest.mark.parametrize(
     "line",
-    ["100 % sure", "", "3.5", "[1]", "{}", '{"level": "LOUD", "logger": "a", "message": ""}', '{"level": "INFO"}'],
+    [
+        "100 % sure",
+        "",
+        "3.5",
+        "[1]",
+        "[" * 10_000,
+        "{}",
+        '{"level": "LOUD", "logger": "a", "message": ""}',
+        '{"level": "INFO"}',
+    ],
 )
 def test_other_lines_of_a_child_are_logged_as_information(caplog: pytest.LogCaptureFixture, line: str) -> None:
     caplog.set_level(logging.INFO, "worker-3")
