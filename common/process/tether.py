@@ -63,7 +63,10 @@ class Tether:
         """What the caller has written; nothing if it is gone or silent, or if the command does not end in time."""
         seconds = min(self._silent_seconds, self._end.remaining() if self._end is not None else math.inf)
         ready, _, _ = select.select([self._fd], [], [], seconds)
-        return os.read(self._fd, 4096) if ready else b""
+        try:
+            return os.read(self._fd, 4096) if ready else b""
+        except ConnectionResetError:  # Some sshd use a socket: its caller has ended with output that it had not read.
+            return b""
 
     def _ask(self) -> None:
         """Ask the command to end; once, since a second signal would end it at once and out of order."""

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -20,7 +21,8 @@ life, silent, grace = sys.argv[1], float(sys.argv[2]), float(sys.argv[3])
 asked = threading.Event()
 signal.signal(signal.SIGTERM, lambda *_: life == "deaf" or asked.set())
 threading.Thread(target=Tether(_take_stdin(), silent, grace).hold, daemon=True).start()
-print("up", repr(sys.stdin.read()), flush=True)
+sys.stdout.write(f"up {{sys.stdin.read()!r}}\\n")
+sys.stdout.flush()
 asked.wait()
 print("last words", flush=True)
 sys.exit(7)
@@ -70,6 +72,21 @@ def test_a_command_ends_in_order_when_its_caller_is_gone_and_nobody_reads_its_ou
     process.stdout.close()
     process.stdin.close()
     assert process.wait(PATIENCE) == 7
+
+
+def test_a_command_ends_in_order_when_its_caller_is_gone_whose_socket_has_unread_output() -> None:
+    caller, theirs = socket.socketpair()
+    words = [sys.executable, "-P", "-c", HELD, "orderly", str(PATIENCE), str(PATIENCE)]
+    with caller, theirs:
+        process = subprocess.Popen(words, stdin=theirs, stdout=theirs)
+        theirs.close()
+        caller.settimeout(PATIENCE)
+        assert caller.recv(1, socket.MSG_PEEK) == b"u"  # The first line has come as a whole, and stays unread.
+    try:
+        assert process.wait(PATIENCE) == 7
+    finally:
+        process.kill()
+        process.wait()
 
 
 def test_a_command_ends_in_order_when_its_caller_is_silent(hold: Callable[..., Held]) -> None:
