@@ -21,7 +21,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
         values = yaml.safe_load(path.read_text())
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: cannot be read: {error}{nearest_path(path)}") from error
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError) as error:  # ValueError: of a value such as the date 2024-13-01.
         raise ConfigError(f"{path}: not valid YAML: {error}") from error
     if not isinstance(values, dict | None):
         raise ConfigError(f"{path}: expected a mapping, found {type(values).__name__}")
@@ -66,7 +66,7 @@ def assign(values: dict[str, Any], assignment: str) -> None:
         values = inner
     try:
         values[_find_key(values, last)] = yaml.safe_load(text)
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError) as error:
         raise ConfigError(f"--set {path}: expected a YAML value, found '{text}'") from error
 
 

@@ -19,6 +19,7 @@ def test_a_file_is_read_as_a_mapping(tmp_path: Path, text: bytes, values: dict[s
     ("text", "message"),
     [
         (b"a: [1", "not valid YAML"),
+        (b"a: 2024-13-01", "not valid YAML: month must be in 1"),
         (b"[]", "expected a mapping, found list"),
         (b"0", "expected a mapping, found int"),
         (b"\xff\xfe\x00a", "cannot be read"),
