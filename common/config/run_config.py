@@ -30,6 +30,10 @@ MAX_ACTORS_SHOWN: Final = 256
 thousand actors would have 19,000 series."""
 
 
+MAX_SEED: Final = 1 << 61
+"""Half of the largest seed that an actor takes: the seeds of later actors and ranks are higher than the run's."""
+
+
 class ExplorationConfig(Settings):
     """How much each actor explores: actor i has epsilon base ** (1 + alpha * i / (rungs - 1)) (arXiv:1803.00933)."""
 
@@ -77,6 +81,7 @@ class RunConfig(ActorConfig):
     )
     seed: NonNegativeInt = Field(
         0,
+        le=MAX_SEED,
         description="The seed of all random numbers of the run. Environment j of the k-th actor to join is seeded "
         "with seed + k * envs_per_actor + j.",
     )
@@ -188,6 +193,8 @@ class RunConfig(ActorConfig):
             callback.check(f"callbacks.{index}", frozenset(), optional=RECORDER_OPTIONAL | {"run_dir"})
         self.replay.check(self.agent)
         self.server.check()
+        if self.metrics.tls is not None:
+            self.metrics.tls.check()
 
     def _check_env(self) -> None:
         """Check the environment, unless the learner need not have it."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 from pydantic import Field, PositiveFloat, PositiveInt
 
@@ -15,6 +15,10 @@ from common.wire.tokens import ACTOR_VARIABLE, ADMIN_VARIABLE, TokenSource
 
 LEAST_MESSAGE_BYTES, MOST_MESSAGE_BYTES = 1024, 256 << 20
 """The least and the largest value of ``max_message_bytes``."""
+MAX_GRPC_NUMBER: Final = (1 << 31) - 1
+"""The largest number in an option of gRPC."""
+MAX_GRPC_SECONDS: Final = MAX_GRPC_NUMBER // 1000
+"""The longest time in an option of gRPC, which counts milliseconds: 24 days."""
 
 OnOutOfBounds = Literal["count", "refuse"]
 
@@ -32,16 +36,28 @@ class TlsConfig(Settings):
         "(PEM). null: clients need no certificate.",
     )
 
+    def check(self) -> None:
+        """Check that the files can be read, and that the key is that of the certificate.
+
+        Raises:
+            ConfigError: they cannot, or it is not.
+        """
+        read_pair(self.certificate, self.key)
+        if self.client_ca is not None:
+            read_authorities(self.client_ca)
+
 
 class LimitsConfig(Settings):
     """How much callers may ask for; the answer beyond it is RESOURCE_EXHAUSTED. max_actors counts as at least 16."""
 
     max_connections: PositiveInt | None = Field(
         None,
+        le=MAX_GRPC_NUMBER,
         description="The most connections at one time; further ones are closed. null: two for each of max_actors.",
     )
     max_connection_calls: PositiveInt = Field(
         16,
+        le=MAX_GRPC_NUMBER,
         description="The most calls at one time on one connection (SETTINGS_MAX_CONCURRENT_STREAMS of HTTP/2); "
         "further ones wait.",
     )
@@ -83,7 +99,7 @@ class LimitsConfig(Settings):
         "as many may come at once. Further ones are answered RESOURCE_EXHAUSTED. Calls with a valid token are not "
         "slowed down.",
     )
-    handshake_seconds: Annotated[float, Field(ge=1)] = Field(
+    handshake_seconds: Annotated[float, Field(ge=1, le=MAX_GRPC_SECONDS)] = Field(
         10.0, description="Seconds that a connection has for its handshakes, and a call for its first message."
     )
 
@@ -152,7 +168,7 @@ class ServerConfig(Settings):
         "is refused; count: the values are stored, and counted in the metrics. Columns that are not named here "
         "refuse, but obs and next_obs of floats count.",
     )
-    lost_seconds: Annotated[float, Field(ge=3)] = Field(
+    lost_seconds: Annotated[float, Field(ge=3, le=MAX_GRPC_SECONDS)] = Field(
         30.0,
         description="Seconds of silence after which the learner closes an actor's stream, and seconds of absence "
         "after which it takes the actor for lost; the actor's id is then free again.",
@@ -195,9 +211,7 @@ class ServerConfig(Settings):
             if source is not None:
                 source.read()
         if self.tls is not None:
-            read_pair(self.tls.certificate, self.tls.key)
-            if self.tls.client_ca is not None:
-                read_authorities(self.tls.client_ca)
+            self.tls.check()
         if self.insecure and (self.tls or actors or admins):
             raise ConfigError("server.insecure (--insecure): expected neither server.tls nor tokens beside it")
         if (actors or admins) and self.tls is None:

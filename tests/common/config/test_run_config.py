@@ -3,23 +3,28 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, get_args
 
+import grpc
 import pytest
 import yaml
 
+from actor.client import join_answer
 from common.agents.dqn import DQNConfig
 from common.agents.exploring.over_values import EpsilonGreedy, Softmax
 from common.agents.sac import SACConfig
 from common.agents.td3 import TD3Config
 from common.config.actor_config import ActorConfig
 from common.config.replay_config import PrioritizedConfig
-from common.config.run_config import ExplorationConfig, RunConfig, dump_config, load_config
+from common.config.run_config import MAX_SEED, ExplorationConfig, RunConfig, dump_config, load_config
+from common.config.server_config import MAX_GRPC_NUMBER, MAX_GRPC_SECONDS
 from common.errors import ConfigError, PluginError
 from common.plugins.part_config import PluginConfig
 from common.settings import Settings, validate
+from learner.ingest.server_options import server_options
 from tests.conftest import ROOT
 
 MINIMAL: dict[str, Any] = {
@@ -153,11 +158,35 @@ def test_values_at_the_limits_of_one_another_are_accepted() -> None:
         ("push", "flush_seconds", math.inf),
         ("evaluator", "seed", -1),
         ("server", "lost_seconds", 1.0),
+        ("server", "lost_seconds", 3e6),
     ],
 )
 def test_a_value_out_of_range_is_refused_with_its_place(section: str, key: str, value: float) -> None:
     with pytest.raises(ConfigError, match=rf"^{section}\.{key}: .*, found {value}$"):
         build(**{section: {**MINIMAL.get(section, {}), key: value}})
+
+
+@pytest.mark.parametrize("key", ["max_connections", "max_connection_calls", "handshake_seconds"])
+def test_a_limit_that_grpc_cannot_count_is_refused(key: str) -> None:
+    with pytest.raises(ConfigError, match=rf"^server\.limits\.{key}: Input should be less than or equal to \d+, found"):
+        build(server={"limits": {key: 1 << 31}})
+
+
+def test_the_largest_limits_fit_the_options_of_grpc() -> None:
+    limits = {
+        "max_connections": MAX_GRPC_NUMBER,
+        "max_connection_calls": MAX_GRPC_NUMBER,
+        "handshake_seconds": MAX_GRPC_SECONDS,
+    }
+    config = build(server={"limits": limits, "lost_seconds": MAX_GRPC_SECONDS}).server
+    with ThreadPoolExecutor(1) as pool:
+        grpc.server(pool, options=server_options(config)).stop(None)  # One more would raise OverflowError.
+
+
+def test_a_seed_beyond_those_that_actors_take_is_refused() -> None:
+    with pytest.raises(ConfigError, match=rf"^seed: .*, found {MAX_SEED + 1}$"):
+        build(seed=MAX_SEED + 1)
+    assert 2 * build(seed=MAX_SEED).seed <= join_answer.MAX_SEED
 
 
 # Files and overrides.
@@ -346,6 +375,11 @@ def test_parameters_for_evaluation_are_checked_too() -> None:
 def test_the_check_of_a_run_includes_the_server() -> None:
     with pytest.raises(ConfigError, match=r"server\.listen: '0\.0\.0\.0:1' is reachable from other hosts"):
         build(server={"listen": "0.0.0.0:1"}).check()
+
+
+def test_the_check_of_a_run_includes_the_certificates_of_metrics() -> None:
+    with pytest.raises(ConfigError, match=r"private key no\.key: cannot be read"):
+        build(metrics={"tls": {"certificate": "no.pem", "key": "no.key"}}).check()
 
 
 def test_a_negative_seed_is_refused() -> None:
