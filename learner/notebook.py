@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from copy import deepcopy
+from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +30,7 @@ from learner.loop.in_turns import Trainer
 from learner.loop.run import Result
 from learner.loop.server import LearnerServer
 from learner.records.progress import Progress
+from learner.shared.metrics_file import read_complete_lines
 
 if TYPE_CHECKING:
     import pandas
@@ -81,7 +83,7 @@ def read_records(run_dir: str | Path) -> pandas.DataFrame:
     A value that a record does not have, such as a score between two evaluations, is NaN.
 
     Raises:
-        ConfigError: there is no such run.
+        ConfigError: there is no such run, or its records cannot be read.
         ImportError: pandas is not installed.
     """
     try:
@@ -90,6 +92,6 @@ def read_records(run_dir: str | Path) -> pandas.DataFrame:
         raise ImportError(f"{error}; pip install 'crossborder[notebook]'") from error
     path = Path(run_dir) / "metrics.csv"
     try:
-        return pandas.read_csv(path)
+        return pandas.read_csv(StringIO(read_complete_lines(path)))
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}{nearest_path(Path(run_dir))}") from error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
@@ -11,19 +12,37 @@ from common.errors import ConfigError
 Row = Mapping[str, str]
 
 
+def read_complete_lines(path: Path) -> str:
+    """The text of a file up to its last line break. A kill may have cut the last row, also in the middle of a number.
+
+    Raises:
+        OSError: the file cannot be read.
+        ConfigError: it is no text.
+    """
+    try:
+        with path.open(newline="", encoding="utf-8") as file:
+            text = file.read()
+    except UnicodeDecodeError as error:
+        raise _not_csv(path, error) from error
+    return text[: text.rfind("\n") + 1]
+
+
 def read_rows(path: Path) -> tuple[list[str], list[Row]]:
-    """The columns of a file and its complete rows: a kill may have cut the last row off.
+    """The columns of a file and its complete rows.
 
     Raises:
         OSError: the file cannot be read.
         ConfigError: it is no CSV file.
     """
-    with path.open(newline="", encoding="utf-8") as file:
-        reader = csv.DictReader(file)
-        try:
-            return list(reader.fieldnames or ()), [row for row in reader if _is_complete(row)]
-        except (UnicodeDecodeError, csv.Error) as error:
-            raise ConfigError(f"{path}: expected a CSV file, found another: {error}") from error
+    reader = csv.DictReader(io.StringIO(read_complete_lines(path), newline=""))
+    try:
+        return list(reader.fieldnames or ()), [row for row in reader if _is_complete(row)]
+    except csv.Error as error:
+        raise _not_csv(path, error) from error
+
+
+def _not_csv(path: Path, error: Exception) -> ConfigError:
+    return ConfigError(f"{path}: expected a CSV file, found another: {error}")
 
 
 def read_numbers(path: Path, rows: Iterable[Row], column: str) -> list[float]:

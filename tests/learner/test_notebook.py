@@ -41,6 +41,9 @@ def test_records_are_a_table_with_a_column_for_each_key(tmp_path: Path) -> None:
     records = read_records(run.run_dir)
     assert list(records["opt_steps"]) == [10, 20, 30, 40]
     assert list(records["eval_reward"].notna()) == [False, True, False, True]
+    with (run.run_dir / "metrics.csv").open("a") as file:
+        file.write("50,1.25,8")  # A learner that is writing this row, or was killed in the midst of it.
+    assert read_records(run.run_dir).equals(records)
 
 
 def test_a_run_that_is_not_there_is_named_with_its_neighbour(tmp_path: Path) -> None:

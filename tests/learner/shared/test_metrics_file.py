@@ -14,8 +14,11 @@ def write(directory: Path, text: bytes) -> Path:
     return path
 
 
-def test_a_row_that_a_kill_cut_off_is_left_out(tmp_path: Path) -> None:
-    path = write(tmp_path, b"opt_steps,loss\n1,0.5\n2,\n3")
+@pytest.mark.parametrize("cut", [b"3", b"3,", b"3,0.2"])
+def test_a_row_that_a_kill_cut_off_is_left_out_also_in_the_middle_of_its_last_number(
+    tmp_path: Path, cut: bytes
+) -> None:
+    path = write(tmp_path, b"opt_steps,loss\n1,0.5\n2,\n" + cut)
     assert read_rows(path) == (
         ["opt_steps", "loss"],
         [{"opt_steps": "1", "loss": "0.5"}, {"opt_steps": "2", "loss": ""}],
@@ -26,7 +29,7 @@ def test_an_empty_file_has_neither_columns_nor_rows(tmp_path: Path) -> None:
     assert read_rows(write(tmp_path, b"")) == ([], [])
 
 
-@pytest.mark.parametrize("text", [b"opt_steps\n\xff\n", b"opt_steps\n" + b"1" * 200_000])
+@pytest.mark.parametrize("text", [b"opt_steps\n\xff\n", b"opt_steps\n" + b"1" * 200_000 + b"\n"])
 def test_a_file_that_is_no_csv_file_is_told(tmp_path: Path, text: bytes) -> None:
     with pytest.raises(ConfigError, match=r"metrics\.csv: expected a CSV file, found another: "):
         read_rows(write(tmp_path, text))
