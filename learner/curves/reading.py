@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -47,9 +48,9 @@ class Curve:
 def read_curve(run: Path, axis: str = "env-steps", record: str = SCORE) -> Curve:
     """Read the curve of a run, which may still train.
 
-    Rows without the record are left out; so is a last row that is not complete yet. A score that came late stands after
-    later rows and is put in its place. Of several rows at one place the last counts. A resumed run has removed the rows
-    whose steps it took again.
+    Rows without the record are left out; so are the NaN or infinity with which a run diverged, and a last row that is
+    not complete yet. A score that came late stands after later rows and is put in its place. Of several rows at one
+    place the last counts. A resumed run has removed the rows whose steps it took again.
 
     Args:
         run: a directory with ``metrics.csv`` and, if there is one, ``config.yaml``.
@@ -57,7 +58,7 @@ def read_curve(run: Path, axis: str = "env-steps", record: str = SCORE) -> Curve
         record: the column to read.
 
     Raises:
-        ConfigError: there is no such run, no such record, or no row that has it, or a value is no number.
+        ConfigError: there is no such run, no such record, or no row with a finite value of it, or a value is no number.
     """
     path, column = run / "metrics.csv", AXES[axis]
     try:
@@ -67,7 +68,7 @@ def read_curve(run: Path, axis: str = "env-steps", record: str = SCORE) -> Curve
     for key in (column, record):
         if key not in columns:
             raise ConfigError(f"{path}: expected a column {key}, found none{nearest(key, columns)}")
-    points = _points(path, rows, column, record)
+    points = {x: y for x, y in _points(path, rows, column, record).items() if math.isfinite(y)}
     if not points:
         others = [key for key in ("train_return", "loss") if key != record and _points(path, rows, column, key)]
         hint = f"; --record {others[0]} plots what there is" if others else ""
@@ -76,7 +77,7 @@ def read_curve(run: Path, axis: str = "env-steps", record: str = SCORE) -> Curve
 
 
 def read_points(run: Path, axis: str = "opt-steps", record: str = SCORE) -> dict[float, float]:
-    """The points of a curve, as ``read_curve`` reads it, of a run that may have none yet."""
+    """The points of a curve, as ``read_curve`` reads it, but with NaN and infinity, of a run that may have none yet."""
     path = run / "metrics.csv"
     return _points(path, read_rows(path)[1], AXES[axis], record) if path.exists() else {}
 

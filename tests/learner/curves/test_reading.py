@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from common.errors import ConfigError
-from learner.curves.reading import read_curve
+from learner.curves.reading import read_curve, read_points
 from learner.loop.in_turns import train_in_turns
 from tests.conftest import MakeConfig
 from tests.learner.loop.test_in_turns import IN_TURNS
@@ -40,6 +40,16 @@ def test_a_score_that_came_late_is_put_in_its_place_and_of_two_at_one_place_the_
 def test_a_last_row_that_a_kill_cut_off_is_left_out(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", "100,1,400,20,0.5", "200,3")
     assert read_curve(run).x.tolist() == [400]
+
+
+@pytest.mark.parametrize("value", ["nan", "inf"])
+def test_the_value_with_which_a_run_diverged_is_left_out(tmp_path: Path, value: str) -> None:
+    """Sorted with the scores of other runs, NaN would count as the best one."""
+    run = write_run(tmp_path / "run", "100,1,400,20,0.5", f"200,3,800,{value},0.4")
+    assert (read_curve(run).x.tolist(), read_curve(run).y.tolist()) == ([400], [20])
+    assert len(read_points(run)) == 2, "a sweep takes it for a bad value"
+    with pytest.raises(ConfigError, match="expected rows with loss, found none"):
+        read_curve(write_run(tmp_path / "other", f"100,1,400,20,{value}"), record="loss")
 
 
 def test_the_configuration_names_the_curve_and_its_task(tmp_path: Path) -> None:
