@@ -11,7 +11,6 @@ Trainer, actors and files are those of the commands, so a command can go on with
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from copy import deepcopy
 from io import StringIO
@@ -20,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from common.config.nested import assign
+from common.config.nested import put
 from common.config.run_config import RunConfig, read_values
 from common.errors import ConfigError
 from common.hints import nearest_path
@@ -66,7 +65,7 @@ def train(
     """
     values = deepcopy(dict(config)) if isinstance(config, Mapping) else read_values(Path(config))
     for key, value in (settings or {}).items():
-        assign(values, f"{key}={json.dumps(value)}")
+        put(values, key, value)
     run = validate(RunConfig, values)
     run.check()
     console = Console() if progress else None

@@ -58,16 +58,26 @@ def assign(values: dict[str, Any], assignment: str) -> None:
     path, equals, text = assignment.partition("=")
     if not equals or not path:
         raise ConfigError(f"--set: expected KEY.KEY=VALUE, found '{assignment}'")
+    try:
+        value = yaml.safe_load(text)
+    except (yaml.YAMLError, ValueError) as error:
+        raise ConfigError(f"--set {path}: expected a YAML value, found '{text}'") from error
+    put(values, path, value)
+
+
+def put(values: dict[str, Any], path: str, value: Any) -> None:
+    """Put a value at the path ``a.b`` into ``values``.
+
+    Raises:
+        ConfigError: the path leads through a value that is no section.
+    """
     *parents, last = path.split(".")
     for name in parents:
         inner = values.setdefault(_find_key(values, name), {})
         if not isinstance(inner, dict):
-            raise ConfigError(f"--set {path}: '{name}' is a value, not a section")
+            raise ConfigError(f"{path}: '{name}' is a value, not a section")
         values = inner
-    try:
-        values[_find_key(values, last)] = yaml.safe_load(text)
-    except (yaml.YAMLError, ValueError) as error:
-        raise ConfigError(f"--set {path}: expected a YAML value, found '{text}'") from error
+    values[_find_key(values, last)] = value
 
 
 def _find_key(values: dict[str, Any], name: str) -> Any:

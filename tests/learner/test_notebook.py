@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from common.config.run_config import load_config
 from common.errors import ConfigError
 from learner.loop.learner import Outcome
 from learner.notebook import load_policy, read_records, train
@@ -50,6 +51,13 @@ def test_a_run_that_is_not_there_is_named_with_its_neighbour(tmp_path: Path) -> 
     (tmp_path / "cartpole").mkdir()
     with pytest.raises(ConfigError, match=r"cartpol/metrics\.csv: cannot be read: No such file.*cartpole"):
         read_records(tmp_path / "cartpol")
+
+
+def test_settings_are_values_of_python_as_they_are(tmp_path: Path) -> None:
+    settings = {"run_dir": tmp_path / "run", "agent.params.units": (4,), "agent.params.lr": np.float64(1e-5)}
+    run = train(CARTPOLE, settings=settings, progress=False)
+    params = load_config(run.run_dir / "config.yaml").agent.params
+    assert (params["units"], params["lr"]) == ([4], 1e-5), "a number is no text such as 1e-05, which YAML takes for one"
 
 
 def test_a_setting_that_does_not_exist_is_named() -> None:

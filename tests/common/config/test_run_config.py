@@ -247,7 +247,7 @@ def test_the_last_override_of_a_key_wins_and_its_neighbours_stay(write: Write) -
     [
         ("replay.capacity", r"^--set: expected KEY\.KEY=VALUE, found 'replay\.capacity'$"),
         ("=3", r"^--set: expected KEY\.KEY=VALUE, found '=3'$"),
-        ("name.first=3", r"^--set name\.first: 'name' is a value, not a section$"),
+        ("name.first=3", r"^name\.first: 'name' is a value, not a section$"),
         ("replay.capacity=[1", r"^--set replay\.capacity: expected a YAML value, found '\[1'$"),
         ("name=2024-13-01", r"^--set name: expected a YAML value, found '2024-13-01'$"),
         ("replay.capcity=1", r"^replay\.capcity: unknown key \(did you mean 'capacity'\?\)$"),
