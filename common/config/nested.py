@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -66,7 +67,7 @@ def assign(values: dict[str, Any], assignment: str) -> None:
 
 
 def put(values: dict[str, Any], path: str, value: Any) -> None:
-    """Put a value at the path ``a.b`` into ``values``.
+    """Put a copy of a value at the path ``a.b`` into ``values``.
 
     Raises:
         ConfigError: the path leads through a value that is no section.
@@ -77,7 +78,7 @@ def put(values: dict[str, Any], path: str, value: Any) -> None:
         if not isinstance(inner, dict):
             raise ConfigError(f"{path}: '{name}' is a value, not a section")
         values = inner
-    values[_find_key(values, last)] = value
+    values[_find_key(values, last)] = deepcopy(value)
 
 
 def _find_key(values: dict[str, Any], name: str) -> Any:

@@ -7,11 +7,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-import yaml
 from pydantic import Field, NonNegativeInt, PositiveInt, field_validator, model_validator
 
-from common.config.nested import read_yaml
-from common.config.run_config import RunConfig, load_config
+from common.config.nested import put, read_yaml
+from common.config.run_config import RunConfig, read_values
 from common.settings import Settings, validate
 from learner.curves.reading import SCORE
 from learner.sweeps.dimensions import Choices, Dimension, parse_dimension
@@ -130,9 +129,10 @@ def configure(path: Path, values: Mapping[str, Any]) -> RunConfig:
     Raises:
         ConfigError: a value is wrong, or there is no such setting.
     """
-    return load_config(
-        path, [f"{key}={yaml.safe_dump(value, default_flow_style=True)}" for key, value in values.items()]
-    )
+    found = read_values(path)
+    for key, value in values.items():
+        put(found, key, value)
+    return validate(RunConfig, found)
 
 
 def base_config(sweep: SweepConfig, chosen: Mapping[str, Any] | None = None) -> RunConfig:

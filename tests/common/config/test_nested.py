@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from common.config.nested import assign, flatten, overlay, read_yaml
+from common.config.nested import assign, flatten, overlay, put, read_yaml
 from common.errors import ConfigError
 
 
@@ -58,6 +58,14 @@ def test_a_number_among_the_keys_is_found_as_it_is_written() -> None:
     assign(values, "actors.2=5")
     assign(values, "actors.3=7")
     assert values == {"actors": {1: {"lr": 0.2}, 2: 5, "3": 7}}
+
+
+def test_a_value_is_put_as_a_copy_so_that_a_later_one_does_not_change_it() -> None:
+    values: dict[str, Any] = {}
+    params = {"lr": 0.1}
+    put(values, "agent.params", params)
+    put(values, "agent.params.lr", 0.2)
+    assert (values, params) == ({"agent": {"params": {"lr": 0.2}}}, {"lr": 0.1})
 
 
 def test_nested_values_are_flattened_to_their_paths() -> None:
