@@ -2,6 +2,7 @@
 
     SWEEP/sweep.yaml, config.yaml      the sweep, and the configuration before anything is chosen
     SWEEP/study.journal                the trials, where no other storage is named
+    SWEEP/study.name                   the name of the sweep's study in that storage
     SWEEP/trials/0007/config.yaml      the configuration of a trial
     SWEEP/trials/0007/seed-3/          one of its runs, as any other run; output-3.log is its output
     SWEEP/results.csv, best.yaml       all trials, and the configuration of the best one
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import secrets
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -62,12 +64,26 @@ class SweepDirectory:
                 )
         else:
             replace_text(self.base, dump_config(base_config(self.sweep)))
+            replace_text(self._study_file, f"{self.path.resolve().name}-{secrets.token_hex(4)}\n")
         replace_text(file, yaml.safe_dump(self.sweep.model_dump(mode="json"), sort_keys=False))
 
     @property
     def base(self) -> Path:
         """The file with the configuration before anything is chosen."""
         return self.path / "config.yaml"
+
+    @property
+    def _study_file(self) -> Path:
+        return self.path / "study.name"
+
+    def read_study_name(self) -> str:
+        """The name of the sweep's study in Optuna's storage.
+
+        A database may have the trials of another sweep whose directory has the same name, and a directory may be moved.
+        """
+        if not self._study_file.exists():  # The sweep began before there was this file.
+            return self.path.resolve().name
+        return self._study_file.read_text().strip()
 
     @contextmanager
     def alone(self) -> Iterator[None]:

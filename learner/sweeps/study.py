@@ -72,7 +72,7 @@ class SweepStudy:
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         with directory.alone():
             self.optuna = optuna.create_study(
-                study_name=directory.path.resolve().name,
+                study_name=directory.read_study_name(),
                 storage=_open_database(storage) if storage else _open_journal(directory),
                 direction=self._sweep.score.direction,
                 pruner=_pruner(self._sweep),

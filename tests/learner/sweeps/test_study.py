@@ -44,6 +44,22 @@ def test_a_grid_has_every_combination_once_whoever_takes_it(tmp_path: Path, stor
     assert one.claim() is two.claim() is None
 
 
+def test_sweeps_in_directories_of_one_name_have_trials_of_their_own_in_one_database(tmp_path: Path) -> None:
+    storage = f"sqlite:///{tmp_path}/study.db"
+    for name, values in (("one", [1, 2]), ("two", [3, 4])):
+        (tmp_path / name).mkdir()
+        study = open_study(tmp_path / name, storage, space={"a": values})
+        assert finish(study, 2) == [{"a": value} for value in values]
+        assert open_study(tmp_path / name, storage, space={"a": values}).claim() is None
+
+
+def test_a_sweep_goes_on_in_a_directory_that_was_moved(tmp_path: Path) -> None:
+    finish(open_study(tmp_path, space={"a": [1, 2]}), 1)
+    moved = (tmp_path / "sweep").rename(tmp_path / "moved")
+    study = SweepStudy(SweepDirectory(moved, make_sweep(tmp_path, space={"a": [1, 2]})))
+    assert [trial.number for trial in study.finished()] == [0]
+
+
 @pytest.mark.parametrize("sampler", ["tpe", "random"])
 def test_the_same_sweep_makes_the_same_choices_also_when_it_goes_on(tmp_path: Path, sampler: str) -> None:
     for name in "ab":
