@@ -119,8 +119,14 @@ class SweepDirectory:
         return lock
 
     def is_abandoned(self, number: int) -> bool:
-        """Whether the process that claimed a locked trial has died here, while its run still writes a checkpoint."""
-        host, _, pid = (self.place_of(number) / "lock").read_text().partition(" ")
+        """Whether the process that began an unfinished trial has died here.
+
+        It died before it locked the trial, or its run still writes a checkpoint and holds the lock.
+        """
+        lock = self.place_of(number) / "lock"
+        if not lock.exists():
+            return True
+        host, _, pid = lock.read_text().partition(" ")
         if host != socket.gethostname():
             return False
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping
 from pathlib import Path
@@ -85,12 +86,20 @@ class SweepConfig(Settings):
                 raise ValueError(f"{key}: {error}") from error
         return space
 
+    @field_validator("seeds")
+    @classmethod
+    def _has_different_seeds(cls, seeds: tuple[int, ...]) -> tuple[int, ...]:
+        if len(set(seeds)) < len(seeds):
+            raise ValueError("expected different seeds: a run that is counted twice makes a score look more certain")
+        return seeds
+
     @model_validator(mode="after")
-    def _has_lists_in_a_grid(self) -> SweepConfig:
-        if self.is_grid:
-            ranges = [key for key, dimension in self.dimensions().items() if not isinstance(dimension, Choices)]
-            if ranges:
-                raise ValueError(f"sampler: grid takes lists, found a range for {', '.join(ranges)}")
+    def _has_lists_of_different_values_in_a_grid(self) -> SweepConfig:
+        for key, dimension in self.dimensions().items() if self.is_grid else ():
+            if not isinstance(dimension, Choices):
+                raise ValueError(f"sampler: grid takes lists, found a range for {key}")
+            if len({*map(json.dumps, dimension.values)}) < len(dimension.values):
+                raise ValueError(f"sampler: grid takes lists of different values, found a value of {key} twice")
         return self
 
     @property

@@ -53,6 +53,7 @@ def test_a_trial_is_locked_until_all_that_hold_it_have_let_go(tmp_path: Path) ->
 
 def test_a_trial_is_abandoned_when_its_process_has_died_and_its_run_still_stops(tmp_path: Path) -> None:
     directory = SweepDirectory(tmp_path / "sweep", make_sweep(tmp_path))
+    assert directory.is_abandoned(0), "its process was killed before it could lock the trial"
     lock = directory.claim(0)
     assert lock is not None
     assert not directory.is_abandoned(0)

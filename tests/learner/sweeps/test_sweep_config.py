@@ -54,6 +54,11 @@ def test_learner_servers_beside_each_other_listen_on_free_ports(tmp_path: Path) 
         ({"space": {"lr": {"lgo": [1, 2]}}}, "space: .*lr: unknown range 'lgo'"),
         ({"sede": [1]}, r"sede: unknown key \(did you mean 'seed"),
         ({"seeds": []}, "seeds"),
+        ({"seeds": [0, 1, 0]}, "seeds: .*expected different seeds"),
+        (
+            {"space": {"lr": [0.1, 0.2], "units": [[8], [8]]}},
+            "lists of different values, found .* units twice",
+        ),
     ],
 )
 def test_a_wrong_sweep_is_refused_with_the_place(tmp_path: Path, changes: dict[str, Any], told: str) -> None:
