@@ -22,6 +22,7 @@ from learner.replay.recovery import find_whole_bounds
 from learner.replay.ring import read_ring
 from learner.replay.writer import ReplayWriter
 from learner.shared.durable import removing_unfinished, sync
+from learner.storage.checkpoint import find_policy
 from learner.storage.rundir import list_states, read_identity
 from learner.storage.training_state import read_newest_state
 
@@ -90,13 +91,18 @@ def _copy_files(run: Path, to: Path, names: Iterable[str]) -> int:
     for name in names:
         shutil.copy(run / name, to / name)
     for name in ("best", "final"):
-        if (run / name).exists():
-            _copy_newest(partial(list, [run / name]), to)
+        _copy_newest(partial(_list_policy, run / name), to)
     _copy_newest(partial(list_states, run), to / "checkpoints")
     state = read_newest_state(to / "checkpoints", run_id)
     if state is None:
         raise RunDirectoryError(f"{run}: expected a state of training in checkpoints/, found none")
     return state.opt_steps
+
+
+def _list_policy(path: Path) -> list[Path]:
+    """The directory of a policy, if there is one."""
+    found = find_policy(path)
+    return [found] if found.exists() else []
 
 
 def _copy_newest(candidates: Callable[[], Iterable[Path]], to: Path) -> None:

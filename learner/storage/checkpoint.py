@@ -154,10 +154,15 @@ class NoCheckpoints(Checkpoints):
         return self.directory / name
 
 
+def find_policy(directory: Path) -> Path:
+    """Where a policy is: a kill may have left it under its interim name."""
+    return old_of(directory) if not directory.exists() and old_of(directory).exists() else directory
+
+
 def read_best_score(run: Path) -> float:
     """The score of ``best/`` in a run's directory; minus infinity if there is none that can be read."""
     try:
-        return float(_read_meta(run / "best")["score"])
+        return float(_read_meta(find_policy(run / "best"))["score"])
     except (OSError, LookupError, TypeError, ValueError):
         return -math.inf
 
@@ -212,9 +217,7 @@ def load_agent(directory: Path) -> tuple[Agent, ActorConfig, dict[str, Any]]:
     Raises:
         CheckpointError: the directory holds no readable checkpoint.
     """
-    if not directory.exists() and old_of(directory).exists():
-        directory = old_of(directory)
-    params, meta = load_params(directory)
+    params, meta = load_params(find_policy(directory))
     config = validate(ActorConfig, _as_now(meta))
     parts = build_parts(config, seed=0, n_envs=0)
     parts.agent.load_params(params)

@@ -20,6 +20,7 @@ from learner.replay.memory import ReplayMemory
 from learner.replay.writer import ReplayWriter
 from learner.storage import backup
 from learner.storage.backup import _copy_replay, back_up
+from learner.storage.checkpoint import find_policy, load_params
 from learner.storage.rundir import list_states
 from tests.conftest import Command, wait_for
 from tests.e2e.test_by_hand import ENDLESS
@@ -66,6 +67,14 @@ def test_a_run_that_is_going_on_is_copied_again_and_again_and_each_copy_is_resum
         assert result.best_score >= score
         assert json.loads((copy / "run.json").read_text())["incarnation"] == 2
         assert replay_of(copy).committed > memory.began + rows
+
+
+def test_a_policy_that_was_being_replaced_when_the_run_was_killed_is_copied(tmp_path: Path) -> None:
+    run = train_in_turns(configured(tmp_path / "run", 20)).run_dir
+    shutil.copytree(run / "final", run / ".best.old")
+    shutil.rmtree(run / "best", ignore_errors=True)
+    back_up(run, tmp_path / "copy")
+    assert load_params(find_policy(tmp_path / "copy" / "best"))[1]["opt_steps"] == 20
 
 
 def test_a_copy_has_the_same_rows_under_the_same_numbers_with_the_same_links(
