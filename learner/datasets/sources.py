@@ -13,6 +13,7 @@ from learner.datasets.loading import load_dataset
 from learner.datasets.opening import open_dataset
 from learner.replay.memory import ReplayMemory
 from learner.replay.value_rules import ValueRules
+from learner.shared.durable import removing_unfinished, sync
 
 NOTE: Final = "dataset.json"
 """The file that says of which dataset a source is a copy."""
@@ -57,12 +58,13 @@ def _read_note(note: Path) -> str:
 
 def _copy(dataset: str, path: Path, parts: Parts, rules: ValueRules) -> None:
     """Copy a dataset into new files, which are at ``path`` once they are whole."""
-    draft = path.with_name(f".{path.name}.part")
-    shutil.rmtree(draft, ignore_errors=True)
-    draft.parent.mkdir(exist_ok=True)
-    with open_dataset(dataset) as found:
-        memory = ReplayMemory(draft, parts.schema, max(1, len(found)), create=True)
-        load_dataset(found, parts, memory, rules, whole=True)
-    memory.close()
-    (draft / NOTE).write_text(json.dumps({"dataset": dataset}))
-    draft.rename(path)
+    with removing_unfinished(path.with_name(f".{path.name}.part")) as draft:
+        shutil.rmtree(draft, ignore_errors=True)
+        draft.parent.mkdir(exist_ok=True)
+        with open_dataset(dataset) as found:
+            memory = ReplayMemory(draft, parts.schema, max(1, len(found)), create=True)
+            load_dataset(found, parts, memory, rules, whole=True)
+        (draft / NOTE).write_text(json.dumps({"dataset": dataset}))
+        memory.close()  # It syncs all files of the directory, the note too.
+        draft.rename(path)
+        sync(path.parent)

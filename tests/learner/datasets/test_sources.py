@@ -55,7 +55,16 @@ def test_a_dataset_of_other_rows_is_refused(tmp_path: Path) -> None:
     save_replay(tmp_path / "items", 10)
     with pytest.raises(SchemaMismatchError, match="this run expects obs"):
         open_source("demos", str(tmp_path / "items"), tmp_path, parts_of(COUNTING), RULES)
-    assert not (tmp_path / "sources" / "demos").exists()
+    assert not [*(tmp_path / "sources").iterdir()], "half a copy would fill the disk"
+
+
+def test_a_power_cut_leaves_a_whole_note_of_the_dataset(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[str] = []
+    monkeypatch.setattr("learner.replay.memory.sync", lambda path: synced.append(path.name))
+    open_source("demos", str(run), tmp_path, parts_of(COUNTING), RULES)
+    assert NOTE in synced
 
 
 def test_a_dataset_that_is_missing_is_named(tmp_path: Path) -> None:
