@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 EXAMPLES = """\
   crossborder-plot runs/cartpole-*                                        one curve for each name of a configuration
   crossborder-plot --group 'DQN=runs/dqn-*' --group 'IQN=runs/iqn-*' --output figure.svg
-  crossborder-plot sweeps/cartpole/*/seed-* --by agent.params.lr          one curve for each value of a setting
+  crossborder-plot sweeps/cartpole/trials/*/seed-* --by agent.params.lr   one curve for each value of a setting
   crossborder-plot runs/cartpole-* --over seconds --record train_return --csv curves.csv
 """
 LABELS = {"env-steps": "environment steps", "opt-steps": "opt steps", "seconds": "seconds of training"}
@@ -72,7 +72,11 @@ def parser() -> Parser:
         help="scores of a task that count as 0 and 1; needed in a group of several tasks (environment ids)",
     )
     made.add_argument(
-        "--points", type=at_least(2), default=100, metavar="N", help="the number of points of a curve (default: 100)"
+        "--points",
+        type=at_least(2),
+        default=100,
+        metavar="N",
+        help="the number of points of a curve whose runs were scored at different places (default: 100)",
     )
     made.add_argument("--title", default="", metavar="TEXT", help="the title above the picture")
     made.add_argument(
