@@ -1,7 +1,7 @@
 """Processes that are forked from one that has imported torch, which would take each of them more than a second.
 
 The fork server imports libraries that most commands need, and nothing of ours. For each request it forks, and the new
-process does what ``python -m MODULE`` does: its own directory, environment, ``sys.path``, arguments and output.
+process does what ``python -m MODULE`` does: its own directory, environment, ``sys.path``, arguments and descriptors.
 The fork server is nobody's child, so the tests see no process that they did not start. It ends when the process that
 asked for it has ended, and kills what it has started.
 """
@@ -9,6 +9,7 @@ asked for it has ended, and kills what it has started.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import importlib
 import json
 import os
@@ -18,19 +19,28 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import IO, Any, Final
 
 LIBRARIES: Final = ("gymnasium", "safetensors.torch", "torch")
 REQUEST_BYTES: Final = 1 << 20
+MOST_DESCRIPTORS: Final = 16
+UNUSED_DESCRIPTORS: Final = 500
+"""Descriptors from here on have no number that a request names: those of a test process are below."""
 
 
 class Forked:
     """One process of a fork server; it has those methods of ``subprocess.Popen`` that tests use."""
 
+    stdin: IO[str] | None = None
+    stdout: IO[str] | None = None
+    stderr: IO[str] | None = None
+
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
+        self._lock = threading.Lock()  # The exit code comes once, to whichever thread asks for it.
         self.pid = int(self._hear(None))
         self.returncode: int | None = None
 
@@ -43,13 +53,14 @@ class Forked:
 
     def wait(self, timeout: float | None = None) -> int:
         """The exit code; below 0 the signal that ended it."""
-        if self.returncode is None:
-            try:
-                self.returncode = int(self._hear(timeout))
-            except (TimeoutError, BlockingIOError):
-                raise subprocess.TimeoutExpired(str(self.pid), timeout or 0.0) from None
-            self._connection.close()
-        return self.returncode
+        with self._lock:
+            if self.returncode is None:
+                try:
+                    self.returncode = int(self._hear(timeout))
+                except (TimeoutError, BlockingIOError):
+                    raise subprocess.TimeoutExpired(str(self.pid), timeout or 0.0) from None
+                self._connection.close()
+            return self.returncode
 
     def poll(self) -> int | None:
         """The exit code, or None while the process runs."""
@@ -87,11 +98,50 @@ class ForkServer:
         self, module: str, arguments: Sequence[str], *, log: Path, cwd: Path, environment: Mapping[str, str]
     ) -> Forked:
         """Run a module; all that it writes goes to ``log``."""
-        log.write_bytes(b"")  # It is there as soon as the process is.
+        with log.open("wb") as output:
+            written = output.fileno()
+            return self._ask(module, arguments, {1: written, 2: written}, cwd=cwd, environment=environment)
+
+    def start_piped(
+        self, module: str, arguments: Sequence[str], *, pass_fds: Sequence[int], environment: Mapping[str, str]
+    ) -> Forked:
+        """Run a module in a session of its own, with pipes to it and from it, and with some of our descriptors."""
+        pipes = [os.pipe() for _ in range(3)]
+        (its_stdin, stdin), (stdout, its_stdout), (stderr, its_stderr) = pipes
+        descriptors = {0: its_stdin, 1: its_stdout, 2: its_stderr} | {fd: fd for fd in pass_fds}
+        try:
+            started = self._ask(
+                module, arguments, descriptors, cwd=Path.cwd(), environment=environment, has_own_session=True
+            )
+        finally:
+            for fd in (its_stdin, its_stdout, its_stderr):
+                os.close(fd)
+        started.stdin = os.fdopen(stdin, "w", encoding="utf-8")
+        started.stdout, started.stderr = (os.fdopen(fd, encoding="utf-8", errors="replace") for fd in (stdout, stderr))
+        return started
+
+    def _ask(
+        self,
+        module: str,
+        arguments: Sequence[str],
+        descriptors: Mapping[int, int],
+        *,
+        cwd: Path,
+        environment: Mapping[str, str],
+        has_own_session: bool = False,
+    ) -> Forked:
+        """Ask for a process; ``descriptors`` are ours by their numbers in the process."""
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         connection.connect(self._address)
-        words = {"module": module, "arguments": arguments, "environment": dict(environment)}
-        connection.sendall(json.dumps({**words, "log": str(log), "cwd": str(cwd)}).encode())
+        request: dict[str, Any] = {
+            "module": module,
+            "arguments": arguments,
+            "environment": dict(environment),
+            "cwd": str(cwd),
+            "descriptors": list(descriptors),
+            "has_own_session": has_own_session,
+        }
+        socket.send_fds(connection, [json.dumps(request).encode()], [*descriptors.values()])
         return Forked(connection)
 
 
@@ -117,7 +167,8 @@ def _serve(listener: socket.socket, lifeline: int) -> dict[str, Any]:
                     connection.sendall(str(code).encode())
             else:
                 connection, _ = listener.accept()
-                request: dict[str, Any] = json.loads(connection.recv(REQUEST_BYTES))
+                message, received, _, _ = socket.recv_fds(connection, REQUEST_BYTES, MOST_DESCRIPTORS)
+                request: dict[str, Any] = json.loads(message)
                 pid = os.fork()
                 if pid == 0:
                     for asked in (*(asked for _, asked in running.values()), connection, listener):
@@ -125,19 +176,30 @@ def _serve(listener: socket.socket, lifeline: int) -> dict[str, Any]:
                     selector.close()
                     for descriptor in (*running, lifeline):
                         os.close(descriptor)
-                    return request
+                    return request | {"received": received}
+                for descriptor in received:
+                    os.close(descriptor)
                 ended = os.pidfd_open(pid)
                 running[ended] = (pid, connection)
                 selector.register(ended, selectors.EVENT_READ)
                 connection.sendall(str(pid).encode())
 
 
+def _number(received: Sequence[int], numbers: Sequence[int]) -> None:
+    """Give each descriptor that has come with a request its number."""
+    aside = [fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, UNUSED_DESCRIPTORS) for descriptor in received]
+    for descriptor in received:
+        os.close(descriptor)
+    for descriptor, number in zip(aside, numbers, strict=True):
+        os.dup2(descriptor, number)
+        os.close(descriptor)
+
+
 def _become(request: dict[str, Any]) -> None:
     """Be the process that was asked for, up to the moment at which Python would run the module."""
-    output = os.open(request["log"], os.O_WRONLY)
-    os.dup2(output, 1)
-    os.dup2(output, 2)
-    os.close(output)
+    if request["has_own_session"]:
+        os.setsid()
+    _number(request["received"], request["descriptors"])
     os.chdir(request["cwd"])
     os.environ.clear()
     os.environ.update(request["environment"])

@@ -16,6 +16,7 @@ from common.data import Array
 from learner.loop.server import AsyncResult, LearnerServer, train_async
 from learner.shared.actor_table import ActorState
 from tests.conftest import PATIENCE, MakeConfig, children_of, kill, wait_for
+from tests.forked_children import forked_children
 from tests.parts import CountingEnv
 from tests.stored import assert_stored
 
@@ -26,7 +27,7 @@ CAPACITY = 1_000_000
 def train_in_thread(config: RunConfig, local_actors: int) -> Iterator[tuple[LearnerServer, list[AsyncResult]]]:
     """A run that goes on while the test interferes; its result is there when the context has ended."""
     results: list[AsyncResult] = []
-    with LearnerServer(config, local_actors) as server:
+    with forked_children(), LearnerServer(config, local_actors) as server:
         training = threading.Thread(target=lambda: results.append(server.train()))
         training.start()
         try:

@@ -9,6 +9,7 @@ import yaml
 from common.process.child import Child
 from learner.curves.reading import read_points
 from tests.conftest import merged, wait_for
+from tests.forked_children import forked_children
 from tests.learner.sweeps.worth import write_sweep
 
 
@@ -19,7 +20,8 @@ def start(directory: Path, *words: str, **changes: Any) -> Child:
     path.write_text(yaml.safe_dump(merged(yaml.safe_load(path.read_text()), changes)))
     run = ["--config", str(path), "--run-dir", str(directory / "run"), *words]
     boot = {"command": "sync-train", "words": run, "log": str(directory / "log")}
-    return Child("run", "learner.commands.sweep_child", boot)
+    with forked_children():
+        return Child("run", "learner.commands.sweep_child", boot)
 
 
 def test_the_output_of_the_run_goes_to_a_file_and_its_exit_code_is_the_childs(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from common.process.child import Child
 from learner.shared.bell import Bell
 from learner.storage.checkpoint import Checkpoints
 from tests.conftest import PATIENCE, MakeConfig, children_of, is_alive, kill, wait_for
+from tests.forked_children import forked_children
 from tests.learner.evaluation.test_evaluator_process import Start, WriteConfig, write_gated
 from tests.learner.loop.test_in_turns import IN_TURNS
 
@@ -25,7 +26,8 @@ def evaluator(config: RunConfig, candidate: Path) -> Iterator[tuple[Child, Bell]
     """A child that is ready, and the bell that it rings."""
     bell = Bell.create()
     boot = {"config": config.model_dump(mode="json"), "candidate": str(candidate), "bell_fd": bell.write_fd}
-    child = Child("evaluator", "learner.evaluation.evaluator_child", boot, pass_fds=(bell.write_fd,))
+    with forked_children():
+        child = Child("evaluator", "learner.evaluation.evaluator_child", boot, pass_fds=(bell.write_fd,))
     try:
         assert child.next_event(PATIENCE) == {"ready": True}
         yield child, bell

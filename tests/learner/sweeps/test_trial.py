@@ -15,6 +15,7 @@ from learner.sweeps.progress import Board
 from learner.sweeps.study import Claimed, SweepStudy
 from learner.sweeps.trial import StoppedError, TrialRunner
 from tests.conftest import wait_for
+from tests.forked_children import forked_children
 from tests.learner.sweeps.worth import WORTH, make_sweep
 
 
@@ -33,7 +34,8 @@ class Sweep:
         return claimed
 
     def run(self) -> TrialState:
-        return self._runner.run(self.claim())
+        with forked_children():
+            return self._runner.run(self.claim())
 
     def run_of(self, number: int, seed: int = 0) -> Path:
         return self.directory.place_of(number) / f"seed-{seed}"
