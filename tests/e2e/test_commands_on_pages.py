@@ -30,7 +30,10 @@ Settings = dict[str, Any]
 Story = dict[str, Any]
 
 STORIES: Final[dict[str, Story]] = yaml.safe_load(Path(__file__).with_name("stories.yaml").read_text())
-ELSEWHERE: Final[Mapping[str, str]] = {"crossborder-launch hosts.yaml": "tests/clusters"}
+ELSEWHERE: Final[Mapping[str, str]] = {
+    "crossborder-launch hosts.yaml": "tests/clusters",
+    "learner-server --config examples/own_parts.yaml --local-actors 2": "tests/e2e/test_own_parts.py",
+}
 """Which tests run the commands that are in no story; the tutorial's own test runs those of the tutorial."""
 
 READY: Final = {"learner-server": "listening on", "actor-worker": "joined run", "actor-relay": "listens on"}
@@ -91,7 +94,6 @@ def write_files(place: Path, changes: Settings, port: int) -> None:
         write_yaml(place / config, (ROOT / config).read_text(), changes, ports)
     for copied in ("FILE", "run.yaml"):
         shutil.copy(place / "configs" / "cartpole.yaml", place / copied)
-    write_yaml(place / "examples" / "own_parts.yaml", (ROOT / "examples" / "own_parts.yaml").read_text(), ports)
     sweep = (ROOT / "examples" / "sweeps" / "cartpole.yaml").read_text()
     for name in ("examples/sweeps/cartpole.yaml", "sweep.yaml"):
         write_yaml(place / name, sweep, {"fixed": {"trainer.max_opts": 200}, "seeds": [0], "trials": 2})
