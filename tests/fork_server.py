@@ -24,7 +24,17 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, Final
 
-LIBRARIES: Final = ("gymnasium", "safetensors.torch", "torch")
+LIBRARIES: Final = (
+    "google.protobuf.message_factory",
+    "gymnasium",
+    "prometheus_client",
+    "pydantic.main",
+    "rich.console",
+    "safetensors.torch",
+    "torch",
+    "yaml",
+    "zstandard",
+)
 REQUEST_BYTES: Final = 1 << 20
 MOST_DESCRIPTORS: Final = 16
 UNUSED_DESCRIPTORS: Final = 500
