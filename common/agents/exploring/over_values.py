@@ -109,7 +109,9 @@ def choose_mostly_best(values: Array, epsilon: float, rng: np.random.Generator) 
     n, n_actions = values.shape
     actions: Array = values.argmax(axis=1)
     explorers = (rng.random(n) < epsilon).nonzero()[0]
-    if len(explorers):  # Rarely true, and a draw by numpy takes longer than a small network takes to act.
+    if len(explorers) == 1:  # numpy draws one number in a quarter of the time of an array of one.
+        actions[explorers[0]] = rng.integers(n_actions)
+    elif len(explorers):
         actions[explorers] = rng.integers(n_actions, size=len(explorers))
     return actions
 

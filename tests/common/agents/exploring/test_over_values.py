@@ -7,7 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from common.agents.exploring.over_values import EpsilonGreedy, EvaluationEpsilon, Explorer, Greedy, Softmax
+from common.agents.exploring.over_values import (
+    EpsilonGreedy,
+    EvaluationEpsilon,
+    Explorer,
+    Greedy,
+    Softmax,
+    choose_mostly_best,
+)
 from common.agents.q_agent import QAgentConfig
 from common.data import Array
 from tests.conftest import ROOT
@@ -92,6 +99,16 @@ def test_softmax_of_values_however_large_or_small_stays_a_choice() -> None:
 def test_each_row_is_chosen_by_its_own_values() -> None:
     values = np.diag([100.0, 100.0, 100.0])
     assert Softmax().choose(values, 0, 0.0, np.random.default_rng(0)).tolist() == [0, 1, 2]
+
+
+def test_an_explorer_by_itself_draws_the_number_that_it_draws_among_others() -> None:
+    chances, other = np.random.default_rng(0), np.random.default_rng(0)
+    for n in (1, 2, 8) * 20:
+        values = np.tile(VALUES, (n, 1))
+        expected = values.argmax(axis=1)
+        explorers = np.flatnonzero(other.random(n) < 0.3)
+        expected[explorers] = other.integers(4, size=len(explorers))
+        assert choose_mostly_best(values, 0.3, chances).tolist() == expected.tolist()
 
 
 # Greedy, and evaluations.
