@@ -48,6 +48,17 @@ def test_actions_follow_from_the_parameters_loaded_last() -> None:
         assert act(np.ones((2, 1), np.float32)).tolist() == [[weight], [weight]]
 
 
+@pytest.mark.parametrize("captured", [True, False])
+def test_actions_follow_from_what_an_array_holds_at_the_call(*, captured: bool) -> None:
+    act = Inference(lambda obs: 2 * obs, CPU, captured=captured)
+    lanes, other = np.zeros((2, 1), np.float32), np.full((2, 1), 5, np.float32)
+    for value in (1.0, 2.0, 3.0):
+        lanes[:] = value
+        assert act(lanes).tolist() == [[2 * value], [2 * value]]
+        assert act(other).tolist() == [[10], [10]]
+        assert act(lanes[:1]).tolist() == [[2 * value]]
+
+
 def test_later_actions_do_not_overwrite_earlier_ones() -> None:
     act = Inference(nn.Identity(), CPU, captured=True)
     kept: list[Array] = [act(np.full((2, 1), value, np.float32)) for value in (1, 2, 3)]
