@@ -193,21 +193,22 @@ class Schema:
         Raises:
             SchemaMismatchError: naming the column, the expected and the found array.
         """
-        # Nearly all calls are for a single item. Comparing whole shapes takes a third of the time of ``_count_any``.
-        if len(items) == len(self._one):
-            for name, dtype, shape in self._one:
+        # Items that fit are found in a third of the time of ``_count_any``, which says why others do not.
+        rows: tuple[int, ...] = getattr(items.get(self.columns[0].name), "shape", ())[:1]
+        if rows and len(items) == len(self._kinds):
+            for name, dtype, shape in self._kinds:
                 found = items.get(name)
-                if type(found) is not _NDARRAY or found.dtype is not dtype or found.shape != shape:
+                if type(found) is not _NDARRAY or found.dtype is not dtype or found.shape != rows + shape:
                     break
             else:
-                return 1
+                return rows[0]
         return self._count_any(items)
 
     def _count_any(self, items: Items) -> int:
         if items.keys() != self._names:
             raise SchemaMismatchError(f"items: expected columns {[c.name for c in self.columns]}, found {list(items)}")
         rows = -1
-        for column, (name, dtype, _) in zip(self.columns, self._one, strict=True):
+        for column, (name, dtype, _) in zip(self.columns, self._kinds, strict=True):
             found = items[name]
             if not isinstance(found, np.ndarray) or not found.ndim:
                 raise SchemaMismatchError(f"column '{name}': expected an array with rows, found {found!r}")
@@ -220,8 +221,8 @@ class Schema:
         return rows
 
     @cached_property
-    def _one(self) -> list[tuple[str, np.dtype[Any], tuple[int, ...]]]:
-        return [(column.name, np.dtype(column.dtype), (1, *column.shape)) for column in self.columns]
+    def _kinds(self) -> list[tuple[str, np.dtype[Any], tuple[int, ...]]]:
+        return [(column.name, column.numpy_dtype, column.shape) for column in self.columns]
 
     @cached_property
     def _names(self) -> frozenset[str]:
