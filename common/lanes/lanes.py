@@ -17,7 +17,7 @@ from __future__ import annotations
 import abc
 import logging
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
@@ -143,11 +143,11 @@ class Round:
     """The executed actions, ``[n, *action_shape]``; None: those that were given."""
     intervened: Array | None = None
     """The lanes in which another action than the agent's was executed, ``[n]`` bool; None: none."""
-    returns: Sequence[float] = ()
+    returns: list[float] = field(default_factory=list)
     """For each lane of ``ended`` the sum of the rewards of its episode."""
-    lengths: Sequence[int] = ()
+    lengths: list[int] = field(default_factory=list)
     """For each lane of ``ended`` the steps of its episode."""
-    success: Sequence[bool | None] = ()
+    success: list[bool | None] = field(default_factory=list)
     """For each lane of ``ended`` whether its episode succeeded; None where the environment does not say."""
 
 

@@ -107,7 +107,7 @@ class PlainLanes(Lanes):
         self._rounds += 1
         busy, rewards, returns, shape, kept = self.busy, outcome.reward, self._returns, self._shape, self._obs
         elements = actions if type(actions) is _ARRAY else self._elements(actions)
-        ended: list[tuple[int, Any]] = []
+        ended: list[int] = []
         for j, env in enumerate(self.envs):
             action = elements[j]
             busy.since = monotonic()
@@ -126,16 +126,20 @@ class PlainLanes(Lanes):
                 self._pick(j, info, actions)
             if terminated or truncated:
                 outcome.terminated[j], outcome.truncated[j] = terminated, truncated
-                ended.append((j, info.get(SUCCESS)))
+                self._note_end(j, info.get(SUCCESS))
+                ended.append(j)
         busy.since = math.inf
         if ended:
-            self._end(ended)
+            outcome.ended = np.array(ended)
+            outcome.final_obs = pick_lanes(kept, outcome.ended)
+            self._watch.end(len(ended))
+            self._waiting.extend(ended)
         return outcome
 
     def _clear(self, outcome: Round) -> None:
         outcome.terminated[:] = outcome.truncated[:] = False
         outcome.ended = outcome.final_obs = outcome.taken = outcome.action = outcome.intervened = None
-        outcome.returns, outcome.lengths, outcome.success = (), (), ()
+        outcome.returns, outcome.lengths, outcome.success = [], [], []
         self._is_usual = True
 
     def _elements(self, actions: Leaves) -> list[Any]:
@@ -156,16 +160,12 @@ class PlainLanes(Lanes):
             raise error
         self.envs[j] = self.keeper.replace(self.envs[j], error)
 
-    def _end(self, ended: Sequence[tuple[int, Any]]) -> None:
-        self._is_usual = False
-        outcome, lanes = self._round, [j for j, _ in ended]
-        outcome.ended = np.array(lanes)
-        outcome.final_obs = pick_lanes(self._obs, outcome.ended)
-        outcome.returns = [self._returns[j] for j in lanes]
-        outcome.lengths = [self._rounds - self._began[j] for j in lanes]
-        outcome.success = [None if success is None else bool(success) for _, success in ended]
-        self._watch.end(len(ended))
-        self._waiting.extend(lanes)
+    def _note_end(self, j: int, success: Any) -> None:
+        """Add the episode of lane j to those that ended in this round."""
+        self._is_usual, outcome = False, self._round
+        outcome.returns.append(self._returns[j])
+        outcome.lengths.append(self._rounds - self._began[j])
+        outcome.success.append(None if success is None else bool(success))
 
     def _pick(self, j: int, info: Mapping[str, Any], actions: Leaves) -> None:
         """Take the wanted values of lane j from its ``info``."""

@@ -22,7 +22,7 @@ def test_the_figures_that_an_actor_reports_are_those_that_the_learner_keeps() ->
 
 def ended(*episodes: tuple[float, int, bool | None]) -> Round:
     """A round in which episodes end with these returns, lengths and successes."""
-    returns, lengths, successes = zip(*episodes, strict=True)
+    returns, lengths, successes = map(list, zip(*episodes, strict=True))
     nothing = np.zeros(len(episodes))
     flags = np.ones(len(episodes), bool)
     lanes = np.arange(len(episodes))
