@@ -36,7 +36,7 @@ _NAMES: Final = ("observation", "action")
 
 
 def read_spaces(found: str | Mapping[str, Any], where: str = "env.spaces") -> EnvSpec:
-    """The spaces that a configuration describes, or that the factory gives which it names.
+    """The spaces that a configuration describes, or that the factory returns whose ``module:attr`` it names.
 
     Raises:
         ConfigError: a description is wrong, or the factory gives something else.
@@ -44,7 +44,9 @@ def read_spaces(found: str | Mapping[str, Any], where: str = "env.spaces") -> En
     """
     if isinstance(found, str):
         made = part_loading.load_part(found)()
-        given = made if isinstance(made, tuple) else tuple(getattr(made, f"{name}_space", None) for name in _NAMES)
+        given: tuple[Any, ...] = (
+            made if isinstance(made, tuple) else tuple(getattr(made, f"{name}_space", None) for name in _NAMES)
+        )
         if len(given) != len(_NAMES):
             raise ConfigError(f"{where}: expected {found} to return an observation and an action space, found {made!r}")
         observation, action = given

@@ -78,7 +78,7 @@ def test_a_command_ends_in_order_when_its_caller_is_gone_whose_socket_has_unread
     caller, theirs = socket.socketpair()
     words = [sys.executable, "-P", "-c", HELD, "orderly", str(PATIENCE), str(PATIENCE)]
     with caller, theirs:
-        process = subprocess.Popen(words, stdin=theirs, stdout=theirs)
+        process = subprocess.Popen(words, stdin=theirs.fileno(), stdout=theirs.fileno())
         theirs.close()
         caller.settimeout(PATIENCE)
         assert caller.recv(1, socket.MSG_PEEK) == b"u"  # The first line has come as a whole, and stays unread.
