@@ -64,7 +64,7 @@ class Recorder(UncompiledMode):
         result = operation(*args, **kwargs)
         if isinstance(result, (bool, int, float, complex)):
             raise TypeError(f"{operation} takes the number {result} from a tensor; another call might take another")
-        if operation.namespace == "profiler":
+        if operation.namespace == "profiler" or self._does_nothing(operation, args, result):
             return result
         args, kwargs = tree_map_only((torch.Tensor, torch.Generator), self._node_of, (args, kwargs))
         node = self.graph.call_function(operation, args, kwargs)
@@ -75,6 +75,11 @@ class Recorder(UncompiledMode):
                 if isinstance(part, torch.Tensor):
                     self._note(part, self.graph.call_function(operator.getitem, (node, i)))
         return result
+
+    @staticmethod
+    def _does_nothing(operation: torch._ops.OpOverload, args: tuple[Any, ...], result: object) -> bool:
+        """Whether an operation has returned its argument unchanged, as ``to(float32)`` of float32 does."""
+        return not operation._schema.is_mutable and bool(args) and result is args[0]
 
     def end(self, results: Iterable[torch.Tensor]) -> None:
         """Let the graph return these tensors, as a list."""

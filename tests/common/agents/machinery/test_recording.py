@@ -23,6 +23,13 @@ def test_operations_of_autograd_are_recorded_and_profiler_marks_are_not() -> Non
     assert [value is weight for value in recorder.outside.values()] == [True]
 
 
+@pytest.mark.parametrize("inference", [True, False])
+def test_operations_that_return_their_argument_unchanged_are_left_out(*, inference: bool) -> None:
+    with torch.inference_mode(inference):
+        recorder = record(lambda x: [x.float().flatten(1).contiguous().mul_(2), x], torch.ones(2, 3))
+    assert names(recorder.graph) == ["mul_"]
+
+
 def test_gradients_are_handed_over_without_a_copy() -> None:
     weight = torch.ones(2, requires_grad=True)
 
