@@ -272,10 +272,11 @@ class Evaluator(Protocol):
 
 @dataclass(frozen=True)
 class RunIdentity:
-    """Which run it is, and how many times it has been started: 1, 2, 3."""
+    """Which run it is, and which start of the run."""
 
     run_id: str
     incarnation: int
+    """1 at the first start; at each later start a higher number, see ``learner.storage.rundir``."""
     origin: Mapping[str, Any] | None = None
     """Where the run began from: path, run_id and opt_steps of a saved agent; None for a run that began from nothing."""
 

@@ -54,11 +54,11 @@ class ActorInTurns:
         self._is_restored = False
         self._opt = Every(config.trainer.opt_interval if ratio is None else None)
         self._sink = LocalSink(run.memory, run.value_rules)
-        # Each life of the run has seeds of its own for episodes that it begins anew.
-        life, self._lanes, self._env = run.dir.identity.incarnation - 1, lanes_of(run.parts), config.env
+        self._lanes, self._env = lanes_of(run.parts), config.env
         rate = config.env.rate_hz
         pace = Pace(rate, threading.Event(), self.counters.note_tick) if rate is not None else None
-        self._sampler = ResumableSampler(run.parts, self.counters, config.seed + life * self._lanes.n, pace)
+        # With the seeds of its first start, a resumed run would see the episodes again that it has stored.
+        self._sampler = ResumableSampler(run.parts, self.counters, config.seed + run.memory.steps, pace)
 
     def act(self, opt_steps: int) -> None:
         """Take one step in every environment, with the agent as it is after this many opt steps.

@@ -135,8 +135,8 @@ def _restore(run: Run, earlier: ResumePoint, agent: Trained, parts: dict[str, Re
     limiter = run.limiter()
     run.buffer.skip(max(0, limiter.draws_between(moment.samples_total, inserted)))
     log.info(
-        "resumed at opt step %d with %d steps to draw of %d ever stored, start %d",
-        *(moment.opt_steps, run.memory.drawable, inserted, run.dir.identity.incarnation),
+        "resumed at opt step %d with %d steps to draw of %d ever stored",
+        *(moment.opt_steps, run.memory.drawable, inserted),
     )
     return moment
 

@@ -150,7 +150,9 @@ class RunDir:
                 f"put checkpoints/ back, or begin a new run from the saved policy (--from {self.path} --run-dir NEW)"
             )
         before = read_identity(self.path)
-        self.identity = replace(before, incarnation=before.incarnation + 1)
+        # The directory may be an older copy of the run. The clock knows of the starts that the copy does not, so the
+        # versions of models stay above those that actors have from these starts.
+        self.identity = replace(before, incarnation=max(before.incarnation + 1, int(time.time())))
         self.n_ranks = _read_ranks(self.path)
         self.shared.mkdir(exist_ok=True)
         (self.path / "endpoints.json").unlink(missing_ok=True)
@@ -160,7 +162,7 @@ class RunDir:
         return self.identity.is_resumed
 
     def begin(self) -> None:
-        """Write ``run.json``: from now on the run can be resumed, and a later start has another incarnation."""
+        """Write ``run.json``: from now on the run can be resumed, and a later start has a higher incarnation."""
         ranks = {"n_ranks": self.n_ranks} if self.n_ranks > 1 else {}
         self.write_json("run.json", asdict(self.identity) | ranks)
         self._has_begun = True

@@ -52,8 +52,8 @@ def train_killed(kills: int, seed: int) -> dict[str, Any]:
                 words = (str(notes), "--learner", address)
                 commands.append(Command("tests.chaos.witness", *words, log=log, prefix=("env",)))
             ranks, *actors = commands
+            start = _wait_for_steps(shards, after=0, more=rng.randrange(100, 600))
             for done in range(1, kills + 1):
-                _wait_for_steps(shards, incarnation=done, more=rng.randrange(100, 600))
                 victims = children_of(ranks.process.pid)
                 assert len(victims) == RANKS
                 before = _acknowledged(notes, actors)
@@ -61,11 +61,13 @@ def train_killed(kills: int, seed: int) -> dict[str, Any]:
                 kill(victims[chosen])
                 wait_for(partial(_are_gone, victims), "all ranks end", BACK_SECONDS)
                 ended = time.monotonic() - began
-                _wait_for_steps(shards, incarnation=done + 1, more=1)
+                start = _wait_for_steps(shards, after=start, more=1)
                 seconds.append(time.monotonic() - began)
                 stored = [_open(shard).committed for shard in shards]
                 assert all(rows >= told for rows, told in zip(stored, before, strict=True)), (stored, before)
                 tell(f"kill {done} of {kills}, seed {seed}: rank {chosen}; ended {ended:.1f} s, on {seconds[-1]:.1f} s")
+                if done < kills:
+                    _wait_for_steps(shards, after=start - 1, more=rng.randrange(100, 600))
             assert ranks.wait(TRAIN_SECONDS) == 0, f"the target is reached; logs in {directory}"
             assert [actor.wait() for actor in actors] == [0] * RANKS, "every actor hears of the end"
         finally:
@@ -103,19 +105,23 @@ def _start_ranks(directory: Path, restarts: int) -> Command:
     return Command("torch.distributed.run", *words, *config, log=directory / "ranks.log")
 
 
-def _wait_for_steps(shards: list[Path], incarnation: int, more: int) -> None:
-    """Wait until all ranks have taken so many more opt steps in this life of the run."""
+def _wait_for_steps(shards: list[Path], after: int, more: int) -> int:
+    """Wait until all ranks have taken ``more`` opt steps in a start after ``after``; return the start's incarnation."""
+    incarnations = set[int]()
 
     def opt_steps() -> int:
         if not all((shard / "endpoints.json").exists() for shard in shards):
             return 0
         found = [ControlBlock.open(shard / "shared", writable=False) for shard in shards]
-        lives = all(control.incarnation == incarnation for control in found)
-        return min(int(control.opt_steps) for control in found) if lives else 0
+        incarnations.clear()
+        incarnations.update(int(control.incarnation) for control in found)
+        has_begun = len(incarnations) == 1 and min(incarnations) > after
+        return min(int(control.opt_steps) for control in found) if has_begun else 0
 
     wait_for(lambda: opt_steps() > 0, "the ranks take opt steps", BACK_SECONDS)
     goal = opt_steps() + more
     wait_for(lambda: opt_steps() >= goal, f"{more} more opt steps", BACK_SECONDS)
+    return incarnations.pop()
 
 
 def _are_gone(pids: list[int]) -> bool:

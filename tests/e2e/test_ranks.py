@@ -62,9 +62,9 @@ def test_a_rank_is_killed_and_all_go_on_with_every_acknowledged_row_there_once(
     for rank, (shard, actor) in enumerate(zip(shards, actors, strict=True)):
         assert_stored(shard, {rank * SEEDS_APART: steps_by_actor(shard)[actor.process.pid]})
     runs = [json.loads((shard / "run.json").read_text()) for shard in shards]
-    assert runs[0] == runs[1], "the same run, started as often"
+    assert runs[0] == runs[1], "the same start of the same run"
     assert runs[0]["n_ranks"] == 2
-    assert runs[0]["incarnation"] == 2
+    assert runs[0]["incarnation"] > 1
     assert (shards[0] / "final").exists()
     assert (shards[0] / "metrics.csv").exists()
     of_rank_1 = {path.name for path in shards[1].iterdir()}

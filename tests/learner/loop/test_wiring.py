@@ -44,7 +44,7 @@ class NamedRecorder(PlainRecorder):
     def __init__(self, run_dir: Path, *, identity: RunIdentity | str) -> None:
         super().__init__(run_dir)
         if isinstance(identity, RunIdentity):
-            self._note(f"run {identity.run_id} {identity.incarnation} {identity.is_resumed}")
+            self._note(f"run {identity.run_id} {identity.is_resumed}")
         else:
             self._note(f"run {identity}")
 
@@ -75,7 +75,7 @@ def test_a_recorder_with_such_a_parameter_is_told_which_run_it_is_and_whether_it
 ) -> None:
     found = notes(make_config, recorder(NamedRecorder), lives=2)
     run_id = json.loads((tmp_path / "run" / "run.json").read_text())["run_id"]
-    assert [line for line in found if line.startswith("run")] == [f"run {run_id} 1 False", f"run {run_id} 2 True"]
+    assert [line for line in found if line.startswith("run")] == [f"run {run_id} False", f"run {run_id} True"]
 
 
 def test_a_recorder_with_such_a_parameter_is_told_the_configuration_without_its_secrets(

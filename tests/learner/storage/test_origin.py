@@ -81,7 +81,8 @@ def test_a_resumed_run_still_says_where_it_began(earlier: Path, tmp_path: Path) 
     train_in_turns(config, origin=Origin.at(earlier))
     train_in_turns(changed(config, trainer={"max_opts": 20}), resume=True)
     identity = json.loads((tmp_path / "run" / "run.json").read_text())
-    assert (identity["incarnation"], identity["origin"]["path"]) == (2, str(earlier / "best"))
+    assert identity["incarnation"] > 1
+    assert identity["origin"]["path"] == str(earlier / "best")
 
 
 def test_a_run_with_a_copied_replay_steps_its_environment_from_the_beginning(earlier: Path, tmp_path: Path) -> None:

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import json
+import shutil
+import time
 from pathlib import Path
 
 import pytest
@@ -72,7 +74,25 @@ def test_a_resumed_run_is_the_same_run_started_once_more(tmp_path: Path) -> None
         lives.append(run.identity)
         run.close()
     assert len({life.run_id for life in lives}) == 1
-    assert [life.incarnation for life in lives] == [1, 2, 3]
+    assert lives[0].incarnation == 1
+    assert 1 < lives[1].incarnation < lives[2].incarnation
+
+
+def test_a_run_that_is_resumed_from_an_older_copy_has_a_higher_incarnation_than_every_start_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def start(path: Path, at: float) -> int:
+        monkeypatch.setattr(time, "time", lambda: at)
+        run = RunDir(path, resume=True)
+        begin(run)
+        run.close()
+        return run.identity.incarnation
+
+    start(tmp_path / "run", 1_000.0)
+    shutil.copytree(tmp_path / "run", tmp_path / "copy")
+    later = [start(tmp_path / "run", 2_000.0), start(tmp_path / "run", 1_500.0)]  # The clock was put back.
+    assert later == [2_000, 2_001]
+    assert start(tmp_path / "copy", 3_000.0) == 3_000
 
 
 def test_a_run_that_never_began_is_not_in_the_way_of_the_next_try(tmp_path: Path) -> None:
@@ -95,7 +115,7 @@ def test_a_run_that_ends_between_its_first_checkpoint_and_its_beginning_can_be_r
     (state / "manifest.json").write_text(json.dumps(manifest))  # Then run.json could not be written.
     first.close()
     again = RunDir(tmp_path / "run", resume=True)
-    assert (again.identity.run_id, again.identity.incarnation) == (first.identity.run_id, 2)
+    assert (again.identity.run_id, again.is_resumed) == (first.identity.run_id, True)
     assert (again.path / "config.yaml").read_text() == "seed: 0"
     again.close()
 
@@ -106,7 +126,7 @@ def test_a_resumed_run_that_fails_to_come_up_stays(tmp_path: Path) -> None:
         if not run.is_resumed:
             begin(run)
         run.close()
-    assert RunDir(tmp_path / "run", resume=True).identity.incarnation == 2
+    assert RunDir(tmp_path / "run", resume=True).is_resumed
 
 
 def test_a_resumed_run_removes_drafts_and_finds_the_checkpoint_that_was_being_replaced(tmp_path: Path) -> None:

@@ -117,7 +117,7 @@ def test_a_trial_that_is_stopped_goes_on_where_it_was(tmp_path: Path) -> None:
     sweep.stopping.clear()
     assert sweep.run() is TrialState.COMPLETE
     assert sweep.study.finished()[0].number == 0
-    assert json.loads((sweep.run_of(0) / "run.json").read_text())["incarnation"] == 2
+    assert json.loads((sweep.run_of(0) / "run.json").read_text())["incarnation"] > 1
     with (sweep.run_of(0) / "metrics.csv").open(newline="") as file:
         steps = [int(row["opt_steps"]) for row in csv.DictReader(file)]
     assert steps == [*range(10, 101, 10)]
