@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 import tomllib
@@ -12,6 +13,7 @@ import grimp
 import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
+from packaging.version import Version
 
 from crossborder.commands import LEARNER_NEEDS
 from tests.conftest import ROOT
@@ -66,6 +68,19 @@ def test_what_a_learner_needs_beyond_an_actor_is_what_its_extra_installs() -> No
     assert {*LEARNER_NEEDS} <= imported_names(names(EXTRAS["learner"]))
     for distribution in names(EXTRAS["learner"]):
         assert imported_names({distribution}) & {*LEARNER_NEEDS}, f"commands do not look for {distribution}"
+
+
+def test_the_generated_code_runs_with_the_oldest_grpcio_and_protobuf_that_may_be_installed() -> None:
+    allowed = {found.name: found.specifier for found in map(Requirement, PROJECT["dependencies"])}
+    folder = ROOT / "common" / "wire" / "pb"
+    for distribution, file, line in (
+        ("protobuf", "crossborder_pb2.py", r"^# Protobuf Python Version: (\S+)$"),
+        ("grpcio", "crossborder_pb2_grpc.py", r"^GRPC_GENERATED_VERSION = '(\S+)'$"),
+    ):
+        found = re.search(line, (folder / file).read_text(), re.MULTILINE)
+        assert found is not None
+        oldest = min(Version(bound.version) for bound in allowed[distribution] if bound.operator == ">=")
+        assert Version(found[1]) <= oldest, f"generated for {distribution} {found[1]}, but {oldest} may be installed"
 
 
 def test_every_package_that_is_imported_is_asked_for() -> None:

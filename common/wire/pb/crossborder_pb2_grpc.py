@@ -5,7 +5,7 @@ import warnings
 
 from common.wire.pb import crossborder_pb2 as common_dot_wire_dot_pb_dot_crossborder__pb2
 
-GRPC_GENERATED_VERSION = '1.85.1'
+GRPC_GENERATED_VERSION = '1.72.1'
 GRPC_VERSION = grpc.__version__
 _version_not_supported = False
 
@@ -18,14 +18,14 @@ except ImportError:
 if _version_not_supported:
     raise RuntimeError(
         f'The grpc package installed is at version {GRPC_VERSION},'
-        + ' but the generated code in common/wire/pb/crossborder_pb2_grpc.py depends on'
+        + f' but the generated code in common/wire/pb/crossborder_pb2_grpc.py depends on'
         + f' grpcio>={GRPC_GENERATED_VERSION}.'
         + f' Please upgrade your grpc module to grpcio>={GRPC_GENERATED_VERSION}'
         + f' or downgrade your generated code using grpcio-tools<={GRPC_VERSION}.'
     )
 
 
-class LearnerServiceStub:
+class LearnerServiceStub(object):
     """Missing associated documentation comment in .proto file."""
 
     def __init__(self, channel):
@@ -56,7 +56,7 @@ class LearnerServiceStub:
                 _registered_method=True)
 
 
-class LearnerServiceServicer:
+class LearnerServiceServicer(object):
     """Missing associated documentation comment in .proto file."""
 
     def Join(self, request, context):
@@ -125,7 +125,7 @@ def add_LearnerServiceServicer_to_server(servicer, server):
 
 
  # This class is part of an EXPERIMENTAL API.
-class LearnerService:
+class LearnerService(object):
     """Missing associated documentation comment in .proto file."""
 
     @staticmethod
@@ -237,7 +237,7 @@ class LearnerService:
             _registered_method=True)
 
 
-class AdminServiceStub:
+class AdminServiceStub(object):
     """For the people who run a learner; actors never call it. Served where `server.admin` or an admin token is configured;
     where tokens are asked for, with an admin's.
     """
@@ -275,7 +275,7 @@ class AdminServiceStub:
                 _registered_method=True)
 
 
-class AdminServiceServicer:
+class AdminServiceServicer(object):
     """For the people who run a learner; actors never call it. Served where `server.admin` or an admin token is configured;
     where tokens are asked for, with an admin's.
     """
@@ -353,7 +353,7 @@ def add_AdminServiceServicer_to_server(servicer, server):
 
 
  # This class is part of an EXPERIMENTAL API.
-class AdminService:
+class AdminService(object):
     """For the people who run a learner; actors never call it. Served where `server.admin` or an admin token is configured;
     where tokens are asked for, with an admin's.
     """
