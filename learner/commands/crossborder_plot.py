@@ -130,7 +130,7 @@ def _plot(arguments: argparse.Namespace) -> None:
 
 
 def _groups(arguments: argparse.Namespace, record: str) -> dict[str, list[Curve]]:
-    """The curves of each group, in the order in which the groups are named.
+    """The curves of each group, in the order in which the groups are named. A group has each run once.
 
     Raises:
         ConfigError: there is no run, or a run cannot be read.
@@ -144,12 +144,12 @@ def _groups(arguments: argparse.Namespace, record: str) -> dict[str, list[Curve]
         places += [(name, run) for run in matched]
     if not places:
         raise ConfigError("expected directories of runs, found none: name them, or groups of them by --group NAME=GLOB")
-    groups: dict[str, list[Curve]] = {}
+    groups: dict[str, dict[Path, Curve]] = {}
     for group, run in places:
         curve = read_curve(run, arguments.over, record)
         own = curve.name if arguments.by is None else f"{arguments.by} {_value(curve, arguments.by)}"
-        groups.setdefault(own if group is None else group, []).append(curve)
-    return groups
+        groups.setdefault(own if group is None else group, {}).setdefault(run.resolve(), curve)
+    return {name: list(curves.values()) for name, curves in groups.items()}
 
 
 def _require_tasks(ranges: Iterable[tuple[str, tuple[float, float]]], tasks: Set[str]) -> None:

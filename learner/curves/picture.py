@@ -42,15 +42,16 @@ def draw_picture(bands: Mapping[str, Band], path: Path, *, title: str, x_label: 
     """
     if path.suffix not in FORMATS:
         raise ConfigError(f"{path}: expected a picture's suffix, one of {', '.join(FORMATS)}, found '{path.suffix}'")
-    figure = Figure(figsize=(7, 4.5), layout="constrained")
-    axes = figure.subplots()
-    for name, band in bands.items():
-        draw_band(axes, band, name)
-    axes.set(title=title, xlabel=x_label, ylabel=y_label)
-    axes.grid(alpha=0.3)
-    figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=min(3, len(bands)))
-    try:
-        with mpl.rc_context({"svg.hashsalt": "crossborder"}):  # The same curves give the same file.
+    # Text is drawn as it is given, without formulas between dollars; the same curves give the same file.
+    with mpl.rc_context({"text.parse_math": False, "svg.hashsalt": "crossborder"}):
+        figure = Figure(figsize=(7, 4.5), layout="constrained")
+        axes = figure.subplots()
+        for name, band in bands.items():
+            draw_band(axes, band, name)
+        axes.set(title=title, xlabel=x_label, ylabel=y_label)
+        axes.grid(alpha=0.3)
+        figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=min(3, len(bands)))
+        try:
             figure.savefig(path, dpi=120, metadata={"Date": None} if path.suffix == ".svg" else None)
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be written: {error.strerror}") from error
+        except OSError as error:
+            raise ConfigError(f"{path}: cannot be written: {error.strerror}") from error

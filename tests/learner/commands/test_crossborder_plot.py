@@ -52,6 +52,13 @@ def test_a_directory_is_a_group_of_one_run(monkeypatch: pytest.MonkeyPatch) -> N
     assert plot("--group", "here=.") == {"here": [(400, 10, 10, 10, 1), (800, 20, 20, 20, 1)]}
 
 
+def test_a_run_that_is_named_twice_in_a_group_counts_once() -> None:
+    """Two globs may match the same run, and a link to a run is the run."""
+    Path("runs/latest").symlink_to("dqn-1")
+    found = plot("runs/dqn-0", "runs/dqn-0/", "runs/latest", "--group", "dqn=runs/dqn-*", "--group", "one=runs/dqn-1")
+    assert {name: (rows[0][1], rows[0][4]) for name, rows in found.items()} == {"dqn": (15, 2), "one": (20, 1)}
+
+
 def test_runs_are_grouped_by_a_value_of_their_configuration(capsys: pytest.CaptureFixture[str]) -> None:
     found = plot("runs/dqn-0", "runs/dqn-1", "--by", "agent.params.lr", "--record", "loss", "--over", "seconds")
     assert found["agent.params.lr 0.1"] == [(1, 1, 1, 1, 1), (2, 2, 2, 2, 1)]

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -26,6 +27,14 @@ def test_the_suffix_is_the_format(tmp_path: Path, suffix: str) -> None:
 
 def test_the_same_curves_give_the_same_picture(tmp_path: Path) -> None:
     assert draw(tmp_path / "a.svg") == draw(tmp_path / "b.svg")
+
+
+def test_titles_and_labels_are_plain_text(tmp_path: Path) -> None:
+    """matplotlib takes text between two dollars for a formula, and refuses one that is wrong, such as ``$x^$``."""
+    path = tmp_path / "curves.svg"
+    draw_picture({"$a^$": BANDS["one"]}, path, title="$b^$", x_label="$c^$", y_label="$d^$")
+    comments = set(re.findall("<!-- (.*) -->", path.read_text()))
+    assert comments >= {"$a^$ (1)", "$b^$", "$c^$", "$d^$"}, "an SVG has each text beside its glyphs"
 
 
 def test_another_suffix_and_a_missing_directory_are_refused(tmp_path: Path) -> None:
