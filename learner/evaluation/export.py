@@ -17,6 +17,7 @@ import torch
 
 from common.errors import ConfigError, PluginError
 from common.spaces import leaves_of, name_of
+from learner.shared.durable import replace_bytes
 
 OPSET = 18
 
@@ -32,7 +33,7 @@ def export_policy(
         policy: maps observations to actions, see ``Agent.policy``.
         observations: the space of the observations as the agent sees them; inputs have its shapes and dtypes.
         metadata: becomes the ``metadata_props`` of the ONNX model.
-        path: of the file.
+        path: of the file, which is written whole or not at all.
 
     Returns:
         ``inputs`` and ``outputs``: the name, dtype and shape of each, as text.
@@ -51,7 +52,7 @@ def export_policy(
     onnx.helper.set_model_props(model, dict(metadata))
     onnx.checker.check_model(model, full_check=True)
     try:
-        path.write_bytes(model.SerializeToString())
+        replace_bytes(path, model.SerializeToString())
     except OSError as error:
         raise ConfigError(f"--output {path}: cannot be written: {error.strerror}") from error
     return {"inputs": _describe(model.graph.input), "outputs": _describe(model.graph.output)}

@@ -8,7 +8,7 @@ from safetensors.torch import save
 
 from common.errors import CheckpointError
 from common.rewards.classifier import METADATA, Classifier
-from learner.shared.durable import sync
+from learner.shared.durable import replace_bytes
 
 
 def save_classifier(classifier: Classifier, path: Path) -> None:
@@ -18,14 +18,8 @@ def save_classifier(classifier: Classifier, path: Path) -> None:
         CheckpointError: it cannot be written.
     """
     tensors = {name: tensor.contiguous() for name, tensor in classifier.net.state_dict().items()}
-    part = path.with_name(f".{path.name}.part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            part.write_bytes(save(tensors, {METADATA: classifier.facts.model_dump_json()}))
-            sync(part)
-            part.rename(path)
-        finally:
-            part.unlink(missing_ok=True)
+        replace_bytes(path, save(tensors, {METADATA: classifier.facts.model_dump_json()}))
     except OSError as error:
         raise CheckpointError(f"{path}: cannot be written: {error}") from error

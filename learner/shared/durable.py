@@ -77,10 +77,19 @@ def clean_up(directory: Path) -> None:
 
 def replace_text(path: Path, text: str) -> None:
     """Write a file, whole or not at all, and sync it."""
-    part = path.with_name(f".{path.name}.part")
-    part.write_text(text)
-    sync(part)
-    part.rename(path)
+    replace_bytes(path, text.encode())
+
+
+def replace_bytes(path: Path, content: bytes) -> None:
+    """Write a file, whole or not at all, and sync it."""
+    part = path.parent / f".{path.name}.part"
+    try:
+        part.write_bytes(content)
+        sync(part)
+        part.rename(path)
+    except BaseException:
+        part.unlink(missing_ok=True)
+        raise
     sync(path.parent)
 
 

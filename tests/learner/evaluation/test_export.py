@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import resource
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
@@ -142,6 +143,28 @@ def test_a_policy_that_onnx_cannot_express_is_refused_with_the_cause(
 def test_a_place_that_cannot_be_written_is_an_error_with_its_cause(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"nowhere/policy\.onnx: cannot be written: No such file or directory"):
         export_policy(torch.nn.Linear(4, 2), FLOATS, {}, tmp_path / "nowhere" / "policy.onnx")
+
+
+def test_a_disk_that_is_full_leaves_the_former_file_and_nothing_else(tmp_path: Path) -> None:
+    path = tmp_path / "policy.onnx"
+    path.write_bytes(b"former")
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, limits[1]))  # The kernel refuses the bytes after the hundredth.
+    try:
+        with pytest.raises(ConfigError, match=r"policy\.onnx: cannot be written: File too large"):
+            export_policy(torch.nn.Linear(4, 2), FLOATS, {}, path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert path.read_bytes() == b"former"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("place", [".", "directory"])
+def test_a_directory_is_no_place_for_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("directory").mkdir()
+    with pytest.raises(ConfigError, match=f"^--output {place}: cannot be written: "):
+        export_policy(torch.nn.Linear(4, 2), FLOATS, {}, Path(place))
 
 
 def test_the_statistics_of_structured_observations_are_in_the_file(tmp_path: Path) -> None:
