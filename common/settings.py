@@ -30,6 +30,21 @@ class Settings(BaseModel):
         ser_json_inf_nan="constants",  # In parameters of parts and bounds of spaces: pydantic would write null.
     )
 
+    def refuse_beside(self, setting: str, *keys: str, reason: str) -> None:
+        """Refuse fields that are given although they have no effect beside another setting.
+
+        Args:
+            setting: the other setting, as a user writes it, such as ``targets: false``.
+            keys: the fields; one that is null counts as not given.
+            reason: why they have no effect.
+
+        Raises:
+            ValueError: one of them is given.
+        """
+        for key in keys:
+            if key in self.model_fields_set and getattr(self, key) is not None:
+                raise ValueError(f"give {setting} or {key}, not both: {reason}")
+
 
 def unknown_before(settings: Settings) -> dict[str, Any]:
     """The fields that are ``LATER`` and have their default, as ``exclude`` of pydantic takes them.

@@ -8,7 +8,7 @@ from __future__ import annotations
 import abc
 
 import torch
-from pydantic import Field, PositiveFloat
+from pydantic import Field, PositiveFloat, model_validator
 
 from common.agents.actor_critic import ActorCritic, ActorCriticConfig
 from common.agents.losses.imitation import exp_weight, softmax_weight
@@ -26,13 +26,17 @@ class AdvantageWeightedConfig(ActorCriticConfig, GaussianConfig):
     inv_lambda: PositiveFloat = Field(
         10.0, description="How strongly better actions are preferred; near 0, all actions are about equally likely."
     )
-    exp_adv_max: PositiveFloat = Field(
-        100.0, description="The greatest weight of an action; it has no effect with adv_softmax."
-    )
+    exp_adv_max: PositiveFloat = Field(100.0, description="The greatest weight of an action; not with adv_softmax.")
     adv_softmax: bool = Field(
         False,
         description="Whether the weights of actions are divided by their mean in the batch instead of being limited.",
     )
+
+    @model_validator(mode="after")
+    def _one_limit(self) -> AdvantageWeightedConfig:
+        if self.adv_softmax:
+            self.refuse_beside("adv_softmax: true", "exp_adv_max", reason="weights of a softmax have no limit")
+        return self
 
 
 class AdvantageWeighted(ActorCritic):

@@ -41,9 +41,8 @@ from common.agents.shared_settings import (
     BatchItems,
     CriticCount,
     DiscountFactor,
-    FirstEntCoef,
+    EntCoefConfig,
     GradNormLimit,
-    LearnsEntCoef,
     LossOfCritics,
     NormalizeObservations,
     NormalizeRewards,
@@ -60,7 +59,7 @@ from common.plugins.part_config import PluginConfig
 from common.spaces import from_columns
 
 
-class DiscreteSACConfig(OneNetworkConfig):
+class DiscreteSACConfig(EntCoefConfig, OneNetworkConfig):
     """``agent.params`` of ``common.agents.discrete_sac:DiscreteSAC``."""
 
     units: tuple[PositiveInt, ...] = Field(
@@ -83,8 +82,6 @@ class DiscreteSACConfig(OneNetworkConfig):
     critic_loss: LossOfCritics = "mse"
     tau: TauOfCritics = 0.005
     max_grad_norm: GradNormLimit = None
-    ent_coef: FirstEntCoef = 1.0
-    auto_ent_coef: LearnsEntCoef = True
     target_entropy: Unit = Field(
         0.98, description="The entropy that the policy keeps, as a share of the entropy of uniformly random actions."
     )

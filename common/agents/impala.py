@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
-from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
+from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, model_validator
 from torch import nn
 
 from common.agents.losses.sequences import masked_loss, masked_mean
@@ -86,6 +86,12 @@ class IMPALAConfig(OneNetworkConfig, GaussianConfig):
         "V-trace).",
     )
     max_grad_norm: GradNormLimit = 40.0
+
+    @model_validator(mode="after")
+    def _bounds_fit(self) -> IMPALAConfig:
+        if self.correction == "none":
+            self.refuse_beside("correction: none", "rho_bar", "c_bar", reason="it bounds the ratios of V-trace")
+        return self
 
 
 class IMPALA(NetworkAgent):

@@ -42,14 +42,12 @@ from common.agents.shared_settings import (
     CriticCount,
     DiscountFactor,
     EncoderFeatures,
-    FirstEntCoef,
+    EntCoefConfig,
     GradNormLimit,
-    LearnsEntCoef,
     MaxShare,
     NetworkConfig,
     NormalizeObservations,
     RewardScale,
-    TargetEntropy,
     TargetSteps,
     TauOfCritics,
     UpdatesPerOpt,
@@ -63,7 +61,7 @@ LSTD_LIMITS: Final = (-20.0, 2.0)
 """Limits of the logarithm of the policy's standard deviation, those of SAC's authors."""
 
 
-class RecurrentSACConfig(NetworkConfig):
+class RecurrentSACConfig(EntCoefConfig, NetworkConfig):
     """``agent.params`` of ``common.agents.recurrent_sac:RecurrentSAC``."""
 
     memory: MemoryConfig = Field(
@@ -87,9 +85,6 @@ class RecurrentSACConfig(NetworkConfig):
     tau: TauOfCritics = 0.005
     reward_scale: RewardScale = 1.0
     max_grad_norm: GradNormLimit = None
-    ent_coef: FirstEntCoef = 1.0
-    auto_ent_coef: LearnsEntCoef = True
-    target_entropy: TargetEntropy = None
     random_opts: NonNegativeInt = Field(
         1,
         description="The number of opt steps during which exploring actors take uniformly random actions.",

@@ -15,17 +15,14 @@ from common.agents.losses.entropy import ent_coef_loss, soft_policy_loss, squash
 from common.agents.network_agent import Batch, Results, build_optimizer, descend, track
 from common.agents.networks.critics import EntropyCoef
 from common.agents.networks.layers import Observed
-from common.agents.shared_settings import FirstEntCoef, LearnsEntCoef, TargetEntropy
+from common.agents.shared_settings import EntCoefConfig
 from common.data import Array
 from common.interfaces import EnvSpec
 
 
-class SACConfig(BootstrappingConfig):
+class SACConfig(EntCoefConfig, BootstrappingConfig):
     """``agent.params`` of ``common.agents.sac:SAC``."""
 
-    ent_coef: FirstEntCoef = 1.0
-    auto_ent_coef: LearnsEntCoef = True
-    target_entropy: TargetEntropy = None
     ent_coef_lr: PositiveFloat | None = Field(
         None, description="The learning rate of the entropy coefficient; null takes lr."
     )

@@ -12,6 +12,7 @@ from common.agents.network_agent import UpdateConfig
 from common.agents.networks.encoders import LeafSpaces, build_mlp, build_network, is_own_network
 from common.config.replay_config import Unit
 from common.plugins.part_config import PluginConfig
+from common.settings import Settings
 
 LearningRate = Annotated[PositiveFloat, Field(description="The learning rate.")]
 BatchItems = Annotated[PositiveInt, Field(description="The number of items in the batch of one update.")]
@@ -60,23 +61,6 @@ TauOfCritics = Annotated[
         description="How far the targets move towards the critics in an update of the targets; 1 copies the critics.",
     ),
 ]
-FirstEntCoef = Annotated[
-    PositiveFloat,
-    Field(
-        description="The entropy coefficient: the weight of the entropy beside the return. With auto_ent_coef, "
-        "its first value."
-    ),
-]
-LearnsEntCoef = Annotated[
-    bool, Field(description="Whether the entropy coefficient is learned so that the policy keeps target_entropy.")
-]
-TargetEntropy = Annotated[
-    float | None,
-    Field(
-        description="The entropy that the policy keeps, in nats, for actions in [-1, 1]; null: minus the number "
-        "of their dimensions."
-    ),
-]
 TargetSteps = Annotated[
     PositiveInt,
     Field(
@@ -105,6 +89,31 @@ NormalizeRewards = Annotated[
         "column info/discounted_return (see common.envs.wrappers:discounted_return)."
     ),
 ]
+
+
+class EntCoefConfig(Settings):
+    """The settings of agents whose policy is rewarded for its entropy."""
+
+    ent_coef: PositiveFloat = Field(
+        1.0,
+        description="The entropy coefficient: the weight of the entropy beside the return. With auto_ent_coef, its "
+        "first value.",
+    )
+    auto_ent_coef: bool = Field(
+        True, description="Whether the entropy coefficient is learned so that the policy keeps target_entropy."
+    )
+    target_entropy: float | None = Field(
+        None,
+        description="The entropy that the policy keeps, in nats, for actions in [-1, 1]; null: minus the number of "
+        "their dimensions.",
+    )
+
+    @model_validator(mode="after")
+    def _is_learned(self) -> EntCoefConfig:
+        if not self.auto_ent_coef:
+            reason = "a coefficient that is not learned has neither a target nor a learning rate"
+            self.refuse_beside("auto_ent_coef: false", "target_entropy", "ent_coef_lr", reason=reason)
+        return self
 
 
 class NetworkConfig(UpdateConfig):

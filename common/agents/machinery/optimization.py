@@ -44,6 +44,8 @@ class ScheduleConfig(Settings):
     def _has_an_end(self) -> ScheduleConfig:
         if self.kind != "constant" and (self.steps is None or self.steps <= self.warmup):
             raise ValueError(f"steps: expected more than those of the warm-up ({self.warmup}), found {self.steps}")
+        if self.kind == "constant":
+            self.refuse_beside("kind: constant", "steps", "final", reason="a constant rate does not fall")
         return self
 
     def factor(self, taken: torch.Tensor) -> torch.Tensor:

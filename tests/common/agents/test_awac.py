@@ -48,7 +48,7 @@ def test_the_next_value_is_that_of_the_policys_own_draws_by_the_least_target_cri
 
 @pytest.mark.parametrize("softmax", [False, True])
 def test_the_actors_loss_weighs_each_action_by_its_advantage(softmax: bool) -> None:
-    agent = make(inv_lambda=2.0, exp_adv_max=1.5, adv_softmax=softmax)
+    agent = make(inv_lambda=2.0, **{"adv_softmax": True} if softmax else {"exp_adv_max": 1.5})
     actions, mean = (0.9, 0.1, -0.9), math.tanh(0.5)
     raw = [math.exp(2.0 * (a - mean)) for a in actions]
     weights = [w / (sum(raw) / 3) for w in raw] if softmax else [min(w, 1.5) for w in raw]

@@ -96,7 +96,7 @@ def test_the_coefficient_rises_below_the_target_entropy_and_falls_above(target_e
 
 
 def test_a_fixed_coefficient_stays() -> None:
-    agent = make(target_entropy=5.0, ent_coef=0.5, auto_ent_coef=False)
+    agent = make(ent_coef=0.5, auto_ent_coef=False)
     for _ in range(5):
         agent.opt(memory())
     assert agent.ent_coef().item() == pytest.approx(0.5)
