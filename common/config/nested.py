@@ -12,6 +12,36 @@ from common.errors import ConfigError
 from common.hints import nearest_path
 
 
+class _Loader(yaml.SafeLoader):
+    """Refuses a mapping in which a key stands twice, where yaml silently takes the last value."""
+
+    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
+        # Merge keys (<<) are resolved later. A merged mapping may have a key that the mapping itself has.
+        node = super().compose_mapping_node(anchor)
+        lines: dict[tuple[str, str], int] = {}
+        for key in (key for key, _ in node.value if isinstance(key, yaml.ScalarNode)):
+            line = key.start_mark.line + 1
+            if (key.tag, key.value) in lines:
+                first = lines[key.tag, key.value]
+                raise ValueError(f"line {line}: expected the key '{key.value}' once, found it in line {first} too")
+            lines[key.tag, key.value] = line
+        return node
+
+
+def parse_yaml(text: str) -> Any:
+    """The value of a YAML text, as ``yaml.safe_load`` reads it.
+
+    Raises:
+        yaml.YAMLError: it is no YAML.
+        ValueError: a key stands twice in a mapping, or a value cannot be, such as the date 2024-13-01.
+    """
+    loader = _Loader(text)
+    try:
+        return loader.get_single_data()
+    finally:
+        loader.dispose()
+
+
 def read_yaml(path: Path) -> dict[str, Any]:
     """The mapping in a YAML file; an empty file is an empty mapping.
 
@@ -19,10 +49,10 @@ def read_yaml(path: Path) -> dict[str, Any]:
         ConfigError: the file cannot be read, is no YAML, or holds no mapping.
     """
     try:
-        values = yaml.safe_load(path.read_text())
+        values = parse_yaml(path.read_text())
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: cannot be read: {error}{nearest_path(path)}") from error
-    except (yaml.YAMLError, ValueError) as error:  # ValueError: of a value such as the date 2024-13-01.
+    except (yaml.YAMLError, ValueError) as error:
         raise ConfigError(f"{path}: not valid YAML: {error}") from error
     if not isinstance(values, dict | None):
         raise ConfigError(f"{path}: expected a mapping, found {type(values).__name__}")
@@ -60,7 +90,7 @@ def assign(values: dict[str, Any], assignment: str) -> None:
     if not equals or not path:
         raise ConfigError(f"--set: expected KEY.KEY=VALUE, found '{assignment}'")
     try:
-        value = yaml.safe_load(text)
+        value = parse_yaml(text)
     except (yaml.YAMLError, ValueError) as error:
         raise ConfigError(f"--set {path}: expected a YAML value, found '{text}'") from error
     put(values, path, value)

@@ -20,6 +20,8 @@ def test_a_file_is_read_as_a_mapping(tmp_path: Path, text: bytes, values: dict[s
     [
         (b"a: [1", "not valid YAML"),
         (b"a: 2024-13-01", "not valid YAML: month must be in 1"),
+        (b"a: 1\nb: {c: 1}\na: 2", "not valid YAML: line 3: expected the key 'a' once, found it in line 1 too"),
+        (b"b:\n  - {c: 1}\n  - c: 1\n    c: 1", "not valid YAML: line 4: expected the key 'c' once"),
         (b"[]", "expected a mapping, found list"),
         (b"0", "expected a mapping, found int"),
         (b"\xff\xfe\x00a", "cannot be read"),
@@ -31,6 +33,23 @@ def test_another_file_is_refused_by_name(tmp_path: Path, text: bytes | None, mes
         (tmp_path / "file.yaml").write_bytes(text)
     with pytest.raises(ConfigError, match=rf"file\.yaml: {message}"):
         read_yaml(tmp_path / "file.yaml")
+
+
+def test_a_merged_mapping_may_have_a_key_that_the_mapping_itself_has(tmp_path: Path) -> None:
+    """yaml makes ``third`` before ``second``, whose keys it merges, since ``second`` lies deeper."""
+    text = "{first: &a {lr: 1, tau: 1}, deep: {second: &b {<<: *a, lr: 2}}, third: {<<: *b, tau: 3}}"
+    (tmp_path / "file.yaml").write_text(text)
+    found = read_yaml(tmp_path / "file.yaml")
+    assert found == {
+        "first": {"lr": 1, "tau": 1},
+        "deep": {"second": {"lr": 2, "tau": 1}},
+        "third": {"lr": 2, "tau": 3},
+    }
+
+
+def test_a_value_of_the_command_line_has_each_key_once() -> None:
+    with pytest.raises(ConfigError, match=r"--set env: expected a YAML value, found '\{a: 1, a: 2\}'"):
+        assign({}, "env={a: 1, a: 2}")
 
 
 @pytest.mark.parametrize(
