@@ -126,10 +126,18 @@ def _check(arguments: argparse.Namespace, trust: Trust, _: StopSignals) -> None:
     from actor.commands.doctor import examine
 
     addresses = split_addresses(arguments.learner)
+    failures: dict[str, CrossborderError] = {}
     for address in addresses:
         if len(addresses) > 1:
             sys.stdout.write(f"{address}\n")
-        examine(address, trust, sys.stdout, evaluates=arguments.evaluate, actor_id=arguments.id)
+        try:
+            examine(address, trust, sys.stdout, evaluates=arguments.evaluate, actor_id=arguments.id)
+        except CrossborderError as error:
+            failures[address] = error
+    if failures:
+        if len(addresses) > 1:
+            sys.stdout.write(f"{len(failures)} of {len(addresses)} addresses failed: {', '.join(failures)}\n")
+        raise next(iter(failures.values()))
 
 
 def _prepare_recording(arguments: argparse.Namespace) -> None:

@@ -155,3 +155,14 @@ def test_the_command_ends_with_the_exit_code_of_the_first_failure(
     assert worker.wait() == PluginError.exit_code
     assert "FAIL  schema" in worker.output()
     assert worker.output().endswith("actor-worker: exit code 3: docs/exit-codes.md#exit-code-3\n")
+
+
+def test_every_address_is_checked_and_those_that_fail_are_named(
+    start: Callable[..., Command], host: LearnerServer, silent_port: int
+) -> None:
+    silent, serving = f"127.0.0.1:{silent_port}", host.ingest.address
+    worker = start("actor-worker", "--learner", f"{silent},{serving}", "--check")
+    assert worker.wait() == LearnerUnreachableError.exit_code
+    assert worker.output().startswith(f"{silent}\npass  name")
+    assert f"\n{serving}\npass  name" in worker.output()
+    assert f"1 of 2 addresses failed: {silent}\n" in worker.output()
