@@ -186,8 +186,14 @@ class VectorLanes(Lanes):
     def _intervene(self, outcome: Round, actions: Leaves, instead: Any, lanes: Array) -> None:
         if outcome.action is None or outcome.intervened is None:
             outcome.action, outcome.intervened = copy_leaves(actions), np.zeros(self.n, bool)
-        given = spaces.flatten(self.spec.action_space, instead)
-        put_leaves(outcome.action, lanes, pick_lanes(given, lanes))
+        try:
+            given = spaces.flatten(self.spec.action_space, instead)
+            put_leaves(outcome.action, lanes, pick_lanes(given, lanes))
+        except (KeyError, IndexError, TypeError, ValueError) as error:
+            space, key = self.spec.action_space, self._picks.intervention
+            raise PluginError(
+                f"env: info['{key}']: expected actions of {space} for {self.n} lanes, found {instead!r}"
+            ) from error
         outcome.intervened |= lanes
 
     def _lose(self, error: Exception | SystemExit) -> Round:
@@ -233,7 +239,11 @@ def autoreset_mode(env: AnyEnv) -> AutoresetMode:
 
 
 def _find(infos: Mapping[str, Any], key: str, n: int) -> tuple[Any, Array] | None:
-    """The values of a key in the infos of a vector environment, and the lanes that have it; None if none has."""
+    """The values of a key in the infos of a vector environment, and the lanes that have it; None if none has.
+
+    Raises:
+        PluginError: the values of the lanes have different shapes.
+    """
     if key not in infos:
         return None
     values, mask = on_host(infos[key]), infos.get(f"_{key}")
@@ -242,7 +252,10 @@ def _find(infos: Mapping[str, Any], key: str, n: int) -> tuple[Any, Array] | Non
         known = [value for value in values if value is not None]
         blank = np.zeros_like(known[0]) if known else 0
         lanes = lanes & np.array([value is not None for value in values])
-        values = np.array([blank if value is None else value for value in values])
+        try:
+            values = np.array([blank if value is None else value for value in values])
+        except ValueError as error:
+            raise PluginError(f"env: info['{key}']: expected one shape in all lanes, found {known}") from error
     return values, lanes
 
 

@@ -10,9 +10,11 @@ import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode, VectorEnv
 
+from common.data import Array
 from common.errors import PluginError
 from common.lanes.building import lanes_of
 from common.lanes.lanes import AnyEnv, Round
+from common.plugins.part_config import EnvConfig
 from tests.common.lanes.test_lanes import array
 
 
@@ -38,9 +40,9 @@ class Fixed(VectorEnv[Any, Any, Any]):
         return (*given.values(), self._infos(bool(done[1])))
 
 
-def third(env: AnyEnv) -> Round:
+def third(env: AnyEnv, **config: Any) -> Round:
     """The third round."""
-    lanes = lanes_of(env)
+    lanes = lanes_of(env, EnvConfig(target="x:y", **config))
     for _ in range(3):
         obs = lanes.observe()
         outcome = lanes.step(np.zeros(2, np.int64))
@@ -110,6 +112,30 @@ def test_ends_that_are_given_as_numbers_are_taken_as_booleans() -> None:
 def test_observations_of_another_shape_are_refused() -> None:
     with pytest.raises(PluginError, match=r"expected observations of shape \[2, 1\], found \[2\]"):
         third(Fixed(None, lambda done: {}, obs=np.zeros(2, np.float32)))
+
+
+def ragged(*values: Any) -> Array:
+    """Values of two lanes, each as it is."""
+    found = np.empty(2, dtype=object)
+    found[:] = values
+    return found
+
+
+@pytest.mark.parametrize(
+    "instead",
+    [
+        np.zeros((2, 3)),
+        np.zeros(1, np.int64),
+        np.array(["left", "right"]),
+        {"arm": np.zeros(2)},
+        ragged([0, 1], [0, 1, 2]),
+        ragged("left", None),
+    ],
+    ids=["shape", "one lane", "text", "parts", "two shapes", "text of one lane"],
+)
+def test_an_intervention_that_is_no_action_is_refused(instead: Any) -> None:
+    with pytest.raises(PluginError, match=r"env: info\['human'\]: expected "):
+        third(Fixed(None, lambda done: {"human": instead}), intervention="human")
 
 
 def test_an_envpool_that_steps_some_of_its_lanes_is_refused() -> None:
