@@ -19,6 +19,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -176,23 +177,35 @@ class Child:
         return self._reported or ChildFailedError(f"{self.name} ended with exit code {self.poll()}")
 
     def poll(self) -> int | None:
-        """The exit code, or None while it runs."""
+        """The exit code, or None while it runs.
+
+        A child that has ended keeps its process id until ``end``. If the kernel could give the id to another process
+        before, ``signal`` and ``end`` might kill that process and its group.
+        """
+        if self._process.returncode is None:
+            with contextlib.suppress(ChildProcessError):  # ``end`` in another thread may have released the id just now.
+                found = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+                if found is None:
+                    return None
+                return found.si_status if found.si_code == os.CLD_EXITED else -found.si_status
         return self._process.poll()
 
     def wait(self, seconds: float) -> int | None:
         """Wait until the child has ended; the exit code, or None if it still runs after ``seconds``."""
-        try:
-            return self._process.wait(timeout=seconds)
-        except subprocess.TimeoutExpired:
-            return None
+        deadline, pause = Deadline(seconds), 0.0005
+        while (code := self.poll()) is None and not deadline.passed():
+            pause = min(2 * pause, 0.05, deadline.remaining())
+            time.sleep(pause)
+        return code
 
     def signal(self, number: int) -> None:
         """Send a signal to the child, unless it has ended."""
-        self._process.send_signal(number)
+        if self.poll() is None:
+            os.kill(self.pid, number)
 
     def kill(self) -> None:
         """End the child at once, also if it is stopped or hangs."""
-        self._process.kill()
+        self.signal(signal.SIGKILL)
 
     def close_stdin(self) -> None:
         """Ask the child to end itself."""
@@ -211,10 +224,10 @@ class Child:
         self.close_stdin()
         if self.wait(seconds) is None:
             log.warning("%s has not ended in time and is killed", self.name)
-            self._process.kill()
+        if self._process.returncode is None:  # This is the first call of ``end``: the group still has its id.
+            with contextlib.suppress(ProcessLookupError):  # If SIGCHLD is ignored, no id outlives its process.
+                os.killpg(self.pid, signal.SIGKILL)  # The child, and processes that it has started: a simulator, say.
         code = self._process.wait(timeout=10)
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self.pid, signal.SIGKILL)  # Processes that the child has started, a simulator for example.
         for thread, pipe in zip(self._threads, (self._process.stdout, self._process.stderr), strict=True):
             thread.join(timeout=1)
             if pipe is not None and not thread.is_alive():

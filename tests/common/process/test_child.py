@@ -3,11 +3,14 @@ from __future__ import annotations
 import logging
 import os
 import signal
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from common.errors import AddressError, ChildFailedError
+from common.process.child import Child
 from tests.common.process.conftest import StartChild
 from tests.conftest import PATIENCE, ROOT, is_alive, kill, wait_for
 
@@ -83,6 +86,37 @@ def test_a_child_that_ignores_its_stdin_is_killed(start_child: StartChild, caplo
 def test_a_child_that_has_ended_can_be_ended_again(start_child: StartChild) -> None:
     child = start_child("obedient")
     assert child.end(PATIENCE) == child.end(PATIENCE) == 0
+
+
+@pytest.mark.parametrize("touch", [Child.poll, Child.kill, Child.error, partial(Child.signal, number=signal.SIGTERM)])
+def test_a_child_that_has_ended_keeps_its_process_id_until_end_is_called(
+    start_child: StartChild, touch: Callable[[Child], object]
+) -> None:
+    """If another process had the id, ``end`` would kill that process and its group."""
+    child = start_child("silent", code=3)
+    assert child.wait(PATIENCE) == 3
+    touch(child)
+    assert Path(f"/proc/{child.pid}").exists()
+    assert child.end(PATIENCE) == child.poll() == 3
+    assert not Path(f"/proc/{child.pid}").exists()
+
+
+def test_the_second_end_of_a_child_signals_no_group(start_child: StartChild, monkeypatch: pytest.MonkeyPatch) -> None:
+    signalled: list[int] = []
+    monkeypatch.setattr(os, "killpg", lambda group, _: signalled.append(group))
+    child = start_child("silent", code=0)
+    child.end(PATIENCE)
+    child.end(PATIENCE)
+    assert signalled == [child.pid]
+
+
+def test_processes_of_a_child_that_was_seen_to_end_are_ended_too(start_child: StartChild) -> None:
+    child = start_child("simulating")
+    helper = child.next_event(PATIENCE)["helper"]
+    child.kill()
+    assert child.wait(PATIENCE) == -signal.SIGKILL
+    child.end(PATIENCE)
+    wait_for(lambda: not is_alive(helper), "the helper's end")
 
 
 def test_no_child_outlives_a_parent_that_was_killed(start_child: StartChild) -> None:
