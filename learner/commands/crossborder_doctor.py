@@ -42,6 +42,7 @@ CLOCK_UNKNOWN: Final = 5
 """What Linux's ``adjtimex`` returns while nothing keeps the clock: TIME_ERROR."""
 TIMEX_BYTES: Final = 256
 """More than the ``struct timex`` that ``adjtimex`` fills."""
+SIZE_UNKNOWN: Final = "the size of the replay is unknown"
 
 
 def parser() -> Parser:
@@ -96,9 +97,9 @@ class Host:
         self._schema = build_learner_parts(self._config).schema
         return f"{self._config.env.target} and {self._config.agent.target} make rows of {self._schema.row_bytes} bytes"
 
-    def _replay_bytes(self) -> int:
-        row = self._schema.row_bytes if self._schema else 0
-        return row * self._config.replay.capacity
+    def _replay_bytes(self) -> int | None:
+        """The size of the replay; None if ``parts`` failed, since then the size of a row is unknown."""
+        return None if self._schema is None else self._schema.row_bytes * self._config.replay.capacity
 
     def _disk(self) -> Path:
         """The nearest directory that exists, at or above the one of the run."""
@@ -108,7 +109,10 @@ class Host:
     def disk(self) -> str:
         place, needed = self._disk(), self._replay_bytes()
         free = shutil.disk_usage(place).free
-        found = f"{free / 1e9:.1f} GB free at {place}, the replay takes {needed / 1e6:,.0f} MB"
+        found = f"{free / 1e9:.1f} GB free at {place}"
+        if needed is None:
+            return f"{found}; {SIZE_UNKNOWN}"
+        found = f"{found}, the replay takes {needed / 1e6:,.0f} MB"
         if free < needed:
             raise RunDirectoryError(f"expected room for the replay, but {found}")
         return found
@@ -130,8 +134,10 @@ class Host:
     def memory(self) -> str:
         free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
         total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-        fits = "fits" if self._replay_bytes() < total else "does not fit: draws will read the disk"
-        return f"{free / 1e9:.1f} of {total / 1e9:.1f} GB are unused; the replay {fits}"
+        needed, found = self._replay_bytes(), f"{free / 1e9:.1f} of {total / 1e9:.1f} GB are unused"
+        if needed is None:
+            return f"{found}; {SIZE_UNKNOWN}"
+        return f"{found}; the replay {'fits' if needed < total else 'does not fit: draws will read the disk'}"
 
     def ports(self) -> str:
         metrics = self._config.metrics

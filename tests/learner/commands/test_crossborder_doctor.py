@@ -73,6 +73,10 @@ def test_a_device_that_torch_does_not_know_fails_its_check_and_the_others_go_on(
     code, lines = examine("trainer.device=gpu0")
     assert (code, failed(lines)) == (2, ["device", "parts"])
     assert lines[-1].startswith("pass  clock")
+    assert any(re.fullmatch(r"pass  disk .* GB free at \S+; the size of the replay is unknown", line) for line in lines)
+    assert any(
+        re.fullmatch(r"pass  memory .* GB are unused; the size of the replay is unknown", line) for line in lines
+    )
 
 
 def test_a_certificate_is_shown_with_its_names_and_its_last_day(tmp_path: Path) -> None:
