@@ -12,11 +12,11 @@ Trainer, actors and files are those of the commands, so a command can go on with
 from __future__ import annotations
 
 from collections.abc import Mapping
-from copy import deepcopy
 from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from rich.console import Console
 
 from common.config.nested import put
@@ -48,7 +48,7 @@ def train(
     """Train until the run ends; an interrupt ends it in order, and the policy so far is saved.
 
     Args:
-        config: a run's YAML file, or its values.
+        config: a run's YAML file, or its values. Numbers and arrays of numpy are saved as numbers and lists.
         actors: actor processes on this host, as ``learner-server --local-actors`` starts them; 0: train in this process
             in turns, as ``sync-train`` does.
         settings: values that replace those of the configuration, by their dotted keys, such as ``{"agent.params.lr":
@@ -63,9 +63,9 @@ def train(
         ConfigError: the configuration is not valid.
         CrossborderError: a part cannot be built, or training failed.
     """
-    values = deepcopy(dict(config)) if isinstance(config, Mapping) else read_values(Path(config))
+    values: dict[str, Any] = _plain(config) if isinstance(config, Mapping) else read_values(Path(config))
     for key, value in (settings or {}).items():
-        put(values, key, value)
+        put(values, key, _plain(value))
     run = validate(RunConfig, values)
     run.check()
     console = Console() if progress else None
@@ -74,6 +74,15 @@ def train(
             return server.train()
     with Trainer(run, resume=resume) as trainer, Progress(trainer.status, console):
         return trainer.train()
+
+
+def _plain(value: Any) -> Any:
+    """A copy with numbers and lists of Python in the place of numpy's, which no YAML file can hold."""
+    if isinstance(value, np.generic | np.ndarray):
+        return value.tolist()
+    if isinstance(value, Mapping):
+        return {key: _plain(inner) for key, inner in value.items()}
+    return [_plain(inner) for inner in value] if isinstance(value, list | tuple) else value
 
 
 def read_records(run_dir: str | Path) -> pandas.DataFrame:

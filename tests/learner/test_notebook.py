@@ -60,6 +60,27 @@ def test_settings_are_values_of_python_as_they_are(tmp_path: Path) -> None:
     assert (params["units"], params["lr"]) == ([4], 1e-5), "a number is no text such as 1e-05, which YAML takes for one"
 
 
+def test_numbers_of_numpy_are_saved_as_plain_numbers(tmp_path: Path) -> None:
+    values = {**CARTPOLE, "run_dir": str(tmp_path / "run"), "seed": np.int64(3)}
+    settings = {
+        "agent.params.batch_size": np.int64(4),
+        "agent.params.units": np.array([4, 8]),
+        "agent.params.tau": np.float32(0.5),
+        "agent.params.explorer": {"final_step": np.int32(100)},
+        "agent.params.dueling": np.True_,
+    }
+    run = train(values, settings=settings, progress=False)
+    config = load_config(run.run_dir / "config.yaml")
+    assert config.seed == 3
+    assert config.agent.params == {
+        "batch_size": 4,
+        "units": [4, 8],
+        "tau": 0.5,
+        "explorer": {"final_step": 100},
+        "dueling": True,
+    }
+
+
 def test_a_setting_that_does_not_exist_is_named() -> None:
     with pytest.raises(ConfigError, match=r"trainer\.max_opt"):
         train(CARTPOLE, settings={"trainer.max_opt": 60})
