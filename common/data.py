@@ -83,7 +83,7 @@ class Column:
 
     @staticmethod
     def from_json(column: dict[str, Any]) -> Column:
-        """The column of which ``to_json`` was made; an earlier release wrote no ``domain``."""
+        """The column that ``to_json`` has written; an earlier release wrote no ``domain``."""
         domain, dtype = column.get("domain"), column["dtype"]
         return Column(
             column["name"],
@@ -100,7 +100,7 @@ FIRST: Final = Column.of("first", np.bool_)
 FINAL: Final = Column.of("final", np.bool_)
 """A final row: it ends an episode and holds only the observation after the last action."""
 LANE: Final = Column.of("lane", np.uint16)
-"""Which of the actor's environments the row is of; rows of one lane come in the order of time."""
+"""The number of the row's environment on its actor; rows of one lane come in the order of time."""
 ROW_COLUMNS: Final = (VERSION, FIRST, FINAL, LANE)
 """The columns that every schema of rows ends with."""
 
@@ -109,9 +109,9 @@ ROW_COLUMNS: Final = (VERSION, FIRST, FINAL, LANE)
 class Schema:
     """The columns of rows, or of self-contained items, in wire order.
 
-    A **row** is one lane at one time step: the observation before the action, the action, and what came of it. It ends
-    with ``ROW_COLUMNS``, and the learner links it to the next row of its lane. An **item** of a user's own
-    ``StepProcessor`` has any other columns and no links.
+    A **row** is one lane at one time step: the observation before the action, the action, the reward, and whether the
+    episode ended. It ends with ``ROW_COLUMNS``, and the learner links it to the next row of its lane. An **item** of a
+    user's own ``StepProcessor`` has any other columns and no links.
     """
 
     columns: tuple[Column, ...]
@@ -269,7 +269,7 @@ class BufferedItems:
     """Rows or items that wait to be sent: the bytes of each column, in memory of their own.
 
     Args:
-        rows: how many.
+        rows: their number.
         columns: C-contiguous bytes by column name.
     """
 

@@ -54,7 +54,7 @@ class Domain:
 
     @staticmethod
     def shared(domains: Sequence[Domain | None]) -> Domain | None:
-        """The domain that all of these are, if it has the same bounds for every element; otherwise None."""
+        """The domain, if all of these are equal and every element has the same bounds; otherwise None."""
         first = domains[0]
         if first is None or len(first.low) > 1:
             return None
@@ -102,7 +102,7 @@ class Domain:
 
     @classmethod
     def from_json(cls, found: dict[str, list[float | None]], dtype: DTypeLike) -> Domain:
-        """The domain of which ``to_json`` was made, for a column of this dtype."""
+        """The domain that ``to_json`` has written, for a column of this dtype."""
         low = [-np.inf if bound is None else bound for bound in found["low"]]
         high = [np.inf if bound is None else bound for bound in found["high"]]
         return cls(np.array(low, dtype), np.array(high, dtype))

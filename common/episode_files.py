@@ -8,7 +8,7 @@ array                        shape                content
 ``obs``, or ``obs/…``        ``[T + 1, *shape]``  the observations, the one after the last action included
 ``action``, or ``action/…``  ``[T, *shape]``      the actions that were executed
 ``reward``                   ``[T]``              their rewards
-``terminated``               ``[T]`` or ``[]``    optional, bool; may be True at the last step only, of which ``[]`` is
+``terminated``               ``[T]`` or ``[]``    optional, bool: only the last step may be True; ``[]``: its value
 ``truncated``                ``[T]`` or ``[]``    the same
 ``intervened``               ``[T]``              optional, bool: whether a person or a safety layer acted
 ``info/KEY``                 ``[T, *shape]``      optional: the value in ``info`` after each step
@@ -51,7 +51,7 @@ _UNREADABLE: Final = (
 
 
 class ArrayHeader(NamedTuple):
-    """What a file says of one array before its values."""
+    """The dtype and shape of one array, which stand before its values in the file."""
 
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
@@ -122,7 +122,7 @@ def check_headers(headers: Mapping[str, ArrayHeader], place: str) -> int:
     """Check that arrays are one episode.
 
     Args:
-        headers: of all arrays; those of other names are not looked at.
+        headers: of all arrays; arrays of other names are ignored.
         place: the file, in messages.
 
     Returns:

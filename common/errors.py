@@ -85,8 +85,8 @@ class RefusedError(CrossborderError):
 
     Args:
         message: for people.
-        reason: one word by which refusals are counted.
-        bad: the value that was refused, where a single value is the reason.
+        reason: one word; metrics count refusals by it.
+        bad: the value that was refused, if a single value is the reason.
     """
 
     exit_code = 9

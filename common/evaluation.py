@@ -29,8 +29,8 @@ def build_evaluator(
     Args:
         env: only evaluations step it.
         config: names the evaluator.
-        env_config: of that environment.
-        make_env: makes one more such environment, for evaluators that ask for it; None: there can be no other.
+        env_config: the configuration of that environment.
+        make_env: makes one more such environment, for evaluators that have this parameter; None: there is only ``env``.
 
     Raises:
         PluginError: it cannot be loaded or built.

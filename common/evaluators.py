@@ -30,7 +30,7 @@ def open_evaluator(
     Args:
         config: names the evaluator and the environment.
         training: the spaces of one lane as they are recorded; None: they are not compared.
-        watch: over every environment that the evaluator steps.
+        watch: watches every environment that the evaluator steps.
         stack: stops the environments safely and closes them.
         film: opens the one environment that is filmed while it plays all episodes; None: nothing is filmed.
 
@@ -52,7 +52,8 @@ def open_evaluator(
         watched = watch.over(env)
         return watched if rate_hz is None else PacedEnv(watched, Pace(rate_hz, watch.abandoned))
 
-    make_more = make_env if rate_hz is None and film is None else None  # There is one robot.
+    # An environment with a rate is a robot, of which there is only one.
+    make_more = make_env if rate_hz is None and film is None else None
     return build_evaluator(make_env(), config.evaluator, env_config, make_more)
 
 

@@ -52,7 +52,7 @@ class RowMap(abc.ABC):
 
     @abc.abstractmethod
     def map(self, rows: Items) -> Items:
-        """As many rows as were given, in the same order, every column ``[n, *shape]``; final rows are among them."""
+        """Return the changed rows: the same number in the same order, every column ``[n, *shape]``, final rows too."""
 
 
 @dataclass(slots=True)  # Frozen, it would take three times as long to make.
@@ -110,8 +110,8 @@ class ReplayBuffer(Protocol):
         """Draw with replacement: every column ``[size, *shape]``, valid until the next call.
 
         The view says which columns there are, and in which of them an axis of time follows. A prioritised buffer adds
-        ``index`` (int64), to say in ``update_priority`` what was drawn, and ``weight`` (float32, above 0 and at most
-        1), by which the loss of a draw is to be multiplied.
+        ``index`` (int64), which names the drawn items in ``update_priority``, and ``weight`` (float32, above 0 and at
+        most 1), by which the agent multiplies the loss of each item.
         """
 
     def tensors(self, size: int) -> dict[str, torch.Tensor] | None:  # noqa: ARG002 - for buffers that have tensors
@@ -122,9 +122,9 @@ class ReplayBuffer(Protocol):
         return None
 
     def update_priority(self, index: Array, td_error: Array) -> None:
-        """Say how wrong the values of drawn items were, both ``[n]``; called only where batches have an ``index``.
+        """Set priorities of drawn items by their TD errors, both ``[n]``; called only if batches have an ``index``.
 
-        The sign does not matter; items that have been overwritten meanwhile are passed over.
+        The sign does not matter. The buffer ignores items that were overwritten since the draw.
         """
 
 
@@ -173,7 +173,7 @@ class Agent(abc.ABC):
         """Actions for observations ``[n, *shape]``, as ``[n, *action_shape]``.
 
         Both are ``Leaves``: of a Dict or Tuple space they are one array for each leaf, by path. An agent for other
-        spaces may say that it takes and gives arrays.
+        spaces may declare both as arrays.
         """
 
     def extra_columns(self) -> Sequence[Column]:
@@ -192,13 +192,13 @@ class Agent(abc.ABC):
     def opt(self, buffer: ReplayBuffer) -> Record | None:
         """One optimisation step. None: not yet possible (warm-up), nothing changed and nothing is counted."""
 
-    def td_error(self, items: Items) -> Array:  # noqa: ARG002 - who can say says it of them
-        """How wrong the present model's values of one-step transitions are, ``[n]``; actors ask for first priorities.
+    def td_error(self, items: Items) -> Array:  # noqa: ARG002 - an agent with TD errors computes them from the items
+        """The TD errors of one-step transitions by the present model, ``[n]``; actors send them as first priorities.
 
-        Only ``push.initial_priorities`` needs it. An actor has no tensors but those that ``model_info`` names.
+        Only ``push.initial_priorities`` needs it. An actor gets only the tensors that ``model_info`` names.
 
         Raises:
-            PluginError: the agent cannot say.
+            PluginError: the agent has no TD errors.
         """
         raise PluginError(f"push.initial_priorities: {type(self).__name__} has no td_error(items)")
 
@@ -233,8 +233,8 @@ class Agent(abc.ABC):
     def random_state(self) -> TrainingState:
         """The part of ``training_state`` that each rank keeps for itself: the states of random generators.
 
-        With several ranks, all of them go on from the training state of rank 0, except for this. Without an override,
-        the ranks draw the same random numbers.
+        With several ranks, all ranks go on from the training state of rank 0, except for these states. Without an
+        override, the ranks draw the same random numbers.
         """
         return TrainingState({})
 
@@ -247,7 +247,7 @@ class Agent(abc.ABC):
         Its weights are the agent's own. Only export needs it; an agent may do without.
 
         Raises:
-            PluginError: it does not.
+            PluginError: the agent has no such policy.
         """
         raise PluginError(f"{type(self).__name__} offers no policy(): return its greedy policy as a torch.nn.Module")
 
@@ -263,7 +263,7 @@ class Evaluation:
 class Evaluator(Protocol):
     """Scores an agent; the caller has switched it to eval mode.
 
-    When nobody waits for the score any more, the environment that it was built with ends it by a ``BaseException``.
+    If the score is no longer needed, the evaluator's environment raises a ``BaseException``, which ends the evaluation.
     """
 
     def evaluate(self, agent: Agent) -> Evaluation:
@@ -290,7 +290,7 @@ class Recorder(Protocol):
     """Where records go. Built as ``YourRecorder(run_dir=…, **params)``.
 
     If the constructor has a parameter ``identity``, it is given the ``RunIdentity`` too: a recorder of a resumed run
-    can then go on where the recorder of the life before ended. If it has a parameter ``config``, it is given the run's
+    can then go on where the recorder of the former start ended. If it has a parameter ``config``, it is given the run's
     configuration as plain values (``dict[str, Any]``), with ``***`` in the place of passwords, tokens and keys.
     """
 
@@ -308,7 +308,7 @@ class Callback:
     """Watches a run at the learner, and may end it. Built as ``YourCallback(**params)``.
 
     If the constructor has parameters ``run_dir``, ``identity`` or ``config``, they are given as to a ``Recorder``. The
-    methods are called between two opt steps, and what they raise ends the run with that error.
+    methods are called between two opt steps, and an error that they raise ends the run.
     """
 
     def on_record(self, opt_steps: int, record: Mapping[str, float]) -> str | None:  # noqa: ARG002 - for overrides
@@ -323,8 +323,8 @@ class Callback:
         return None
 
     def state(self) -> Mapping[str, Any]:
-        """What a resumed run needs, as values that JSON can hold."""
+        """The values that a resumed run needs; JSON can hold them."""
         return {}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on from what ``state`` returned."""
+        """Go on from values that ``state`` returned."""

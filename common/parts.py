@@ -22,7 +22,7 @@ from common.spaces import columns_of
 
 @dataclass(frozen=True)
 class Parts:
-    """An agent, the lanes in which it acts, and the columns of what it records."""
+    """An agent, the lanes in which it acts, and the columns that are recorded."""
 
     agent: Agent
     schema: Schema
@@ -35,7 +35,7 @@ class Parts:
     """The columns of rows as the sampler records them, before the map of rows and the priorities."""
     frame_stack: int = 1
     lanes: Lanes | None = None
-    """None where nobody acts, as on a learner."""
+    """None in a process that does not act, such as a learner."""
     row_map: RowMap | None = None
     processors: tuple[StepProcessor, ...] = field(default=())
     """One for each lane if items are sent in the place of rows, otherwise none."""
@@ -56,8 +56,8 @@ def build_parts(config: ActorConfig, *, seed: int, epsilon: float = 0.0, device:
         seed: of the agent, and of environments that are built with a seed.
         epsilon: the agent's epsilon on the exploration ladder; 0 where the agent does not explore.
         device: where the agent computes.
-        n_envs: plain environments to build; a vector environment has a number of lanes of its own. With 0 there are no
-            lanes, and the spaces are those of ``env.spaces``, or of an environment that is closed at once.
+        n_envs: the number of plain environments to build; a vector environment has its own number of lanes. With 0
+            there are no lanes, and the spaces are those of ``env.spaces``, or of an environment that is closed at once.
 
     Raises:
         CrossborderError: a part cannot be built or does not fit the others.

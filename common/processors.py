@@ -1,4 +1,4 @@
-"""What is done to rows before they leave the actor: a map of rows, or a step processor that makes items of its own."""
+"""The part that changes rows before they leave the actor: a map of rows, or a step processor, which makes items."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ METHODS = ("schema", "reset", "process")
 
 
 class SameColumns(RowMap):
-    """Rows as they are; a map that changes values and adds no columns derives from it and overrides ``map``."""
+    """Leaves rows as they are. A map that changes values and adds no columns derives from it and overrides ``map``."""
 
     def schema(self, rows: Schema) -> Schema:
         return rows
@@ -27,11 +27,11 @@ def build_processors(config: PluginConfig | None, n: int) -> tuple[RowMap | None
     """Build the part that ``step_processor`` names.
 
     Args:
-        config: None for rows as they are.
-        n: lanes; each has a step processor of its own.
+        config: names the part; None: rows stay as they are.
+        n: the number of lanes; each has its own step processor.
 
     Returns:
-        the map of rows or None, and the step processors, if it is one.
+        The map of rows or None, and the step processors, if the part is a step processor.
 
     Raises:
         PluginError: it is neither a map of rows nor a step processor.

@@ -17,7 +17,7 @@ class Settings(BaseModel):
     """Base of all settings: immutable, refuses unknown keys. Every field has a sentence as its description."""
 
     GONE: ClassVar[Mapping[str, str]] = {}
-    """Keys that an earlier release knew, and what a user does instead."""
+    """Keys of earlier releases, each with the text that says what to write now."""
 
     LATER: ClassVar[frozenset[str]] = frozenset()
     """Fields of settings of actors that actors of the former release do not know; see ``unknown_before``."""
@@ -49,8 +49,8 @@ class Settings(BaseModel):
 def unknown_before(settings: Settings) -> dict[str, Any]:
     """The fields that are ``LATER`` and have their default, as ``exclude`` of pydantic takes them.
 
-    What an actor of the former release is sent must not name them: it refuses keys that it does not know. One that has
-    another value than the default is named, since an actor that ignored it would do something else than it was told.
+    An actor of the former release refuses keys that it does not know, so its settings must not name these fields. A
+    field with another value than its default is named all the same: such an actor has to refuse it, not to ignore it.
     """
     excluded: dict[str, Any] = {}
     for name, field in type(settings).model_fields.items():
