@@ -13,13 +13,14 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
+import math
 import os
 import queue
+import select
 import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -192,11 +193,19 @@ class Child:
 
     def wait(self, seconds: float) -> int | None:
         """Wait until the child has ended; the exit code, or None if it still runs after ``seconds``."""
-        deadline, pause = Deadline(seconds), 0.0005
-        while (code := self.poll()) is None and not deadline.passed():
-            pause = min(2 * pause, 0.05, deadline.remaining())
-            time.sleep(pause)
-        return code
+        if (code := self.poll()) is not None:
+            return code
+        try:
+            watched = os.pidfd_open(self.pid)
+        except ProcessLookupError:  # ``end`` in another thread has released the id just now.
+            return self.poll()
+        try:
+            end = select.poll()
+            end.register(watched, select.POLLIN)
+            end.poll(None if seconds == math.inf else 1000 * seconds)
+        finally:
+            os.close(watched)
+        return self.poll()
 
     def signal(self, number: int) -> None:
         """Send a signal to the child, unless it has ended."""
