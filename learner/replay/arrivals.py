@@ -9,11 +9,11 @@ from learner.replay.reader import ReplayReader
 
 
 def find_arrivals(reader: ReplayReader, since: int) -> Array:
-    """Find the rows at which a draw can begin, and could not yet before the rows from ``since`` on came.
+    """Find the rows at which a draw can begin now, but could not before the rows from ``since`` on came.
 
     Whether a draw can begin at a row is settled once ``View.reach`` rows follow it, or the final row of its episode.
-    So this looks only at rows at that distance before a new row, and at smaller distances before a new final row. It
-    finds each row once.
+    So this function looks only at rows at that distance before a new row, and at smaller distances before a new final
+    row. It finds each row once.
 
     Returns:
         Absolute indices ``[n]``, ascending, each once.
@@ -26,7 +26,7 @@ def find_arrivals(reader: ReplayReader, since: int) -> Array:
 
 
 def _walk_back(reader: ReplayReader, new: Array, reach: int) -> Array:
-    """The rows ``reach`` behind the new ones in their lanes, and all rows that near behind new final rows."""
+    """The rows ``reach`` before the new rows in their lanes, and all rows at most ``reach`` before new final rows."""
     at, is_end, found = new, reader.take(FINAL.name, new), list[Array]()
     for distance in range(1, reach + 1):
         at = reader.previous(at)

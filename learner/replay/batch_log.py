@@ -18,12 +18,12 @@ import numpy as np
 from common.data import Array
 
 MAX_RECORDS: Final = 1 << 20
-"""Records kept, at most: 64 MiB."""
+"""The most records that are kept: 64 MiB."""
 FEW_RECORDS: Final = 1 << 16
 """Records for which there is always room, if there are as many slots: 4 MiB."""
 ROWS_PER_RECORD: Final = 4
-"""Actors send batches of at least so many rows on average; a log with a record for each row would take more than small
-rows themselves."""
+"""Actors send batches of at least this many rows on average. A log with a record for each row would be larger than the
+rows themselves, if these are small."""
 RECORD: Final = np.dtype(
     [
         ("number", "<i8"),
@@ -52,7 +52,7 @@ class Batch(NamedTuple):
     steps_end: int
     """Steps ever stored, up to the end of this batch."""
     incarnation: int
-    """Of the actor process that sent it; 0: unknown."""
+    """That of the actor process that sent the batch; 0: unknown."""
     seq: int
     follows: int
     """0: the actor dropped rows before this batch, so no later row of the actor continues a row before this batch."""
@@ -72,7 +72,8 @@ class Batch(NamedTuple):
 def choose_length(n_slots: int, *, single_rows: bool) -> int:
     """Records in the log of a replay with ``n_slots`` slots: at most one for each slot, since each batch has a row.
 
-    Rows whose record the log has lost stay and are drawn; after a power cut they cannot be checked and are given up.
+    Rows whose record the log has overwritten stay in the replay and are drawn. After a power cut recovery cannot check
+    them, and gives them up.
 
     Args:
         n_slots: of the replay.

@@ -1,9 +1,9 @@
-"""The checksum by which the rows of a batch are compared after a power cut.
+"""The checksum that shows after a power cut whether the rows of a batch are whole.
 
 CRC-32 at 5 GB/s would take two fifths of the time that ingest needs for pictures. So for each block of 4 KiB of a large
-array this module first adds up the 64-bit words, each times an odd number of its own, modulo 2^64, at 19 GB/s. The
-checksum is the CRC-32 of these sums. A changed word always changes the sum of its block. A power cut that tears pages
-changes many words; the chance that the checksum stays the same is about one in 2^32.
+array this module first multiplies each 64-bit word by an odd number that belongs to its place, and adds up the products
+modulo 2^64, at 19 GB/s. The checksum is the CRC-32 of these sums. A changed word always changes the sum of its block. A
+power cut that tears pages changes many words; the chance that the checksum stays the same is about one in 2^32.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from common.data import Array
 
 BLOCK_BYTES: Final = 4096
 LARGE_BYTES: Final = 32 << 10
-"""Bytes of an array from which on the sums are faster."""
+"""For arrays of at least this many bytes the sums are faster than CRC-32 alone."""
 _FACTORS: Final[Array] = np.frombuffer(hashlib.shake_128(b"crossborder").digest(BLOCK_BYTES), "<u8") | np.uint64(1)
 
 

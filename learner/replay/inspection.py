@@ -1,4 +1,4 @@
-"""A look at a run's replay: its files are read, while a learner uses them or afterwards, and never written."""
+"""Reads the files of a run's replay for people, while a learner uses them or afterwards, and never writes them."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class ValueHistogram:
 
     @classmethod
     def of(cls, values: Array) -> ValueHistogram | None:
-        """Of values ``[n]``; None if none is finite."""
+        """Count values ``[n]``; None if none of them is finite."""
         n_values, values = len(values), values[np.isfinite(values)]
         if not len(values):
             return None
@@ -94,7 +94,7 @@ class Inspection:
     def newest(self, count: int) -> list[dict[str, Any]]:
         """The newest rows that are whole, newest first, each with its absolute ``index``.
 
-        A writer may overwrite rows while they are copied: rows below ``oldest`` afterwards are left out.
+        A writer may overwrite rows while this method copies them. So it leaves out rows below ``oldest`` afterwards.
         """
         memory, end = self.memory, self.memory.committed
         start = end - min(count, len(memory))
@@ -111,7 +111,7 @@ class Inspection:
         return [asdict(record) for record in sorted(records, key=lambda record: record.time, reverse=True)]
 
     def histograms(self) -> dict[str, ValueHistogram]:
-        """Of rewards, the actors' first priorities and the priorities in the last checkpoint, where there are any."""
+        """Histograms of rewards, the actors' first priorities and the priorities in the newest checkpoint, if any."""
         values = {
             "reward": self._read_column("reward"),
             "first priority": self._read_column(PRIORITY.name),
@@ -121,9 +121,9 @@ class Inspection:
         return {name: histogram for name, histogram in found.items() if histogram is not None}
 
     def _read_column(self, name: str) -> Array | None:
-        """Values of a column, without final rows; None if there is no such column, or its values are no single numbers.
+        """Values of a column, without final rows; None if no column has the name, or its values are not single numbers.
 
-        A writer may overwrite rows while they are copied: rows below ``oldest`` afterwards are left out.
+        A writer may overwrite rows while this method copies them. So it leaves out rows below ``oldest`` afterwards.
         """
         memory = self.memory
         column = memory.columns.get(name)
@@ -138,7 +138,7 @@ class Inspection:
         return values[counts & (index >= memory.first())]
 
     def _read_priorities(self) -> Items:
-        """The priorities in the newest checkpoint, by name: of the actors' rows, and of those of each source."""
+        """The priorities in the newest checkpoint, by name: those of the actors' rows, and those of each source."""
         kept = [path for path in (self._run / "checkpoints").glob("[0-9]*") if path.name.isdecimal()]
         if not kept:
             return {}
@@ -166,7 +166,7 @@ class Inspection:
 
 
 def _name_priorities(tensor: str) -> str:
-    """How people are told of a tensor of priorities; ``MixedReplay`` numbers the replays of which it has some."""
+    """The name that people see for a tensor of priorities; ``MixedReplay`` puts the number of a replay before it."""
     number = tensor.removeprefix("buffer.").partition(":")[0]
     return f"priority of source {number}" if number.isdigit() and int(number) else "priority"
 

@@ -1,4 +1,4 @@
-"""Draws that begin at interventions, rows in which a person or a safety layer acted for the agent; and their share."""
+"""Draws that begin at interventions (rows in which a person or a safety layer acted), and the share of these rows."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from learner.replay.shared_buffer import SharedReplay
 from learner.replay.view import View
 
 RECENT: Final = 1000
-"""The share of interventions is that of this many of the newest rows."""
+"""The share of interventions is computed over this many of the newest rows."""
 
 
 def record_interventions(memory: ReplayMemory) -> dict[str, float]:
-    """``train_intervened``, the share of the newest steps in which somebody intervened; empty if rows do not say so."""
+    """``train_intervened``, the share of the newest steps with an intervention; empty without the column or steps."""
     begin, end = max(memory.first(), memory.committed - RECENT), memory.committed
     if INTERVENED not in memory.schema.columns or not (steps := memory.count_steps(begin, end)):
         return {}
@@ -29,9 +29,9 @@ def record_interventions(memory: ReplayMemory) -> dict[str, float]:
 
 
 class IntervenedRows:
-    """The rows of a replay whose column ``intervened`` is True. Rows that are overwritten leave it.
+    """The rows of a replay whose column ``intervened`` is True, without overwritten rows.
 
-    It depends on nothing but the rows that are there, so a resumed run finds the same rows again.
+    They depend only on the rows that the replay holds, so a resumed run finds the same rows again.
 
     Args:
         memory: read only here; its rows have the column.
@@ -43,9 +43,10 @@ class IntervenedRows:
         self._end = 0
 
     def find(self, first: int, end: int) -> Array:
-        """The absolute indices of these rows in ``[first, end)``, ascending, ``[n]`` int64; both bounds only ever rise.
+        """The absolute indices of these rows in ``[first, end)``, ascending, ``[n]`` int64.
 
-        The writer may overwrite rows while they are looked at here. Those rows lie below the next ``first``.
+        From call to call both bounds may only rise. The writer may overwrite rows while this method reads them. Those
+        rows lie below the next ``first``.
         """
         begin = max(self._end, first, end - self._memory.n_slots)
         if end > begin:
@@ -88,7 +89,7 @@ class UniformInterventions(SharedReplay):
 class PrioritizedInterventions(PrioritizedReplay):
     """A ``ReplayBuffer`` that begins draws at intervened rows of the actors, in proportion to their priorities.
 
-    Its priorities are its own: an error that is reported for one of its draws changes no priority of the same row in
+    It keeps separate priorities: an error that is reported for one of its draws changes no priority of the same row in
     the replay of the actors.
 
     Arguments and errors are those of ``PrioritizedReplay``; the rows have the column ``intervened``.

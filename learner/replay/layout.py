@@ -24,7 +24,7 @@ class Layout:
         schema: columns of a row.
         capacity: rows kept.
         slack: slots beyond ``capacity``.
-        began: absolute index of the first row; above 0 where an earlier replay of the run was lost.
+        began: absolute index of the first row; above 0 if an earlier replay of the run was lost.
         steps_began: steps that count as stored before the first row.
         version: of the files.
     """

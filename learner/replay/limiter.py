@@ -25,7 +25,7 @@ class RatioLimiter:
         error_buffer: draws by which ``diff`` may deviate; None: a tenth of the draws that the warm-up's steps allow.
         inserted_before: steps inserted before the ratio was set; they do not count.
         sampled_before: steps drawn before the ratio was set; they do not count.
-        began: steps that count as stored before the replay's first row: above 0 where an earlier replay was lost.
+        began: steps that count as stored before the replay's first row: above 0 if an earlier replay was lost.
     """
 
     samples_per_insert: float | None

@@ -1,9 +1,9 @@
 """Linking the rows of a batch to one another and to the last rows of their lanes.
 
-A row continues the last row of its lane if that row is final and this one begins an episode, or neither is so. A lane
-is therefore one chain through all of its episodes. The chain is broken where an episode was lost, where the actor
-dropped rows, and where another actor process began. Rows that no honest actor sends, such as a row in the middle of an
-episode after a final row, are stored without a link.
+A row that begins an episode continues the last row of its lane if that row is final. Any other row continues it if it
+is not final. A lane is therefore one chain through all of its episodes. The chain is broken where an episode was lost,
+where the actor dropped rows, and where another actor process began. Rows that no honest actor sends, for example a row
+in the middle of an episode after a final row, are stored without a link.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ MAX_LANES: Final = 1 << 24
 _NONE: Final = -1
 _NOTHING: Final = np.empty(0, np.int64)
 _FIRST_ROW: Final = np.zeros(1, np.int64)
-_count = np.count_nonzero  # Found faster than an attribute, and several times as fast as ``all``.
+_count = np.count_nonzero  # Python finds this name faster than an attribute; it is several times as fast as ``all``.
 Slots = slice | Array
-"""Places in an array: all between two, or those of an array of int64."""
+"""Positions in an array: a slice, or an array of int64."""
 
 
 class BatchLinks(NamedTuple):
@@ -34,19 +34,19 @@ class BatchLinks(NamedTuple):
     before: Array | int
     """Absolute indices of the earlier rows that the batch continues, ``[k]`` int64."""
     offsets: Array | int
-    """How far ahead each of them is continued, ``[k]`` uint32."""
+    """The distance from each of these rows to the row that continues it, ``[k]`` uint32."""
     new_steps: int
     """Steps that can be drawn as soon as the batch counts, because their next rows are in it."""
 
     @classmethod
     def of(cls, previous: Array, first: Array, start: int, oldest: int) -> BatchLinks:
-        """The links of a batch of which ``previous`` is known.
+        """The links of a batch whose ``previous`` is known.
 
         Args:
             previous: ``[n]`` uint32.
             first: which rows begin an episode, ``[n]`` bool.
             start: absolute index of the batch's first row.
-            oldest: earlier rows below this index are not linked to.
+            oldest: the batch is not linked to rows below this index.
         """
         rows = np.arange(start, start + len(previous))
         before = rows - previous
@@ -80,7 +80,7 @@ class LaneEnds:
         return len(self._rows)
 
     def note(self, last: LastRows) -> None:
-        """Take these rows for the last of their lanes; of several rows of a lane the last one counts."""
+        """Keep these rows as the last rows of their lanes; if several are of one lane, the last of them counts."""
         self._rows[last.lanes], self._final[last.lanes] = last.rows, last.final
 
     def find(self, rows: Array, lanes: Array, final: Array) -> None:
@@ -94,10 +94,10 @@ class LaneEnds:
         Args:
             items: with columns ``first``, ``final`` and ``lane``, ``[n]`` with n above 0.
             start: absolute index of the batch's first row.
-            oldest: earlier rows below this index are not linked to: they no longer count.
+            oldest: the batch is not linked to rows below this index: they no longer count.
 
         Returns:
-            The links, and the last row of each lane in the batch, to be noted once the batch is stored.
+            The links, and the last row of each lane in the batch, for ``note`` once the batch is stored.
         """
         first, final, lanes = items[FIRST.name], items[FINAL.name], items[LANE.name]
         n = len(lanes)
@@ -121,10 +121,10 @@ class LaneEnds:
         return links, LastRows(_place_lanes(lanes[tails]), rows[tails], final[tails])
 
     def count_unfinished(self, items: Items, previous: Array) -> int:
-        """How many episodes of a batch that is linked and not noted yet follow one that has no final row.
+        """How many episodes of a batch follow an episode without a final row; call it between ``link`` and ``note``.
 
-        Such an episode was lost with its environment, or its client sends no final rows. Most batches are not looked at
-        closely, as all of their rows that begin episodes are linked.
+        An episode without a final row was lost with its environment, or its client sends no final rows. In most batches
+        all rows that begin episodes are linked, so the first test is enough.
 
         Args:
             items: with columns ``first`` and ``lane``, ``[n]``.
@@ -171,9 +171,10 @@ def _place_lanes(lanes: Array) -> Slots:
 
 
 def _find_period(lanes: Array) -> int:
-    """After how many rows every lane comes again, in the same ascending order, of ``[n]``; n if no lane does.
+    """The number of rows after which the lanes ``[n]`` repeat, in the same ascending order.
 
-    Most batches with several lanes are so: rounds in which every lane has a step. 0: this batch is not.
+    Most batches with several lanes are rounds in which every lane has a step, so their lanes repeat. The result is n if
+    no lane comes twice, and 0 if the lanes do not repeat in this order.
     """
     n, again = len(lanes), lanes[1:] == lanes[0]
     period = int(again.argmax()) + 1

@@ -1,8 +1,8 @@
 """Links between the rows of a lane, kept as offsets in two rings beside the columns.
 
-``previous`` of row i is how many rows back the row before it in its lane lies; 0: there is none. It is computed when
-row i is stored (``learner.replay.linking``), never changes, and counts for the checksum of its batch. ``next`` of row i
-is how many rows ahead the row after it lies; 0: not known yet. It follows from ``previous``, as
+``previous`` of row i is the distance back to the row before it in its lane; 0: there is none. It is computed when row i
+is stored (``learner.replay.linking``), never changes, and is part of the checksum of its batch. ``next`` of row i is
+the distance ahead to the row after it; 0: not known yet. It follows from ``previous``, as
 ``next[i - previous[i]] = previous[i]``, and is written when the later row counts.
 """
 
@@ -20,7 +20,7 @@ from learner.replay.ring import MapFile, map_ring
 
 OFFSET: Final = Column("offset", "<u4")
 CHUNK: Final = 1 << 18
-"""Rows that are looked at together where all rows are."""
+"""A pass over all rows reads this many rows at a time."""
 
 
 class Links:
@@ -62,7 +62,7 @@ class Links:
             self.next[slots[rows + self.next[slots] >= end]] = 0
 
     def rebuild(self, first: int, end: int) -> None:
-        """Compute ``next`` of the rows ``[first, end)`` anew, from ``previous``."""
+        """Compute ``next`` of the rows ``[first, end)`` again, from ``previous``."""
         for rows in _chunks(first, end):
             self.next[rows % self._n_slots] = 0
         for rows in _chunks(first, end):
@@ -92,6 +92,6 @@ class Links:
 
 
 def _chunks(first: int, end: int) -> Iterator[Array]:
-    """The absolute indices ``[first, end)``, a part after another, ``[n]`` int64."""
+    """The absolute indices ``[first, end)``, one part after another, each ``[n]`` int64."""
     for start in range(first, end, CHUNK):
         yield np.arange(start, min(start + CHUNK, end))

@@ -20,7 +20,7 @@ class LocalSink:
     Args:
         memory: no other process writes to it.
         rules: decide which values may be stored.
-        incarnation: stores the rows. The lanes of one incarnation are not those of another.
+        incarnation: under which the rows are stored. Each incarnation has its own lanes.
     """
 
     def __init__(self, memory: ReplayMemory, rules: ValueRules, incarnation: int = OWN) -> None:
@@ -29,11 +29,11 @@ class LocalSink:
         self._seq = self._writer.last_seq(incarnation)
 
     def takes(self, rows: int) -> bool:  # noqa: ARG002 - as in ItemSink
-        """Whether rows are to be pushed as soon as there are so many: always."""
+        """Whether the sink wants a push of this many rows: always."""
         return True
 
     def push(self, items: Items) -> None:
-        """Store rows, or self-contained items; none are stored if there are none.
+        """Store rows, or self-contained items; an empty batch stores nothing.
 
         Raises:
             SchemaMismatchError: they have other columns.

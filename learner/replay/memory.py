@@ -8,11 +8,11 @@ a step, and counters count steps. An append writes in this order:
             →  next of earlier rows  →  cursor, counters  →  committed = end
 
 A kill -9 between any two steps leaves files that can be opened: once ``batches`` counts the batch, the replay has the
-batch, its links and its cursor; before, it has none of them. A reader takes indices in ``[oldest, committed)``, takes
-links to rows from ``committed`` on for unknown, gathers the rows, and looks at ``oldest`` again: it redraws the rows
+batch, its links and its cursor; before, it has none of them. A reader chooses rows in ``[oldest, committed)``, and to
+it a link to a row from ``committed`` on is unknown. It gathers the rows, reads ``oldest`` again, and redraws the rows
 that were overwritten while it gathered them.
 
-``learner.replay.writer`` is the one writer, ``learner.replay.reader`` gathers rows.
+``learner.replay.writer`` is the only writer, and ``learner.replay.reader`` gathers rows.
 
 A replay with slack has more slots than rows that count. So rows that fell out of ``[oldest, committed)`` stay in their
 slots for a while; ``intact`` is the oldest of them. A process that writes and trains alone can then roll the replay
@@ -42,7 +42,7 @@ from learner.shared.durable import sync
 N_CURSORS: Final = 8192
 CLOSED: Final = -1
 FAULT_IN_BYTES: Final = 16 << 10
-"""Bytes of a column in a batch from which on it pays to prepare for writing them."""
+"""If a batch has at least this many bytes of a column, it saves time to prepare for writing them."""
 CURSOR: Final = np.dtype([("incarnation", "<u8"), ("seq", "<u8"), ("end", "<i8"), ("unused", "<u8")])
 """An actor process, the seq of its newest batch, and where rows end with that batch. 32 bytes, so no cursor lies across
 the border of two pages."""
@@ -53,7 +53,7 @@ class _Header(Words):
     oldest = Word(0)
     """Absolute index of the oldest row that counts."""
     committed = Word(1)
-    """Rows ever stored; the absolute index of the next one."""
+    """Rows ever stored; the absolute index of the next row."""
     steps = Word(2)
     """Steps ever stored."""
     drawable = Word(3)
@@ -61,7 +61,7 @@ class _Header(Words):
     intact = Word(4)
     """Absolute index of the oldest row that has not been overwritten; at most ``oldest``."""
     batches = Word(5)
-    """Batches ever stored; the number of the next one."""
+    """Batches ever stored; the number of the next batch."""
     boot = Word(6)
     """The boot of the host in which the files are written, see ``boot_id``; ``CLOSED``: no process writes them."""
 
@@ -77,7 +77,7 @@ class ReplayMemory:
         slack: slots beyond ``capacity`` in new files; existing files keep their slack.
         began: absolute index of the first row of new files; existing files know their own.
         steps_began: steps that count as stored before that row; None: as many as rows.
-        writable: otherwise they are opened for reading only.
+        writable: open the files for reading and writing; otherwise for reading only.
         checked: refuse a header that contradicts the other files; otherwise the caller asks ``learner.replay.recovery``
             which rows are whole before it reads or writes any.
 
@@ -161,7 +161,7 @@ class ReplayMemory:
 
     @property
     def committed(self) -> int:
-        """Rows ever stored; the absolute index of the next one."""
+        """Rows ever stored; the absolute index of the next row."""
         return int(self.header.committed)
 
     @property

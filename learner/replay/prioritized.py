@@ -75,7 +75,7 @@ class PrioritizedReplay(SharedReplay):
     def make_draws(self, size: int) -> Draws:
         self._reader.look()
         index, beside = self.draw(size)
-        # A row that has a priority can be drawn, unless it has lost rows before it that its stack needs.
+        # A row that has a priority can be drawn, unless rows before it that its stack needs were overwritten.
         chosen, plan = self._view.choose(self._reader, index, size)
         return Draws(index, plan, beside) if len(chosen) == size else super().make_draws(size)
 
@@ -117,7 +117,7 @@ class PrioritizedReplay(SharedReplay):
         except KeyError as error:
             raise CheckpointError(f"replay.prioritized: expected priorities, found no {error} in the state") from error
         self._first = end - len(priorities)
-        # A power cut may have taken the newest rows; then other rows come under their indices.
+        # A power cut may have taken the newest rows; then other rows get their indices.
         self._end = max(self._first, min(end, self._memory.committed))
         there = np.flatnonzero(priorities[: self._end - self._first])
         self._set(self._first + there, priorities[there])
@@ -148,7 +148,7 @@ class PrioritizedReplay(SharedReplay):
         self._n_excluded = len(excluded)
 
     def find_new(self, since: int) -> Array:
-        """Find the rows ``[n]`` at which a draw can begin, and could not yet before the rows from ``since`` on came."""
+        """Find the rows ``[n]`` at which a draw can begin now, but could not before the rows from ``since`` on came."""
         return find_arrivals(self._reader, since)
 
     def _read_first_priorities(self, index: Array) -> Array | float:
@@ -192,6 +192,6 @@ def _check_names(schema: Schema) -> None:
     for column in schema.columns:
         if column.name in ("index", "weight") or (column.name == PRIORITY.name and column != PRIORITY):
             raise ConfigError(
-                f"replay.prioritized: rows have a column '{column}', but prioritised replay gives 'index', 'weight' "
-                f"and '{PRIORITY}' a meaning of their own; call it something else"
+                f"replay.prioritized: rows have a column '{column}', but prioritised replay itself uses the names "
+                f"'index', 'weight' and '{PRIORITY}'; give the column another name"
             )

@@ -1,8 +1,8 @@
 """The newest batches that were refused and rows that were found bad, for people to inspect.
 
-Ingest and trainer each have a file of their own in ``shared/``, so no file has two writers. A file holds
-``MAX_RECORDS`` records of ``MAX_VALUE_BYTES`` and a few hundred bytes each, and is written whole, once in
-``WRITE_SECONDS`` at most: neither a flood of refusals nor a long run fills the disk.
+Ingest and the trainer write separate files in ``shared/``, so no file has two writers. A file holds ``MAX_RECORDS``
+records of ``MAX_VALUE_BYTES`` and a few hundred bytes each, and is written whole, at most once in ``WRITE_SECONDS``. So
+a flood of refusals or a long run cannot fill the disk.
 """
 
 from __future__ import annotations
@@ -117,14 +117,14 @@ class Quarantine:
 
 
 def read_records(shared: Path, writer: Writer) -> list[Record]:
-    """The records of one writer, oldest first; none if there is no file, or it cannot be read, which is logged."""
+    """The records of one writer, oldest first; none without a readable file. A file that cannot be read is logged."""
     path = _path(shared, writer)
     if not path.exists():
         return []
     try:
         return [Record(**found) for found in json.loads(path.read_text())]
     except (OSError, ValueError, TypeError) as error:
-        log.warning("%s: the quarantine cannot be read and begins anew: %s", path, error)
+        log.warning("%s: the quarantine cannot be read and begins empty: %s", path, error)
         return []
 
 

@@ -1,4 +1,4 @@
-"""Each row once, in order, for agents that learn from what the present policy did."""
+"""Draws each row once, in order, for agents that learn from the steps of their present policy."""
 
 from __future__ import annotations
 
@@ -21,30 +21,30 @@ log = logging.getLogger(__name__)
 class QueueReplay(SharedReplay):
     """A ``ReplayBuffer`` over shared memory that begins a draw at each row once, in the order of arrival.
 
-    It is for on-policy learning, where an importance weight such as V-trace (arXiv:1802.01561) corrects what little the
-    policy has changed since a row was recorded. With sequences of L steps, name ``period: L`` too: then each step is
+    It is for on-policy learning, where an importance weight such as V-trace (arXiv:1802.01561) corrects for the small
+    change of the policy since a row was recorded. With sequences of L steps, set ``period: L`` too: then each step is
     drawn once. ``replay.samples_per_insert: 1`` makes actors wait for training; without it, rows that are overwritten
-    before they are drawn are lost, which is counted and logged. With a ratio, rows that wait when it begins to count
-    stay ahead of all later rows, so each row is drawn that much later: name a small ``trainer.warmup_period``.
+    before they are drawn are lost, and this class counts and logs them. The replay ratio counts after the warm-up. Rows
+    that wait then stay ahead of all later rows and delay their draws: set a small ``trainer.warmup_period``.
 
-    A batch is given when there are enough rows for all of it. Until then no row is taken, and actors do not wait.
+    A batch is drawn when there are enough rows for all of it. Until then no row is taken, and actors do not wait.
 
-    ``len`` looks for new rows, and the thread that reports progress asks for it too. So one thread at a time looks at
-    the rows or draws.
+    ``len`` looks for new rows, and the thread that reports progress calls it too. So a lock lets one thread at a time
+    look at the rows or draw.
 
     Args:
         memory: read only here.
         view: says at which rows a draw can begin, and assembles batches.
-        seed: of the view's chance.
+        seed: of the view's random numbers.
     """
 
     def __init__(self, memory: ReplayMemory, view: View, seed: int) -> None:
         super().__init__(memory, view, seed)
         self._alone = threading.RLock()
         self._ready: Array = np.empty(0, np.int64)
-        """Rows at which draws can begin and that have not been drawn, ascending but for late ones, ``[n]``."""
+        """Rows at which draws can begin and have not begun, in the order in which this class found them, ``[n]``."""
         self._taken: Array = np.empty(0, np.int64)
-        """Rows that have been taken for the batch that is being made, ``[n]``; some of its draws may prove spoilt."""
+        """Rows taken so far for the batch that is being made, ``[n]``; more than it has if some draws are spoilt."""
         self._end = 0
         self.lost = 0
         """Draws that were never made, because their rows were overwritten or excluded before."""
@@ -96,12 +96,12 @@ class QueueReplay(SharedReplay):
             self._ready = state.arrays["ready"].copy()
         except KeyError as error:
             raise CheckpointError(f"replay.target: expected the state of a queue, found no {error} in it") from error
-        # A power cut may have taken the newest rows; then other rows come under their indices.
+        # A power cut may have taken the newest rows; then other rows get their indices.
         self._end = min(self._end, self._memory.committed)
         self._ready = self._ready[self._ready < self._end]
 
     def _catch_up(self) -> None:
-        """Add the rows at which draws can begin since the last call, and give up those that have been overwritten."""
+        """Add the rows at which draws can begin since the last call, and remove rows that have been overwritten."""
         able = self._reader.can_draw(self._ready) & (self._ready >= self._reader.first)
         self._count_lost(len(able) - int(able.sum()))
         arrived = find_arrivals(self._reader, self._end)
@@ -112,4 +112,4 @@ class QueueReplay(SharedReplay):
         self.lost += n
         if self.lost > 2 * self._logged:
             self._logged = self.lost
-            log.warning("replay: %d draws were never made: rows were overwritten or excluded before", self.lost)
+            log.warning("replay: %d draws were never made: their rows were overwritten or excluded first", self.lost)

@@ -28,7 +28,7 @@ class LiveRatio:
         """The limiter in force.
 
         The other process may change the ratio while it is read here. It writes the slot that is not in use, and then
-        counts ``ratio_changes`` up; so a slot is read between two looks at that count, and read anew if they differ.
+        counts ``ratio_changes`` up. So a slot is read between two looks at that count, and read again if they differ.
         """
         while self._seen != (changes := self._control.ratio_changes):
             found = self._control.ratio_slots[changes % 2]
@@ -53,10 +53,10 @@ class LiveRatio:
         in_force = configured
         if control.ratio_changes and control.ratio_configured == (configured or 0.0):
             kept = self.samples_per_insert
-            if kept is None or MIN_RATIO <= kept <= MAX_RATIO:  # Release 0.1 took any number above 0.
+            if kept is None or MIN_RATIO <= kept <= MAX_RATIO:  # Release 0.1 accepted any number above 0.
                 in_force = kept
         if in_force != configured:
-            log.info("replay ratio %s as it was set before, not %s", format_ratio(in_force), format_ratio(configured))
+            log.info("replay ratio %s stays as it was set; configured: %s", *map(format_ratio, (in_force, configured)))
         control.ratio_configured = configured or 0.0
         self._set(in_force, inserted, sampled)
 

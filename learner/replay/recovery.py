@@ -1,11 +1,11 @@
-"""After a power cut: finding the rows of a replay that are whole, and going on with them.
+"""After a power cut: finds the rows of a replay that are whole, and lets the run go on with them.
 
 Pages reach the disk in any order, so after another boot of the host any row may be old, new or torn, and so may be
 header, cursors and records. Bytes that a checkpoint has synced are there, unless a later batch has begun to overwrite
 them. So every batch of which the log has a whole record is compared with its checksum. Batches that follow one another
-and are all whole form a stretch; the replay goes on with the stretch that holds the last batch of the newest
-checkpoint, or with the longest later stretch where that batch has been overwritten. All other rows are given up, and
-the links of the rows that stay are computed anew, see ``learner.replay.links``.
+and are all whole form a stretch. The replay goes on with the stretch that holds the last batch of the newest
+checkpoint or, if that batch has been overwritten, with the longest later stretch. All other rows are given up, and
+the links of the rows that stay are computed again, see ``learner.replay.links``.
 
 The watermark in each checkpoint says which batch was the last: see ``Watermark``.
 """
@@ -101,7 +101,7 @@ class Watermark:
         """From the text that ``to_json`` gave.
 
         Raises:
-            ValueError, LookupError, TypeError: it is another text.
+            ValueError, LookupError, TypeError: the text is not that of a watermark.
         """
         values = json.loads(text)
         return cls(**{**values, "cursors": [_as_cursor(cursor) for cursor in values["cursors"]]})
@@ -113,7 +113,7 @@ def _as_cursor(values: list[int]) -> Cursor:
 
 
 def make_whole(memory: ReplayMemory, find_watermark: Callable[[], Watermark | None]) -> None:
-    """Give up the rows that a power cut may have damaged, so that a resumed run can draw from all that are left.
+    """Give up the rows that a power cut may have damaged, so that a resumed run can draw from all other rows.
 
     No checksum is compared if the host has not been restarted since the last write and no file contradicts another.
     After a kill in the middle, the next call ends with the same files.
@@ -130,7 +130,7 @@ def make_whole(memory: ReplayMemory, find_watermark: Callable[[], Watermark | No
         memory.settle()
         memory.recount()
         return
-    cause = f"its files contradict one another ({problem})" if memory.is_settled() else "the host was started anew"
+    cause = f"its files contradict one another ({problem})" if memory.is_settled() else "the host was restarted"
     with holding_alone(memory.directory.parent):
         log.info("%s: %s: every batch is compared with its checksum", memory.directory, cause)
         watermark = find_watermark() or Watermark.of_nothing(memory)
@@ -144,7 +144,7 @@ def make_whole(memory: ReplayMemory, find_watermark: Callable[[], Watermark | No
 def find_whole_bounds(memory: ReplayMemory) -> tuple[int, int]:
     """First and end of the absolute indices of rows that are whole, in files that are only read and not written.
 
-    If a power cut may have damaged the links, those of the rows that are whole are computed anew, in this process only.
+    If a power cut may have damaged the links, those of the whole rows are computed again, in this process only.
     """
     if memory.is_settled():
         return memory.first(), memory.committed
@@ -178,7 +178,7 @@ def find_stretches(memory: ReplayMemory, records: Iterable[Batch], watermark: Wa
 def choose_stretch(stretches: list[list[Batch]], watermark: Watermark) -> list[Batch]:
     """The stretch to go on with; empty if there is none.
 
-    Never one that ends before the watermark: the run's counters do not go back behind its checkpoint.
+    A stretch that ends before the watermark is never chosen: the run's counters do not go back behind its checkpoint.
     """
     for stretch in stretches:
         if stretch[0].number < watermark.batches <= stretch[-1].number + 1:
@@ -218,9 +218,9 @@ def _keep_only(memory: ReplayMemory, kept: list[Batch], records: list[Batch], wa
 def _merge_cursors(memory: ReplayMemory, records: list[Batch], synced: list[Cursor], end: int) -> dict[int, Cursor]:
     """The highest cursor of each incarnation in table, log and watermark; cursors beyond ``end`` do not count.
 
-    A cursor is never below a batch whose rows stay, since the log has that batch's record: no row is ever doubled. It
-    may be too low where records are lost. But then the rows of those batches are lost too, and an actor that still has
-    them sends them again.
+    A cursor is never below a batch whose rows stay, since the log has that batch's record: no row is ever stored twice.
+    If records are lost, a cursor may be too low. Then the rows of those batches are lost too, and an actor that still
+    has them sends them again.
     """
     merged: dict[int, Cursor] = {}
     table = [_as_cursor(row) for row in memory.cursors[memory.cursors["seq"] > 0].tolist()]
@@ -259,7 +259,7 @@ def _report(memory: ReplayMemory, synced_oldest: int, known_end: int, cause: str
         log.info("%s: %s; all %d rows are whole", memory.directory, cause, len(memory))
     else:
         log.warning(
-            "%s: %s; %d rows are whole and stay, from index %d on. Lost are %d before them, which were being "
-            "overwritten, and those from index %d on, at least %d",
-            *(memory.directory, cause, len(memory), first, n_old, end, known_end - end),
+            "%s: %s; %d rows are whole and stay, from index %d on. The run has lost %d rows before them, which were "
+            "being overwritten, and at least %d rows from index %d on",
+            *(memory.directory, cause, len(memory), first, n_old, known_end - end, end),
         )

@@ -45,7 +45,7 @@ def fault_in(file: mmap.mmap, begin: int, end: int) -> None:
 
 
 def write_ring(ring: Array, rows: Array, start: int) -> None:
-    """Write rows from absolute index ``start`` on; there may be as many as the ring has slots, and no more."""
+    """Write rows from absolute index ``start`` on, at most as many as the ring has slots."""
     length, n = len(ring), len(rows)
     slot = start % length
     if slot + n <= length:

@@ -28,7 +28,7 @@ PROGRESS_SECONDS: Final = 5.0
 N_NAMED: Final = 10
 """The most rows, and the most actors, that log and quarantine name when rows are excluded."""
 N_SUSPECTS: Final = 32
-"""The most rows, and the most actors, that they name when ``opt`` raises."""
+"""The most rows, and the most actors, that log and quarantine name when ``opt`` raises."""
 ActorOf = Callable[[int], tuple[int, str] | None]
 """Takes an incarnation; gives the actor's id and host, None if they are no longer known."""
 
@@ -137,7 +137,7 @@ def _make_record(memory: ReplayMemory, row: int, incarnation: int, actor: tuple[
 
 
 def _count_by_actor(incarnations: Array, actor_of: ActorOf, most: int) -> str:
-    """How many of the rows of these incarnations ``[n]`` each actor sent, in words; of ``most`` actors at most."""
+    """How many of the rows of these incarnations ``[n]`` each actor sent, as text; it names at most ``most`` actors."""
     by_actor = Counter(incarnations.tolist()).most_common(most)
     return ", ".join(f"{n} from {_name_actor(incarnation, actor_of(incarnation))}" for incarnation, n in by_actor)
 

@@ -14,7 +14,7 @@ from learner.replay.reader import Draws, NothingToDrawError, ReplayReader
 from learner.replay.view import View
 
 ROUNDS: Final = 14
-"""How often other rows are looked for in the places of those at which no draw can begin."""
+"""The most times that other rows are looked for, to replace rows at which no draw can begin."""
 MAX_LOOK: Final = 1 << 13
 """The most rows that are looked at in one round."""
 
@@ -22,8 +22,8 @@ MAX_LOOK: Final = 1 << 13
 class SharedReplay(ReplayBuffer, abc.ABC):
     """A ``ReplayBuffer`` whose rows another process stores, and whose state checkpoints keep.
 
-    A buffer of your own derives from this class and chooses rows in ``draw``, from ``reader.first`` to before
-    ``reader.end``. Draw random numbers from ``_rng``: then a resumed run draws the same as a run that was never
+    Your own buffer derives from this class and chooses rows in ``draw``, with indices in ``[reader.first,
+    reader.end)``. Draw random numbers from ``_rng``: then a resumed run draws the same rows as a run that was never
     interrupted. If draws depend on anything else, override ``state`` and ``restore`` too.
 
     Args:
@@ -70,11 +70,11 @@ class SharedReplay(ReplayBuffer, abc.ABC):
 
     @abc.abstractmethod
     def draw(self, size: int) -> tuple[Array, Items]:
-        """Propose rows at which draws begin; rows at which none can begin are replaced by others of a later call.
+        """Propose rows at which draws begin. Rows of a later call replace those at which no draw can begin.
 
         Returns:
             Absolute indices ``[size]`` int64, and columns that belong to each draw, ``[size, …]``; a batch has them
-            beside the columns of the view. All arrays are the caller's to change.
+            beside the columns of the view. The caller may change all arrays.
 
         Raises:
             NothingToDrawError: there is nothing to draw from.
@@ -91,13 +91,13 @@ class SharedReplay(ReplayBuffer, abc.ABC):
         return Draws(index, self._view.plan(self._reader, index), beside)
 
     def _draw_able(self, size: int) -> tuple[Array, Items]:
-        """As ``draw``, with other rows in the places of those at which no draw can begin."""
+        """Draw as ``draw`` does, but replace rows at which no draw can begin by other rows."""
         index, beside = self.draw(size)
         places = np.flatnonzero(~self._reader.can_draw(index))
         for n in range(ROUNDS):
             if not len(places):
                 return index, beside
-            # Where few rows can be drawn, more of them are proposed from round to round than there are places.
+            # If few rows can be drawn, each round proposes more rows than the round before, and more than are needed.
             more, columns = self.draw(max(len(places), min(MAX_LOOK, len(places) << n)))
             good = self._rng.permutation(np.flatnonzero(self._reader.can_draw(more)))[: len(places)]
             filled, places = places[: len(good)], places[len(good) :]
@@ -134,5 +134,5 @@ class SharedReplay(ReplayBuffer, abc.ABC):
         self.last_drawn = draws.index
 
     def skip(self, n: int) -> None:
-        """Count ``n`` steps as drawn although they were not."""
+        """Count ``n`` steps as drawn although they were not drawn."""
         self._sampled += n

@@ -1,4 +1,4 @@
-"""Batches of which shares come from several replays: the rows of the actors, interventions, and datasets."""
+"""Batches with a share from each of several replays: the rows of the actors, interventions, and datasets."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Source:
     def split(self, size: int, rng: np.random.Generator) -> list[int]:
         """How many of ``size`` draws come from each of its replays, in proportion to their rows.
 
-        Without any rows they are 0 together, otherwise ``size``.
+        Their sum is ``size``, or 0 if no replay has any rows.
         """
         rows = np.array([len(replay) for replay in self.replays])
         if np.count_nonzero(rows) < 2:
@@ -53,15 +53,15 @@ class Source:
 
 
 class MixedReplay(ReplayBuffer):
-    """A ``ReplayBuffer`` over several ones, each of which gives a share of every batch.
+    """A ``ReplayBuffer`` over several replays, each of which gives a share of every batch.
 
-    The first one draws from the rows of the actors: ``inserted`` and ``len`` are its own, ``sampled`` is of all. A
-    share that is no whole number of draws is rounded up or down by chance, so it is right on average. The share of a
+    The first replay holds the rows of the actors: ``inserted`` and ``len`` count in this replay, ``sampled`` in all. A
+    share that is not a whole number of draws is rounded up or down by chance, so it is right on average. The share of a
     source that has no rows yet falls to the rows of the actors.
 
     Args:
         own: draws from the rows of the actors.
-        sources: the others; they draw the same columns.
+        sources: all other replays; they draw the same columns.
         seed: of the rounding.
     """
 
@@ -107,7 +107,7 @@ class MixedReplay(ReplayBuffer):
 
         Raises:
             NothingToDrawError: one of the replays has nothing to draw from.
-            PluginError: the sources draw other columns, as a buffer of a user's own may.
+            PluginError: the sources draw different columns; this can happen with a user's own buffer.
         """
         counts, batches = self.draw_each(size, lambda i, n: self.parts[i].batch(n))
         if different := [sorted(each) for each in batches if each.keys() != batches[0].keys()]:
@@ -136,7 +136,7 @@ class MixedReplay(ReplayBuffer):
                 continue
             try:
                 batches[i] = draw(i, counts[i])
-            except NothingToDrawError:  # Of interventions, when no row follows the newest ones yet.
+            except NothingToDrawError:  # Interventions raise it while no row follows the newest of them.
                 if i == 0 or i not in self._of_actors:
                     raise
                 counts[0], counts[i] = counts[0] + counts[i], 0
@@ -173,7 +173,7 @@ class MixedReplay(ReplayBuffer):
         """Draw from now on as the buffer that gave ``state`` would have drawn.
 
         Raises:
-            CheckpointError: it is the state of another kind of buffer, or of one with other sources.
+            CheckpointError: it is the state of another kind of buffer, or of a buffer with other sources.
         """
         values = state.values.get("sources", [state.values])  # Without sources, it is the state of a single replay.
         if len(values) != len(self.parts):

@@ -39,7 +39,7 @@ class _Tree:
         """The value of every slot, ``[size]`` float64; read only."""
 
     def set(self, slots: Array, values: Array | float) -> None:
-        """Set the values ``[n]`` of ``slots`` ``[n]``; where a slot is named twice, its last value counts."""
+        """Set the values ``[n]`` of ``slots`` ``[n]``; if a slot is named twice, its last value counts."""
         if not len(slots):
             return
         self._rows[0][slots] = values
@@ -66,7 +66,7 @@ class SumTree(_Tree):
         return float(self._top.sum())
 
     def find(self, shares: Array) -> Array:
-        """The slots at which the running sum passes these shares of the total, never one of value 0.
+        """The slots at which the running sum passes these shares of the total, never a slot of value 0.
 
         Args:
             shares: ``[n]`` in [0, 1]; the total must be above 0.

@@ -12,7 +12,7 @@ from learner.replay.reader import Draws
 from learner.replay.shared_buffer import SharedReplay
 
 AHEAD: Final = 16
-"""Batches gathered at once, at most."""
+"""The most batches that are gathered at once."""
 AHEAD_BYTES: Final = 512 << 10
 """The most bytes that two or more batches gathered at once may take."""
 STALE: Final = 0.01
@@ -29,7 +29,7 @@ class UniformReplay(SharedReplay):
 
     _ahead: _Ahead | None = None
     _draw_bytes = 0
-    """Bytes of one draw; 0 until there has been one."""
+    """Bytes of one draw; 0 before the first draw."""
 
     def batch(self, size: int) -> Items:
         ahead = self._ahead
@@ -56,7 +56,7 @@ class UniformReplay(SharedReplay):
         self._reader.look()
         if len(self._memory.excluded):
             return super().make_draws(size)
-        # A few more rows are looked at than are needed, since at most rows a draw can begin.
+        # Draws can begin at nearly all rows, so it is enough to look at a few more rows than are needed.
         tries, _ = self.draw(size + size // 16 + 4)
         index, plan = self._view.choose(self._reader, tries, size)
         return Draws(index, plan, {}) if len(index) == size else super().make_draws(size)
@@ -75,7 +75,7 @@ class UniformReplay(SharedReplay):
         ahead, self._draw_bytes = state.values.get("ahead"), state.values.get("draw_bytes", 0)
         # A state does not say which rows are in its batches: if any rows are excluded, none of the batches is used.
         if ahead and not len(self._memory.excluded):
-            batch = {name: state.arrays[name].copy() for name in ahead["columns"]}  # A file loses their order.
+            batch = {name: state.arrays[name].copy() for name in ahead["columns"]}  # Files do not keep their order.
             unknown = np.empty(0, np.int64)
             self._ahead = _Ahead(batch, unknown, ahead["size"], ahead["left"], ahead["stale_at"], n_excluded=0)
 
@@ -86,7 +86,7 @@ class _Ahead:
 
     Args:
         batch: columns ``[gathered, …]``.
-        index: the rows at which the draws begin ``[gathered]``; empty where they are not known.
+        index: the rows at which the draws begin ``[gathered]``; empty if they are not known.
         size: draws in a batch.
         gathered: draws in all batches.
         stale_at: rows ever stored at which the batches are no longer used.

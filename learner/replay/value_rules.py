@@ -1,7 +1,7 @@
-"""Which values actors, environments and datasets may not store: each is counted, clipped or refused.
+"""The values that actors, environments and datasets should not store: each is counted, clipped or refused.
 
-NaN and infinity are clipped where ``server.clip_nonfinite`` names the column, and refused elsewhere. Finite values
-outside a column's domain are refused, or counted and kept where ``server.out_of_bounds`` says so.
+NaN and infinity are clipped if ``server.clip_nonfinite`` names the column, and refused otherwise. Finite values outside
+a column's domain are refused, or counted and kept if ``server.out_of_bounds`` says so.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from common.errors import BadValue
 from common.values import REFUSE_ALL, first_nonfinite, first_outside
 
 COUNTED_BY_DEFAULT = ("obs", "next_obs")
-"""Spaces whose columns of floats (``obs``, or ``obs/…``) keep and count values outside the domain, unless the
+"""Columns of floats with these names (``obs``, or ``obs/…``) count and keep values outside the domain, unless the
 configuration refuses them.
 
 Honest environments return floats outside the bounds that they declare. No table is indexed by a float, so these values

@@ -1,11 +1,11 @@
-"""What an agent draws: a view decides which rows can be drawn, and assembles a batch of what lies behind and ahead.
+"""A view decides at which rows a draw can begin, and assembles a batch from these rows and the rows around them.
 
 A view works with absolute indices of rows and says in a ``Plan`` which stored values a batch takes. It copies no large
 values itself, so the same view serves arrays in shared memory and tensors on a device.
 
 Another process may overwrite rows while a view looks at them. Their values and links are then arbitrary, and so is the
-plan of that draw, but nothing is read beyond the replay: whoever asked for the plan sees by ``Plan.lowest`` that the
-draw is spoilt, and makes another one.
+plan of that draw, but no index leads outside the replay. The caller of ``View.plan`` sees by ``Plan.lowest`` that the
+draw is spoilt, and makes another draw.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Rows(Protocol):
 
     @property
     def schema(self) -> Schema:
-        """Of the rows."""
+        """The columns of a row."""
 
     @property
     def first(self) -> int:
@@ -32,11 +32,11 @@ class Rows(Protocol):
 
     @property
     def end(self) -> int:
-        """The row after the newest."""
+        """The index after the newest row."""
 
     @property
     def rng(self) -> np.random.Generator:
-        """Chance for views that need it. A resumed run goes on with the same numbers."""
+        """Random numbers for views that need them. A resumed run goes on with the same numbers."""
 
     def next(self, index: Array) -> Array:
         """The next row of each row's lane; -1 where it is not known yet, or where the lane was cut off.
@@ -45,10 +45,10 @@ class Rows(Protocol):
         """
 
     def chain(self, index: Array, n: int) -> Array:
-        """Each row and the ``n`` rows that follow it in its lane, ``[*index.shape, n + 1]``; -1 from the unknown on."""
+        """Each row and the ``n`` next rows of its lane, ``[*index.shape, n + 1]``; -1 from the first unknown row on."""
 
     def previous(self, index: Array) -> Array:
-        """The row before in each row's lane; -1 where there is none, or where it has been overwritten."""
+        """The row before each row in its lane; -1 if there is none, or if it has been overwritten."""
 
     def take(self, column: str, index: Array) -> Array:
         """Stored values of a small column, ``[*index.shape, *shape]``."""
@@ -89,8 +89,8 @@ class View(abc.ABC):
     def can_draw(self, rows: Rows, index: Array) -> Array:
         """At which of the rows ``[n]`` a draw can begin, ``[n]`` bool; n may be 0.
 
-        A row at which no draw can begin yet may become one later, when rows are linked to it; never the reverse, while
-        the row itself and the rows before it are there.
+        The answer for a row may change from False to True when later rows are linked to it. It never changes from True
+        to False while the replay holds the row and the rows before it.
         """
 
     @abc.abstractmethod
@@ -123,7 +123,7 @@ class View(abc.ABC):
     def reach(self) -> int:
         """How many later rows of the lane a draw may need, at most.
 
-        Once this many rows follow a row, or its episode's final row does, ``can_draw`` is looked at for the last time.
+        Once this many rows follow a row, or its episode's final row does, a buffer asks ``can_draw`` for the last time.
         """
         return 1
 

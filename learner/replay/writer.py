@@ -26,7 +26,7 @@ class CursorsFullError(CrossborderError):
 
 
 class _Sent(NamedTuple):
-    """What came with the rows of a batch; see ``ReplayWriter.append``."""
+    """The values that came with the rows of a batch; see ``ReplayWriter.append``."""
 
     rows: int
     incarnation: int
@@ -35,7 +35,7 @@ class _Sent(NamedTuple):
 
 
 class ReplayWriter:
-    """Stores batches. Opening it finishes a batch that counts already, if a kill came before its cursor was written.
+    """Stores batches. A new writer first finishes a batch that counts, if a kill came before its cursor was written.
 
     A batch that did not count yet needs nothing: its rows lie beyond ``committed``, and the next batch overwrites them.
 
@@ -76,7 +76,7 @@ class ReplayWriter:
             follows: False if the actor dropped rows before this batch: then no row continues an earlier one.
 
         Returns:
-            How many episodes in the batch follow one that has no final row.
+            How many episodes in the batch follow an episode without a final row.
 
         Raises:
             CursorsFullError: nothing was stored, see ``require_cursor``.
@@ -108,7 +108,7 @@ class ReplayWriter:
         self._store(items, links, start, _Sent(batch.rows, batch.incarnation, batch.seq, bool(batch.follows)))
 
     def _begin_batch(self, rows: int, incarnation: int) -> tuple[int, int]:
-        """Take a cursor, and give up the rows that the batch overwrites; where it begins and the oldest row left.
+        """Take a cursor, and give up the rows that the batch overwrites; return its start and the oldest row left.
 
         Trainer and ingest race here. A reader may be gathering those rows, so ``oldest`` is raised above them first.
         The reader looks at ``oldest`` after it has gathered, and redraws the rows below it.
@@ -143,8 +143,8 @@ class ReplayWriter:
         )
         memory.log.write(batch)
         fence()
-        # With this word the batch counts. Killed before it, the actor sends the batch again and it is stored here;
-        # killed after it, the next writer finishes the batch from its record.
+        # With this word the batch counts. After a kill before it, the actor sends the batch again, and it is stored in
+        # the same place. After a kill behind it, the next writer finishes the batch from its record.
         header.batches = number + 1
         if links is not None and memory.links is not None:
             memory.links.connect(links.before, links.offsets)
@@ -181,8 +181,8 @@ class ReplayWriter:
 
         No other process may be reading or writing. The rows are forgotten once ``batches`` is lowered. A kill before
         that undoes the roll-back: the last batch still counts, so ``learner.replay.recovery`` or the next writer takes
-        cursor, ``committed`` and ``steps`` from its record again. So all of these are lowered first, and links to rows
-        that are forgotten are cut last; the next writer cuts them otherwise.
+        cursor, ``committed`` and ``steps`` from its record again. So all of these are lowered first. Links to forgotten
+        rows are cut last; if a kill prevents this, the next writer cuts them.
 
         Returns:
             False, and nothing is forgotten, if another incarnation has stored rows since, or there are fewer rows than
@@ -216,7 +216,7 @@ class ReplayWriter:
     def _look_at_links(self) -> None:
         """Cut links to rows that do not count, count the steps that can be drawn, and find the last row of each lane.
 
-        A kill may have left links and a count that are not right: here they become so again.
+        A kill may have left wrong links and a wrong count; this method corrects them.
         """
         memory, end = self._memory, self._memory.committed
         if memory.links is not None:
@@ -286,7 +286,7 @@ class ReplayWriter:
         self._slots[incarnation] = slot
 
     def _find_free_slot(self) -> int:
-        """The slot of a cursor that no process needs; of several, that of the process that stored a batch longest ago.
+        """The slot of a cursor that no process needs; if several, that of the process that stored longest ago.
 
         An actor process needs its cursor as long as it may send its last batch again because the acknowledgement was
         lost: without the cursor that batch would be stored twice. It does not need the cursor once it is gone. If none

@@ -354,7 +354,7 @@ def test_drawing_from_nothing_is_an_error_not_a_crash(tmp_path: Path) -> None:
 @pytest.mark.parametrize("column", [Column("weight", "<f4"), Column("index", "<i8"), Column("priority", "<f4", (2,))])
 def test_items_with_columns_of_reserved_names_are_refused(tmp_path: Path, column: Column) -> None:
     ring = Ring(tmp_path, 10, Schema((*SCHEMA.columns, column)))
-    with pytest.raises(ConfigError, match=rf"rows have a column '{column.name} .*call it something else"):
+    with pytest.raises(ConfigError, match=rf"rows have a column '{column.name} .*give the column another name"):
         ring.replay()
 
 

@@ -139,7 +139,7 @@ def test_after_a_power_cut_that_took_nothing_nothing_is_lost(tmp_path: Path, cap
     with caplog.at_level(logging.INFO):
         memory = recovered(tmp_path, None)
     assert (memory.first(), memory.committed) == (0, before)
-    assert f"the host was started anew; all {before} rows are whole" in caplog.messages[-1]
+    assert f"the host was restarted; all {before} rows are whole" in caplog.messages[-1]
     assert "WARNING" not in {record.levelname for record in caplog.records}
 
 
@@ -157,7 +157,7 @@ def test_a_replay_that_was_closed_is_whole_in_any_boot_and_loses_nothing(
     assert not caplog.messages
 
 
-def test_what_is_lost_is_said_with_its_number_and_place(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_log_tells_how_many_rows_are_lost_and_where(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     memory = opened(tmp_path, create=True)
     writer = ReplayWriter(memory)
     for seq in range(1, 11):
@@ -168,8 +168,8 @@ def test_what_is_lost_is_said_with_its_number_and_place(tmp_path: Path, caplog: 
     check_whole(memory)
     assert (memory.first(), memory.committed) == (0, 70)
     assert "70 rows are whole and stay, from index 0 on" in caplog.messages[-1]
-    assert "Lost are 0 before them" in caplog.messages[-1]
-    assert "those from index 70 on, at least 30" in caplog.messages[-1]
+    assert "The run has lost 0 rows before them" in caplog.messages[-1]
+    assert "at least 30 rows from index 70 on" in caplog.messages[-1]
 
 
 def test_where_nothing_is_whole_the_replay_begins_empty_where_the_checkpoint_was(
