@@ -1,7 +1,8 @@
-"""The ingest process: opens the shared memory, serves the wire, ends with its trainer.
+"""The ingest process: opens the shared memory, serves gRPC, ends with its trainer.
 
 Start: boot line on stdin → shared files → metrics → server → one JSON line on stdout with the ports.
-End: ``stopping`` set and bell rung → actors told, their last rows taken → exit 0; stdin closed → exit at once.
+End: the trainer sets ``stopping`` and rings the bell → ingest tells the actors to stop and stores their last rows →
+exit 0. If the trainer closes stdin, ingest exits at once.
 """
 
 from __future__ import annotations
@@ -82,10 +83,10 @@ class _TrainerEvents:
 def serve_metrics(collector: Collector, config: MetricsConfig, port: int | None) -> MetricsServer:
     """Serve the metrics on the port of the ingest process before this one, where Prometheus looks for them.
 
-    If the configuration leaves the port open, another program may have got it meanwhile: then a free port is taken.
+    If the configuration leaves the port open and another program has taken it in between, ingest uses a free port.
 
     Raises:
-        AddressError: the configuration names the port, and it is taken.
+        AddressError: the configuration names the port, and another program has it.
     """
     try:
         return MetricsServer(collector, config, port)
@@ -129,7 +130,7 @@ async def serve(boot: IngestBoot) -> None:
         await winding_up
     core.tick()
     core.quarantine.write()
-    # Calls that go on would keep the ingest process of the next trainer waiting for this directory.
+    # Open calls would keep the ingest process of the next trainer waiting for this directory.
     await server.stop(grace=None if events.trainer_is_gone else 0.2)
 
 

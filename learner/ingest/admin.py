@@ -30,7 +30,7 @@ _STATES: Final = {
     for state in ActorState
     if state is not ActorState.UNUSED
 }
-"""The states of the actor table as they travel, joined by name."""
+"""By state of the actor table, the state of the protocol that has the same name."""
 _SAME: Final = {field.name for field in pb.ActorStatus.DESCRIPTOR.fields} - {"state"}
 """Fields of ``ActorStatus``; those that are columns of the actor table are copied by name."""
 
@@ -40,7 +40,7 @@ class AdminServicer(pb_grpc.AdminServiceServicer):
 
     Args:
         core: the state that all requests share.
-        audit: notes every call once its change is made; ``Admission`` notes those that are refused or fail.
+        audit: notes every call once its change is made; ``Admission`` notes calls that are refused or fail.
     """
 
     def __init__(self, core: IngestCore, audit: AuditLog) -> None:
@@ -103,7 +103,7 @@ class AdminServicer(pb_grpc.AdminServiceServicer):
         return pb.UncordonResponse(actors=self._change(self._core.cordons.uncordon, request.actors))
 
     def _evaluates(self, row: np.void) -> bool:
-        """Whether the actor of this row of the table is there to score candidates."""
+        """Whether the actor of this row of the table scores candidates."""
         at = self._core.registry.row_of(int(row["incarnation"]))
         return at is not None and self._core.evaluates(at)
 
@@ -111,8 +111,8 @@ class AdminServicer(pb_grpc.AdminServiceServicer):
         """Change the cordons for the selected actors; return how many of them hold an id now.
 
         Raises:
-            RefusedError: the selection is none.
-            RunDirectoryError: the cordons cannot be kept.
+            RefusedError: the selection selects nobody, or an actor that cannot exist.
+            RunDirectoryError: the cordons cannot be written to their file.
         """
         actors = _read_selection(asked, self._core.config.server.max_actors)
         if len(actors.hosts | self._core.cordons.cordoned.hosts) > MAX_HOSTS:
@@ -127,7 +127,7 @@ def _read_selection(asked: pb.ActorSelection, max_actors: int) -> Selection:
     """Check and read a selection.
 
     Raises:
-        RefusedError: it selects nobody, or what no actor can be.
+        RefusedError: it selects nobody, or an id or a host that no actor can have.
     """
     for host in asked.hosts:
         check_text("hosts", host, MAX_HOST)
@@ -144,7 +144,7 @@ def _selection_to_pb(actors: Selection) -> pb.ActorSelection:
 
 
 def _actor_status(row: np.void, newest_opt_steps: int, now: float, *, evaluates: bool) -> pb.ActorStatus:
-    """One row of the actor table as it travels; ``now`` is on the host's monotonic clock."""
+    """One row of the actor table as a message of the protocol; ``now`` is on the host's monotonic clock."""
     values = plain_values(row)
     lag = max(0, newest_opt_steps - values["behaviour_opt_steps"])
     fields = {name: value for name, value in values.items() if name in _SAME} | {

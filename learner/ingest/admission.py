@@ -32,7 +32,7 @@ WATCH_SECONDS: Final = 60.0
 REFUSALS_LOGGED_EVERY: Final = 10.0
 """Seconds between two lines of the log, over all callers without a valid token."""
 _READ_BY_HAND: Final = {path_of("PushItems"): Request.parse}
-"""By method, what reads its requests in place of the generated code."""
+"""By method, the function that reads its requests in place of the generated code."""
 _WATCH: Final = f"{HEALTH_METHODS}Watch"
 
 
@@ -51,7 +51,7 @@ class _OpenCall:
 
 
 class Admission(grpc.aio.ServerInterceptor):
-    """Checks every call's token, holds a place within the limits while the call is open, and limits its first wait.
+    """Checks every call's token, counts the call within the limits while it is open, and limits its first wait.
 
     gRPC itself reads the message of a unary call before it asks any interceptor, and waits for that message for ever.
     So every method is served as a stream, which is the same on the wire, and nothing of a refused call is read.
@@ -126,18 +126,18 @@ class Admission(grpc.aio.ServerInterceptor):
     async def _serve_caller(
         self, handler: Handler, caller: Caller, requests: AsyncIterator[Any], context: Context
     ) -> None:
-        current_caller.set(caller)  # Each call is served in a task, hence a context, of its own.
+        current_caller.set(caller)  # Each call has its own task, and therefore its own context.
         try:
             await self._within_limits(handler, caller, requests, context)
         except UnauthenticatedError as error:
             self._note_refusal(caller, "unauthenticated", "the token was revoked")
             await context.abort(grpc.StatusCode.UNAUTHENTICATED, str(error))
         except DecodeError as error:
-            refused = RefusedError(f"{caller.method}: expected a message of ours, found other bytes: {error}")
+            refused = RefusedError(f"{caller.method}: expected a message of crossborder, found other bytes: {error}")
             self._note_refusal(caller, status_of(refused)[1], str(refused))
             await refuse(context, refused)
         except CordonedError as error:
-            # The actor asks again every few seconds, for as long as the cordon stands: no log tells of each time.
+            # The actor asks again every few seconds while the cordon is in force, so these refusals are not logged.
             code, name = status_of(error)
             await context.abort(code, str(error), ((ERROR_KEY, name),))
         except CrossborderError as error:
@@ -150,7 +150,7 @@ class Admission(grpc.aio.ServerInterceptor):
     async def _within_limits(
         self, handler: Handler, caller: Caller, requests: AsyncIterator[Any], context: Context
     ) -> None:
-        """Serve a call until it ends by itself, or is ended: for a limit, for its token, or when its time is over.
+        """Serve a call until it ends by itself, or until a limit, its revoked token or its time limit ends it.
 
         Raises:
             CrossborderError: the reason for which it was ended.
@@ -204,6 +204,6 @@ def _serializer_of(serialize: Callable[[Any], bytes] | None) -> Callable[[Any], 
 
 
 def _behaviour(handler: Handler) -> Callable[..., Any]:
-    """The function that serves a method: a handler has one of four kinds."""
+    """The function that serves a method: a handler has a function of one of four kinds."""
     kinds = (handler.unary_unary, handler.unary_stream, handler.stream_unary, handler.stream_stream)
     return next(kind for kind in kinds if kind is not None)

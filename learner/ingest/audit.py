@@ -1,8 +1,8 @@
 """The audit log: who joined, who was refused, whose token was revoked, and what admins did. One JSON object a line.
 
 No caller can fill the disk: equal events within ten seconds become one line with a count, lines are limited in number
-and length, and the oldest file is overwritten. Callers without a valid token have lines of their own, so however many
-calls they make, the lines about others are written.
+and length, and the oldest file is overwritten. Lines about callers without a valid token have a separate limit. So even
+if these callers make very many calls, the lines about other callers are written.
 """
 
 from __future__ import annotations
@@ -28,13 +28,14 @@ STRANGER: Final = "unauthenticated"
 """The outcome of a call without a valid token."""
 INTERVAL_SECONDS: Final = 10.0
 MAX_KINDS: Final = 1000
-"""Different events that are counted at one time, of strangers and of others each; further events are left out."""
+"""The most different events that are counted at one time, for callers without a valid token and for other callers each;
+further events are left out."""
 MAX_TEXT: Final = 200
-"""Characters of one value."""
+"""The most characters of one value."""
 LINES_PER_SECOND, LINES_AT_ONCE = 10.0, 1000
 STRANGERS_LINES_PER_SECOND, STRANGERS_LINES_AT_ONCE = 0.1, 100
 MAX_BYTES: Final = 4 << 20
-"""Of one file."""
+"""The most bytes of one file."""
 N_OLD_FILES: Final = 3
 FAILURES_LOGGED_EVERY: Final = 60.0
 
@@ -43,7 +44,7 @@ class _Lines:
     """How many lines may be written, and the events that are being counted.
 
     Args:
-        bucket: a line takes one.
+        bucket: each line takes one unit from it.
     """
 
     def __init__(self, bucket: Bucket) -> None:

@@ -1,8 +1,8 @@
-"""The limits of one batch: those that actors are told now, and the largest that the run has told any actor.
+"""The limits of one batch: the limits that ingest tells actors now, and the largest that the run has told any actor.
 
 An actor groups its rows into batches by the limits that hold when it first sends them, and may not change the rows of
-a batch that it has sent under a number. So a run that is resumed with lower limits still takes batches within the
-higher ones from actors that were there before. The largest limits are kept in ``shared/limits.json``.
+a batch that it has sent under a number. So a run that is resumed with lower limits still accepts batches within the
+former, higher limits from actors that had joined before. The largest limits are kept in ``shared/limits.json``.
 """
 
 from __future__ import annotations

@@ -48,7 +48,7 @@ class BatchTraces:
             self._followed_since = now
 
     def take_learnt(self, actor: int | None, newest_opt_steps: int) -> str:
-        """The trace parent of the actor's batch from which the newest model has learnt; once, and else empty."""
+        """The trace parent of the actor's batch from which the newest model has learnt; returned once, else empty."""
         followed = self._followed
         if followed is None or self._told == followed.number or followed.learnt != followed.number:
             return ""

@@ -78,7 +78,7 @@ class Cordons:
     def __init__(self, path: Path) -> None:
         self._path = path
         self.cordoned, self.drained = _read(path)
-        """Who may not join, and who of these has to leave."""
+        """The actors that may not join, and the actors among them that have to leave."""
 
     def cordon(self, actors: Selection) -> None:
         """Keep new actors out.
@@ -89,7 +89,7 @@ class Cordons:
         self._keep(self.cordoned.plus(actors), self.drained)
 
     def drain(self, actors: Selection) -> None:
-        """Keep new actors out, and have those that are there leave.
+        """Keep new actors out, and have the present actors leave.
 
         Raises:
             RunDirectoryError: see ``cordon``.
@@ -97,7 +97,7 @@ class Cordons:
         self._keep(self.cordoned.plus(actors), self.drained.plus(actors))
 
     def uncordon(self, actors: Selection) -> None:
-        """End the cordons and the drains of these ids and hosts; everybody ends all of them.
+        """End the cordons and the drains of these ids and hosts; a selection of everybody ends all of them.
 
         Raises:
             RunDirectoryError: see ``cordon``.

@@ -1,7 +1,7 @@
 """The core of ingest: the shared memory, the registry of actors, and how long to hold actors back.
 
 ``joining`` and ``pushing`` decide about one request each, over an ``IngestCore``; ``service`` and ``admin`` bring them
-the requests. None of the three knows sockets or an event loop, and one thread calls them.
+the requests. ``core``, ``joining`` and ``pushing`` use no sockets and no event loop, and one thread calls them.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from learner.shared.control import ControlBlock
 log = logging.getLogger(__name__)
 ENV_ERRORS_LOGGED_EVERY: Final = 10.0
 UNFINISHED_LOGGED_EVERY: Final = 60.0
-"""Seconds between two lines of the log about one of these, over all actors."""
+"""Seconds between two lines of the log about failed environments, and about unfinished episodes, over all actors."""
 
 
 class IngestBoot(Settings):
@@ -120,7 +120,7 @@ class IngestCore:
         self.fleet_rates = FleetRates()
         self.answers = ModelAnswers(self.models, config.trainer.model_deltas)
         self.scoring = Scoring(boot, self.control) if config.is_scored_by_actors else None
-        """For evaluating actors; None where the trainer has its candidates scored otherwise."""
+        """The candidates for evaluating actors; None if actors do not score the trainer's candidates."""
         self.leading = Leading(boot.directory, boot.rank, boot.n_ranks)
         self.traces = BatchTraces(boot.directory)
         self.trainer_bell = Bell(-1, boot.bell_fds[0])
@@ -170,9 +170,9 @@ class IngestCore:
     def excess(self, sampled: int) -> float:
         """Stored steps beyond the number that the replay ratio allows for ``sampled`` drawn steps.
 
-        Before the first draw the result is 0, so no actor is held back: an agent may have a warm-up of its own. It is 0
-        also while the trainer waits for steps. The ratio may allow the trainer's next draw, but a queue or a view may
-        need more rows for it than there are: if actors waited too, neither side could go on.
+        Before the first draw the result is 0, so no actor is held back: an agent may have its own warm-up. It is 0 also
+        while the trainer waits for steps. The ratio may allow the trainer's next draw, but a queue or a view may need
+        more rows for it than the replay holds: if actors waited too, neither side could go on.
         """
         if self.control.stopping or self.control.trainer_waits or not sampled:
             return 0.0
@@ -197,7 +197,7 @@ class IngestCore:
         return answer
 
     def tick(self) -> None:
-        """Publish totals for the trainer and give up actors that were silent for too long; a few times a second.
+        """Publish totals for the trainer and give up actors that were silent for too long; called a few times a second.
 
         The trainer takes each tick as a sign of life, and a tick looks for a sign of life of the trainer.
         """

@@ -44,7 +44,7 @@ def connections_within(wanted: int, limit: int) -> int:
 
 
 class DescriptorWatch:
-    """Warns in the log when most descriptors are taken, and warns again only after there were enough.
+    """Warns in the log when most descriptors are taken, and warns again only after enough were free in between.
 
     Args:
         limit: descriptors that can be open.

@@ -1,4 +1,4 @@
-"""Checks that the flags of a batch's rows tell of episodes as the protocol describes them."""
+"""Checks that the flags of a batch's rows mark where episodes begin and end, as the protocol demands."""
 
 from __future__ import annotations
 

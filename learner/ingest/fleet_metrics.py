@@ -1,4 +1,4 @@
-"""Metrics of all actors together: as many series for a thousand actors as for four."""
+"""Metrics of all actors together: the number of series does not grow with the number of actors."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ SUMMED: Final = {
 }
 """Columns of the actor table whose sum over all actor processes, present and gone, is a counter."""
 QUANTILES: Final = (0.0, 0.01, 0.5, 0.99, 1.0)
-"""The least, the 100th part, the middle, and so on of a figure over the actors that are there."""
+"""The minimum, the first percentile, the median and so on of a figure over the actors that hold an id."""
 MAX_RELEASES: Final = 8
-"""Releases that have a series each; actors choose the text, so the rest of them is counted together."""
+"""The most releases that have their own series. Actors choose the text, so all other releases share one series."""
 NAMES: Final = {"items": "stored_steps", "dropped_items": "dropped_rows"}
-"""Metrics of columns that have another name in the table, which resumed runs have on disk."""
+"""By column, a metric's name that differs from it. Columns keep their names, since resumed runs have them on disk."""
 
 
 def fleet_metrics(core: IngestCore, rows: Array) -> Iterable[Metric]:
@@ -58,7 +58,7 @@ def fleet_metrics(core: IngestCore, rows: Array) -> Iterable[Metric]:
         ("last_seen_seconds", "Seconds since ingest last heard of an actor.", time.monotonic() - rows["last_seen"]),
         (
             "policy_lag_opt_steps",
-            "Opt steps between the newest model and the one of an actor's last batch.",
+            "Opt steps between the newest model and the model of an actor's last batch.",
             find_lags(core, rows),
         ),
         ("spool_bytes", "Bytes of rows of an actor that wait for an acknowledgement.", rows["spool_bytes"]),
@@ -77,7 +77,7 @@ def fleet_metrics(core: IngestCore, rows: Array) -> Iterable[Metric]:
 
 
 def find_lags(core: IngestCore, rows: Array) -> Array:
-    """Opt steps of the newest model minus those of the last batch, of each actor that has sent one."""
+    """Opt steps between the newest model and the model of the last batch, for each actor that has sent a batch."""
     lags: Array = core.models.newest().opt_steps - rows["behaviour_opt_steps"][rows["items"] > 0]
     return lags.clip(0)
 

@@ -85,7 +85,7 @@ def peer_host(peer: str) -> str:
 
 
 def peer_address(peer: str) -> str:
-    """The address in gRPC's name of a peer; of IPv6 the /64, within which one host may choose any address.
+    """The address in gRPC's name of a peer; for IPv6 the /64, within which one host may choose any address.
 
     >>> peer_address("ipv4:10.0.0.5:50123"), peer_address("ipv6:%5B2001:db8::7:1%5D:50123")
     ('10.0.0.5', '2001:db8::/64')
@@ -93,7 +93,7 @@ def peer_address(peer: str) -> str:
     host = peer_host(peer)
     if not peer.startswith("ipv6"):
         return host
-    mapped = IPv6Address(host).ipv4_mapped  # A socket that listens on [::] sees IPv4 peers under such an address.
+    mapped = IPv6Address(host).ipv4_mapped  # A socket that listens on [::] sees IPv4 peers under mapped addresses.
     return str(mapped or ip_network((host, 64), strict=False))
 
 
@@ -110,8 +110,8 @@ class KnownTokens:
     tokens.)
 
     Only the event loop's thread uses this: at each call, and a few times a second for calls that are open. Another
-    process may write the file at any moment. So the file's stamp is taken before the file is read: a write in between
-    leaves a stamp that is not the file's, and the next look reads the file once more.
+    process may write the file at any moment. So the file's stamp is taken before the file is read: after a write in
+    between, the stamp differs from that of the file, and the next look reads the file once more.
 
     Args:
         source: a file, or tokens that never change.
@@ -175,7 +175,7 @@ def _read_leniently(path: Path) -> dict[bytes, str]:
 
 
 class Gate:
-    """Knows callers by their tokens: actors for the learner's own service, admins for anything else.
+    """Knows callers by their tokens: actors may call ``LearnerService``, and admins all other services.
 
     Args:
         known: the tokens of each role that has any; empty: no call needs a token.

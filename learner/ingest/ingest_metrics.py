@@ -1,4 +1,4 @@
-"""The metrics of the ingest process, read from counters at each scrape; docs/metrics.md says what each means."""
+"""The metrics of the ingest process, read from counters at each scrape; docs/metrics.md explains each of them."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ _ACTOR_COUNTERS = {
 class IngestCollector(Collector):
     """The metrics of an ``IngestCore``: rows in, models out, actors.
 
-    A scrape reads on a thread of its own while the event loop writes. Each value is read whole, and ``present_rows`` is
-    a copy; two values of one scrape may be a moment apart.
+    A separate thread reads the values for a scrape while the event loop writes them. Each value is read whole, and
+    ``present_rows`` is a copy; two values of one scrape may be a moment apart.
     """
 
     def __init__(self, core: IngestCore) -> None:
@@ -102,12 +102,12 @@ class IngestCollector(Collector):
         yield counter("crossborder_model_bytes_sent_total", "Bytes of models sent.", control.model_bytes_sent)
         yield gauge(
             "crossborder_policy_lag_opt_steps",
-            "Mean opt steps between the newest model and the one that acted.",
+            "Mean opt steps between the newest model and the model that acted.",
             control.policy_lag,
         )
         yield _histogram(
             "crossborder_policy_lag_steps",
-            "Opt steps between the newest model and the one that acted, by batch.",
+            "Opt steps between the newest model and the model that acted, by batch.",
             counts.lag_steps,
         )
         yield _histogram(
@@ -168,7 +168,7 @@ def _by_actor(rows: Array, lags: Array) -> Iterable[Metric]:
         ("spool_bytes", "Bytes of rows that wait for an acknowledgement.", rows, rows["spool_bytes"]),
         (
             "policy_lag_opt_steps",
-            "Opt steps between the newest model and the one of the actor's last batch.",
+            "Opt steps between the newest model and the model of the actor's last batch.",
             sent,
             lags,
         ),

@@ -1,7 +1,7 @@
 """How the trainer starts its ingest process, keeps it running, wakes it and ends it.
 
 A process that imports what ingest needs is started first, while the trainer builds its parts (``ComingIngest``). It
-becomes ingest when it gets the boot line. Later such a process is held ready for the case that ingest dies.
+becomes ingest when it gets the boot line. Later another such process waits, in case ingest dies.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _ENVIRONMENT = {
 class ComingIngest:
     """The bells between trainer and ingest, its port, and the process that becomes ingest: a context manager.
 
-    It outlives each ingest process.
+    This object outlives each ingest process.
 
     Args:
         is_urgent: ingest is needed as soon as this process has built its own parts.
@@ -56,7 +56,7 @@ class ComingIngest:
         host, port = split_address(address)
         try:
             held = self._stack.enter_context(hold_port(port))
-        except OSError:  # The port is taken on one of the interfaces; ingest says so if it is that of the address.
+        except OSError:  # The port is taken on one of the interfaces. If that is the address's own, ingest reports it.
             return address
         return join_address(host, held.getsockname()[1])
 
@@ -82,7 +82,7 @@ class IngestProcess:
 
     Raises:
         AddressError: its address or its metrics port is taken.
-        CrossborderError: the process did not come up.
+        CrossborderError: the process did not start.
     """
 
     def __init__(
@@ -162,14 +162,14 @@ class IngestProcess:
     def announce_stop(self) -> None:
         """Have ingest tell every actor to stop.
 
-        If ingest dies before all actors have handed over their rows, it is started again, so that they still can.
+        If ingest dies before all actors have handed over their rows, it is started again, so that the actors still can.
         """
         self._control.stopping = 1
         fence()  # Ingest looks at ``stopping`` when the bell rings.
         self._ingest_bell.ring()
 
     def leave(self) -> None:
-        """End ingest without a word to the actors, which look for the next life of the run."""
+        """End ingest without telling the actors to stop; they look for the next start of the run."""
         self._supervisor.stop_watching()
         self._supervisor.child.end(2.0)
 

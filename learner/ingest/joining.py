@@ -20,7 +20,7 @@ _MARKUP: Final = frozenset("<>&\"'")
 
 
 def require_open(core: IngestCore, request: pb.JoinRequest) -> None:
-    """Check that no cordon keeps an actor out. An actor that is known may come back, and hand over its rows.
+    """Check that no cordon keeps an actor out. An actor that is known may come back and hand over its rows.
 
     Raises:
         CordonedError: the actor may join when the cordon has ended.
@@ -36,8 +36,8 @@ def require_open(core: IngestCore, request: pb.JoinRequest) -> None:
 def lead(core: IngestCore, request: pb.JoinRequest) -> str | None:
     """Choose whether an actor should join another rank; None: it may stay.
 
-    Only a new actor that takes it is led: the rows of one that is known belong to this learner, and a ``wanted_id`` is
-    an id of this learner. Rank 0 alone has candidates to score.
+    Only a new actor that accepts another address (``takes_elsewhere``) is led: the rows of a known actor belong to this
+    learner, and a ``wanted_id`` is an id of this learner. Rank 0 alone has candidates to score.
 
     Raises:
         TooManyActorsError: the actor evaluates, and rank 0 does not listen yet.
@@ -61,14 +61,14 @@ def _lead_evaluating(core: IngestCore, request: pb.JoinRequest) -> str:
         raise TooManyActorsError("rank 0, whose candidates actors score, does not listen yet")
     if not request.takes_elsewhere:
         raise RefusedError(
-            f"evaluates: expected to be asked at rank 0, {address}, which alone has candidates, found rank "
-            f"{core.leading.rank}; name that address, since this actor or a relay on its way does not go elsewhere"
+            f"evaluates: expected a join at rank 0, {address}, the only rank with candidates, found rank "
+            f"{core.leading.rank}; give the actor that address, since it or a relay before it cannot be led to it"
         )
     return address
 
 
 def join(core: IngestCore, request: pb.JoinRequest, name: str = "") -> pb.JoinResponse:
-    """Enter an actor, or lead it to another rank: then the answer has ``elsewhere`` alone.
+    """Enter an actor, or lead it to another rank: then the answer holds only ``elsewhere``.
 
     Args:
         core: where it enters.
@@ -136,7 +136,7 @@ def _require_wellformed(request: pb.JoinRequest) -> None:
 
 
 def _require_admissible(core: IngestCore, request: pb.JoinRequest, *, is_known: bool) -> None:
-    """Check what an actor asks for, and that the learner still takes it.
+    """Check that the run can give an actor the id and the kind of work that it asks for, and still takes it.
 
     Raises:
         RefusedError, StoppingError: the actor may not enter here.

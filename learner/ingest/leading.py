@@ -1,4 +1,4 @@
-"""To which rank a new actor is led."""
+"""Chooses the rank that a new actor joins."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ SETTLE_SECONDS: Final = 2.0
 def choose(actors: Sequence[float], own: int) -> int:
     """The rank that a new actor should join: this one, unless another has fewer actors.
 
-    Of several ranks that have the fewest, it is the first one after this rank: so ranks that lead at the same time
-    choose different ones.
+    If several ranks have the fewest actors, it is the first of them after this rank. So ranks that choose at the same
+    time choose different ranks.
 
     Args:
         actors: of each rank.
@@ -95,6 +95,6 @@ class Leading:
                 fits = (table.rank, len(table.addresses)) == (self.rank, self.n_ranks)
                 self._table, self._recent = table if fits else None, deque()
                 self._read_at = found.st_ino, found.st_mtime_ns
-        except (OSError, RunDirectoryError):  # It is not there yet, or is being replaced at this moment.
+        except (OSError, RunDirectoryError):  # The file is not there yet, or is being replaced at this moment.
             return None
         return self._table

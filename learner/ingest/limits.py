@@ -1,11 +1,11 @@
-"""How much one caller may take while others need the learner too. Decisions without I/O; the clock is given.
+"""How much one caller may take while others need the learner too. Decisions without I/O; the caller passes the clock.
 
-``CallLimits`` and ``AddressIds`` refuse calls and joins. They count by account: a named token, or an address where
-callers have no name (``Caller.account``). One account may take less than all accounts together, so a single account
+``CallLimits`` and ``AddressIds`` refuse calls and joins. They count by account: a named token, or the address of
+callers without a name (``Caller.account``). One account may take less than all accounts together, so a single account
 always leaves room for others. Calls without a valid token are counted by address and cost no other caller anything.
 
-``ReplayShare`` and ``ModelRepeats`` are quotas, and quotas refuse no fast actor: an actor over its quota only waits
-longer for its own acknowledgement or model.
+``ReplayShare`` and ``ModelRepeats`` are quotas. A quota refuses nothing: an actor over its quota only waits longer for
+its own acknowledgement or model.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from learner.ingest.gate import ACTOR_METHODS, HEALTH_METHODS, Caller, peer_addr
 from learner.ingest.refusals import IngestCounts, OverLimitError
 
 MAX_ACCOUNTS = 4096
-"""Accounts whose joins and failures are remembered; beyond them, the account that called longest ago is forgotten."""
+"""The most accounts whose joins and failures are remembered; then the account that called longest ago is forgotten."""
 ACTIVE_SECONDS = 10.0
 """An actor that has stored nothing for this long counts as inactive."""
 RENEWAL_SECONDS = 60.0
@@ -79,12 +79,12 @@ class CallLimits:
         self._admin_places = _YieldingPlaces(config.max_admin_calls)
         self._joins = Bucket(config.joins_per_second, 2 * fleet, clock)
         self._open = Counter[str]()
-        """By account, its open calls; an account without one is not there."""
+        """By account, its open calls; without accounts that have none."""
         self._account_joins, self._failures = OrderedDict[str, Bucket](), OrderedDict[str, Bucket]()
 
     @contextmanager
     def call(self, caller: Caller, end: Callable[[OverLimitError], None]) -> Iterator[None]:
-        """Hold this while a call is open. ``end`` is called to end a short call whose place another call gets.
+        """Hold a place while a call is open. ``end`` is called to end a short call whose place another call gets.
 
         Raises:
             OverLimitError: too many calls of actors are open.
@@ -147,7 +147,7 @@ class CallLimits:
             raise self.count_refusal(limit)
 
     def _find_bucket(self, known: OrderedDict[str, Bucket], account: str, rate: float, at_once: float) -> Bucket:
-        """Find or make the account's bucket; beyond ``MAX_ACCOUNTS`` the account that called longest ago goes."""
+        """Find or make the account's bucket; beyond ``MAX_ACCOUNTS``, forget the account that called longest ago."""
         if account not in known:
             if len(known) >= MAX_ACCOUNTS:
                 known.popitem(last=False)
@@ -174,7 +174,7 @@ class AddressIds:
 
     def has_room(self, account: str, incarnation: int, former: int = 0) -> bool:
         """Whether the incarnation may join from this account, in the place of the incarnation ``former`` if any."""
-        if self._noted[account] < self._at_most:  # A fleet that joins at once is not counted anew at each join.
+        if self._noted[account] < self._at_most:  # This saves a count of the whole fleet at each join.
             return True
         others = (one for one, its in self._account.items() if its == account and one not in (incarnation, former))
         return sum(map(self._holds_id, others)) < self._at_most

@@ -1,4 +1,4 @@
-"""The answers to ``GetModel``, each serialised once: every actor with the same model is sent the same bytes."""
+"""The answers to ``GetModel``, each serialised once: every actor that has the same model gets the same bytes."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class ModelAnswer:
         return cls(blob.version, blob.published_at, len(blob.data), messages, chunks)
 
     def since(self, base: ModelAnswer) -> ModelAnswer:
-        """This model as the delta from ``base``; both are whole. This answer itself if the delta is no smaller."""
+        """This model as the delta from ``base``; both are whole. This answer itself if the delta is not smaller."""
         model = b"".join(self.chunks)
         delta = make_delta(b"".join(base.chunks), model)
         if len(delta) >= len(model):

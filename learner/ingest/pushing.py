@@ -61,7 +61,7 @@ def push(core: IngestCore, row: int, request: Request) -> int:
 def _take(core: IngestCore, row: int, request: pb.PushItemsRequest, payload: Payload) -> int:
     if core.registry.row_of(request.incarnation) != row:
         raise RefusedError(
-            f"incarnation: expected the one the stream began with, found {request.incarnation:016x}", "sequence"
+            f"incarnation: expected that of the stream's first request, found {request.incarnation:016x}", "sequence"
         )
     report, last = request.report, core.writer.last_seq(request.incarnation)
     if report.HasField("score"):
@@ -160,31 +160,32 @@ def _check_report(report: pb.Report) -> tuple[float, ...]:
         )
     if not sum(map(abs, returns)) <= MAX_RETURN:  # A comparison with NaN is false, so NaN is refused too.
         raise RefusedError(
-            f"report: expected finite episode returns of together up to {MAX_RETURN:g}, found {max(returns, key=abs)}",
+            f"report: expected finite episode returns with a sum up to {MAX_RETURN:g}, found {max(returns, key=abs)}",
             "report",
         )
     figures: tuple[float, ...] = _figures_of(report)
     # The sum stands for all figures, since a check of each takes longer; a comparison with NaN is false here too.
     if min(figures) < 0 or not sum(figures) <= MAX_FIGURE:
         found = dict(zip(REPORTED, figures, strict=True))
-        raise RefusedError(f"report: expected figures from 0 and together up to {MAX_FIGURE}, found {found}", "report")
+        raise RefusedError(f"report: expected figures from 0 with a sum up to {MAX_FIGURE}, found {found}", "report")
     return figures
 
 
 def _note_unfinished(core: IngestCore, row: int, episodes: int) -> None:
-    """Count episodes that no final row ended, and tell of them."""
+    """Count episodes that no final row ended, and log them."""
     core.counts.unfinished_episodes += episodes
     if (missed := core.unfinished_log.due()) is not None:
         log.warning(
-            "actor %d: an episode began in a lane whose episode before has no final row (%d more before it); its last "
-            "step is never drawn. Its environment failed, it made a safe stop, or its client sends no final rows",
+            "actor %d: an episode has no final row, but the next episode of its lane has begun (%d more before it). "
+            "Its last step is never drawn. The environment failed, the actor made a safe stop, or its client sends no "
+            "final rows",
             core.registry.actor_id(row),
             missed,
         )
 
 
 def _store(core: IngestCore, request: pb.PushItemsRequest, items: Items) -> int:
-    """Store a batch and wake the trainer; return how many episodes follow one without a final row."""
+    """Store a batch and wake the trainer; return how many episodes follow an episode without a final row."""
     unfinished = core.writer.append(
         items, request.rows, request.incarnation, request.seq, follows=not request.after_drop
     )
@@ -218,12 +219,12 @@ def _note_batch(core: IngestCore, row: int, request: pb.PushItemsRequest, items:
 
 
 def _count_steps(schema: Schema, items: Items, rows: int) -> int:
-    """How many of the rows are steps; final rows are none."""
+    """How many of the rows are steps; final rows are not steps."""
     return rows - int(np.count_nonzero(items[FINAL.name])) if schema.is_rows else rows
 
 
 def _acting_opt_steps(schema: Schema, items: Items, behaviour: ModelVersion) -> float:
-    """The mean opt steps of the models that acted; self-contained items know only the batch's."""
+    """The mean opt steps of the models that acted; for self-contained items, the opt steps of the batch's model."""
     return float(items[VERSION.name].mean()) if schema.is_rows else behaviour.opt_steps
 
 

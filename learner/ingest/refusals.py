@@ -57,7 +57,7 @@ _STATUS: dict[type[CrossborderError], tuple[grpc.StatusCode, str]] = {
     RefusedError: (grpc.StatusCode.INVALID_ARGUMENT, "bad_items"),
     TooManyActorsError: (grpc.StatusCode.RESOURCE_EXHAUSTED, "too_many_actors"),
     CursorsFullError: (grpc.StatusCode.RESOURCE_EXHAUSTED, "too_many_actors"),  # Both errors end when actors leave.
-    # Under a name of its own, actors of earlier releases would take the error for a permanent one.
+    # If this error had a separate name, actors of earlier releases would not try again.
     CordonedError: (grpc.StatusCode.RESOURCE_EXHAUSTED, "too_many_actors"),
     OverLimitError: (grpc.StatusCode.RESOURCE_EXHAUSTED, "over_limit"),
     StoppingError: (grpc.StatusCode.UNAVAILABLE, "stopping"),

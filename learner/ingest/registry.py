@@ -40,11 +40,11 @@ class TooManyActorsError(CrossborderError):
 
 
 class Registry:
-    """The rows of the actor table, by incarnation. Rows that an ingest process before this one wrote are taken over.
+    """The rows of the actor table, by incarnation. It takes over the rows that an earlier ingest process wrote.
 
     Actor processes get rows 0, 1, 2, … in the order of joining and keep them. The id of an actor that is gone passes on
     to the next actor; when the table is full, the row of the actor that has been gone for longest passes on too. The
-    last row is no actor's: it holds the figures of all actors whose rows have passed on, so that no sum ever falls.
+    last row is no actor's: it holds the sums of all actors whose rows have passed on, so that no total ever falls.
 
     This process is the only writer of the table. Other processes and the metrics' thread read it at any time without a
     lock, so no decision here may depend on what they have read.
@@ -76,7 +76,7 @@ class Registry:
         self._rows = {int(row["incarnation"]): i for i, row in enumerate(table) if row["state"] != ActorState.UNUSED}
         np.minimum(
             table["last_seen"], clock(), out=table["last_seen"]
-        )  # After a start of the host its clock begins at 0.
+        )  # After a restart of the host its clock begins at 0.
         self._from_before = set(self._rows)
         # Their streams ended with the ingest process before this one. They get the full time to come back.
         away = np.isin(table["state"], (*WORKING, ActorState.BUILDING))
@@ -96,7 +96,7 @@ class Registry:
             column = self._table[name]
             impossible = ~((column >= 0) & (column <= MAX_TOTAL))  # True of NaN too.
             if impossible.any():
-                log.warning("actor table: %d values of %s that cannot be are set to 0", impossible.sum(), name)
+                log.warning("actor table: %d impossible values of %s are set to 0", impossible.sum(), name)
                 column[impossible] = 0
         returns = self._table["last_return"]
         returns[~(np.abs(returns) <= MAX_RETURN)] = 0.0
@@ -160,7 +160,7 @@ class Registry:
         return free
 
     def _vacate(self, actor_id: int) -> int:
-        """Return an id after nobody has it any more."""
+        """Return an id once no actor has it: an actor that is away loses it."""
         for row in np.flatnonzero((self._table["actor_id"] == actor_id) & np.isin(self._table["state"], HOLDS_ID)):
             state = self.state(int(row))
             if state is not ActorState.AWAY:
@@ -238,8 +238,8 @@ class Registry:
 
         Args:
             row: of the actor.
-            figures: of the actor, in the order of ``REPORTED``; a figure that cannot be true is cut to the highest
-                possible one.
+            figures: of the actor, in the order of ``REPORTED``; a figure that is too high to be true becomes the
+                highest possible figure.
             building: whether the actor still builds its environment and agent.
         """
         now = self._clock()
@@ -257,7 +257,7 @@ class Registry:
         limited = tuple(map(min, figures, limits))
         if limited != figures and (missed := self._incredible_log.due()) is not None:
             found = dict(zip(REPORTED, figures, strict=True))
-            log.warning("actor %d reports more than can be: %s (%d more before it)", self.actor_id(row), found, missed)
+            log.warning("actor %d reports too high figures: %s (%d more before it)", self.actor_id(row), found, missed)
         return limited
 
     def note_batch(
@@ -268,7 +268,7 @@ class Registry:
         Args:
             row: of the actor.
             steps: of the batch.
-            behaviour_opt_steps: of the models that acted, in the mean.
+            behaviour_opt_steps: mean opt steps of the models that acted.
             returns: of the episodes, oldest first.
             lengths: of the same episodes.
         """
@@ -281,7 +281,7 @@ class Registry:
             self._lengths.extend(lengths)
 
     def note_successes(self, successes: Sequence[bool]) -> None:
-        """Note which episodes that came with a batch succeeded; episodes that do not say so are left out."""
+        """Note which of a batch's episodes succeeded; episodes that do not report it are left out."""
         self._successes.extend(successes)
 
     def expire(self) -> list[int]:
@@ -308,7 +308,7 @@ class Registry:
         """The sum of a column over all actor processes; no figure is above ``MAX_TOTAL``, so it cannot overflow.
 
         Returns:
-            An int of a column of integers.
+            An int for a column of integers.
         """
         total: float = self._table[field].sum().item()
         return total

@@ -30,7 +30,7 @@ class CandidateScores:
         path: of the file, which is replaced as a whole: ``incarnation`` and ``opt_steps`` of the candidate, ``score``,
             ``record``, ``seconds``, and the ``actor_id`` that scored it.
         candidates: of the trainer.
-        control: its word ``scores`` is raised after each replacement, so the trainer need not look at the file before.
+        control: its word ``scores`` rises after each replacement, so the trainer looks at the file only then.
     """
 
     def __init__(self, path: Path, candidates: ModelSlots, control: ControlBlock) -> None:
@@ -41,7 +41,7 @@ class CandidateScores:
             control.scores += 1
 
     def _read(self) -> ModelVersion:
-        """The candidate that an ingest process before this one has handed over last."""
+        """The last candidate whose score an earlier ingest process has handed over."""
         try:
             found = json.loads(self._path.read_text())
             return ModelVersion(int(found["incarnation"]), int(found["opt_steps"]))
@@ -54,12 +54,12 @@ class CandidateScores:
     def take(self, score: pb.Score, actor_id: int) -> None:
         """Hand a score over, unless that candidate or a later one has been scored already.
 
-        A candidate of the learner's former lives is left out too: an actor that was scoring it while the learner was
-        killed reports it to the resumed learner, which no longer waits for it. A score that cannot be written is
+        A candidate from before the learner's last start is left out too: an actor that was scoring it while the learner
+        was killed reports it to the resumed learner, which no longer waits for it. A score that cannot be written is
         handed over with a later report: the actor repeats it in each.
 
         Raises:
-            RefusedError: it is no score of a candidate.
+            RefusedError: it is not the score of a candidate.
         """
         version = version_from_pb(score.model)
         if version <= self._newest or version.incarnation < self._control.incarnation:
@@ -84,7 +84,7 @@ class CandidateScores:
 
 def _check(score: pb.Score, newest: ModelVersion) -> None:
     if version_from_pb(score.model) > newest:
-        raise RefusedError(f"score: expected one of a candidate up to {newest}, found {score.model}", "report")
+        raise RefusedError(f"score: expected that of a candidate up to {newest}, found {score.model}", "report")
     if len(score.record) > MAX_KEYS or any(len(key) > MAX_KEYS or not key.isprintable() for key in score.record):
         raise RefusedError(
             f"score: expected a record of at most {MAX_KEYS} values, whose keys have at most {MAX_KEYS} printable "

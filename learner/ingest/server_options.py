@@ -15,7 +15,7 @@ MAX_CONNECTIONS_OPTION = "grpc.max_allowed_incoming_connections"
 
 
 def server_options(config: ServerConfig) -> list[tuple[str, int]]:
-    """Options of the learner's server; ping limits match ``CLIENT_OPTIONS``, a port that is taken is an error."""
+    """Options of the learner's server: ping limits match ``CLIENT_OPTIONS``, and a port that is taken is an error."""
     limits = config.limits
     return [
         ("grpc.so_reuseport", 0),
@@ -46,9 +46,9 @@ def server_credentials(tls: TlsConfig) -> grpc.ServerCredentials:
         authorities = read_authorities(tls.client_ca) if tls.client_ca else None
         return grpc.ssl_server_certificate_configuration([read_pair(tls.certificate, tls.key)], authorities)
 
-    # gRPC calls ``changed`` on threads of its own, before each handshake; the event loop never does. Of two handshakes
-    # that begin while the files change, one may still get the former pair, which is still valid. While only one file
-    # has been replaced, certificate and key do not fit each other: ``read`` refuses, and the former pair stays in use.
+    # gRPC calls ``changed`` on its own threads, before each handshake; the event loop never calls it. If two handshakes
+    # begin while the files change, one may still get the former pair, which is still valid. While only one file has
+    # been replaced, certificate and key do not fit each other: ``read`` refuses, and the former pair stays in use.
     watched = Watched([tls.certificate, tls.key, *([tls.client_ca] if tls.client_ca else [])], read)
     last = watched.get()
 

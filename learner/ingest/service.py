@@ -55,7 +55,7 @@ class ActorStream:
         """Whether the actor scores candidates."""
         self._told_to_stop_at: float | None = None
         self.awake = asyncio.Event()
-        """Set when the actor's turn has come, or when training is over. The task that waits checks which."""
+        """Set when the actor's turn has come, or when training is over. The waiting task checks which of them it is."""
 
     async def send(self, acked_seq: int | None = None) -> None:
         """Acknowledge up to ``acked_seq``, or repeat the last acknowledgement as a sign of life."""
@@ -82,7 +82,7 @@ class ActorStream:
     def is_leaving(self) -> bool:
         """Whether the actor was told to stop less than ``server.grace_seconds`` ago.
 
-        So long its acknowledgements are not held back: an actor that ends waits only seconds for the last ones.
+        During this time its acknowledgements are not held back, so an actor that ends does not wait long for them.
         """
         told_at, seconds = self._told_to_stop_at, self._core.config.server.grace_seconds
         return told_at is not None and time.monotonic() < told_at + seconds
@@ -129,7 +129,7 @@ class LearnerServicer(pb_grpc.LearnerServiceServicer):
     async def Join(self, request: pb.JoinRequest, context: Context) -> pb.JoinResponse:  # noqa: ARG002, N802
         caller = current_caller.get()
         try:
-            require_open(self._core, request)  # First: cordoned actors that wait leave the limits to other actors.
+            require_open(self._core, request)  # First, so that cordoned actors do not use up the limits on joins.
             self._limits.count_join(caller)
             ids = self._core.address_ids
             if not ids.has_room(caller.account, request.incarnation, request.former_incarnation):
@@ -256,8 +256,8 @@ class LearnerServicer(pb_grpc.LearnerServiceServicer):
     async def wind_up(self, seconds: float) -> None:
         """Tell every actor to stop, and wait until all actors have left or the time is over.
 
-        Actors that are away get the same time: they may join again, hear of the end and hand over their rows. So do
-        those that have just joined: they hear of the end on the stream that they begin in a moment.
+        Actors that are away get the same time: they may join again, hear of the end and hand over their rows. Actors
+        that have just joined get it too: they hear of the end on the stream that they begin in a moment.
         """
         try:
             async with asyncio.timeout(seconds):

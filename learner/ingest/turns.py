@@ -5,7 +5,7 @@ from __future__ import annotations
 from heapq import heappop, heappush
 
 UNKNOWN = -1
-"""Stands for all actors whose steps a former ingest process has stored, and owes those steps."""
+"""Stands for all actors whose steps a former ingest process has stored; it owes those steps."""
 _ROUNDING = 1e-3
 """A number of steps that is greater than the rounding errors of the sums below."""
 

@@ -138,7 +138,7 @@ def test_a_message_that_announces_four_gigabytes_is_refused_unread(hostile: Host
 def test_bytes_that_are_no_message_are_refused(hostile: Hostile, data: bytes) -> None:
     error = refusal(hostile, "Join", data)
     assert isinstance(typed_error(error), RefusedError)
-    assert "expected a message of ours, found other bytes" in (error.details() or "")
+    assert "expected a message of crossborder, found other bytes" in (error.details() or "")
 
 
 def test_a_bomb_that_gzip_made_a_thousandth_of_is_refused_before_it_is_whole(hostile: Hostile) -> None:

@@ -87,7 +87,7 @@ BAD_BATCHES: dict[str, tuple[Callable[[Client], pb.PushItemsRequest], str, str]]
     "a return that no sum of rewards can be": (
         lambda c: c.batch(1, report=pb.Report(episode_returns=[1e308, -1e308], episode_lengths=[3, 3])),
         "bad_items",
-        "report: expected finite episode returns of together up to 3.40282e+38, found 1e+308",
+        "report: expected finite episode returns with a sum up to 3.40282e+38, found 1e+308",
     ),
     "seconds that cannot be": (
         lambda c: c.batch(1, report=pb.Report(env_seconds=float("nan"))),
@@ -102,7 +102,7 @@ BAD_BATCHES: dict[str, tuple[Callable[[Client], pb.PushItemsRequest], str, str]]
     "more steps than can be": (
         lambda c: c.batch(1, report=pb.Report(env_steps=2**64 - 1)),
         "bad_items",
-        "report: expected figures from 0 and together up to 9007199254740992, found {'env_steps': 18446744073709551615",
+        "report: expected figures from 0 with a sum up to 9007199254740992, found {'env_steps': 18446744073709551615",
     ),
     "a version that cannot be": (
         lambda c: c.batch(1, behaviour=pb.ModelVersion(opt_steps=2**64 - 1)),

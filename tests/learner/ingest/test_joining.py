@@ -173,7 +173,7 @@ def test_a_new_actor_is_led_to_the_rank_with_fewer_actors_and_one_that_evaluates
 
 
 def test_an_actor_that_evaluates_and_does_not_go_to_rank_0_is_refused(ranked: LoneCore) -> None:
-    with pytest.raises(RefusedError, match=r"expected to be asked at rank 0, rank-0:1, .* found rank 1"):
+    with pytest.raises(RefusedError, match=r"expected a join at rank 0, rank-0:1, .* found rank 1"):
         join(ranked.core, asks(1, evaluates=True, takes_elsewhere=False))
 
 

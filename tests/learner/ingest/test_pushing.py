@@ -87,7 +87,7 @@ def test_a_stream_belongs_to_one_actor(client: Client) -> None:
     talk.say(client.batch(1))
     with pytest.raises(grpc.RpcError) as error:
         talk.say(client.batch(1, incarnation=78))
-    assert "incarnation: expected the one the stream began with" in refusal(error)[2]
+    assert "incarnation: expected that of the stream's first request" in refusal(error)[2]
 
 
 def test_final_rows_are_stored_and_are_no_steps(client: Client) -> None:
@@ -130,7 +130,7 @@ def test_a_client_that_sends_no_final_rows_is_told_of(client: Client, caplog: py
     talk.end()
     wait_for(lambda: "has no final row" in caplog.text, "the log of it")
     (told,) = [said for said in caplog.messages if "has no final row" in said]
-    assert told.startswith("actor 0: an episode began in a lane whose episode before has no final row (0 more")
+    assert told.startswith("actor 0: an episode has no final row, but the next episode of its lane has begun (0 more")
 
 
 def test_lanes_are_linked_each_by_itself(client: Client) -> None:

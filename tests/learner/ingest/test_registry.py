@@ -317,7 +317,7 @@ def test_reported_figures_count_only_as_far_as_they_can_be_true(table: Array, ca
     assert (registry.total("env_steps"), table["spool_bytes"][0]) == (5_000, 64 << 20)
     registry.note_report(0, figures(env_steps=2**53, seconds=9.0), building=False)
     assert registry.total("env_steps") == 10 * MAX_RATE
-    assert "actor 0 reports more than can be: {'env_steps': 9007199254740992" in caplog.text
+    assert "actor 0 reports too high figures: {'env_steps': 9007199254740992" in caplog.text
     registry.note_report(0, figures(env_steps=6_000, seconds=10.0), building=False)
     assert registry.total("env_steps") == 6_000, "the next honest report counts as it is"
 
@@ -366,4 +366,4 @@ def test_a_table_that_was_poisoned_heals_when_it_is_opened(table: Array, caplog:
     assert registry.total("dropped_items") == 0
     assert table["seconds"][4] == 0.0
     assert (np.abs(table["last_return"]) <= MAX_RETURN).all()
-    assert "actor table: 1092 values of env_steps that cannot be are set to 0" in caplog.text
+    assert "actor table: 1092 impossible values of env_steps are set to 0" in caplog.text
