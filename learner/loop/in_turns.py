@@ -36,7 +36,7 @@ class ActorInTurns:
     """The part that acts: it steps ``envs_per_actor`` environments, and counts the opt steps that are due for them.
 
     A resumed run restores it as a whole: rows that came after the checkpoint are taken back, and episodes go on where
-    they were. Where rows cannot be taken back, they stay and all episodes begin anew.
+    they were. If rows cannot be taken back, they stay, and new episodes begin.
 
     Args:
         run: opened; no other process writes to its replay.
@@ -48,16 +48,16 @@ class ActorInTurns:
         ratio, warmup = config.replay.samples_per_insert, config.trainer.warmup_period
         limiter = RatioLimiter(ratio, warmup, error_buffer=0.0, began=run.memory.steps_began)
         self.limiter = limiter.since(ratio, run.memory.steps, 0)
-        """Says when an opt step is due. Steps that the replay held before make none due."""
+        """Says when an opt step is due. It counts no steps that the replay held before this start of the run."""
         self.owed = 0
-        """Opt steps that are due and not yet taken; always 0 with a replay ratio, which says when they are due."""
+        """Opt steps that are due and not yet taken; always 0 with a replay ratio, since then ``limiter`` decides."""
         self._is_restored = False
         self._opt = Every(config.trainer.opt_interval if ratio is None else None)
         self._sink = LocalSink(run.memory, run.value_rules)
         self._lanes, self._env = lanes_of(run.parts), config.env
         rate = config.env.rate_hz
         pace = Pace(rate, threading.Event(), self.counters.note_tick) if rate is not None else None
-        # With the seeds of its first start, a resumed run would see the episodes again that it has stored.
+        # With the seeds of its first start, a resumed run would see again the episodes that it has stored.
         self._sampler = ResumableSampler(run.parts, self.counters, config.seed + run.memory.steps, pace)
 
     def act(self, opt_steps: int) -> None:
@@ -87,8 +87,8 @@ class ActorInTurns:
         mark, ratio = state.values["replay"], self.limiter.samples_per_insert
         if not self._sink.roll_back(mark):
             log.warning(
-                "the replay cannot go back to its first %d rows: those that followed stay, episodes begin anew, and "
-                "the curve will not be that of a run that was never interrupted",
+                "the replay cannot go back to its first %d rows: later rows stay, new episodes begin, and the curve "
+                "will differ from that of a run that was never interrupted",
                 mark["end"],
             )
             return
@@ -111,7 +111,7 @@ class ActorInTurns:
 class Trainer:
     """Trains one agent, which acts and learns in turns.
 
-    It is opened when constructed. Use it once, as a context manager.
+    The constructor opens the run. Use the trainer once, as a context manager.
 
     After a step in every environment the trainer takes exactly as many opt steps as ``replay.samples_per_insert`` asks
     for; without a ratio, one opt step for each ``trainer.opt_interval`` environment steps.
@@ -159,7 +159,7 @@ class Trainer:
         self._stack.close()
 
     def train(self) -> Result:
-        """Train until the run ends, and save ``final/`` whatever ended the run.
+        """Train until the run ends, and save ``final/`` after every kind of end.
 
         Raises:
             CrossborderError: the evaluator's process failed, or ``final/`` could not be saved.

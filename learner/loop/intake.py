@@ -24,8 +24,8 @@ class Intake:
         ratio: the replay ratio and the warm-up.
         control: shared with ingest.
         bell: ingest rings it after it has stored rows, if the training process waits.
-        release_held: has ingest let all actors go on that it holds back, since the training process waits.
-        starvation_seconds: a wait raises after this time without a new step; None lets it wait forever.
+        release_held: makes ingest release the actors that it holds back; called when the training process waits.
+        starvation_seconds: a wait raises an error after this time without a new step; None lets it wait forever.
         clock: seconds, monotonic.
     """
 
@@ -45,7 +45,7 @@ class Intake:
         self._starvation_seconds, self._clock = starvation_seconds, clock
         control.trainer_waits = 0  # A killed training process may have left a 1.
         self._considered = buffer.inserted
-        """The steps with which ``may_sample`` was last decided."""
+        """The number of inserted steps at the last call of ``may_sample``."""
         self._seen_steps, self._seen_at = -1, clock()
 
     def may_sample(self) -> bool:
@@ -54,7 +54,7 @@ class Intake:
         return self._ratio.limiter().may_sample(self._considered, self._buffer.sampled)
 
     def wait(self) -> None:
-        """Wait until there are more steps than ``may_sample`` was decided with, at most ``WAIT_SECONDS``.
+        """Wait until there are more steps than at the last call of ``may_sample``, at most ``WAIT_SECONDS``.
 
         Raises:
             StarvedError: no step has come for ``starvation_seconds``.

@@ -69,7 +69,7 @@ class Publish(Protocol):
     def __call__(self, opt_steps: int, /, *, wait: bool = False) -> None:
         """Publish the policy of this opt step.
 
-        It becomes the newest model a little later, while training goes on; with ``wait`` it has become that on return.
+        It becomes the newest model a little later, while training goes on; with ``wait`` this returns only afterwards.
         """
 
 
@@ -82,7 +82,7 @@ def do_nothing() -> None:
 
 
 class Learner:
-    """Takes opt steps, counts them, and after each evaluates, records, saves and publishes as far as it is due.
+    """Takes opt steps and counts them. After each, it evaluates, records, saves and publishes if these are due.
 
     Args:
         agent: learns.
@@ -169,7 +169,7 @@ class Learner:
 
     @contextmanager
     def training(self, announce_stop: Callable[[], None] = do_nothing) -> Iterator[None]:
-        """The context of the loop that trains: however the loop ends, it calls ``finish``.
+        """The context of the loop that trains. It calls ``finish`` when the loop ends, unless another rank is lost.
 
         Args:
             announce_stop: tells the actors that training is over.
@@ -179,7 +179,7 @@ class Learner:
         """
         try:
             yield
-        except RankLostError:  # It may have come in the middle of an opt step: nothing of it is saved.
+        except RankLostError:  # The rank may have been lost in the middle of an opt step, so nothing is saved.
             self.request_stop()
             raise
         except BaseException:
@@ -218,9 +218,9 @@ class Learner:
         try:
             with self._computing:
                 losses = self.agent.opt(self.buffer)
-        except NothingToDrawError:  # The rows there are do not reach far enough yet for the view.
+        except NothingToDrawError:  # The view needs more rows than the replay holds so far.
             return False
-        except RankLostError:  # Its rows are not to blame.
+        except RankLostError:  # The rows of the batch are not its cause.
             raise
         except Exception as error:
             if self._explain is not None:
@@ -243,7 +243,7 @@ class Learner:
             record |= self._window.rates() | self._episodes()
         if record:
             self._write(moment, record | self._window.means())
-        self._heed_callbacks()
+        self._check_callbacks()
         if self._save.due(self.opt_steps):
             with logging_write_errors(WITHOUT_CHECKPOINT):
                 self._save_as(str(self.opt_steps))
@@ -259,12 +259,12 @@ class Learner:
             CrossborderError: the evaluator failed, or its score is not finite.
         """
         self._collect(wait=False)
-        self._heed_callbacks()
+        self._check_callbacks()
         if self._checkpointer is not None:
             self._checkpointer.tick(self._moment(), self.best_score)
         self._check_budget()
 
-    def _heed_callbacks(self) -> None:
+    def _check_callbacks(self) -> None:
         """End training if a callback asks for it."""
         if self._callbacks.ended_because is not None:
             self.outcome = self.outcome or Outcome.CALLBACK
@@ -280,8 +280,8 @@ class Learner:
         """End training: announce it, publish a last model, flush, save ``final/``, score, take a last checkpoint.
 
         A policy that has diverged is neither published nor saved. Training that was asked to stop scores nothing more.
-        Where actors score, the last policy is scored before they are told to stop. Without a score, or without
-        ``final/``, the last checkpoint is taken all the same.
+        If actors score, they score the last policy before they are told to stop. The last checkpoint is taken even if
+        there is no score or no ``final/``.
 
         Raises:
             CheckpointError: ``final/`` could not be saved.
@@ -343,7 +343,7 @@ class Learner:
         self._callbacks.on_evaluation(scored.moment.opt_steps, scored.evaluation)
         self.evaluations.add(scored.seconds)
         self._is_scored = scored.moment.opt_steps == self.opt_steps
-        is_best = score > self.best_score  # Only a strictly higher score; NaN never is higher.
+        is_best = score > self.best_score  # The score must be strictly higher; NaN never is.
         if is_best:
             self.best_score = score
         log.info("opt step %d: evaluation %.2f (best so far %.2f)", scored.moment.opt_steps, score, self.best_score)

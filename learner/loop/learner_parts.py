@@ -17,8 +17,8 @@ def build_learner_parts(config: RunConfig, *, epsilon: float = 0.0, n_envs: int 
 
     Args:
         config: of the run.
-        epsilon: exploration of the agent, where the learner acts itself.
-        n_envs: number of environments, where the learner acts itself; 0: none.
+        epsilon: exploration of the agent, if the learner acts itself.
+        n_envs: number of environments, if the learner acts itself; 0: none.
 
     Raises:
         CrossborderError: there is no such device, a part cannot be built, a batch of rows does not fit into a message,

@@ -24,7 +24,7 @@ from learner.storage.rundir import find_work
 class OfflineTrainer:
     """Trains an agent on recorded rows.
 
-    It is opened, and its rows are loaded, when constructed. Use it once, as a context manager.
+    The constructor opens the run and loads the rows. Use the trainer once, as a context manager.
 
     The rows are copied into the run's own replay, whose capacity grows to hold them all; ``trainer.warmup_period``,
     ``trainer.opt_interval``, ``replay.samples_per_insert`` and ``push.initial_priorities`` have no effect here. A
@@ -32,9 +32,9 @@ class OfflineTrainer:
 
     Args:
         config: checked already.
-        dataset: ``minari:ID``, a Minari dataset's directory, or an earlier run's directory; None takes the replay of
+        dataset: ``minari:ID``, a Minari dataset's directory, or an earlier run's directory; None uses the replay of
             ``origin``, or that of the run that is resumed.
-        console: shows the loading on it if it is a terminal; None logs plain lines.
+        console: shows the progress of loading if it is a terminal; None logs plain lines.
         resume: resume the run in ``run_dir``, if there is one; it has its rows already, unless they were lost.
         origin: where a new run begins from.
 
@@ -79,10 +79,10 @@ class OfflineTrainer:
         self._stack.close()
 
     def train(self) -> Result:
-        """Train until the run ends, and save ``final/`` whatever ended the run.
+        """Train until the run ends, and save ``final/`` after every kind of end.
 
         Raises:
-            DatasetError: the agent needs more steps than there are.
+            DatasetError: the agent needs more steps than the replay holds.
             CrossborderError: the evaluator's process failed, or ``final/`` could not be saved.
             Exception: from the agent or the evaluator.
         """
@@ -136,7 +136,7 @@ def train_offline(
     """Train from a dataset, without actors.
 
     Args:
-        config: the run; its environment serves to evaluate.
+        config: the run; its environment is used for evaluations.
         dataset: ``minari:ID``, a Minari dataset's directory, or an earlier run's directory; see ``OfflineTrainer``.
         resume: resume the run in ``run_dir``, if there is one.
         origin: where a new run begins from.

@@ -24,12 +24,12 @@ class DrawnBuffer(Protocol):
 
 
 class OptTraces:
-    """Looks after each opt step whether it has drawn from the followed batch, and then for the next model.
+    """Checks after each opt step whether it has drawn from the followed batch, and afterwards waits for the next model.
 
     Args:
         directory: of the run's shared files.
         learner: takes the opt steps.
-        buffer: the replay from which they draw.
+        buffer: the replay from which the agent draws.
         newest: gives the version of the newest model.
     """
 

@@ -44,7 +44,7 @@ def open_memory(
 
     Raises:
         RunDirectoryError: the files cannot be made or opened.
-        SchemaMismatchError: the files hold other rows, or another number of them.
+        SchemaMismatchError: the files hold other columns, or have another capacity.
     """
     path, draft = directory.shared / "replay", directory.shared / ".replay.part"
     opened = partial(ReplayMemory, schema=schema, capacity=config.capacity)
@@ -68,11 +68,11 @@ def build_buffer(
     Args:
         memory: of the actors' rows.
         config: of the run.
-        datasets: the rows of the datasets of ``replay.sources``, by name of the source; None takes no sources. Shares
-            of every batch are drawn from them, and from interventions, uniformly or by priority.
+        datasets: the rows of the datasets of ``replay.sources``, by name of the source; None: no sources. Shares of
+            every batch are drawn from them, and from interventions, uniformly or by priority.
 
     Raises:
-        PluginError: a part of the user's own cannot be built, or is no ``SharedReplay`` or no ``View``.
+        PluginError: a user's own part cannot be built, or is not a ``SharedReplay`` or a ``View``.
         ConfigError: the rows have a column of a name that prioritised replay uses, or do not suit the view.
     """
     own = _build_own(memory, config)
@@ -106,7 +106,7 @@ def _build_shipped(memory: ReplayMemory, config: RunConfig, seed: int) -> Shared
 
 
 def _build_interventions(memory: ReplayMemory, config: RunConfig, seed: int) -> SharedReplay:
-    """The buffer over those of the actors' rows in which somebody intervened."""
+    """The buffer over the actors' rows with an intervention."""
     view, prioritized = build_view(memory.schema, config), config.replay.prioritized
     if prioritized is None:
         return UniformInterventions(memory, view, seed)
@@ -120,10 +120,10 @@ def _count_updates(config: RunConfig) -> int:
 
 
 def build_view(schema: Schema, config: RunConfig) -> View:
-    """Build the view that the configuration names; self-contained items have one of their own.
+    """Build the view that the configuration names, or ``SelfContained`` for items if it names none.
 
     Raises:
-        PluginError: it cannot be built, or is no ``View``.
+        PluginError: it cannot be built, or is not a ``View``.
         ConfigError: the rows do not suit it.
     """
     named = config.replay.view

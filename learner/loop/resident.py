@@ -47,16 +47,16 @@ class ResidentRows:
         for column in self.columns.values():
             column.copy(begin, end)
         self._end = end
-        fence()  # The caller looks afterwards which rows were overwritten during the copy.
+        fence()  # The caller checks afterwards which rows were overwritten during the copy.
 
 
 class ResidentReplay(ReplayBuffer):
-    """A ``ReplayBuffer`` over another one, with a copy of its rows on a device. It draws the same.
+    """A ``ReplayBuffer`` with the same draws as another buffer, gathered from a copy of its rows on a device.
 
     Args:
         replay: chooses the draws of each batch.
         device: holds the copy, which is brought up to date at each draw.
-        rows: the copy, if another buffer has one of the same rows already.
+        rows: the copy, if another buffer has already made a copy of the same rows.
 
     Raises:
         ConfigError: the device has not enough room.
@@ -113,10 +113,10 @@ class ResidentReplay(ReplayBuffer):
         return {**stored, **to_tensors({**draws.plan.made, **self._replay.finish(draws)}, self._device)}
 
     def _gather(self, plan: Plan) -> tuple[dict[str, torch.Tensor], Array]:
-        """Gather the columns that a plan takes; also the positions of draws that may be torn, ``[k]``.
+        """Gather the columns that a plan takes; return them and the positions ``[k]`` of draws that may be torn.
 
-        Ingest may overwrite rows before they are copied. It raises ``first()`` above a row before it touches the row.
-        So draws with a row below ``first()`` after the copy may be torn. The copy itself changes only here.
+        Ingest may overwrite rows before they are copied. It raises ``first()`` above a row before it overwrites the
+        row. So draws with a row below ``first()`` after the copy may be torn. The copy itself changes only here.
         """
         self._rows.catch_up()
         spoilt = self._reader.find_spoilt(plan)
@@ -168,7 +168,7 @@ class MixedResidentReplay(ReplayBuffer):
         self._mixed.update_priority(index, td_error)
 
     def tensors(self, size: int) -> dict[str, torch.Tensor]:
-        """As ``MixedReplay.batch``, gathered on the device."""
+        """Draw as ``MixedReplay.batch`` does, and gather the batch on the device: columns ``[size, …]``."""
         counts, batches = self._mixed.draw_each(size, lambda i, n: self._parts[i].tensors(n))
         batch = {name: torch.cat([each[name] for each in batches]) for name in batches[0]}
         repeats = torch.tensor(counts)
@@ -182,12 +182,12 @@ class _Ring:
     """The slots of a mapped array, and their copy on a device."""
 
     def __init__(self, mapped: Array, device: torch.device) -> None:
-        # Torch cannot index unsigned integers but bytes; signed ones have the same bits.
+        # Torch cannot index unsigned integers of more than one byte; signed integers have the same bits.
         self._is_unsigned = mapped.dtype.kind == "u" and mapped.dtype.itemsize > 1
         whole = mapped.view(f"<i{mapped.dtype.itemsize}") if self._is_unsigned else mapped
         self._dtype = torch.from_numpy(np.empty(0, mapped.dtype)).dtype
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)  # Of files that are mapped for reading only.
+            warnings.simplefilter("ignore", UserWarning)  # Torch warns of arrays that are mapped for reading only.
             self._mapped = torch.from_numpy(whole)
         self._resident = torch.empty_like(self._mapped, device=device)
         self._length = len(mapped)
@@ -200,7 +200,7 @@ class _Ring:
             self._resident[part].copy_(self._mapped[part])
 
     def take(self, slots: torch.Tensor) -> torch.Tensor:
-        """The rows in these slots ``[…]``, ``[…, *shape]``; unsigned integers are given as signed ones."""
+        """The rows in these slots ``[…]``, ``[…, *shape]``; unsigned integers come as signed integers."""
         rows = self._resident.index_select(0, slots.flatten())
         return rows.reshape(*slots.shape, *rows.shape[1:])
 

@@ -1,4 +1,4 @@
-"""An opened run: its directory, the user's parts and its replay. All three ways to train begin with one."""
+"""An opened run: its directory, the user's parts and its replay. All three ways to train begin by opening a run."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def open_directory(
 def open_rank(
     config: RunConfig, stack: ExitStack, group: Group | None, *, resume: bool = False, origin: Origin | None = None
 ) -> tuple[RunDir, ResumePoint | None, Beginning | None]:
-    """As ``open_directory``, for a rank: rank 0 opens the run's directory first, and tells the others which run it is.
+    """``open_directory`` for a rank: rank 0 opens the run's directory first, and tells the other ranks which run it is.
 
     Args:
         config: of this rank.
@@ -135,8 +135,8 @@ class Run:
         config: checked already. A run that began from a saved agent takes no random actions at its start.
         directory: of the run, locked; the caller closes it.
         earlier: the state that earlier lives of the run left; None for a new run.
-        epsilon: exploration of the learner's own agent; 0 where only actors act.
-        n_envs: number of environments in which the learner acts itself; 0 where only actors act.
+        epsilon: exploration of the learner's own agent; 0 if only actors act.
+        n_envs: number of environments in which the learner acts itself; 0 if only actors act.
         slack: number of newest rows that a new replay can be rolled back by.
         origin: where a new run begins from.
         place: of this process among the ranks.

@@ -7,10 +7,10 @@ Start-up (``LearnerServer.__init__``), each step after the one before:
     4. the state of the run is restored, the resolved configuration written, the evaluator's process started
     5. the first model is published; ingest is started and listens; /metrics is served; ``endpoints.json`` is written
     6. local actors are started
-Training (``LearnerServer.train``), then shutdown, whatever ended training:
+Training (``LearnerServer.train``), then shutdown after every kind of end:
     1. ``Learner.finish``: stop is announced to the actors, the last model published, recorders flushed, ``final/``
        saved, the last policy scored, the last checkpoint taken
-    2. Prometheus scrapes the last figures, if the run has finished and Prometheus is there
+    2. Prometheus scrapes the last figures, if the run has finished and Prometheus watches it
     3. ingest takes the rows that actors still have (at most ``server.grace_seconds``) and ends
     4. local actors end, recorders are closed, the evaluator's process ends, the learning curve is drawn
     5. the replay is synced and closed, environments are closed, the lock is given back
@@ -68,17 +68,17 @@ class AsyncResult(Result):
 class LearnerServer:
     """Everything on the learner host, from configuration to summary.
 
-    It is opened when constructed, and from then on actors can join. Use it once, as a context manager.
+    The constructor starts it, and from then on actors can join. Use it once, as a context manager.
 
     Args:
         config: checked already.
         local_actors: number of actor workers to run on this host.
         resume: resume the run in ``run_dir``, if there is one.
         origin: where a new run begins from.
-        coming_ingest: a process that becomes ingest, which its caller closes; None starts one.
-        coming_actors: processes that become the local actors, which their caller ends; None starts them.
-        place: of this process among the ranks, for which ``config`` is made already; None: it trains alone.
-        when_met: called once the ranks have found each other; from then on a rank that ends alone breaks the others.
+        coming_ingest: a process that becomes ingest, which the caller closes; None starts such a process.
+        coming_actors: processes that become the local actors, which the caller ends; None starts them.
+        place: of this process among the ranks, whose own configuration is ``config``; None: it trains alone.
+        when_met: called once the ranks have found each other; from then on a rank that ends alone stops all others.
 
     Raises:
         CrossborderError: something could not be built, opened or listened on; all processes and files that were already
@@ -248,7 +248,7 @@ class LearnerServer:
         self.run.dir.write_json("endpoints.json", endpoints)
 
     def _write_endpoints_again(self) -> None:
-        """Write ``endpoints.json`` for another port of ingest's metrics, without which training goes on."""
+        """Write ``endpoints.json`` with another port of ingest's metrics; if this fails, training goes on."""
         try:
             self._write_endpoints()
         except (OSError, CrossborderError) as error:
@@ -262,7 +262,7 @@ class LearnerServer:
             self.learner.request_stop()
 
     def train(self) -> AsyncResult:
-        """Train until the run ends; whatever ended the run, save ``final/`` and end all other processes in order.
+        """Train until the run ends. After every kind of end, save ``final/`` and end all other processes in order.
 
         Raises:
             CrossborderError: a part failed, the trainer starved, or ``final/`` could not be saved.
@@ -289,7 +289,7 @@ class LearnerServer:
     def _train(self) -> None:
         """Train alone, or together with the other ranks.
 
-        A rank that is lost, or that fails and is started again by torchrun, leaves its actors to its next life.
+        A rank that has lost another rank, or that torchrun will start again, does not tell its actors to stop.
         """
         if self.together is None:
             self._loop()

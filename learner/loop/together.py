@@ -1,6 +1,6 @@
 """Training with several ranks: the same agent on all of them, and the loop in which they take each opt step together.
 
-A rank is a learner host of its own, with its own actors, ingest and shard of the replay. The ranks agree in each turn
+Each rank is a complete learner host, with its own actors, ingest and shard of the replay. The ranks agree in each turn
 of the loop (``learner.ranks.turns``), and average their gradients in each opt step (``common.agents.averaging``).
 """
 
@@ -27,16 +27,16 @@ from learner.storage.moment import Moment
 from learner.storage.resume import Trained
 
 OUTCOMES: Final = tuple(Outcome)
-"""A rank says an outcome by its number in here, counted from 1."""
+"""A rank sends an outcome to the others as its place in this tuple, counted from 1."""
 Failed = Callable[[], bool]
 
 
 class Together:
-    """What a learner host does as one of several ranks.
+    """The work of a learner host as one of several ranks.
 
     Args:
         group: of all ranks.
-        beginning: what rank 0 told about this life of the run.
+        beginning: the facts that rank 0 told about this life of the run.
         shard: the rows of this rank.
         gives_tensors: whether batches are gathered on the device.
         beat: shows ingest a sign of life.
@@ -65,7 +65,7 @@ class Together:
 
     @property
     def inserted(self) -> int:
-        """Steps stored so far by all ranks, those of the others by the last exchange."""
+        """Steps stored so far by all ranks; the figures of other ranks are those of the last exchange."""
         return self._shard.inserted + self.inserted_elsewhere
 
     @property
@@ -74,11 +74,11 @@ class Together:
         return self._turns.inserted_elsewhere
 
     def kept(self, agent: Agent) -> Trained:
-        """What the checkpoints of this rank keep of the agent: on rank 0 all, on the others random generators."""
+        """The part of the agent that this rank's checkpoints keep: rank 0 keeps all, others their random generators."""
         return agent if self.place.leads else RandomState(agent)
 
     def begin(self, agent: Agent, moment: Moment) -> Moment:
-        """Give all ranks the agent and the count of updates of rank 0, and hear how many steps the others have.
+        """Give all ranks the agent and the count of updates of rank 0, and hear how many steps the other ranks have.
 
         Args:
             agent: restored as far as this rank's checkpoint goes.
@@ -102,7 +102,7 @@ class Together:
         begin_in_order(self._group, begin, note_ranks)
 
     def share_draws(self, buffer: ReplayBuffer) -> ReplayBuffer:
-        """A buffer that draws this rank's share of each batch from ``buffer``, once all ranks have drawn theirs."""
+        """A buffer that draws this rank's share of each batch from ``buffer``; see ``ShardBuffer``."""
         weighing = self._shard if isinstance(self._shard, PrioritizedReplay) else None
         return ShardBuffer(buffer, self.place, self._turns, gives_tensors=self._gives_tensors, prioritized=weighing)
 
@@ -111,7 +111,7 @@ class Together:
         share_statistics(self._statistics)
 
     def listen(self, learner: Learner, address: str, shared: Path) -> None:
-        """Tell the other ranks where this one listens, before ``train``."""
+        """Tell the other ranks where this rank listens, before ``train``."""
         self._learner = learner
         self._counts = ActorCounts(share_addresses(self._group, address, shared))
 
@@ -129,7 +129,7 @@ class Together:
         Args:
             intake: says whether this rank may draw, and waits for rows.
             after_step: called after each opt step.
-            settle: called when there is time.
+            settle: called in turns without an opt step.
             failed: whether a part of this rank cannot go on.
 
         Raises:
@@ -155,7 +155,7 @@ class Together:
                 learner.tick()
                 counts.share([said.actors for said in turns.heard])
         except BaseException:
-            self._group.close()  # The other ranks see at once that this one has failed.
+            self._group.close()  # The other ranks see at once that this rank has failed.
             raise
         if turns.ending > GOES_ON:
             learner.outcome = OUTCOMES[turns.ending - 1]

@@ -1,6 +1,6 @@
-"""One opt step with made-up rows, before training: whether the agent can learn from the batches that it would be given.
+"""One opt step with made-up rows before training, which shows whether the agent can learn from the run's batches.
 
-Otherwise a view that does not suit the agent would be found when the warm-up is over, by an error deep in a network.
+Without it, a view that does not suit the agent would be found only after the warm-up, by an error deep in a network.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ BatchT = TypeVar("BatchT", Items, dict[str, torch.Tensor])
 QUICK_BYTES: Final = 4 << 20
 """The largest batch that a quick trial learns from."""
 ROWS: Final = (256, 4096, 65536)
-"""Rows that are made up at first, and where the agent wants more."""
+"""The number of rows that are made up at first, and the larger numbers if the agent wants more rows."""
 MAX_BYTES: Final = 64 << 20
-"""No more rows are made up than this."""
+"""The most bytes of rows that are made up after the first number."""
 GIVEN_BY: Final = {
     "mask": "replay.view.target: learner.views.sequences:Sequences gives it",
     "first": "replay.view.target: learner.views.sequences:Sequences gives it",
@@ -50,7 +50,7 @@ GIVEN_BY: Final = {
     "weight": "replay.prioritized gives it",
     "source": "replay.sources gives it",
 }
-"""Where columns come from that only some batches have."""
+"""By column that only some batches have: the setting that adds it."""
 STATISTICS: Final = ".running_mean"
 """The end of the names of tensors in which batch norm layers gather statistics."""
 
@@ -58,20 +58,20 @@ STATISTICS: Final = ".running_mean"
 def try_opt(config: RunConfig, parts: Parts, *, quick: bool = False) -> None:
     """Build another agent, and let it take one opt step from made-up rows through the configured replay and view.
 
-    Nothing of it remains: neither the agent, nor the rows, nor a change in global random generators.
+    Afterwards the agent and the rows are gone, and the global random generators are as they were before.
 
     Args:
         config: of the run, checked already.
         parts: of the run.
-        quick: before training, not for a check. Batches above ``QUICK_BYTES`` are not learned from, and an agent that
-            fails for another reason than its batch's columns is only logged: its values may matter to it.
+        quick: for the start of training, not for a check. The agent does not learn from batches above ``QUICK_BYTES``.
+            If it fails for another reason than the batch's columns, this is only logged: it may demand other values.
 
     Raises:
         ConfigError: the batches lack a column that the agent asks for, or the agent refuses them.
         PluginError: ``opt`` failed for another reason.
         CrossborderError: the buffer or the agent cannot be built.
     """
-    with _keeping_chance(config.trainer.device), TemporaryDirectory(prefix="crossborder-") as directory:
+    with _keeping_generators(config.trainer.device), TemporaryDirectory(prefix="crossborder-") as directory:
         arguments = AgentArguments(spec=parts.spec, seed=config.seed, epsilon=0.0, device=config.trainer.device)
         agent: Agent = config.agent.build(**arguments)
         agent.train()
@@ -89,7 +89,7 @@ class _TooLargeError(Exception):
 
 
 class _Trial:
-    """The trial of an agent that nobody else has."""
+    """The trial of an agent that no other code uses."""
 
     def __init__(self, config: RunConfig, parts: Parts, agent: Agent, *, is_quick: bool) -> None:
         self._config, self._parts, self._agent, self._is_quick = config, parts, agent, is_quick
@@ -156,7 +156,7 @@ class _Trial:
 
         Raises:
             ConfigError: the batch lacks a column.
-            PluginError: anything else, unless the trial is quick.
+            PluginError: it failed for another reason, and the trial is not quick.
         """
         agent, view = self._config.agent.target, self._config.replay.view.target
         given = ", ".join(f"{name} {text}" for name, text in columns.items())
@@ -172,13 +172,13 @@ class _Trial:
         message += f"the batch had {given}" if columns else "it drew no batch"
         if not self._is_quick:
             raise PluginError(message) from error
-        # An agent that asserts something of its values may be right: these are made up.
+        # An assertion of the agent may fail only because the values are made up.
         level = logging.INFO if isinstance(error, AssertionError) else logging.WARNING
         log.log(level, "%s; training goes on, but may fail at the first opt step", message)
 
 
 class _PassingMemory(ReplayMemory):
-    """A replay that nobody opens again, so nothing of it needs to reach the disk."""
+    """A replay that no process opens again, so nothing of it needs to reach the disk."""
 
     def sync(self) -> None:
         """Do nothing."""
@@ -253,18 +253,18 @@ def _require_statistics(before: dict[str, dict[str, torch.Tensor]], after: dict[
             raise PluginError(
                 f"agent: '{net}' has learned while its batch norm layer '{still.removesuffix(STATISTICS)}' was in eval "
                 "mode, where it normalises by statistics that nobody gathers: call train() on the network before the "
-                "update, or give the network to Update, which does"
+                "update, or give the network to Update, which calls it"
             )
 
 
 @contextmanager
-def _keeping_chance(device: str) -> Iterator[None]:
+def _keeping_generators(device: str) -> Iterator[None]:
     """Leave the global random generators as they were."""
-    chance, legacy = random.getstate(), np.random.get_state()
+    standard, legacy = random.getstate(), np.random.get_state()
     cuda = [torch.device(device)] if torch.device(device).type == "cuda" else []
     try:
         with torch.random.fork_rng(devices=cuda):
             yield
     finally:
-        random.setstate(chance)
+        random.setstate(standard)
         np.random.set_state(legacy)

@@ -24,7 +24,7 @@ class Steps(Protocol):
 class RecordWindow:
     """Collects the agent's records, and counts opt steps and inserted steps.
 
-    Values may be tensors on a GPU. Each is read only when it is summed, since reading one waits for the GPU.
+    Values may be tensors on a GPU. Each is read only when it is summed, since the reading waits for the GPU.
 
     Args:
         buffer: counts the steps that were inserted.

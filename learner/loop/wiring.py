@@ -61,7 +61,7 @@ def make_learner(
         publish: makes the agent's present policy the newest model.
         actor_in_turns: the part that acts in training in turns, whose state checkpoints keep too.
         show_life: called at each step of an evaluation that training waits for.
-        scoring: scores the agent; None: what the configuration names, in this process or in a child.
+        scoring: scores the agent; None: as the configuration says, in this process or in a child.
         episodes: means of the newest training episodes by key, for each record.
         together: the other ranks; None: this process trains alone.
 
@@ -120,7 +120,7 @@ def make_learner(
 def _make_checkpointer(run: Run, agent: Trained, parts: dict[str, Resumable], began: Moment) -> Checkpointer:
     """The checkpointer of the agent and these parts; in turns, the part that acts is among them."""
     # In turns the replay must be able to go back to a checkpoint. Its slack holds three times the rows between two
-    # checkpoints, so there is room while one is still being written.
+    # checkpoints, so there is room while a checkpoint is still being written.
     rows = run.memory.slack // 3 or None if ACTING in parts else None
     device, seconds = run.config.trainer.device, run.config.trainer.checkpoint_seconds
     return Checkpointer(run.states, agent, parts, device, newest=began, seconds=seconds, rows=rows, replay=run.memory)

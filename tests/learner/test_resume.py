@@ -119,7 +119,7 @@ def test_where_the_replay_cannot_go_back_rows_stay_episodes_begin_anew_and_it_is
     ReplayWriter(memory).append(rows, 5, incarnation=7, seq=1)  # An actor's, and acknowledged.
     steps += int((~rows["final"]).sum())
     result = train_in_turns(changed(ended, trainer={"max_opts": 300}), resume=True)
-    assert f"the replay cannot go back to its first {before} rows: those that followed stay" in caplog.text
+    assert f"the replay cannot go back to its first {before} rows: later rows stay" in caplog.text
     assert abs((result.samples_total - steps) * RATIO - 100 * BATCH) <= 2 * BATCH, "and without a burst"
 
 
