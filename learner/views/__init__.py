@@ -6,5 +6,5 @@
     positions     how far a row is in its episode          columns      which columns of rows a batch has
     path_view     views that follow the rows ahead        staleness    weights of draws by the age of their policy
 
-A view of your own derives from ``learner.replay.view:View`` and is named by ``replay.view.target``.
+Your own view derives from ``learner.replay.view:View``; ``replay.view.target`` names it.
 """

@@ -9,17 +9,17 @@ from common.data import FINAL, FIRST, LANE, PRIORITY, Schema
 from common.errors import ConfigError
 
 LEFT_OUT: Final = frozenset({FIRST.name, FINAL.name, LANE.name, PRIORITY.name})
-"""Columns that say where a row belongs, not what happened there."""
+"""Columns that say where a row belongs, and nothing about its step."""
 
 
 @dataclass(frozen=True)
 class StepColumns:
-    """The names of a schema's columns: the leaves of observations and actions, and what else belongs to a step."""
+    """The names of a schema's columns: the leaves of observations and actions, and the extras of a step."""
 
     obs: tuple[str, ...]
     action: tuple[str, ...]
     extras: tuple[str, ...]
-    """Beside ``reward``, ``terminated`` and ``truncated``; ``version`` is the last one."""
+    """All other columns except ``reward``, ``terminated``, ``truncated`` and ``LEFT_OUT``; ``version`` is the last."""
 
     @classmethod
     def of(cls, schema: Schema) -> StepColumns:

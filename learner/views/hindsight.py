@@ -27,7 +27,7 @@ MakeEnv = Callable[[], gymnasium.Env[Any, Any] | gymnasium.vector.VectorEnv[Any,
 
 
 class Hindsight(Transitions):
-    """One-step transitions, most of them with the goal of another outcome: HER, arXiv:1707.01495, strategy *future*.
+    """One-step transitions, most of them with a goal that was reached later: HER, arXiv:1707.01495, strategy *future*.
 
     In k of k + 1 draws, ``obs/desired_goal`` and ``next_obs/desired_goal`` are the ``obs/achieved_goal`` of a later row
     of the same episode, any of them with the same probability, and ``reward`` is computed again. ``terminated`` stays
@@ -36,10 +36,10 @@ class Hindsight(Transitions):
     Args:
         schema: of the rows, with ``obs/achieved_goal`` and ``obs/desired_goal`` of the same dtype and shape.
         stack: frames in one observation; more than 1 is refused.
-        make_env: makes the run's environment, whose ``compute_reward`` is asked if no function is named; None where
-            the learner builds no environment.
+        make_env: makes the run's environment, whose ``compute_reward`` is used if no function is named; None if the
+            learner builds no environment.
         compute_reward: a function ``(achieved_goal, desired_goal, info)`` for many goals at once, as module:attr; null
-            takes the environment's own.
+            uses that of the environment.
         k: the number of draws whose goal is replaced for each draw that keeps its goal, at least 0.
         horizon: the most rows ahead from which a goal is taken, at least 1. With the length of an episode or more, it
             is the strategy of the paper.

@@ -10,7 +10,7 @@ from learner.replay.view import Plan, Rows, View
 
 
 class SelfContained(View):
-    """Items as they are: all columns ``[B, …]``, but for ``priority``, with which an item begins in the replay.
+    """Items as they are: all columns ``[B, …]`` except ``priority``, the priority with which an item begins.
 
     Args:
         schema: of the items.

@@ -1,4 +1,4 @@
-"""A view that follows rows ahead once, and decides and plans its draws by them."""
+"""A view that finds the rows ahead once, and uses them to decide where draws can begin and to plan the draws."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class PathView(View):
 
     @abc.abstractmethod
     def _find_path(self, rows: Rows, index: Array) -> Array:
-        """The rows ahead of the rows ``[B]``, ``[B, …]``; -1 from the unknown on."""
+        """The rows ahead of the rows ``[B]``, ``[B, …]``; -1 from the first unknown row on."""
 
     @abc.abstractmethod
     def _is_able(self, rows: Rows, index: Array, path: Array) -> Array:

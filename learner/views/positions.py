@@ -11,7 +11,7 @@ from learner.replay.view import Rows
 class Positions:
     """The first row of each row's episode, and the distance from it, computed once for each row.
 
-    A row is not numbered where the first row of its episode had been overwritten, or was never linked to it.
+    A row gets no number if the first row of its episode had been overwritten before, or was never linked to it.
     """
 
     def __init__(self) -> None:
@@ -33,7 +33,7 @@ class Positions:
             self._begins, self._distance = np.full(size, -1), np.zeros(size, np.int64)
 
     def _number(self, rows: Rows, new: Array) -> None:
-        """Number new rows ``[n]`` that follow one another; earlier ones are numbered."""
+        """Number new rows ``[n]`` that follow one another; earlier rows have been numbered."""
         start, before = int(new[0]), rows.previous(new)
         is_first = rows.take(FIRST.name, new)
         is_root = is_first | (before < 0)

@@ -18,11 +18,11 @@ class Sequences(PathView):
     """``length`` consecutive steps of one lane, L for short.
 
     A batch has ``obs…`` ``[B, L + 1, …]``, of which the last is the observation after the last step; the other columns
-    of the steps ``[B, L, …]``; ``mask`` ``[B, L]`` bool: a step is there; ``warm`` ``[B, L]`` bool: an agent learns
+    of the steps ``[B, L, …]``; ``mask`` ``[B, L]`` bool: a step is here; ``warm`` ``[B, L]`` bool: an agent learns
     from the step; ``first`` ``[B, L + 1]`` bool: the row begins an episode; and ``state…`` ``[B, …]``, the recurrent
     state before the first step.
 
-    A sequence begins at any step, or with ``period`` at every ``period``-th step of an episode. Where the episode ends
+    A sequence begins at any step, or with ``period`` at every ``period``-th step of an episode. If the episode ends
     before L steps, its last observation is repeated, and ``mask`` is False from there on. With ``across`` the sequence
     goes on in the next episode of the lane instead: a final row takes one place among the L, where ``mask`` is False
     and ``obs`` the true last observation, and ``first`` is True at the row that follows.
@@ -37,7 +37,7 @@ class Sequences(PathView):
         length: the number of steps L, at least 1.
         burn_in: the number of first steps that only warm up the recurrent state, less than ``length``.
         period: the number of steps between the beginnings of two sequences, counted from the first row of the episode;
-            1: sequences begin at any step. With more, an episode is not drawn if its first row has been overwritten.
+            1: sequences begin at any step. Above 1, an episode is not drawn if its first row has been overwritten.
         across: whether a sequence goes on in the next episode when its own ends.
 
     Raises:
@@ -87,7 +87,7 @@ class Sequences(PathView):
         return self._across
 
     def _find_path(self, rows: Rows, index: Array) -> Array:
-        """The rows of each sequence ``[B, L + 1]``, -1 from the unknown on."""
+        """The rows of each sequence ``[B, L + 1]``, -1 from the first unknown row on."""
         if not self._across:
             return follow(rows, index, self._length)
         return np.ascontiguousarray(rows.chain(index, self._length))

@@ -1,4 +1,4 @@
-"""The rows behind a row, for stacks of frames: one frame is stored for each row, and stacks are made when drawn."""
+"""The rows behind a row, for stacks of frames: the replay stores one frame for each row, and draws make the stacks."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from learner.replay.view import Rows
 def stack(rows: Rows, index: Array, k: int) -> Array:
     """The rows whose frames make the stack at each row: the last ``k`` of its episode, oldest first.
 
-    The first row is repeated where the episode has fewer, as ``env.frame_stack`` does it for the actor's policy.
+    The first row is repeated if the episode has fewer rows, as ``env.frame_stack`` does it for the actor's policy.
 
     Returns:
         ``[*index.shape, k]``; the lowest is at position 0.

@@ -19,15 +19,15 @@ NEWEST: Final = 64
 class WeighedByAge(View):
     """The draws of another view with a column ``weight``: ``1 / (1 + age / half_age)``, ``[B]`` float32.
 
-    The age of a draw is the opt steps from the model that chose the action of its first row to the newest model that
-    has acted. With ``half_age`` 1 the weights are those by which TorchRL's ``StalenessAwareSampler`` draws,
+    The age of a draw is the number of opt steps from the model that chose the action of its first row to the newest
+    model that has acted. With ``half_age`` 1 the weights are those by which TorchRL's ``StalenessAwareSampler`` draws,
     ``1 / (age + 1)``. Here all rows are drawn as often as before, and the weights multiply their losses, which has the
-    same expectation up to a factor. So the agent needs no change, and the weights go with priorities.
+    same expectation up to a factor. So the agent needs no change, and prioritised replay can use the weights too.
 
     Args:
         view: assembles the batches.
         schema: of the rows.
-        half_age: opt steps, at which a draw weighs half; above 0.
+        half_age: the age in opt steps at which a draw has half the weight; above 0.
 
     Raises:
         ConfigError: the rows have no version, or a column of the weight's name.

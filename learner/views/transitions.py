@@ -23,8 +23,8 @@ class Transitions(PathView):
     Observations and actions of structured spaces come as ``obs/…``, ``action/…`` and ``next_obs/…``. With n > 1,
     ``reward = r_0 + gamma r_1 + … + gamma^(k-1) r_(k-1)`` (float32), ``next_obs``, ``terminated`` and ``truncated``
     are those of the last of the k steps, and ``discount = gamma^k`` (float32) is the factor of the value of
-    ``next_obs`` in the target. k is n, but fewer where the episode ends or is terminated before; so every step of a
-    whole episode can be drawn. The action and the extras are those of the first step. Multi-step learning as in
+    ``next_obs`` in the target. k is n, or less if the episode ends or is terminated before; so every step of a whole
+    episode can be drawn. The action and the extras are those of the first step. Multi-step learning as in
     Rainbow, arXiv:1710.02298.
 
     Args:
