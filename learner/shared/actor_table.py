@@ -23,7 +23,7 @@ HOST_BYTES: Final = 64
 
 
 class ActorState(enum.IntEnum):
-    """Where an actor process is in its life."""
+    """The state of an actor process."""
 
     UNUSED = 0
     AWAY = 1

@@ -31,7 +31,7 @@ class Bell:
         try:
             os.write(self.write_fd, b"!")
         except BlockingIOError:
-            return  # The pipe is full of rings that nobody has heard yet: one more would say nothing new.
+            return  # The pipe is full of rings that nobody has heard yet: one more ring would change nothing.
         except BrokenPipeError:
             return  # The process that waits is gone: its supervisor starts another.
 

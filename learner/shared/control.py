@@ -36,7 +36,7 @@ class ControlBlock(Words):
     trainer_waits = Word(2)
     """1: ingest rings the trainer's bell when it has committed rows."""
     incarnation = Word(3)
-    """How many times the run has been started."""
+    """That of the run's present start: 1 at its first start, and a higher number at each later start."""
     divergences = Word(5)
     """Times that training ended because a loss or a score was not finite, in all lives of the run."""
     trainer_wait_seconds = Word(4, float)

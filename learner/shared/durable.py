@@ -64,7 +64,7 @@ def put_in_place(draft: Path, target: Path) -> None:
 
 
 def clean_up(directory: Path) -> None:
-    """Remove the drafts that a kill has left of directories named by numbers, and put back former ones.
+    """For directories named by numbers: remove the drafts that a kill has left, and put back former directories.
 
     Raises:
         OSError: a former directory cannot be put back.

@@ -22,7 +22,7 @@ class TracedBatch:
         actor: row of its actor in the actor table.
         first: absolute index of its first row.
         end: absolute index after its last row.
-        trace_parent: as it came.
+        trace_parent: as it came with the batch.
     """
 
     actor: int
@@ -57,7 +57,7 @@ class FollowedBatch(Words):
         self._parent = memoryview(buffer)[_PARENT_AT : _PARENT_AT + PARENT_BYTES]
 
     def follow(self, batch: TracedBatch) -> None:
-        """Follow a batch from now on; its trace parent is one."""
+        """Follow a batch from now on; its trace parent must be valid."""
         self._actor, self._first, self._end = batch.actor, batch.first, batch.end
         self._parent[:] = batch.trace_parent.encode()
         fence()
@@ -75,7 +75,7 @@ class FollowedBatch(Words):
 
     @classmethod
     def open(cls, directory: Path, *, create: bool) -> Self:
-        """The followed batch of a run; ``create`` forgets that of its earlier life.
+        """The followed batch of a run; ``create`` forgets the batch of an earlier life of the run.
 
         Raises:
             RunDirectoryError: the file cannot be made or opened.

@@ -17,7 +17,7 @@ def read_complete_lines(path: Path) -> str:
 
     Raises:
         OSError: the file cannot be read.
-        ConfigError: it is no text.
+        ConfigError: it is not UTF-8 text.
     """
     try:
         with path.open(newline="", encoding="utf-8") as file:
@@ -32,7 +32,7 @@ def read_rows(path: Path) -> tuple[list[str], list[Row]]:
 
     Raises:
         OSError: the file cannot be read.
-        ConfigError: it is no CSV file.
+        ConfigError: it is not a CSV file.
     """
     reader = csv.DictReader(io.StringIO(read_complete_lines(path), newline=""))
     try:
@@ -42,7 +42,7 @@ def read_rows(path: Path) -> tuple[list[str], list[Row]]:
 
 
 def _not_csv(path: Path, error: Exception) -> ConfigError:
-    return ConfigError(f"{path}: expected a CSV file, found another: {error}")
+    return ConfigError(f"{path}: expected a CSV file, found another kind of file: {error}")
 
 
 def read_numbers(path: Path, rows: Iterable[Row], column: str) -> list[float]:
@@ -50,7 +50,7 @@ def read_numbers(path: Path, rows: Iterable[Row], column: str) -> list[float]:
 
     Args:
         path: the file from which the rows come.
-        rows: those of its rows that have a number there.
+        rows: the rows of the file that have a number in this column.
         column: the name of the column.
 
     Raises:

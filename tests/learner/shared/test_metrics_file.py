@@ -31,7 +31,7 @@ def test_an_empty_file_has_neither_columns_nor_rows(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("text", [b"opt_steps\n\xff\n", b"opt_steps\n" + b"1" * 200_000 + b"\n"])
 def test_a_file_that_is_no_csv_file_is_told(tmp_path: Path, text: bytes) -> None:
-    with pytest.raises(ConfigError, match=r"metrics\.csv: expected a CSV file, found another: "):
+    with pytest.raises(ConfigError, match=r"metrics\.csv: expected a CSV file, found another kind of file: "):
         read_rows(write(tmp_path, text))
 
 
