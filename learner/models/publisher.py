@@ -28,10 +28,10 @@ class ModelPublisher:
         tensors: the agent's ``model_info``.
         incarnation: of the run, the first part of every version.
         precision: of floating-point tensors in the slots: rounded to bfloat16, or unchanged.
-        run_id: of the run, for readers of the file that may have joined another one.
+        run_id: of the run, for readers of the file that may have joined another run.
 
     Raises:
-        ConfigError: a tensor's dtype cannot travel.
+        ConfigError: a tensor has a dtype that cannot be sent.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class ModelPublisher:
         self._source = make_source(list(tensors.values()), list(sent.values()))
         self._targets = [_lay_out(data, blank, sent) for data in self.slots.data]
         self._pending: int | None = None
-        """Opt steps of the model that is on its way; None if none is."""
+        """Opt steps of the model that is on its way; None if there is none."""
 
     def publish(self, opt_steps: int, *, wait: bool = False) -> None:
         """Publish the tensors' present values. From a GPU, a later ``settle`` makes them the newest model.
@@ -86,7 +86,7 @@ class ModelPublisher:
 
 
 def _copy_as_sent(name: str, tensor: torch.Tensor, precision: Precision) -> torch.Tensor:
-    """A copy on the CPU, in the dtype in which the tensor travels."""
+    """A copy on the CPU, in the dtype in which the tensor is sent."""
     if tensor.is_floating_point() and precision == "bfloat16":
         return tensor.detach().to("cpu", torch.bfloat16)
     copied = tensor.detach().cpu()
@@ -107,7 +107,7 @@ def _lay_out(data: memoryview, blank: bytes, sent: Mapping[str, torch.Tensor]) -
     views = []
     for name, tensor in sent.items():
         place = begin + layout[name]["data_offsets"][0]
-        # torch.frombuffer takes no empty tensor.
+        # torch.frombuffer accepts no empty buffer.
         flat = torch.from_numpy(np.frombuffer(data, np.uint8, tensor.nbytes, place))
         views.append(flat.view(tensor.dtype).reshape(tensor.shape))
     return views

@@ -44,12 +44,12 @@ class GpuTensors:
 
     Two copies follow each other. The first goes to a snapshot on the GPU, in the stream of the opt steps: the next opt
     step is queued behind it and cannot change the values that it reads. The second goes from the snapshot to the host,
-    in a stream of its own, which waits for the first. The snapshot may be overwritten only after the second copy, so
+    in a separate stream, which waits for the first copy. The snapshot may be overwritten only after the second copy, so
     the caller fetches again only after ``has_arrived`` has returned True.
 
     Args:
-        tensors: the live ones.
-        sent: tensors of the same shapes, in the dtypes to which the GPU casts the live ones.
+        tensors: the live tensors.
+        sent: tensors of the same shapes, in the dtypes to which the GPU casts the live tensors.
         device: the GPU.
     """
 
@@ -76,6 +76,6 @@ class GpuTensors:
 
 
 def make_source(tensors: list[torch.Tensor], sent: list[torch.Tensor]) -> TensorSource:
-    """The source of live tensors that travel as ``sent``: with copies on the host if any of the tensors is on a GPU."""
+    """The source of live tensors that are sent as ``sent``: with copies on the host if any of them is on a GPU."""
     device = next((tensor.device for tensor in tensors if tensor.is_cuda), None)
     return HostTensors(tensors) if device is None else GpuTensors(tensors, sent, device)
