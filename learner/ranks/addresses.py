@@ -1,4 +1,4 @@
-"""Where the ranks listen and how many actors they have, so that each can lead new actors to a rank with fewer."""
+"""Where the ranks listen and how many actors each has, so that each can lead new actors to a rank with fewer actors."""
 
 from __future__ import annotations
 

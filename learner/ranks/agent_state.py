@@ -1,6 +1,6 @@
 """One agent on all ranks: its state of training comes from rank 0, at the start and after every restart.
 
-The states of random generators are each rank's own, so that ranks draw different noise.
+Each rank keeps the states of its own random generators, so that ranks draw different noise.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _LENGTH_BYTES: Final = 8
 
 
 class RandomState:
-    """The part of an agent's state that the checkpoints of a rank keep, all but rank 0's.
+    """The part of an agent's state that the checkpoints of a rank keep, except those of rank 0.
 
     Args:
         agent: learns.
@@ -68,8 +68,8 @@ def compute_checksum(agent: Agent, opt_steps: int) -> int:
 def find_statistics(agent: Agent) -> list[torch.Tensor]:
     """The running statistics of torch's own batch normalisation in the networks of an agent.
 
-    The shipped layers average theirs within an update. Those of torch, in a network of the user's, follow the share of
-    their rank.
+    The shipped layers average their statistics over ranks within an update. Torch's layers, in a user's own network,
+    gather theirs from the share of their rank alone.
     """
     nets = agent.nets.values() if isinstance(agent, NetworkAgent) else ()
     norms = [part for net in nets for part in net.modules() if isinstance(part, _BatchNorm)]

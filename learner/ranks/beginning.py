@@ -1,4 +1,4 @@
-"""What rank 0 tells the others when a life of the run begins: which run it is, and from which opt step it goes on."""
+"""The message of rank 0 when a life of the run begins: it says which run it is, and from which opt step it goes on."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Beginning:
 
     @classmethod
     def hear(cls, group: Group) -> Beginning:
-        """Wait until rank 0 tells.
+        """Wait for the message of rank 0.
 
         Raises:
             RankLostError: rank 0 has ended.
@@ -65,7 +65,7 @@ class Beginning:
         return cls(**json.loads(group.broadcast(b"")))
 
     def place_directory(self, config: RunConfig, group: Group) -> RunConfig:
-        """The configuration of a rank with its directory, where the run's was left to rank 0."""
+        """The configuration of a rank with its directory, also if rank 0 has chosen that of the run."""
         if config.run_dir is not None:
             return config
         return config.model_copy(update={"run_dir": group.place.directory(Path(self.path))})
@@ -79,7 +79,7 @@ class Beginning:
         found = directory.identity
         if found.is_resumed and found.run_id != self.run_id:
             raise RunDirectoryError(
-                f"{directory.path}: expected the shard of run {self.run_id}, that of rank 0, found run {found.run_id}; "
+                f"{directory.path}: expected the shard of run {self.run_id}, as on rank 0, found run {found.run_id}; "
                 "torchrun may have given the ranks to other hosts than before: start them with --node-rank, or put "
                 "the run directory on a file system that all hosts share"
             )
@@ -88,7 +88,7 @@ class Beginning:
                 f"{directory.path}: expected the shard of rank {rank}, since run {self.run_id} has begun with "
                 f"{self.n_ranks} ranks, found none; torchrun may have given the ranks to other hosts than before: "
                 "start them with --node-rank, or put the run directory on a file system that all hosts share. If the "
-                f"shard is lost, let n_ranks be {rank} in run.json of rank 0: then it begins anew, without its rows"
+                f"shard is lost, set n_ranks to {rank} in run.json of rank 0: then this rank begins with an empty shard"
             )
         if not found.is_resumed and self.incarnation > 1:
             log.info("rank %d is new in run %s: it begins with an empty shard", rank, self.run_id)
@@ -96,7 +96,7 @@ class Beginning:
         directory.identity = RunIdentity(self.run_id, self.incarnation, self.origin)
 
     def moment(self, own: Moment) -> Moment:
-        """The moment at which a rank goes on: it has steps of its own, and takes opt steps and time from rank 0."""
+        """The moment at which a rank goes on: it counts its own steps, and has the opt steps and the time of rank 0."""
         return replace(own, opt_steps=self.opt_steps, seconds=self.seconds)
 
 
@@ -104,8 +104,8 @@ def begin_in_order(group: Group, begin: Callable[[], None], note_ranks: Callable
     """Begin this life of the run on rank 0 first, and then on the other ranks; return once all have begun.
 
     If rank 0 fails before its ``run.json`` is written, its next start begins a new run. So no other rank may have an
-    identity or acknowledged rows before that. The number of ranks is noted once each has begun, as a later start
-    expects the shards of so many; and before any acknowledges rows, so that no shard with rows is unknown.
+    identity or acknowledged rows before that. The number of ranks is noted once all ranks have begun, since a later
+    start expects a shard of each; and before any rank acknowledges rows, so that no shard with rows is unknown.
 
     Args:
         group: of all ranks.

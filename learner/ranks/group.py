@@ -32,7 +32,7 @@ LIFE_SECONDS: Final = 0.25
 class Group:
     """The ranks of a run, connected. Use it once, as a context manager.
 
-    Every method must be called by all ranks in the same order; only ``close`` may be called by one alone. In a process,
+    All ranks must call the methods in the same order; only ``close`` may be called by one rank alone. In each process
     one thread calls them.
 
     Args:
@@ -93,7 +93,7 @@ class Group:
         average_by(self._average, self.place.n_ranks, can_be_captured=not self._copies)
 
     def close(self) -> None:
-        """Close the connections: ranks that still wait for this one raise at once."""
+        """Close the connections: ranks that still wait for this rank raise a RankLostError at once."""
         if self._is_open:
             self._is_open = False
             average_by(None)
@@ -108,7 +108,7 @@ class Group:
         """Tell all ranks a few numbers, and hear theirs, in the order of ranks.
 
         Args:
-            said: as many numbers on each rank.
+            said: the numbers of this rank; all ranks give equally many.
             show_life: called several times a second while this rank waits for others.
 
         Raises:
@@ -119,7 +119,7 @@ class Group:
         with self._watching():
             work = dist.all_gather([*heard.unbind()], mine, group=self._said, async_op=True)
             is_done = threading.Event()
-            # The work ends in a thread of torch, also when it fails: in time, by the timeout of the group.
+            # The work ends in a thread of torch, also when it fails: at the latest by the timeout of the group.
             work.get_future().add_done_callback(lambda _: is_done.set())
             while not is_done.wait(LIFE_SECONDS):
                 show_life()
@@ -128,7 +128,7 @@ class Group:
         return found
 
     def broadcast(self, data: bytes) -> bytes:
-        """The bytes that rank 0 gives, on all ranks; those of the others do not count.
+        """The bytes that rank 0 gives, on all ranks; ``data`` of other ranks does not count.
 
         Raises:
             RankLostError: another rank has ended, or has not answered in time.
@@ -160,9 +160,9 @@ class Group:
             dist.all_gather([*heard.unbind()], mine)
         return [row.numpy().tobytes().rstrip(b"\0") for row in heard]
 
-    def _agree(self, says: bool) -> bool:
-        """Whether all ranks say so."""
-        return all(answer == b"yes" for answer in self.gather(b"yes" if says else b"no", 3))
+    def _agree(self, can: bool) -> bool:
+        """Whether ``can`` is True on all ranks."""
+        return all(answer == b"yes" for answer in self.gather(b"yes" if can else b"no", 3))
 
     def _average(self, tensor: torch.Tensor) -> None:
         """Replace the values of a contiguous tensor of floats by their means over all ranks."""
@@ -187,23 +187,23 @@ class Group:
 
 
 def _stay_on_host(place: Place) -> None:
-    """Let ranks on one host listen to each other on its loopback interface only, unless the user names another."""
+    """Let ranks on one host listen to each other on the loopback interface only, unless the user sets another."""
     if place.n_local == place.n_ranks:
         for library in ("GLOO", "NCCL"):
             os.environ.setdefault(f"{library}_SOCKET_IFNAME", "lo")
 
 
 def _use_gpu(place: Place, device: str) -> bool:
-    """Take the GPU of this rank, if the agent learns on one; whether each rank on this host has one of its own.
+    """Take the GPU of this rank, if the agent learns on a GPU; return whether each rank on this host has its own GPU.
 
-    Ranks that share a GPU average their gradients by gloo, on the CPU, as nccl refuses to.
+    Ranks that share a GPU average their gradients by gloo, on the CPU, since nccl refuses such ranks.
     """
     kind, _, number = device.partition(":")
     if kind != "cuda":
         return False
     if number:
         raise ConfigError(
-            f"trainer.device: expected cuda, of which each rank takes the GPU of its local number, found {device}"
+            f"trainer.device: expected cuda, since each rank uses the GPU of its local number, found {device}"
         )
     n_gpus = torch.cuda.device_count()
     if not n_gpus:

@@ -2,10 +2,10 @@
 
 torchrun keeps its store when it starts the ranks again, and torch would find the addresses of processes that are gone.
 The counts of restarts do not tell starts apart either: on two hosts they may differ. So rank 0 makes up a prefix for
-the keys of each start, and gives it to those processes only that are there now:
+the keys of each start, and gives it only to the processes that run now:
 
-    rank k   writes a new name of its own, and waits for an answer to this name
-    rank 0   reads the names, answers each new one with the prefix, until all ranks have confirmed the prefix
+    rank k   writes a new random name, and waits for an answer to this name
+    rank 0   reads the names, answers each new name with the prefix, until all ranks have confirmed the prefix
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def meet(store: Store, place: Place, seconds: float) -> str:
     while True:
         for rank in others:
             name = _read(store, f"crossborder/rank-{rank}", timedelta(seconds=deadline.remaining() + 1.0))
-            if name not in answered:  # It may be the name of a process that is gone: then another one follows.
+            if name not in answered:  # It may be the name of a process that is gone: then another name follows.
                 store.set(f"crossborder/answer-{name}", prefix)
                 answered.add(name)
         try:

@@ -1,7 +1,7 @@
-"""The place of this process among the ranks of a run, as torchrun tells it, and what follows for its configuration.
+"""The place of this process among the ranks of a run, as torchrun tells it, and the configuration of each rank.
 
 Rank 0 is an ordinary learner: it evaluates, records, saves policies and has the run's directory. Every other rank has a
-directory in it and does none of this.
+directory inside the run's directory and does none of this.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Place:
         """The place that torchrun's variables tell; without them, the process is alone.
 
         Raises:
-            ConfigError: a variable is no number, or they contradict each other.
+            ConfigError: a variable is not a number, or the variables contradict each other.
         """
         n_ranks = count_ranks(environment)
         if n_ranks <= 1:
@@ -79,7 +79,7 @@ class Place:
         return self.rank == 0
 
     def directory(self, run_dir: Path) -> Path:
-        """The directory of this rank, for that of rank 0."""
+        """The directory of this rank, where ``run_dir`` is that of rank 0."""
         return run_dir if self.leads else run_dir / f"rank-{self.rank}"
 
     def share(self, batch_size: int) -> int:
@@ -96,7 +96,7 @@ class Place:
         return batch_size // self.n_ranks
 
     def config(self, config: RunConfig) -> RunConfig:
-        """The configuration of this rank, for that of the run.
+        """The configuration of this rank, made from that of the run.
 
         Raises:
             ConfigError: the run cannot have several ranks.
@@ -153,7 +153,7 @@ def count_ranks(environment: Mapping[str, str] = os.environ) -> int:
     """The number of ranks that torchrun's variable tells; without it, 1.
 
     Raises:
-        ConfigError: it is no number.
+        ConfigError: it is not a number.
     """
     return _read(environment, RANKS, 1)
 
@@ -178,7 +178,7 @@ def _require_ranks_fit(config: RunConfig, place: Place) -> None:
 
 
 def _move(port: int, by: int) -> int:
-    """The port of a rank, for that of the first rank on its host; 0, a free port, stays."""
+    """The port of a rank, counted from that of the first rank on its host; 0, a free port, stays."""
     return port + by if port else 0
 
 

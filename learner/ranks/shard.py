@@ -18,10 +18,10 @@ from learner.replay.reader import NothingToDrawError
 
 
 class ShardBuffer(ReplayBuffer):
-    """A ``ReplayBuffer`` that draws this rank's share of a batch, once all ranks have drawn theirs.
+    """A ``ReplayBuffer`` that draws this rank's share of a batch, and gives it once all ranks have drawn their shares.
 
-    A share that was drawn while another rank could not draw is kept for the next turn, so nothing that is drawn once,
-    as from a queue, is lost.
+    A share that was drawn while another rank could not draw is kept for the next turn. So rows that are drawn only
+    once, as from a queue, are not lost.
 
     The weights of prioritised draws are those of one replay of all shards. A row whose priority is p, in a shard whose
     priorities have the sum S, begins a draw with the probability ``p / (n S)``, with n ranks. Its weight is
@@ -80,7 +80,7 @@ class ShardBuffer(ReplayBuffer):
         return batch if scale is None else {**batch, "weight": batch["weight"] * scale}
 
     def tensors(self, size: int) -> dict[str, torch.Tensor] | None:
-        """As ``batch``, on the device; None if the shard has arrays only."""
+        """Draw as ``batch`` does, but tensors on the device; None if the shard gives arrays only."""
         if not self._gives_tensors:
             return None
         share = self._place.share(size)
@@ -107,7 +107,7 @@ class ShardBuffer(ReplayBuffer):
             raise
 
     def _agree(self) -> float | None:
-        """Agree with the other ranks on the use of what was drawn; return the factor of its weights, if it has any."""
+        """Agree with the other ranks to use the drawn shares; return the factor of the weights, if draws have any."""
         own = math.inf if self._prioritized is None else self._prioritized.least_probability
         least = self._turns.ask(has_drawn=True, least=own)
         if least is None:

@@ -1,9 +1,8 @@
 """How the ranks agree on each opt step and on the end of training.
 
-In each turn of its loop a rank takes part in exactly one exchange, and all exchanges are alike: a rank that has drawn
-its share of a batch says so, and a rank that cannot draw says that instead. If all have drawn, all learn from the
-batch; otherwise none does. So no rank begins an opt step that another rank does not take, whatever the agents and the
-replays of the ranks make of their rows.
+In each turn of its loop a rank takes part in exactly one exchange. In every exchange each rank says whether it has
+drawn its share of a batch. If all ranks have drawn, all learn from the batch; otherwise none does. So no rank begins an
+opt step that another rank does not take, even if the agents and the replays of the ranks treat their rows differently.
 """
 
 from __future__ import annotations
@@ -18,13 +17,13 @@ from learner.ranks.group import Group
 
 GOES_ON: Final = 0
 FAILED: Final = -1
-"""What a rank says in the place of an outcome."""
+"""A rank that has failed sends this in the place of an outcome."""
 BUSY_SECONDS: Final = 1.0
-"""A rank that is busy with something else than opt steps answers the others this often."""
+"""Seconds between two answers of a rank that is busy with other work than opt steps."""
 
 
 class Said(NamedTuple):
-    """What a rank says in an exchange."""
+    """The message of a rank in an exchange."""
 
     has_drawn: float
     """1: it has its share of a batch, and can learn from it."""
@@ -32,7 +31,7 @@ class Said(NamedTuple):
     """0: it goes on; above 0: the number of its reason to end training; below 0: it has failed."""
     opt_steps: float
     checksum: float
-    """Of its model, after some opt steps."""
+    """That of its model after some opt steps, see ``compute_checksum`` in ``learner.ranks.agent_state``; else 0."""
     least: float
     """The least probability by which the weights of its draws are compared; infinity where draws have no weights."""
     inserted: float
@@ -73,14 +72,14 @@ class Turns:
         self._has_asked = False
         self._asked_at = clock()
         self.heard: Sequence[Said] = ()
-        """What all ranks said in the last exchange."""
+        """The messages of all ranks in the last exchange, in the order of ranks."""
         self.ending: int | None = None
         """The reason to end training of the first rank that has one; None while training goes on."""
         self.is_ready = False
         """Whether this rank had drawn in the last exchange."""
 
     def begin(self, outcome: int) -> None:
-        """Begin a turn, with this rank's reason to end training; 0: it goes on."""
+        """Begin a turn, with this rank's reason to end training (``Said.outcome``); 0: it goes on."""
         self._outcome, self._has_asked = outcome, False
 
     def ask(self, *, has_drawn: bool, least: float = math.inf) -> float | None:
@@ -91,7 +90,7 @@ class Turns:
             least: see ``Said``.
 
         Returns:
-            The least of all ranks, if all have drawn and none ends training; otherwise None.
+            The lowest ``least`` of all ranks, if all have drawn and none ends training; otherwise None.
 
         Raises:
             RankLostError: another rank has failed, has ended or does not answer, or is at another opt step.
@@ -138,8 +137,8 @@ class Turns:
             )
         if len({each.checksum for each in heard}) > 1:
             raise PluginError(
-                f"agent.target: opt step {steps[0]}: expected the same model on all ranks, found different ones; an "
-                "agent of your own must take its gradient steps by descend of common.agents.network_agent, which "
-                "averages gradients over ranks. With an agent of ours, the ranks compute differently: they need "
-                "processors or GPUs of one kind, and the same release of torch, since others round differently"
+                f"agent.target: opt step {steps[0]}: expected the same model on all ranks, found different models; "
+                "your own agent must take its gradient steps by descend of common.agents.network_agent, which averages "
+                "gradients over ranks. With a shipped agent, the ranks round differently: they need processors or GPUs "
+                "of the same kind, and the same release of torch"
             )

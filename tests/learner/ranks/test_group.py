@@ -42,7 +42,7 @@ def test_a_group_that_is_closed_leaves_no_threads_behind(pair: Pair) -> None:
 
 
 def test_a_device_with_a_number_is_refused_since_each_rank_takes_one_of_its_own() -> None:
-    with pytest.raises(ConfigError, match="expected cuda, of which each rank takes the GPU of its local number"):
+    with pytest.raises(ConfigError, match="expected cuda, since each rank uses the GPU of its local number"):
         Group(Place(n_ranks=2, n_local=2), 1.0, "cuda:1")
 
 
