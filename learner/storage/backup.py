@@ -27,13 +27,13 @@ from learner.storage.rundir import list_states, read_identity
 from learner.storage.training_state import read_newest_state
 
 ROWS: Final = 1024
-"""Rows that are copied at a time, at most."""
+"""The most rows that are copied at a time."""
 TRIES: Final = 10
-"""The copy of a directory is tried this many times, since the learner may replace the directory meanwhile."""
+"""The copy of a directory is tried this many times, since the learner may replace the directory during the copy."""
 REPLAY_TRIES: Final = 64
 """The copy of a replay is tried this many times, each time with later rows, and at last with the newest row alone."""
 _UNKNOWN: Final = 2**64 - 1
-"""Stands for the incarnation of rows of which it is not known. Actors draw theirs at random from all 64-bit numbers."""
+"""Stands for an unknown incarnation of rows. Actors draw their incarnations at random from all 64-bit numbers."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Backup:
 
 
 def back_up(run: Path, to: Path) -> Backup:
-    """Copy the policies of a run and the files that resuming it needs; a kill leaves no incomplete ``to``.
+    """Copy the policies of a run and the files that a resumed run needs; a kill leaves no incomplete ``to``.
 
     Args:
         run: the run's directory.
@@ -77,7 +77,7 @@ def back_up(run: Path, to: Path) -> Backup:
 
 
 def _copy_rank(run: Path, to: Path, names: Iterable[str]) -> Backup:
-    """Copy the directory of one rank, with its shard of the replay; of rank 0 these are the run's own."""
+    """Copy the directory of one rank, with its shard of the replay; rank 0 has the run's directory and its replay."""
     opt_steps = _copy_files(run, to, names)
     rows = _copy_replay(run / "shared" / "replay", to / "shared" / "replay")
     _copy_sources(run / "shared" / "sources", to / "shared" / "sources")
@@ -86,7 +86,7 @@ def _copy_rank(run: Path, to: Path, names: Iterable[str]) -> Backup:
 
 
 def _copy_files(run: Path, to: Path, names: Iterable[str]) -> int:
-    """Copy all but the replay; return the opt step of the checkpoint."""
+    """Copy all files except the replay; return the opt step of the checkpoint."""
     run_id = read_identity(run).run_id
     for name in names:
         shutil.copy(run / name, to / name)
@@ -109,7 +109,7 @@ def _copy_newest(candidates: Callable[[], Iterable[Path]], to: Path) -> None:
     """Copy the first of the directories that ``candidates`` lists, whole.
 
     During the copy the learner may replace or remove the directory. So the copy reads through a file descriptor, which
-    refers to the same directory under any name. If a file is missing, the copy begins anew.
+    refers to the same directory under any name. If a file is missing, the copy begins again.
     """
     for _ in range(TRIES):
         path = next(iter(candidates()), None)
@@ -132,13 +132,13 @@ def _copy_newest(candidates: Callable[[], Iterable[Path]], to: Path) -> None:
 def _copy_sources(sources: Path, to: Path) -> None:
     """Copy the read-only sources of the replay: their datasets may be gone when the run is resumed."""
     if sources.exists():
-        shutil.copytree(sources, to, ignore=shutil.ignore_patterns(".*"))  # A hidden directory is a copy being made.
+        shutil.copytree(sources, to, ignore=shutil.ignore_patterns(".*"))  # A hidden directory is unfinished.
 
 
 def _copy_replay(source: Path, to: Path) -> int:
     """Copy the rows that are whole, in order, with their links and under their own indices; return their number.
 
-    If actors overwrite the oldest rows before they are copied, the copy begins anew: first with nearly as many rows,
+    If actors overwrite the oldest rows before they are copied, the copy begins again: first with nearly as many rows,
     then with half of the rows of the last try.
 
     Raises:
@@ -198,7 +198,7 @@ def _split(batch: Batch) -> Iterator[Batch]:
 
 
 def _copy_batches(memory: ReplayMemory, copy: ReplayMemory, batches: Iterable[Batch]) -> bool:
-    """Copy the rows of these batches; False if one of them was overwritten meanwhile."""
+    """Copy the rows of these batches; False if a batch was overwritten before it was copied."""
     writer, links = ReplayWriter(copy), memory.links
     for batch in batches:
         items = {name: read_ring(ring, batch.start, batch.end) for name, ring in memory.columns.items()}

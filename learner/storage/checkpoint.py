@@ -1,4 +1,4 @@
-"""Saved policies: ``best/``, ``{opt_steps}/`` and ``final/``, each complete or not there.
+"""Saved policies: ``best/``, ``{opt_steps}/`` and ``final/``, each complete or missing.
 
 A saved policy is a directory with ``model.safetensors`` and ``meta.json``. The meta data names environment and agent,
 so a policy can be loaded without the run's configuration.
@@ -31,7 +31,7 @@ from common.settings import validate
 from learner.shared.durable import old_of, put_in_place, removing_unfinished
 
 _EVERY_META: Final = {"config": dict, "opt_steps": int, "run_id": str}
-"""What the meta data of every policy has."""
+"""By key that the meta data of every policy have, the type of its value."""
 
 
 @dataclass
@@ -143,11 +143,11 @@ class Checkpoints:
 
 
 class NoCheckpoints(Checkpoints):
-    """The saved policies of a rank that saves none, since rank 0 does."""
+    """``Checkpoints`` that save nothing, for a rank other than 0, since rank 0 saves the policies."""
 
     @classmethod
     def like(cls, checkpoints: Checkpoints) -> NoCheckpoints:
-        """Of the same run, with the same counts."""
+        """Make one for the same run, with the same counts."""
         return cls(**vars(checkpoints))
 
     def save(self, name: str, agent: Agent, **meta: Any) -> Path:  # noqa: ARG002 - nothing is saved
@@ -177,15 +177,15 @@ def _read_meta(directory: Path) -> dict[str, Any]:
 
 
 def _require_whole(meta: object) -> None:
-    """Check that the meta data of a policy have what every policy has.
+    """Check that the meta data of a policy have the keys of ``_EVERY_META``.
 
     Raises:
-        ValueError: they do not.
+        ValueError: a key is missing, or its value has another type.
     """
     found = meta if isinstance(meta, dict) else {}
     missing = [key for key, kind in _EVERY_META.items() if not isinstance(found.get(key), kind)]
     if missing:
-        raise ValueError(f"meta.json: expected {', '.join(_EVERY_META)}, found no good {', '.join(missing)}")
+        raise ValueError(f"meta.json: expected {', '.join(_EVERY_META)}, found no valid {', '.join(missing)}")
 
 
 def load_params(directory: Path) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
@@ -212,7 +212,7 @@ def _as_now(meta: dict[str, Any]) -> dict[str, Any]:
 
 
 def load_agent(directory: Path) -> tuple[Agent, ActorConfig, dict[str, Any]]:
-    """Build the agent of a policy, in eval mode, with the configuration and meta data it was saved with.
+    """Build the agent of a policy, in eval mode; return it with the configuration and the meta data of the policy.
 
     Raises:
         CheckpointError: the directory holds no readable checkpoint.

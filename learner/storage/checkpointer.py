@@ -34,18 +34,18 @@ class Checkpointer:
     """Takes a checkpoint whenever one is due. The replay is never copied: it lies in files already.
 
     Training waits while the state is copied, not while the copy is written. One copy is written at a time; a checkpoint
-    that becomes due meanwhile is taken when the writing has ended.
+    that becomes due during the writing is taken afterwards.
 
     Args:
         files: write the checkpoints.
         agent: learns.
         parts: all other parts with a state, by name.
         device: the agent learns on it.
-        newest: the moment of the newest checkpoint there is; the next one needs another opt step.
+        newest: the moment of the newest existing checkpoint; the next checkpoint needs a later opt step.
         seconds: between two checkpoints; None takes one only when training ends.
         rows: a checkpoint is also due after this many new rows of the replay, and then training waits for the
             checkpoint that is being written. None does not count rows.
-        replay: synced before each checkpoint is written; None where there is no replay in files.
+        replay: synced before each checkpoint is written; None if there is no replay in files.
         clock: seconds, monotonic.
     """
 
@@ -73,10 +73,10 @@ class Checkpointer:
             log.info("%s has no training_state(): --resume restores its save_params() only", type(agent).__name__)
 
     def write_first(self) -> None:
-        """Write a checkpoint of the moment at which a life of the run begins, and remove those of later moments.
+        """Write a checkpoint of the moment at which a life of the run begins, and remove checkpoints of later moments.
 
-        However early a new run is killed, it can be resumed from this checkpoint. A rank other than 0 may have
-        checkpoints of later opt steps than the one from which rank 0 goes on.
+        Even if a new run is killed very early, it can be resumed from this checkpoint. A rank other than 0 may have
+        checkpoints of later opt steps than the opt step from which rank 0 goes on.
 
         Raises:
             CheckpointError: it cannot be written.
@@ -93,7 +93,7 @@ class Checkpointer:
             self._take(moment, best_score)
 
     def finish(self, moment: Moment, best_score: float) -> None:
-        """Take the last checkpoint and wait until it is written; one that is being written is waited for twice."""
+        """Wait for the checkpoint that is being written, up to twice; then take the last one and wait for it too."""
         for _ in range(2):
             self._wait()
             self._take(moment, best_score)

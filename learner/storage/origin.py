@@ -1,6 +1,6 @@
 """Where a new run begins from: the policy of an earlier run and, on request, other parts of that run.
 
-``OPTIONS`` names the parts that can be taken beside the policy's weights. A later part, such as running means of
+``OPTIONS`` names the parts that can be taken beside the policy's weights. A future part, such as running means of
 observations, gets a name there and a line in ``Origin``.
 """
 
@@ -81,7 +81,7 @@ class Origin:
     def _at_checkpoint(cls, path: Path, options: frozenset[str]) -> Origin:
         if not list_states(path):
             raise CheckpointError(
-                f"{path}: expected a run's directory with checkpoints/, which optimisers are kept in, found none"
+                f"{path}: expected a run's directory with checkpoints/, where optimisers are kept, found none"
                 f"{nearest_path(path)}"
             )
         run_id, checkpoints = read_identity(path).run_id, path / "checkpoints"
@@ -99,7 +99,7 @@ class Origin:
             config: of the new run.
 
         Raises:
-            CheckpointError: the two do not fit; it names both, and the settings in which they differ.
+            CheckpointError: the two agents do not fit; the message names both, and the settings in which they differ.
         """
         require_same_spaces(self.run, parts.schema)
         before = self.meta.get("config", {}).get("agent", {})
@@ -136,7 +136,7 @@ def _read_config(run: Path) -> dict[str, Any]:
     try:
         found = yaml.safe_load((run / "config.yaml").read_text())
     except (OSError, UnicodeDecodeError, yaml.YAMLError):
-        return {}  # It only explains what does not fit.
+        return {}  # The configuration is used only to explain why two agents do not fit.
     return found if isinstance(found, dict) else {}
 
 

@@ -30,7 +30,7 @@ def require_same_spaces(run: Path, schema: Schema) -> None:
         schema: of the rows of this run.
 
     Raises:
-        CheckpointError: a column differs, or the bounds of an action; it names both.
+        CheckpointError: a column or the bounds of an action differ; the message names both spaces.
     """
     with suppress(RunDirectoryError):
         before = Layout.read(run / "shared" / "replay").schema
@@ -68,7 +68,7 @@ def find_differences(before: Mapping[str, Any], agent: PluginConfig) -> list[str
 def act_by_policy(config: RunConfig) -> RunConfig:
     """The configuration of a run that begins with a trained agent: no random actions at the start.
 
-    A number of opt steps with random actions that the configuration names itself stays.
+    If the configuration itself sets the number of opt steps with random actions, that number stays.
     """
     model = _settings_of(config.agent.target)
     if model is None or RANDOM_START not in model.model_fields or RANDOM_START in config.agent.params:
@@ -78,7 +78,7 @@ def act_by_policy(config: RunConfig) -> RunConfig:
 
 
 def _fill_in(target: str, params: Mapping[str, Any]) -> dict[str, Any]:
-    """Parameters of a part with its defaults, as JSON has them; without defaults where they cannot be told."""
+    """Parameters of a part with its defaults, as values for JSON; without defaults if these are not known."""
     with suppress(ConfigError):
         if (model := _settings_of(target)) is not None:
             return validate(model, params).model_dump(mode="json")

@@ -27,17 +27,17 @@ class Resumable(Protocol):
     """A part of a run, beside the agent, whose state checkpoints keep."""
 
     def state(self) -> Snapshot:
-        """The state that a resumed run needs of this part; arrays may be live."""
+        """The state that a resumed run needs of this part; the caller copies arrays, since they may be live."""
 
     def restore(self, state: Snapshot) -> None:
         """Go on from ``state``."""
 
 
 class Trained(Protocol):
-    """What a checkpoint keeps of an agent."""
+    """The part of an agent that a checkpoint keeps: all of it, or on a rank other than 0 its random generators."""
 
     def training_state(self) -> TrainingState:
-        """The state from which it goes on learning."""
+        """The state from which the agent goes on learning."""
 
     def load_training_state(self, state: TrainingState) -> None:
         """Load a state that ``training_state`` returned."""
@@ -49,7 +49,7 @@ class ResumePoint:
 
     Args:
         directory: of the run.
-        config: the configuration of the life before.
+        config: the configuration of the run's last life.
         state: the newest checkpoint that is whole.
         best_score: the best score of all lives; scores that came after the checkpoint count too.
         watermark: the extent of the replay that was on disk at the last checkpoint; None if no checkpoint has one.

@@ -38,7 +38,7 @@ _SHARED: Final = (
 
 
 def default_run_dir(name: str) -> Path:
-    """Make up a new name under ``runs/``; two runs that begin in the same second get different ones."""
+    """Make up a new name under ``runs/``; two runs that begin in the same second get different names."""
     return Path("runs") / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
 
 
@@ -47,7 +47,7 @@ def reading(path: Path) -> Iterator[None]:
     """Lock the directory of an earlier run for reading: no learner can use it meanwhile.
 
     Raises:
-        RunDirectoryError: a learner uses the directory, or it is no run's directory.
+        RunDirectoryError: a learner uses the directory, or it is not the directory of a run.
     """
     try:
         lock = os.open(path / "lock", os.O_RDONLY)
@@ -89,7 +89,7 @@ class RunDir:
         self.shared = path / "shared"
         self.identity = RunIdentity(secrets.token_hex(8), 1, origin)
         self.n_ranks = 1
-        """The most ranks with which the run has begun so far, each with a shard of its own."""
+        """The most ranks with which the run has begun so far, each with its own shard."""
         self._has_begun = False
         with self.writing():
             path.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -131,7 +131,7 @@ class RunDir:
             names = {path.name.removeprefix(".").removesuffix(".part") for path in self.shared.iterdir()}
             strange = sorted(names.difference(_SHARED))
             if strange:
-                raise RunDirectoryError(f"{self.shared}: expected nothing, or what a learner made, found {strange[0]}")
+                raise RunDirectoryError(f"{self.shared}: expected only files that a learner makes, found {strange[0]}")
             shutil.rmtree(self.shared)
         self.shared.mkdir()
 
@@ -168,7 +168,7 @@ class RunDir:
         self._has_begun = True
 
     def note_ranks(self, n_ranks: int) -> None:
-        """Write into ``run.json`` that the run has begun with so many ranks; with fewer than before, that stays."""
+        """Write into ``run.json`` with how many ranks the run has begun; a higher earlier number stays."""
         if n_ranks > self.n_ranks:
             self.n_ranks = n_ranks
             self.begin()
@@ -231,7 +231,7 @@ def find_work(path: Path) -> list[str]:
     found += [f"{periodic.name}/" for periodic in list_numbered(path)]
     found += [f"{file.parent.name}/run.json" for file in sorted(path.glob("rank-*/run.json"))]
     found += ["metrics.csv"] * _has_records(path / "metrics.csv")
-    # A start that was killed leaves ``shared/`` beside ``config.yaml``. A user has copied a file without ``shared/``.
+    # A start that was killed leaves ``shared/`` beside ``config.yaml``; a user's copy of the file has none beside it.
     found += ["config.yaml"] * ((path / "config.yaml").exists() and not (path / "shared").exists())
     return found
 
@@ -266,7 +266,7 @@ def _read_ranks(path: Path) -> int:
     """The most ranks with which a run has begun, from ``run.json``; 1 without the file, as for a run of one rank.
 
     Raises:
-        RunDirectoryError: it is no number.
+        RunDirectoryError: the entry is not a number.
     """
     file = path / "run.json"
     found = json.loads(file.read_text()).get("n_ranks", 1) if file.exists() else 1

@@ -5,7 +5,7 @@
     state.safetensors   networks, targets, optimisers
     replay.json         the watermark: the extent of the replay that is on disk (``learner.replay.recovery``)
 
-Each directory is complete or not there. Hashes reveal a file that a disk has damaged; then the previous checkpoint is
+Each directory is complete or missing. Hashes reveal a file that a disk has damaged; then the previous checkpoint is
 read.
 """
 
@@ -69,11 +69,11 @@ class RunState:
         """Copy the state of a run.
 
         Args:
-            moment: the present one.
+            moment: the present moment.
             best_score: so far; minus infinity before the first evaluation.
             agent: the agent's state; its tensors may be live.
             parts: the states of all other parts, by name; their arrays may be live.
-            device: the learner trains on it, so its random generator is kept beside the one of the CPU.
+            device: the learner trains on it, so its random generator is kept beside that of the CPU.
         """
         tensors = {f"{AGENT}{name}": tensor for name, tensor in agent.tensors.items()}
         for part, snapshot in parts.items():
@@ -151,14 +151,14 @@ class StateFiles:
         self.directory, self._run, self._keep, self._counts, self._guard = directory, run, keep, counts, guard
 
     def write(self, state: RunState, watermark: Watermark | None = None) -> None:
-        """Write a checkpoint that outlasts a power cut, then remove the oldest ones beyond ``keep``.
+        """Write a checkpoint that outlasts a power cut, then remove the oldest checkpoints beyond ``keep``.
 
         Args:
             state: of the run.
             watermark: the extent of the replay that is on disk; None if it is not known.
 
         Raises:
-            CheckpointError: it cannot be written, or holds NaN and would be of no use; earlier ones are still there.
+            CheckpointError: it cannot be written, or holds NaN and would be useless; earlier checkpoints stay.
         """
         with self._counts.timed(), removing_unfinished(self.directory / f".{state.opt_steps}.part") as draft:
             _require_no_nan(state)
@@ -174,7 +174,7 @@ class StateFiles:
         """Remove the checkpoints of later opt steps.
 
         Raises:
-            CheckpointError: one cannot be removed.
+            CheckpointError: a checkpoint cannot be removed.
         """
         try:
             for path in list_numbered(self.directory):
@@ -214,7 +214,7 @@ def read_newest_state(directory: Path, run_id: str) -> RunState | None:
         try:
             return _read_state(path, run_id)
         except CheckpointError as error:
-            log.error("refused, the one before it is tried: %s", error)
+            log.error("this checkpoint is refused, and the checkpoint before it is tried: %s", error)
     if found:
         raise CheckpointError(f"{directory}: none of {len(found)} checkpoints can be used, see above")
     return None

@@ -138,7 +138,9 @@ def test_a_damaged_or_missing_checkpoint_is_refused_with_its_place(tmp_path: Pat
 def test_meta_data_without_what_every_policy_has_are_refused(tmp_path: Path, meta: object, missing: str) -> None:
     Checkpoints(tmp_path, CONFIG, "run").save("best", dqn(seed=1), opt_steps=1)
     (tmp_path / "best" / "meta.json").write_text(json.dumps(meta))
-    message = rf"best: no readable checkpoint: meta\.json: expected config, opt_steps, run_id, found no good {missing}$"
+    message = (
+        rf"best: no readable checkpoint: meta\.json: expected config, opt_steps, run_id, found no valid {missing}$"
+    )
     with pytest.raises(CheckpointError, match=message):
         load_agent(tmp_path / "best")
 

@@ -161,7 +161,7 @@ def test_only_what_a_learner_makes_is_swept_up_after_a_start_that_was_killed(tmp
     RunDir(tmp_path / "run").close()
     shared.mkdir()
     (shared / "thesis.tex").touch()
-    with pytest.raises(RunDirectoryError, match=r"expected nothing, or what a learner made, found thesis\.tex"):
+    with pytest.raises(RunDirectoryError, match=r"expected only files that a learner makes, found thesis\.tex"):
         RunDir(tmp_path / "run")
     assert (shared / "thesis.tex").exists()
 
