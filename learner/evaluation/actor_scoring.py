@@ -1,8 +1,8 @@
 """Scores that come from an actor which evaluates: ``actor-worker --evaluate``.
 
-The trainer keeps a copy of the candidate and publishes its model in slots of its own, where no newer model for acting
-takes its place. Ingest hands it to the evaluating actor, and notes the score that the actor reports. The agent goes on
-learning meanwhile: if the score is the best so far, the trainer renames the copy to ``best/``.
+The trainer keeps a copy of the candidate and publishes its model in separate slots, where no newer model for acting
+replaces it. Ingest hands the candidate to the evaluating actor, and notes the score that the actor reports. The agent
+goes on learning during the evaluation: if the score is the best so far, the trainer renames the copy to ``best/``.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class ActorScoring(CandidateScoring):
 
     restarts = 0
     needs_actors = True
-    still_runs = logging.WARNING, "the one before has no score yet; is an actor-worker --evaluate online?"
+    still_runs = logging.WARNING, "the evaluation before has no score yet; is an actor-worker --evaluate online?"
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class ActorScoring(CandidateScoring):
         while finished is None and self._running is not None and not deadline.passed():
             if self._abandoned.wait(LISTEN_SECONDS):
                 break
-            self._control.trainer_beats += 1  # The trainer lives while it waits for the last score.
+            self._control.trainer_beats += 1  # Ingest sees that the trainer lives while it waits for the last score.
             finished = self._collect()
         return finished
 

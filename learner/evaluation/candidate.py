@@ -1,7 +1,7 @@
-"""Scoring a copy of the agent somewhere else, while the agent goes on learning: what all such ways have in common.
+"""The base class of the ways to score a copy of the agent in another process while the agent goes on learning.
 
-The copy is a directory of the run, ``.candidate``. If its score is the best so far, it is renamed to ``best/``: by then
-the agent has learnt further.
+The copy is a directory of the run, ``.candidate``. If its score is the best so far, it is renamed to ``best/``, since
+the agent itself has learnt further by then.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 
 class CandidateScoring(abc.ABC):
-    """The part of a ``Scoring`` that handles candidates. There is one at a time.
+    """The part of a ``Scoring`` that handles candidates. There is one candidate at a time.
 
     Args:
         checkpoints: takes the candidates and ``best/``.
@@ -31,7 +31,7 @@ class CandidateScoring(abc.ABC):
     """
 
     still_runs: ClassVar[tuple[int, str]]
-    """The level at which it is logged first that an evaluation is skipped, and why it is."""
+    """The log level of the first evaluation that is skipped, and the reason why it is skipped."""
 
     def __init__(self, checkpoints: Checkpoints, finish_seconds: float) -> None:
         self.skipped = 0
@@ -46,7 +46,7 @@ class CandidateScoring(abc.ABC):
 
     @abc.abstractmethod
     def _listen(self, deadline: Deadline) -> FinishedEvaluation | None:
-        """Wait for the score until the deadline; clears ``_running`` where it has come or never will."""
+        """Wait for the score until the deadline; clear ``_running`` if the score has come or will never come."""
 
     def begin(self, agent: Agent, moment: Moment) -> FinishedEvaluation | None:
         """See ``Scoring``."""

@@ -2,11 +2,11 @@
 
 Start: it reads the boot line from stdin, builds environment, agent and evaluator, and says that it is ready.
 Then each line on stdin asks for an evaluation of the candidate. The answer is an event with the candidate's opt steps.
-End: when stdin closes, the evaluation that is running ends at its next environment step and the process with it.
+End: when stdin closes, the running evaluation ends at its next environment step, and then the process ends.
 
 There are two threads. The main thread reads the lines and evaluates. The lifeline rings a bell while the trainer holds
 the other end of stdin, even during an evaluation that takes hours. When stdin closes, the lifeline makes the
-environment raise, and kills the process if that does not end it.
+environment raise an error, and kills the process if the error does not end it.
 """
 
 from __future__ import annotations
@@ -108,12 +108,10 @@ def _typed(error: Exception | SystemExit) -> CrossborderError:
     return CrossborderError(f"{type(error).__name__}: {error}")
 
 
-def _outlive_no_trainer(trainer_gone: threading.Event, bell: Bell) -> None:
+def _end_with_trainer(trainer_gone: threading.Event, bell: Bell) -> None:
     """The lifeline: ring the bell until the trainer closes stdin, then end this process."""
     hang_up = select.poll()
-    hang_up.register(
-        sys.stdin.fileno(), 0
-    )  # With no event asked for, poll reports the hang-up alone and takes no line.
+    hang_up.register(sys.stdin.fileno(), 0)  # No event is asked for, so poll reports only the hang-up, and no lines.
     while not hang_up.poll(1000 * BEAT_SECONDS):
         bell.ring()
     trainer_gone.set()
@@ -129,7 +127,7 @@ def main() -> int:
     try:
         boot = validate(EvaluatorBoot, json.loads(sys.stdin.readline()))
         threading.Thread(
-            target=_outlive_no_trainer, args=(trainer_gone, Bell(-1, boot.bell_fd)), name="lifeline", daemon=True
+            target=_end_with_trainer, args=(trainer_gone, Bell(-1, boot.bell_fd)), name="lifeline", daemon=True
         ).start()
         serve(boot, trainer_gone)
     except Exception as error:  # noqa: BLE001 - the trainer raises it

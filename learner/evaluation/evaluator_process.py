@@ -2,8 +2,8 @@
 
 Trainer and child share one directory, ``.candidate``. The trainer writes the agent there and sends the child a line;
 the child reads the directory, evaluates and answers with an event. The trainer writes no further candidate before the
-answer has come, so the child never reads a directory that is being written. The agent goes on learning meanwhile: if
-the score is the best so far, the trainer renames the directory that was scored to ``best/`` and saves nothing anew.
+answer has come, so the child never reads a directory that is being written. The agent goes on learning during the
+evaluation: if the score is the best so far, the trainer renames the scored directory to ``best/``.
 """
 
 from __future__ import annotations
@@ -45,15 +45,15 @@ class EvaluatorProcess(CandidateScoring):
     Args:
         config: of the run; the child builds environment, agent and evaluator from it.
         checkpoints: takes the candidates and ``best/``.
-        waits: return when the child has built its parts. Otherwise training begins meanwhile, and a ``poll`` raises the
-            error of a child that could not: that is for a resumed run, whose evaluator could be built before.
+        waits: return when the child has built its parts. Otherwise training begins while the child builds them, and
+            ``poll`` raises its error if it fails: this is for a resumed run, whose evaluator could be built before.
 
     Raises:
-        CrossborderError: the child could not build its parts or did not come up.
+        CrossborderError: the child could not build its parts or did not start.
     """
 
     needs_actors = False
-    still_runs = logging.INFO, "the one before still runs"
+    still_runs = logging.INFO, "the evaluation before still runs"
 
     def __init__(self, config: RunConfig, checkpoints: Checkpoints, *, waits: bool = True) -> None:
         super().__init__(checkpoints, config.evaluator.finish_seconds)
@@ -65,7 +65,7 @@ class EvaluatorProcess(CandidateScoring):
         self._bell = Bell.create()
         self._beats, self._hung_seconds = 0, _hung_seconds(config)
         self._beats_before = 0
-        """The signs of life before those of the present child; below 0 if its start was waited for."""
+        """The signs of life before those of the present child; -1 if the trainer has waited for its start."""
         self._stillness = Stillness(self._count_beats)
         self._asked: Child | None = None
         """The child that was asked last for this score."""
@@ -88,7 +88,7 @@ class EvaluatorProcess(CandidateScoring):
                 raise
         self._stillness.begin()
         self._beats_before = -1 if self._waits else self._beats
-        self._waits = True  # The next child comes up in the supervisor's thread, and training does not wait for it.
+        self._waits = True  # The next child starts in the supervisor's thread, and training does not wait for it.
         return child
 
     def _count_beats(self) -> int:
@@ -97,14 +97,14 @@ class EvaluatorProcess(CandidateScoring):
         return self._beats
 
     def _is_hung(self) -> bool:
-        """Whether the whole process stands still. An evaluation may take any time: another thread shows the life.
+        """Whether the whole process stands still. An evaluation may take any time: another thread rings the bell.
 
-        A child that has shown no life yet may still be importing torch.
+        A child that has not rung the bell yet may still be importing torch.
         """
         if self._hung_seconds is None:
             return False
-        seconds, comes_up = self._stillness.seconds(), self._beats <= self._beats_before
-        return seconds > (max(self._hung_seconds, READY_SECONDS) if comes_up else self._hung_seconds)
+        seconds, is_starting = self._stillness.seconds(), self._beats <= self._beats_before
+        return seconds > (max(self._hung_seconds, READY_SECONDS) if is_starting else self._hung_seconds)
 
     def _fail(self, error: CrossborderError) -> None:
         self._failure = error
@@ -143,7 +143,7 @@ class EvaluatorProcess(CandidateScoring):
                 return None
             with contextlib.suppress(queue.Empty):
                 answer = child.events.get(timeout=min(LISTEN_SECONDS, deadline.remaining()))
-                if "ready" not in answer:  # A child that nobody waited for says that it has built its parts.
+                if "ready" not in answer:  # A child whose start nobody waited for says that it has built its parts.
                     return self._finish(answer, self._running)
             if deadline.passed():
                 return None
@@ -157,7 +157,7 @@ class EvaluatorProcess(CandidateScoring):
         return FinishedEvaluation(moment, Evaluation(answer["score"], answer["record"]), answer["seconds"])
 
     def end(self) -> None:
-        """End the child, in the midst of an evaluation too, and remove the candidate."""
+        """End the child, also in the middle of an evaluation, and remove the candidate."""
         self._supervisor.stop_watching()
         self._supervisor.child.end(END_SECONDS)
         self._bell.close()

@@ -12,7 +12,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 import onnx
-import onnxscript  # noqa: F401 - torch's exporter needs it; if it is missing, the error comes here and not in the midst of an export
+import onnxscript  # noqa: F401 - torch's exporter needs it; if it is missing, the error comes here and not during an export
 import torch
 
 from common.errors import ConfigError, PluginError
@@ -69,7 +69,7 @@ def _describe(values: Iterable[onnx.ValueInfoProto]) -> str:
 
 
 def _to_onnx(policy: torch.nn.Module, leaves: Mapping[str, torch.Tensor]) -> onnx.ModelProto:
-    """Export in two steps: ``torch.onnx.export`` alone silently takes the batch size of ``leaves`` for fixed."""
+    """Export in two steps: ``torch.onnx.export`` alone silently fixes the batch size to that of ``leaves``."""
     batch = {0: torch.export.Dim("batch")}
     is_leaf = "" in leaves
     obs = leaves[""] if is_leaf else dict(leaves)

@@ -16,10 +16,10 @@ from learner.storage.checkpoint import load_agent
 
 
 class Policy:
-    """Greedy actions for single observations of any space; ``Agent.sample`` takes batches of arrays alone.
+    """Greedy actions for single observations of any space, whereas ``Agent.sample`` takes batches of arrays.
 
-    The policy may remember the present episode, as an agent with a memory or with stacks of frames does. So say
-    ``begin`` where another episode begins; the first one begins by itself.
+    The policy may remember the present episode, as an agent with a memory or with stacks of frames does. So call
+    ``begin`` before each further episode; the first episode needs no call.
 
     Args:
         agent: in eval mode.
@@ -34,7 +34,7 @@ class Policy:
         self._begins = True
 
     def begin(self) -> None:
-        """Say that the next observation begins an episode."""
+        """Note that the next observation begins an episode."""
         self._begins = True
 
     def __call__(self, observation: Any) -> Any:

@@ -43,7 +43,7 @@ class Scoring(Protocol):
     skipped: int
     """Evaluations that were due while an earlier one was still running."""
     needs_actors: bool
-    """Whether scores come from actors, so that none comes after they were told to stop."""
+    """Whether scores come from actors, so that no score comes after the actors were told to stop."""
 
     @property
     def restarts(self) -> int:
@@ -54,7 +54,7 @@ class Scoring(Protocol):
 
         Returns:
             The evaluation if it has finished already. None if it runs on (``poll`` returns it later), was skipped
-            because an earlier one is still running, or was abandoned.
+            because an earlier evaluation is still running, or was abandoned.
 
         Raises:
             Exception: the evaluator raised it.
@@ -82,14 +82,14 @@ class Scoring(Protocol):
         """
 
     def abandon(self) -> None:
-        """End the evaluation that is running soon, and begin none from now on. Any thread may call this."""
+        """End the running evaluation soon, and begin no evaluation from now on. Any thread may call this."""
 
 
 class InlineScoring:
     """A ``Scoring`` for which training waits, as in border.
 
     Args:
-        evaluator: steps environments that a ``Watch`` is over.
+        evaluator: steps environments that a ``Watch`` watches.
         checkpoints: takes ``best/``.
         abandoned: the event of that watch.
         busy: the ``busy`` of that watch.
@@ -123,7 +123,7 @@ class InlineScoring:
             agent.train()
 
     def _watchdog(self) -> AbstractContextManager[None]:
-        """Logs that an environment hangs. It ends nothing: the trainer has more to do than this environment."""
+        """Logs that an environment hangs. It does not end the process, since the trainer has other work too."""
         if self._timeout_seconds is None:
             return nullcontext()
         return Watchdog(self._busy, self._timeout_seconds, self._log_hang, ends_process=False)
@@ -131,7 +131,7 @@ class InlineScoring:
     def _log_hang(self, stack: str) -> None:
         log.error(
             "an environment of the evaluation has not returned for %g s (env.timeout_seconds), and training waits for "
-            "it; with evaluator.process: child it would not:\n%s",
+            "it; with evaluator.process: child, training would not wait:\n%s",
             self._timeout_seconds,
             stack,
         )

@@ -178,8 +178,8 @@ def test_an_evaluation_that_outlasts_the_wait_is_abandoned(
     assert result.outcome is Outcome.MAX_OPTS
     told = [(record.levelname, record.getMessage()) for record in caplog.records if "evaluation" in record.getMessage()]
     assert told == [
-        ("INFO", "opt step 20: evaluation skipped, the one before still runs"),
-        ("DEBUG", "opt step 30: evaluation skipped, the one before still runs"),
+        ("INFO", "opt step 20: evaluation skipped, the evaluation before still runs"),
+        ("DEBUG", "opt step 30: evaluation skipped, the evaluation before still runs"),
         ("WARNING", "opt step 10: the evaluation is abandoned: no score came"),
     ]
     assert not (result.run_dir / "best").exists()
