@@ -66,6 +66,6 @@ def _read(path: Path) -> Mapping[str, int]:
         return {name: int(found[name]) for name in _KEPT}
     except (ValueError, LookupError, TypeError) as error:
         log.warning(
-            "%s is damaged (%s); actors that were told larger limits than the present ones may end", path, error
+            "%s is damaged (%s); actors that were told larger limits than the present limits may end", path, error
         )
         return {}

@@ -92,7 +92,7 @@ def _quantiles(name: str, text: str, values: Array | None) -> Metric:
 
 
 def _count_releases(rows: Array) -> Mapping[str, float]:
-    """The number of actors of each release, of the most frequent ones; the others are ``other``."""
+    """The number of actors of each of the most frequent releases; all other releases count as ``other``."""
     versions, counts = np.unique(rows["version"], return_counts=True)
     most = np.argsort(-counts, kind="stable")
     shown = {versions[i].decode(errors="replace"): int(counts[i]) for i in most[:MAX_RELEASES]}

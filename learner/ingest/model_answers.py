@@ -59,7 +59,7 @@ class ModelAnswers:
 
     Args:
         slots: each version is read from them once.
-        n_bases: number of earlier models that are kept, so that actors with one of them can be sent a delta.
+        n_bases: number of earlier models that are kept, so that actors that have one can get a delta.
     """
 
     def __init__(self, slots: ModelSlots, n_bases: int) -> None:

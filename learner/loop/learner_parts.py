@@ -21,8 +21,8 @@ def build_learner_parts(config: RunConfig, *, epsilon: float = 0.0, n_envs: int 
         n_envs: number of environments, if the learner acts itself; 0: none.
 
     Raises:
-        CrossborderError: there is no such device, a part cannot be built, a batch of rows does not fit into a message,
-            or a setting names a column that the rows do not have.
+        CrossborderError: torch cannot use the device, a part cannot be built, a batch of rows does not fit into a
+            message, or a setting names a column that the rows do not have.
     """
     require_device(config.trainer.device)
     parts = build_parts(config, seed=config.seed, epsilon=epsilon, device=config.trainer.device, n_envs=n_envs)

@@ -112,7 +112,7 @@ class TrainerCollector(Collector):
         )
         skipped = learner.scoring.skipped
         yield counter(
-            "crossborder_evaluations_skipped_total", "Evaluations skipped because another one still ran.", skipped
+            "crossborder_evaluations_skipped_total", "Evaluations skipped while another evaluation ran.", skipped
         )
 
     def _replay(self) -> Iterable[Metric]:

@@ -24,7 +24,7 @@ from learner.ranks.place import Place
 
 log = logging.getLogger(__name__)
 START_SECONDS: Final = 600.0
-"""The ranks wait this long for each other at the start, since one of them may have to load a dataset."""
+"""The ranks wait this long for each other at the start, since a rank may have to load a dataset."""
 LIFE_SECONDS: Final = 0.25
 """A rank that waits for the others shows a sign of life each time this has passed."""
 

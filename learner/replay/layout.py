@@ -49,7 +49,7 @@ class Layout:
         """Read ``layout.json``.
 
         Raises:
-            RunDirectoryError: there is no such file that can be read, or another release wrote it.
+            RunDirectoryError: the file is missing or cannot be read, or another release wrote it.
         """
         try:
             found = json.loads((directory / "layout.json").read_text())

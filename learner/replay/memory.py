@@ -230,7 +230,7 @@ class ReplayMemory:
     def find_problem(self) -> str | None:
         """A contradiction between header, cursors and log, with the values expected and found; None if there is none.
 
-        A writer may be storing batches meanwhile, and every figure only grows. So each figure is read before the
+        A writer may store batches during this check, and every figure only grows. So each figure is read before the
         figures that bound it from above: a batch that is stored in between raises the bounds and breaks none of them.
         """
         cursors_end, steps = int(self.cursors["end"].max(initial=0)), self.steps

@@ -57,7 +57,7 @@ class Watermark:
 
     @classmethod
     def of(cls, memory: ReplayMemory) -> Watermark:
-        """The present watermark; a writer may be storing batches meanwhile.
+        """The present watermark; a writer may store batches during the call.
 
         Raises:
             CheckpointError: the writer overwrites the whole log while it is read.

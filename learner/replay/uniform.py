@@ -104,7 +104,7 @@ class _Ahead:
     taken: int = 0
 
     def serves(self, size: int, inserted: int, n_excluded: int) -> bool:
-        """Whether there is another batch of this size, and neither new nor excluded rows forbid its use."""
+        """Whether there is another batch of this size, and no new or excluded rows forbid its use."""
         is_left = size == self.size and self.taken < self.gathered
         return is_left and inserted <= self.stale_at and n_excluded == self.n_excluded
 

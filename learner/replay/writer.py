@@ -262,7 +262,7 @@ class ReplayWriter:
         """Keep the last rows of at most ``MAX_LANES`` lanes of all processes, or those of the newest process alone.
 
         The lanes of the process that stored a batch longest ago are forgotten first: its next rows are then stored
-        without a link to earlier ones.
+        without a link to earlier rows.
         """
         n_lanes = sum(map(len, self._ends.values()))
         while n_lanes > MAX_LANES and len(self._ends) > 1:

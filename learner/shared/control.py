@@ -127,6 +127,6 @@ class ControlBlock(Words):
         """
         path, size = directory / "control", 8 * cls.N_WORDS
         if writable and path.exists() and path.stat().st_size < size:
-            os.truncate(path, size)  # Release 0.1 had fewer words; the new ones begin at 0.
+            os.truncate(path, size)  # Release 0.1 had fewer words; the new words begin at 0.
         mapped = map_file(path, size, create=create, writable=writable)
         return cls(mapped, 0, cls.N_WORDS)

@@ -54,7 +54,7 @@ def read_numbers(path: Path, rows: Iterable[Row], column: str) -> list[float]:
         column: the name of the column.
 
     Raises:
-        ConfigError: a value is no number.
+        ConfigError: a value is not a number.
     """
     return [_number(path, column, row.get(column, "")) for row in rows]
 

@@ -111,7 +111,7 @@ class ResumePoint:
     def restore(self, agent: Trained, parts: Mapping[str, Resumable], device: str) -> None:
         """Put the agent, the other parts of the run and torch's generators into the state of the checkpoint.
 
-        A part that the checkpoint does not have stays as it is: a run with actors has no environments of its own.
+        A part that the checkpoint does not have stays as it is: with actors, the learner has no environments.
 
         Raises:
             CheckpointError: the checkpoint is that of another agent or another kind of replay buffer.

@@ -44,7 +44,7 @@ def default_run_dir(name: str) -> Path:
 
 @contextmanager
 def reading(path: Path) -> Iterator[None]:
-    """Lock the directory of an earlier run for reading: no learner can use it meanwhile.
+    """Lock the directory of an earlier run for reading: within this context no learner can use it.
 
     Raises:
         RunDirectoryError: a learner uses the directory, or it is not the directory of a run.
@@ -71,8 +71,8 @@ class RunDir:
     """The directory of a run, new or resumed; only its owner may look inside, and only one learner may use it.
 
     A first start makes ``shared/``, then ``config.yaml``, then a first checkpoint in ``checkpoints/``, and ``run.json``
-    last. If a directory has neither checkpoint nor ``run.json``, nor other results of a run, a start was killed there.
-    A new run begins in this directory.
+    last. If a directory has no checkpoint, no ``run.json`` and no other results of a run, a start was killed there. A
+    new run begins in this directory.
 
     Args:
         path: of the directory.

@@ -103,7 +103,9 @@ def test_a_candidate_is_skipped_while_another_has_no_score_and_it_is_said_once(
     assert host.scoring.skipped == 2
     assert host.publisher.slots.newest().opt_steps == 10
     (said,) = caplog.messages
-    assert said.startswith("opt step 20: evaluation skipped, the one before has no score yet; is an actor-worker")
+    assert said.startswith(
+        "opt step 20: evaluation skipped, the evaluation before has no score yet; is an actor-worker"
+    )
 
 
 def test_at_the_end_a_score_is_waited_for_and_the_trainer_shows_life_meanwhile(tmp_path: Path) -> None:
@@ -129,7 +131,7 @@ def test_nothing_is_left_of_a_candidate_at_the_end(host: Host) -> None:
     assert not (host.directory / CANDIDATE).exists()
 
 
-def test_after_it_was_abandoned_nothing_begins(host: Host) -> None:
+def test_no_evaluation_begins_after_scoring_was_abandoned(host: Host) -> None:
     host.scoring.abandon()
     assert host.scoring.begin(host.agent, FIRST) is None
     assert not (host.directory / CANDIDATE).exists()

@@ -72,7 +72,7 @@ def test_it_ends_itself_when_its_stdin_closes(make_config: MakeConfig, tmp_path:
         assert child.wait(PATIENCE) == 0
 
 
-def test_no_evaluator_outlives_a_killed_trainer_even_in_the_midst_of_an_evaluation(
+def test_no_evaluator_outlives_a_killed_trainer_even_during_an_evaluation(
     start: Start, write_config: WriteConfig, tmp_path: Path
 ) -> None:
     trainer = start("sync-train", "--config", write_gated(write_config, tmp_path))

@@ -43,7 +43,9 @@ def test_an_environment_without_pictures_is_refused(tmp_path: Path, config: EnvC
 
 
 @pytest.mark.parametrize("missing", ["moviepy", "pygame"])
-def test_what_is_not_installed_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, missing: str) -> None:
+def test_a_package_that_is_not_installed_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, missing: str
+) -> None:
     monkeypatch.setitem(sys.modules, missing, None)
     with (
         pytest.raises(PluginError, match=r"pip install 'crossborder\[video\]'"),

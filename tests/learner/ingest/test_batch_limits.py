@@ -37,7 +37,7 @@ def limits(max_rows: int, max_message_bytes: int) -> pb.Limits:
     return pb.Limits(max_rows=max_rows, max_message_bytes=max_message_bytes, silence_seconds=9.0)
 
 
-def test_of_each_limit_the_largest_that_any_start_has_noted_is_kept(tmp_path: Path) -> None:
+def test_the_largest_value_of_each_limit_over_all_starts_is_kept(tmp_path: Path) -> None:
     for max_rows, max_message_bytes in ((10, 500), (20, 400), (5, 5)):
         found = BatchLimits(tmp_path, limits(max_rows, max_message_bytes), 1000)
     assert found.present == limits(5, 5)
@@ -50,7 +50,7 @@ def test_no_batch_is_larger_than_a_replay_that_was_made_anew_and_smaller(tmp_pat
     assert BatchLimits(tmp_path, limits(5, 500), 1000).largest == limits(20, 500), "the file keeps the largest"
 
 
-def test_a_damaged_file_is_logged_and_written_anew(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_damaged_file_is_logged_and_written_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "limits.json").write_text('{"max_rows": ')
     assert BatchLimits(tmp_path, limits(5, 5), 1000).largest == limits(5, 5)
     assert "limits.json is damaged" in caplog.text

@@ -120,7 +120,7 @@ def test_rows_continue_those_of_the_batch_before_unless_rows_were_dropped_betwee
     assert linked(client.memory()) == [0, 1, 1, 1, 0, 1, 1, 1]
 
 
-def test_a_client_that_sends_no_final_rows_is_told_of(client: Client, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_client_that_sends_no_final_rows_is_logged(client: Client, caplog: pytest.LogCaptureFixture) -> None:
     client.join()
     talk = Talk(client.stub)
     first = {"first": np.array([True, False, False])}

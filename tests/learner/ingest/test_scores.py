@@ -111,7 +111,7 @@ def test_a_score_that_cannot_be_written_is_taken_with_a_later_report(
 
 
 @pytest.mark.parametrize("damage", [Path.mkdir, lambda path: path.write_text("half")])
-def test_a_score_that_cannot_be_read_is_told_of(
+def test_a_score_that_cannot_be_read_is_logged(
     lone: LoneCore, tmp_path: Path, caplog: pytest.LogCaptureFixture, damage: Callable[[Path], None]
 ) -> None:
     path = tmp_path / "shared" / "score.json"
@@ -144,7 +144,7 @@ def test_a_score_of_a_former_life_of_the_learner_is_left_out_and_its_actor_stays
         ({"record": {"\n": 0.0}}, "printable"),
     ],
 )
-def test_a_score_that_cannot_be_is_refused(lone: LoneCore, changes: dict[str, Any], message: str) -> None:
+def test_a_score_that_cannot_be_true_is_refused(lone: LoneCore, changes: dict[str, Any], message: str) -> None:
     enter(lone.core, EVALUATOR, evaluates=True)
     with pytest.raises(RefusedError, match=message):
         say(lone.core, EVALUATOR, **changes)

@@ -49,7 +49,7 @@ def test_a_training_loop_that_stands_still_is_logged_once_and_again_when_it_goes
 
 
 @pytest.mark.parametrize(("beats", "stopping"), [(0, 0), (5, 1)])
-def test_nothing_is_said_before_training_begins_and_once_it_ends(
+def test_silence_is_not_logged_before_training_begins_and_after_it_ends(
     control: ControlBlock, beats: int, stopping: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)

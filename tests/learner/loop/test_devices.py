@@ -7,7 +7,7 @@ from common.errors import ConfigError
 from learner.loop.devices import require_device
 
 
-def test_a_device_that_is_there_is_returned() -> None:
+def test_a_device_that_exists_is_returned() -> None:
     assert require_device("cpu") == torch.device("cpu")
 
 
@@ -19,6 +19,6 @@ def test_a_device_that_is_there_is_returned() -> None:
         ("mps", "expected a device that torch can use here, found mps: "),
     ],
 )
-def test_a_device_that_is_not_there_is_told(text: str, told: str) -> None:
+def test_a_device_that_does_not_exist_is_refused(text: str, told: str) -> None:
     with pytest.raises(ConfigError, match=f"^trainer.device: {told}"):
         require_device(text)

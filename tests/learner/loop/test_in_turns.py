@@ -116,7 +116,7 @@ def test_a_replay_on_the_device_gives_the_same_curve(tmp_path: Path) -> None:
     assert there == here
 
 
-def test_so_it_is_with_everything_that_draws_by_priority(tmp_path: Path) -> None:
+def test_the_same_seed_gives_the_same_curve_with_priorities_too(tmp_path: Path) -> None:
     def train(name: str) -> list[dict[str, str]]:
         values = cartpole(tmp_path / name, seed=3).model_dump()
         values["replay"]["prioritized"], values["push"]["initial_priorities"] = {}, True

@@ -399,7 +399,7 @@ def test_a_late_score_reaches_the_target_between_steps_or_after_the_last(tmp_pat
     assert learner.outcome is Outcome.TARGET
 
 
-def test_who_asks_to_stop_waits_for_no_score(tmp_path: Path) -> None:
+def test_a_request_to_stop_does_not_wait_for_a_score(tmp_path: Path) -> None:
     diary, scoring = Diary(), LateScoring()
     learner = make(diary, tmp_path, scoring, eval_interval=1, target_score=9.0)
     learner.step()

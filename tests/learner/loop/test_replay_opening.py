@@ -112,7 +112,7 @@ def test_self_contained_items_need_no_view(tmp_path: Path, make_config: MakeConf
         build_view(ITEMS, make_config(replay={"view": {"params": {"n": 1}}}))
 
 
-def test_what_is_no_view_is_refused_by_name(make_config: MakeConfig) -> None:
+def test_a_part_that_is_not_a_view_is_refused_by_name(make_config: MakeConfig) -> None:
     config = make_config(replay={"view": {"target": "tests.learner.loop.test_replay_opening:NoView"}})
     with pytest.raises(
         PluginError, match=r"replay\.view\.target: expected a learner\.replay\.view\.View, found NoView"
@@ -177,7 +177,7 @@ def test_bad_items_are_not_drawn_from_a_buffer_of_ones_own(tmp_path: Path) -> No
         assert not np.isin(buffer.last_drawn + 1, bad).any(), "the next observations"
 
 
-def test_what_is_no_replay_buffer_is_refused_by_name(make_config: MakeConfig) -> None:
+def test_a_part_that_is_not_a_replay_buffer_is_refused_by_name(make_config: MakeConfig) -> None:
     target = "tests.learner.loop.test_replay_opening:NoBuffer"
     message = r"replay\.target: expected a learner\.replay\.shared_buffer\.SharedReplay, found NoBuffer"
     with pytest.raises(PluginError, match=message), Trainer(make_config(agent=IN_TURNS, replay={"target": target})):
@@ -216,7 +216,7 @@ def test_settings_of_two_buffers_or_of_none_are_refused(
         make_config(replay=replay)
 
 
-def test_a_replay_that_is_missing_begins_empty_and_it_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_missing_replay_begins_empty_and_the_log_says_so(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     config = cartpole(tmp_path / "run", 3)
     train_in_turns(config)
     stored = ReplayMemory.open_saved(tmp_path / "run" / "shared" / "replay").steps

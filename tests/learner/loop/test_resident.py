@@ -54,7 +54,9 @@ def check_same(found: Items, expected: Items) -> None:
         Sequences(SCHEMA, 2, length=3),
     ],
 )
-def test_it_gives_the_batches_of_the_other_one_through_many_rounds_of_rows(tmp_path: Path, view: View) -> None:
+def test_a_replay_on_a_device_gives_the_batches_of_a_plain_replay_through_many_rounds(
+    tmp_path: Path, view: View
+) -> None:
     lanes = Lanes(tmp_path, capacity=60)
     plain, other = (PrioritizedReplay(lanes.memory, view, PrioritizedConfig(), seed=3, n_opts=1000) for _ in range(2))
     resident = ResidentReplay(other, CPU)
@@ -68,7 +70,7 @@ def test_it_gives_the_batches_of_the_other_one_through_many_rounds_of_rows(tmp_p
     assert (resident.inserted, resident.sampled, len(resident)) == (plain.inserted, plain.sampled, len(plain))
 
 
-def test_a_mixed_replay_on_a_device_gives_the_shares_of_the_other_one(tmp_path: Path) -> None:
+def test_a_mixed_replay_on_a_device_gives_the_batches_of_a_plain_mixed_replay(tmp_path: Path) -> None:
     own, demos = Lanes(tmp_path / "own"), Lanes(tmp_path / "demos")
     own.play(20)
     demos.play(30)
@@ -127,7 +129,7 @@ def test_no_torn_row_is_ever_given_while_another_process_overwrites(
                 np.testing.assert_array_equal(batch["many"], np.repeat(batch["path"][..., None], 8, axis=-1))
 
 
-def test_arrays_can_be_had_as_well(tmp_path: Path) -> None:
+def test_a_replay_on_a_device_gives_arrays_too(tmp_path: Path) -> None:
     lanes = Lanes(tmp_path)
     lanes.play(20)
     resident = ResidentReplay(UniformReplay(lanes.memory, Transitions(SCHEMA), seed=0), CPU)

@@ -214,7 +214,7 @@ def test_a_restored_backup_can_be_killed_and_resumed_like_any_run(trained: Path,
     ],
     ids=lambda value: "+".join(value) if isinstance(value, tuple) else "",
 )
-def test_a_directory_with_a_runs_work_but_no_state_is_never_begun_anew(
+def test_no_new_run_begins_in_a_directory_with_results_but_no_state(
     trained: Path, tmp_path: Path, left: tuple[str, ...], found: str
 ) -> None:
     copy = tmp_path / "copy"
@@ -231,7 +231,7 @@ def test_a_directory_with_a_runs_work_but_no_state_is_never_begun_anew(
 
 
 @pytest.mark.parametrize("instead", ["nothing", "another run"])
-def test_a_directory_that_is_renamed_meanwhile_is_told_of_and_its_place_is_left_alone(
+def test_nothing_is_written_in_the_place_of_a_directory_that_was_renamed_during_training(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, instead: str
 ) -> None:
     run_dir, away = tmp_path / "run", tmp_path / "away"

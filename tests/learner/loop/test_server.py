@@ -15,7 +15,7 @@ from learner.storage.rundir import require_free
 from tests.conftest import MakeConfig
 
 
-def test_it_is_complete_when_it_is_constructed(make_config: MakeConfig) -> None:
+def test_a_server_is_complete_when_it_is_constructed(make_config: MakeConfig) -> None:
     server = LearnerServer(make_config(server={"grace_seconds": 0.5}))
     with server:
         endpoints = json.loads((server.run.dir.path / "endpoints.json").read_text())
@@ -48,7 +48,7 @@ def test_actors_are_told_to_stop_also_where_training_never_began(make_config: Ma
     assert server.control.stopping
 
 
-def test_the_error_of_the_loop_goes_before_one_of_its_end(
+def test_an_error_of_the_loop_goes_before_an_error_at_the_end(
     make_config: MakeConfig, caplog: pytest.LogCaptureFixture
 ) -> None:
     config = make_config(server={"grace_seconds": 0.5}, trainer={"starvation_seconds": 0.01})
@@ -59,7 +59,7 @@ def test_the_error_of_the_loop_goes_before_one_of_its_end(
     assert "final.part: cannot be saved" in caplog.text
 
 
-def test_an_error_of_its_end_is_raised_where_there_is_no_other(make_config: MakeConfig) -> None:
+def test_an_error_at_the_end_is_raised_if_the_loop_raised_none(make_config: MakeConfig) -> None:
     with LearnerServer(make_config(server={"grace_seconds": 0.5})) as server:
         (server.run.dir.path / ".final.part").touch()
         server.learner.request_stop()

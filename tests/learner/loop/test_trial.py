@@ -73,7 +73,7 @@ def attempt(config: RunConfig, *, quick: bool = False) -> None:
 
 @pytest.mark.parametrize("quick", [False, True])
 @pytest.mark.parametrize("file", ["configs/cartpole.yaml", "configs/pendulum.yaml", "examples/recurrent_cartpole.yaml"])
-def test_what_is_shipped_suits(file: str, quick: bool) -> None:
+def test_shipped_configurations_pass_the_trial(file: str, quick: bool) -> None:
     attempt(load_config(ROOT / file), quick=quick)
 
 
@@ -89,7 +89,7 @@ def test_a_recurrent_agent_with_transitions_is_told_the_column_and_the_view_that
         attempt(config, quick=quick)
 
 
-def test_an_agent_of_transitions_with_sequences_is_told_so() -> None:
+def test_an_agent_of_transitions_with_sequences_is_refused_with_the_reason() -> None:
     config = load_config(ROOT / "configs/cartpole.yaml", [f"replay.view={SEQUENCES}"])
     with pytest.raises(ConfigError, match=r"DQN learns from transitions, but the view makes sequences; remove"):
         attempt(config)

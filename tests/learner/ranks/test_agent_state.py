@@ -14,7 +14,7 @@ from tests.learner.ranks.pair import SPEC
 Pair = Sequence[dict[str, Any]]
 
 
-def test_the_agent_of_rank_0_is_that_of_all_ranks_but_for_chance(pair: Pair) -> None:
+def test_all_ranks_have_the_agent_of_rank_0_except_its_random_generators(pair: Pair) -> None:
     assert pair[0]["shared_agent"] == {"same": True, "opt_steps": 7, "kept_noise": True}
     assert pair[1]["shared_agent"] == {"same": False, "opt_steps": 7, "kept_noise": True}
 

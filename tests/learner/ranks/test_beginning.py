@@ -40,7 +40,7 @@ def test_the_shard_of_another_run_is_refused(tmp_path: Path) -> None:
         directory.close()
 
 
-def test_a_rank_that_has_had_a_shard_does_not_begin_anew_without_it(tmp_path: Path) -> None:
+def test_a_rank_that_has_lost_its_shard_does_not_begin_without_it(tmp_path: Path) -> None:
     begun = RunDir(tmp_path / "run")
     (tmp_path / "run" / "checkpoints" / "0").mkdir(parents=True)
     begun.begin()

@@ -17,7 +17,7 @@ from tests.conftest import free_port
 Pair = Sequence[dict[str, Any]]
 
 
-def test_all_ranks_hear_what_each_says(pair: Pair) -> None:
+def test_all_ranks_hear_the_numbers_of_each_rank(pair: Pair) -> None:
     assert [found["exchange"] for found in pair] == [[[0.0, 0.5], [1.0, 0.5]]] * 2
 
 

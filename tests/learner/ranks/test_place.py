@@ -88,7 +88,7 @@ def test_port_0_stays_and_a_port_that_serves_nothing_too() -> None:
         ),
     ],
 )
-def test_what_cannot_be_shared_is_refused_by_name(changes: dict[str, Any], message: str) -> None:
+def test_a_setting_that_ranks_cannot_share_is_refused_by_name(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         FOURTH.config(config_of(**changes))
 

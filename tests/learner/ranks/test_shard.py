@@ -29,7 +29,7 @@ def test_normalised_over_the_batch_the_greatest_weight_of_all_ranks_is_1(pair: P
     assert max(max(found["weights"]["batch"]["weight"]) for found in pair) == 1.0
 
 
-def test_what_was_drawn_while_another_rank_had_nothing_is_kept_for_the_next_turn(pair: Pair) -> None:
+def test_a_share_that_was_drawn_while_another_rank_had_nothing_is_kept_for_the_next_turn(pair: Pair) -> None:
     assert [found["waits"] for found in pair] == [
         {"tries": 2, "sampled": 2, "elsewhere": 11},
         {"tries": 2, "sampled": 2, "elsewhere": 10},

@@ -26,4 +26,4 @@ def test_ranks_at_other_opt_steps_are_refused(pair: Pair) -> None:
 def test_models_that_differ_may_come_of_an_agent_of_the_users_or_of_other_processors(pair: Pair) -> None:
     for found in pair:
         assert found["other_model"].startswith("PluginError: agent.target: opt step 1: expected the same model")
-        assert "need processors or GPUs of one kind, and the same release of torch" in found["other_model"]
+        assert "need processors or GPUs of the same kind, and the same release of torch" in found["other_model"]

@@ -62,7 +62,7 @@ def test_a_draw_begins_at_an_intervened_row(tmp_path: Path, kind: Build) -> None
 
 
 @KINDS
-def test_the_rest_of_a_sequence_may_be_anybodys(tmp_path: Path, kind: Build) -> None:
+def test_a_sequence_that_begins_at_an_intervention_goes_on_with_any_rows(tmp_path: Path, kind: Build) -> None:
     lanes = Lanes(tmp_path, schema=WITH_INTERVENTIONS)
     lanes.play(60)
     batch = kind(lanes, Sequences(WITH_INTERVENTIONS, length=4)).batch(16)

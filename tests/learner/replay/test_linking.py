@@ -66,7 +66,7 @@ def test_an_episode_follows_the_final_row_of_the_episode_before_and_a_final_row_
 
 
 @pytest.mark.parametrize("lanes", [[0], [0, 1]])
-def test_where_an_episode_was_lost_the_next_one_follows_nothing(lanes: list[int]) -> None:
+def test_an_episode_after_a_lost_episode_has_no_link_to_earlier_rows(lanes: list[int]) -> None:
     ends, marks = LaneEnds(), "x" * len(lanes)
     link(ends, batch(lanes, first=marks), 0)
     assert link(ends, batch(lanes, first=marks), 10).previous.tolist() == [0] * len(lanes)
@@ -88,7 +88,7 @@ def test_the_highest_lane_has_room_and_the_lanes_below_it_have_no_rows() -> None
     assert link(ends, batch([3, 65_535]), 1).previous.tolist() == [0, 2]
 
 
-def test_links_that_are_known_are_those_that_are_computed() -> None:
+def test_known_links_give_the_same_as_computed_links() -> None:
     ends = LaneEnds()
     for start, size in ((0, 20), (20, 1), (21, 3), (24, 40)):
         items = linked_rows(start, size)
@@ -133,7 +133,7 @@ def test_episodes_that_follow_one_without_a_final_row_are_counted() -> None:
     assert unfinished(ends, batch([3]), 9) == 0
 
 
-def test_of_many_lanes_only_those_count_whose_episodes_have_no_end() -> None:
+def test_episodes_without_an_end_are_counted_over_all_lanes() -> None:
     ends = LaneEnds()
     assert unfinished(ends, batch([0, 1, 2], first="xxx"), 0) == 0, "lanes that begin"
     assert unfinished(ends, batch([0, 1, 2, 4], first="  xx", final="x   "), 3) == 1

@@ -66,7 +66,7 @@ def test_rows_stored_after_a_roll_back_continue_the_rows_before_it(tmp_path: Pat
     check_linked(memory)
 
 
-def test_no_rows_are_no_batch(tmp_path: Path) -> None:
+def test_a_push_without_rows_stores_no_batch(tmp_path: Path) -> None:
     memory = open_linked(tmp_path, create=True)
     sink = sink_of(memory)
     assert sink.takes(1)

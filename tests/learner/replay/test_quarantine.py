@@ -80,9 +80,7 @@ def test_a_file_that_cannot_be_read_begins_anew(tmp_path: Path) -> None:
     assert [record.message for record in read_records(tmp_path, "ingest")] == ["the first"]
 
 
-def test_a_disk_that_takes_nothing_ends_nothing_and_is_told_of(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_failed_write_is_logged_and_ends_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     quarantine = Quarantine(tmp_path / "gone", "ingest")
     add(quarantine, "lost")
     quarantine.write()

@@ -57,7 +57,7 @@ def test_sequences_with_a_period_take_every_step_once(tmp_path: Path) -> None:
     assert replay.sampled == replay.inserted == 14, "what fills a sequence up after its last step is no step"
 
 
-def test_rows_that_are_overwritten_before_they_are_drawn_are_counted_and_it_is_said(
+def test_rows_that_are_overwritten_before_they_are_drawn_are_counted_and_logged(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     lanes = Lanes(tmp_path, capacity=10)
@@ -81,7 +81,7 @@ def test_excluded_rows_are_passed_over(tmp_path: Path) -> None:
     assert replay.lost == 1
 
 
-def test_rows_stay_where_a_batch_is_not_made_after_all(tmp_path: Path) -> None:
+def test_rows_wait_again_if_their_batch_cannot_be_made(tmp_path: Path) -> None:
     lanes = Lanes(tmp_path)
     lanes.play(4)
     lanes.memory.exclude(np.array([2]))

@@ -101,7 +101,7 @@ def test_after_a_power_cut_every_row_is_whole_and_linked_and_cursors_fit_whereve
         check_whole(opened(directory))
 
 
-def test_a_cursor_that_is_lost_with_all_rows_of_its_process_is_too_low_and_doubles_no_row(tmp_path: Path) -> None:
+def test_a_cursor_that_is_lost_with_all_rows_of_its_process_is_too_low_and_stores_no_row_twice(tmp_path: Path) -> None:
     """The log's record is lost as well, so the process sends again rows that the replay no longer has."""
     memory = opened(tmp_path, create=True)
     writer = ReplayWriter(memory)
@@ -172,7 +172,7 @@ def test_the_log_tells_how_many_rows_are_lost_and_where(tmp_path: Path, caplog: 
     assert "at least 30 rows from index 70 on" in caplog.messages[-1]
 
 
-def test_where_nothing_is_whole_the_replay_begins_empty_where_the_checkpoint_was(
+def test_without_whole_rows_the_replay_begins_empty_at_the_checkpoint(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     memory = opened(tmp_path, create=True)
@@ -191,7 +191,7 @@ def test_where_nothing_is_whole_the_replay_begins_empty_where_the_checkpoint_was
 
 
 @pytest.mark.parametrize("name", ["header", "cursors"])
-def test_an_older_header_or_older_cursors_are_found_out_and_made_good_by_the_log(tmp_path: Path, name: str) -> None:
+def test_recovery_corrects_an_older_header_or_older_cursors_by_the_log(tmp_path: Path, name: str) -> None:
     memory = opened(tmp_path, create=True)
     rng = random.Random(0)
     store(memory, 10, rng)

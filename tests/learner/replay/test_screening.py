@@ -80,7 +80,7 @@ def test_rows_are_found_in_every_chunk_excluded_and_named_with_their_actors(
     assert records[0].values == {"obs": [0.0, 0.0], "action": 2, "done": False}
 
 
-def test_of_many_only_some_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_log_names_only_some_of_many_bad_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     named, find = list[Array](), ValueRules.find_first_refused
 
     def count(rules: ValueRules, column: Column, values: Array) -> BadValue:
@@ -111,7 +111,7 @@ def test_the_rows_that_opt_drew_before_it_raised_are_named_with_their_actors_and
     assert records[1].values == {"obs": [0.0, 0.0], "action": 1, "done": False}
 
 
-def test_of_many_suspects_only_some_are_named(tmp_path: Path) -> None:
+def test_the_log_names_only_some_of_many_suspects(tmp_path: Path) -> None:
     memory, quarantine = filled(tmp_path, 50), Quarantine(tmp_path, "trainer")
     message = report_suspects(memory, np.arange(50), nobody, quarantine)
     assert "of 0 to 49: 0, 1, " in message

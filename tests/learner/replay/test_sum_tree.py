@@ -81,7 +81,7 @@ def test_without_values_there_is_no_least() -> None:
     assert MinTree(10).find_least() == math.inf
 
 
-def test_of_a_slot_named_twice_the_last_value_counts_and_no_slots_change_nothing() -> None:
+def test_the_last_value_of_a_slot_named_twice_counts_and_no_slots_change_nothing() -> None:
     sums = SumTree(4)
     sums.set(np.array([2, 1, 2]), np.array([9.0, 1.0, 3.0]))
     sums.set(np.array([], np.int64), np.array([]))

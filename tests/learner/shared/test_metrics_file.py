@@ -30,12 +30,12 @@ def test_an_empty_file_has_neither_columns_nor_rows(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", [b"opt_steps\n\xff\n", b"opt_steps\n" + b"1" * 200_000 + b"\n"])
-def test_a_file_that_is_no_csv_file_is_told(tmp_path: Path, text: bytes) -> None:
+def test_a_file_that_is_not_csv_is_refused(tmp_path: Path, text: bytes) -> None:
     with pytest.raises(ConfigError, match=r"metrics\.csv: expected a CSV file, found another kind of file: "):
         read_rows(write(tmp_path, text))
 
 
-def test_a_value_that_is_no_number_is_told_with_its_column(tmp_path: Path) -> None:
+def test_a_value_that_is_not_a_number_is_refused_with_its_column(tmp_path: Path) -> None:
     path = write(tmp_path, b"opt_steps,loss\n1,0.5\n2,low\n")
     _, rows = read_rows(path)
     assert read_numbers(path, rows, "opt_steps") == [1, 2]

@@ -169,7 +169,7 @@ def test_a_copy_whose_rows_are_always_overwritten_ends_with_an_error(
 
 
 @pytest.mark.parametrize("name", ["run", "other"])
-def test_a_copy_takes_no_place_that_is_taken_and_copies_nothing_but_runs(tmp_path: Path, name: str) -> None:
+def test_a_copy_replaces_no_directory_and_copies_only_runs(tmp_path: Path, name: str) -> None:
     run = train_in_turns(configured(tmp_path / "run", 5)).run_dir
     (tmp_path / "other").mkdir()
     with pytest.raises(RunDirectoryError, match=f"{name}: expected a new directory, found one that exists"):

@@ -135,7 +135,7 @@ def test_a_damaged_or_missing_checkpoint_is_refused_with_its_place(tmp_path: Pat
         ({"config": CONFIG.model_dump(mode="json"), "run_id": "run"}, "opt_steps"),
     ],
 )
-def test_meta_data_without_what_every_policy_has_are_refused(tmp_path: Path, meta: object, missing: str) -> None:
+def test_meta_data_without_the_keys_of_every_policy_are_refused(tmp_path: Path, meta: object, missing: str) -> None:
     Checkpoints(tmp_path, CONFIG, "run").save("best", dqn(seed=1), opt_steps=1)
     (tmp_path / "best" / "meta.json").write_text(json.dumps(meta))
     message = (

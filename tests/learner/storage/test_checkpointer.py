@@ -199,9 +199,7 @@ def test_a_diverged_agent_or_loss_is_not_kept(tmp_path: Path, caplog: pytest.Log
     ]
 
 
-def test_an_agent_without_a_training_state_of_its_own_is_told_of(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_an_agent_without_its_own_training_state_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO):
         Scene(tmp_path, StateFiles(tmp_path / "checkpoints", {"run_id": "run"}, keep=1, counts=SaveCounts()))
     assert "TabularQ has no training_state(): --resume restores its save_params() only" in caplog.messages

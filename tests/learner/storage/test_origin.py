@@ -116,7 +116,7 @@ def test_without_a_best_policy_the_final_one_is_taken(earlier: Path, tmp_path: P
         ("run/checkpoints", (), CheckpointError, r"checkpoints: expected a run's directory with best/ or final/"),
     ],
 )
-def test_a_place_without_what_is_asked_for_is_named(
+def test_a_directory_without_the_saved_agent_is_named(
     earlier: Path, name: str, options: tuple[str, ...], kind: type[Exception], message: str
 ) -> None:
     with pytest.raises(kind, match=message):

@@ -44,7 +44,7 @@ def test_an_earlier_run_is_read_by_many_but_not_while_a_learner_uses_it(tmp_path
         RunDir(tmp_path / "run")
 
 
-def test_what_is_no_runs_directory_is_not_read_as_one(tmp_path: Path) -> None:
+def test_a_directory_that_is_not_a_runs_is_not_read_as_one(tmp_path: Path) -> None:
     with (
         pytest.raises(RunDirectoryError, match="cannot be read as a run's directory: lock: No such file"),
         reading(tmp_path),

@@ -43,7 +43,7 @@ def test_only_the_newest_are_kept(tmp_path: Path) -> None:
     assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == ["10", "11"]
 
 
-def test_nothing_was_ever_kept(tmp_path: Path) -> None:
+def test_without_checkpoints_no_state_is_read(tmp_path: Path) -> None:
     assert read_newest_state(tmp_path / "checkpoints", "run") is None
 
 
@@ -89,7 +89,7 @@ def test_a_place_that_cannot_be_written_is_an_error_with_its_cause(tmp_path: Pat
         write(files(tmp_path), 1)
 
 
-def test_a_state_that_is_no_numbers_is_refused_and_the_one_before_stays(tmp_path: Path) -> None:
+def test_a_state_with_nan_is_refused_and_the_state_before_stays(tmp_path: Path) -> None:
     kept = files(tmp_path, keep=1)
     write(kept, 9)
     with pytest.raises(CheckpointError, match="opt step 10: expected numbers, found NaN in w"):
