@@ -3,7 +3,7 @@
 Trainer and child share one directory, ``.candidate``. The trainer writes the agent there and sends the child a line;
 the child reads the directory, evaluates and answers with an event. The trainer writes no further candidate before the
 answer has come, so the child never reads a directory that is being written. The agent goes on learning during the
-evaluation: if the score is the best so far, the trainer renames the scored directory to ``best/``.
+evaluation: if the score is the best so far, the trainer renames the scored directory to ``best/`` instead of saving.
 """
 
 from __future__ import annotations

@@ -51,7 +51,7 @@ class _OpenCall:
 
 
 class Admission(grpc.aio.ServerInterceptor):
-    """Checks every call's token, counts the call within the limits while it is open, and limits its first wait.
+    """Checks every call's token, counts open calls within the limits, and limits the wait for a call's first message.
 
     gRPC itself reads the message of a unary call before it asks any interceptor, and waits for that message for ever.
     So every method is served as a stream, which is the same on the wire, and nothing of a refused call is read.

@@ -62,7 +62,7 @@ def _lead_evaluating(core: IngestCore, request: pb.JoinRequest) -> str:
     if not request.takes_elsewhere:
         raise RefusedError(
             f"evaluates: expected a join at rank 0, {address}, the only rank with candidates, found rank "
-            f"{core.leading.rank}; give the actor that address, since it or a relay before it cannot be led to it"
+            f"{core.leading.rank}; give the actor that address, since this actor or its relay cannot be led there"
         )
     return address
 

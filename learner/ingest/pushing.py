@@ -177,8 +177,8 @@ def _note_unfinished(core: IngestCore, row: int, episodes: int) -> None:
     if (missed := core.unfinished_log.due()) is not None:
         log.warning(
             "actor %d: an episode has no final row, but the next episode of its lane has begun (%d more before it). "
-            "Its last step is never drawn. The environment failed, the actor made a safe stop, or its client sends no "
-            "final rows",
+            "The last step of the unfinished episode is never drawn. The environment failed, the actor made a safe "
+            "stop, or its client sends no final rows",
             core.registry.actor_id(row),
             missed,
         )

@@ -82,7 +82,7 @@ class ActorStream:
     def is_leaving(self) -> bool:
         """Whether the actor was told to stop less than ``server.grace_seconds`` ago.
 
-        During this time its acknowledgements are not held back, so an actor that ends does not wait long for them.
+        During this time its acknowledgements are not held back: an actor that ends waits for them only a few seconds.
         """
         told_at, seconds = self._told_to_stop_at, self._core.config.server.grace_seconds
         return told_at is not None and time.monotonic() < told_at + seconds

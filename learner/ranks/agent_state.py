@@ -23,7 +23,7 @@ _LENGTH_BYTES: Final = 8
 
 
 class RandomState:
-    """The part of an agent's state that the checkpoints of a rank keep, except those of rank 0.
+    """The part of an agent's state that the checkpoints of every rank except rank 0 keep.
 
     Args:
         agent: learns.

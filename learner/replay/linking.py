@@ -1,9 +1,9 @@
 """Linking the rows of a batch to one another and to the last rows of their lanes.
 
-A row that begins an episode continues the last row of its lane if that row is final. Any other row continues it if it
-is not final. A lane is therefore one chain through all of its episodes. The chain is broken where an episode was lost,
-where the actor dropped rows, and where another actor process began. Rows that no honest actor sends, for example a row
-in the middle of an episode after a final row, are stored without a link.
+A row that begins an episode continues the last row of its lane if that last row is final. Any other row continues the
+last row if that last row is not final. A lane is therefore one chain through all of its episodes. The chain is broken
+where an episode was lost, where the actor dropped rows, and where another actor process began. Rows that no honest
+actor sends, for example a row in the middle of an episode after a final row, are stored without a link.
 """
 
 from __future__ import annotations

@@ -8,9 +8,9 @@ a step, and counters count steps. An append writes in this order:
             →  next of earlier rows  →  cursor, counters  →  committed = end
 
 A kill -9 between any two steps leaves files that can be opened: once ``batches`` counts the batch, the replay has the
-batch, its links and its cursor; before, it has none of them. A reader chooses rows in ``[oldest, committed)``, and to
-it a link to a row from ``committed`` on is unknown. It gathers the rows, reads ``oldest`` again, and redraws the rows
-that were overwritten while it gathered them.
+batch, its links and its cursor; before, it has none of them. A reader chooses rows in ``[oldest, committed)`` and
+treats links to rows from ``committed`` on as unknown. It gathers the rows, reads ``oldest`` again, and redraws the
+rows that were overwritten while it gathered them.
 
 ``learner.replay.writer`` is the only writer, and ``learner.replay.reader`` gathers rows.
 

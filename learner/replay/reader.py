@@ -128,7 +128,7 @@ class ReplayReader:
         return self.memory.columns[column].take(index - self._base, axis=0, mode="wrap")
 
     def can_draw(self, index: Array) -> Array:
-        """At which of the rows ``[n]`` a draw can begin, ``[n]`` bool: the view allows it, and no row is excluded."""
+        """At which of the rows a draw can begin, ``[n]`` bool: the view allows it, and the row is not excluded."""
         found = self.view.can_draw(self, index)
         return found & ~self.memory.is_excluded(index) if len(self.memory.excluded) else found
 

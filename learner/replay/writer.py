@@ -143,8 +143,8 @@ class ReplayWriter:
         )
         memory.log.write(batch)
         fence()
-        # With this word the batch counts. After a kill before it, the actor sends the batch again, and it is stored in
-        # the same place. After a kill behind it, the next writer finishes the batch from its record.
+        # With this word the batch counts. If a kill comes earlier, the actor sends the batch again, and it is stored
+        # in the same place. If a kill comes later, the next writer finishes the batch from its record.
         header.batches = number + 1
         if links is not None and memory.links is not None:
             memory.links.connect(links.before, links.offsets)

@@ -135,7 +135,7 @@ def test_a_score_of_a_former_life_of_the_learner_is_left_out_and_its_actor_stays
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"opt_steps": 101}, "score: expected that of a candidate up to"),
+        ({"opt_steps": 101}, "score: expected a candidate up to"),
         ({"score": float("nan")}, "score: expected finite values, found nan"),
         ({"record": {"x": float("inf")}}, "score: expected finite values"),
         ({"seconds": -1.0}, "score: expected finite values"),
