@@ -9,8 +9,8 @@ name is checked twice:
 2. as an object, before it is called: it must be a class of the right kind, or a function that is allowed by its whole
    name.
 
-A part of the user's own may import any other text of its parameters that has a colon, so each such text must be allowed
-as a whole.
+A user's own part may import any other text with a colon among its parameters, so the user must allow each of these
+texts as a whole.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ _METHODS: Final[dict[Role, tuple[str, ...]]] = {
     "device": device.METHODS,
     "evaluator": ("evaluate",),
 }
-"""By role, the methods by which a class is known that need not be derived from another."""
+"""By role, for roles without a base class: the methods that a class must have."""
 _WITHOUT_ID: Final = ("common.envs.goals:Reach", "common.envs.memory_tasks:Cue")
-"""Environments of crossborder's own; nothing in their parameters names code."""
+"""crossborder's own environments whose parameters name no code."""
 _TELEOPERATE: Final = "common.envs.people.teleoperation:Teleoperate"
 """The wrapper whose parameter ``device`` names code."""
 _OF_ONE_PACKAGE: Final = ("common.envs.minatar:make", "common.envs.pool:make")
-"""Factories that make the environments of one package each, whatever the ``id``."""
+"""Factories of which each makes the environments of one package only, for every ``id``."""
 _MAKERS: Final = ("gymnasium:make", "gymnasium:make_vec")
 """The factories whose ``id`` names an entry of gymnasium's registry."""
 
@@ -167,7 +167,7 @@ def _refusal(refused: Sequence[Name]) -> PluginError:
     ours = [name.text for name in refused if _is_ours(name.text)]
     if ours:
         return PluginError(
-            f"the learner names code that no part of a configuration is made of: {found}; "
+            f"the learner names code that cannot be a part of a configuration: {found}; "
             f"{', '.join(ours)} belongs to crossborder itself and is none of its environments, agents, networks or "
             "evaluators, so --allow cannot cover it"
         )

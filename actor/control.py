@@ -1,9 +1,9 @@
 """Acting at a fixed rate, as a robot needs it: nothing that may take long happens while a tick is due.
 
 Between two ticks the acting thread does what takes little time: it records a row, and copies the row into the spool,
-from where other threads send it. A new model has been fetched by another thread; the acting thread loads it where an
-episode begins, or right after a step if enough time is left. Where an actor without a rate would wait for the learner,
-this one makes a safe stop first, and begins a new episode afterwards.
+from where other threads send it. Another thread fetches each new model; the acting thread loads it where an episode
+begins, or right after a step if enough time is left. When an actor without a rate would wait for the learner, an actor
+with a rate makes a safe stop first, and begins a new episode afterwards.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 SWITCH_SECONDS: Final = 0.0005
 """The time after which a thread that runs Python yields to the acting thread. Python's default is 0.005 s."""
 SPARE_SECONDS: Final = 0.001
-"""Time that is left before a tick when everything has taken as long as it did before."""
+"""Time that is left before a tick if no work takes longer than it did before."""
 LOOK_SECONDS: Final = 0.5
 """A pause looks this often whether the actor has to end."""
 
@@ -129,7 +129,7 @@ class Control:
         return None
 
     def _has_word(self) -> bool:
-        """Whether the model is young enough. If it is not, a newer one is loaded first, which may make a step late."""
+        """Whether the model is young enough. If it is too old, load a newer model first; this may make a step late."""
         if self._max_model_age is None or self._model_age() <= self._max_model_age:
             return True
         if (model := self._models.newer_than(self._proxy.version)) is not None:
@@ -185,8 +185,8 @@ class Control:
 def acting_first() -> Iterator[None]:
     """A context in which this process hands the interpreter and the core to the calling thread soon.
 
-    A look for garbage among all objects that torch and the other libraries have made takes 0.05 s, during which no
-    thread runs; from now on Python looks among new objects only. In a process with real-time priority (chrt) all
+    A garbage collection over all objects that torch and the other libraries have made takes 0.05 s, during which no
+    thread runs; from now on Python collects new objects only. In a process with real-time priority (chrt) all
     threads have the same priority, and none of them yields to another, so the calling thread gets the next higher one.
     """
     switch_seconds, policy, priority = sys.getswitchinterval(), os.sched_getscheduler(0), os.sched_getparam(0)
@@ -198,7 +198,7 @@ def acting_first() -> Iterator[None]:
         _take_priority(policy, min(priority.sched_priority + 1, os.sched_get_priority_max(policy)))
     try:
         yield
-    finally:  # An actor that starts anew makes its threads anew, with the priority of this thread.
+    finally:  # An actor that starts anew makes new threads, with the priority of this thread.
         sys.setswitchinterval(switch_seconds)
         gc.unfreeze()
         if is_real_time:

@@ -34,10 +34,10 @@ class Candidates(Protocol):
 class CandidateScorer:
     """Scores candidates with the evaluator that the configuration names.
 
-    When an evaluation raises, the evaluator and its environments are built anew, and the candidate is scored again.
+    When an evaluation raises, the scorer rebuilds the evaluator and its environments, and scores the candidate again.
 
     Args:
-        config: names the environment and the evaluator, and says how often environments may be built anew.
+        config: names the environment and the evaluator, and says how often environments may be rebuilt.
         parts: with the agent, which adopts each candidate and acts greedily.
         counters: counts rebuilds and keeps the traceback for the learner.
         watch: over all environments of evaluations. Its event ends this actor, also during an evaluation.
@@ -100,19 +100,19 @@ class CandidateScorer:
         while True:
             try:
                 return self._evaluator.evaluate(self._agent)
-            except Exception as error:  # noqa: BLE001 - it is logged, and raised where it comes too often
+            except Exception as error:  # noqa: BLE001 - it is logged, and raised if evaluations raise too often
                 self._build_anew(error)
 
     def _build_anew(self, error: Exception) -> None:
-        """Build the evaluator and its environments anew.
+        """Rebuild the evaluator and its environments.
 
         Raises:
-            Exception: ``error``, where evaluations raised more often than they may.
+            Exception: ``error``, if evaluations raised more often than they may.
         """
         self._counters.note_env_error("".join(traceback.format_exception(error)))
         if not self._allowance.allows():
             raise error
-        log.warning("an evaluation raised; its environments are built anew", exc_info=error)
+        log.warning("an evaluation raised; its environments are rebuilt", exc_info=error)
         self._counters.env_rebuilds += 1
         self._watch.busy.since = time.monotonic()
         try:

@@ -22,7 +22,7 @@ class ModelShare:
     kernel has released the lock on the directory.
 
     Args:
-        parent: of the directory; None takes shared memory, or the temporary directory where there is none.
+        parent: of the directory; None: shared memory, or the temporary directory if the host has no shared memory.
 
     Raises:
         OSError: the directory cannot be made.

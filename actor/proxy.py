@@ -42,7 +42,7 @@ class ReplayBufferProxy:
         """The model that acts now; a batch carries the version that chose its first action."""
 
     def takes(self, rows: int) -> bool:
-        """Whether the rows that were gathered so far are a batch."""
+        """Whether the rows that were gathered so far complete a batch."""
         now = self._clock()
         if self._due is None:
             if not rows:

@@ -49,8 +49,8 @@ class EpisodeRecording:
     """Writes the episodes of all lanes of one actor into a directory, each as one file once it is whole.
 
     The acting thread copies the rows; a thread of the recording puts them together and writes them. Acting never waits
-    for the disk. Where the disk is too slow or full, episodes are not recorded; warnings count them. Nor is an episode
-    that has not ended: the actor stopped, its environment failed, or a safe stop interrupted it.
+    for the disk. If the disk is too slow or full, episodes are lost, and warnings count them. An episode without an end
+    is not recorded either: the actor stopped, its environment failed, or a safe stop interrupted it.
 
     Names of files begin with the time at which the recording began and with random digits, so that many actors, also of
     several hosts, can record into one directory. An episode that a person has discarded is not recorded, if the rows
@@ -66,15 +66,15 @@ class EpisodeRecording:
         self._names = [column.name for column in schema.columns if is_of_layout(column.name)]
         self._kept = [*self._names, FIRST.name, FINAL.name, LANE.name]
         self._changed = threading.Condition()
-        self._waiting: deque[_Block] = deque()  # This and the next four are written under ``_changed``.
+        self._waiting: deque[_Block] = deque()  # Threads hold ``_changed`` to write this and the next 4.
         self._size = 0
         self._lost_begins = 0
         self._has_gap = self._is_closed = False
-        self._open: dict[int, _Open] = {}  # By lane; of the writing thread, like the counts.
+        self._open: dict[int, _Open] = {}  # By lane; only the writing thread uses it, and writes the counts.
         self.recorded = 0
         """Episodes that were written so far."""
         self.lost = 0
-        """Episodes so far of which rows were dropped, or that could not be written."""
+        """Episodes so far that could not be written, or whose rows were dropped."""
         self._warn_at = 1
         self._thread = threading.Thread(target=self._write_all, name="recording", daemon=True)
         self._thread.start()
@@ -163,7 +163,7 @@ class EpisodeRecording:
             self.recorded += 1
 
     def _lose_gap(self, begins: int) -> None:
-        """Count the episodes of which rows were dropped: the open ones, and those that began in dropped rows."""
+        """Count the episodes whose rows were dropped: the open ones, and those that began in dropped rows."""
         self._lose(len(self._open) + begins, f"more than {MAX_WAITING >> 20} MiB wait for the disk")
         self._open.clear()
 
@@ -191,7 +191,7 @@ def make_directory(path: Path) -> None:
 
 
 def _split(rows: Items) -> Iterator[tuple[int, Items]]:
-    """Rows of one lane each, in the order of time, none of which but the first begins an episode."""
+    """Split rows into pieces of one lane each, in the order of time. An episode begins only at a piece's first row."""
     for lane in np.unique(rows[LANE.name]).tolist():
         mine = np.flatnonzero(rows[LANE.name] == lane)
         for part in np.split(mine, np.flatnonzero(rows[FIRST.name][mine][1:]) + 1):

@@ -176,7 +176,7 @@ class Spool(Generic[MessageT]):
             return self._room.wait_for(lambda: self._make_room(size), seconds)
 
     def wait_until_younger(self, age: float, seconds: float) -> bool:
-        """Wait until no message has been unacknowledged for ``age`` seconds; False if one still has after ``seconds``.
+        """Wait until no message has been unacknowledged for ``age`` seconds; False if there is one after ``seconds``.
 
         While disconnected, nobody can acknowledge, so there is nothing to wait for.
         """

@@ -56,15 +56,15 @@ class ActorFigures:
     dropped_items: int = 0
     """Items of batches that were dropped instead of sent."""
     env_rebuilds: int = 0
-    """Environments that raised and were built anew."""
+    """Environments that raised and were rebuilt."""
     env_hangs: int = 0
     """Environments that did not return."""
     ticks: int = 0
     """Steps that began at a tick of ``env.rate_hz``."""
     late_ticks: int = 0
-    """Those of them that began more than ``LATE_SECONDS`` after their tick."""
+    """Steps that began more than ``LATE_SECONDS`` after their tick."""
     missed_ticks: int = 0
-    """Ticks without a step, because the step before took too long."""
+    """Ticks without a step, because the previous step took too long."""
     lateness_p99_seconds: float = 0.0
     """The lateness that 99 of 100 steps did not exceed, in seconds, over the last ``RECENT_TICKS`` ticks."""
     safe_stops: int = 0
@@ -84,7 +84,7 @@ class Episodes(NamedTuple):
     lengths: Sequence[int]
     """Environment steps."""
     successes: Sequence[bool]
-    """Of those episodes whose environment says whether they succeeded."""
+    """Only of the episodes whose environment says whether they succeeded."""
 
 
 class _EpisodeWindow:
@@ -179,7 +179,7 @@ class ActorCounters(ActorFigures):
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on counting from what ``state`` gave."""
+        """Go on counting from the counts that ``state`` returned."""
         self.env_steps, self.intervened_steps = state["env_steps"], state.get("intervened_steps", 0)
         self._recent.returns.extend(state["recent"])
         self._recent.lengths.extend(state["recent_lengths"])

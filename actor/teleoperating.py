@@ -31,11 +31,11 @@ from common.parts import Parts, row_schema
 from common.plugins.part_config import EnvConfig
 
 FINISH_SECONDS: Final = 60.0
-"""The time in which the last episodes must be written."""
+"""The seconds within which the last episodes must be written."""
 
 
 class Resting(Agent):
-    """Stays at rest wherever no person acts, and learns nothing.
+    """Acts with 0 while no person acts, and learns nothing.
 
     Args:
         spec: the spaces of one lane.
@@ -56,17 +56,17 @@ class Resting(Agent):
         return {}
 
     def sync_model(self, model: Model) -> None:
-        """Nothing is to be adopted."""
+        """Do nothing: this agent has no parameters."""
 
     def save_params(self) -> Mapping[str, torch.Tensor]:
         return {}
 
     def load_params(self, params: Mapping[str, torch.Tensor]) -> None:
-        """Nothing is to be loaded."""
+        """Do nothing: this agent has no parameters."""
 
 
 class Spectator:
-    """Counts episodes, and tells of each; it takes the rows of one lane in place of a learner.
+    """Counts episodes and tells the user of each. It takes the rows of one lane, as a learner would.
 
     Args:
         tell: takes a line for the user.
@@ -124,7 +124,7 @@ def record_demonstrations(
         config: names the environment, with ``Teleoperate`` among its wrappers.
         directory: exists.
         episodes: how many to record; None: until ``stopped`` is set.
-        stopped: ends the play; the episode that goes on then is not written.
+        stopped: ends the play; the unfinished episode is not written.
         tell: takes a line for the user at the end of each episode.
 
     Returns:

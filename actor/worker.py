@@ -52,7 +52,7 @@ log = logging.getLogger(__name__)
 FIRST_MODEL_SECONDS = 60.0
 FINISH_SECONDS = 10.0
 LOOK_SECONDS = 0.005
-"""An actor looks this often for a newer model and for the end: a look takes a tenth of the time of a fast step."""
+"""An actor looks this often for a newer model and for its end: one look takes a tenth of the time of a fast step."""
 
 
 class Actor:
@@ -64,7 +64,7 @@ class Actor:
         trust: how to check the learner, what to prove to it, and which code it may name.
         tell: takes the error if this process cannot end in order, says why it ends, and returns the exit code.
         evaluates: whether to score the trainer's candidates, and record no steps.
-        actor_id: that the actor must have, such as the number of its robot; None takes what the learner gives.
+        actor_id: the id that the actor must have, such as the number of its robot; None: the learner chooses it.
         record: the directory into which every whole episode is written; None records none.
         models: the file of the trainer on this host, or the directory in which the workers of this host share models;
             None: the actor fetches each model for itself.
@@ -104,9 +104,9 @@ class Actor:
     def run(self) -> ActorStat:
         """Act until the learner says stop or ``stop`` is called.
 
-        A new run at the same address, and a run that was resumed with other settings, are joined as a new actor. So is
-        another learner of the run when that of this incarnation stays away. The rows that were not acknowledged are
-        then dropped, since they may be stored there; they are counted in the reports of the new actor.
+        The actor joins as a new actor if another run answers at the address, if the run was resumed with other
+        settings, or if its learner stays away and the run has another learner. It then drops the rows that were not
+        acknowledged, since the former learner may have stored them. The reports of the new actor count these rows.
 
         Raises:
             CrossborderError: the learner cannot be reached or refuses, or a part cannot be built.
@@ -120,7 +120,7 @@ class Actor:
                     return self._run_once(joined)
                 except (RunChangedError, SettingsChangedError, LearnerAwayError) as change:
                     log.warning("starting over: %s", change)
-                    # To learn of another run the actor has joined it, which took an id there.
+                    # The actor learnt of another run when it joined it. So it has an id there already, and keeps it.
                     self._connector.renew(keeps_place=isinstance(change, RunChangedError))
                     # The pusher has set ``_stopped``. ``stop`` may be called at this moment and sets its own flag
                     # first, so looking at the flag after clearing the event misses no call.
@@ -324,13 +324,13 @@ def build_agreed_parts(
 
 
 def guard_envs(parts: Parts, config: EnvConfig, counters: ActorCounters, busy: Busy) -> None:
-    """From now on, build environments anew when they raise."""
+    """From now on, rebuild an environment when it raises."""
     allowance, build = RestartPolicy(config.rebuilds_per_minute, 60.0), partial(build_env, config)
     lanes_of(parts).keep(Guard(build, allowance, counters, busy, build_safe_stop(config)))
 
 
 def run_actor(actor: Actor) -> ActorStat:
-    """Run an actor with torch on one thread, since an actor host runs many, and in memory that is not given back.
+    """Run an actor. torch gets one thread, since a host runs many actors; the process keeps freed memory for reuse.
 
     Raises:
         CrossborderError: see ``Actor.run``.

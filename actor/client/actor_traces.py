@@ -1,4 +1,4 @@
-"""An actor's spans: of a batch now and then, from its steps to the model that has learnt from it."""
+"""An actor's spans: they follow a batch now and then, from its steps to the first model that has learnt from it."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ class _OpenTrace:
     parent: str
     put_at: float
     seq: int = 0
-    """Of the message that carries the batch; 0 while it waits."""
+    """The number of the message that carries the batch; 0 while the batch waits."""
     first_sent_at: float = 0.0
     sent_at: float = 0.0
     is_acknowledged: bool = False
     model: ModelVersion | None = None
-    """The model that has learnt from the batch, once the learner has told."""
+    """The model that has learnt from the batch; None until the learner names it."""
     model_heard_at: float = 0.0
 
 
 class ActorTraces:
     """Traces one batch at a time.
 
-    The acting thread hands batches over, a thread of gRPC's sends them, and the pusher's thread hears the learner. A
+    The acting thread hands batches over, a gRPC thread sends them, and the pusher's thread hears the learner. A
     lock guards the trace. Without a collector each method returns at once.
 
     Args:

@@ -102,7 +102,7 @@ def _join_chunks(messages: Iterable[bytes], max_bytes: int) -> tuple[pb.GetModel
 
 
 def _allocate(n_bytes: int, max_bytes: int) -> Array:
-    """A buffer, uint8 [n_bytes]. The system provides memory only as the buffer fills, so an announcement takes none.
+    """A buffer, uint8 [n_bytes]. The system provides its memory only as it fills, so an announcement alone costs none.
 
     Raises:
         ValueError: there is not enough memory, or ``n_bytes`` is more than ``max_bytes``.

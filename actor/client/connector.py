@@ -29,8 +29,8 @@ from common.wire.trust import Trust
 log = logging.getLogger(__name__)
 JOIN_SECONDS = 5.0
 UNREACHED_SECONDS = 0.5
-"""The longest delay before the next try while nobody answers. Only gRPC connects, after delays of its own; a call while
-there is no connection costs the network nothing."""
+"""The longest delay before the next try while nobody answers. Only gRPC connects, after its own delays; a call without
+a connection costs the network nothing."""
 RESOLVE_SECONDS = 5.0
 """Names are not resolved again within this time."""
 
@@ -59,7 +59,7 @@ class Connector:
         cancelled: set from outside to give up.
         trust: how to check the learner and what to prove to it; the default suits only a learner on this host.
         evaluates: whether the actor scores the trainer's candidates and records no steps.
-        actor_id: that the actor must have; None takes what the learner gives.
+        actor_id: the id that the actor must have; None: the learner chooses it.
 
     Raises:
         ConfigError: an address is no HOST:PORT, a file of ``trust`` cannot be read, or its settings contradict each
@@ -87,7 +87,7 @@ class Connector:
         self.endpoint = Endpoint.of(self._addresses[0])
         """Where the actor has joined, or tries to."""
         for address in self._addresses[1:]:
-            watch_credentials(address, self._trust).get()  # A mistake in them is told now, not by chance.
+            watch_credentials(address, self._trust).get()  # Errors raise now, not only when an actor goes there.
         self._open()
 
     def _open(self) -> None:
@@ -157,7 +157,7 @@ class Connector:
                 is_logged = True
 
     def _candidates(self) -> Sequence[Endpoint]:
-        """The endpoints to try, in random order; of an incarnation that has joined, its own alone."""
+        """The endpoints to try, in random order; once the incarnation has joined, only the endpoint that it joined."""
         if self._has_joined:
             return [self.endpoint]
         if self._found_until.passed():
@@ -169,7 +169,7 @@ class Connector:
         return any(endpoint != self.endpoint for endpoint in self._found)
 
     def _join_here(self, deadline: Deadline) -> JoinAnswer:
-        """Join once, or the learner to which this one leads."""
+        """Join this learner, or the learner to which it leads the actor; try once."""
         leads = not (self._has_joined or self._former or self._wanted_id is not None)
         response = self._ask(deadline, takes_elsewhere=leads)
         if leads and response.elsewhere:
@@ -180,9 +180,9 @@ class Connector:
         return answer
 
     def _ask_elsewhere(self, elsewhere: str, deadline: Deadline) -> pb.JoinResponse:
-        """Join where the learner leads, or, if the actor may not or cannot, at this learner after all.
+        """Join the learner to which this one leads; if the actor may not or cannot, join this learner after all.
 
-        An actor that evaluates can join there only.
+        An actor that evaluates can join only the other learner.
         """
         here, listed = self.endpoint, [split_address(address)[0] for address in self._addresses]
         try:
@@ -212,7 +212,7 @@ class Connector:
         return response
 
     def _require_retry(self, error: grpc.RpcError) -> None:
-        """Raise the error of a call that need not be tried again; with several learners, say which one it is of."""
+        """Raise the error of a call if no retry can help; if there are several learners, name the learner."""
         permanent = typed_error(error)
         if permanent is not None:
             place = f"{self.endpoint.address}: " if len(self._found) > 1 else ""

@@ -21,7 +21,7 @@ from common.wire.rpc import describe, typed_error, version_to_pb
 log = logging.getLogger(__name__)
 FETCH_SECONDS = 60.0
 LOOK_SECONDS = 0.5
-"""A wait for the first model looks this often whether the actor has to end: a signal wakes no thread that waits."""
+"""A thread that waits for the first model looks this often whether the actor has to end: no signal would wake it."""
 
 
 class ModelFetcher:
@@ -56,7 +56,7 @@ class ModelFetcher:
         self._changed, self._heard = threading.Condition(lock), threading.Condition(lock)
         self._announced, self._announced_at = NO_MODEL, -math.inf
         self._asked_at = -math.inf
-        """When this actor asked the learner for the model that came last, or heard of it where a neighbour asked."""
+        """When this actor asked the learner for its last model, or heard of that model if a neighbour asked for it."""
         self._model: Model | None = None
         self._confirmed_at = -math.inf
         """When the learner last said that ``_model`` is its newest."""
@@ -102,7 +102,7 @@ class ModelFetcher:
             self._heard.wait(seconds)
 
     def first(self, seconds: float) -> Model | None:
-        """Wait for the first model; None if the actor was stopped meanwhile.
+        """Wait for the first model; None if the actor was stopped during the wait.
 
         Raises:
             LearnerUnreachableError: no model came in time.
@@ -130,8 +130,8 @@ class ModelFetcher:
     def end(self, seconds: float) -> None:
         """End fetching, and wait for the thread, which may be in a long transfer.
 
-        A thread that is still in a transfer ends after it. An actor that starts anew clears ``stopped`` meanwhile, so
-        the thread does not rely on that alone.
+        A thread that is still in a transfer ends after the transfer. It does not rely on ``stopped`` alone, because an
+        actor that starts anew clears ``stopped`` in the meantime.
         """
         self._has_ended = True
         self.wake()

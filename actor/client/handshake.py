@@ -56,7 +56,7 @@ def inspect_certificate(host: str, port: int, trust: Trust) -> str:
         raise AuthenticationError(f"the learner's certificate does not verify: {error.verify_message}") from error
     except ssl.SSLError as error:
         if error.reason == "WRONG_VERSION_NUMBER":
-            meaning = "the learner does not speak TLS; where that is meant, say --insecure"
+            meaning = "the learner does not speak TLS; if that is intended, say --insecure"
         else:
             meaning = f"{_refusal(trust)} ({error.reason or error})"
         raise AuthenticationError(meaning) from error
@@ -77,10 +77,10 @@ def _context(trust: Trust) -> ssl.SSLContext:
 
 
 def _refusal(trust: Trust) -> str:
-    """The likely reasons of a learner that closes the connection and does not say why."""
+    """The likely reason of a learner that closes the connection and does not say why."""
     if trust.certificate:
         return f"the learner broke off the handshake: it may not accept the certificate {trust.certificate}"
-    return "the learner broke off the handshake: it may ask for a certificate of yours (--certificate, --key)"
+    return "the learner broke off the handshake: it may ask for your certificate (--certificate, --key)"
 
 
 def _describe(certificate: Mapping[str, Any]) -> str:

@@ -66,7 +66,7 @@ class JoinAnswer:
         return max(1, min(self.max_rows, room // self.schema.row_bytes))
 
     def for_acting(self) -> JoinAnswer:
-        """The answer as an actor follows that acts: without the wrappers of other actors' environments."""
+        """The answer for an actor that acts: without the wrappers of other actors' environments."""
         env = self.config.env.for_actor(self.actor_id)
         return replace(self, config=self.config.model_copy(update={"env": env}))
 
@@ -120,7 +120,7 @@ def read_config(text: str) -> ActorConfig:
     try:
         values = json.loads(text)
     except (ValueError, RecursionError) as error:  # ValueError: broken JSON, or an integer of too many digits.
-        raise ConfigError(f"{where}: expected JSON, found {len(text)} characters that are none: {error}") from error
+        raise ConfigError(f"{where}: expected JSON, found {len(text)} characters of other text: {error}") from error
     return validate(ActorConfig, values, where)
 
 

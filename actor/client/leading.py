@@ -1,4 +1,4 @@
-"""Whether an actor follows a learner that leads it to another one: only where it may trust that one as much."""
+"""A learner may lead an actor to another learner. The actor follows only if it may trust the other learner as much."""
 
 from __future__ import annotations
 
@@ -17,14 +17,15 @@ MAX_ADDRESS: Final = 300
 
 
 def follow(here: Endpoint, elsewhere: str, trust: Trust, listed: Sequence[str]) -> Endpoint:
-    """Where an actor goes that is led from ``here`` to ``elsewhere``.
+    """The endpoint to which the learner at ``here`` leads an actor, if the actor may follow.
 
-    A learner that nothing has authenticated could be anybody, and an actor lets a learner on its own host name any
-    code. So an actor goes from this host to no other host and from no other host to this one, and without TLS only to
-    hosts that its user has named. With TLS the certificate of the other learner is checked as that of the first was.
+    A learner on the actor's host may name any code, and a learner without TLS could be anybody. So a learner on the
+    actor's host cannot lead the actor to another host, and a learner on another host cannot lead it to its own host.
+    Without TLS, an actor follows only to hosts that its user has named. With TLS, it checks the certificate of the
+    other learner as it checked that of the first.
 
-    A learner that listens on all addresses is named by its host's name. An actor on that host, which has reached the
-    first learner on loopback, reaches the other one there too.
+    A learner that listens on all addresses is named by its host's name. An actor that has reached the first learner on
+    loopback reaches the other learner of that host on loopback too.
 
     Args:
         here: the learner that leads.
@@ -42,7 +43,7 @@ def follow(here: Endpoint, elsewhere: str, trust: Trust, listed: Sequence[str]) 
     if is_loopback(here.name) and host == socket.gethostname():
         host = here.name
     if is_loopback(host) != is_loopback(here.name):
-        raise RefusedError("an actor on the learner's host is led to no other host, and one elsewhere not to loopback")
+        raise RefusedError("a learner leads an actor on its host to no other host, and no other actor to loopback")
     if not (trust.uses_tls(host) or is_loopback(host) or host in listed):
-        raise RefusedError(f"without TLS an actor is led only to hosts that --learner names; name {host} there too")
+        raise RefusedError(f"without TLS an actor follows only to hosts that --learner names; name {host} there too")
     return Endpoint(join_address(host, port), host)

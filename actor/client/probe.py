@@ -144,5 +144,5 @@ def _call(ask: Callable[[], Any]) -> Any:
         return ask()
     except grpc.RpcError as error:
         if error.code() is grpc.StatusCode.UNIMPLEMENTED:
-            raise ProtocolMismatchError("the learner does not know this question: it is of an older release") from error
+            raise ProtocolMismatchError("the learner does not know this question: its release is older") from error
         raise typed_error(error) or LearnerUnreachableError(f"no answer: {describe(error)}") from error

@@ -27,7 +27,7 @@ from common.wire.rpc import StoppingError, version_from_pb
 
 log = logging.getLogger(__name__)
 LINGER_SECONDS: Final = 0.05
-"""After a message, batches wait this long for more batches: each message costs both sides some 0.5 ms."""
+"""After a message, batches wait this long for more batches: each message costs both sides about 0.5 ms."""
 GRACE_SECONDS: Final = 2 * LINGER_SECONDS
 """While no replay ratio is in force, batches that are younger than this do not make the actor wait: so ``push.window``
 does not limit the rate of an actor whose learner keeps up. With a ratio, each further batch would make the steps older
@@ -38,7 +38,7 @@ BEHIND_SECONDS: Final = 1.0
 """The learner is behind if rows wait longer for its acknowledgement: it keeps the replay ratio."""
 DROPS_LOGGED_EVERY: Final = 10.0
 LAST_PUT_SECONDS: Final = 5.0
-"""The time for putting batches after the end was announced: a step in many environments may fill several."""
+"""The time for putting batches after the learner announced its end: a step in many environments may fill several."""
 
 
 class RunChangedError(CrossborderError):
@@ -98,7 +98,7 @@ class Pusher:
         self._thread.start()
 
     def send(self, batch: BufferedItems, behaviour: ModelVersion) -> None:
-        """Take a batch of any size; it is split where the learner does not take as many rows in one message."""
+        """Take a batch of any size, and split it if it has more rows than the learner takes in one message."""
         for part in split(self._joined.schema, batch, self._joined.max_batch_rows):
             self._send_part(part, behaviour)
 

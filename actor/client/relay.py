@@ -32,19 +32,19 @@ log = logging.getLogger(__name__)
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 CHECK_SECONDS: Final = 10.0
 MAX_CONNECTIONS, MAX_CALLS = 1024, 1024
-"""Of callers; calls are those at one time on one connection."""
+"""Limits for callers: connections, and calls at one time on one connection."""
 _RELAYED: Final = {
     path_of("Join"): pb.JoinResponse(relayed=True).SerializeToString(),
     path_of("Check"): pb.CheckResponse(relayed=True).SerializeToString(),
 }
-"""Added to the bytes of an answer, since protobuf reads a message and a field after it as one message."""
+"""The relay appends these bytes to an answer: protobuf reads a message and the field after it as one message."""
 _HEALTH: Final = "/grpc.health.v1.Health/Check"
 _PASSED: Final = ("authorization",)
 """The callers' metadata that reach the learner."""
 _OPTIONS: Final = (
     ("grpc.so_reuseport", 0),
     ("grpc.max_receive_message_length", MOST_MESSAGE_BYTES),
-    # As at the learner: of each stream, the relay receives no more bytes ahead than these.
+    # The relay receives no more bytes of a stream in advance than the learner does.
     ("grpc.http2.bdp_probe", 0),
     ("grpc.http2.lookahead_bytes", WINDOW_BYTES),
     ("grpc.max_allowed_incoming_connections", MAX_CONNECTIONS),
@@ -59,14 +59,14 @@ _OPTIONS: Final = (
 
 
 class RelaySettings(Settings):
-    """Where a relay listens, and whom it serves for."""
+    """Where a relay listens, and for which learner."""
 
     learner: str
     listen: str
     trust: Trust
     """How the relay checks the learner; it sends no token of its own."""
     certificate: Path | None = None
-    """By which callers check the relay."""
+    """Callers check the relay by this certificate."""
     key: Path | None = None
     client_ca: Path | None = None
     """Authorities that must have issued the callers' certificates; None: callers need none."""
@@ -75,7 +75,7 @@ class RelaySettings(Settings):
         """Check that nobody on another host is let in by mistake.
 
         Raises:
-            ConfigError: settings contradict each other, or somebody would be.
+            ConfigError: settings contradict each other, or somebody would be let in by mistake.
         """
         if (self.certificate is None) != (self.key is None):
             raise ConfigError("--listen-certificate and --listen-key: expected both or neither, found one of them")
@@ -103,7 +103,8 @@ class Relay(grpc.GenericRpcHandler):
 
     Args:
         channel: to the learner.
-        is_remote: whether the learner is on another host, which its answers to ``Join`` and ``Check`` then say.
+        is_remote: whether the learner is on another host; if so, the relay says this in answers to ``Join`` and
+            ``Check``.
     """
 
     def __init__(self, channel: grpc.aio.Channel, *, is_remote: bool) -> None:
@@ -155,8 +156,8 @@ class Relay(grpc.GenericRpcHandler):
     async def _push(self, requests: AsyncIterator[bytes], context: Context) -> None:
         """Pass the messages of a stream in both directions.
 
-        A message is read only after the one before has been taken by the other connection, so backpressure reaches the
-        actor as if it were connected to the learner.
+        The relay reads a message only after the other connection has taken the previous message, so backpressure
+        reaches the actor as if it were connected to the learner.
         """
         push: grpc.aio.StreamStreamMultiCallable[bytes, bytes] = self._channel.stream_stream(path_of("PushItems"))
         call = push(metadata=_passed(context))
@@ -181,7 +182,7 @@ async def _send(requests: AsyncIterator[bytes], call: grpc.aio.StreamStreamCall[
 
 
 def _stay_here(request: bytes) -> bytes:
-    """The request to join without the offer to go to another rank, which the caller could perhaps not reach."""
+    """The request to join without the offer to go to another rank: the caller may not be able to reach that rank."""
     join = pb.JoinRequest.FromString(request)
     if not join.takes_elsewhere:
         return request

@@ -21,7 +21,7 @@ from common.wire.rpc import version_from_pb, version_to_pb
 
 log = logging.getLogger(__name__)
 TOKEN_SECONDS: Final = 0.5
-"""A token that the learner has accepted is good for so long; then the learner is asked again."""
+"""The relay trusts a token that the learner has accepted for this time; then it asks the learner again."""
 MAX_TOKENS: Final = 4096
 FETCH_SECONDS: Final = 60.0
 Metadata = Sequence[tuple[str, str | bytes]]
@@ -77,7 +77,7 @@ def _digest(metadata: Metadata) -> bytes:
 class RelayedModels:
     """Copies of one run's newest models. All methods run on the event loop's thread.
 
-    One call at a time fetches a model. The calls that come meanwhile wait for it and are answered from its copy.
+    One call at a time fetches a model. Calls that come during the fetch wait for it and are answered from its copy.
 
     Args:
         channel: to the learner.
@@ -88,7 +88,7 @@ class RelayedModels:
         self._get: grpc.aio.UnaryStreamMultiCallable[bytes, bytes] = channel.unary_stream(path_of("GetModel"))
         self._tokens = tokens
         self._copies: dict[bool, Copy] = {}
-        """By whether it is a candidate."""
+        """The key is whether the model is a candidate."""
         self._locks = {kind: asyncio.Lock() for kind in (False, True)}
         self._named = NO_MODEL
         """The newest version that the learner has named on any stream of the run."""
@@ -130,7 +130,7 @@ class RelayedModels:
         return copy if copy is not None and copy.version > have and copy.version >= self._named else None
 
     async def _ask_learner(self, candidate: bool, metadata: Metadata) -> Copy | None:
-        """The learner's newest model, which is fetched if it is not that of the copy; None before the first one."""
+        """The learner's newest model, fetched if it is newer than the copy; None before the first one."""
         run_id, copy, asked_at = self._run_id, self._copies.get(candidate), time.monotonic()
         request = pb.GetModelRequest(candidate=candidate)
         if copy is not None:
@@ -146,6 +146,6 @@ class RelayedModels:
         if file is None:
             return copy
         copy = Copy(file.model.version, tuple(messages))
-        if run_id == self._run_id:  # Else another run has begun meanwhile, and this may be a model of the former one.
+        if run_id == self._run_id:  # Else another run began during the fetch: the model may be of the former run.
             self._copies[candidate] = copy
         return copy

@@ -21,7 +21,7 @@ GROUP_BYTES: Final = 2 << 20
 """Batches that wait travel in one message of up to this size. At rows of 534 bytes, messages of 2.2 MB carry twice as
 many rows a second as messages of 0.27 MB."""
 GROUP_BYTES_OF_PICTURES: Final = 8 << 20
-"""The same limit for pictures that are compressed, before compression: it leaves a hundredth."""
+"""The same limit for compressed pictures, in bytes before compression, which leaves a hundredth of them."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class WaitingBatch:
     episodes: Episodes
     """Episodes that ended since the batch before."""
     trace_parent: str
-    """Of a batch that is traced; empty for the others."""
+    """Empty if the batch is not traced."""
 
     @property
     def n_bytes(self) -> int:
@@ -53,7 +53,7 @@ class WaitingBatch:
 
 @dataclass(frozen=True)
 class CandidateScore:
-    """What an evaluating actor found out about a candidate of the trainer.
+    """The result of an evaluating actor for a candidate of the trainer.
 
     Args:
         version: of the candidate.

@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 LOCK_SECONDS: Final = 60.0
 """A worker whose neighbour holds the lock for longer, such as a stopped process, fetches a model for itself."""
 LOOK_SECONDS: Final = 0.002
-"""A worker looks this often whether its neighbour has fetched the model: the kernel tells nobody of a lock in time."""
+"""A worker looks this often whether its neighbour has fetched the model: a wait for the lock has no deadline."""
 Fetch = Callable[[], ModelFile | None]
 
 
@@ -120,10 +120,10 @@ class TrainerModels:
 
 
 class NeighbourModels:
-    """Slots that the workers of an actor host share: whoever needs a newer model first fetches it for all.
+    """Slots that the workers of an actor host share: the first worker that needs a newer model fetches it for all.
 
-    The lock is an ``flock``: the kernel releases it when its holder ends, however it ends. The slots are then as the
-    holder left them, which readers survive, and the next worker fetches.
+    The lock is an ``flock``: the kernel releases it when its holder ends or is killed. Readers cope with the slots as
+    the holder left them, and the next worker fetches the model.
 
     Args:
         directory: of the workers.

@@ -45,8 +45,8 @@ def parser() -> Parser:
         action="extend",
         default=[],
         metavar="TARGET",
-        help="what the learner may name besides crossborder's own parts: module:attr, or a module for the classes in "
-        "it and below it; any: all there is (default: nothing, but all there is from a learner on this host)",
+        help="the code that the learner may name besides crossborder's own parts: module:attr, or a module for the "
+        "classes in it and below it; any: all code (default: none; a learner on this host may name all code)",
     )
     made.add_argument(
         "--num-actors", type=at_least(1), default=1, metavar="N", help="the number of actors on this host (default: 1)"
@@ -63,8 +63,8 @@ def parser() -> Parser:
         type=positive,
         default=120.0,
         metavar="SECONDS",
-        help="how long to look for the learner, at the start and after a broken connection; of several learners, an "
-        "actor then starts over at another (default: 120)",
+        help="how long to look for the learner, at the start and after a broken connection; if there are several "
+        "learners, an actor then starts over at another one (default: 120)",
     )
     made.add_argument(
         "--evaluate",

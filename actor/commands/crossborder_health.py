@@ -1,4 +1,4 @@
-"""``crossborder-health``: asks a learner once whether it serves; the probe of containers."""
+"""``crossborder-health``: asks a learner whether it serves; containers use it as their probe."""
 
 from __future__ import annotations
 

@@ -119,7 +119,7 @@ class Visit:
 
 @dataclass(frozen=True)
 class Check:
-    """A check, and advice where it fails."""
+    """A check, and advice to a user for whom it fails."""
 
     name: str
     run: Callable[[Visit], str]
@@ -139,13 +139,14 @@ CHECKS: Final = (
     Check(
         "TLS",
         Visit.tls,
-        "--ca: who signed the learner's certificate; --learner: a name it is for; expired: crossborder-certs --renew",
+        "--ca: the authority that signed the learner's certificate; --learner: a name in that certificate; if it has "
+        "expired: crossborder-certs --renew",
         is_vital=True,
     ),
     Check(
         "token",
         Visit.token,
-        "--token-file: a token of the learner's own file; --ca, where it speaks TLS",
+        "--token-file: a token of the learner's own file; --ca, if the learner speaks TLS",
         is_vital=True,
     ),
     Check("protocol", Visit.protocol, "install the same crossborder release on both hosts", is_vital=True),

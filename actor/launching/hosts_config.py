@@ -14,13 +14,13 @@ from common.wire.address import split_address
 from common.wire.trust import Trust
 
 HostName = Annotated[str, Field(pattern=r"^[^-\s]\S*$")]
-"""A host as ssh knows it. ssh would take a name that begins with a dash for an option."""
+"""A host's name for ssh. ssh would read a name that begins with a dash as an option."""
 Program = Annotated[str, Field(pattern=r"^(/.*|[^/~-][^/]*)$")]
 """A program on another host: its name there, or its whole path. ssh does not expand ``~`` in it."""
 
 
 class HostConfig(Settings):
-    """What holds for the learner's host and for the hosts of actors."""
+    """The settings that the learner's host and the hosts of actors have in common."""
 
     host: HostName = Field(description="The host as ssh knows it: a name, USER@NAME, or a Host of ~/.ssh/config.")
     python: Program | None = Field(None, description="The Python of this host; null: python of the file.")
@@ -47,7 +47,7 @@ class LearnerHostConfig(HostConfig):
 
     @property
     def reached_at(self) -> str:
-        """HOST:PORT by which the others reach the learner."""
+        """HOST:PORT at which the other hosts reach the learner."""
         host = self.host.rpartition("@")[2]
         return self.address or f"{f'[{host}]' if ':' in host else host}:{split_address(self.listen)[1]}"
 
@@ -59,7 +59,7 @@ class LearnerHostConfig(HostConfig):
             except ConfigError as error:
                 raise ValueError(f"{name}: {error}") from error
             if not port:
-                raise ValueError(f"{name}: expected a port that actors can be told, found port 0")
+                raise ValueError(f"{name}: expected a port to which actors can connect, found port 0")
         return self
 
 

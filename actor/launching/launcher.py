@@ -1,12 +1,12 @@
 """A learner and its actors on several hosts: started in order, followed, and ended in order.
 
-1. The learner is started, and asked on its own host until it answers (``crossborder-health``).
-2. Actors are started on all their hosts at the same time.
-3. When the learner ends, or when it is time to stop, the actors are asked to end, and hand over their rows; then the
-   learner is asked to end, and saves.
+1. The launcher starts the learner, and asks it on its own host until it answers (``crossborder-health``).
+2. It starts the actors on all their hosts at the same time.
+3. When the learner ends, or when it is time to stop, the launcher asks the actors to end, and they hand over their
+   rows; then it asks the learner to end, and the learner saves.
 
-Nothing is started again: ``actor-worker`` and ``learner-server`` do that for their own children. If the actors of one
-host fail, this is reported, and the others go on.
+The launcher starts nothing again: ``actor-worker`` and ``learner-server`` do that for their own children. If the actors
+of one host fail, the launcher reports this, and the other actors go on.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ LEARNER: Final = "learner-server"
 ACTORS: Final = "actor-worker"
 HEALTH: Final = "crossborder-health"
 END_SECONDS: Final = GRACE_SECONDS + 10.0
-"""Longer than the tether on a host gives its command to end in order."""
+"""Longer than the time that the tether on a host gives its command to end in order."""
 
 
 def learner_words(config: LaunchConfig) -> list[str]:
-    """The words of ``learner-server``."""
+    """The arguments of ``learner-server``, which runs on the learner's host."""
     learner = config.learner
     return [
         *("--config", learner.config, "--run-dir", learner.run_dir, "--resume", "--listen", learner.listen),
@@ -42,7 +42,7 @@ def learner_words(config: LaunchConfig) -> list[str]:
 
 
 def health_words(config: LaunchConfig) -> list[str]:
-    """The words of ``crossborder-health``, which runs on the learner's host."""
+    """The arguments of ``crossborder-health``, which runs on the learner's host."""
     learner, trust = config.learner, config.trust
     own = [*(["--ca", str(trust.ca)] if trust.ca else []), *(["--insecure"] if trust.insecure else [])]
     given = own if learner.health_arguments is None else learner.health_arguments
@@ -50,7 +50,7 @@ def health_words(config: LaunchConfig) -> list[str]:
 
 
 def actor_words(config: LaunchConfig, place: ActorHostConfig) -> list[str]:
-    """The words of ``actor-worker`` on a host."""
+    """The arguments of ``actor-worker`` on a host."""
     trust = config.trust
     files = {"ca": trust.ca, "certificate": trust.certificate, "key": trust.key, "token-file": trust.token_file}
     return [

@@ -1,4 +1,4 @@
-"""One command on another host: started by ssh, heard, and ended."""
+"""Starts one command on another host by ssh, reads its output, and ends it."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def ssh_words(config: LaunchConfig, place: HostConfig, command: str, words: Sequ
         *(place.directory or config.directory, command, *words),
     ]
     return [
-        # The first value of an option counts: nobody is asked anything, whatever ``options`` say.
+        # ssh uses the first value of an option, so ``options`` cannot make it ask questions.
         *("ssh", "-T", "-o", "BatchMode=yes", *config.ssh.options),
         *("-o", f"ConnectTimeout={config.ssh.connect_seconds}", "-o", "ServerAliveInterval=15"),
         *("-o", "ControlMaster=no", place.host, shlex.join(remote)),
@@ -48,13 +48,13 @@ def ssh_words(config: LaunchConfig, place: HostConfig, command: str, words: Sequ
 class Session:
     """A command that runs on another host for as long as this process lives (``common.process.tether``).
 
-    What it writes is logged under the host's name. Only one thread may call the methods.
+    The session logs the command's output under the host's name. Only one thread may call the methods.
 
     Args:
         host: its name, for the log.
         command: the command's name, for messages.
         words: the ssh command.
-        on_end: called with this session from a thread of its own, once, when the ssh command has ended.
+        on_end: called with this session from a separate thread, once, when the ssh command has ended.
 
     Raises:
         ConfigError: this host has no ssh.
@@ -147,7 +147,7 @@ class Session:
 
 
 def _reasons_in(line: str) -> list[str]:
-    """The lines that may say why a command fails: of a critical record of its log, or what no log has written."""
+    """Lines that may say why a command fails: those of a critical log record, or ``line`` if it is no log record."""
     try:
         record = json.loads(line)
         is_critical = record["level"] == "CRITICAL"

@@ -1,4 +1,4 @@
-"""Environments that fail: the guard builds an environment anew when it raises; the watchdog notices a hang."""
+"""Environments that fail: the guard rebuilds an environment when it raises; the watchdog notices a hang."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ LAST_WORDS_SECONDS = 30.0
 
 
 class Guard:
-    """Builds an environment anew when it raises: the ``Keeper`` of an actor's lanes.
+    """Rebuilds an environment when it raises: the ``Keeper`` of an actor's lanes.
 
     Args:
         build: makes the next environment.
-        allowance: how often environments may be built anew.
+        allowance: how often environments may be rebuilt.
         counters: counts rebuilds and keeps the traceback for the learner.
         busy: read by the watchdog.
         stop_safely: called with an environment that raised, before another one is built.
@@ -46,13 +46,13 @@ class Guard:
         """A new environment in the place of one that raised ``error``.
 
         Raises:
-            Exception: ``error``, where environments raised more often than they may.
+            Exception: ``error``, if environments raised more often than they may.
         """
         failure = EnvExitError(error) if isinstance(error, SystemExit) else error
         self._counters.note_env_error("".join(traceback.format_exception(failure)))
         if not self._allowance.allows():
             raise failure
-        log.warning("an environment raised and is built anew", exc_info=failure)
+        log.warning("an environment raised and is rebuilt", exc_info=failure)
         self._counters.env_rebuilds += 1
         self.busy.since = time.monotonic()
         self._stop_safely(env)

@@ -11,17 +11,17 @@ from common.leaves import pick_lanes
 from common.spaces import columns_of, to_columns
 
 SEEN, NEXT = "seen", "next_obs"
-"""The names under which the recorder notes what the agent saw before and after each step."""
+"""The names under which the recorder notes the agent's observations before and after each step."""
 _ROWS_ALONE = {FIRST.name, FINAL.name, LANE.name}
 
 
 def noted_columns(spec: EnvSpec) -> tuple[Column, ...]:
-    """The columns of what the agent saw before and after each step: with ``env.frame_stack`` they are stacks."""
+    """The columns of the agent's observations before and after each step: with ``env.frame_stack`` they are stacks."""
     return tuple(column for name in (SEEN, NEXT) for column in columns_of(name, spec.observation_space))
 
 
 def add_priority(items: Items, agent: Agent) -> Items:
-    """Self-contained items with a column ``priority``, float32 [n]: the absolute TD errors by the present model.
+    """Self-contained items with a column ``priority``, float32 [n]: their absolute TD errors under the present model.
 
     Raises:
         PluginError: the agent does not give one error for each item.

@@ -143,7 +143,7 @@ class Recorder:
             self._end_unusual(slice(self.rows - self._n, self.rows), outcome)
 
     def _end_unusual(self, at: slice, outcome: Round) -> None:
-        """Record a round in which an episode ended, a lane took no step, or another than the agent acted."""
+        """Record a round in which an episode ended, a lane took no step, or a person or safety layer acted."""
         if outcome.action is not None and outcome.intervened is not None:
             _write(self._action, at, outcome.action)
             self._columns[INTERVENED.name][at] = outcome.intervened

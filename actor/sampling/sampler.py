@@ -42,7 +42,7 @@ class RowWatcher(Protocol):
 
 
 class Sampler:
-    """Steps lanes, an agent acting in all of them at once, and pushes the rows (border's SyncSampler).
+    """Steps all lanes at once with an agent's actions, and pushes the rows (border's SyncSampler).
 
     Args:
         parts: with lanes.
@@ -50,7 +50,7 @@ class Sampler:
         seed: lane j is first reset with ``seed + j``; later resets go on from there. A vector environment is reset with
             one number made of ``seed``, since its lanes would share seeds with those of other actors.
         pace: when steps begin; None: each at once. The agent acts before the wait, so each step begins at its tick.
-        recording: takes the rows too; None for items of a step processor.
+        recording: takes the rows too; None: they are not recorded. It must be None for items of a step processor.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class Sampler:
         self._agreed = parts.schema.without(PRIORITY) if parts.has_priorities else parts.schema
         self._records = self._make_recorder()
         rows = self._records if isinstance(self._records, Recorder) else None
-        self._noted = rows if parts.has_priorities else None  # What the agent saw is noted for the priorities of rows.
+        self._noted = rows if parts.has_priorities else None  # Notes the agent's observations for priorities.
         self._has_extras = bool(parts.agent.extra_columns()) and isinstance(self._records, Recorder)
         self._makes_items = bool(parts.processors)
         self._unbegun: Array | None = np.ones(self._lanes.n, bool)  # Where the agent begins at the first round.
@@ -102,7 +102,7 @@ class Sampler:
         With a pace that was stopped, no step is taken.
 
         Raises:
-            PluginError: the agent gave other actions than those of its space, one for each lane.
+            PluginError: the agent did not give one action of its space for each lane.
         """
         counters, lanes, records = self._counters, self._lanes, self._records
         began = self._ended or self._start_clock()
@@ -190,7 +190,7 @@ def map_rows(function: Any, rows: Items, schema: Schema) -> Items:
 
     Raises:
         SchemaMismatchError: they have other columns than the map says.
-        PluginError: they are fewer or more.
+        PluginError: the map made another number of rows.
     """
     given = {name: column.view() for name, column in rows.items()}
     for column in given.values():

@@ -61,7 +61,7 @@ def test_a_check_tells_that_a_token_is_wrong_or_missing(secured: Secured, tmp_pa
 def test_a_check_tells_that_the_learner_asks_for_a_certificate(tmp_path: Path) -> None:
     made = Secured(tmp_path, tls={"client_ca": str(tmp_path / "certs" / "ca.pem")})
     with made.server:
-        assert "it may ask for a certificate of yours (--certificate, --key)" in failed(made)
+        assert "it may ask for your certificate (--certificate, --key)" in failed(made)
         own = made.trust(certificate=made.path("actor.pem"), key=made.path("actor.key"))
         assert lines_and_error(made.address, own)[1] is None
 
@@ -110,4 +110,4 @@ def test_plaintext_to_a_learner_that_speaks_tls_fails_at_the_token(secured: Secu
     lines, error = lines_and_error(secured.address, Trust())
     assert error is not None
     assert lines[-2].startswith("FAIL  token       no answer: UNAVAILABLE")
-    assert "--ca, where it speaks TLS" in lines[-1]
+    assert "--ca, if the learner speaks TLS" in lines[-1]

@@ -36,10 +36,10 @@ def test_an_actor_on_the_host_of_learners_that_listen_everywhere_stays_on_loopba
 @pytest.mark.parametrize(
     ("here", "elsewhere", "trust", "message"),
     [
-        ("127.0.0.1:1", "evil:2", PLAIN, "an actor on the learner's host is led to no other host"),
-        ("127.0.0.1:1", "evil:2", TLS, "an actor on the learner's host is led to no other host"),
-        ("a:1", "127.0.0.1:2", TLS, "one elsewhere not to loopback"),
-        ("a:1", "b:2", INSECURE, "led only to hosts that --learner names; name b there too"),
+        ("127.0.0.1:1", "evil:2", PLAIN, "a learner leads an actor on its host to no other host"),
+        ("127.0.0.1:1", "evil:2", TLS, "a learner leads an actor on its host to no other host"),
+        ("a:1", "127.0.0.1:2", TLS, "and no other actor to loopback"),
+        ("a:1", "b:2", INSECURE, "follows only to hosts that --learner names; name b there too"),
         ("a:1", "b\x1b[2J:2", TLS, r"found 'b\\x1b\[2J:2'"),
         ("a:1", "b" * 400 + ":2", TLS, "at most 300 characters"),
     ],

@@ -34,7 +34,7 @@ def test_actors_reach_the_learner_at_its_host_and_the_port_that_it_listens_on() 
 @pytest.mark.parametrize(
     ("changes", "found"),
     [
-        ({"learner": {**LEARNER, "listen": "0.0.0.0:0"}}, "learner: listen: expected a port that actors can be told"),
+        ({"learner": {**LEARNER, "listen": "0.0.0.0:0"}}, "learner: listen: expected a port to which"),
         ({"learner": {**LEARNER, "address": "gpu-host"}}, "address: expected HOST:PORT"),
         ({"learner": {**LEARNER, "host": "-oProxyCommand=x"}}, "learner.host: "),
         ({"actors": []}, "actors: "),

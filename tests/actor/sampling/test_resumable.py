@@ -186,7 +186,7 @@ def test_an_environment_that_does_not_do_the_same_again_begins_anew_with_a_warni
     alone, resumed = Scene(Forgetful), Scene(Forgetful, NEW_SEED)
     alone.act(Random(alone.parts.spec), rounds)
     resumed.sampler.restore(alone.state())
-    assert [message.partition(" does not do the same again")[0] for message in caplog.messages] == [
+    assert [message.partition(" returned other values than before")[0] for message in caplog.messages] == [
         "environment 0",
         "environment 1",
     ]
@@ -209,7 +209,7 @@ def test_an_environment_whose_wrapper_remembers_more_than_its_episode_begins_ane
         alone.act(agent, 1)
     alone.act(agent, 20)
     resumed.sampler.restore(alone.state())
-    assert "does not do the same again" in caplog.text
+    assert "returned other values than before" in caplog.text
 
 
 def test_an_episode_too_long_to_be_kept_begins_anew(
@@ -224,5 +224,5 @@ def test_an_episode_too_long_to_be_kept_begins_anew(
     alone.act(agent, 1)
     Scene(ENVS["pendulum"], NEW_SEED).sampler.restore(alone.state())
     assert [message.partition(", which")[0] for message in caplog.messages] == [
-        f"environment {j} begins another episode: its episode had 20 steps or more" for j in range(2)
+        f"environment {j} begins a new episode: its episode had 20 steps or more" for j in range(2)
     ]
