@@ -1,8 +1,9 @@
 """The commands as they are installed. Each first checks that Python finds crossborder's packages and what they need.
 
 crossborder's packages are called ``common``, ``actor`` and ``learner``. Other projects use these names too, and Python
-imports the first package of a name on its path. A plain ``pip install crossborder`` has only what actors need. This
-module checks both before it imports anything from these packages, so that a user reads what to do and no traceback.
+imports the first package of a name on its path. A plain ``pip install crossborder`` has only the packages that actors
+need. This module checks both before it imports anything from these packages, so that a user reads advice instead of a
+traceback.
 """
 
 from __future__ import annotations
@@ -18,14 +19,14 @@ from typing import Final
 PACKAGES: Final = ("common", "actor", "learner")
 HOME: Final = Path(__file__).resolve().parent.parent
 LEARNER_NEEDS: Final = ("grpc_reflection", "matplotlib", "prometheus_client", "rich", "safetensors", "shtab")
-"""What ``crossborder[learner]`` installs beyond ``crossborder``, by the names under which it is imported."""
+"""The packages that ``crossborder[learner]`` installs beyond ``crossborder``, by the names of their imports."""
 EXIT_CODE: Final = 3
 """The exit code of ``PluginError``: a package cannot be loaded."""
 Main = Callable[[Sequence[str] | None], int]
 
 
 def find_clash() -> tuple[Path, Path] | None:
-    """Where one of our packages is, and where Python finds another of its name before it; None if all is well."""
+    """The place of one of our packages, and that of another package of its name that Python finds first, or None."""
     for name in PACKAGES:
         spec = find_spec(name)
         if spec is not None and (found := _place(spec)) != HOME / name:
@@ -40,20 +41,20 @@ def _place(spec: ModuleSpec) -> Path:
 
 
 def _advice(needs: Sequence[str]) -> tuple[str, str] | None:
-    """What is wrong with the installation and what to do about it; None if all is well."""
+    """The fault of the installation and advice; None if all is well."""
     clash = find_clash()
     if clash is not None:
         expected, found = clash
         return (
             f"expected crossborder's own package {expected}, found another of that name before it: {found}",
-            "rename that package, or take the directory it is in off PYTHONPATH; parts of yours are found in "
-            "the current directory without that",
+            "rename that package, or remove its directory from PYTHONPATH; crossborder finds your own parts in "
+            "the current directory without PYTHONPATH",
         )
     missing = [name for name in needs if find_spec(name) is None]
     if missing:
         return (
-            f"expected what a learner needs, found no {', '.join(missing)}",
-            "pip install 'crossborder[learner]'; without it crossborder has what actors need",
+            f"expected the packages that a learner needs, found no {', '.join(missing)}",
+            "pip install 'crossborder[learner]'; without it crossborder has only the packages that actors need",
         )
     return None
 

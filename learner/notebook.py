@@ -95,7 +95,7 @@ def read_records(run_dir: str | Path) -> pandas.DataFrame:
         ImportError: pandas is not installed.
     """
     try:
-        import pandas  # noqa: PLC0415 - an extra, which training does without
+        import pandas  # noqa: PLC0415 - an extra that training does not need
     except ImportError as error:
         raise ImportError(f"{error}; pip install 'crossborder[notebook]'") from error
     path = Path(run_dir) / "metrics.csv"

@@ -1,4 +1,4 @@
-"""All callbacks of a run as one part, whose state checkpoints keep."""
+"""All callbacks of a run as one part; checkpoints keep its state."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class Callbacks:
         return Snapshot({name: callback.state() for name, callback in self._callbacks.items()})
 
     def restore(self, state: Snapshot) -> None:
-        """Give each callback its state back; one that the run did not have before begins anew."""
+        """Give each callback its state back; a callback that is new in the run begins without a state."""
         for name, callback in self._callbacks.items():
             if name in state.values:
                 callback.restore(state.values[name])

@@ -35,7 +35,7 @@ class AdminClient:
 
     Args:
         address: of the learner, HOST:PORT.
-        trust: how to check the learner and to prove oneself.
+        trust: how to check the learner, and what to prove to it.
 
     Raises:
         ConfigError: a file of ``trust`` cannot be read, or its settings contradict each other.
@@ -58,7 +58,7 @@ class AdminClient:
             return _fleet_view(self._stub.Status(pb.StatusRequest(), timeout=ANSWER_SECONDS))
 
     def set_replay_ratio(self, samples_per_insert: float | None) -> float | None:
-        """Set the replay ratio of the running learner; None lifts it.
+        """Set the replay ratio of the running learner; None removes it.
 
         Returns:
             The ratio until now, None for none.
@@ -73,10 +73,10 @@ class AdminClient:
         return found.before if found.HasField("before") else None
 
     def cordon(self, actors: Selection) -> int:
-        """Keep new actors out; return how many of the selected actors are there and go on.
+        """Keep new actors out; return how many of the selected actors have joined already and go on.
 
         Raises:
-            RefusedError: no actor can be selected so, or the learner answers no admins.
+            RefusedError: the selection is not valid, or the learner answers no admins.
             CrossborderError: see ``fetch_status``.
         """
         with self._translating_errors():
@@ -84,7 +84,7 @@ class AdminClient:
             return self._stub.Cordon(asked, timeout=ANSWER_SECONDS).actors
 
     def drain(self, actors: Selection) -> int:
-        """Keep new actors out and have those that are there leave; return how many were told to leave.
+        """Keep new actors out and have the selected actors leave; return how many were told to leave.
 
         Raises:
             CrossborderError: see ``cordon``.
@@ -104,7 +104,7 @@ class AdminClient:
 
     @contextmanager
     def _translating_errors(self) -> Iterator[None]:
-        """Turn gRPC's errors into errors that say what to do."""
+        """Turn gRPC's errors into errors that tell the user what to do."""
         try:
             yield
         except grpc.RpcError as error:

@@ -1,6 +1,6 @@
 """Makes a private certificate authority, certificates and tokens, by which a group of hosts trusts each other.
 
-Needs ``crossborder[certs]``. It is for development and closed networks; elsewhere use certificates of your own.
+Needs ``crossborder[certs]``. It is for development and closed networks; elsewhere use your own certificates.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ FOR_ACTORS = ("ca.pem", "actor.pem", "actor.key", "actor.token")
 """``ca.key`` is in neither list: anybody who has this key can pose as the learner."""
 ALL_FILES = (*AUTHORITY, "server.pem", "server.key", "actor.pem", "actor.key", *TOKENS)
 _BACKDATED = timedelta(hours=1)
-"""A certificate is valid from this long ago, so that hosts whose clocks are behind accept it at once."""
+"""A new certificate is valid from this time in the past, so that hosts whose clocks are behind accept it at once."""
 
 
 @dataclass(frozen=True)
@@ -223,7 +223,7 @@ def add_token(directory: Path, role: str, name: str, *, renew: bool) -> list[Pat
 
 
 def hand_out(directory: Path, learners: Path | None, actors: Path | None) -> list[Path]:
-    """Copy the files that learner and actors need to directories of their own.
+    """Copy the files that the learner needs, and those that actors need, each to a separate directory.
 
     The learner's come first, so that the learner knows a new token before an actor sends it.
 

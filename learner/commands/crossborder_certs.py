@@ -21,7 +21,7 @@ EXAMPLES = """\
   mutual TLS: learner-server … --client-ca certs/ca.pem
               actor-worker … --certificate certs/actor.pem --key certs/actor.key
 
-Keep ca.key to yourself: whoever has it can pose as your learner.
+Keep ca.key to yourself: anybody who has it can pose as your learner.
 """
 
 
@@ -34,7 +34,7 @@ def parser() -> Parser:
         action="append",
         dest="hosts",
         metavar="NAME",
-        help="a name or address by which actors reach the learner; give the option again for a further one",
+        help="a name or address by which actors reach the learner; repeat the option for more names",
     )
     made.add_argument(
         "--days",
@@ -46,12 +46,12 @@ def parser() -> Parser:
     made.add_argument(
         "--actor",
         metavar="NAME",
-        help="only add a token of this name for actors; theirs is DIR/actors/NAME.token",
+        help="only add a token of this name for actors, and write it to DIR/actors/NAME.token",
     )
     made.add_argument(
         "--admin",
         metavar="NAME",
-        help="only add a token of this name for an admin; theirs is DIR/admins/NAME.token",
+        help="only add a token of this name for an admin, and write it to DIR/admins/NAME.token",
     )
     made.add_argument(
         "--for-learner",

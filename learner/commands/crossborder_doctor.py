@@ -39,7 +39,7 @@ EXAMPLES = """\
 Nothing is started and no file stays behind.
 """
 CLOCK_UNKNOWN: Final = 5
-"""What Linux's ``adjtimex`` returns while nothing keeps the clock: TIME_ERROR."""
+"""Linux's ``adjtimex`` returns this value, TIME_ERROR, while nothing keeps the clock."""
 TIMEX_BYTES: Final = 256
 """More than the ``struct timex`` that ``adjtimex`` fills."""
 SIZE_UNKNOWN: Final = "the size of the replay is unknown"
@@ -57,7 +57,7 @@ def parser() -> Parser:
         dest="overrides",
         help="replace one value of the YAML file",
     )
-    add_override(made, "--run-dir", "run_dir", "DIR", "where the run would write everything")
+    add_override(made, "--run-dir", "run_dir", "DIR", "the directory into which the run would write all its files")
     return made
 
 
@@ -180,7 +180,7 @@ def _require_free(key: str, host: str, port: int) -> None:
 
 
 def describe_certificate(certificate: Path, key: Path) -> str:
-    """For which names a certificate is, and until when: what a client sees in a handshake within this process.
+    """For which names a certificate is valid, and until when, as a client sees it: by a handshake within this process.
 
     Raises:
         ConfigError: the certificate has expired, or is not valid yet.
@@ -211,7 +211,7 @@ def describe_certificate(certificate: Path, key: Path) -> str:
 
 @dataclass(frozen=True)
 class Check:
-    """A check, and advice where it fails."""
+    """A check, and advice to a user for whom it fails."""
 
     name: str
     run: Callable[[Host], str]
@@ -219,7 +219,7 @@ class Check:
 
 
 CHECKS: Final = (
-    Check("release", Host.release, "install crossborder and torch anew"),
+    Check("release", Host.release, "install crossborder and torch again"),
     Check("cores", Host.cores, "give the learner more cores"),
     Check("device", Host.device, "set trainer.device: cpu, or install a build of torch for this GPU's driver"),
     Check("parts", Host.parts, "read what learner-server --check says; install what the configuration names"),

@@ -69,7 +69,7 @@ def parser() -> Parser:
         dest="ranges",
         type=_range,
         metavar="TASK=LOW:HIGH",
-        help="scores of a task that count as 0 and 1; needed in a group of several tasks (environment ids)",
+        help="the scores of a task that count as 0 and 1; a group of several tasks (environment ids) needs them",
     )
     made.add_argument(
         "--points",
@@ -153,7 +153,7 @@ def _groups(arguments: argparse.Namespace, record: str) -> dict[str, list[Curve]
 
 
 def _require_tasks(ranges: Iterable[tuple[str, tuple[float, float]]], tasks: Set[str]) -> None:
-    """Check that each range is that of a task.
+    """Check that each range belongs to a task of the runs.
 
     Raises:
         ConfigError: no run has the task.

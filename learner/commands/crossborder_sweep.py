@@ -1,4 +1,4 @@
-"""``crossborder-sweep``: trains with many seeds and settings, as one YAML file says, and finds the best settings."""
+"""``crossborder-sweep``: trains with the seeds and settings that a YAML file names, and finds the best settings."""
 
 from __future__ import annotations
 

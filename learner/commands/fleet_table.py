@@ -50,7 +50,7 @@ class ActorView:
 
     @property
     def process(self) -> tuple[int, str, int]:
-        """Identifies the process; ids of actors that left are given to others."""
+        """Identifies the process: an actor id alone does not, since a new actor may get the id of one that left."""
         return self.actor_id, self.host, self.pid
 
 
@@ -71,7 +71,7 @@ class FleetView:
     actors: tuple[ActorView, ...]
     cordoned: Selection = NOBODY
     drained: Selection = NOBODY
-    """Who may not join, and who of these has to leave."""
+    """``cordoned``: actors that may not join. ``drained``: those of them that have to leave."""
 
 
 _Rates = Mapping[tuple[int, str, int], float]
@@ -130,7 +130,7 @@ class FleetTable:
         self._seconds = max(now.at - before.at, 1e-9)
 
     def _rate(self, name: str) -> float:
-        """How fast a counter of the run grows, per second; 0 if another run has taken the place of the earlier one."""
+        """How fast a counter of the run grows, per second; 0 if the two views show different runs."""
         grown = getattr(self.now, name) - getattr(self._before, name)
         return max(0.0, grown / self._seconds) if self.now.run_id == self._before.run_id else 0.0
 

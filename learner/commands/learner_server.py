@@ -103,7 +103,7 @@ class _Training:
 
     Args:
         stack: is closed at the end of the command.
-        coming_ingest: becomes ingest, if it is there already.
+        coming_ingest: a process that becomes ingest; None starts one.
     """
 
     def __init__(self, stack: ExitStack, coming_ingest: ComingIngest | None) -> None:
@@ -146,7 +146,7 @@ class _Training:
             when_met=signals.hold,
         ) as server:
             signals.on_stop = server.learner.request_stop
-            if signals.received is not None:  # Held since the ranks met: they end together once they train.
+            if signals.received is not None:  # The signal waited since the ranks met, so all ranks end together.
                 server.learner.request_stop()
             with Progress(server.status, console):
                 result = server.train()

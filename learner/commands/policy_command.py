@@ -29,7 +29,7 @@ def make_policy_parser(name: str, description: str, examples: str) -> Parser:
         help="best, final or the number of an opt step (default: best, or final if the run has no best)",
     )
     which.add_argument(
-        "--best", dest="checkpoint", action="store_const", const="best", help="take best, and fail if the run has none"
+        "--best", dest="checkpoint", action="store_const", const="best", help="use best, and fail if the run has none"
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     return parser
@@ -41,7 +41,7 @@ def run_policy_command(
     """Run a command on a saved policy and print the values that ``work`` returns; return the exit code.
 
     ``work`` finds the run's directory in ``arguments.run`` and the name of a checkpoint in ``arguments.checkpoint``,
-    also where the user named none, or wrote both as ``--run RUN/best``.
+    even if the user named no checkpoint, or wrote both as ``--run RUN/best``.
     """
 
     def act(arguments: argparse.Namespace) -> None:
@@ -73,5 +73,5 @@ def _default_checkpoint(run: Path) -> str:
     """``best``, or ``final`` in a run that has only ``final/``: nothing was evaluated, or ``best/`` was removed."""
     if any(path.exists() for path in (run / "best", old_of(run / "best"))) or not (run / "final").exists():
         return "best"
-    log.warning("%s has no best/: final/, the policy at the end of training, is taken", run)
+    log.warning("%s has no best/, so the policy at the end of training, final/, is used", run)
     return "final"

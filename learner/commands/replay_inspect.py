@@ -1,4 +1,4 @@
-"""``replay-inspect``: what is in a run's replay, while it is filled or afterwards."""
+"""``replay-inspect``: shows the contents of a run's replay, during the run or afterwards."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 SHOWN_RECORDS: Final = 10
 EXAMPLES = """\
-  replay-inspect runs/cartpole-20261121-085026-3f2a              of a finished run or of one that is going on
+  replay-inspect runs/cartpole-20261121-085026-3f2a              of a run that has ended or still goes on
   replay-inspect runs/cartpole-20261121-085026-3f2a --rows 10    the ten newest rows
   replay-inspect runs/cartpole-20261121-085026-3f2a --json       for a script
   replay-inspect runs/cartpole-20261121-085026-3f2a --export backup    a copy that --resume goes on from, also meanwhile
@@ -44,7 +44,7 @@ def parser() -> Parser:
         "--export",
         type=Path,
         metavar="DIR",
-        help="copy the run with its newest checkpoint and its replay to a new directory DIR; the run may go on",
+        help="copy the run with its newest checkpoint and its replay to a new directory DIR; the run may still go on",
     )
     return made
 

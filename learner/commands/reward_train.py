@@ -1,4 +1,4 @@
-"""``reward-train``: trains a classifier of labelled pictures, which then rewards success in the place of a person."""
+"""``reward-train``: trains a classifier on labelled pictures, which then rewards success in the place of a person."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from common.process.command import Parser, at_least, positive, run_command
 
 EXAMPLES = """\
   reward-train --dataset labelled/ --output reward.safetensors
-  reward-train --dataset labelled/ more/ --key camera --output reward.safetensors    of several cameras, look at one
+  reward-train --dataset labelled/ more/ --key camera --output reward.safetensors    use one of several cameras
 
 The wrapper common.rewards.reward_classifier:RewardClassifier uses the file: see docs/people.md.
 """

@@ -13,9 +13,9 @@ EXAMPLES = """\
   learner-server cordon --learner gpu-host:50051 --ca ca.pem --token-file admin.token --host cpu-7 cpu-8
   learner-server cordon --learner 127.0.0.1:50051 --actor 3              nobody gets id 3
 
-Actors that are there go on; `learner-server drain` has them leave too. An actor that is kept out asks again until its
---patience is over, and joins after `learner-server uncordon`. `learner-server status` shows the cordons. A learner that
-is started again keeps them.
+Actors that have joined already go on; `learner-server drain` has them leave too. An actor that is kept out asks again
+until its --patience is over, and joins after `learner-server uncordon`. `learner-server status` shows the cordons. A
+learner that is started again keeps them.
 """
 
 

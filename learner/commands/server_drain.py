@@ -22,15 +22,15 @@ if TYPE_CHECKING:
 NAME: Final = "learner-server drain"
 LOOK_SECONDS: Final = 0.5
 MAX_NAMED: Final = 20
-"""The most actors that the message names."""
+"""The error message names at most this many actors."""
 EXAMPLES = """\
   learner-server drain --learner 127.0.0.1:50051 --host cpu-7            its actors leave, and none joins from there
   learner-server drain --learner gpu-host:50051 --ca ca.pem --token-file admin.token --host cpu-7 cpu-8
   learner-server drain --learner 127.0.0.1:50051 --all --timeout 300
 
-An actor that is drained hands over its rows and ends with exit code 0; actor-worker --num-actors does not start it
-again. The command waits until all have left. `learner-server uncordon` lets actors join again. Actors that are away
-leave when they come back.
+A drained actor hands over its rows and ends with exit code 0; actor-worker --num-actors does not start it again. The
+command waits until all these actors have left. An actor that is away now leaves when it comes back. `learner-server
+uncordon` lets actors join again.
 """
 
 
@@ -65,7 +65,7 @@ def _drain(arguments: argparse.Namespace, signals: StopSignals) -> None:
 def _wait_until_gone(
     clients: Sequence[AdminClient], actors: Selection, seconds: float, stopped: threading.Event
 ) -> list[ActorView]:
-    """Wait until the actors have left, the time is over, or the command is stopped; return those that are there."""
+    """Wait until the actors have left, the time is over, or the command is stopped; return those that have not left."""
     deadline = Deadline(seconds)
     while True:
         known = [actor for client in clients for actor in client.fetch_status().actors]

@@ -15,8 +15,8 @@ EXAMPLES = """\
   learner-server ratio --learner 127.0.0.1:50051 null        both sides run free
   learner-server ratio --learner gpu-host:50051 --ca ca.pem --token-file admin.token 4
 
-`learner-server status` shows the ratio in force, and says what the learner must have been started with to answer. A
-resumed run keeps it, unless its configuration then asks for another replay.samples_per_insert than before.
+`learner-server status` shows the ratio in force, and its --help names the options that a learner needs to answer. A
+resumed run keeps the ratio, unless replay.samples_per_insert in its configuration has changed.
 """
 
 

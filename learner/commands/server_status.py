@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
 NAME = "learner-server status"
 HEAD_ROWS: Final = 6
-"""Lines of a terminal that are not for actors: the headline, the headings, the cursor's line."""
+"""Lines of a terminal that show no actors: the headline, the headings, the cursor's line."""
 PIPE_WIDTH: Final = 200
-"""Columns of the table where no terminal says its width, as in a pipe."""
+"""The width of the table in characters if the output is no terminal, such as a pipe."""
 RATE_SECONDS: Final = 10.0
 """The time over which the live table measures rates: an actor's batches may come seconds apart."""
 EXAMPLES = """\
@@ -34,7 +34,7 @@ EXAMPLES = """\
   learner-server status --learner 127.0.0.1:50051 --json     one look, for a script
   learner-server status --learner gpu-host:50051 --ca ca.pem --token-file admin.token
   learner-server status --learner gpu-host:50051 … --sort rate --rows 20           the twenty slowest of a large fleet
-  learner-server status --learner gpu-host:50051 … --state lost left --host rack7  the actors of some hosts that went
+  learner-server status --learner gpu-host:50051 … --state lost left --host rack7  actors that went, of some hosts
 
 The learner answers if it has admin tokens (server.admin_token_file), or by --set server.admin=true. The token may come
 from the environment too: CROSSBORDER_ADMIN_TOKEN_FILE or CROSSBORDER_ADMIN_TOKEN.
@@ -77,7 +77,7 @@ def parser() -> Parser:
     how.add_argument(
         "--once",
         action="store_true",
-        help="print the table once, as is done where the output is no terminal; its rates are those of one --interval",
+        help="print the table once (default if the output is no terminal); its rates are those of one --interval",
     )
     how.add_argument("--json", action="store_true", help="print one JSON object; its rates are those of one --interval")
     return made

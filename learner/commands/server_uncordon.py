@@ -1,4 +1,4 @@
-"""``learner-server uncordon``: lets actors join again that were cordoned or drained."""
+"""``learner-server uncordon``: lets actors that were cordoned or drained join again."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ EXAMPLES = """\
   learner-server uncordon --learner 127.0.0.1:50051 --host cpu-7
   learner-server uncordon --learner 127.0.0.1:50051 --all                ends every cordon
 
-Actors that wait join within seconds. A cordon of --all ends by `uncordon --all` only.
+Actors that wait join within seconds. Only `uncordon --all` ends a cordon of --all.
 """
 
 

@@ -1,8 +1,8 @@
 """``learner-server --standby``: keeps a run alive.
 
-The process that the user starts is the keeper. It runs the learner as a child, and holds a second process that has
-imported torch and everything else of ours that a learner needs. If the learner is killed, or ends with an exception,
-this spare goes on with the run as ``--resume`` does, seconds earlier than a new process could.
+The process that the user starts is the keeper. It runs the learner as a child, and holds a spare process, which has
+imported torch and all of crossborder that a learner needs. If the learner is killed, or ends with an exception, the
+spare goes on with the run as ``--resume`` does, seconds earlier than a new process could.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ OPTION: Final = "--standby"
 CHILD: Final = "learner.commands.standby_child"
 """The module of the learner's process."""
 IMPORTS: Final = ("learner.loop.server", "learner.records.progress", "torch._dynamo")
-"""What ``learner-server`` imports when it trains, besides the parts of the configuration. torch imports its compiler,
-which takes almost as long as all the rest of torch, when the first optimiser is made."""
+"""The modules that ``learner-server`` imports when it trains, besides the parts of the configuration. ``torch._dynamo``
+is torch's compiler: torch imports it with the first optimiser, and it takes almost as long as all the rest of torch."""
 ENDS: Final = frozenset(code for code in range(256) if code == 0 or not may_restart_help(code))
 """Exit codes with which a learner has ended for good."""
 
 
 class Keeper:
-    """Keeps a learner running. Use it once, as a context manager; at its end nothing of it is left.
+    """Keeps a learner running. Use it once, as a context manager; at its end all its processes have ended.
 
     Args:
         config: of the run.
@@ -108,9 +108,9 @@ class Keeper:
 
 
 def find_imports(config: RunConfig) -> list[str]:
-    """The modules of ours that a learner with this configuration imports.
+    """The modules of crossborder that a learner with this configuration imports.
 
-    Modules of the user are left out, since importing one may start a simulator: the spare imports them when it takes
+    The user's modules are left out, since their import may start a simulator: the spare imports them when it takes
     over.
     """
     learner_builds_no_env = {"env"} if config.env.spaces is not None else set()
@@ -132,9 +132,9 @@ def _find_targets(value: Any) -> Iterator[str]:
 
 
 def find_ports(config: RunConfig, run_dir: Path) -> list[str]:
-    """Options that name the ports which a learner has taken where its configuration asks for free ones.
+    """Options that name the ports of the former learner, if its configuration asks for free ports.
 
-    Actors and Prometheus look for the learner there. There are none if it was killed before it listened.
+    Actors and Prometheus look for the learner at these ports. There are no options if it was killed before it listened.
     """
     try:
         found = json.loads((run_dir / "endpoints.json").read_text())

@@ -1,8 +1,8 @@
-"""The learner's process under ``learner-server --standby``: the command itself, whose output is the keeper's output.
+"""The learner's process under ``learner-server --standby``: it runs the command, and its output is the keeper's output.
 
-While it waits for its words, as a spare, it holds a process ready that becomes its ingest. It gets its words as a line
-of JSON on stdin. When the keeper dies, and stdin closes with it, the process kills itself: whoever starts the keeper
-again goes on with the run, and two learners must not use its directory.
+As a spare, the process waits for the words of its command, a line of JSON on stdin. Meanwhile it holds another process
+ready that becomes its ingest. When the keeper dies, stdin closes and this process kills itself: a new keeper would go
+on with the run, and two learners must not use its directory.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from learner.ingest.ingest_process import ComingIngest
 def _die_with_the_keeper() -> None:
     """Wait until the other end of stdin is closed, then kill this process. Its children notice that it is gone."""
     hang_up = select.poll()
-    hang_up.register(sys.stdin.fileno(), 0)  # With no event asked for, poll reports the hang-up alone.
+    hang_up.register(sys.stdin.fileno(), 0)  # Event mask 0: poll then reports only the hang-up.
     hang_up.poll()
     os.killpg(0, signal.SIGKILL)
 

@@ -1,7 +1,7 @@
 """The process of one run of a sweep: a command that trains, whose output goes to a file.
 
-It gets its words as a line of JSON on stdin. When the sweep closes stdin or dies, the run stops in order, as by a
-signal.
+The process gets the words of its command as a line of JSON on stdin. When the sweep closes stdin or dies, the run stops
+in order, as it does after a signal.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ MODULES: Final = {
 def _end_with_the_sweep() -> None:
     """Wait until the other end of stdin is closed, then stop this process."""
     hang_up = select.poll()
-    hang_up.register(sys.stdin.fileno(), 0)  # With no event asked for, poll reports the hang-up alone.
+    hang_up.register(sys.stdin.fileno(), 0)  # Event mask 0: poll then reports only the hang-up.
     hang_up.poll()
     os.kill(os.getpid(), signal.SIGTERM)
 

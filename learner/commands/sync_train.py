@@ -1,4 +1,4 @@
-"""``sync-train``: trains in turns, in one process and without a network: the baseline, and where one debugs."""
+"""``sync-train``: trains in turns, in one process and without a network; use it as a baseline and to debug."""
 
 from __future__ import annotations
 

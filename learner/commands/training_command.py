@@ -106,7 +106,7 @@ def origin_of(arguments: argparse.Namespace) -> Origin | None:
 def require_consistent(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> None:
     """End the command with its usage if options contradict each other."""
     if arguments.origin_options and arguments.origin is None:
-        parser.error("--with says what --from takes: name a run with --from")
+        parser.error("--with names parts for --from: name a run with --from")
     if not isinstance(arguments.resume, str):
         if arguments.config is None:
             parser.error("the following arguments are required: --config")
@@ -136,7 +136,7 @@ def load_run(arguments: argparse.Namespace) -> RunConfig:
 
 
 def _require_this_release(directory: Path) -> None:
-    """Check that this release wrote a run's replay, before its configuration is found to have keys of another one.
+    """Check that this release wrote a run's replay. Else its configuration would fail first, by keys of that release.
 
     Raises:
         RunDirectoryError: an earlier release wrote it; the error names the release.
@@ -174,8 +174,8 @@ def run_training_command(
         argv: its words; None takes those of this process.
         train: trains until the run ends or a signal comes.
         adapt: makes the configuration of this process from that of the run.
-        prepare: called with the parsed words before ``train``, when options and values are good and the parts are not
-            imported yet.
+        prepare: called with the parsed words before ``train``: the options and values are checked, but the parts are
+            not imported yet.
 
     Returns:
         The exit code.

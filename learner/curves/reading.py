@@ -19,12 +19,12 @@ from learner.shared.metrics_file import Row, read_numbers, read_rows
 
 SCORE: Final = "eval_reward"
 AXES: Final[Mapping[str, str]] = {"opt-steps": "opt_steps", "env-steps": "samples_total", "seconds": "seconds"}
-"""What a curve may run over, and the column that has it. Seconds are those of training, in all lives of the run."""
+"""The horizontal axes of a curve, and their columns. Seconds are those of training, in all lives of the run."""
 
 
 @dataclass(frozen=True)
 class Curve:
-    """One record of one run, as it changed."""
+    """The values of one record over the course of one run."""
 
     run: Path
     x: Array
@@ -36,21 +36,21 @@ class Curve:
 
     @property
     def name(self) -> str:
-        """The name in the configuration, or else that of the directory."""
+        """The name in the configuration, or the name of the directory if the configuration has none."""
         return str(self.settings.get("name", self.run.name))
 
     @property
     def task(self) -> str:
-        """The id of the environment, or else its place in Python code."""
+        """The id of the environment, or ``env.target`` if it has no id."""
         return str(self.settings.get("env.params.id", self.settings.get("env.target", "unknown")))
 
 
 def read_curve(run: Path, axis: str = "env-steps", record: str = SCORE) -> Curve:
     """Read the curve of a run, which may still train.
 
-    Rows without the record are left out; so are the NaN or infinity with which a run diverged, and a last row that is
-    not complete yet. A score that came late stands after later rows and is put in its place. Of several rows at one
-    place the last counts. A resumed run has removed the rows whose steps it took again.
+    Rows without the record are left out, as are rows with NaN or infinity, which a run records when it diverges, and a
+    last row that is not complete yet. A score that was recorded late, after rows of later steps, is put in its place.
+    Of several rows at one place the last counts. A resumed run has removed the rows whose steps it took again.
 
     Args:
         run: a directory with ``metrics.csv`` and, if there is one, ``config.yaml``.
@@ -77,7 +77,7 @@ def read_curve(run: Path, axis: str = "env-steps", record: str = SCORE) -> Curve
 
 
 def read_points(run: Path, axis: str = "opt-steps", record: str = SCORE) -> dict[float, float]:
-    """The points of a curve, as ``read_curve`` reads it, but with NaN and infinity, of a run that may have none yet."""
+    """The points of a curve, as ``read_curve`` reads them, but with NaN and infinity; empty if the run has none yet."""
     path = run / "metrics.csv"
     return _points(path, read_rows(path)[1], AXES[axis], record) if path.exists() else {}
 

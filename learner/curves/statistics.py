@@ -1,8 +1,8 @@
 """Scores of a few runs as one number with its uncertainty, by the method of Agarwal et al. 2021 (arXiv:2108.13264).
 
 The interquartile mean is the mean of the middle half of all scores. One lucky or failed run moves it little, and it
-uses more of the runs than the median does. The interval comes from a stratified bootstrap: runs are drawn again, with
-replacement and task by task, many times over; the quantiles of the interquartile means of these draws are its ends.
+uses more of the runs than the median does. The interval comes from a stratified bootstrap: it resamples the runs of
+each task many times with replacement, and its ends are quantiles of the interquartile means of these draws.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ RESAMPLES = 2000
 def interquartile_mean(scores: Array) -> Array:
     """The mean over the last axis without its lowest and its highest quarter.
 
-    Of n scores ``n // 4`` are left out at each end, as by ``scipy.stats.trim_mean(scores, 0.25)``. Up to three scores
-    have no quarter: theirs is the plain mean.
+    Of n scores ``n // 4`` are left out at each end, as by ``scipy.stats.trim_mean(scores, 0.25)``. For up to three
+    scores it is the plain mean.
 
     Args:
         scores: ``[..., n]``.

@@ -28,7 +28,7 @@ class Band:
     """The interquartile mean."""
     low: Array
     high: Array
-    """The ends of its interval, equal to ``middle`` where there is one run only."""
+    """The ends of its interval, equal to ``middle`` if there is only one run."""
     runs: int
 
 
@@ -43,15 +43,16 @@ def bring_together(
 ) -> Band:
     """Bring the curves of a group of runs to common points and take their interquartile mean.
 
-    Runs that were scored at the same places keep these places. Others are read at evenly spaced ones, on the straight
-    line between two scores. The group begins where its last run begins, and each point has all runs of the group.
+    Runs that were scored at the same places keep these places. Other runs are read at evenly spaced places, by linear
+    interpolation between two scores. The group begins where its last run begins, and each point has all runs of the
+    group.
 
     Args:
         curves: of the runs of the group, at least one.
         ranges: of each task the scores that become 0 and 1; needed if there are several tasks.
         hold: False: the group ends where its shortest run ends. True: it ends with its longest run, and a run that ends
             before keeps its last value, which is right for runs that end as soon as they reach a score.
-        points: where runs were scored at different places, the number of common ones.
+        points: the number of common places, if runs were scored at different places.
         confidence: of the interval.
         resamples: of the bootstrap.
 

@@ -17,7 +17,7 @@ UNKNOWN_AS_ZERO: Final = ("intervened", "state")
 """Extra columns (or the beginnings of their paths) that are zero where a dataset does not have them: nobody intervened,
 and a recurrent agent begins with an empty memory."""
 NOT_NEEDED: Final = ("terminated", "truncated", *(column.name for column in ROW_COLUMNS))
-"""Columns that are made where an episode does not have them."""
+"""Columns that are made if an episode does not have them."""
 
 
 def required_columns(schema: Schema) -> Iterator[Column]:
@@ -30,8 +30,8 @@ def required_columns(schema: Schema) -> Iterator[Column]:
 def check_arrays(schema: Schema, headers: Mapping[str, ArrayHeader], place: str) -> None:
     """Check that the arrays of an episode can be stored in the columns of rows.
 
-    Whole numbers become floats, and floats and whole numbers take the width of their column; a ``[1]`` for each step
-    is a number, and the other way round. Everything else must be equal.
+    Whole numbers may become floats, and floats and whole numbers get the width of their column. An array ``[1]`` for
+    each step is as good as a number, and a number as good as ``[1]``. Everything else must be equal.
 
     Args:
         schema: of the rows.
@@ -60,9 +60,9 @@ def check_arrays(schema: Schema, headers: Mapping[str, ArrayHeader], place: str)
 def make_rows(schema: Schema, episode: Items, place: str) -> Items:
     """The rows of an episode of T steps, as a sampler records them.
 
-    Where an episode has no observation after its last action (T observations), the end of the episode decides. If it
-    terminated, the last observation is repeated: no agent learns from an observation after a termination. If not, the
-    last step only gives the observation after the step before, and is no step itself.
+    An episode with T observations has no observation after its last action. If the episode terminated, its last
+    observation is repeated: no agent learns from an observation after a termination. If it did not terminate, its last
+    step is left out, and the observation of this step becomes the last one.
 
     Args:
         schema: of the rows.
@@ -70,7 +70,7 @@ def make_rows(schema: Schema, episode: Items, place: str) -> Items:
         place: the file or episode, in messages.
 
     Returns:
-        Columns ``[T + 1, *shape]``, or ``[T, *shape]`` where the last step is no step. The last row is a final row.
+        Columns ``[T + 1, *shape]``, or ``[T, *shape]`` if the last step is left out. The last row is a final row.
 
     Raises:
         DatasetError: a whole number does not fit its column, or the episode ends before its last step.
@@ -101,7 +101,7 @@ def make_rows(schema: Schema, episode: Items, place: str) -> Items:
 
 
 def _convert(column: Column, values: Array | None, steps: int, place: str) -> Array:
-    """The values of a column, ``[steps + 1, *shape]``: the last one is repeated where there are fewer."""
+    """The values of a column, ``[steps + 1, *shape]``: the last one is repeated if there are fewer."""
     if values is None:
         return np.zeros((steps + 1, *column.shape), column.dtype)
     values = values[: steps + 1]
@@ -135,7 +135,7 @@ def _find_mismatch(column: Column, header: ArrayHeader) -> str | None:
 
 
 def _is_alike(expected: tuple[int, ...], found: tuple[int, ...]) -> bool:
-    """Whether shapes are equal; a number and an array of one element are."""
+    """Whether shapes are equal; a number and an array of one element count as equal."""
     return expected == found or (expected in ((), (1,)) and found in ((), (1,)))
 
 

@@ -2,10 +2,10 @@
 
 A column of the run is taken from the feature whose name ends in the column's path: ``obs/front`` from
 ``observation.images.front``, ``obs/state`` from ``observation.state``, ``info/success`` from ``next.success``. Rewards
-are ``next.reward``. An episode terminated where ``next.done`` is True and ``next.truncated`` is not, and otherwise was
-cut off; LeRobot's own learner takes ``next.done`` for a termination too.
+are ``next.reward``. An episode terminated if ``next.done`` is True and ``next.truncated`` is not; otherwise it was cut
+off. LeRobot's own learner also reads ``next.done`` as a termination.
 
-A frame of such a dataset has no observation after its action; ``make_rows`` says what holds for the last one.
+A frame of a LeRobot dataset has no observation after its action; ``make_rows`` says how it treats the last frame.
 """
 
 from __future__ import annotations

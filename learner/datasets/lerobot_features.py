@@ -1,4 +1,4 @@
-"""What ``meta/info.json`` of a LeRobot dataset says, and which of its features are the columns of a run."""
+"""The contents of ``meta/info.json`` of a LeRobot dataset, and the features that become the columns of a run."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from learner.datasets.lerobot_pictures import arranged_shape
 VERSIONS: Final = ("v2.", "v3.")
 REWARD: Final = "next.reward"
 STARTS: Final = {"obs": "observation", "action": "action", "reward": REWARD}
-"""How the features begin that become the columns of a group; extra columns are taken from all others."""
+"""The beginning of the names of the features for each group of columns; extra columns come from other features."""
 KINDS_OF_PICTURES: Final = ("video", "image")
 
 
 def read_info(path: Path) -> dict[str, Any]:
-    """What ``meta/info.json`` holds.
+    """The contents of ``meta/info.json``.
 
     Raises:
         DatasetError: it cannot be read, or the dataset is of another version.
@@ -42,7 +42,7 @@ def read_info(path: Path) -> dict[str, Any]:
 
 
 def _convert_values(info: Mapping[str, Any]) -> None:
-    """Convert the values that are used later on, so that a value of another kind is found here."""
+    """Convert the values that are used later, so that a value of a wrong type raises here."""
     float(info["fps"])
     pictures = [feature for feature in info["features"].values() if is_picture(feature)]
     for picture in pictures:

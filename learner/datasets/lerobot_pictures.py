@@ -32,8 +32,8 @@ class Clip(NamedTuple):
 class VideoFiles:
     """Finds the video of an episode.
 
-    In version 3.0 a video holds many episodes, and ``meta/episodes`` says where each begins. In version 2.1 each
-    episode has videos of its own.
+    In version 3.0 a video holds many episodes, and ``meta/episodes`` says where each begins. In version 2.1 a video
+    holds one episode.
 
     Args:
         directory: of the dataset.
@@ -142,7 +142,7 @@ def decode_pictures(cells: list[Any], shape: tuple[int, ...], path: Path) -> Arr
 
 
 def arranged_shape(height: int, width: int, expected: tuple[int, ...]) -> tuple[int, ...]:
-    """The shape that pictures of this size have in the order of the ``expected`` one; its channels are its own."""
+    """The shape of pictures of this size, with the order and the number of channels of the ``expected`` shape."""
     match expected:
         case (channels, _, _) if channels in CHANNELS:
             return (channels, height, width)

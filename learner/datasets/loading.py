@@ -19,7 +19,7 @@ from learner.replay.writer import ReplayWriter
 
 log = logging.getLogger(__name__)
 FIRST_INCARNATION: Final = 2
-"""The incarnation under which the first group of a dataset is stored; the run's own process has a lower one."""
+"""The incarnation under which the first group of a dataset is stored; that of the run's own process is lower."""
 MAX_ROWS: Final = 4096
 MAX_BYTES: Final = 16 << 20
 """The most rows, and bytes of rows, that are stored at a time."""
@@ -34,7 +34,7 @@ def load_dataset(
     whole: bool = False,
     console: Console | None = None,
 ) -> None:
-    """Copy the rows of a dataset into a replay. No other process may write to the replay meanwhile.
+    """Copy the rows of a dataset into a replay. No other process may write to the replay during the copy.
 
     Args:
         dataset: is read to its end.

@@ -16,11 +16,11 @@ from common.spaces import leaves_of, name_of
 from learner.datasets.as_sent import as_sent
 
 POOL: Final = 32
-"""Different observations and actions that are made up; episodes repeat them."""
+"""The number of observations and actions that are made up; episodes repeat them."""
 LIMIT: Final = 10.0
 """Made-up floats lie between -LIMIT and LIMIT where the space allows it: bounds of 1e38 would overflow in a network."""
 LENGTHS: Final = (40, 7, 1, 23)
-"""Steps of the episodes in turn, beyond the rows that a view may look ahead."""
+"""The steps of the episodes, in turn, in addition to the rows that a view may look ahead."""
 
 
 def make_up_episodes(parts: Parts, agent: Agent, reach: int, rows: int) -> Iterator[Items]:
@@ -28,7 +28,7 @@ def make_up_episodes(parts: Parts, agent: Agent, reach: int, rows: int) -> Itera
 
     Args:
         parts: of the run.
-        agent: gives the columns that it records beside its actions; it acts for this, so nobody may need it afterwards.
+        agent: gives the columns that it records beside its actions. It acts for this, so do not use it afterwards.
         reach: how many rows ahead a draw may look; every fourth episode is shorter.
         rows: of all episodes together, at least.
 

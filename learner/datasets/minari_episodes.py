@@ -34,9 +34,9 @@ Space = gymnasium.Space[Any]
 class MinariEpisodes(EpisodeDataset):
     """The episodes of a Minari dataset as rows of a run.
 
-    Where the environment of the run has plain observations and the dataset has structured ones, these are flattened as
-    ``gymnasium.wrappers.FlattenObservation`` does. Numbers are cast to the columns' dtypes (float64 to float32). The
-    column ``info/KEY`` is taken from the dataset's infos.
+    If the environment of the run has plain observations and the dataset has structured observations, the latter are
+    flattened as ``gymnasium.wrappers.FlattenObservation`` does. Numbers are cast to the columns' dtypes (float64 to
+    float32). The column ``info/KEY`` comes from the dataset's infos.
 
     Args:
         name: as the user named the dataset.
@@ -74,7 +74,7 @@ class MinariEpisodes(EpisodeDataset):
                 yield place, columns
 
     def _taken(self, schema: Schema) -> Space:
-        """The space of the dataset's observations as they are taken: flattened, or as they are."""
+        """The space of the dataset's observations as rows store them: flattened, or unchanged."""
         found: Space = self._dataset.observation_space
         is_flat = not _fit(schema.named("obs"), columns_of("obs", found)) and found.is_np_flattenable
         return flatten_space(found) if is_flat else found
@@ -92,14 +92,14 @@ class MinariEpisodes(EpisodeDataset):
             )
 
     def _outcomes(self, episode: Any) -> Items:
-        """Actions and what came of them in an episode of T steps, ``[T, *shape]``."""
+        """The actions of an episode of T steps and their outcomes, ``[T, *shape]``."""
         steps, infos = len(episode), episode.infos or {}
         return {
             **to_columns("action", leaves_of_value(self._dataset.action_space, episode.actions)),
             "reward": np.asarray(episode.rewards),
             "terminated": np.array(episode.terminations, bool),
             "truncated": np.array(episode.truncations, bool),
-            # Minari keeps the info of the reset too.
+            # The first info is that of the reset.
             **{f"info/{key}": np.asarray(infos[key])[-steps:] for key in infos if not isinstance(infos[key], dict)},
         }
 

@@ -43,7 +43,8 @@ class Dataset(Protocol):
     def items(self, parts: Parts) -> Iterator[tuple[int, Items]]:
         """Yield all rows in order, in chunks; a chunk is valid until the next one is asked for.
 
-        With each chunk comes the number of its group, from 0: the lanes of one group are not those of another.
+        Each chunk comes with the number of its group, from 0. Groups have different lanes, even if lane numbers are
+        equal.
 
         Raises:
             SchemaMismatchError: see ``check``.
@@ -100,7 +101,7 @@ def _open_episodes(source: str, path: Path) -> Dataset:
 
 
 def _files(path: Path, suffix: str) -> list[Path]:
-    """The file itself, or the files of a directory by name; hidden ones are being written."""
+    """The file itself, or the files of a directory by name, without hidden files: these are still being written."""
     if path.is_file():
         return [path] if path.suffix == suffix else []
     return sorted(found for found in path.glob(f"*{suffix}") if not found.name.startswith("."))

@@ -1,9 +1,9 @@
 """Episodes as rows of parquet files.
 
 A row is a step. Its columns have the names of the arrays of ``common/episode_files.py``; values with dimensions are
-nested lists. The column ``episode`` numbers the episodes of a file; without it, a file is one episode. The last row of
-an episode may be True in a column ``final``: of such a row only the observation counts, which is the one after the last
-action. ``make_rows`` says what holds for an episode without a final row.
+nested lists. The column ``episode`` numbers the episodes of a file; without it, a file is one episode. If a column
+``final`` is True in the last row of an episode, only the observation of this row counts: it is the observation after
+the last action. ``make_rows`` says how it treats an episode without a final row.
 """
 
 from __future__ import annotations

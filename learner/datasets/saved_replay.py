@@ -22,11 +22,11 @@ MAX_LANES: Final = 1 << 16
 class SavedReplay:
     """The rows in the replay of an earlier run, without those that a power cut or a kill damaged.
 
-    The columns of the rows must be those of the run that reads them. That both runs have the same settings of the step
-    processor cannot be checked here. A column of first priorities is left out for a run whose rows have none.
+    The columns of the rows must be those of the run that reads them. The step processors of both runs must have equal
+    settings, which cannot be checked here. A column of first priorities is left out for a run whose rows have none.
 
-    Rows that were linked in the earlier replay are given the same lane, and all others different ones, so that they are
-    linked alike wherever they are stored.
+    Rows that were linked in the earlier replay get the same lane, and all others get different lanes, so that a new
+    replay links the rows as the earlier one did.
 
     Args:
         directory: of the earlier run. No other process may write there.

@@ -16,11 +16,11 @@ from learner.replay.value_rules import ValueRules
 from learner.shared.durable import removing_unfinished, sync
 
 NOTE: Final = "dataset.json"
-"""The file that says of which dataset a source is a copy."""
+"""The file with the name of the dataset of which a source is a copy."""
 
 
 def open_source(name: str, dataset: str, shared: Path, parts: Parts, rules: ValueRules) -> ReplayMemory:
-    """The rows of a dataset as a replay that nothing is added to; they are copied once in the life of a run.
+    """The rows of a dataset as a replay that stays as it is; they are copied once in the life of a run.
 
     Args:
         name: of the source.

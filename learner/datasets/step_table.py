@@ -24,7 +24,7 @@ NUMBERS: Final = ("episode", "episode_index")
 """A column of one of these names numbers the episodes of a file; without it, a file is one episode."""
 
 ROWS_AT_ONCE: Final = 1024
-"""Rows that are read at a time, which may hold pictures."""
+"""Rows that are read at a time. The number is small, since rows may hold pictures."""
 
 
 class Episode(NamedTuple):

@@ -28,7 +28,7 @@ KEYS = (
 class CsvRecorder:
     """A ``Recorder`` that writes one row for each record: ``opt_steps``, then a column for each key.
 
-    A CSV file has one heading, so a key that first comes later rewrites the file with one column more.
+    A CSV file has one heading, so the recorder rewrites the file with one more column when a new key comes.
 
     Args:
         path: of the file.

@@ -15,7 +15,7 @@ _MOST: Final = "eval_reward_max"
 def plot_learning_curve(metrics: Path, picture: Path, title: str, target: float | None) -> bool:
     """Plot the evaluation return over wall-clock seconds and over samples.
 
-    Its least and its most are drawn too, where an evaluation has recorded both.
+    The picture also shows the lowest and the highest return of each evaluation that has recorded both.
 
     Args:
         metrics: the run's ``metrics.csv``.
@@ -30,7 +30,7 @@ def plot_learning_curve(metrics: Path, picture: Path, title: str, target: float 
         OSError: a file cannot be read or written.
         ConfigError: ``metrics`` is no CSV file, or has a value that is no number.
     """
-    import matplotlib  # It takes a quarter of a second, which a run need not pay when it begins.
+    import matplotlib  # The import takes a quarter of a second, so a run does not import it when it begins.
 
     matplotlib.use("Agg")
     from matplotlib.figure import Figure

@@ -1,7 +1,7 @@
 """Serves /metrics with prometheus-client's own server, which keeps few connections open and each for a short time.
 
-A stranger who reaches the port can therefore not harm the process that serves it. A new connection always gets in: if
-there are too many, the oldest one is closed. No connection occupies a thread and a descriptor for long.
+So a stranger who reaches the port cannot harm the process that serves it. A new connection always gets in: if there are
+too many, the oldest one is closed. No connection occupies a thread and a descriptor for long.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ LOOK_SECONDS: Final = 0.25
 """The time between two searches for connections whose time is over."""
 FAILURES_LOGGED_EVERY: Final = 60.0
 LEAST_SCRAPE_SECONDS, MOST_SCRAPE_SECONDS = 1.0, 60.0
-"""Seconds between scrapes of one scraper. Closer scrapes may be two people's; nobody waits for a slower scraper."""
+"""Seconds between scrapes of one scraper. Closer scrapes may be two people's; no process waits for a slower scraper."""
 _App: TypeAlias = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 
 

@@ -71,7 +71,7 @@ class MlflowRecorder:
         earlier = self._find_run(experiment_id, identity) if identity is not None else None
         if earlier is not None:
             self._client.update_run(earlier, status="RUNNING")
-            return earlier  # Its parameters stay those of its first life, since MLflow takes no others.
+            return earlier  # It keeps the parameters of its first life, since MLflow does not let them change.
         tags = {_TAG: identity.run_id} if identity is not None else {}
         run_id: str = self._client.create_run(experiment_id, tags=tags, run_name=run_dir.resolve().name).info.run_id
         params = [Param(key, str(value)) for key, value in _flat(config)]

@@ -51,10 +51,10 @@ def loading_progress(name: str, total: int, console: Console | None) -> Iterator
 
 
 class Progress:
-    """Shows the status of a run while the context is open, from a thread of its own.
+    """Shows the status of a run while the context is open, from a separate thread.
 
     Args:
-        status: returns where the run stands now; that thread calls it while training goes on.
+        status: returns the present status; that thread calls it while training goes on.
         console: a terminal for the live display; None logs plain lines.
     """
 

@@ -1,4 +1,4 @@
-"""Where a run stands, as the terminal shows it and Prometheus scrapes it."""
+"""The status of a run, as the terminal shows it and Prometheus scrapes it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class Status:
-    """Where a run stands at one moment. ``record`` has the newest value of each recorded key."""
+    """The status of a run at one moment. ``record`` has the newest value of each recorded key."""
 
     name: str
     seconds: float
@@ -35,7 +35,7 @@ class Status:
     def rates_since(self, before: Status) -> tuple[float, float]:
         """Opt steps and stored steps per second since an earlier status; 0 if no time has passed.
 
-        The rates of a record do not serve here: between two opt steps a record may find no new batch, or a large one.
+        The rates of a record are of no use here: between two opt steps a record may find no new batch, or a large one.
         """
         seconds = self.seconds - before.seconds
         if seconds <= 0:
@@ -43,7 +43,7 @@ class Status:
         return (self.opt_steps - before.opt_steps) / seconds, (self.inserted - before.inserted) / seconds
 
     def line(self, before: Status) -> str:
-        """The status as one line for a log, with the rates since the status before."""
+        """The status as one line for a log, with the rates since the earlier status ``before``."""
         best, rates = self.best_score if math.isfinite(self.best_score) else None, self.rates_since(before)
         return (
             f"{self.seconds:.0f} s, opt step {self.opt_steps}/{self.max_opts}, {rates[0]:.0f} opt/s, "

@@ -18,7 +18,7 @@ from common.interfaces import RunIdentity
 
 log = logging.getLogger(__name__)
 FINISH_SECONDS = 60.0
-"""The time that W&B has at the end of a run to send its last records; what is not sent stays on the disk."""
+"""The time that W&B has at the end of a run to send its last records; records that are not sent stay on the disk."""
 X_AXIS = "opt_steps"
 
 
@@ -27,9 +27,9 @@ class WandbRecorder:
 
     The W&B run is named after the run's directory, and has the configuration without its secrets. When the run is
     resumed, the same W&B run goes on; steps that are taken again are recorded again. Training never waits for the
-    network: W&B sends from a process of its own, and keeps a copy in ``wandb/`` in the run's directory. Credentials
-    come from ``wandb login`` or ``WANDB_API_KEY``, never from the configuration. Neither the code, the command line nor
-    the output of the run is sent.
+    network: W&B sends from a separate process, and keeps a copy in ``wandb/`` in the run's directory. Credentials come
+    from ``wandb login`` or ``WANDB_API_KEY``, never from the configuration. The code, the command line and the output
+    of the run are not sent.
 
     Args:
         run_dir: the run's directory.
@@ -89,7 +89,7 @@ class WandbRecorder:
         log.info("W&B run %s: %s", self._run.id, self._run.url or f"offline, in {run_dir / 'wandb'}")
 
     def write(self, opt_steps: int, record: Mapping[str, float]) -> None:
-        # Not as W&B's own step, which must grow: a late score has a lower one, and a resumed run takes steps again.
+        # Not as W&B's own step, which must grow: a late score has a lower opt step, and a resumed run repeats steps.
         try:
             self._run.log({X_AXIS: opt_steps, **record})
         except WandbError as error:

@@ -58,7 +58,7 @@ def read_labelled(directories: Sequence[Path], keys: Sequence[str] = ()) -> list
     episodes = [_read_one(path, shapes) for path in paths]
     kept = [episode for episode in episodes if episode is not None]
     if not kept:
-        raise DatasetError(f"{_joined(directories)}: expected episodes, found only such as were discarded")
+        raise DatasetError(f"{_joined(directories)}: expected episodes, found only discarded ones")
     return kept
 
 

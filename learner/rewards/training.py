@@ -17,7 +17,7 @@ from learner.rewards.labelled_pictures import LabelledEpisode
 
 log = logging.getLogger(__name__)
 HELD_OUT: Final = 0.2
-"""The share of the episodes on which a classifier is measured, and does not learn."""
+"""The share of the episodes that measure a classifier; it does not learn from them."""
 LEARNING_RATE: Final = 1e-3
 WEIGHT_DECAY: Final = 1e-4
 SHIFT: Final = 1 / 21

@@ -1,7 +1,7 @@
 """The directory of a sweep: its configuration, its trials with their runs, its results.
 
     SWEEP/sweep.yaml, config.yaml      the sweep, and the configuration before anything is chosen
-    SWEEP/study.journal                the trials, where no other storage is named
+    SWEEP/study.journal                the trials, unless the user names another storage
     SWEEP/study.name                   the name of the sweep's study in that storage
     SWEEP/trials/0007/config.yaml      the configuration of a trial
     SWEEP/trials/0007/seed-3/          one of its runs, as any other run; output-3.log is its output
@@ -28,7 +28,7 @@ from learner.shared.durable import replace_text
 from learner.sweeps.sweep_config import SweepConfig, base_config, load_sweep
 
 _MAY_CHANGE = ("trials", "prune")
-"""Settings with which a sweep can go on that began with others."""
+"""Settings that may differ when a sweep goes on."""
 
 
 class SweepDirectory:

@@ -14,7 +14,7 @@ log = logging.getLogger(__name__)
 
 
 class Board:
-    """Shows the trials of a sweep while the context is open; its methods may be called from any thread.
+    """Shows the trials of a sweep while the context is open; any thread may call its methods.
 
     Args:
         n_trials: of the whole sweep.
@@ -49,7 +49,7 @@ class Board:
         log.info("trial %d: %s", number, ", ".join(f"{key} {_short(value)}" for key, value in values.items()))
 
     def progressed(self, number: int, seed: int, opt_steps: int, max_opts: int, values: Mapping[float, float]) -> None:
-        """Show where a run stands, by the values of its score at opt steps."""
+        """Show the progress of a run and the values of its score, by their opt steps."""
         key = number, seed
         if key not in self._runs:
             self._runs[key] = self._bars.add_task(f"trial {number}, seed {seed}", total=max_opts, note="")

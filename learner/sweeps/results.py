@@ -32,7 +32,7 @@ class Row:
     state: str
     """complete, pruned or fail."""
     score: float | None
-    """Of a complete trial; of one that was ended early its last value."""
+    """The score of a complete trial, or the last value of a trial that was ended early."""
     seeds: Sequence[float]
     """The scores of its runs."""
     values: dict[str, Any]

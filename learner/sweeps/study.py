@@ -121,13 +121,13 @@ class SweepStudy:
 
 
 def _sampler(sweep: SweepConfig, begun: int) -> BaseSampler:
-    """The sampler of the next trial. With a seed for each trial, hosts that share a sweep do not choose alike."""
+    """The sampler of the next trial. Each trial has its own seed, so hosts that share a sweep choose differently."""
     seed = int(np.random.SeedSequence([sweep.sampler_seed, begun]).generate_state(1)[0])
     if sweep.sampler == "random" or sweep.is_grid:
         return RandomSampler(seed)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ExperimentalWarning)
-        return TPESampler(seed=seed, constant_liar=True)  # Trials that still run count too, as bad ones.
+        return TPESampler(seed=seed, constant_liar=True)  # Trials that still run count as bad trials.
 
 
 def _pruner(sweep: SweepConfig) -> BasePruner:

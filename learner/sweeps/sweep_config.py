@@ -38,7 +38,7 @@ class ScoreConfig(Settings):
 
 
 class PruneConfig(Settings):
-    """When a trial is ended early: its best value so far is below the median of the earlier trials at the same step."""
+    """Ends a trial early if its best value so far is below the median of the earlier trials at the same step."""
 
     startup_trials: PositiveInt = Field(5, description="The number of first trials, which are never ended early.")
     warmup_opts: NonNegativeInt = Field(

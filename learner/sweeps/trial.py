@@ -29,11 +29,11 @@ GRACE_SECONDS: Final = 120.0
 """The time that a run has to write its last checkpoint."""
 LAST_LINES: Final = 5
 _SCORED: Final = (0, BudgetExhaustedError.exit_code)
-"""Exit codes of runs that came to their end: training that did not reach its target score has a score as well."""
+"""Exit codes of runs that have a score; training that did not reach its target score has a score too."""
 
 
 class StoppedError(Exception):
-    """The sweep was asked to stop; the runs of the trial can be resumed."""
+    """The user or a signal asked the sweep to stop; the runs of the trial can be resumed."""
 
 
 class _NoScoreError(Exception):
@@ -50,7 +50,7 @@ class TrialRunner:
     Args:
         directory: of the sweep.
         study: has the trials.
-        board: is told how they go on.
+        board: shows their progress.
         stopping: when it is set, runs are stopped.
     """
 
@@ -114,7 +114,7 @@ class TrialRunner:
             "words": [*self._sweep.arguments, *words, "--resume"],
             "log": str(run.log),
         }
-        # The child inherits the lock: while it lives, also without this process, nobody else takes the trial.
+        # The child inherits the lock: while it lives, even if this process dies, no other process takes the trial.
         child = Child(f"trial-{claimed.trial.number}", CHILD, boot, pass_fds=(claimed.lock,))
         is_pruned = False
         try:
@@ -133,7 +133,7 @@ class TrialRunner:
             raise _NoScoreError(TrialState.FAIL, f"failed with exit code {code}, {run.log} ends:\n{run.last_lines()}")
 
     def _look(self, claimed: Claimed, run: _Run, reported: set[int]) -> bool:
-        """Read the newest records of a run; whether the trial is to be ended."""
+        """Read the newest records of a run; return whether to end the trial."""
         opt_steps = max(read_points(run.path, record="seconds"), default=0.0)
         values = self._values(run)
         self._board.progressed(claimed.trial.number, run.seed, int(opt_steps), run.max_opts, values)
@@ -154,7 +154,7 @@ class _Run:
     Args:
         place: the directory of the trial.
         seed: of the run.
-        offset: opt steps of the trial's runs before it. A value of the run is reported as one of this later step.
+        offset: opt steps of the trial's earlier runs, which are added to this run's opt steps in reports to Optuna.
         max_opts: opt steps of the run.
     """
 

@@ -135,7 +135,7 @@ def test_where_nothing_was_scored_the_last_policy_is_taken_and_that_is_said(
     assert policy_eval.main(["--run", str(tmp_path), "--json"]) == 0
     told = capsys.readouterr()
     assert json.loads(told.out)["checkpoint"] == str(tmp_path / "final")
-    assert f"{tmp_path} has no best/: final/, the policy at the end of training, is taken" in told.err
+    assert f"{tmp_path} has no best/, so the policy at the end of training, final/, is used" in told.err
     assert policy_eval.main(["--run", str(tmp_path), "--best"]) == 12
 
 

@@ -40,7 +40,7 @@ def test_episodes_that_a_person_discarded_are_left_out(tmp_path: Path) -> None:
     discarded["info/discarded"] = np.arange(STEPS) == STEPS - 1
     assert len(read_labelled([written(tmp_path, kept, discarded)])) == 1
     (tmp_path / "0.npz").unlink()
-    with pytest.raises(DatasetError, match="found only such as were discarded"):
+    with pytest.raises(DatasetError, match="found only discarded ones"):
         read_labelled([tmp_path])
 
 
