@@ -1,4 +1,4 @@
-"""Your own fast agent: Munchausen DQN (arXiv:2007.14430), its updates captured as those of the system's own agents are.
+"""Your own fast agent: Munchausen DQN (arXiv:2007.14430). Its updates are captured, like those of crossborder's agents.
 
 Run: learner-server --config examples/own_agent.yaml --local-actors 2
 """

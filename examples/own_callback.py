@@ -16,7 +16,7 @@ class StopOnHighLoss(Callback):
         self._limit, self._patience, self._n_high = limit, patience, 0
 
     def on_record(self, opt_steps: int, record: Mapping[str, float]) -> str | None:
-        if "loss" in record:  # The record of a score that came late has none.
+        if "loss" in record:  # A record with a late score has no loss.
             self._n_high = self._n_high + 1 if record["loss"] > self._limit else 0
         if self._n_high < self._patience:
             return None

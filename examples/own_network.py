@@ -1,4 +1,4 @@
-"""Your own network for DQN: a dueling one, which learns from three-step returns.
+"""Your own network for DQN: a dueling network, which learns from three-step returns.
 
 Run: learner-server --config examples/own_network.yaml --local-actors 2
 """

@@ -8,7 +8,7 @@ from common.processors import SameColumns
 
 
 class ScaledReward(SameColumns):
-    """Rows whose reward is ``scale * reward``, cut at ``-limit`` and ``limit``; that of final rows stays 0."""
+    """Rows whose reward is ``scale * reward``, clipped to [-limit, limit]; the reward of final rows stays 0."""
 
     def __init__(self, scale: float = 1.0, limit: float = 1.0) -> None:
         self._scale, self._limit = scale, limit

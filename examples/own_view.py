@@ -1,4 +1,4 @@
-"""Your own view: transitions with the return that followed, as self-imitation learning wants it (arXiv:1806.05635).
+"""Your own view: transitions with the return that followed, which self-imitation learning needs (arXiv:1806.05635).
 
 Run: learner-server --config examples/own_view.yaml --local-actors 2
 """

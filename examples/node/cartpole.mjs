@@ -1,9 +1,9 @@
-// An actor in another language: CartPole-v1 in JavaScript, whose DQN learns with configs/cartpole.yaml.
+// An actor in another language: CartPole-v1 in JavaScript. The learner trains its DQN with configs/cartpole.yaml.
 //
 //   learner-server --config configs/cartpole.yaml         in one terminal
 //   npm install && node cartpole.mjs 127.0.0.1:50051      in another, in this directory
 //
-// Beyond the learner's own host: node cartpole.mjs HOST:PORT ca.pem actor.token
+// For a learner on another host: node cartpole.mjs HOST:PORT ca.pem actor.token
 // With mutual TLS: node cartpole.mjs HOST:PORT ca.pem actor.token actor.pem actor.key
 import { setImmediate } from "node:timers/promises";
 import { Learner, isNewer } from "./learner.mjs";
@@ -16,7 +16,7 @@ const [MAX_X, MAX_ANGLE, MAX_STEPS] = [2.4, (12 * 2 * Math.PI) / 360, 500];
 
 class CartPole {
   reset() {
-    this.obs = Array.from({ length: 4 }, () => 0.1 * Math.random() - 0.05); // Position, velocity, angle, its velocity.
+    this.obs = Array.from({ length: 4 }, () => 0.1 * Math.random() - 0.05); // Position, velocity, angle, angular velocity.
     this.steps = this.total = 0;
     this.first = true;
   }
@@ -58,12 +58,12 @@ class Actor {
       while (this.rows.length < push.n_buffer) envs.forEach((each, lane) => this.record(each, lane, optSteps, epsilon));
       this.learner.figures.seconds = (Date.now() - began) / 1000;
       await this.flush();
-      await setImmediate(); // Acknowledgements come in between.
+      await setImmediate(); // Lets the stream receive acknowledgements.
     }
     await this.flush();
   }
 
-  // Take over the newest model.
+  // Load the newest model.
   async follow() {
     if (this.model && !isNewer(this.learner.newest, this.model.version)) return;
     const fetched = await this.learner.fetch(this.model?.version);

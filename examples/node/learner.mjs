@@ -7,7 +7,7 @@ import { fileURLToPath } from "node:url";
 import grpc from "@grpc/grpc-js";
 import protoLoader from "@grpc/proto-loader";
 
-// Beside this file, where you have copied both; else in the clone.
+// The file is beside this one if you have copied both; otherwise it is in the clone.
 const PROTO = ["./crossborder.proto", "../../protos/crossborder/v1/crossborder.proto"]
   .map((path) => fileURLToPath(new URL(path, import.meta.url)))
   .find((path) => existsSync(path));
@@ -15,11 +15,11 @@ const PROTOCOL_VERSION = 3;
 const JOIN_MS = 5_000;
 const PATIENCE_MS = 120_000;
 const HEARTBEAT_MS = 1_000;
-const SILENCE_MS = 15_000; // Every heartbeat is answered: a learner that is silent for so long is gone.
+const SILENCE_MS = 15_000; // A learner answers every heartbeat: if it is silent for longer, it is gone.
 const FINISH_MS = 10_000;
 const MAX_MESSAGE_BYTES = 5 << 20; // A model of up to 4 MiB comes in one message.
 
-// Writes one value of a dtype into a DataView: its size and how.
+// By dtype: the bytes of one value, and a function that writes one value into a DataView.
 const DTYPES = {
   "|b1": [1, (view, at, value) => view.setUint8(at, value ? 1 : 0)],
   "|u1": [1, (view, at, value) => view.setUint8(at, value)],
@@ -75,7 +75,7 @@ const PERMANENT = [
   grpc.status.UNAUTHENTICATED,
 ];
 
-// What an error says of the future: "again", "stopping", or null: permanent.
+// What to do after an error: "again": try again; "stopping": the learner ends; null: the error is permanent.
 function outlook(error) {
   const [name] = error.metadata?.get("crossborder-error") ?? [];
   if (name === "stopping") return "stopping";
@@ -100,15 +100,15 @@ function credentials({ ca, tokenFile, certificate, key }) {
 
 const newIncarnation = () => String((randomBytes(8).readBigUInt64LE() >> 1n) + 1n);
 
-// Why a Join that will be tried again has failed, and what may help.
+// The reason why a Join has failed that will be tried again, and a hint.
 function explain({ message }, { ca }) {
   const hint = ca ? "" : " (a learner with TLS needs the file of its authority, ca.pem)";
   return `no answer from the learner yet: ${message}${hint}`;
 }
 
 export class Learner {
-  // `trust` has the paths `ca`, `tokenFile`, `certificate` and `key`; without `ca` nothing is encrypted, which a learner
-  // allows on its own host only. `former` is the incarnation whose id this one takes over.
+  // `trust` has the paths `ca`, `tokenFile`, `certificate` and `key`. Without `ca` nothing is encrypted; a learner
+  // allows this on its own host only. `former` is the incarnation whose id the new incarnation takes over.
   constructor(address, trust = {}, former = "0") {
     const options = { keepCase: true, longs: String, defaults: true };
     const { LearnerService } = grpc.loadPackageDefinition(protoLoader.loadSync(PROTO, options)).crossborder.v1;
@@ -117,12 +117,12 @@ export class Learner {
     this.trust = trust;
     this.former = former;
     this.startsOver = false; // Whether to go on with a new Learner: for another run, or for other settings.
-    this.holdsId = "0"; // The incarnation that has got an id of the other run: the `former` of the new Learner.
+    this.holdsId = "0"; // The incarnation that holds an id of the other run; it becomes the `former` of the new Learner.
     this.incarnation = newIncarnation();
     this.seq = this.acked = 0;
     this.unacked = []; // Batches kept until they are acknowledged, oldest first.
     this.stopping = false;
-    this.figures = { env_steps: 0, seconds: 0, reconnects: 0 }; // Of every report.
+    this.figures = { env_steps: 0, seconds: 0, reconnects: 0 }; // Each report has these figures.
   }
 
   async join(former = "0") {
@@ -154,7 +154,7 @@ export class Learner {
     this.client.close();
   }
 
-  // Keep one stream open: when it breaks, join again with the same incarnation and resend what is not stored.
+  // Keep one stream open: when it breaks, join again with the same incarnation, and resend batches that are not stored.
   async stayConnected() {
     for (;;) {
       try {
@@ -187,7 +187,7 @@ export class Learner {
       this.stop();
     }
     if (Number(again.last_seq) < this.acked) {
-      // The learner has lost batches that it had acknowledged: go on as a new incarnation, in the place of this one.
+      // The learner has lost batches that it had acknowledged: a new incarnation takes the place of this one.
       const former = this.incarnation;
       this.incarnation = newIncarnation();
       this.unacked = this.unacked.map((batch, i) => ({ ...batch, incarnation: this.incarnation, seq: i + 1 }));
@@ -248,10 +248,10 @@ export class Learner {
       behaviour,
     };
     this.unacked.push(batch);
-    this.stream?.write(batch); // Between two streams it waits; the next stream sends it.
+    this.stream?.write(batch); // If no stream is open, the next stream sends the batch.
   }
 
-  // The newest model's version and file, in chunks checked by their sum. Null: there is none newer, or none just now.
+  // The newest model's version and file, checked by its checksum. Null: there is no newer model, or no answer now.
   async fetch(have) {
     const chunks = [];
     let last;
@@ -264,7 +264,7 @@ export class Learner {
     }
     if (last.not_modified) return null;
     const file = Buffer.concat(chunks);
-    if (String(checksum(file)) !== last.checksum) throw new Error("model: another checksum");
+    if (String(checksum(file)) !== last.checksum) throw new Error("model: its checksum is wrong");
     return { version: last.version, file };
   }
 

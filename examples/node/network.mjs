@@ -1,4 +1,4 @@
-// The DQN of docs/protocol.md, "Acting": its network from a safetensors file, and how it explores.
+// The DQN of docs/protocol.md, "Acting": reads its network from a safetensors file, and explores.
 
 // GetModelResponse.data: the length of a header, the header in JSON, the data. Every tensor here is float32.
 export function readTensors(file) {
@@ -59,7 +59,7 @@ export function epsilonAt(optSteps, epsilon, explorer = {}) {
   return optSteps >= finalStep ? epsilon : start + ((epsilon - start) * optSteps) / finalStep;
 }
 
-// Epsilon-greedy; of equal values the first is the greatest.
+// Epsilon-greedy; among equal values, the first one counts as the greatest.
 export function choose(values, epsilon) {
   if (Math.random() < epsilon) return Math.floor(values.length * Math.random());
   return values.indexOf(Math.max(...values));

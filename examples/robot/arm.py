@@ -39,15 +39,15 @@ class PressButton(gymnasium.Env[Any, Any]):
     measure them. Actions, float32 ``[3]`` in [-1, 1], are velocities of the hand in units of ``SPEED``, 10 a second.
     The step that presses the button pays 1 and ends the episode, every other step pays 0. ``info`` has ``is_success``.
 
-    The other parameters make one robot differ from another.
+    The parameters from ``light`` on make one robot differ from another.
 
     Args:
         pixels: height and width of the pictures.
         max_steps: after which an episode is truncated.
         light: brightness of the lamp, 1 is as in the scene.
         stiffness: of the arm's servos, 1 is as in the scene.
-        camera_offset: by how many metres the fixed camera stands elsewhere than in the scene, along x, y and z.
-        joint_offset: by how many radians the encoder of the first joint is wrong.
+        camera_offset: the distance of the fixed camera from its place in the scene, in metres along x, y and z.
+        joint_offset: the error of the first joint's encoder, in radians.
         render_mode: ``rgb_array``; there is no other.
 
     Raises:
@@ -135,7 +135,7 @@ class PressButton(gymnasium.Env[Any, Any]):
         self.data.ctrl[:] = self.data.qpos[:4]
 
     def _joints_towards(self, place: Array) -> Array:
-        """The angles that the servos take for those of a place; a wrong encoder misleads them."""
+        """The angles that the servos believe to be those of a place; a wrong encoder misleads them."""
         joints = joints_at(place)
         joints[0] -= self._joint_offset
         return joints
@@ -157,7 +157,7 @@ class PressButton(gymnasium.Env[Any, Any]):
         return self._drawers[pixels].draw(self.data, camera)
 
     def close(self) -> None:
-        """Give the GL contexts back."""
+        """Release the GL contexts."""
         for drawer in self._drawers.values():
             drawer.close()
         self._drawers.clear()

@@ -31,7 +31,7 @@ SUCCESS: Final = 0.95
 
 @dataclass(frozen=True)
 class Variant:
-    """A way to run the example: the number of robots, and what is not as in ``robot.yaml``."""
+    """A way to run the example: the number of robots, and the settings that differ from ``robot.yaml``."""
 
     robots: int = 2
     settings: Mapping[str, str] = field(default_factory=dict)
@@ -48,7 +48,7 @@ VARIANTS: Final = {
 
 
 def train(folder: Path, variant: Variant, seed: int, seconds: float, demonstrations: Path) -> dict[str, Any]:
-    """Train for some seconds; return what came of it.
+    """Train for some seconds; return the measurements of the run.
 
     Raises:
         ChildProcessError: the learner failed.
@@ -57,7 +57,7 @@ def train(folder: Path, variant: Variant, seed: int, seconds: float, demonstrati
     if "replay.sources" in given:
         del given["replay.sources.demonstrations.dataset"], given["replay.sources.demonstrations.interventions"]
     limits = {"seed": seed, "trainer.target_score": "null", "trainer.max_seconds": seconds, "trainer.max_opts": 10**6}
-    limits["evaluator.episodes"] = 20  # They take a processor's time while robots act.
+    limits["evaluator.episodes"] = 20  # Episodes use processor time while robots act.
     with Fleet(folder, {**given, **limits}) as fleet:
         learner = fleet.start_learner()
         fleet.start_robots(*range(variant.robots))
@@ -67,7 +67,7 @@ def train(folder: Path, variant: Variant, seed: int, seconds: float, demonstrati
 
 
 def measure(run: Path) -> dict[str, Any]:
-    """What a run came to: its evaluations, when it was successful first, and 50 other episodes of its last policy."""
+    """A run's evaluations, the time of its first success, and the score of its last policy in 50 other episodes."""
     with (run / "metrics.csv").open(newline="") as file:
         rows = [{key: float(value) for key, value in row.items() if value} for row in csv.DictReader(file)]
     scored = sorted((row["seconds"], row["opt_steps"], row["eval_reward"]) for row in rows if "eval_reward" in row)

@@ -37,7 +37,7 @@ def demonstrate(arm: PressButton, seed: int, noise: float) -> Items:
 
 
 def write_demonstrations(folder: Path, episodes: int, noise: float) -> int:
-    """Write episodes to a folder, which is made.
+    """Write episodes to a new folder.
 
     Args:
         folder: of the files.

@@ -22,7 +22,7 @@ class Drawer:
     """
 
     def __init__(self, model: Any, pixels: int) -> None:
-        from mujoco.egl import GLContext  # noqa: PLC0415 - only who draws needs EGL.
+        from mujoco.egl import GLContext  # noqa: PLC0415 - only drawing needs EGL.
 
         self._model, self._gl = model, GLContext(pixels, pixels)
         self._gl.make_current()
@@ -37,7 +37,7 @@ class Drawer:
         self._camera.type = mujoco.mjtCamera.mjCAMERA_FIXED
 
     def draw(self, data: Any, camera: str) -> Array:
-        """What a camera of the scene sees, uint8 ``[pixels, pixels, 3]``, valid until the next picture."""
+        """The picture of a camera of the scene, uint8 ``[pixels, pixels, 3]``, valid until the next picture."""
         self._gl.make_current()
         self._camera.fixedcamid = self._model.camera(camera).id
         everything = mujoco.mjtCatBit.mjCAT_ALL
@@ -47,6 +47,6 @@ class Drawer:
         return self._pixels[::-1]  # OpenGL begins at the bottom.
 
     def close(self) -> None:
-        """Give the context back."""
+        """Release the context."""
         self._context.free()
         self._gl.free()

@@ -10,16 +10,16 @@ from common.data import Array
 from examples.robot.arm import CONTROL_HZ, SPEED, PressButton
 
 ABOVE: Final = 0.05
-"""Metres above the button at which the hand is steered before it goes down."""
+"""The hand first moves to a place this many metres above the button, and then goes down."""
 ALIGNED: Final = 0.012
-"""Metres beside the middle of the button within which the hand goes down."""
+"""The hand goes down if it is within this many metres of the button's middle, seen from above."""
 
 
 def press(arm: PressButton, noise: float, rng: np.random.Generator) -> Array:
-    """The next action of somebody who sees where the button is, ``[3]`` in [-1, 1].
+    """The next action of a player who sees the button, ``[3]`` in [-1, 1].
 
     Args:
-        arm: of which the true places of fingertip and button are read.
+        arm: gives the true places of fingertip and button.
         noise: standard deviation of Gaussian noise that is added to the action.
         rng: draws the noise.
     """

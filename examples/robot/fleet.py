@@ -1,4 +1,4 @@
-"""A learner and its robots as processes of this host, each with a log file of its own."""
+"""A learner and its robots as processes of this host, each with its own log file."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ class Fleet:
 
 
 def free_port() -> int:
-    """A port of this host that nobody listens on."""
+    """A port of this host on which no process listens."""
     with socket.socket() as found:
         found.bind((HOST, 0))
         port: int = found.getsockname()[1]

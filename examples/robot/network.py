@@ -9,7 +9,7 @@ from torch import nn
 
 
 class CamerasAndState(nn.Module):
-    """Two layers of convolutions for each picture ``[C, H, W]``; vectors go past them.
+    """Two layers of convolutions for each picture ``[C, H, W]``; vectors go to the head without them.
 
     Args:
         in_shape: by path, the shape of each part of an observation.

@@ -14,13 +14,13 @@ from examples.robot.expert import press
 
 
 class HelpfulPerson:
-    """Watches the fingertip's distance to the button, and takes over for some steps when it has not become less.
+    """Watches the fingertip's distance to the button, and takes over for some steps if the distance does not fall.
 
     Args:
         env: a ``PressButton``, perhaps within wrappers.
         patience: steps without progress after which the person takes over.
-        steps: for which the person acts then, before the policy may try again.
-        progress: metres by which the least distance so far must be undercut to count as progress.
+        steps: the number of steps for which the person then acts, before the policy may try again.
+        progress: the distance makes progress if it falls below its least value so far by this many metres.
         noise: of the person's actions, see ``press``.
         seed: of the noise.
     """
@@ -61,4 +61,4 @@ class HelpfulPerson:
         return Command(press(self._arm, self._noise, self._rng))
 
     def close(self) -> None:
-        """Hold nothing, so give nothing back."""
+        """Do nothing: this device holds no resources."""

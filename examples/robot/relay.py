@@ -1,8 +1,8 @@
-"""Passes a TCP connection on to another port, in a process of its own: the network between a robot and the learner.
+"""Passes TCP connections on to another port: this process is the network between a robot and the learner.
 
     python -m examples.robot.relay 50052 50051      listens on 50052, passes on to 50051
 
-Stopped by SIGSTOP it is a network that has gone silent: nothing arrives and nothing is refused, until SIGCONT.
+SIGSTOP makes it a network that has gone silent: no bytes arrive and no connection is refused, until SIGCONT.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ async def _pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -
 
 
 async def relay(listen: int, target: int) -> None:
-    """Pass on what comes to one port of this host to another one, and the answers back, until it is cancelled."""
+    """Pass bytes from one port of this host on to another port, and the answers back, until the task is cancelled."""
 
     async def connect(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:

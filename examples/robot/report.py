@@ -1,4 +1,4 @@
-"""Makes a table of what ``examples.robot.compare`` measured.
+"""Makes a table of the results of ``examples.robot.compare``.
 
     python -m examples.robot.report examples/robot/results.jsonl
 

@@ -2,7 +2,7 @@
 
     python -m examples.robot.run
 
-On the way one robot is killed and started again, and the other robot's network falls silent for a while.
+During the run, one robot is killed and started again, and the other robot's network falls silent for a while.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from examples.robot.film import film
 from examples.robot.fleet import BIN, Fleet, free_port
 
 QUIET_SECONDS: Final = 20.0
-"""Between the faults; the learner and the robots work."""
+"""The time between the two faults, in which the learner and the robots work."""
 DEAD_SECONDS: Final = 5.0
 CUT_SECONDS: Final = 15.0
 
@@ -75,8 +75,8 @@ def show(folder: Path) -> None:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the example; return the learner's exit code, which is 0 if the policy succeeds."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path, nargs="?", default=Path("runs/robot"), help="for everything that is made")
-    parser.add_argument("--no-faults", action="store_true", help="kill nothing and cut nothing off")
+    parser.add_argument("folder", type=Path, nargs="?", default=Path("runs/robot"), help="the directory for all files of the example")
+    parser.add_argument("--no-faults", action="store_true", help="kill no robot and silence no network")
     parser.add_argument("--set", action="append", default=[], metavar="KEY.KEY=VALUE", help="another setting")
     arguments = parser.parse_args(argv)
     demonstrations = arguments.folder / "demonstrations"
