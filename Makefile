@@ -1,14 +1,14 @@
-# `make demo` trains CartPole, `make test` passes the tests; both make what they need in .venv.
+# `make demo` trains CartPole, `make test` runs the tests; both first make .venv with the packages that they need.
 PYTHON ?= python3.11
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 PROTO := common/wire/pb/crossborder.proto
 
-# Tests start hundreds of processes: each takes the compiled modules that the first one wrote, whatever the caller's shell says.
+# Tests start hundreds of processes. They use the compiled modules that the first one wrote, whatever the caller's shell says.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-fast test-oldest chaos check cluster-test format generated lint proto proto-check proto-release proto-buf dashboards dashboards-check dashboards-types film pages \
+.PHONY: demo test test-fast chaos check cluster-test format generated lint proto proto-check proto-release proto-buf dashboards dashboards-check dashboards-types film pages \
 	docs site-check wheel node-actor manifests manifests-check kustomize lock audit images compose-test bench clean
 
 # torch goes first, by itself: a later open requirement could fetch a CUDA build of several GB.
@@ -31,13 +31,7 @@ test: $(READY)
 test-fast: $(READY)
 	$(BIN)/pytest -n 2 --dist loadfile -m "not slow and not browser and not compose and not clusters"
 
-# The same with the oldest packages that pyproject.toml allows, in .venv-oldest.
-test-oldest: $(READY)
-	$(BIN)/uv venv --quiet --clear --python $(BIN)/python .venv-oldest
-	$(BIN)/uv pip install --quiet --python .venv-oldest/bin/python --resolution lowest-direct -e '.[dev]'
-	.venv-oldest/bin/python -m pytest -n 2 --dist loadfile -m "not slow and not browser and not compose and not clusters"
-
-# Long: kills, partitions, resumes, a soak, shutdowns, a million mutated messages, a siege; then the tables of what they found.
+# Long: kills, partitions, resumes, a soak, shutdowns, a million mutated messages, a siege; then the tables of their results.
 SOAK_MINUTES ?= 30
 chaos: $(READY)
 	for exercise in kills ranks recovery partition address resume shutdown storm fuzz siege greed power; do \
@@ -58,22 +52,17 @@ lint: $(READY)
 	$(BIN)/hadolint docker/Dockerfile
 	$(BIN)/check-jsonschema --builtin-schema vendor.compose-spec docker-compose.yml docker/docker-compose.*.yml
 
-# Generated code runs with the versions of grpcio and protobuf of its generators and with newer ones. So these are the
-# oldest versions that pyproject.toml allows, in an environment of their own.
-PROTOC = $(BIN)/uv run --quiet --isolated --no-project --python $(BIN)/python \
-	--with grpcio-tools==1.72.1 --with mypy-protobuf==5.1.0 python -m grpc_tools.protoc
-
 proto: $(READY)
-	$(PROTOC) -Icommon/wire/pb=protos/crossborder/v1 \
+	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m grpc_tools.protoc -Icommon/wire/pb=protos/crossborder/v1 \
 		--python_out=. --grpc_python_out=. --mypy_out=quiet:. --mypy_grpc_out=quiet:. $(PROTO)
 
-# Generated code is committed; this fails when it is not what protos/ generates.
+# Generated code is committed; this fails when it differs from the code that protos/ generates.
 proto-check: proto
 	git diff --exit-code -- common/wire/pb
 
-# What actors out there speak: kept at a release, never taken back. tests/test_protos.py and buf compare with it.
+# The protocol of the actors in use: stored at a release, and kept for ever. tests/test_protos.py and buf compare with it.
 proto-release: $(READY)
-	$(PROTOC) -Iprotos --descriptor_set_out=protos/crossborder.binpb crossborder/v1/crossborder.proto
+	$(BIN)/python -m grpc_tools.protoc -Iprotos --descriptor_set_out=protos/crossborder.binpb crossborder/v1/crossborder.proto
 
 # buf's own rules, style and compatibility; needs npm.
 proto-buf:
@@ -82,7 +71,7 @@ proto-buf:
 dashboards: $(READY)
 	$(BIN)/python -m dashboards
 
-# The dashboards are committed; this fails when they are not what dashboards/ generates.
+# The dashboards are committed; this fails when they differ from those that dashboards/ generates.
 dashboards-check: dashboards
 	git diff --exit-code -- docker/grafana/dashboards
 
@@ -97,11 +86,11 @@ dashboards-types: $(READY)
 film: $(READY)
 	env -u MAKELEVEL -u MAKEFLAGS $(BIN)/python -m pages.film docs/images/demo.svg make demo
 
-# Generated pages are committed, to be read without the site; a test sees that they are what the models say.
+# Generated pages are committed, so that people can read them without the site; a test compares them with the models.
 pages: $(READY)
 	$(BIN)/python -m pages
 
-# The documentation as a site in build/site; a link to nowhere is an error. Its repository is the one that this clone is of.
+# The documentation as a site in build/site; a broken link is an error. Its repository is this clone's origin.
 export REPOSITORY_URL ?= $(shell git remote get-url origin 2>/dev/null | sed -nE 's,^git@([^:]+):,https://\1/,; s,\.git$$,,; /^https:/p')
 
 docs: $(READY)
@@ -116,12 +105,12 @@ site-check: docs
 wheel: $(READY)
 	$(BIN)/hatchling build --directory dist
 
-# What the actor in another language needs; its test is skipped without. Needs npm.
+# The packages of the actor in another language, without which its test is skipped. Needs npm.
 node-actor:
 	npm ci --prefix examples/node --silent --no-audit --no-fund
 
-# What the images install, pinned by hash: what is in the lock files stays, unless UPGRADE=--upgrade. actor.lock is for both images;
-# learner.lock has what the learner's image gets beyond it, in versions that fit.
+# The packages of the images, pinned by hash. Versions in the lock files stay, unless UPGRADE=--upgrade. actor.lock is for both images;
+# learner.lock has the further packages of the learner's image, in versions that fit.
 # Where PyTorch's own index cannot be reached: CPU_TORCH="--find-links DIR", a folder with its wheel. More in the images: EXTRAS="--extra atari".
 CPU_TORCH ?= --torch-backend cpu
 LOCK = $(BIN)/uv pip compile --quiet --no-config --generate-hashes --no-annotate --no-header $(UPGRADE) \
@@ -136,7 +125,7 @@ lock: $(READY)
 	sed -i '1i --index-url https://download.pytorch.org/whl/cpu' docker/torch-cpu.lock
 	$(LOCK) --constraint docker/actor.lock --constraint docker/learner.lock docker/torch.in -o docker/torch-cuda.lock
 
-# Known vulnerabilities of what the images install, of torch by its CUDA lock alone: PyPI knows no "+cpu". Needs the network.
+# Known vulnerabilities of the images' packages; torch's by its CUDA lock alone, since PyPI knows no "+cpu". Needs the network.
 ADVISORIES := https://pypi.org/pypi/pip/24.0/json
 audit: $(READY)
 	@curl --silent --fail --max-time 20 $(ADVISORIES) | grep -q '"vulnerabilities"' \
@@ -161,7 +150,7 @@ compose-test: $(READY) images
 cluster-test: $(READY)
 	$(BIN)/pytest -rs -m clusters tests/clusters
 
-# Manifests that repeat other files are committed; manifests-check fails when they are not what deploy/ generates.
+# Manifests that repeat other files are committed; manifests-check fails when they differ from those that deploy/ generates.
 manifests: $(READY) dashboards
 	$(BIN)/python -m deploy
 
@@ -172,10 +161,10 @@ manifests-check: manifests
 kustomize:
 	for overlay in deploy/base deploy/overlays/*; do kubectl kustomize $$overlay >/dev/null || exit 1; done
 
-# What is generated is what its sources say.
+# Checks that generated files fit their sources.
 generated: proto-check dashboards-check manifests-check
 
-# Tests wait much: the checks of types and of the site take the core that is idle then.
+# Tests wait much: meanwhile, the checks of types and of the site use the idle core.
 check: generated
 	$(MAKE) --jobs 3 --output-sync=line lint docs test
 
@@ -190,4 +179,4 @@ bench: $(READY)
 	$(BIN)/python -m benchmarks.checkpoint
 
 clean:
-	rm -rf $(VENV) .venv-oldest build dist examples/node/node_modules *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) build dist examples/node/node_modules *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
