@@ -27,7 +27,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Variable:
-    """A menu above the dashboard with the values of a label. With ``several``, many can be chosen; at first all are."""
+    """A menu above the dashboard with the values of a label. With ``several``, a user may choose many or all."""
 
     name: str
     label: str

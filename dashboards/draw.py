@@ -189,7 +189,7 @@ def _axes_box(place: Mapping[str, int], height: int) -> tuple[float, float, floa
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("prometheus", help="its URL")
-    parser.add_argument("folder", type=Path, help="where the pictures go")
+    parser.add_argument("folder", type=Path, help="the directory for the pictures")
     parser.add_argument("seconds", type=int, help="how far back")
     parser.add_argument("--instance", default="learner", help="the learner")
     chosen = parser.parse_args(arguments)

@@ -54,7 +54,7 @@ _AT_A_GLANCE = Row(
         ),
         Stat(
             "Furthest behind",
-            "Opt steps between the newest model and the one of the actor furthest behind.",
+            "Opt steps between the newest model and the model of the actor that is furthest behind.",
             "short",
             {"behind": 'crossborder_fleet_policy_lag_opt_steps{quantile="1"}'},
         ),
@@ -71,11 +71,11 @@ _AT_A_GLANCE = Row(
 
 
 def _or(each: str, fleet: str) -> str:
-    """An expression by actor; where no actor has series (``metrics.per_actor``), one over all actors in its place.
+    """An expression by actor or, if actors have no series (``metrics.per_actor``), an expression over all actors.
 
     Args:
         each: the expression by actor.
-        fleet: the expression over all actors. Its quantiles, or ``all``, take the place of the label ``actor``.
+        fleet: the expression over all actors. Its quantiles, or ``all``, become the label ``actor``.
     """
     labelled = (
         f'label_replace(label_replace({fleet}, "actor", "all", "", ""), "actor", "quantile $1", "quantile", "(.+)")'

@@ -37,8 +37,8 @@ _AT_A_GLANCE = Row(
         ),
         Stat(
             "Actors wait",
-            "Share of their time the actors are held back in push. High: the trainer is the bottleneck, or the replay "
-            "ratio asks for it; well so, where the learner is the dearer machine.",
+            "Share of their time for which actors are held back in push. If it is high, the trainer is the bottleneck, "
+            "or the replay ratio holds actors back. That is good if the learner is the more expensive machine.",
             "percentunit",
             {"wait": f"rate(crossborder_wait_seconds_total{_RATE}) / ({_ACTED})"},
             base="green",
@@ -148,8 +148,9 @@ _WIRE = Row(
         ),
         Graph(
             "Acknowledgements held back",
-            "Seconds per second, over all actors. To keep the replay ratio, growing: the trainer is the bottleneck. By "
-            "a quota: an actor holds more than its share of the replay, or asks for one model over and over.",
+            "Seconds per second, over all actors. If the time to keep the replay ratio grows, the trainer is the "
+            "bottleneck. A quota applies to an actor that has more than its share of the replay, or that asks for one "
+            "model over and over.",
             "short",
             {
                 "to keep the ratio": f"rate(crossborder_ack_hold_seconds_total{_RATE})",
@@ -223,8 +224,8 @@ _TRAINER = Row(
         ),
         Graph(
             "Where the trainer spends its time",
-            "Seconds per second. What is missing to 1 is drawing of records and supervision; an evaluator process "
-            "adds its own time on top.",
+            "Seconds per second. The rest up to 1 is spent on records and supervision; an evaluator process adds its "
+            "own time on top.",
             "short",
             {
                 "opt": f"rate(crossborder_opt_seconds_total{_RATE})",
@@ -245,7 +246,7 @@ _MODEL = Row(
             "Models published and fetched",
             (
                 "Models per second that the trainer publishes and actors fetch, and requests of actors that "
-                "already have the newest."
+                "already have the newest model."
             ),
             "ops",
             {
@@ -277,7 +278,7 @@ _MODEL = Row(
         ),
         Graph(
             "Policy lag in opt steps",
-            "Opt steps between the newest model and the one that acted, per batch, and their exponential mean.",
+            "Opt steps between the newest model and the model that acted, per batch, and their exponential mean.",
             "short",
             {**quantiles("crossborder_policy_lag_steps"), "mean": "crossborder_policy_lag_opt_steps"},
         ),

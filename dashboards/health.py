@@ -102,7 +102,7 @@ _FAULTS = Row(
         ),
         Graph(
             "Rows never drawn",
-            ("Rows with values that are refused today. They were found when the run was resumed, and are never drawn."),
+            "Rows with values that the learner now refuses, found when the run was resumed. They are never drawn.",
             "none",
             {"excluded": "crossborder_replay_excluded_rows"},
         ),
@@ -165,7 +165,7 @@ _WORK = Row(
         ),
         Graph(
             "Evaluations",
-            "Evaluations since the run began: finished, and skipped because another one still ran.",
+            "Evaluations since the run began: finished, and skipped because another evaluation still ran.",
             "short",
             {"finished": "crossborder_evaluations_total", "skipped": "crossborder_evaluations_skipped_total"},
         ),

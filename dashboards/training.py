@@ -121,7 +121,7 @@ _UPDATES = Row(
         Graph(
             "Policy entropy and likelihood",
             "SAC: entropy (nats) and its coefficient; AWAC, IQL: log-likelihood of the data's actions. "
-            "Entropy near its floor early: too little exploration. Empty for other agents.",
+            "Entropy near its floor early shows too little exploration. Empty for other agents.",
             "short",
             {"{{key}}": 'crossborder_record{key=~"entropy|ent_coef|log_prob"}'},
         ),

@@ -62,7 +62,7 @@ key; if a value is wrong, it names the values that are expected. Times are in se
 AGENTS_HEAD = """\
 ## Agents
 
-The settings under `agent.params`, for each agent. An agent of your own has the parameters of its constructor.
+The settings under `agent.params`, for each agent. Your own agent has the parameters of its constructor.
 """
 VIEWS_HEAD = """\
 ## Views

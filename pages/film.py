@@ -1,7 +1,7 @@
 """Films a command in a terminal as an animated picture: ``python -m pages.film docs/images/demo.svg -- make demo``.
 
 The command runs in a pseudo-terminal. An emulator of a terminal turns its output into screens. A CSS animation
-shows each line for as long as it stood.
+shows each line for as long as the terminal showed it.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ import pyte
 
 COLUMNS, LINES = 100, 24
 FRAME_SECONDS: Final = 1.0
-"""The shortest time for which a screen stands."""
+"""The shortest time for which the film shows a screen."""
 LAST_SECONDS: Final = 4.0
-"""How long the last screen stands before the film begins again."""
+"""The time for which the film shows the last screen before it begins again."""
 MOST_SECONDS: Final = 600.0
 CHARACTER_WIDTH, LINE_HEIGHT, MARGIN = 8.4, 18, 14
 COLOURS: Final = {
@@ -84,7 +84,7 @@ def record(command: Sequence[str]) -> list[Frame]:
 
 
 def read_until_closed(terminal: int, until: float) -> Iterator[bytes]:
-    """What is written to a terminal, until all its writers have ended; nothing for each ``FRAME_SECONDS`` of silence.
+    """Yield the output to a terminal until all its writers have ended, and no bytes after ``FRAME_SECONDS`` of silence.
 
     Raises:
         TimeoutError: ``until`` has passed, on the monotonic clock.
@@ -110,7 +110,7 @@ def look_at(screen: pyte.Screen) -> tuple[tuple[tuple[Style, str], ...], ...]:
 
 
 def draw(frames: Sequence[Frame]) -> str:
-    """The film as an SVG document: each line of text is there once for each stretch of time in which it stood."""
+    """The film as an SVG document, with one copy of a line of text for each period in which the terminal showed it."""
     width, height = COLUMNS * CHARACTER_WIDTH + 2 * MARGIN, LINES * LINE_HEIGHT + 2 * MARGIN
     length = frames[-1].seconds + LAST_SECONDS
     ends = [*(frame.seconds for frame in frames[1:]), length]

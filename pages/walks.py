@@ -33,7 +33,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Walk:
-    """The way of one thing through the processes.
+    """The way of a row, a model, a setting, a stop or a resume through the processes.
 
     Args:
         name: of the drawing's file, without its ending.
@@ -57,10 +57,10 @@ WALKS: Final = (
         ("actor", "ingest", "training process"),
         (
             Step(0, 0, "the agent acts for all lanes", "actor/sampling/sampler.py"),
-            Step(0, 0, "they step together: a round", "common/lanes/lanes.py"),
+            Step(0, 0, "all lanes step together: a round", "common/lanes/lanes.py"),
             Step(0, 0, "the round is written into columns of rows", "actor/sampling/recorder.py"),
             Step(0, 0, "push.n_buffer rows become a batch", "actor/proxy.py"),
-            Step(0, 0, "the spool keeps it for now", "actor/spool.py"),
+            Step(0, 0, "the spool keeps the batch", "actor/spool.py"),
             Step(0, 1, "PushItems: batches as one message", "actor/client/pusher.py"),
             Step(1, 1, "who calls, and within which limits?", "learner/ingest/admission.py"),
             Step(1, 1, "the message becomes columns", "common/wire/codec.py"),
