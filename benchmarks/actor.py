@@ -3,7 +3,7 @@
 The floor of each figure is a bare loop over the same environments that acts as CleanRL's ``dqn.py`` (MIT licence) does:
 a plain forward pass and the best actions, or random ones with probability epsilon; nothing is stored or sent. ``ratio``
 compares steps per second of wall-clock. ``of the processor`` compares steps per second of processor time of all threads
-of this process, so it holds also where no core is free for the thread that pushes. The actor and the bare loop take
+of this process, so it is valid even if no core is free for the thread that pushes. The actor and the bare loop take
 short turns, since the speed of a machine changes; the figures are medians of the ratios.
 """
 
@@ -75,7 +75,7 @@ def acting(server: LearnerServer, client: Client, agent: DQN, sampler: Sampler) 
 
 
 def plain_envs(config: EnvConfig, n: int) -> list[Env]:
-    """The actor's environments, without anything of ours but the frames that its observations are made of."""
+    """The actor's environments, with nothing of crossborder but the frames of the observations."""
     envs = [build_env(config) for _ in range(n)]
     return [FrameStackObservation(env, config.frame_stack) for env in envs] if config.frame_stack > 1 else envs
 

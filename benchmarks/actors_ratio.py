@@ -1,4 +1,4 @@
-"""What waits for what, by the number of actors and by the replay ratio, with equal numbers of environment steps.
+"""Which side waits, by the number of actors and by the replay ratio, with equal numbers of environment steps.
 
     python -m benchmarks.actors_ratio                  all cases, three seeds each
 
@@ -40,7 +40,7 @@ STEPS: Final = 20_000
 POLICIES: Final = 10
 EPISODES: Final = 20
 GATE_SECONDS: Final = 120.0
-"""All actors of a run are there within this time."""
+"""The time within which all actors of a run must wait at the gate."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class Gated(gymnasium.Wrapper[Any, Any, Any, Any]):
     """CartPole whose steps take a while, and whose first episode waits until ``gate/open`` exists.
 
     Args:
-        gate: a folder in which each environment leaves a file of its own once it waits; None: there is no gate.
+        gate: a folder in which each environment writes a file when it begins to wait; None: there is no gate.
         step_ms: milliseconds that each step sleeps.
     """
 
@@ -123,7 +123,7 @@ def configure(case: Case, seed: int, directory: Path) -> RunConfig:
 
 
 def train(case: Case, seed: int) -> dict[str, Any]:
-    """One run: its seconds, who waited, its policy lag, and the scores of the policies that it saved."""
+    """One run: its seconds, the shares of waiting, its policy lag, and the scores of the policies that it saved."""
     with tempfile.TemporaryDirectory() as name:
         directory = Path(name)
         config = configure(case, seed, directory)
@@ -188,7 +188,7 @@ def score(policy: Policy) -> float:
 
 
 def runs_of(case: Case) -> list[dict[str, Any]]:
-    """The runs that are kept of a case."""
+    """The stored runs of a case."""
     path = RESULTS / f"{NAME}.json"
     kept = json.loads(path.read_text()) if path.exists() else []
     return [run for run in kept if run["way"] == case.way]

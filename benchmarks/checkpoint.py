@@ -1,7 +1,8 @@
 """The time for which training waits at a checkpoint: the copy of its state, beside one opt step of the same agent.
 
 The floor is one copy of the same bytes; the rest of the time is Python's, for walking over networks and optimisers. A
-thread writes the copy to disk; ``while one is written`` is the time of an opt step meanwhile over that of one alone.
+thread writes the copy to disk; ``while one is written`` is the time of an opt step during the writing over that of an
+opt step alone.
 """
 
 from __future__ import annotations

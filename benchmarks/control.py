@@ -47,7 +47,7 @@ WORD: Final = "ADDRESS "
 
 
 class TwoCameras(nn.Module):
-    """Three layers of convolutions for each camera; the numbers go past them."""
+    """Three layers of convolutions for each camera; the numbers go to the head without them."""
 
     def __init__(self, in_shape: Mapping[str, Sequence[int]], out_dim: int) -> None:
         super().__init__()
@@ -112,7 +112,7 @@ def run_config(rate_hz: float, directory: str) -> RunConfig:
 
 
 def serve(rate_hz: float, cores: Sequence[int]) -> None:
-    """Be the learner host until standard input is closed, without real-time priority."""
+    """Run the learner host until standard input is closed, without real-time priority."""
     os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
     os.sched_setaffinity(0, cores)
     torch.set_num_threads(1)
@@ -152,7 +152,7 @@ def learner(rate_hz: float, cores: Sequence[int]) -> Iterator[tuple[str, int]]:
 
 
 def act(address: str, seconds: float) -> None:
-    """Act for so many seconds from the first step on."""
+    """Act for this many seconds from the first step on."""
     Robot.begun.clear()
     actor = Actor(address, PATIENCE, Trust(), fail)
 
@@ -171,7 +171,7 @@ def fail(error: CrossborderError) -> int:
 
 
 def wait_only(rate_hz: float, seconds: float) -> list[list[float]]:
-    """When the waits for the same ticks end in a process that does nothing else."""
+    """The times at which the waits for the same ticks end in a process that does nothing else."""
     pace, begun = Pace(rate_hz, threading.Event()), []
     for _ in range(round(rate_hz * seconds)):
         pace.wait()

@@ -6,8 +6,8 @@ Both sides run as two processes over loopback, and replay the same episodes as f
 counts those that the learner has stored; ``CPU ms`` is processor time for one transition. ``policy ms`` is the time
 from the learner's call that publishes 1.7 million parameters until the actor has loaded them. Then the learner is
 killed (SIGKILL) while transitions arrive, and started again after a second: ``lost`` are those of the run that neither
-learner has stored, of ``pushed``. At last the actor is killed while transitions arrive, and another one is started
-at once: ``new actor s`` is the time from the kill until the learner has stored something from the new actor.
+learner has stored, of ``pushed``. Finally the actor is killed while transitions arrive, and another one is started
+at once: ``new actor s`` is the time from the kill until the learner has stored a transition of the new actor.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class Peer:
         self._asks.flush()
 
     def answer(self, key: str) -> dict[str, Any]:
-        """The next thing that it says with this key."""
+        """The next answer of the process with this key."""
         while key not in (said := self._said.get(timeout=PATIENCE)):
             pass
         return said
@@ -113,7 +113,7 @@ def peer(python: str, *arguments: str) -> Iterator[Peer]:
 
 
 def free_port() -> str:
-    """A port at which nobody listens."""
+    """A port at which no process listens."""
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         return str(found.getsockname()[1])

@@ -34,7 +34,7 @@ from lerobot.rl.learner import process_transitions, push_actor_policy_to_queue, 
 WIDTH = 1300
 CAPACITY = 4_000
 SAID = 10
-"""The learner says how many transitions it has stored after each ten; episodes have a multiple of ten steps."""
+"""After every ten transitions, the learner says how many it has stored; episodes have a multiple of ten steps."""
 
 
 def settings(port: int) -> Any:

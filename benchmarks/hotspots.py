@@ -2,9 +2,9 @@
 
     python -m benchmarks.hotspots --py-spy PROGRAM     https://github.com/benfred/py-spy
 
-py-spy samples the stacks of a process's Python threads. A share is that of the samples in which a function was the
-innermost of crossborder's own on the stack; samples of threads that wait do not count. ``cores`` counts all threads,
-those of gRPC in C too.
+py-spy samples the stacks of a process's Python threads. The share of a function is the share of samples in which it was
+the innermost of crossborder's own functions on the stack; samples of threads that wait do not count. ``cores`` counts
+all threads, those of gRPC in C too.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Watched:
     def shares(self) -> tuple[float, dict[str, float]]:
         """The cores that the process kept busy, and the share of each function; waits until py-spy has finished."""
         if self._spy.wait(SECONDS + PATIENCE):
-            raise RuntimeError(f"py-spy could not look at process {self._pid}; may it? On Linux it has to be root")
+            raise RuntimeError(f"py-spy could not read process {self._pid}; on Linux it has to run as root")
         cores = (cpu_seconds(self._pid) - self._cpu) / (time.monotonic() - self._began)
         return cores, shares(self._output.read_text())
 

@@ -1,4 +1,4 @@
-"""An agent that does nothing, so that what is left to measure is the system."""
+"""An agent that does nothing, so that a benchmark measures the system alone."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ class Idle(Agent):
         return {"weight": self._weight}
 
     def sync_model(self, model: Any) -> None:
-        """Every model is the same."""
+        """Do nothing: all models are equal."""
 
     def save_params(self) -> dict[str, torch.Tensor]:
         return self.model_info()
 
     def load_params(self, params: Mapping[str, torch.Tensor]) -> None:
-        """There is nothing to load."""
+        """Do nothing: there are no parameters to load."""

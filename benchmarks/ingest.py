@@ -1,17 +1,17 @@
-"""Steps per second that one actor has stored: from its environment to the replay, with default settings.
+"""Steps per second that the learner stores from one actor: from its environment to the replay, by default settings.
 
-    python -m benchmarks.ingest                       all cases; recordings are made first, if they are not there
+    python -m benchmarks.ingest                       all cases; missing recordings are made first
     python -m benchmarks.ingest cartpole noise        some of them
 
-``learner-server`` and ``actor-worker`` run as users run them. Environments replay what was recorded beforehand and the
-agent does nothing, so a figure is that of the system: the environment's step, lanes, recorder, batches, compression,
+``learner-server`` and ``actor-worker`` run as users run them. Environments replay recordings and the agent does
+nothing, so a figure is that of the system: the environment's step, lanes, recorder, batches, compression,
 gRPC, ingest and links. ``steps/s`` are counted at the learner's /metrics. After the last turn the actor ends, and the
 benchmark fails if the learner has not stored each of its steps.
 
-The floor is a bare gRPC stream of random bytes, in messages as large as the actor's own and with as many on their way.
-``of the floor`` compares bytes per second, and ``floor's CPU`` the processor time of both sides for a byte. Actor and
-floor take turns, in which the other is paused; each figure is the median of its turns, each ratio that of the turns'
-ratios.
+The floor is a bare gRPC stream of random bytes, with messages as large as the actor's and as many messages on their
+way. ``of the floor`` compares bytes per second, and ``floor's CPU`` the processor time of both sides for a byte. Actor
+and floor take turns, in which the other is paused; each figure is the median of its turns, and each ratio the median of
+the turns' ratios.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ def main() -> None:
     pictures = [*(game.lower() for game in recordings.GAMES), "noise"]
     kinds = ["cartpole", *pictures, "robots"]
     add_choice(parser, "kinds", kinds)
-    parser.add_argument("--recordings", type=Path, default=Path("/tmp/recordings"), help="where they are or are made")  # noqa: S108
+    parser.add_argument("--recordings", type=Path, default=Path("/tmp/recordings"), help="missing ones are made")  # noqa: S108
     parser.add_argument("--turns", type=int, default=TURNS)
     given = parser.parse_args()
     recordings.ensure(given.recordings)

@@ -48,7 +48,7 @@ class Fleet:
         actors: how many, at least 1.
         floor: the address of a floor server that gets their batches instead of the learner.
         rows: of a batch.
-        processes: in which they are, at most.
+        processes: the most processes in which they run.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""How far noise alone comes: the share of MountainCarContinuous' episodes in which a car that only explores arrives.
+"""The share of MountainCarContinuous' episodes in which a car that acts by noise alone reaches the flag.
 
     python -m benchmarks.noise
 

@@ -2,7 +2,7 @@
 
     python -m benchmarks.offpolicy_minatar --seeds 1 --variants "1 actor" "4 actors" "16 actors"
 
-Every run takes the same number of opt steps, each for some 512 environment steps.
+Every run takes the same number of opt steps, each for about 512 environment steps.
 """
 
 from __future__ import annotations

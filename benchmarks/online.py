@@ -32,7 +32,7 @@ from learner.storage.origin import Origin
 NAME: Final = "online"
 OFFLINE_OPTS: Final = 6000
 ONLINE_OPTS: Final = 1000
-"""About as many environment steps."""
+"""A run takes about the same number of environment steps."""
 EVAL_INTERVAL: Final = 50
 
 
@@ -65,7 +65,7 @@ def configure(file: str, directory: Path, seed: int, settings: Mapping[str, Any]
 
 
 def collect(directory: Path, rows: int, seed: int) -> Path:
-    """Train SAC from nothing, once; this many of its newest rows are the dataset."""
+    """Train SAC from scratch, once; this many of its newest rows are the dataset."""
     run_dir = directory / f"{rows} rows"
     if run_dir.exists():
         return run_dir

@@ -1,4 +1,4 @@
-"""A learner host and an actor, started by their commands as users start them; what is stored is read at /metrics.
+"""A learner host and an actor, started by their commands as users start them; /metrics says how much is stored.
 
 The agent of the configuration is ``benchmarks.idle``; push settings are the defaults.
 """
@@ -62,7 +62,7 @@ def interrupt(started: subprocess.Popen[str]) -> None:
 
 
 def configuration(run_dir: Path, part: Mapping[str, Any]) -> dict[str, Any]:
-    """The configuration of a run that stores what comes and does not learn, with the values of ``part``."""
+    """The configuration of a run that stores all rows and does not learn, with the values of ``part``."""
     return {
         "agent": {"target": "benchmarks.idle:Idle"},
         "trainer": {"max_opts": 1, "eval_interval": None, "checkpoint_seconds": None},
@@ -75,7 +75,7 @@ def configuration(run_dir: Path, part: Mapping[str, Any]) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Counts:
-    """What has been counted up to one moment: steps stored, seconds, and processor seconds of both sides."""
+    """The counts up to one moment: steps stored, seconds, and processor seconds of both sides."""
 
     steps: float
     batches: float
@@ -117,7 +117,7 @@ class Pair:
         return sample(self._read_metrics(), "crossborder_stored_steps_total")
 
     def counts(self) -> Counts:
-        """What has been counted up to now."""
+        """The counts up to now."""
         text = self._read_metrics()
         return Counts(
             sample(text, "crossborder_stored_steps_total"),
@@ -137,11 +137,11 @@ class Pair:
         return self.counts().since(before)
 
     def pause(self) -> None:
-        """Stop the actor's process where it is, so that something else can be measured."""
+        """Stop the actor's process where it is, so that another measurement has the processor."""
         self._actor.send_signal(signal.SIGSTOP)
 
     def compare(self) -> float:
-        """End the actor, and see that the learner has stored each step that it took; the number of steps."""
+        """End the actor, check that the learner has stored each of its steps, and return their number."""
         interrupt(self._actor)
         took, stored = steps_taken(self._log), self.stored()
         if took != stored:

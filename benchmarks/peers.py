@@ -171,7 +171,7 @@ def compare_models(peers: Mapping[str, Peer], turns: int) -> list[dict[str, obje
 def main() -> None:
     parser = argparse.ArgumentParser("benchmarks.peers", description=__doc__)
     parser.add_argument("peers", nargs="+", metavar="NAME=PYTHON", help=f"NAME is one of {', '.join(PEERS)}")
-    parser.add_argument("--recordings", type=Path, default=Path("/tmp/recordings"), help="where they are or are made")  # noqa: S108
+    parser.add_argument("--recordings", type=Path, default=Path("/tmp/recordings"), help="missing ones are made")  # noqa: S108
     parser.add_argument("--turns", type=int, default=TURNS)
     given = parser.parse_args()
     pythons = dict(each.split("=", 1) for each in given.peers if "=" in each)

@@ -85,7 +85,7 @@ def _box(column: Array) -> Box:
 
 
 def spaces(name: str) -> tuple[gymnasium.Space[Any], gymnasium.Space[Any]]:
-    """The spaces of what was recorded."""
+    """The spaces of a recording."""
     if name == "cartpole":
         env = gymnasium.make("CartPole-v1")
         return env.observation_space, env.action_space

@@ -28,7 +28,7 @@ Row = tuple[Array, int, float, bool, bool]
 
 
 def record(env: gymnasium.Env[Any, Any], policy: Policy, steps: int) -> Iterator[Row]:
-    """The rows of so many steps."""
+    """The rows of this many steps."""
     obs, _ = env.reset(seed=0)
     reward, terminated, truncated = 0.0, False, False
     for _ in range(steps):
@@ -44,7 +44,7 @@ def record(env: gymnasium.Env[Any, Any], policy: Policy, steps: int) -> Iterator
 
 
 def save(path: Path, rows: Iterator[Row]) -> None:
-    """Write a recording; ``path`` is there only when all of it is."""
+    """Write a recording; ``path`` does not exist before the file is complete."""
     names = ("obs", "action", "reward", "terminated", "truncated")
     columns: dict[str, Any] = dict(zip(names, map(np.array, zip(*rows, strict=True)), strict=True))
     columns["reward"] = columns["reward"].astype(np.float32)

@@ -2,9 +2,9 @@
 
 Batches are stored and linked as ingest does it, and drawn as a trainer does it, each through a mapping of its own,
 while a batch comes for every four draws. The floor is the same replay when it is all but empty: ``to first`` are ratios
-to that, of the three rates in order; 1 % of CartPole still fits in a processor's cache. Inserts are over all the way
-from the mark before, a prioritised draw includes its update of priorities. ``steps`` are whole opt steps of DQN with
-2x256 units, from the replay as it is at last. Files lie where temporary ones do (TMPDIR): 0.5 and 7.1 GB.
+to that, of the three rates in order; 1 % of CartPole still fits in a processor's cache. The rate of inserts is the mean
+since the previous mark; a prioritised draw includes its update of priorities. ``steps`` are whole opt steps of DQN with
+2x256 units, from the replay at the end. Files are in the directory of temporary files (TMPDIR): 0.5 and 7.1 GB.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ KINDS: dict[str, tuple[Callable[[], gymnasium.Env[Any, Any]], int, int]] = {
 
 
 class Replay:
-    """One that is written to, and drawn from in both ways."""
+    """A replay that is written to, and drawn from uniformly and by priorities."""
 
     def __init__(self, directory: Path, schema: Schema, capacity: int, stack: int) -> None:
         written, self.memory = (ReplayMemory(directory, schema, capacity, create=create) for create in (True, False))
@@ -59,15 +59,15 @@ class Replay:
         self._writer.append(self._batch, ROWS, incarnation=1, seq=self._seq)
 
     def fill(self, end: int) -> float:
-        """Insert until so many have come; how many a second."""
+        """Insert rows until ``end`` rows have come; return the rows per second."""
         began, before = time.perf_counter(), self.memory.committed
         while self.memory.committed < end:
             self.insert()
         return (self.memory.committed - before) / (time.perf_counter() - began)
 
     def rate(self, work: Callable[[], object]) -> float:
-        """Calls per second of something that draws; the inserts in between do not count."""
-        work()  # The first draw lets in all that has come.
+        """Calls per second of a function that draws; the inserts in between do not count."""
+        work()  # The first draw takes in all rows that have come.
         spent = 0.0
         for _ in range(INSERTS):
             self.insert()

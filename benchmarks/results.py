@@ -46,7 +46,7 @@ def runs_of(task: str, way: Way) -> list[Run]:
 
 
 def table(tasks: Sequence[str]) -> str:
-    """Medians, and the range in brackets; of differences the mean, and an interval of 95 % in brackets."""
+    """Medians with the range in brackets; for differences, the mean with an interval of 95 % in brackets."""
     lines = [
         "| task | way | final return | mean of the last 3 | mean of all 10 | difference to in turns "
         "| environment steps | opt steps | seconds | seeds |",

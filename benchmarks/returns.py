@@ -2,7 +2,7 @@
 
     python -m benchmarks.returns cartpole --way "4 actors"        one task, one way, nine seeds
     python -m benchmarks.returns cartpole --way sb3 --python …    the same budget, with a Python that has the package
-    python -m benchmarks.returns hopper --way sbx --python …      the same of stable-baselines3 in JAX
+    python -m benchmarks.returns hopper --way sbx --python …      the same budget in sbx, stable-baselines3 in JAX
 
 Every way is scored by the same greedy episodes at the same ten points of its budget; its seconds are the wall-clock
 of training and these evaluations; ``load`` is the machine's load average at the end. Results are added to
@@ -35,7 +35,7 @@ Way = Literal["1 actor", "4 actors", "16 actors", "in turns", "sb3", "sbx"]
 ACTORS: dict[Way, int] = {"1 actor": 1, "4 actors": 4, "16 actors": 16}
 PACKAGES: dict[Way, str] = {"sb3": "stable_baselines3", "sbx": "sbx"}
 MINATAR_LIMIT = {"max_episode_steps": 5000}
-"""That of our evaluations, without which an episode may last for ever."""
+"""The limit of crossborder's evaluations; without it, an episode may last for ever."""
 
 
 @dataclass(frozen=True)
@@ -45,13 +45,13 @@ class Task:
     env_steps: int
     episodes: int
     sb3: dict[str, Any] | None = None
-    """The algorithm of the same name there, with the settings of RL Baselines3 Zoo; None: there is no peer."""
+    """The peer's algorithm and its settings, from RL Baselines3 Zoo; None: there is no peer."""
     sb3_env: dict[str, Any] | None = None
-    """Arguments of ``gymnasium.make`` there; None: those of the configuration."""
+    """The peer's arguments of ``gymnasium.make``; None: those of the configuration."""
     config: str | None = None
-    """The name of its file in ``configs/``; None: that of the task."""
+    """The name of the task's file in ``configs/``; None: the name of the task."""
     settings: tuple[str, ...] = ()
-    """Other settings than the file's, as ``--set`` has them."""
+    """Settings that replace those of the file, in the form of ``--set``."""
 
 
 TASKS = {
@@ -132,7 +132,7 @@ def train_peer(name: str, package: str, seed: int, python: str) -> dict[str, Any
     script = Path(__file__).parent / "sb3.py"
     done = subprocess.run([python, script, json.dumps(job)], stdout=subprocess.PIPE, text=True, check=True)
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    del found["eval_seconds"]  # Ours count too.
+    del found["eval_seconds"]  # The seconds of crossborder's runs include them too.
     return found
 
 
@@ -151,7 +151,7 @@ def main() -> None:
     parser.add_argument("task", choices=TASKS)
     parser.add_argument("--way", choices=get_args(Way), required=True)
     parser.add_argument("--seeds", type=int, default=9, help="all seeds below this number (default: 9)")
-    parser.add_argument("--first-seed", type=int, default=0, help="the seeds before it have been run (default: 0)")
+    parser.add_argument("--first-seed", type=int, default=0, help="the first seed (default: 0)")
     parser.add_argument("--python", default=sys.executable, help="an interpreter with the peer's package")
     arguments = parser.parse_args()
     for seed in range(arguments.first_seed, arguments.seeds):

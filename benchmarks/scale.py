@@ -4,9 +4,9 @@
 second``, ``two a second`` and ``five in two seconds`` are slower environments; ``flat out``: as fast as
 acknowledgements come, four batches on their way. ``p50`` and ``p99`` are from handing a batch to gRPC to its
 acknowledgement, as the actor sees it; flat out, a batch mostly waits for others. The floor: the same actors and
-messages at a gRPC server that only acknowledges. ``cores``, ``µs/message`` and ``kB/actor`` are what ingest needs: of
-CPU, and of memory beyond what it had before they came. ``fleet cores`` is what the actors of the benchmark themselves
-take of the same machine, and ``load`` its load average.
+messages at a gRPC server that only acknowledges. ``cores``, ``µs/message`` and ``kB/actor`` are ingest's use of CPU,
+and of memory beyond its memory before the actors came. ``fleet cores`` are the cores that the benchmark's actors use on
+the same machine, and ``load`` is its load average.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ USUAL_PACES: Final = ("ten a second", "flat out")
 
 
 def settings_for(actors: int) -> tuple[str, ...]:
-    """Settings of a learner host that takes so many actors from one address."""
+    """Settings of a learner host that takes this many actors from one address."""
     limits = {"max_address_actors": actors, "address_joins_per_second": 2 * actors, "joins_per_second": 2 * actors}
     return (
         f"server.max_actors={max(256, actors)}",

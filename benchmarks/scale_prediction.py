@@ -12,7 +12,7 @@ a little more.
 A shard's ingest process has one core, of which 0.7 are used: beyond that, acknowledgements wait for each other. 4,096
 actors are the most that ``server.max_actors`` allows. The costs are measured with ``FIT``, messages of two sizes; the
 checks are other sizes, rates and numbers of actors. Real actors may push observations of any size: the costs here are
-those of CartPole's rows of 38 bytes, so measure with rows of your own before you rent machines.
+those of CartPole's rows of 38 bytes, so measure with your own rows before you rent machines.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ SECONDS: Final = 6.0
 
 @dataclass(frozen=True)
 class Load:
-    """What a fleet asks of its learner.
+    """The load of a fleet on its learner.
 
     Args:
         steps: a second, of all actors together.
@@ -52,7 +52,7 @@ class Load:
 
     @property
     def rows(self) -> float:
-        """Of a message: those of a batch, or of all batches that an actor fills within ``LINGER_SECONDS``."""
+        """The rows of a message: those of a batch, or of all batches that an actor fills in ``LINGER_SECONDS``."""
         return max(self.batch, self.steps / self.actors * LINGER_SECONDS)
 
     @property
@@ -68,12 +68,12 @@ PREDICTED: Final = tuple(Load(1e6, actors, batch) for actors in (1_000, 10_000) 
 
 @dataclass(frozen=True)
 class Prediction:
-    """What a load needs.
+    """The needs of a load.
 
     Args:
         cores: of ingest processes, together.
         shards: ingest processes.
-        limit: steps a second that one shard can take from its part of such actors.
+        limit: steps a second that one shard can take from its part of the actors.
     """
 
     cores: float
@@ -92,7 +92,7 @@ class Costs:
         return load.messages * self.message + load.steps * self.row
 
     def predict(self, load: Load) -> Prediction:
-        """Predict what a load needs; the module's docstring has the formulas."""
+        """Predict the needs of a load; the module's docstring has the formulas."""
         cores = self.cores(load)
         shards = max(math.ceil(cores / USABLE), math.ceil(load.actors / MAX_ACTORS))
         return Prediction(cores, shards, USABLE * load.steps / cores)
@@ -122,7 +122,7 @@ def measure(load: Load) -> dict[str, float]:
 
 
 def as_came(load: Load, measured: dict[str, float]) -> Load:
-    """The load with the rate that it had."""
+    """The load with the rate that was measured."""
     return Load(measured["steps/s"], load.actors, load.batch)
 
 

@@ -1,6 +1,6 @@
-"""What a step costs a shard's ingest process, with 1, 2 and 4 shards on one machine that take steps at the same time.
+"""The cost of a step for a shard's ingest process, with 1, 2 and 4 shards on one machine that take steps together.
 
-Each shard is a learner host with light actors of its own (``benchmarks.light_actors``); its agent is idle. Every shard
+Each shard is a learner host with its own light actors (``benchmarks.light_actors``); its agent is idle. Every shard
 gets the same rate of steps, whose sum the machine can carry. A machine with fewer cores than shards can show no
 speed-up, so the figure is processor time for each step: ``CPU s/million`` of a shard's ingest process, the mean over
 the shards; ``worst`` is the highest of the shards, and ``to one shard`` the mean beside that of one shard. The actors'

@@ -26,7 +26,7 @@ class Screens(gymnasium.Env[Array, Any]):
 
 
 def life(schema: Schema, rows: int, lane: int = 0) -> Items:
-    """Consecutive rows from the midst of an episode of one lane: pictures of Pong, and small random floats."""
+    """Consecutive rows from the middle of an episode of one lane: pictures of Pong, and small random floats."""
     rng = np.random.default_rng(lane)
     items = {column.name: values(column, rows, rng) for column in schema.columns}
     return {**items, "lane": np.full(rows, lane, np.uint16)}

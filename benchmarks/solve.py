@@ -2,10 +2,10 @@
 
     python -m benchmarks.solve --python PYTHON     an interpreter with stable-baselines3 and sbx
 
-The peers have the settings of RL Baselines3 Zoo for the task (``benchmarks.zoo``). All count
-processes, imports, compilation and evaluations, since a user waits for all of them; all score the same greedy episodes
+The peers have the settings of RL Baselines3 Zoo for the task (``benchmarks.zoo``). The seconds include processes,
+imports, compilation and evaluations, since a user waits for all of them. All systems score the same greedy episodes
 after the same numbers of environment steps, and may use both cores. For each seed they take turns. A run that does not
-reach the target counts with the time that it took, and ``solved`` says how many runs did.
+reach the target counts with the time that it took; ``solved`` says how many runs reached it.
 """
 
 from __future__ import annotations

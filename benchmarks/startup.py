@@ -31,7 +31,7 @@ WARM_UP: Final = 64
 END_SECONDS: Final = 60.0
 FIRST: Final = "the first opt step was taken"
 MARKS: Final = {"listens": "listening on", "actor joined": "joined run", "first opt step": FIRST}
-"""Words of the log that show how far ours has come."""
+"""Words of the log that show the progress of crossborder's start."""
 
 
 class Announcing(DQN):

@@ -32,7 +32,7 @@ class Variant:
     """A way to run a configuration."""
 
     settings: Mapping[str, Any] = field(default_factory=dict)
-    """By path, in the place of those of the file."""
+    """By path, the settings that replace those of the file."""
     actors: int = 0
     """Local actors over the network; 0 trains in turns."""
 
