@@ -181,7 +181,7 @@ def test_any_other_name_at_any_depth_is_refused_with_the_option_that_would_allow
     assert "this" not in sys.modules, "nothing is imported before it is allowed"
 
 
-def test_all_names_that_are_not_allowed_are_told_at_once_and_quoted_for_a_shell() -> None:
+def test_one_error_names_all_names_that_are_not_allowed_and_quotes_them_for_a_shell() -> None:
     changes = {"env": {"target": "a b:Game"}, "agent": {"target": "mind:$(id)"}}
     with pytest.raises(PluginError, match=r"--allow 'a b:Game' 'mind:\$\(id\)' \(or with --allow any"):
         Allowance(()).check(config(**changes))
@@ -198,7 +198,7 @@ def test_all_names_that_are_not_allowed_are_told_at_once_and_quoted_for_a_shell(
     ],
 )
 @pytest.mark.parametrize("entries", [(), ("gymnasium", "common", "actor", "learner"), ("common.process.child:Child",)])
-def test_our_own_machinery_is_out_of_reach_whatever_is_allowed(target: str, entries: tuple[str, ...]) -> None:
+def test_crossborders_internal_code_is_refused_even_if_a_user_allows_it(target: str, entries: tuple[str, ...]) -> None:
     with pytest.raises(PluginError, match="belongs to crossborder itself"):
         Allowance(entries).check(config(env={"target": target}))
 
@@ -255,7 +255,7 @@ def test_the_devices_that_come_with_crossborder_need_no_option(kind: str) -> Non
 
 
 @pytest.mark.usefixtures("mine")
-def test_a_device_of_ones_own_is_allowed_by_its_module_and_must_be_a_device() -> None:
+def test_a_users_own_device_is_allowed_by_its_module_and_must_be_a_device() -> None:
     own = config(env=teleoperated({"target": "mine.parts:Mouse"}))
     with pytest.raises(
         PluginError, match=r"env\.wrappers\.0\.params\.device\.target: 'mine\.parts:Mouse'.*--allow mine"
@@ -278,7 +278,7 @@ def test_a_device_of_ones_own_is_allowed_by_its_module_and_must_be_a_device() ->
         "os:system",
     ],
 )
-def test_a_device_opens_no_door(device: Any) -> None:
+def test_a_device_cannot_name_code_that_is_not_allowed(device: Any) -> None:
     with pytest.raises(PluginError, match=r"env\.wrappers\.0\.params\.device.*: '(os|common\.process)"):
         Allowance(()).check(config(env=teleoperated(device)))
 

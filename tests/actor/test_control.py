@@ -57,7 +57,7 @@ def test_a_robot_halts_when_its_learner_is_killed(
     assert told(tmp_path / "log")[-1] == "halt"
 
 
-def test_a_robot_halts_while_no_word_comes_and_begins_a_new_episode_when_one_does(
+def test_a_robot_halts_while_its_learner_is_silent_and_begins_a_new_episode_afterwards(
     make_config: MakeConfig, start: Start, tmp_path: Path
 ) -> None:
     log, config = tmp_path / "log", make_config(env=robot(tmp_path, max_model_age_seconds=1.5))
@@ -161,7 +161,7 @@ class WaitsForNobody:
         return True
 
 
-def test_a_newer_model_that_is_there_is_loaded_rather_than_waited_for() -> None:
+def test_a_robot_whose_model_is_too_old_loads_a_fetched_model_and_does_not_wait() -> None:
     """The model that acts has become too old, because no time was left between two ticks to load the newer one."""
     parts, pusher, stopped = make_parts(counting(1)), cast("Any", WaitsForNobody()), threading.Event()
     agent, pace = SetDown(parts.spec), Pace(1000.0, stopped)
@@ -190,7 +190,7 @@ def test_a_newer_model_that_is_there_is_loaded_rather_than_waited_for() -> None:
     models.end(PATIENCE)
 
 
-def test_the_process_is_as_it_was_when_the_acting_has_ended() -> None:
+def test_the_process_gets_its_settings_back_when_the_acting_has_ended() -> None:
     before = sys.getswitchinterval()
     with acting_first():
         assert sys.getswitchinterval() == pytest.approx(SWITCH_SECONDS)

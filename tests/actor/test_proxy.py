@@ -54,7 +54,7 @@ def test_rows_are_taken_when_there_are_n_buffer_of_them() -> None:
     assert [proxy.takes(count) for count in (0, 1, 2, 3, 8)] == [False, False, False, True, True]
 
 
-def test_a_batch_is_what_is_pushed() -> None:
+def test_rows_that_are_pushed_together_are_one_batch() -> None:
     proxy, sink, _ = make(3)
     proxy.push(rows(0, 1, 2, 3))
     proxy.push(rows(4))

@@ -75,7 +75,7 @@ def test_frames_are_recorded_without_their_stacks_and_an_agents_extras_are_not(t
     assert found[0].keys() == {"obs", "action", "reward", "terminated", "truncated", "info/force"}
 
 
-def test_an_episode_that_is_never_whole_is_not_recorded(tmp_path: Path) -> None:
+def test_an_episode_without_an_end_is_not_recorded(tmp_path: Path) -> None:
     """Its environment failed: rows of the lane begin another episode before the first has a final row."""
     made = EpisodeRecording(tmp_path, counting_schema())
     failed, whole = expected_rows(0, 3), expected_rows(1, 9)
@@ -92,7 +92,7 @@ def test_recordings_into_one_directory_do_not_overwrite_each_other(tmp_path: Pat
     assert_recorded(read_all(tmp_path), [each for tag in (1, 2) for each in rows_of_whole_episodes(tag, 30)])
 
 
-def test_rows_for_which_there_is_no_room_cost_their_episodes_and_are_counted(
+def test_episodes_whose_rows_had_no_room_are_not_recorded_and_are_counted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(recording, "MAX_WAITING", recording.LEAST + 1)
@@ -156,7 +156,9 @@ def test_an_episode_that_a_person_has_discarded_is_not_recorded(tmp_path: Path) 
     assert not read_all(tmp_path)[0]["info/discarded"].any()
 
 
-def test_an_episode_that_cannot_be_written_costs_no_other(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_episode_that_cannot_be_written_harms_no_other_episode(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     whole = rows_of_whole_episodes(7, 60)[0]
     made = EpisodeRecording(tmp_path, counting_schema())
     with caplog.at_level(logging.WARNING):

@@ -248,7 +248,7 @@ def make(*messages: str, max_bytes: int = 100, window: int = 100) -> Spool[str]:
     return spool
 
 
-def test_a_message_larger_than_everything_is_taken_when_nothing_else_is_kept() -> None:
+def test_a_message_larger_than_the_spool_is_taken_when_the_spool_is_empty() -> None:
     spool = make(max_bytes=10)
     assert spool.put("huge", 1000, 1, 0)
     assert not spool.put("small", 1, 1, 0)
@@ -301,7 +301,7 @@ def test_a_sender_waits_no_longer_after_the_end(in_thread: InThread, end: Callab
     assert sent.result(PATIENCE) is None
 
 
-def test_a_closed_spool_still_gives_out_what_it_has_and_then_is_drained() -> None:
+def test_a_closed_spool_still_gives_out_its_messages_and_then_is_drained() -> None:
     spool = make("a", "b")
     epoch = spool.connect(0)
     assert take(spool, epoch, 0) == (1, ["a"])
@@ -371,7 +371,7 @@ def test_a_message_that_was_unsent_for_too_long_is_dropped_and_leaves_room_and_n
     assert dropped == ["a", "b", "c"]
 
 
-def test_a_producer_goes_on_when_the_sender_drops_what_is_too_old(in_thread: InThread) -> None:
+def test_a_producer_goes_on_when_the_sender_drops_messages_that_are_too_old(in_thread: InThread) -> None:
     clock = Clock()
     spool: Spool[str] = Spool(1, 100, max_seconds=30.0, clock=clock)
     epoch = spool.connect(0)
@@ -485,7 +485,7 @@ def test_a_producer_does_not_wait_for_messages_that_are_young() -> None:
     assert not spool.put("e", 1, 1, 0)
 
 
-def test_an_acknowledgement_of_what_is_old_lets_the_producer_go_on() -> None:
+def test_an_acknowledgement_of_old_messages_lets_the_producer_go_on() -> None:
     spool, clock = quick(window=2, group_rows=50)
     assert spool.put("a", 1, 1, 0)
     assert spool.next_unsent(1, 0)
@@ -531,7 +531,7 @@ def test_a_producer_may_wait_until_old_messages_are_acknowledged() -> None:
     assert spool.wait_until_younger(2.0, 0)
 
 
-def test_what_is_not_acknowledged_is_what_was_sent_and_what_waits() -> None:
+def test_unacknowledged_messages_are_those_that_were_sent_and_those_that_wait() -> None:
     spool: Spool[int] = Spool(MAX_BYTES, WINDOW)
     epoch = spool.connect(0)
     for message in range(3):

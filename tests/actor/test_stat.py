@@ -87,7 +87,7 @@ def test_of_more_episodes_than_a_report_may_hold_the_newest_are_kept() -> None:
     assert counters.take_episodes() == ([], [], [])
 
 
-def test_of_an_environments_error_the_end_of_the_newest_is_told_once_and_always_as_utf_8() -> None:
+def test_the_end_of_the_newest_environment_error_is_reported_once_and_always_as_utf_8() -> None:
     counters = ActorCounters()
     counters.note_env_error("an older one")
     counters.note_env_error("x" * MAX_ENV_ERROR + "\ud800 the end")
@@ -96,7 +96,7 @@ def test_of_an_environments_error_the_end_of_the_newest_is_told_once_and_always_
     assert counters.take_env_error() == ""
 
 
-def test_late_and_missed_ticks_are_counted_and_the_lateness_of_recent_ones_is_told() -> None:
+def test_late_and_missed_ticks_are_counted_and_the_lateness_of_recent_ticks_is_reported() -> None:
     counters = ActorCounters()
     assert counters.figures()["lateness_p99_seconds"] == 0.0
     for lateness in [1.0] * 10 + [0.0] * 985 + [0.0021] * 15:

@@ -105,7 +105,7 @@ def test_parts_that_are_not_those_of_the_learner_are_refused(
         build_agreed_parts(config(**changes), schema, seed=0, epsilon=0.0)
 
 
-def test_a_guarded_environment_is_built_anew_from_its_configuration(tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_a_guarded_environment_is_rebuilt_from_its_configuration(tmp_path_factory: pytest.TempPathFactory) -> None:
     marker = tmp_path_factory.mktemp("failing") / "failed"
     env = {"target": "tests.parts:FailingEnv", "params": {"marker": str(marker), "at": 1}, "rebuilds_per_minute": 1}
     failing, counters = config(env=env), ActorCounters()

@@ -38,13 +38,13 @@ def run(name: str, *path: Path, cwd: Path, without: Sequence[str] = ()) -> subpr
 
 
 @pytest.mark.parametrize("name", sorted(SCRIPTS))
-def test_each_command_is_the_one_of_its_name(name: str) -> None:
+def test_each_command_calls_the_function_of_its_name(name: str) -> None:
     assert SCRIPTS[name] == f"crossborder.commands:{name.replace('-', '_')}"
 
 
 @pytest.mark.parametrize("package", commands.PACKAGES)
 @pytest.mark.parametrize("name", ["learner-server", "actor-worker"])
-def test_a_package_of_our_name_that_is_found_first_is_named_and_what_to_do(
+def test_the_error_names_a_package_of_our_name_that_is_found_first_and_the_remedy(
     name: str, package: str, tmp_path: Path
 ) -> None:
     (tmp_path / package).mkdir()
@@ -62,7 +62,7 @@ def test_a_module_of_our_name_is_found_too(tmp_path: Path) -> None:
     assert (told.returncode, str(tmp_path / "actor.py") in told.stderr) == (3, True)
 
 
-def test_a_package_of_our_name_that_is_not_found_first_is_no_harm(tmp_path: Path) -> None:
+def test_a_package_of_our_name_that_is_not_found_first_does_no_harm(tmp_path: Path) -> None:
     (tmp_path / "common").mkdir()
     (tmp_path / "common" / "__init__.py").touch()
     assert run("learner-server", ROOT, cwd=tmp_path).returncode == 0
@@ -77,6 +77,6 @@ def test_a_learners_command_on_an_actor_host_names_the_extra_to_install(name: st
 
 
 @pytest.mark.parametrize("name", sorted(NEED_NO_LEARNER))
-def test_an_actors_command_and_the_one_for_certificates_need_nothing_of_a_learner(name: str, tmp_path: Path) -> None:
+def test_the_commands_of_actors_and_certificates_need_no_package_of_a_learner(name: str, tmp_path: Path) -> None:
     told = run(name, ROOT, cwd=tmp_path, without=commands.LEARNER_NEEDS)
     assert (told.returncode, told.stderr) == (0, "")

@@ -81,7 +81,7 @@ def test_an_actor_that_acts_with_an_old_model_and_is_lost(make_config: MakeConfi
             assert reach(alerts, "ActorLost")
 
 
-def test_an_actor_that_tells_of_an_environment_built_anew(host: LearnerServer, tmp_path: Path) -> None:
+def test_an_actor_that_reports_a_rebuilt_environment(host: LearnerServer, tmp_path: Path) -> None:
     client = Client(host)
     client.join()
     with on_call(tmp_path, endpoints(tmp_path / "run"), SOONER) as (asked, alerts):

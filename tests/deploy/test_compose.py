@@ -51,7 +51,7 @@ def test_behind_the_front_the_learner_is_reached_by_the_front_and_prometheus_alo
     assert front["ports"] == ["${FRONT:-127.0.0.1:50051}:50051"]
 
 
-def test_behind_the_front_commands_are_the_programs_and_limits_of_an_address_are_those_of_all() -> None:
+def test_behind_the_front_one_address_may_use_the_limits_of_all_addresses_together() -> None:
     overlay = services("docker/docker-compose.front.yml")
     for name, parser in PARSERS.items():
         parser().parse_args(overlay[name]["command"])
@@ -112,7 +112,7 @@ def test_the_image_is_built_from_all_that_the_wheel_takes() -> None:
         assert any(path.is_relative_to(place) for place in sent), f".dockerignore lets {path} through"
 
 
-def test_the_files_that_commands_name_are_those_that_they_are_handed() -> None:
+def test_commands_get_the_files_that_they_name() -> None:
     for service, files in (("learner", FOR_LEARNER), ("actor", FOR_ACTORS)):
         named = re.findall(r"certs/([a-z.]+)", " ".join(SERVICES[service]["command"]))
         assert {*named} <= {*files}

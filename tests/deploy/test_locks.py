@@ -40,21 +40,21 @@ def test_every_package_is_pinned_to_one_version_and_its_hashes(lock: str) -> Non
 
 @pytest.mark.parametrize("torch", ["torch-cpu.lock", "torch-cuda.lock"])
 @pytest.mark.parametrize("image", ["actor", "learner"])
-def test_what_pyproject_asks_for_is_locked_within_its_range(image: str, torch: str) -> None:
+def test_requirements_of_pyproject_are_locked_within_their_ranges(image: str, torch: str) -> None:
     locks = ["actor.lock"] if image == "actor" else ["actor.lock", "learner.lock"]
     locked = pins(*locks, torch)
     for wanted in map(Requirement, ACTOR_WANTS if image == "actor" else LEARNER_WANTS):
         assert wanted.specifier.contains(locked[canonicalize_name(wanted.name)].partition("+")[0])
 
 
-def test_the_learners_lock_repeats_nothing_of_the_actors_which_has_nothing_that_only_learners_need() -> None:
+def test_the_locks_of_actor_and_learner_share_no_package_and_the_learners_has_its_extra() -> None:
     actor, learner = pins("actor.lock"), pins("learner.lock")
     assert not {*actor} & {*learner}
     assert {canonicalize_name(Requirement(wanted).name) for wanted in EXTRAS["learner"]} <= {*learner}
 
 
 @pytest.mark.parametrize("wanted", PROJECT["build-system"]["requires"])
-def test_what_builds_the_wheel_is_locked(wanted: str) -> None:
+def test_the_packages_that_build_the_wheel_are_locked(wanted: str) -> None:
     requirement = Requirement(wanted)
     assert requirement.specifier.contains(pins("build.lock")[requirement.name])
 

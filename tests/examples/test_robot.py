@@ -98,7 +98,7 @@ def test_a_demonstration_is_an_episode_that_succeeds(arm: PressButton, tmp_path:
     np.testing.assert_array_equal(again["obs/wrist"], episodes[1]["obs/wrist"])
 
 
-def test_the_person_helps_a_policy_that_gets_nowhere_and_leaves_one_alone_that_gets_on(arm: PressButton) -> None:
+def test_the_person_helps_only_a_policy_that_makes_no_progress(arm: PressButton) -> None:
     helped = Teleoperate(arm, **PERSON)
     helped.reset(seed=0)
     infos = [helped.step(STILL)[-1] for _ in range(40)]

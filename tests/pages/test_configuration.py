@@ -65,5 +65,5 @@ def test_every_parameter_of_an_agent_is_there_with_its_sentence(model: type[Sett
         "| `agent.params.units` | list of int > 0 | `[256, 256]` |",
     ],
 )
-def test_types_bounds_defaults_and_other_names_are_told(row: str) -> None:
+def test_types_bounds_defaults_and_other_names_are_shown(row: str) -> None:
     assert f"\n{row}" in PAGE

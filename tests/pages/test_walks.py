@@ -14,5 +14,5 @@ def test_each_step_names_a_file_that_exists(walk: Walk) -> None:
 
 
 @pytest.mark.parametrize("walk", WALKS, ids=lambda walk: walk.name)
-def test_the_drawing_in_the_repository_is_the_one_of_its_steps(walk: Walk) -> None:
+def test_the_drawing_in_the_repository_shows_its_steps(walk: Walk) -> None:
     assert (ROOT / walk.path).read_text() == draw(walk), "make pages"

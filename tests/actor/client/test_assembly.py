@@ -119,7 +119,7 @@ def test_bytes_that_are_no_chunk_are_refused() -> None:
 
 
 @given(st.integers(0, len(DATA) - 1), st.integers(1, 255))
-def test_a_single_changed_byte_is_found_out(place: int, change: int) -> None:
+def test_a_single_changed_byte_is_detected(place: int, change: int) -> None:
     damaged = chunks(len(DATA))
     data = bytearray(DATA)
     data[place] ^= change

@@ -108,7 +108,7 @@ def test_an_actor_that_is_told_to_stop_does_not_go_on_waiting(
             joining.result(PATIENCE)
 
 
-def test_a_refusal_for_good_is_not_tried_again(host: LearnerServer, connect: Connect) -> None:
+def test_a_call_that_was_finally_refused_is_not_repeated(host: LearnerServer, connect: Connect) -> None:
     with pytest.raises(RefusedError, match="incarnation: expected a random number, found 0"):
         connect(host.ingest.address, 100 * PATIENCE, incarnation=0).join()
 
@@ -127,7 +127,7 @@ def test_settings_that_differ_in_a_later_answer_are_named_with_both_values(serve
     assert before.changes(before) == []
 
 
-def test_an_actor_with_a_number_of_its_own_gets_it_and_a_number_that_no_actor_can_have_is_refused(
+def test_an_actor_gets_the_id_that_it_asks_for_and_an_impossible_id_is_refused(
     host: LearnerServer,
 ) -> None:
     def join(actor_id: int) -> int:
@@ -142,7 +142,7 @@ def test_an_actor_with_a_number_of_its_own_gets_it_and_a_number_that_no_actor_ca
         join(99999)
 
 
-def test_a_new_incarnation_names_the_one_whose_place_it_takes(serve: Serve, connect: Connect) -> None:
+def test_a_new_incarnation_names_the_incarnation_that_it_replaces(serve: Serve, connect: Connect) -> None:
     asked: list[pb.JoinRequest] = []
 
     class Learner(ScriptedLearner):
@@ -175,9 +175,7 @@ class Leads(ScriptedLearner):
         return pb.JoinResponse(elsewhere=self.elsewhere) if request.takes_elsewhere else JOINED
 
 
-def test_an_actor_that_is_led_joins_there_is_led_no_further_and_comes_back_there(
-    serve: Serve, connect: Connect
-) -> None:
+def test_an_actor_joins_the_learner_to_which_it_is_led_and_later_joins_it_again(serve: Serve, connect: Connect) -> None:
     other = Leads("127.0.0.1:1")
     there = f"127.0.0.1:{serve(other)}"
     first = Leads(there)

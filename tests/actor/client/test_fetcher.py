@@ -65,7 +65,7 @@ def test_a_model_is_given_only_to_those_who_have_an_older_one(fetch: Fetch) -> N
     assert fetcher.newer_than(ModelVersion(3, 0)) is None
 
 
-def test_a_newer_announcement_fetches_again_and_says_what_is_there_already(fetch: Fetch) -> None:
+def test_a_newer_announcement_fetches_again_and_names_the_model_that_the_actor_has(fetch: Fetch) -> None:
     newer = ModelVersion(2, 40)
     learner = scripted(chunks(), chunks(version=newer))
     fetcher = fetch(learner)

@@ -78,7 +78,7 @@ def test_code_that_is_not_allowed_is_neither_imported_nor_called(
 
 
 @pytest.mark.parametrize("attack", ["a child process of ours", "gymnasium's id"])
-def test_allowing_gymnasium_and_our_packages_opens_no_door(
+def test_allowing_gymnasium_and_our_packages_allows_no_other_code(
     attack: str, serve: Serve, start: Start, pwned: Path, tmp_path: Path
 ) -> None:
     port = serve(ScriptedLearner(naming(**attacks(pwned)[attack]), []))

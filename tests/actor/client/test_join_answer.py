@@ -45,7 +45,7 @@ def test_a_configuration_that_is_no_json_is_refused(text: str) -> None:
         ({"push": {"window": 1 << 40}}, "push.window: .*less than or equal to"),
     ],
 )
-def test_settings_by_which_an_actor_takes_memory_have_bounds(changes: dict[str, Any], message: str) -> None:
+def test_settings_that_decide_about_an_actors_memory_have_bounds(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         read_config(json.dumps({**PARTS, **changes}))
 
@@ -61,7 +61,7 @@ def test_settings_by_which_an_actor_takes_memory_have_bounds(changes: dict[str, 
         ({"run_id": "x" * 1000}, "run_id: expected up to 256 characters, found 1000"),
     ],
 )
-def test_numbers_that_cannot_be_are_refused(changes: dict[str, Any], message: str) -> None:
+def test_impossible_numbers_are_refused(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ProtocolMismatchError, match=re.escape(f"the learner's answer: {message}")):
         read_join(changed(**changes))
 
@@ -82,7 +82,7 @@ def test_a_learner_that_takes_no_rows_is_refused() -> None:
         (pb.Column(name="x" * 257, dtype="<f4"), "expected a name of up to 256 characters, found 257"),
     ],
 )
-def test_columns_that_no_item_has_are_refused(column: pb.Column, message: str) -> None:
+def test_columns_that_no_item_can_have_are_refused(column: pb.Column, message: str) -> None:
     with pytest.raises(ProtocolMismatchError, match=message):
         read_schema(pb.Schema(columns=[column]))
 

@@ -74,7 +74,7 @@ def test_an_upload_fits_the_learners_messages(serve: Serve) -> None:
     assert learner.n_bytes == 8 * 1000
 
 
-def test_a_download_tells_the_size_of_the_model_and_refuses_what_is_none(serve: Serve) -> None:
+def test_a_download_tells_the_size_of_the_model_and_refuses_an_answer_without_one(serve: Serve) -> None:
     with probing(serve(AnsweringLearner([chunks(), chunks()[1:]]))) as probe:
         assert probe.download()[0] == len(DATA)
         with pytest.raises(RefusedError, match="expected a chunk at offset 0"):

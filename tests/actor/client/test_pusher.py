@@ -181,7 +181,7 @@ WAYS = ["closed", "lost", "unacknowledged", "not_joined"]
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_whatever_breaks_everything_arrives_once_and_in_order(serve: Serve, way: str) -> None:
+def test_all_rows_arrive_once_and_in_order_through_every_fault(serve: Serve, way: str) -> None:
     learner = BreakingLearner(breaks=[(0, way), (3, way), (1, way)])
     outcome = push(serve, learner, 20)
     assert learner.stored == list(range(20))
@@ -221,7 +221,7 @@ def test_pictures_are_compressed_for_a_learner_that_takes_it(serve: Serve) -> No
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_every_picture_arrives_once_and_in_order_whatever_breaks_and_however_long(serve: Serve, way: str) -> None:
+def test_every_picture_arrives_once_and_in_order_through_faults_of_any_length(serve: Serve, way: str) -> None:
     pushed: list[int] = []
     learner = FilmLearner(
         breaks=[(2, way), (0, way)],
@@ -300,7 +300,7 @@ def test_when_the_learner_says_stop_the_actor_hears_it(serve: Serve) -> None:
 
 
 @pytest.mark.parametrize(("way", "kind"), [("bad_items", RefusedError), ("schema_mismatch", SchemaMismatchError)])
-def test_a_refusal_for_good_ends_the_actor_with_it(serve: Serve, way: str, kind: type[Exception]) -> None:
+def test_a_final_refusal_ends_the_actor_with_its_error(serve: Serve, way: str, kind: type[Exception]) -> None:
     learner = BreakingLearner(breaks=[(2, way)])
     outcome = push(serve, learner, 10_000)
     assert type(outcome.failure) is kind
@@ -308,7 +308,7 @@ def test_a_refusal_for_good_ends_the_actor_with_it(serve: Serve, way: str, kind:
     assert learner.streams == 1
 
 
-def test_an_error_that_nobody_foresaw_ends_the_actor_with_it(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unforeseen_error_ends_the_actor_with_this_error(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
     def run(*_: object) -> None:
         raise RuntimeError("can't start new thread")
 

@@ -87,7 +87,7 @@ def test_nobody_gets_the_copy_without_a_token_that_the_learner_accepts(tmp_path:
         wait_for(lambda: code(token) is refused, f"the token is refused {TOKEN_SECONDS} s after it was revoked")
 
 
-def test_a_model_that_comes_damaged_is_kept_from_all_and_fetched_again(serve: Serve) -> None:
+def test_a_damaged_model_is_given_to_no_actor_and_fetched_again(serve: Serve) -> None:
     damaged = chunks()[:-1]
     learner = ScriptedLearner(pb.JoinResponse(), [damaged, chunks()])
     with relaying(f"127.0.0.1:{serve(learner)}") as address, grpc.insecure_channel(address) as channel:

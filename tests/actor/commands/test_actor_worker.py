@@ -28,7 +28,7 @@ def test_it_ends_with_the_reason_and_the_exit_code_of_the_actor_that_cannot_work
     assert "Traceback" not in worker.output()
 
 
-def test_an_id_is_that_of_one_actor(start: Start) -> None:
+def test_an_id_is_refused_for_several_actors(start: Start) -> None:
     worker = start("actor-worker", "--learner", "127.0.0.1:1", "--id", "1", "--num-actors", "2")
     assert worker.wait() == ConfigError.exit_code
     assert "--id: expected one actor, found --num-actors 2" in worker.output()
@@ -40,7 +40,7 @@ def test_it_looks_for_its_learner_as_long_as_its_patience(start: Start) -> None:
     assert "127.0.0.1:1: no learner for 0.5 s" in worker.output()
 
 
-def test_a_recording_that_cannot_be_is_refused_before_a_learner_is_looked_for(start: Start, tmp_path: Path) -> None:
+def test_an_impossible_recording_is_refused_before_the_search_for_a_learner(start: Start, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     for words, message in (
         (("--record", str(tmp_path / "file" / "episodes")), "expected a directory to write episodes into"),

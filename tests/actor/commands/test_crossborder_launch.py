@@ -29,7 +29,7 @@ def test_the_ssh_commands_can_be_shown(tmp_path: Path, capsys: pytest.CaptureFix
     assert not (tmp_path / "started").exists()
 
 
-def test_a_wrong_file_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([str(tmp_path / "hosts.yaml")]) == ConfigError.exit_code
     assert f"crossborder-launch: {tmp_path / 'hosts.yaml'}: cannot be read" in capsys.readouterr().err
 
@@ -47,7 +47,7 @@ def test_a_signal_ends_all_hosts_in_order(
     assert hosts.lines("ended") == ["actor-worker asked", "learner-server asked"]
 
 
-def test_hosts_are_alone_when_the_launcher_is_killed(
+def test_commands_on_the_hosts_end_when_the_launcher_is_killed(
     tmp_path: Path, start: Callable[..., Command], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")

@@ -46,7 +46,7 @@ def lines_and_error(
     return out.getvalue().splitlines(), error
 
 
-def test_a_healthy_learner_passes_every_check_and_does_not_notice(host: LearnerServer) -> None:
+def test_a_healthy_learner_passes_every_check_and_notices_no_actor(host: LearnerServer) -> None:
     lines, error = lines_and_error(host.ingest.address)
     assert error is None
     assert [re.split("  +", line)[:2] for line in lines] == [["pass", check.name] for check in CHECKS]

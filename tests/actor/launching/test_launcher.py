@@ -13,7 +13,7 @@ from tests.conftest import PATIENCE, wait_for
 LEARNER, HEALTH, ACTORS = "learner-server", "crossborder-health", "actor-worker"
 
 
-def test_commands_get_the_words_that_the_file_says(hosts: StandInHosts) -> None:
+def test_commands_get_the_arguments_of_the_hosts_file(hosts: StandInHosts) -> None:
     trust = {"ca": "certs/ca.pem", "token_file": "certs/actor.token", "allow": ["my_env"]}
     config = validate(type(hosts.config("a")), {**hosts.values("a"), "trust": trust})
     origin = ["--learner", "gpu:50051"]
@@ -23,7 +23,7 @@ def test_commands_get_the_words_that_the_file_says(hosts: StandInHosts) -> None:
     assert actor_words(config, config.actors[0]) == [*origin, "--num-actors", "1", *files, "--allow", "my_env"]
 
 
-def test_without_encryption_every_command_is_told(hosts: StandInHosts) -> None:
+def test_without_encryption_every_command_gets_the_option_for_it(hosts: StandInHosts) -> None:
     config = validate(type(hosts.config("a")), {**hosts.values("a"), "trust": {"insecure": True}})
     for words in (learner_words(config), health_words(config), actor_words(config, config.actors[0])):
         assert "--insecure" in words

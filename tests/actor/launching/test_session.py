@@ -45,7 +45,7 @@ def test_output_is_logged_under_the_hosts_name(caplog: pytest.LogCaptureFixture)
     ]
 
 
-def test_a_command_that_is_asked_may_end_as_by_sigterm_and_no_other_may() -> None:
+def test_only_a_command_that_was_asked_to_end_may_end_as_by_sigterm() -> None:
     session, ended = opened("sh", "-c", "head -c 2 >&2; exit 143")
     session.beat()
     session.ask_to_end()
@@ -83,6 +83,6 @@ def test_an_abandoned_session_ends_at_once() -> None:
     assert ended.get(timeout=PATIENCE).code == -9
 
 
-def test_a_machine_without_ssh_is_told() -> None:
+def test_a_machine_without_ssh_gets_an_error_that_names_ssh() -> None:
     with pytest.raises(ConfigError, match="ssh: expected the program on this host"):
         opened("/nowhere/ssh")

@@ -84,7 +84,7 @@ def _numbered_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(FragileEnv, "built", itertools.count())
 
 
-def test_an_environment_that_raises_is_built_anew_and_goes_on_with_another_episode() -> None:
+def test_an_environment_that_raises_is_rebuilt_and_begins_another_episode() -> None:
     sink, counters = sample(FragileEnv, 25)
     rows = sink.items()
     check_rows(rows)
@@ -142,7 +142,7 @@ def test_a_round_in_which_all_environments_raise_pushes_nothing() -> None:
     assert (counters.env_steps, counters.env_rebuilds) == (20, 2)
 
 
-def test_an_environment_that_raises_in_reset_is_built_anew() -> None:
+def test_an_environment_that_raises_in_reset_is_rebuilt() -> None:
     sink, counters = sample(StubbornEnv, 5)
     assert len(sink.pushed) == 5
     assert counters.env_rebuilds == 1

@@ -24,7 +24,7 @@ def outcome(obs: Leaves, final_obs: Leaves | None = None) -> Round:
     return Round(np.zeros(3), NONE, NONE, obs, ended=ended, final_obs=final_obs)
 
 
-def test_where_an_episode_ended_its_last_observation_counts() -> None:
+def test_the_next_observation_of_an_ended_episode_is_its_last_one() -> None:
     seen = rows(1, 2, 3)
     found = next_of(outcome(seen, rows(9)), None)
     np.testing.assert_array_equal(found, rows(1, 9, 3))

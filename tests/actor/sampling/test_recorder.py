@@ -182,7 +182,7 @@ class Remembering(CheckingAgent):
 
 
 @pytest.mark.parametrize("n", [1, 2])
-def test_what_the_agent_says_of_its_actions_stands_beside_them(n: int) -> None:
+def test_an_agents_extras_are_recorded_beside_its_actions(n: int) -> None:
     sink, _ = act(make_parts(counting(n), lambda s: Remembering(s, seed=0, epsilon=0.0, device="cpu")), 20)
     for j in range(n):
         rows = {name: column[~sink.lane(j)["final"]] for name, column in sink.lane(j).items()}

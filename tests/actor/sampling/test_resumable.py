@@ -149,7 +149,7 @@ def test_an_agent_is_not_told_that_a_resumed_episode_begins() -> None:
     assert resumed.kept.column("first").tolist() == [False, False]
 
 
-def test_the_lanes_of_a_vector_environment_begin_anew(caplog: pytest.LogCaptureFixture) -> None:
+def test_the_lanes_of_a_vector_environment_begin_new_episodes(caplog: pytest.LogCaptureFixture) -> None:
     def sampler() -> tuple[ResumableSampler, Parts, Kept]:
         parts = make_parts(SyncVectorEnv([cartpole, cartpole], autoreset_mode="SameStep"), Random)
         return ResumableSampler(parts, ActorCounters(), 5), parts, Kept()
@@ -180,7 +180,7 @@ class Forgetful(CountingEnv):
 
 
 @pytest.mark.parametrize("rounds", [10, 14], ids=["amid an episode", "between episodes"])
-def test_an_environment_that_does_not_do_the_same_again_begins_anew_with_a_warning(
+def test_an_environment_that_returns_other_values_begins_a_new_episode_with_a_warning(
     rounds: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     alone, resumed = Scene(Forgetful), Scene(Forgetful, NEW_SEED)
@@ -197,7 +197,7 @@ def test_an_environment_that_does_not_do_the_same_again_begins_anew_with_a_warni
     assert resumed.counters.take_episodes()[0][0] == 21.0, "the steps before are no part of the new episode"
 
 
-def test_an_environment_whose_wrapper_remembers_more_than_its_episode_begins_anew(
+def test_an_environment_whose_wrapper_remembers_former_episodes_begins_a_new_one(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     def normalized() -> Env:
@@ -212,7 +212,7 @@ def test_an_environment_whose_wrapper_remembers_more_than_its_episode_begins_ane
     assert "returned other values than before" in caplog.text
 
 
-def test_an_episode_too_long_to_be_kept_begins_anew(
+def test_an_episode_too_long_to_be_kept_is_replaced_by_a_new_one(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("actor.sampling.resumable.MAX_STEPS", 20)

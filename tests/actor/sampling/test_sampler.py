@@ -66,7 +66,7 @@ def test_only_the_first_reset_is_seeded(wrap: Wrap) -> None:
     assert env.seeds == [123] + [None] * (len(env.seeds) - 1)
 
 
-def test_the_same_seed_lives_the_same_life_and_another_one_another() -> None:
+def test_equal_seeds_give_equal_rows_and_other_seeds_give_other_rows() -> None:
     lives = []
     for seed in (5, 5, 6):
         parts = make_parts([gymnasium.make("CartPole-v1")], lambda s: Acts(s, lambda obs: np.ones(len(obs), int)))
@@ -120,7 +120,7 @@ def test_an_episode_with_a_reward_that_is_not_finite_is_not_reported() -> None:
 # Several environments.
 
 
-def test_each_of_several_environments_lives_as_it_would_alone() -> None:
+def test_each_of_several_environments_gives_the_rows_that_it_would_give_alone() -> None:
     all_three, counters = act(make_parts(limited()), 40)
     assert counters.env_steps == 120
     returns: list[float] = []

@@ -52,7 +52,7 @@ class Spoiling(Callback):
         return None
 
 
-def test_the_first_reason_counts_and_the_log_says_whose_it_was(caplog: pytest.LogCaptureFixture) -> None:
+def test_the_first_reason_counts_and_the_log_names_its_callback(caplog: pytest.LogCaptureFixture) -> None:
     config = [PluginConfig(target=f"{HERE}:Counting", params={"n": n}) for n in (3, 2)]
     callbacks = Callbacks.build(config, {})
     callbacks.on_evaluation(1, Evaluation(1.0, {}))
@@ -72,7 +72,7 @@ def test_a_callback_is_told_of_the_run_if_it_asks() -> None:
     assert counting.identity == "me"
 
 
-def test_each_callback_gets_its_own_state_back_and_a_new_one_begins_anew() -> None:
+def test_each_callback_gets_its_own_state_back_and_a_new_callback_gets_none() -> None:
     config = [PluginConfig(target=f"{HERE}:Counting", params={"n": n}) for n in (5, 4)]
     first = Callbacks.build(config, {})
     for _ in range(3):
@@ -90,7 +90,7 @@ def test_a_callback_changes_the_record_of_no_other() -> None:
     assert record == {"loss": 1.0}
 
 
-def test_the_example_ends_a_run_after_so_many_high_losses_in_a_row() -> None:
+def test_the_example_ends_a_run_after_patience_high_losses_in_a_row() -> None:
     check_callback(partial(StopOnHighLoss, limit=0.1, patience=2))
     callback = StopOnHighLoss(limit=10.0, patience=2)
     losses = [20.0, 5.0, 20.0, 20.0]

@@ -31,7 +31,7 @@ def ends_at(callback: EarlyStopping, scores: Sequence[float], opts: int = 1) -> 
         ({"patience": 2, "after_opts": 40}, [5, 1, 1, 1, 1], 5),
     ],
 )
-def test_a_run_ends_when_so_many_evaluations_in_a_row_are_no_better(
+def test_a_run_ends_after_a_number_of_evaluations_without_a_better_score(
     params: dict[str, Any], scores: list[float], expected: int | None
 ) -> None:
     assert ends_at(EarlyStopping(**params), scores, opts=10) == expected
@@ -60,5 +60,5 @@ def test_arguments_out_of_range_are_refused(params: dict[str, Any]) -> None:
         EarlyStopping(**params)
 
 
-def test_it_is_a_callback_as_the_system_expects_it() -> None:
+def test_early_stopping_passes_the_check_of_callbacks() -> None:
     check_callback(EarlyStopping)

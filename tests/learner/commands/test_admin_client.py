@@ -20,7 +20,7 @@ def test_the_status_of_a_run_without_actors_is_of_that_run(make_config: MakeConf
         assert (view.return_mean, view.samples_per_insert) == (None, 2.0)
 
 
-def test_the_replay_ratio_is_set_and_lifted_and_the_one_until_now_returned(make_config: MakeConfig) -> None:
+def test_the_replay_ratio_is_set_and_removed_and_the_former_one_returned(make_config: MakeConfig) -> None:
     with (
         LearnerServer(make_config(server={"admin": True}, replay={"samples_per_insert": 2.0})) as server,
         closing(AdminClient(server.ingest.address, AdminTrust())) as client,

@@ -60,7 +60,7 @@ def test_a_holders_token_is_replaced_when_asked_for_and_the_one_before_stays(
     assert (kept, after.name, after != before) == (before, "cpu-1", True)
 
 
-def test_learner_and_actors_get_what_they_need_and_neither_the_authoritys_key(tmp_path: Path) -> None:
+def test_learner_and_actors_get_the_files_that_they_need_and_not_the_authoritys_key(tmp_path: Path) -> None:
     parts = ["--for-learner", str(tmp_path / "learner"), "--for-actors", str(tmp_path / "actors")]
     for _ in range(2):
         assert make(tmp_path / "all", *parts, "--renew") == 0
@@ -75,7 +75,7 @@ def test_learner_and_actors_get_what_they_need_and_neither_the_authoritys_key(tm
     assert tokens_of(tmp_path / "actors" / "actor.token") == known[:1], "the token to send, and nobody else's"
 
 
-def test_without_a_host_there_is_nothing_to_make(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_certificate_without_a_host_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--out", str(tmp_path)]) == 2
     assert "--host: expected a name by which actors reach the learner" in capsys.readouterr().err
 

@@ -66,7 +66,7 @@ def test_runs_are_grouped_by_a_value_of_their_configuration(capsys: pytest.Captu
     assert "--by agent.params.units: runs/dqn-0/config.yaml has no such value" in capsys.readouterr().err
 
 
-def test_the_end_of_a_group_is_told_where_a_run_is_longer_and_may_be_held(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_group_names_its_shortest_run_and_may_hold_that_runs_last_value(capsys: pytest.CaptureFixture[str]) -> None:
     assert [row[0] for row in plot("runs/sac-0", "runs/sac-1")["sac"]] == [400]
     assert "it ends with runs/sac-1, the longest run has 800 (--hold" in capsys.readouterr().out
     assert [row[:2] for row in plot("runs/sac-0", "runs/sac-1", "--hold")["sac"]] == [(400, 5), (800, 5.5)]
@@ -91,7 +91,9 @@ def test_scores_are_shares_of_a_range() -> None:
         (["runs/dqn-0", "--csv", "no/where.csv"], "no/where.csv: cannot be written"),
     ],
 )
-def test_a_mistake_is_told(words: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_mistake_ends_the_command_with_an_error_that_names_it(
+    words: list[str], told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     write_run(Path("words"), "100,1,400,high,0.5")
     (write_run(Path("bytes")) / "metrics.csv").write_bytes(b"opt_steps\n\xff")
     assert crossborder_plot.main(words) == 2
@@ -99,7 +101,7 @@ def test_a_mistake_is_told(words: list[str], told: str, capsys: pytest.CaptureFi
 
 
 @pytest.mark.parametrize(("option", "value"), [("--group", "runs/*"), ("--range", "A=1"), ("--range", "A=1:1")])
-def test_a_wrong_value_is_answered_with_the_form_that_is_expected(
+def test_an_error_about_a_wrong_value_shows_the_expected_form(
     option: str, value: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit):

@@ -21,7 +21,7 @@ def look(at: float, *actors: ActorView, **changes: Any) -> FleetView:
     return dataclasses.replace(FleetView(at, "abcd", "run", 10, 100, 300, 90, 200, None, 4.0, actors), **changes)
 
 
-def test_rates_are_what_came_between_two_looks() -> None:
+def test_rates_are_measured_between_two_looks() -> None:
     now = look(12.0, actor(0, items=150), actor(1, items=100), inserted=150, opt_steps=20)
     fleet = FleetTable(look(10.0, actor(0), actor(1)), now)
     found = fleet.to_json(EVERY)
@@ -56,7 +56,7 @@ def test_the_table_has_a_line_for_each_actor(actors: tuple[ActorView, ...], expe
     assert "replay 90 of 200, ratio since the start 3.0 (now set to 4)" in out.getvalue()
 
 
-def test_whatever_an_actor_calls_its_host_is_shown_as_it_is() -> None:
+def test_the_name_that_an_actor_gives_its_host_is_shown_unchanged() -> None:
     out = io.StringIO()
     Console(file=out, width=120).print(FleetTable(look(0.0), look(1.0, actor(0, host="[/][red]x"))).table(EVERY))
     assert "[/][red]x:7" in out.getvalue()
@@ -97,7 +97,7 @@ def test_a_fleet_of_a_thousand_is_shown_in_pages() -> None:
     assert len(fleet.to_json(Choice(rows=300))["actors"]) == 300
 
 
-def test_cordons_are_in_the_headline_and_beside_the_actors_that_they_are_about() -> None:
+def test_cordons_are_in_the_headline_and_beside_their_actors() -> None:
     racks = Selection(hosts=frozenset({"cpu-2", "cpu-3"}))
     actors = (
         actor(0),

@@ -31,7 +31,7 @@ def run(*words: str) -> int:
         ([".best.old", "best", "final"], [], "best"),
     ],
 )
-def test_the_best_policy_is_taken_and_the_final_one_where_there_is_no_best(
+def test_the_best_policy_is_used_or_the_final_one_if_there_is_no_best(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], present: list[str], words: list[str], expected: str
 ) -> None:
     for name in present:
@@ -44,7 +44,7 @@ def test_the_best_policy_is_taken_and_the_final_one_where_there_is_no_best(
     assert told_so == is_fallback
 
 
-def test_best_takes_no_other_policy(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_option_best_uses_no_other_policy(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "final").mkdir()
     assert run("--run", str(tmp_path), "--best") == CheckpointError.exit_code
     assert "policy-any: no best" in capsys.readouterr().err

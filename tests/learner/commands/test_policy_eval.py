@@ -113,19 +113,21 @@ def test_a_policy_is_scored_by_the_evaluator_of_its_run(tmp_path: Path, capsys: 
     assert json.loads(capsys.readouterr().out)["score"] == 701.5
 
 
-def test_a_number_of_episodes_that_is_none_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_zero_episodes_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     Checkpoints(tmp_path, CONFIG, "run").save("best", dqn(seed=1), opt_steps=12)
     assert policy_eval.main(["--run", str(tmp_path), "--episodes", "0"]) == 2
     assert "episodes: Input should be greater than 0" in capsys.readouterr().err
 
 
-def test_a_film_of_what_cannot_be_seen_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_environment_that_draws_no_pictures_cannot_be_filmed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     save_own_parts(tmp_path)
     assert policy_eval.main(["--run", str(tmp_path), "--record-video"]) == 3
     assert "a video needs an environment that takes render_mode 'rgb_array'" in capsys.readouterr().err
 
 
-def test_where_nothing_was_scored_the_last_policy_is_taken_and_that_is_said(
+def test_a_run_without_evaluations_gives_its_last_policy_with_a_warning(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     evaluator = EvaluatorConfig(episodes=2, seed=40)

@@ -95,7 +95,7 @@ def test_values_that_are_not_finite_are_shown(tmp_path: Path, capsys: pytest.Cap
 
 
 @pytest.mark.parametrize("make", [lambda path: None, lambda path: path.mkdir()], ids=["missing", "empty"])
-def test_what_is_no_run_is_said(
+def test_a_directory_without_a_run_ends_with_an_error_that_says_so(
     tmp_path: Path, make: Callable[[Path], None], capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "cartpole-1").mkdir()

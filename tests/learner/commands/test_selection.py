@@ -19,12 +19,12 @@ def test_hosts_and_ids_may_be_given_together_and_again() -> None:
     assert chosen("--all") == Selection(everybody=True)
 
 
-def test_a_command_that_names_nobody_is_refused() -> None:
+def test_a_command_that_names_no_actor_is_refused() -> None:
     with pytest.raises(ConfigError, match="expected --host, --actor or --all, found none of them"):
         chosen()
 
 
-def test_every_rank_that_is_named_is_spoken_to() -> None:
+def test_the_command_goes_to_every_rank_that_is_named() -> None:
     arguments = PARSER.parse_args(["--learner", "127.0.0.1:1,127.0.0.1:2", "--all"])
     with open_admin_clients(arguments) as clients:
         for client, address in zip(clients, ("127.0.0.1:1", "127.0.0.1:2"), strict=True):

@@ -16,7 +16,9 @@ def server(make_config: MakeConfig) -> Iterator[LearnerServer]:
         yield server
 
 
-def test_the_command_sets_it_and_says_what_it_was(start: Callable[..., Command], server: LearnerServer) -> None:
+def test_the_command_sets_the_replay_ratio_and_prints_the_former_one(
+    start: Callable[..., Command], server: LearnerServer
+) -> None:
     for value, code, answer in (
         ("4", 0, "replay ratio 4 instead of 2"),
         ("null", 0, "replay ratio null instead of 4"),

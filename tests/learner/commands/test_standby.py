@@ -98,7 +98,7 @@ def test_a_spare_imports_our_parts_of_the_configuration_and_none_of_the_users(ma
     assert find_imports(make_config()) == [*IMPORTS, *EVERY_RUN]
 
 
-def test_a_learner_that_goes_on_has_the_ports_that_it_had_where_the_configuration_names_none(
+def test_a_learner_that_goes_on_keeps_its_ports_if_the_configuration_names_none(
     make_config: MakeConfig, tmp_path: Path
 ) -> None:
     config = make_config(metrics={"ingest_port": 7})

@@ -26,7 +26,7 @@ __all__ = ["ended", "once"]  # Fixtures.
         (["--resume", "run", "--from", "x"], "leave out one of them"),
     ],
 )
-def test_options_that_contradict_each_other_are_told_of(
+def test_options_that_contradict_each_other_are_named(
     words: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit):

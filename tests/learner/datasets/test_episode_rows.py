@@ -104,7 +104,7 @@ def test_pictures_of_bytes_do_not_become_floats() -> None:
 
 
 @pytest.mark.parametrize("name", ["log_prob", "info/force"])
-def test_what_only_an_actor_knows_is_not_made_up(name: str) -> None:
+def test_a_column_that_only_an_actor_knows_is_not_made_up(name: str) -> None:
     with pytest.raises(SchemaMismatchError, match=name):
         rows_of(make_episode(), ROWS.plus(Column(name, "<f4")))
 

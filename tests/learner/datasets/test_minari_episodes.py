@@ -131,7 +131,9 @@ def test_observations_of_several_parts_are_as_many_columns(tmp_path: Path, monke
     assert_same(found, played(GoalEnv(), episodes))
 
 
-def test_nobody_intervened_and_what_else_is_not_known_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_columns_are_zero_for_interventions_and_memories_and_named_otherwise(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     record(tmp_path, monkeypatch, play(CountingEnv(), 20, policy=counting_action), COUNTING)
     state = Column("state", "<f4", (2,))
     found = loaded(CountingEnv(), INTERVENED, state)

@@ -44,7 +44,7 @@ def test_a_damaged_note_of_the_dataset_is_named(run: Path, tmp_path: Path, text:
         open_source("demos", str(run), tmp_path, parts_of(COUNTING), RULES)
 
 
-def test_a_copy_that_was_killed_is_made_anew(run: Path, tmp_path: Path) -> None:
+def test_a_copy_that_was_killed_is_made_again(run: Path, tmp_path: Path) -> None:
     draft = tmp_path / "sources" / ".demos.part"
     draft.mkdir(parents=True)
     (draft / "header").write_text("half")

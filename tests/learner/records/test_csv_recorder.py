@@ -34,7 +34,7 @@ def test_a_key_seen_later_becomes_a_column_and_nothing_before_it_is_lost(tmp_pat
     assert second["loss"] == "0.5"
 
 
-def test_what_was_flushed_can_be_read_while_the_run_goes_on(tmp_path: Path) -> None:
+def test_flushed_rows_can_be_read_while_the_run_goes_on(tmp_path: Path) -> None:
     recorder = CsvRecorder(tmp_path / "m.csv")
     recorder.write(1, {"loss": 0.5})
     recorder.flush()
@@ -59,7 +59,7 @@ def test_a_resumed_run_goes_on_below_the_rows_up_to_its_checkpoint(tmp_path: Pat
     ]
 
 
-def test_on_a_full_disk_nothing_is_torn_and_what_comes_later_is_written(disk: Disk) -> None:
+def test_on_a_full_disk_no_row_is_torn_and_later_rows_are_written(disk: Disk) -> None:
     path = disk.path / "m.csv"
     recorder = CsvRecorder(path)
     recorder.write(1, {"loss": 0.5})

@@ -76,7 +76,7 @@ def test_a_scraper_gets_the_format_and_the_compression_that_it_asks_for(server: 
     ],
     ids=["no reading", "another protocol", "no words", "too long"],
 )
-def test_what_is_no_scrape_is_refused(server: MetricsServer, request_line: bytes, status: bytes) -> None:
+def test_a_request_that_is_no_scrape_is_refused(server: MetricsServer, request_line: bytes, status: bytes) -> None:
     answer = say(server, request_line + b"\r\n\r\n")
     assert status in answer
     assert b"two" not in answer
@@ -137,7 +137,7 @@ def test_no_port_serves_nothing() -> None:
     server.close()
 
 
-def test_where_nobody_scrapes_nothing_is_waited_for(server: MetricsServer) -> None:
+def test_without_a_scraper_there_is_no_wait(server: MetricsServer) -> None:
     assert not server._scrapes.wait_for_next()
     scrape(server)
     assert not server._scrapes.wait_for_next(), "a single look is no scraper"

@@ -79,7 +79,7 @@ def test_checkpoints_that_went_wrong_are_counted(make_config: MakeConfig) -> Non
     assert found["checkpoint_saves_total[periodic]"] == 2
 
 
-def test_nothing_is_said_of_what_has_not_happened_yet(host: LearnerServer) -> None:
+def test_events_that_have_not_happened_yet_have_no_metric(host: LearnerServer) -> None:
     found = scrape_trainer(host)
     first_state = "last_checkpoint_timestamp_seconds[state]"  # A run begins with one.
     assert [key for key in found if key.startswith("last_")] == [first_state]

@@ -61,7 +61,7 @@ def test_the_first_value_is_one_that_may_be_chosen() -> None:
         ({"int": [1, 2.5]}, "two integers in order"),
     ],
 )
-def test_anything_else_is_refused(value: Any, told: str) -> None:
+def test_a_value_that_is_neither_a_list_nor_a_range_is_refused(value: Any, told: str) -> None:
     with pytest.raises(ValueError, match=told):
         parse_dimension(value)
 

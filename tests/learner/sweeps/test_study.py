@@ -36,7 +36,7 @@ def finish(study: SweepStudy, n: int) -> list[Any]:
 
 
 @pytest.mark.parametrize("storage", STORAGES)
-def test_a_grid_has_every_combination_once_whoever_takes_it(tmp_path: Path, storage: str | None) -> None:
+def test_a_grid_has_every_combination_once_for_all_processes_together(tmp_path: Path, storage: str | None) -> None:
     space = {"a": [1, 2], "b": [[8], [8, 8]]}
     one, two = (open_study(tmp_path, storage, space=space) for _ in range(2))
     found = finish(one, 1) + finish(two, 2) + finish(one, 1)
