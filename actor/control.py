@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 SWITCH_SECONDS: Final = 0.0005
 """The time after which a thread that runs Python yields to the acting thread. Python's default is 0.005 s."""
 SPARE_SECONDS: Final = 0.001
-"""Time that is left before a tick if no work takes longer than it did before."""
+"""The spare time before a tick, if no work takes longer than it did before."""
 LOOK_SECONDS: Final = 0.5
 """A pause looks this often whether the actor has to end."""
 
@@ -92,7 +92,7 @@ class Control:
         )
         self._old = Reason(
             f"the learner has not confirmed the model for {max_model_age or 0:g} s (env.max_model_age_seconds)",
-            self._wait_for_word,
+            self._wait_for_young_model,
         )
 
     def run(self, ends: Callable[[], bool]) -> None:
@@ -120,7 +120,7 @@ class Control:
         return self._lanes.waits(0)
 
     def _find_reason_to_wait(self) -> Reason | None:
-        if not self._has_word():
+        if not self._has_young_model():
             return self._old
         if not self._pusher.wait_for_room(0.0):
             return self._full
@@ -128,7 +128,7 @@ class Control:
             return self._behind
         return None
 
-    def _has_word(self) -> bool:
+    def _has_young_model(self) -> bool:
         """Whether the model is young enough. If it is too old, load a newer model first; this may make a step late."""
         if self._max_model_age is None or self._model_age() <= self._max_model_age:
             return True
@@ -143,9 +143,9 @@ class Control:
             self._confirmed_at = confirmed_at
         return time.monotonic() - self._confirmed_at
 
-    def _wait_for_word(self, seconds: float) -> bool:
+    def _wait_for_young_model(self, seconds: float) -> bool:
         self._models.wait_for_word(seconds)
-        return self._has_word()
+        return self._has_young_model()
 
     def _pause(self, reason: Reason, ends: Callable[[], bool]) -> None:
         """Make a safe stop, wait, and have a new episode begin.

@@ -101,9 +101,9 @@ class CandidateScorer:
             try:
                 return self._evaluator.evaluate(self._agent)
             except Exception as error:  # noqa: BLE001 - it is logged, and raised if evaluations raise too often
-                self._build_anew(error)
+                self._rebuild(error)
 
-    def _build_anew(self, error: Exception) -> None:
+    def _rebuild(self, error: Exception) -> None:
         """Rebuild the evaluator and its environments.
 
         Raises:

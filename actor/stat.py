@@ -84,7 +84,7 @@ class Episodes(NamedTuple):
     lengths: Sequence[int]
     """Environment steps."""
     successes: Sequence[bool]
-    """Only of the episodes whose environment says whether they succeeded."""
+    """Whether episodes succeeded, for those episodes whose environment says so."""
 
 
 class _EpisodeWindow:

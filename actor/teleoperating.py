@@ -35,7 +35,7 @@ FINISH_SECONDS: Final = 60.0
 
 
 class Resting(Agent):
-    """Acts with 0 while no person acts, and learns nothing.
+    """Gives the resting action while no person acts, and learns nothing.
 
     Args:
         spec: the spaces of one lane.

@@ -26,7 +26,7 @@ Main = Callable[[Sequence[str] | None], int]
 
 
 def find_clash() -> tuple[Path, Path] | None:
-    """The place of one of our packages, and that of another package of its name that Python finds first, or None."""
+    """The places of one of our packages and of its namesake that Python finds first; None if all is well."""
     for name in PACKAGES:
         spec = find_spec(name)
         if spec is not None and (found := _place(spec)) != HOME / name:

@@ -43,7 +43,7 @@ def follow(here: Endpoint, elsewhere: str, trust: Trust, listed: Sequence[str]) 
     if is_loopback(here.name) and host == socket.gethostname():
         host = here.name
     if is_loopback(host) != is_loopback(here.name):
-        raise RefusedError("a learner leads an actor on its host to no other host, and no other actor to loopback")
+        raise RefusedError("a learner on the actor's host may lead it only to this host, and others to other hosts")
     if not (trust.uses_tls(host) or is_loopback(host) or host in listed):
         raise RefusedError(f"without TLS an actor follows only to hosts that --learner names; name {host} there too")
     return Endpoint(join_address(host, port), host)

@@ -38,7 +38,7 @@ BEHIND_SECONDS: Final = 1.0
 """The learner is behind if rows wait longer for its acknowledgement: it keeps the replay ratio."""
 DROPS_LOGGED_EVERY: Final = 10.0
 LAST_PUT_SECONDS: Final = 5.0
-"""The time for putting batches after the learner announced its end: a step in many environments may fill several."""
+"""The time for putting batches once the actor has to end: a step in many environments may fill several batches."""
 
 
 class RunChangedError(CrossborderError):

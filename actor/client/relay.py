@@ -131,7 +131,7 @@ class Relay(grpc.GenericRpcHandler):
             if is_join:
                 request = _stay_here(request)
             ask: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = self._channel.unary_unary(method)
-            answer = await ask(request, metadata=_passed(context), timeout=context.time_remaining())
+            answer = await ask(request, metadata=_metadata_to_pass(context), timeout=context.time_remaining())
             if is_join:
                 self._models.note_run(pb.JoinResponse.FromString(answer).run_id)
         except grpc.aio.AioRpcError as error:
@@ -143,7 +143,7 @@ class Relay(grpc.GenericRpcHandler):
     async def _give_model(self, request: bytes, context: Context) -> AsyncIterator[bytes]:
         try:
             asked = pb.GetModelRequest.FromString(request)
-            messages = await self._models.answer(asked, _passed(context))
+            messages = await self._models.answer(asked, _metadata_to_pass(context))
         except grpc.aio.AioRpcError as error:
             await _refuse(context, error)
         except DecodeError as error:
@@ -160,7 +160,7 @@ class Relay(grpc.GenericRpcHandler):
         reaches the actor as if it were connected to the learner.
         """
         push: grpc.aio.StreamStreamMultiCallable[bytes, bytes] = self._channel.stream_stream(path_of("PushItems"))
-        call = push(metadata=_passed(context))
+        call = push(metadata=_metadata_to_pass(context))
         sending = asyncio.create_task(_send(requests, call))
         try:
             async for answer in call:
@@ -190,7 +190,7 @@ def _stay_here(request: bytes) -> bytes:
     return join.SerializeToString()
 
 
-def _passed(context: Context) -> Metadata:
+def _metadata_to_pass(context: Context) -> Metadata:
     return [(key, value) for key, value in context.invocation_metadata() or () if key in _PASSED]
 
 

@@ -21,7 +21,7 @@ from common.wire.rpc import version_from_pb, version_to_pb
 
 log = logging.getLogger(__name__)
 TOKEN_SECONDS: Final = 0.5
-"""The relay trusts a token that the learner has accepted for this time; then it asks the learner again."""
+"""For this time, the relay trusts a token that the learner has accepted; then it asks the learner again."""
 MAX_TOKENS: Final = 4096
 FETCH_SECONDS: Final = 60.0
 Metadata = Sequence[tuple[str, str | bytes]]

@@ -136,7 +136,7 @@ def load_run(arguments: argparse.Namespace) -> RunConfig:
 
 
 def _require_this_release(directory: Path) -> None:
-    """Check that this release wrote a run's replay. Else its configuration would fail first, by keys of that release.
+    """Check that this release wrote a run's replay. Otherwise keys of its configuration would be refused first.
 
     Raises:
         RunDirectoryError: an earlier release wrote it; the error names the release.

@@ -16,7 +16,7 @@ from common.spaces import leaves_of, name_of
 from learner.datasets.as_sent import as_sent
 
 POOL: Final = 32
-"""The number of observations and actions that are made up; episodes repeat them."""
+"""The number of different observations and actions that are made up; episodes repeat them."""
 LIMIT: Final = 10.0
 """Made-up floats lie between -LIMIT and LIMIT where the space allows it: bounds of 1e38 would overflow in a network."""
 LENGTHS: Final = (40, 7, 1, 23)

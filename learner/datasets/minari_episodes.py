@@ -34,9 +34,9 @@ Space = gymnasium.Space[Any]
 class MinariEpisodes(EpisodeDataset):
     """The episodes of a Minari dataset as rows of a run.
 
-    If the environment of the run has plain observations and the dataset has structured observations, the latter are
-    flattened as ``gymnasium.wrappers.FlattenObservation`` does. Numbers are cast to the columns' dtypes (float64 to
-    float32). The column ``info/KEY`` comes from the dataset's infos.
+    If the environment of the run has plain observations, structured observations of the dataset are flattened as
+    ``gymnasium.wrappers.FlattenObservation`` does. Numbers are cast to the columns' dtypes (float64 to float32). The
+    column ``info/KEY`` comes from the dataset's infos.
 
     Args:
         name: as the user named the dataset.
@@ -61,10 +61,10 @@ class MinariEpisodes(EpisodeDataset):
 
     def check(self, parts: Parts) -> None:
         self._require(parts.rows.named("action"), columns_of("action", self._dataset.action_space))
-        self._require(parts.rows.named("obs"), columns_of("obs", self._taken(parts.rows)))
+        self._require(parts.rows.named("obs"), columns_of("obs", self._stored_space(parts.rows)))
 
     def episodes(self, schema: Schema) -> Iterator[tuple[str, Items]]:
-        observations, taken = self._dataset.observation_space, self._taken(schema)
+        observations, taken = self._dataset.observation_space, self._stored_space(schema)
         for number, episode in enumerate(self._episodes()):
             if len(episode):
                 found = episode.observations if taken is observations else _flattened(observations, episode)
@@ -73,7 +73,7 @@ class MinariEpisodes(EpisodeDataset):
                 check_arrays(schema, headers_of(columns), place)
                 yield place, columns
 
-    def _taken(self, schema: Schema) -> Space:
+    def _stored_space(self, schema: Schema) -> Space:
         """The space of the dataset's observations as rows store them: flattened, or unchanged."""
         found: Space = self._dataset.observation_space
         is_flat = not _fit(schema.named("obs"), columns_of("obs", found)) and found.is_np_flattenable

@@ -108,28 +108,28 @@ def _files(path: Path, suffix: str) -> list[Path]:
 
 
 def _open_minari(name: str, location: str | Path) -> Dataset:
-    with _naming_what_is_missing(name):
+    with _naming_the_missing_extra(name):
         from learner.datasets.minari_episodes import MinariEpisodes  # noqa: PLC0415 - needs crossborder[offline]
 
         return MinariEpisodes(name, location)
 
 
 def _open_parquet(name: str, paths: list[Path]) -> Dataset:
-    with _naming_what_is_missing(name):
+    with _naming_the_missing_extra(name):
         from learner.datasets.parquet_episodes import ParquetEpisodes  # noqa: PLC0415 - needs crossborder[lerobot]
 
         return ParquetEpisodes(name, paths)
 
 
 def _open_lerobot(name: str, directory: Path) -> Dataset:
-    with _naming_what_is_missing(name):
+    with _naming_the_missing_extra(name):
         from learner.datasets.lerobot_episodes import LeRobotEpisodes  # noqa: PLC0415 - needs crossborder[lerobot]
 
         return LeRobotEpisodes(name, directory)
 
 
 @contextmanager
-def _naming_what_is_missing(name: str) -> Iterator[None]:
+def _naming_the_missing_extra(name: str) -> Iterator[None]:
     """Name the dataset and the extra in the error of an import."""
     try:
         yield

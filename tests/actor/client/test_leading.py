@@ -36,9 +36,9 @@ def test_an_actor_on_the_host_of_learners_that_listen_everywhere_stays_on_loopba
 @pytest.mark.parametrize(
     ("here", "elsewhere", "trust", "message"),
     [
-        ("127.0.0.1:1", "evil:2", PLAIN, "a learner leads an actor on its host to no other host"),
-        ("127.0.0.1:1", "evil:2", TLS, "a learner leads an actor on its host to no other host"),
-        ("a:1", "127.0.0.1:2", TLS, "and no other actor to loopback"),
+        ("127.0.0.1:1", "evil:2", PLAIN, "a learner on the actor's host may lead it only to this host"),
+        ("127.0.0.1:1", "evil:2", TLS, "a learner on the actor's host may lead it only to this host"),
+        ("a:1", "127.0.0.1:2", TLS, "and others to other hosts"),
         ("a:1", "b:2", INSECURE, "follows only to hosts that --learner names; name b there too"),
         ("a:1", "b\x1b[2J:2", TLS, r"found 'b\\x1b\[2J:2'"),
         ("a:1", "b" * 400 + ":2", TLS, "at most 300 characters"),
@@ -49,6 +49,6 @@ def test_an_actor_is_not_led_where_it_could_trust_less(here: str, elsewhere: str
         follow(Endpoint.of(here), elsewhere, trust, ["a"])
 
 
-def test_what_is_no_address_is_refused() -> None:
+def test_a_text_that_is_no_address_is_refused() -> None:
     with pytest.raises(ConfigError, match="expected HOST:PORT"):
         follow(Endpoint.of("a:1"), "b", TLS, [])
