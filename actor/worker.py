@@ -211,7 +211,7 @@ class Actor:
         if self._record is None:
             return None
         if parts.processors:
-            raise ConfigError("--record: expected a run of rows, found step_processor, which makes items of its own")
+            raise ConfigError("--record: expected a run of rows, found step_processor, which makes its own items")
         recording = EpisodeRecording(self._record, parts.rows)
         stack.callback(recording.close, FINISH_SECONDS)
         return recording

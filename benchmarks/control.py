@@ -1,6 +1,6 @@
 """How punctual an actor with ``env.rate_hz`` is while it pushes camera pictures and a new policy arrives every second.
 
-The actor is a process of its own with SAC on two cameras of 128 x 128 x 3 and 14 numbers; its policy has 6.8 MB. The
+The actor is a separate process with SAC on two cameras of 128 x 128 x 3 and 14 numbers; its policy has 6.8 MB. The
 learner host is real too (gRPC, ingest, replay), but for its training: its trainer only changes the policy and publishes
 it. The environment notes when each of its steps begins, so the figures do not rely on the actor's own count. The floor
 is a process that only waits for the same ticks. Real-time priority, as a robot's owner would give it to the actor:
@@ -138,7 +138,7 @@ def serve(rate_hz: float, cores: Sequence[int]) -> None:
 
 @contextmanager
 def learner(rate_hz: float, cores: Sequence[int]) -> Iterator[tuple[str, int]]:
-    """A learner host in a process of its own: its address, and the bytes of its policy."""
+    """A learner host in a separate process: its address, and the bytes of its policy."""
     command = [sys.executable, "-m", MODULE, "--serve", str(rate_hz), "--learner-cores", *map(str, cores)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdin is not None

@@ -43,7 +43,7 @@ async def send(request: bytes, _: object) -> AsyncIterator[bytes]:
 
 @dataclass(frozen=True)
 class Floor:
-    """A floor server in a process of its own."""
+    """A floor server in a separate process."""
 
     address: str
     pid: int
@@ -68,7 +68,7 @@ class Rate:
 
 
 def measure_floor(message_bytes: int, window: int, seconds: float) -> Rate:
-    """The rate of messages to a floor server of its own, with at most ``window`` unacknowledged at a time."""
+    """The rate of messages to a separate floor server, with at most ``window`` unacknowledged at a time."""
     with floor_server() as floor, grpc.insecure_channel(floor.address) as channel:
         free, payload, sent = threading.Semaphore(window), os.urandom(message_bytes), 0
         end = time.perf_counter() + seconds

@@ -1,4 +1,4 @@
-"""LeRobot's actor and learner as processes, for comparison; needs lerobot and imports nothing of ours.
+"""LeRobot's actor and learner as processes, for comparison; needs lerobot and imports nothing of crossborder.
 
     python hil_serl_peer.py learner PORT           stores transitions; each line on stdin publishes a policy
     python hil_serl_peer.py actor PORT EPISODES    each line on stdin, a number, pushes as many episodes

@@ -1,4 +1,4 @@
-"""Light actors, many in one process: each joins and has a connection of its own, and pushes one batch over and over.
+"""Light actors, many in one process: each joins and has a separate connection, and pushes one batch over and over.
 
 A child process (``common.process.child``). Its boot line is ``{"learner", "floor", "actors", "rows"}``: the learner's
 address, the address of a ``benchmarks.floor`` that gets the batches instead of the learner, or null, the number of
@@ -31,7 +31,7 @@ from common.wire.rpc import CLIENT_OPTIONS, PROTOCOL_VERSION
 
 WINDOW = 4
 """Batches of one actor that are not acknowledged yet, at most; the default of ``push.window``."""
-OPTIONS = [*CLIENT_OPTIONS, ("grpc.use_local_subchannel_pool", 1)]  # A connection of its own.
+OPTIONS = [*CLIENT_OPTIONS, ("grpc.use_local_subchannel_pool", 1)]  # A separate connection.
 PUSH_ITEMS = f"/{pb.DESCRIPTOR.services_by_name['LearnerService'].full_name}/PushItems"
 
 

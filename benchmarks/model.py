@@ -4,7 +4,7 @@
 actor has fetched the version before. ``the trainer's slot``: a local actor of the learner host. ``a neighbour's slot``:
 another worker of an actor host has fetched the version before; ``four workers``: all four have it, one after another.
 ``eight at once``: fetches per second of eight actors, which all fetch each version at the same time, decoded but not
-loaded. Each actor has a connection of its own, since the learner answers a connection that repeats itself only once a
+loaded. Each actor has a separate connection, since the learner answers a connection that repeats itself only once a
 second. The floor is a bare gRPC stream of the same bytes in messages of the same size. ``publish`` is the time that
 training waits for a new version, with an idle GPU, and stands beside one copy of the same bytes to the host.
 """
@@ -177,7 +177,7 @@ def size_of(server: LearnerServer) -> int:
 
 
 def open_own_channel(address: str, credentials: grpc.ChannelCredentials | None) -> grpc.Channel:
-    """A channel with a connection of its own, as each actor process has one; equal channels would share theirs."""
+    """A channel with a separate connection, as each actor process has one; equal channels would share theirs."""
     options = (*CLIENT_OPTIONS, ("grpc.use_local_subchannel_pool", 1))
     if credentials is None:
         return grpc.insecure_channel(address, options=options)

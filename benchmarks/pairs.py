@@ -198,7 +198,7 @@ def learner_host(part: Mapping[str, Any]) -> Iterator[tuple[Path, subprocess.Pop
 
 @contextmanager
 def actor(run_dir: Path, *options: str) -> Iterator[subprocess.Popen[str]]:
-    """One actor, in a process of its own."""
+    """One actor, in a separate process."""
     address = json.loads((run_dir / "endpoints.json").read_text())["learner"]
     line = command("actor-worker", "--learner", address, *options)
     with (run_dir.parent / "actor.log").open("w") as log, process(line, log) as started:

@@ -1,4 +1,4 @@
-"""The actor's part of the work in the processes of peers; it imports nothing of ours but recorded environments.
+"""The actor's part of the work in the processes of peers; it imports nothing of crossborder but recorded environments.
 
 Each line on standard input is a question in JSON, each line on standard output an answer. The first answer,
 ``{"pids"}``, names the processes of the learner's side. ``{"do": "push", "seconds"}`` is answered by ``{"steps",

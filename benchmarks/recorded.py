@@ -1,6 +1,6 @@
 """Environments that replay recordings, so that a figure is that of the system and not of an emulator.
 
-See ``benchmarks.recordings`` for the files. This file imports nothing of ours: peers step the same environments.
+See ``benchmarks.recordings`` for the files. This file imports nothing of crossborder: peers step the same environments.
 """
 
 from __future__ import annotations

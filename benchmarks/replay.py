@@ -1,6 +1,6 @@
 """Whether a large replay gets slower as it fills: 10 million rows of CartPole, or 1 million of Atari, a frame each.
 
-Batches are stored and linked as ingest does it, and drawn as a trainer does it, each through a mapping of its own,
+Batches are stored and linked as ingest does it, and drawn as a trainer does it, each through a separate mapping,
 while a batch comes for every four draws. The floor is the same replay when it is all but empty: ``to first`` are ratios
 to that, of the three rates in order; 1 % of CartPole still fits in a processor's cache. The rate of inserts is the mean
 since the previous mark; a prioritised draw includes its update of priorities. ``steps`` are whole opt steps of DQN with

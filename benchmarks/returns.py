@@ -116,7 +116,7 @@ def train_ours(name: str, way: Way, seed: int) -> dict[str, Any]:
 
 
 def train_peer(name: str, package: str, seed: int, python: str) -> dict[str, Any]:
-    """One run of stable-baselines3 or of its form in JAX, in an interpreter of its own."""
+    """One run of stable-baselines3 or of its form in JAX, in a separate interpreter."""
     config, task = load(name), TASKS[name]
     if task.sb3 is None:
         raise SystemExit(f"{name}: expected a task that has a peer: {', '.join(n for n, t in TASKS.items() if t.sb3)}")

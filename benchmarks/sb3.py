@@ -1,4 +1,4 @@
-"""Train with stable-baselines3 or sbx, for comparison; runs where they are installed and imports nothing of ours.
+"""Train with stable-baselines3 or sbx, for comparison; runs if they are installed and imports nothing of crossborder.
 
 The job, JSON as the only argument, ends with its environment steps, or as soon as a score is at least its ``target``.
 """

@@ -1,4 +1,4 @@
-"""A learner host in the process of a benchmark, with ingest in a process of its own and default push settings."""
+"""A learner host in the process of a benchmark, with ingest in a separate process and default push settings."""
 
 from __future__ import annotations
 

@@ -108,7 +108,7 @@ def solve_ours(name: str, seed: int) -> dict[str, float]:
 
 
 def solve_peer(peer: str, name: str, seed: int, python: str) -> dict[str, float]:
-    """One run of a peer, in an interpreter of its own.
+    """One run of a peer, in a separate interpreter.
 
     Raises:
         RuntimeError: the run failed.

@@ -1,4 +1,4 @@
-"""Train DQN in CartPole with stable-baselines3 or sbx until its first gradient step; imports nothing of ours.
+"""Train DQN in CartPole with stable-baselines3 or sbx until its first gradient step; imports nothing of crossborder.
 
 python startup_peer.py WARM_UP PACKAGE
 """

@@ -85,7 +85,7 @@ def take_turn(server: LearnerServer, burst: int, seconds: float) -> dict[str, fl
 
 @contextmanager
 def theirs(python: str, system: str, kind: str, burst: int) -> Iterator[Turn]:
-    """A peer in a process of its own, which waits while it is not its turn."""
+    """A peer in a separate process, which waits while it is not its turn."""
     job = json.dumps({"system": system, "kind": kind, "burst": burst})
     command = [python, "-m", "benchmarks.updates_peer", job]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
@@ -141,7 +141,7 @@ def main() -> None:
     parser.add_argument("--python", help="an interpreter with stable-baselines3 and sbx")
     parser.add_argument("--kind", choices=AGENTS, nargs="+", default=list(AGENTS))
     parser.add_argument("--seconds", type=float, default=2.0, help="of one turn")
-    parser.add_argument("more", nargs="*", help="further settings of ours, KEY=VALUE")
+    parser.add_argument("more", nargs="*", help="further settings of crossborder, KEY=VALUE")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     rows = []

@@ -1,6 +1,6 @@
 """Gradient steps of stable-baselines3, of sbx (the same in JAX), or of CleanRL's lines, for comparison.
 
-It runs where these packages are installed. It imports nothing of ours, and of the packages only the one that it
+It runs where these packages are installed. It imports nothing of crossborder, and of the packages only the one that it
 measures. The job, JSON as the only argument, names ``system``, ``kind`` and ``burst``, the updates in one call. After
 the line ``ready``, each line on stdin, a number of seconds, is answered by a line of JSON: ``updates`` and ``cpu``,
 seconds of processor time.

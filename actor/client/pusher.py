@@ -180,7 +180,7 @@ class Pusher:
             self._stream_until_left()
         except StoppingError as farewell:
             log.info("%s", farewell)
-        except Exception as error:  # noqa: BLE001 - whoever asks for ``failure`` raises it
+        except Exception as error:  # noqa: BLE001 - the acting thread raises it as ``failure``
             self.failure = error
         finally:
             self._spool.disconnect()

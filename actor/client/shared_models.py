@@ -127,9 +127,9 @@ class NeighbourModels:
 
     Args:
         directory: of the workers.
-        run_id: of the run that the actor has joined; each run has a file of its own.
+        run_id: of the run that the actor has joined; each run has a separate file.
         stopped: set when the actor ends.
-        candidates: whether the models are candidates, which have a file of their own too.
+        candidates: whether the models are candidates, which have a separate file too.
     """
 
     def __init__(self, directory: Path, run_id: str, stopped: threading.Event, *, candidates: bool) -> None:

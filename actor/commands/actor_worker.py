@@ -19,7 +19,7 @@ from common.wire.trust import Trust, add_learner_options, read_trust
 log = logging.getLogger(__name__)
 EXAMPLES = """\
   actor-worker --learner 127.0.0.1:50051                  one actor in this process
-  actor-worker --learner 127.0.0.1:50051 --num-actors 8   eight, each a process of its own, restarted when they die
+  actor-worker --learner 127.0.0.1:50051 --num-actors 8   eight, each a separate process, restarted when they die
   actor-worker --learner gpu-host:50051 --ca ca.pem --token-file actor.token
   actor-worker --learner gpu-1:50051,gpu-2:50051 --ca ca.pem …              a run with several ranks: one of them
   actor-worker --learner gpu-host:50051 --evaluate        score candidates (evaluator.process: actor)

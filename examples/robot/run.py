@@ -75,7 +75,7 @@ def show(folder: Path) -> None:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the example; return the learner's exit code, which is 0 if the policy succeeds."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path, nargs="?", default=Path("runs/robot"), help="the directory for all files of the example")
+    parser.add_argument("folder", type=Path, nargs="?", default=Path("runs/robot"), help="the directory for all files")
     parser.add_argument("--no-faults", action="store_true", help="kill no robot and silence no network")
     parser.add_argument("--set", action="append", default=[], metavar="KEY.KEY=VALUE", help="another setting")
     arguments = parser.parse_args(argv)

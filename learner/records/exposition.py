@@ -64,7 +64,7 @@ class Scrapes:
 
 
 class MetricsServer:
-    """Serves /metrics in threads of its own until ``close``.
+    """Serves /metrics in separate threads until ``close``.
 
     Args:
         collector: of the metrics; those of the process itself (CPU, memory, descriptors) are added.

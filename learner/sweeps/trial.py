@@ -1,4 +1,4 @@
-"""One trial of a sweep: a run for each seed, each in a process of its own, one after another."""
+"""One trial of a sweep: a run for each seed, each in a separate process, one after another."""
 
 from __future__ import annotations
 
