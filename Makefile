@@ -8,7 +8,7 @@ PROTO := common/wire/pb/crossborder.proto
 # Tests start hundreds of processes. They use the compiled modules that the first one wrote, whatever the caller's shell says.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-fast chaos check cluster-test format generated lint proto proto-check proto-release proto-buf dashboards dashboards-check dashboards-types film pages \
+.PHONY: demo test test-fast test-oldest chaos check cluster-test format generated lint proto proto-check proto-release proto-buf dashboards dashboards-check dashboards-types film pages \
 	docs site-check wheel node-actor manifests manifests-check kustomize lock audit images compose-test bench clean
 
 # torch goes first, by itself: a later open requirement could fetch a CUDA build of several GB.
@@ -31,6 +31,12 @@ test: $(READY)
 test-fast: $(READY)
 	$(BIN)/pytest -n 2 --dist loadfile -m "not slow and not browser and not compose and not clusters"
 
+# The same with the oldest packages that pyproject.toml allows, in .venv-oldest.
+test-oldest: $(READY)
+	$(BIN)/uv venv --quiet --clear --seed --python $(BIN)/python .venv-oldest
+	$(BIN)/uv pip install --quiet --python .venv-oldest/bin/python --resolution lowest-direct -e '.[dev]'
+	.venv-oldest/bin/python -m pytest -n 2 --dist loadfile -W ignore::DeprecationWarning -m "not slow and not browser and not compose and not clusters"
+
 # Long: kills, partitions, resumes, a soak, shutdowns, a million mutated messages, a siege; then the tables of their results.
 SOAK_MINUTES ?= 30
 chaos: $(READY)
@@ -52,8 +58,13 @@ lint: $(READY)
 	$(BIN)/hadolint docker/Dockerfile
 	$(BIN)/check-jsonschema --builtin-schema vendor.compose-spec docker-compose.yml docker/docker-compose.*.yml
 
+# Generated code runs with the versions of grpcio and protobuf of its generators and with newer ones. So these are the
+# oldest versions that pyproject.toml allows, in an environment of their own.
+PROTOC = $(BIN)/uv run --quiet --isolated --no-project --python $(BIN)/python \
+	--with grpcio-tools==1.72.1 --with mypy-protobuf==5.1.0 python -m grpc_tools.protoc
+
 proto: $(READY)
-	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m grpc_tools.protoc -Icommon/wire/pb=protos/crossborder/v1 \
+	$(PROTOC) -Icommon/wire/pb=protos/crossborder/v1 \
 		--python_out=. --grpc_python_out=. --mypy_out=quiet:. --mypy_grpc_out=quiet:. $(PROTO)
 
 # Generated code is committed; this fails when it differs from the code that protos/ generates.
@@ -62,7 +73,7 @@ proto-check: proto
 
 # The protocol of the actors in use: stored at a release, and kept for ever. tests/test_protos.py and buf compare with it.
 proto-release: $(READY)
-	$(BIN)/python -m grpc_tools.protoc -Iprotos --descriptor_set_out=protos/crossborder.binpb crossborder/v1/crossborder.proto
+	$(PROTOC) -Iprotos --descriptor_set_out=protos/crossborder.binpb crossborder/v1/crossborder.proto
 
 # buf's own rules, style and compatibility; needs npm.
 proto-buf:
@@ -179,4 +190,4 @@ bench: $(READY)
 	$(BIN)/python -m benchmarks.checkpoint
 
 clean:
-	rm -rf $(VENV) build dist examples/node/node_modules *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) .venv-oldest build dist examples/node/node_modules *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
